@@ -1,0 +1,29 @@
+# make test: everything that must hold.  make demo: the main job on real input.  make bench: the figures.
+VENV   := .venv
+PYTHON ?= python3
+STAMP  := $(VENV)/.built
+
+.PHONY: test demo bench lint clean
+
+test: $(STAMP) lint
+	$(VENV)/bin/python -m pytest -q
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+demo: $(STAMP)
+	$(VENV)/bin/python examples/train_stdlib.py --out demo
+
+bench: $(STAMP)
+	$(VENV)/bin/python -m pytest -q bench
+
+# The build is repeated only when what it is made from changes.
+$(STAMP): pyproject.toml constraints.txt $(wildcard csrc/*)
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt $(VENV)/bin/python -m pip install --disable-pip-version-check -q -e '.[torch,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build demo

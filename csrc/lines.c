@@ -1,0 +1,91 @@
+/* lines.c - finds the records of newline-delimited text.
+ *
+ * Two stages over tiles that stay in the first-level cache: a SIMD kernel turns 64 bytes into one mask of newlines,
+ * then plain code walks the set bits. Only the kernel differs between machines, so there is one copy of the
+ * rules about blank lines. */
+#include "mmapds.h"
+
+#include <string.h>
+#include <errno.h>
+#include <unistd.h>
+
+#define TILE_WORDS 128 /* 8 KB of text, 1 KB of masks */
+
+static int is_blank(uint8_t byte)
+{
+    return byte == ' ' || byte == '\t' || byte == '\r';
+}
+
+/* A line that starts at data[p] has no byte that settles it at once. Look on, within data[0..n), for one that does:
+ * report the line if it is a record, forget it if it is blank, leave it pending if the data end first. */
+static size_t settle(const uint8_t *data, size_t n, size_t p, uint64_t start, mds_lines *state, uint64_t *starts)
+{
+    while (p < n && is_blank(data[p]))
+        p++;
+    if (p == n) {
+        state->pending = start;
+        return 0;
+    }
+    state->pending = MDS_NONE;
+    if (data[p] == '\n')
+        return 0;
+    *starts = start;
+    return 1;
+}
+
+size_t mds_lines_scan(const mds_kernels *kernels, const uint8_t *data, size_t n, uint64_t base, mds_lines *state,
+                      uint64_t *starts)
+{
+    uint64_t masks[TILE_WORDS];
+    uint8_t tail[64];
+    size_t count = 0;
+
+    if (state->pending != MDS_NONE)
+        count += settle(data, n, 0, state->pending, state, starts);
+
+    for (size_t at = 0; at < n;) {
+        size_t words = (n - at) / 64;
+        if (words > TILE_WORDS)
+            words = TILE_WORDS;
+        if (words) {
+            kernels->mask_bytes(data + at, words, '\n', masks);
+        } else {
+            memset(tail, 0, sizeof tail);
+            memcpy(tail, data + at, n - at);
+            kernels->mask_bytes(tail, 1, '\n', masks);
+            words = 1;
+        }
+        for (size_t w = 0; w < words; w++, at += 64) {
+            uint64_t mask = masks[w];
+            while (mask) {
+                const size_t p = at + (size_t)__builtin_ctzll(mask) + 1;
+                mask &= mask - 1;
+                state->newlines++;
+                if (p < n && data[p] > ' ')
+                    starts[count++] = base + p;
+                else
+                    count += settle(data, n, p, base + p, state, starts + count);
+            }
+        }
+    }
+    return count;
+}
+
+mds_status mds_lines_scan_file(const mds_kernels *kernels, int fd, uint64_t begin, uint64_t end, uint8_t *scratch,
+                               size_t scratch_size, mds_lines *state, uint64_t *starts, size_t *count)
+{
+    *count = 0;
+    while (begin < end) {
+        const size_t want = end - begin < scratch_size ? (size_t)(end - begin) : scratch_size;
+        const ssize_t got = pread(fd, scratch, want, (off_t)begin);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return MDS_SYSTEM;
+        if (got == 0)
+            return MDS_SHRANK;
+        *count += mds_lines_scan(kernels, scratch, (size_t)got, begin, state, starts + *count);
+        begin += (uint64_t)got;
+    }
+    return MDS_OK;
+}

@@ -1,0 +1,735 @@
+/* module.c - the binding: parse, check, release the GIL, call the core, raise or return. No logic lives here. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "mmapds.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const mds_kernels *kernels; /* chosen once, when the module is loaded */
+
+typedef struct {
+    PyTypeObject *map_type;
+} module_state;
+
+static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **keep)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    if (!type)
+        return -1;
+    const int result = PyModule_AddType(module, (PyTypeObject *)type);
+    if (keep && result == 0)
+        *keep = (PyTypeObject *)type; /* the state's reference */
+    else
+        Py_DECREF(type);
+    return result;
+}
+
+static void free_instance(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static PyObject *new_instance(PyTypeObject *type)
+{
+    return ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+}
+
+/* Fill `view` with a contiguous buffer of 8-byte aligned 64-bit integers. */
+static int get_words(PyObject *object, int flags, Py_buffer *view, const char *what)
+{
+    if (PyObject_GetBuffer(object, view, flags) != 0)
+        return -1;
+    if (view->len % 8 == 0 && (uintptr_t)view->buf % 8 == 0)
+        return 0;
+    PyErr_Format(PyExc_ValueError, "%s: expected whole 64-bit integers at an aligned address", what);
+    PyBuffer_Release(view);
+    return -1;
+}
+
+/* ---- Map ----------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    mds_map map;
+} MapObject;
+
+static PyObject *map_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"path", NULL};
+    PyObject *path;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&:Map", names, PyUnicode_FSConverter, &path))
+        return NULL;
+    MapObject *self = (MapObject *)new_instance(type);
+    if (self) {
+        mds_status status;
+        const char *name = PyBytes_AsString(path);
+        Py_BEGIN_ALLOW_THREADS
+        status = mds_map_open(name, &self->map);
+        Py_END_ALLOW_THREADS
+        if (status != MDS_OK) {
+            if (status == MDS_NOT_FILE)
+                PyErr_Format(PyExc_ValueError, "%s: not a regular file", name);
+            else
+                PyErr_SetFromErrnoWithFilename(PyExc_OSError, name);
+            Py_CLEAR(self);
+        }
+    }
+    Py_DECREF(path);
+    return (PyObject *)self;
+}
+
+static void map_dealloc(PyObject *self)
+{
+    mds_map_close(&((MapObject *)self)->map);
+    free_instance(self);
+}
+
+static int map_getbuffer(PyObject *self, Py_buffer *view, int flags)
+{
+    const mds_map *map = &((MapObject *)self)->map;
+    return PyBuffer_FillInfo(view, self, map->data ? (void *)map->data : (void *)"", (Py_ssize_t)map->size, 1, flags);
+}
+
+static PyObject *map_advise(PyObject *self, PyObject *args)
+{
+    int advice;
+    if (!PyArg_ParseTuple(args, "i:advise", &advice))
+        return NULL;
+    const mds_map *map = &((MapObject *)self)->map;
+    mds_map_advise(map, 0, map->size, (mds_advice)advice);
+    Py_RETURN_NONE;
+}
+
+static PyObject *map_size(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromUnsignedLongLong(((MapObject *)self)->map.size);
+}
+
+static PyObject *map_mtime(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromLongLong(((MapObject *)self)->map.mtime_ns);
+}
+
+static PyMethodDef map_methods[] = {
+    {"advise", map_advise, METH_VARARGS, "Advise the kernel how the whole map will be read."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef map_getset[] = {
+    {"size", map_size, NULL, "Bytes in the file when it was mapped.", NULL},
+    {"mtime_ns", map_mtime, NULL, "Time of the file's last change when it was mapped, in nanoseconds.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot map_slots[] = {
+    {Py_tp_doc, "A read-only map of a file, as a buffer; keeps no file descriptor."},
+    {Py_tp_new, map_new},
+    {Py_tp_dealloc, map_dealloc},
+    {Py_tp_methods, map_methods},
+    {Py_tp_getset, map_getset},
+    {Py_bf_getbuffer, map_getbuffer},
+    {0, NULL},
+};
+
+static PyType_Spec map_spec = {"mmapds._native.Map", sizeof(MapObject), 0, Py_TPFLAGS_DEFAULT, map_slots};
+
+/* ---- Records ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject *map;    /* MapObject, or NULL while the source is closed */
+    Py_buffer bounds; /* keeps source.bounds alive */
+    mds_source source;
+} SourceSlot;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *opener;
+    Py_buffer firsts_view;
+    const uint64_t *firsts; /* n_sources + 1 record numbers */
+    size_t n_sources;
+    uint64_t count;
+    int random_access;
+    mds_readahead readahead;
+    SourceSlot *slots;
+} RecordsObject;
+
+static PyObject *records_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"firsts", "opener", "random_access", NULL};
+    PyObject *firsts, *opener;
+    int random_access;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOp:Records", names, &firsts, &opener, &random_access))
+        return NULL;
+    RecordsObject *self = (RecordsObject *)new_instance(type);
+    if (!self)
+        return NULL;
+    if (get_words(firsts, PyBUF_SIMPLE, &self->firsts_view, "firsts") != 0)
+        goto fail;
+    self->firsts = self->firsts_view.buf;
+    if (self->firsts_view.len < 8 || self->firsts[0] != 0) {
+        PyErr_SetString(PyExc_ValueError, "firsts: expected record numbers that begin with 0");
+        goto fail;
+    }
+    self->n_sources = (size_t)self->firsts_view.len / 8 - 1;
+    for (size_t s = 0; s < self->n_sources; s++) {
+        if (self->firsts[s] > self->firsts[s + 1] || self->firsts[s + 1] > INT64_MAX) {
+            PyErr_SetString(PyExc_ValueError, "firsts: expected ascending record numbers");
+            goto fail;
+        }
+    }
+    self->count = self->firsts[self->n_sources];
+    self->slots = calloc(self->n_sources ? self->n_sources : 1, sizeof *self->slots);
+    if (!self->slots) {
+        PyErr_NoMemory();
+        goto fail;
+    }
+    self->random_access = random_access;
+    Py_INCREF(opener);
+    self->opener = opener;
+    return (PyObject *)self;
+fail:
+    Py_DECREF(self);
+    return NULL;
+}
+
+static int records_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    RecordsObject *self = (RecordsObject *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->opener);
+    return 0;
+}
+
+static int records_clear(PyObject *object)
+{
+    Py_CLEAR(((RecordsObject *)object)->opener);
+    return 0;
+}
+
+static void records_dealloc(PyObject *object)
+{
+    RecordsObject *self = (RecordsObject *)object;
+    PyObject_GC_UnTrack(object);
+    records_clear(object);
+    if (self->slots) {
+        for (size_t s = 0; s < self->n_sources; s++) {
+            if (self->slots[s].map) {
+                PyBuffer_Release(&self->slots[s].bounds);
+                Py_DECREF(self->slots[s].map);
+            }
+        }
+        free(self->slots);
+    }
+    if (self->firsts)
+        PyBuffer_Release(&self->firsts_view);
+    free_instance(object);
+}
+
+/* Ask the opener for source `s`: (map, bounds, framing). Another thread may have been quicker; its result stays. */
+static const mds_source *records_open(RecordsObject *self, size_t s)
+{
+    const module_state *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
+    PyObject *opened = PyObject_CallMethod(self->opener, "open", "n", (Py_ssize_t)s);
+    if (!opened)
+        return NULL;
+    PyObject *map, *bounds;
+    int framing;
+    Py_buffer view;
+    SourceSlot *slot = &self->slots[s];
+    if (slot->map) {
+        Py_DECREF(opened);
+        return &slot->source;
+    }
+    if (!PyArg_ParseTuple(opened, "O!Oi:open", state->map_type, &map, &bounds, &framing) ||
+        get_words(bounds, PyBUF_SIMPLE, &view, "bounds") != 0) {
+        Py_DECREF(opened);
+        return NULL;
+    }
+    const uint64_t count = self->firsts[s + 1] - self->firsts[s];
+    if ((uint64_t)view.len / 8 != count + 1) {
+        PyErr_Format(PyExc_ValueError, "bounds: found %zd entries, expected %llu", view.len / 8,
+                     (unsigned long long)count + 1);
+        PyBuffer_Release(&view);
+        Py_DECREF(opened);
+        return NULL;
+    }
+    Py_INCREF(map);
+    slot->map = map;
+    slot->bounds = view;
+    slot->source = (mds_source){((MapObject *)map)->map, view.buf, count, (mds_framing)framing};
+    Py_DECREF(opened);
+    return &slot->source;
+}
+
+/* The source that holds `record`, opened, and the record's number in it. Needs record < count. */
+static const mds_source *records_find(RecordsObject *self, uint64_t record, size_t *source_number, uint64_t *i)
+{
+    size_t low = 0, high = self->n_sources;
+    while (high - low > 1) {
+        const size_t middle = low + (high - low) / 2;
+        if (self->firsts[middle] <= record)
+            low = middle;
+        else
+            high = middle;
+    }
+    *source_number = low;
+    *i = record - self->firsts[low];
+    return self->slots[low].map ? &self->slots[low].source : records_open(self, low);
+}
+
+static void raise_corrupt(RecordsObject *self, const mds_source *source, uint64_t i, mds_span span)
+{
+    const size_t s = (size_t)((const SourceSlot *)((const char *)source - offsetof(SourceSlot, source)) - self->slots);
+    PyObject *result = PyObject_CallMethod(self->opener, "corrupt", "nKKKK", (Py_ssize_t)s, (unsigned long long)i,
+                                           (unsigned long long)span.begin, (unsigned long long)span.end,
+                                           (unsigned long long)source->map.size);
+    Py_XDECREF(result);
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_SystemError, "opener.corrupt() must raise");
+}
+
+/* A record number from a Python int, negative ones counting from the end; -1 and IndexError when out of range. */
+static int records_number(RecordsObject *self, PyObject *key, uint64_t *record)
+{
+    const Py_ssize_t row = PyNumber_AsSsize_t(key, PyExc_IndexError);
+    if (row == -1 && PyErr_Occurred())
+        return -1;
+    *record = row < 0 ? (uint64_t)row + self->count : (uint64_t)row;
+    if (*record < self->count)
+        return 0;
+    PyErr_Format(PyExc_IndexError, "index %zd is out of range for %llu records", row, (unsigned long long)self->count);
+    return -1;
+}
+
+static PyObject *records_subscript(PyObject *object, PyObject *key)
+{
+    RecordsObject *self = (RecordsObject *)object;
+    uint64_t record, i;
+    size_t s;
+    mds_span span;
+    if (records_number(self, key, &record) != 0)
+        return NULL;
+    const mds_source *source = records_find(self, record, &s, &i);
+    if (!source)
+        return NULL;
+    if (mds_record_span(source, i, &span) != MDS_OK) {
+        raise_corrupt(self, source, i, span);
+        return NULL;
+    }
+    if (self->random_access)
+        mds_readahead_note(&self->readahead, source, span);
+    span = mds_record_payload(source, span);
+    return PyBytes_FromStringAndSize((const char *)source->map.data + span.begin, (Py_ssize_t)(span.end - span.begin));
+}
+
+static Py_ssize_t records_length(PyObject *object)
+{
+    return (Py_ssize_t)((RecordsObject *)object)->count;
+}
+
+static PyObject *records_locate(PyObject *object, PyObject *key)
+{
+    RecordsObject *self = (RecordsObject *)object;
+    uint64_t record, i;
+    size_t s;
+    mds_span span;
+    if (records_number(self, key, &record) != 0)
+        return NULL;
+    const mds_source *source = records_find(self, record, &s, &i);
+    if (!source)
+        return NULL;
+    if (mds_record_span(source, i, &span) != MDS_OK) {
+        raise_corrupt(self, source, i, span);
+        return NULL;
+    }
+    span = mds_record_payload(source, span);
+    return Py_BuildValue("nKKK", (Py_ssize_t)s, (unsigned long long)i, (unsigned long long)span.begin,
+                         (unsigned long long)span.end);
+}
+
+/* Fill one request a row; rows are checked and sources opened while the GIL is held. */
+static int records_request(RecordsObject *self, PyObject *rows, mds_request *requests, Py_ssize_t n)
+{
+    for (Py_ssize_t k = 0; k < n; k++) {
+        PyObject *row = PySequence_GetItem(rows, k);
+        if (!row)
+            return -1;
+        uint64_t record;
+        size_t s;
+        const int found = records_number(self, row, &record);
+        Py_DECREF(row);
+        if (found != 0)
+            return -1;
+        requests[k].source = records_find(self, record, &s, &requests[k].i);
+        if (!requests[k].source)
+            return -1;
+    }
+    return 0;
+}
+
+static PyObject *records_many(PyObject *object, PyObject *rows)
+{
+    RecordsObject *self = (RecordsObject *)object;
+    const Py_ssize_t n = PySequence_Size(rows);
+    if (n < 0)
+        return NULL;
+    PyObject *list = NULL;
+    mds_request *requests = PyMem_Calloc((size_t)n + 1, sizeof *requests);
+    mds_request **order = PyMem_Calloc((size_t)n + 1, sizeof *order);
+    if (!requests || !order) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    if (records_request(self, rows, requests, n) != 0)
+        goto done;
+
+    mds_status status;
+    size_t failed = 0;
+    Py_BEGIN_ALLOW_THREADS
+    status = mds_records_locate(requests, order, (size_t)n, self->random_access, &failed);
+    if (status == MDS_OK)
+        mds_records_fetch(requests, (size_t)n);
+    Py_END_ALLOW_THREADS
+    if (status != MDS_OK) {
+        raise_corrupt(self, requests[failed].source, requests[failed].i, requests[failed].span);
+        goto done;
+    }
+
+    list = PyList_New(n);
+    for (Py_ssize_t k = 0; list && k < n; k++) {
+        const mds_request *request = &requests[k];
+        PyObject *bytes = PyBytes_FromStringAndSize((const char *)request->source->map.data + request->span.begin,
+                                                    (Py_ssize_t)(request->span.end - request->span.begin));
+        if (!bytes)
+            Py_CLEAR(list);
+        else
+            PyList_SetItem(list, k, bytes);
+    }
+done:
+    PyMem_Free(requests);
+    PyMem_Free(order);
+    return list;
+}
+
+static PyMethodDef records_methods[] = {
+    {"locate", records_locate, METH_O, "locate(i) -> (source number, record number in it, begin, end) of the payload."},
+    {"many", records_many, METH_O, "many(rows) -> list of bytes; all pages are asked for before the first is read."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot records_slots[] = {
+    {Py_tp_doc, "The payloads of all records behind a list of sources; sources open at first use."},
+    {Py_tp_new, records_new},
+    {Py_tp_dealloc, records_dealloc},
+    {Py_tp_traverse, records_traverse},
+    {Py_tp_clear, records_clear},
+    {Py_tp_methods, records_methods},
+    {Py_mp_subscript, records_subscript},
+    {Py_mp_length, records_length},
+    {0, NULL},
+};
+
+static PyType_Spec records_spec = {"mmapds._native.Records", sizeof(RecordsObject), 0,
+                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, records_slots};
+
+/* ---- Permutation --------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    mds_permutation permutation;
+} PermutationObject;
+
+static PyObject *permutation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"n", "seed", "epoch", "stream", NULL};
+    unsigned long long n, seed, epoch, stream;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KKKK:Permutation", names, &n, &seed, &epoch, &stream))
+        return NULL;
+    if (n < 1 || n > INT64_MAX) {
+        PyErr_Format(PyExc_ValueError, "n = %llu, expected 1 <= n < 2^63", n);
+        return NULL;
+    }
+    PermutationObject *self = (PermutationObject *)new_instance(type);
+    if (self)
+        mds_permutation_init(&self->permutation, n, seed, epoch, stream);
+    return (PyObject *)self;
+}
+
+static int in_domain(const mds_permutation *p, int64_t value)
+{
+    if ((uint64_t)value < p->n)
+        return 1;
+    PyErr_Format(PyExc_IndexError, "%lld is out of range for a permutation of %llu", (long long)value,
+                 (unsigned long long)p->n);
+    return 0;
+}
+
+static PyObject *permutation_one(PyObject *self, PyObject *args)
+{
+    const mds_permutation *p = &((PermutationObject *)self)->permutation;
+    long long value;
+    int inverse;
+    if (!PyArg_ParseTuple(args, "Lp:one", &value, &inverse) || !in_domain(p, value))
+        return NULL;
+    const uint64_t result = inverse ? mds_permute_inverse(p, (uint64_t)value) : mds_permute(p, (uint64_t)value);
+    return PyLong_FromUnsignedLongLong(result);
+}
+
+static PyObject *permutation_range(PyObject *self, PyObject *args)
+{
+    const mds_permutation *p = &((PermutationObject *)self)->permutation;
+    long long first, step;
+    PyObject *target;
+    Py_buffer out;
+    if (!PyArg_ParseTuple(args, "LLO:range", &first, &step, &target) ||
+        get_words(target, PyBUF_WRITABLE, &out, "out") != 0)
+        return NULL;
+    const int64_t count = out.len / 8;
+    int64_t distance, last = first;
+    int fits = 1;
+    if (count) {
+        fits = !__builtin_mul_overflow(count - 1, (int64_t)step, &distance) &&
+               !__builtin_add_overflow((int64_t)first, distance, &last) && in_domain(p, first) && in_domain(p, last);
+        if (fits) {
+            Py_BEGIN_ALLOW_THREADS
+            mds_permute_range(kernels, p, (uint64_t)first, step, (size_t)count, out.buf);
+            Py_END_ALLOW_THREADS
+        } else if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_OverflowError, "range ends outside 64 bits");
+        }
+    }
+    PyBuffer_Release(&out);
+    if (!fits)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *permutation_array(PyObject *self, PyObject *args)
+{
+    const mds_permutation *p = &((PermutationObject *)self)->permutation;
+    PyObject *source, *target;
+    int inverse, ok = 1;
+    Py_buffer in, out;
+    if (!PyArg_ParseTuple(args, "OOp:array", &source, &target, &inverse) ||
+        get_words(source, PyBUF_SIMPLE, &in, "positions") != 0)
+        return NULL;
+    if (get_words(target, PyBUF_WRITABLE, &out, "out") != 0) {
+        PyBuffer_Release(&in);
+        return NULL;
+    }
+    const int64_t *values = in.buf;
+    const Py_ssize_t count = in.len / 8;
+    if (in.len != out.len) {
+        PyErr_SetString(PyExc_ValueError, "positions and out differ in size");
+        ok = 0;
+    }
+    for (Py_ssize_t k = 0; ok && k < count; k++)
+        ok = (uint64_t)values[k] < p->n ? 1 : in_domain(p, values[k]);
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        mds_permute_array(kernels, p, values, (size_t)count, inverse, out.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&in);
+    PyBuffer_Release(&out);
+    if (!ok)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef permutation_methods[] = {
+    {"one", permutation_one, METH_VARARGS, "one(value, inverse) -> int"},
+    {"range", permutation_range, METH_VARARGS, "range(first, step, out): out[k] = p[first + k * step]"},
+    {"array", permutation_array, METH_VARARGS, "array(positions, out, inverse): out[k] = p[positions[k]]"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot permutation_slots[] = {
+    {Py_tp_doc, "A keyed permutation of [0, n) over int64 buffers."},
+    {Py_tp_new, permutation_new},
+    {Py_tp_dealloc, free_instance},
+    {Py_tp_methods, permutation_methods},
+    {0, NULL},
+};
+
+static PyType_Spec permutation_spec = {"mmapds._native.Permutation", sizeof(PermutationObject), 0, Py_TPFLAGS_DEFAULT,
+                                       permutation_slots};
+
+/* ---- scanning ------------------------------------------------------------------------------------------ */
+
+static PyObject *scanned(size_t count, const mds_lines *state)
+{
+    PyObject *pending = state->pending == MDS_NONE ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(state->pending);
+    return pending ? Py_BuildValue("nNK", (Py_ssize_t)count, pending, (unsigned long long)state->newlines) : NULL;
+}
+
+/* An offset, or None for MDS_NONE. */
+static int parse_offset(PyObject *object, uint64_t *offset)
+{
+    *offset = object == Py_None ? MDS_NONE : PyLong_AsUnsignedLongLong(object);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int check_capacity(const Py_buffer *starts, uint64_t n)
+{
+    if ((uint64_t)starts->len / 8 >= MDS_LINES_CAPACITY(n))
+        return 0;
+    PyErr_Format(PyExc_ValueError, "starts has room for %zd records, expected %llu", starts->len / 8,
+                 (unsigned long long)MDS_LINES_CAPACITY(n));
+    return -1;
+}
+
+static PyObject *scan_lines(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int fd;
+    unsigned long long begin, end;
+    PyObject *pending, *target;
+    mds_lines state = {MDS_NONE, 0};
+    Py_buffer starts, scratch;
+    if (!PyArg_ParseTuple(args, "iKKOOw*:scan_lines", &fd, &begin, &end, &pending, &target, &scratch))
+        return NULL;
+    PyObject *result = NULL;
+    if (begin > end) {
+        PyErr_SetString(PyExc_ValueError, "begin is beyond end");
+    } else if (parse_offset(pending, &state.pending) == 0 && get_words(target, PyBUF_WRITABLE, &starts, "starts") == 0) {
+        if (check_capacity(&starts, end - begin) == 0) {
+            size_t count;
+            mds_status status;
+            Py_BEGIN_ALLOW_THREADS
+            status = mds_lines_scan_file(kernels, fd, begin, end, scratch.buf, (size_t)scratch.len, &state, starts.buf,
+                                         &count);
+            Py_END_ALLOW_THREADS
+            if (status == MDS_OK)
+                result = scanned(count, &state);
+            else if (status == MDS_SHRANK)
+                PyErr_SetString(PyExc_EOFError, "the file became shorter while it was read");
+            else
+                PyErr_SetFromErrno(PyExc_OSError);
+        }
+        PyBuffer_Release(&starts);
+    }
+    PyBuffer_Release(&scratch);
+    return result;
+}
+
+static PyObject *scan_buffer(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *variant;
+    Py_buffer data, starts;
+    unsigned long long base;
+    PyObject *pending, *target;
+    mds_lines state = {MDS_NONE, 0};
+    if (!PyArg_ParseTuple(args, "zy*KOO:scan_buffer", &variant, &data, &base, &pending, &target))
+        return NULL;
+    PyObject *result = NULL;
+    const mds_kernels *chosen = variant ? mds_kernels_find(variant) : kernels;
+    if (!chosen) {
+        PyErr_Format(PyExc_ValueError, "no SIMD variant %s on this machine", variant);
+    } else if (parse_offset(pending, &state.pending) == 0 && get_words(target, PyBUF_WRITABLE, &starts, "starts") == 0) {
+        if (check_capacity(&starts, (uint64_t)data.len) == 0) {
+            const size_t count = mds_lines_scan(chosen, data.buf, (size_t)data.len, base, &state, starts.buf);
+            result = scanned(count, &state);
+        }
+        PyBuffer_Release(&starts);
+    }
+    PyBuffer_Release(&data);
+    return result;
+}
+
+static PyObject *record_sizes(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *source, *before;
+    unsigned long long smallest, largest;
+    uint64_t previous;
+    Py_buffer starts;
+    if (!PyArg_ParseTuple(args, "OOKK:record_sizes", &source, &before, &smallest, &largest) ||
+        parse_offset(before, &previous) != 0 || get_words(source, PyBUF_SIMPLE, &starts, "starts") != 0)
+        return NULL;
+    uint64_t low = smallest, high = largest;
+    mds_record_sizes(starts.buf, (size_t)starts.len / 8, previous, &low, &high);
+    PyBuffer_Release(&starts);
+    return Py_BuildValue("KK", (unsigned long long)low, (unsigned long long)high);
+}
+
+static PyObject *simd_variants(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    PyObject *list = PyList_New(0);
+    for (const mds_kernels *each = mds_kernels_available(); list && each->name; each++) {
+        PyObject *name = PyUnicode_FromString(each->name);
+        if (!name || PyList_Append(list, name) != 0)
+            Py_CLEAR(list);
+        Py_XDECREF(name);
+    }
+    return list;
+}
+
+/* ---- the module ---------------------------------------------------------------------------------------- */
+
+static PyMethodDef functions[] = {
+    {"scan_lines", scan_lines, METH_VARARGS,
+     "scan_lines(fd, begin, end, pending, starts, scratch) -> (count, pending, newlines)"},
+    {"scan_buffer", scan_buffer, METH_VARARGS,
+     "scan_buffer(variant, data, base, pending, starts) -> (count, pending, newlines)"},
+    {"record_sizes", record_sizes, METH_VARARGS,
+     "record_sizes(starts, previous, smallest, largest) -> (smallest, largest), widened"},
+    {"simd_variants", simd_variants, METH_NOARGS, "Names of the SIMD variants this machine can run, best first."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int module_exec(PyObject *module)
+{
+    const char *forced = getenv("MMAPDS_SIMD");
+    kernels = mds_kernels_find(forced && *forced ? forced : NULL);
+    if (!kernels) {
+        PyErr_Format(PyExc_ImportError, "MMAPDS_SIMD=%s: this machine has no such variant", forced);
+        return -1;
+    }
+    module_state *state = PyModule_GetState(module);
+    if (add_type(module, &map_spec, &state->map_type) != 0 || add_type(module, &records_spec, NULL) != 0 ||
+        add_type(module, &permutation_spec, NULL) != 0)
+        return -1;
+    if (PyModule_AddStringConstant(module, "SIMD", kernels->name) != 0 ||
+        PyModule_AddIntConstant(module, "FRAMING_LINES", MDS_FRAMING_LINES) != 0 ||
+        PyModule_AddIntConstant(module, "ADVISE_NORMAL", MDS_ADVISE_NORMAL) != 0 ||
+        PyModule_AddIntConstant(module, "ADVISE_RANDOM", MDS_ADVISE_RANDOM) != 0 ||
+        PyModule_AddIntConstant(module, "ADVISE_SEQUENTIAL", MDS_ADVISE_SEQUENTIAL) != 0)
+        return -1;
+    return 0;
+}
+
+static int module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    module_state *state = PyModule_GetState(module);
+    Py_VISIT(state->map_type);
+    return 0;
+}
+
+static int module_clear(PyObject *module)
+{
+    module_state *state = PyModule_GetState(module);
+    Py_CLEAR(state->map_type);
+    return 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "mmapds._native",
+    .m_doc = "The C core of mmapds.",
+    .m_size = sizeof(module_state),
+    .m_methods = functions,
+    .m_slots = module_slots,
+    .m_traverse = module_traverse,
+    .m_clear = module_clear,
+};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,25 @@
+"""The errors mmapds raises. Each message says where, what was found, what was expected and what to do."""
+
+
+class Error(Exception):
+    """Base of every error that mmapds defines."""
+
+
+class SourceError(Error):
+    """A source is missing, unreadable, not a regular file, compressed, or changed while it was read."""
+
+
+class IndexMissingError(Error):
+    """There is no index for a source yet; the message has the command that builds it."""
+
+
+class StaleIndexError(Error):
+    """The source changed after it was indexed; the message has the command that rebuilds the index."""
+
+
+class FormatError(Error, ValueError):
+    """An index or a source is damaged, or was written by a newer version."""
+
+
+class DecodeError(Error, ValueError):
+    """A record could not be decoded; the message has its source, line, byte offset and the parser's reason."""

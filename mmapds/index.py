@@ -1,0 +1,319 @@
+"""Building indexes: `build()` and `python -m mmapds.index`."""
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from . import __version__, _native, formats
+from .errors import Error, FormatError, SourceError, StaleIndexError
+from .parallel import cores
+from .sources import Source, StrPath, check_unchanged, expand, fingerprint, inspect
+from .store import SUFFIX, Index, IndexWriter, relative_to_index
+
+
+class Summary(NamedTuple):
+    """What an index covers."""
+
+    path: str
+    sources: int
+    records: int
+    size: int
+    """Bytes in the sources."""
+    smallest: int
+    largest: int
+    """Sizes of records in bytes, line ends and following blank lines included; 0 when there are none."""
+
+    def __str__(self) -> str:
+        mean = self.size / self.records if self.records else 0.0
+        sources = f" in {self.sources:,} sources" if self.sources > 1 else ""
+        return (
+            f"{self.path}: {self.records:,} records{sources}, {self.size:,} bytes, "
+            f"{mean:.1f} bytes a record ({self.smallest:,} to {self.largest:,})"
+        )
+
+
+class Built(NamedTuple):
+    """The outcome of one index."""
+
+    summary: Summary
+    fresh: bool
+    """False when the index was up to date and nothing was done."""
+
+
+def build(
+    sources: StrPath | Iterable[StrPath],
+    *,
+    out: StrPath | None = None,
+    format: str | None = None,  # noqa: A002 - the field's word, and what the command line calls it
+    workers: int | None = None,
+    force: bool = False,
+) -> Path | list[Path]:
+    """Index sources in place; an index that is up to date is left as it is.
+
+    Args:
+      sources: paths, directories, globs or brace patterns (`part-{000..099}.jsonl`).
+      out: one combined index for all sources; by default each gets its own, `train.jsonl.mmx` beside `train.jsonl`.
+      format: how records are framed; by default the suffix decides.
+      workers: threads that scan, also within one file; all cores by default.
+      force: build even where an index is up to date.
+    Returns:
+      The index's path; a list of them for several sources without `out`.
+    Raises:
+      SourceError: a source is missing, unreadable, compressed, no regular file, or changes meanwhile.
+      Error: an index cannot be written.
+    """
+    paths = expand(sources, formats.SUFFIXES)
+    built = [Path(done.summary.path) for done in build_each(paths, out, format, workers, force)]
+    return built[0] if len(built) == 1 else built
+
+
+def build_each(
+    paths: list[str],
+    out: StrPath | None,
+    format_name: str | None,
+    workers: int | None,
+    force: bool,
+    *,
+    progress: bool = False,
+) -> Iterator[Built]:
+    """Build the indexes of expanded paths one after another, yielding each as it is done."""
+    if not paths:
+        raise SourceError("no sources were given")
+    workers = cores() if workers is None else workers
+    if workers < 1:
+        raise Error(f"workers = {workers}, expected 1 or more")
+    plans = [(path + SUFFIX, [path]) for path in paths] if out is None else [(os.fspath(out), paths)]
+    for index_path, members in plans:
+        chosen = _format(members, format_name)
+        sources = [inspect(path) for path in members]
+        existing = None if force else _up_to_date(index_path, sources, chosen.NAME)
+        if existing is not None:
+            yield Built(summarise(existing), fresh=False)
+            continue
+        with _progress_bar(sources, progress) as bar:
+            _write(index_path, sources, chosen, workers, bar)
+        yield Built(summarise(Index(index_path)), fresh=True)
+
+
+def _format(paths: list[str], name: str | None) -> ModuleType:
+    if name is not None:
+        return formats.by_name(name)
+    found = {formats.for_path(path).NAME: path for path in paths}
+    if len(found) > 1:
+        listed = ", ".join(f"{path} is {name}" for name, path in found.items())
+        raise FormatError(f"one index holds one format, but {listed}; choose with --format")
+    return formats.for_path(paths[0])
+
+
+def _write(index_path: str, sources: list[Source], chosen: ModuleType, workers: int, bar: Any) -> None:
+    facts: list[dict[str, Any]] = []
+    with IndexWriter(index_path) as writer:
+        writer.begin_section("offsets", "<u8")
+        records, smallest, largest, previous = 0, 2**64 - 1, 0, None
+        for piece in chosen.scan(sources, workers=workers):
+            starts, source = piece.starts, sources[piece.source]
+            if starts:
+                writer.write(starts)
+                smallest, largest = _native.record_sizes(starts, previous, smallest, largest)
+                previous = starts[-1]
+                records += len(starts)
+            bar.update(piece.scanned)
+            if piece.lines is None:
+                continue
+            check_unchanged(source)
+            end = source.size.to_bytes(8, "little")
+            writer.write(end)
+            if records:
+                smallest, largest = _native.record_sizes(memoryview(end), previous, smallest, largest)
+            facts.append(
+                {
+                    "path": relative_to_index(source.path, index_path),
+                    "size": source.size,
+                    "mtime_ns": source.mtime_ns,
+                    "fingerprint": fingerprint(source.path, source.size),
+                    "records": records,
+                    "lines": piece.lines,
+                    "smallest": smallest if records else 0,
+                    "largest": largest,
+                }
+            )
+            records, smallest, largest, previous = 0, 2**64 - 1, 0, None
+        metadata = {"builder": f"mmapds {__version__}", "format": chosen.NAME, "sources": facts}
+        writer.commit(metadata, sum(fact["records"] for fact in facts))
+
+
+def _up_to_date(index_path: str, sources: list[Source], format_name: str) -> Index | None:
+    """Return the index if it covers just these sources as they are now."""
+    try:
+        index = Index(index_path)
+    except (OSError, FormatError):
+        return None
+    known = [(fact["path"], fact["size"], fact["mtime_ns"]) for fact in index.sources]
+    wanted = [(relative_to_index(s.path, index_path), s.size, s.mtime_ns) for s in sources]
+    return index if known == wanted and index.format == format_name else None
+
+
+def summarise(index: Index) -> Summary:
+    """Return what an index covers, from its metadata alone."""
+    facts = index.sources
+    return Summary(
+        index.path,
+        len(facts),
+        index.records,
+        sum(fact["size"] for fact in facts),
+        min((fact["smallest"] for fact in facts if fact["records"]), default=0),
+        max((fact["largest"] for fact in facts), default=0),
+    )
+
+
+def check_current(index: Index) -> None:
+    """Raise StaleIndexError unless every source has the size and time it had when it was indexed."""
+    for number in range(len(index.sources)):
+        check_source(index, number, *_size_and_time(index.source_path(number), index.path))
+
+
+def _size_and_time(path: str, index_path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise SourceError(f"{path}: {(error.strerror or str(error)).lower()}; it is a source of {index_path}") from None
+    return found.st_size, found.st_mtime_ns
+
+
+def check_source(index: Index, number: int, size: int, mtime_ns: int) -> None:
+    """Raise StaleIndexError unless a source's size and time are those in the index."""
+    fact, path = index.sources[number], index.source_path(number)
+    name = os.path.basename(path)
+    if size != fact["size"]:
+        changed = f"{name} was {fact['size']} bytes when indexed and is {size} now"
+    elif mtime_ns != fact["mtime_ns"]:
+        changed = f"{name} was written again after it was indexed (same size, another time)"
+    else:
+        return
+    raise StaleIndexError(f"{index.path}: STALE: {changed}; run: {rebuild_command(index)}")
+
+
+def rebuild_command(index: Index) -> str:
+    """Return the command that builds an index again."""
+    paths = [index.source_path(number) for number in range(len(index.sources))]
+    if len(paths) == 1 and index.path == paths[0] + SUFFIX:
+        return build_command(paths)
+    return build_command(paths[:1] + ["..."] * (len(paths) > 1), index.path)
+
+
+def build_command(paths: list[str], out: str | None = None) -> str:
+    """Return the shell command that indexes `paths`."""
+    target = f" -o {shlex.quote(out)}" if out else ""
+    return f"python -m mmapds.index {' '.join(map(shlex.quote, paths))}{target}"
+
+
+def verify(index: Index) -> None:
+    """Check everything an index says: its checksums, its sources' sizes, times and contents, every bound.
+
+    Raises:
+      FormatError: a section is damaged, or a scan of the sources finds other records.
+      StaleIndexError: a source changed.
+    """
+    check_current(index)
+    index.verify_sections()
+    stored = index.section("offsets").cast("Q")
+    sources = []
+    for number, fact in enumerate(index.sources):
+        path = index.source_path(number)
+        sources.append(Source(path, fact["size"], fact["mtime_ns"]))
+        if fingerprint(path, fact["size"]) != fact["fingerprint"]:
+            raise StaleIndexError(f"{index.path}: STALE: {path} has other content; run: {rebuild_command(index)}")
+    at = 0
+    for piece in formats.by_name(index.format).scan(sources, workers=cores()):
+        end = [sources[piece.source].size] if piece.lines is not None else []
+        stop = at + len(piece.starts) + len(end)
+        if stored[at:stop] != piece.starts if not end else list(stored[at:stop]) != [*piece.starts, *end]:
+            path = sources[piece.source].path
+            raise FormatError(
+                f"{index.path}: DAMAGED: its records are not those of {path}; run: {rebuild_command(index)}"
+            )
+        at = stop
+
+
+class _NoBar:
+    def __enter__(self) -> "_NoBar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, _: int) -> None:
+        pass
+
+
+def _progress_bar(sources: list[Source], wanted: bool) -> Any:
+    if not wanted:
+        return _NoBar()
+    from tqdm import tqdm
+
+    name = sources[0].path if len(sources) == 1 else f"{len(sources):,} sources"
+    total = sum(source.size for source in sources)
+    return tqdm(total=total, desc=name, unit="B", unit_scale=True, leave=False, file=sys.stderr)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    import argparse
+
+    parser = argparse.ArgumentParser(
+        prog="python -m mmapds.index",
+        description="Index JSONL files in place, so that mmapds.open() can read any record at once.",
+    )
+    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="file, directory, glob or brace pattern")
+    parser.add_argument("-o", "--out", metavar="OUT.mmx", help="one combined index; default: SOURCE.mmx for each")
+    parser.add_argument("--format", metavar="F", help="how records are framed; default: by suffix")
+    parser.add_argument("--workers", type=int, metavar="N", help="threads that scan; default: all cores")
+    parser.add_argument("--force", action="store_true", help="build even where the index is up to date")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    parser.add_argument("--info", action="store_true", help="print what the index of each SOURCE covers")
+    parser.add_argument("--verify", action="store_true", help="check each index in full against its sources")
+    options = parser.parse_args(arguments)
+    try:
+        if options.info or options.verify:
+            _inspect_indexes(options)
+        else:
+            _build_indexes(options)
+    except (Error, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: nothing was written for the index in progress", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _build_indexes(options: Any) -> None:
+    progress = sys.stderr.isatty() and not options.quiet
+    paths = expand(options.sources, formats.SUFFIXES)
+    started = time.perf_counter()
+    for done in build_each(paths, options.out, options.format, options.workers, options.force, progress=progress):
+        seconds = time.perf_counter() - started
+        if not options.quiet:
+            if done.fresh:
+                print(f"{done.summary}, {seconds:.2f} s, {done.summary.size / seconds / 1e9:.2f} GB/s")
+            else:
+                print(f"{done.summary}; up to date, --force builds it again")
+        started = time.perf_counter()
+
+
+def _inspect_indexes(options: Any) -> None:
+    for path in expand(options.sources, (SUFFIX,)):
+        index = Index(path if path.endswith(SUFFIX) else path + SUFFIX)
+        if options.verify:
+            verify(index)
+        if not options.quiet:
+            print(f"{summarise(index)}{'; verified' if options.verify else ''}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,214 @@
+"""The .mmx file: written once and atomically, opened in constant time, trusted in nothing. See docs/format.md."""
+
+import os
+import struct
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import orjson
+
+from . import _native
+from .errors import Error, FormatError
+
+SUFFIX = ".mmx"
+VERSION = 1
+
+MAGIC = b"\x89MMX\r\n\x1a\n"
+"""Damaged by any transfer that takes the file for text."""
+
+_HEADER = struct.Struct("<8sIIQQQQQQ")
+_CHECKED = _HEADER.size - 8  # all of the header but its checksum
+_ALIGNMENT = 64
+_DTYPES = {"<u4": 4, "<u8": 8}
+
+
+class Section(NamedTuple):
+    """An array in the file."""
+
+    dtype: str
+    items: int
+    offset: int
+    xxh3: str
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.items * _DTYPES[self.dtype]
+
+
+class IndexWriter:
+    """Writes an index beside its final place and moves it there when it is whole.
+
+    Used as a context manager: unless `commit` was reached, nothing is left behind, and an index that was there
+    before is untouched.
+    """
+
+    def __init__(self, path: str) -> None:
+        from xxhash import xxh3_64
+
+        self.path = path
+        self._temporary = f"{path}.{os.urandom(4).hex()}.tmp"
+        self._hash = xxh3_64
+        self._sections: dict[str, dict[str, Any]] = {}
+        self._open_section: tuple[str, str, int, Any] | None = None
+        try:
+            self._file = open(self._temporary, "xb")  # noqa: SIM115 - closed by __exit__
+        except OSError as error:
+            raise Error(
+                f"{path}: cannot write the index here ({(error.strerror or str(error)).lower()}); "
+                "give another place with -o OUT.mmx (out= in Python)"
+            ) from None
+        self._file.write(bytes(_HEADER.size))
+
+    def begin_section(self, name: str, dtype: str) -> None:
+        """Start the section that `write` appends to."""
+        self._end_section()
+        self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
+        self._open_section = name, dtype, self._file.tell(), self._hash()
+
+    def write(self, data: "memoryview | bytes") -> None:
+        """Append to the section that was begun last."""
+        assert self._open_section is not None
+        self._open_section[3].update(data)
+        self._file.write(data)
+
+    def _end_section(self) -> None:
+        if self._open_section is None:
+            return
+        name, dtype, offset, digest = self._open_section
+        count = (self._file.tell() - offset) // _DTYPES[dtype]
+        self._sections[name] = {"dtype": dtype, "shape": [count], "offset": offset, "xxh3": digest.hexdigest()}
+        self._open_section = None
+
+    def commit(self, metadata: dict[str, Any], records: int) -> None:
+        """Finish the file, flush it to the disk, and put it in its place."""
+        self._end_section()
+        text = orjson.dumps(metadata | {"sections": self._sections}, option=orjson.OPT_INDENT_2)
+        offset = self._file.tell()
+        self._file.write(text)
+        header = _HEADER.pack(MAGIC, VERSION, _HEADER.size, records, offset, len(text), offset + len(text), 0, 0)[
+            :_CHECKED
+        ]
+        checksum = self._hash(header + text).intdigest()
+        self._file.seek(0)
+        self._file.write(header + checksum.to_bytes(8, "little"))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.replace(self._temporary, self.path)
+        _sync_directory(os.path.dirname(self.path) or ".")
+
+    def __enter__(self) -> "IndexWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+        if os.path.lexists(self._temporary):
+            os.unlink(self._temporary)
+
+
+def relative_to_index(source: str, index: str) -> str:
+    """Return a source's path as an index stores it, so that the two can be moved together."""
+    directory = os.path.realpath(os.path.dirname(index))
+    parent, name = os.path.split(source)
+    return os.path.normpath(os.path.join(os.path.relpath(os.path.realpath(parent), directory), name))
+
+
+def _sync_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    except OSError:
+        pass  # some network file systems refuse; the rename itself is still atomic
+    finally:
+        os.close(fd)
+
+
+class Index:
+    """An open .mmx file: its metadata read and checked, its sections mapped.
+
+    Raises:
+      FormatError: the file is not an index, is damaged, or needs a newer mmapds.
+      FileNotFoundError: there is no such file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            self.map = _native.Map(path)
+        except ValueError as error:
+            raise FormatError(f"{path}: NOT AN INDEX: {error}") from None
+        view = memoryview(self.map)
+        self.records, text = self._read_header(view)
+        try:
+            self.metadata: dict[str, Any] = orjson.loads(text)
+            self.sections = {
+                name: self._check_section(name, **section) for name, section in self.metadata["sections"].items()
+            }
+            self.format: str = self.metadata["format"]
+            self.sources: list[dict[str, Any]] = self.metadata["sources"]
+            counts = [source["records"] for source in self.sources]
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise self._damaged(f"its metadata are not as specified ({error!r})") from None
+        if sum(counts) != self.records or any(type(n) is not int or n < 0 for n in counts):
+            raise self._damaged(f"its sources hold {sum(counts)} records, its header says {self.records}")
+
+    def _read_header(self, view: memoryview) -> tuple[int, memoryview]:
+        size = len(view)
+        if size < _HEADER.size or view[:8] != MAGIC:
+            raise FormatError(
+                f"{self.path}: NOT AN INDEX: expected a file that begins with {MAGIC!r}, found {bytes(view[:8])!r}"
+            )
+        fields = _HEADER.unpack_from(view)
+        _, version, header_size, records, offset, length, file_size, reserved, checksum = fields
+        if version != VERSION:
+            raise FormatError(
+                f"{self.path}: VERSION: file is format {version}, this mmapds reads {VERSION}; upgrade mmapds"
+            )
+        if file_size != size:
+            raise self._damaged(f"it has {size} bytes, its header says {file_size}")
+        if header_size != _HEADER.size or reserved != 0:
+            raise self._damaged("a reserved field of its header is set")
+        if offset < _HEADER.size or length > size or offset > size - length:
+            raise self._damaged(f"its metadata, bytes {offset} to {offset + length}, are outside the file")
+        from xxhash import xxh3_64
+
+        text = view[offset : offset + length]
+        digest = xxh3_64(view[:_CHECKED])
+        digest.update(text)
+        if digest.intdigest() != checksum:
+            raise self._damaged("its header and metadata do not match their checksum")
+        return records, text
+
+    def _check_section(self, name: str, dtype: str, shape: list[int], offset: int, xxh3: str, **_: Any) -> Section:
+        (count,) = shape
+        section = Section(dtype, count, offset, xxh3)
+        whole = all(type(n) is int and n >= 0 for n in (count, offset)) and dtype in _DTYPES
+        if not whole or offset % _ALIGNMENT or offset + section.size > len(memoryview(self.map)):
+            raise self._damaged(f"section {name!r} does not fit the file")
+        return section
+
+    def _damaged(self, what: str) -> FormatError:
+        return FormatError(f"{self.path}: DAMAGED: {what}; build it again with --force")
+
+    def section(self, name: str) -> memoryview:
+        """The bytes of a section, mapped."""
+        section = self.sections[name]
+        return memoryview(self.map)[section.offset : section.offset + section.size]
+
+    def source_path(self, number: int) -> str:
+        """Where a source lies, now that the index lies where it does."""
+        relative: str = self.sources[number]["path"]
+        directory = os.path.dirname(self.path)
+        # A path that climbs is meant from where the index really lies, not from a link to that place.
+        return os.path.join(directory if "/" not in relative else os.path.realpath(directory), relative)
+
+    def verify_sections(self) -> None:
+        """Read every section and check it against its checksum."""
+        from xxhash import xxh3_64
+
+        for name, section in self.sections.items():
+            if xxh3_64(self.section(name)).hexdigest() != section.xxh3:
+                raise self._damaged(f"section {name!r} does not match its checksum")
