@@ -126,14 +126,18 @@ typedef struct {
     mds_span span;
 } mds_request;
 
-/* Locate `n` requests, asking first for all index pages and then for all data pages, so that a cold batch costs
- * the disk one deep queue instead of one wait after another. `order` is scratch for n pointers. On MDS_CORRUPT
- * *failed says which request. `will_need` = 0 skips the system calls, for maps with readahead. */
-mds_status mds_records_locate(mds_request *requests, mds_request **order, size_t n, int will_need, size_t *failed);
+/* Locate `n` requests, narrow each span to its payload, and bring the payloads into memory and small ones into the
+ * cache, so that page faults are taken here, where the caller holds no lock, and not while it copies.
+ *
+ * While *cold is not 0, first all index pages and then all data pages are asked for before the first is touched: a cold
+ * batch then costs the disk one deep queue instead of one wait after another. That takes a system call a record, more
+ * than a warm record costs, so *cold is set to a number of batches whenever a batch had to wait for the disk and
+ * counts down while none does; begin with MDS_COLD. NULL: never ask, for maps with readahead.
+ *
+ * `order` is scratch for n pointers. On MDS_CORRUPT *failed says which request. */
+mds_status mds_records_fetch(mds_request *requests, mds_request **order, size_t n, unsigned *cold, size_t *failed);
 
-/* Bring located records into memory, and small ones into the cache, narrowing each span to its payload. The page
- * faults are taken here, where the caller holds no lock, and not while it copies. */
-void mds_records_fetch(mds_request *requests, size_t n);
+#define MDS_COLD 16
 
 /* Notices reads in file order on a map that was advised to expect random ones, and asks for what comes next. */
 typedef struct {

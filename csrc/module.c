@@ -153,17 +153,18 @@ typedef struct {
     const uint64_t *firsts; /* n_sources + 1 record numbers */
     size_t n_sources;
     uint64_t count;
-    int random_access;
+    int notice_order, will_need;
+    unsigned cold;
     mds_readahead readahead;
     SourceSlot *slots;
 } RecordsObject;
 
 static PyObject *records_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"firsts", "opener", "random_access", NULL};
+    static char *names[] = {"firsts", "opener", "readahead", "will_need", NULL};
     PyObject *firsts, *opener;
-    int random_access;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOp:Records", names, &firsts, &opener, &random_access))
+    int readahead, will_need;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOpp:Records", names, &firsts, &opener, &readahead, &will_need))
         return NULL;
     RecordsObject *self = (RecordsObject *)new_instance(type);
     if (!self)
@@ -188,7 +189,9 @@ static PyObject *records_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         PyErr_NoMemory();
         goto fail;
     }
-    self->random_access = random_access;
+    self->notice_order = readahead;
+    self->will_need = will_need;
+    self->cold = MDS_COLD;
     Py_INCREF(opener);
     self->opener = opener;
     return (PyObject *)self;
@@ -321,7 +324,7 @@ static PyObject *records_subscript(PyObject *object, PyObject *key)
         raise_corrupt(self, source, i, span);
         return NULL;
     }
-    if (self->random_access)
+    if (self->notice_order)
         mds_readahead_note(&self->readahead, source, span);
     span = mds_record_payload(source, span);
     return PyBytes_FromStringAndSize((const char *)source->map.data + span.begin, (Py_ssize_t)(span.end - span.begin));
@@ -390,11 +393,11 @@ static PyObject *records_many(PyObject *object, PyObject *rows)
 
     mds_status status;
     size_t failed = 0;
+    unsigned cold = self->cold; /* a copy: other threads use the original meanwhile */
     Py_BEGIN_ALLOW_THREADS
-    status = mds_records_locate(requests, order, (size_t)n, self->random_access, &failed);
-    if (status == MDS_OK)
-        mds_records_fetch(requests, (size_t)n);
+    status = mds_records_fetch(requests, order, (size_t)n, self->will_need ? &cold : NULL, &failed);
     Py_END_ALLOW_THREADS
+    self->cold = cold;
     if (status != MDS_OK) {
         raise_corrupt(self, requests[failed].source, requests[failed].i, requests[failed].span);
         goto done;

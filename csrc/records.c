@@ -1,7 +1,9 @@
 /* records.c - from a record number to its bytes, one at a time or a batch at once. */
+#define _GNU_SOURCE /* RUSAGE_THREAD */
 #include "mmapds.h"
 
 #include <stdlib.h>
+#include <sys/resource.h>
 
 mds_status mds_record_span(const mds_source *source, uint64_t i, mds_span *span)
 {
@@ -83,7 +85,7 @@ static void will_need_bounds(mds_request **order, size_t n)
     }
 }
 
-mds_status mds_records_locate(mds_request *requests, mds_request **order, size_t n, int will_need, size_t *failed)
+static mds_status locate(mds_request *requests, mds_request **order, size_t n, int will_need, size_t *failed)
 {
     for (size_t k = 0; k < n; k++) {
         __builtin_prefetch(&requests[k].source->bounds[requests[k].i]);
@@ -109,7 +111,7 @@ mds_status mds_records_locate(mds_request *requests, mds_request **order, size_t
 #define PREFETCH_BYTES 1024
 #define SMALLEST_PAGE 4096
 
-void mds_records_fetch(mds_request *requests, size_t n)
+static void touch(mds_request *requests, size_t n)
 {
     for (size_t k = 0; k < n; k++) {
         const uint8_t *data = requests[k].source->map.data;
@@ -125,6 +127,31 @@ void mds_records_fetch(mds_request *requests, size_t n)
             (void)*(const volatile uint8_t *)(data + p);
         requests[k].span = mds_record_payload(requests[k].source, span);
     }
+}
+
+/* Reads from a disk that this thread has caused so far. A page that was asked for and has not arrived does not count as
+ * a major fault, and a file system may not count blocks, so look at both. */
+static long disk_reads(void)
+{
+    struct rusage usage;
+#ifdef RUSAGE_THREAD
+    const int who = RUSAGE_THREAD;
+#else
+    const int who = RUSAGE_SELF;
+#endif
+    return getrusage(who, &usage) == 0 ? usage.ru_majflt + usage.ru_inblock : 0;
+}
+
+mds_status mds_records_fetch(mds_request *requests, mds_request **order, size_t n, unsigned *cold, size_t *failed)
+{
+    const long before = cold ? disk_reads() : 0;
+    const mds_status status = locate(requests, order, n, cold && *cold, failed);
+    if (status != MDS_OK)
+        return status;
+    touch(requests, n);
+    if (cold)
+        *cold = disk_reads() != before ? MDS_COLD : *cold - (*cold > 0);
+    return MDS_OK;
 }
 
 #define READAHEAD_WINDOW (UINT64_C(2) << 20)

@@ -1,7 +1,6 @@
 """Building indexes: `build()` and `python -m mmapds.index`."""
 
 import os
-import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -171,47 +170,6 @@ def summarise(index: Index) -> Summary:
     )
 
 
-def check_current(index: Index) -> None:
-    """Raise StaleIndexError unless every source has the size and time it had when it was indexed."""
-    for number in range(len(index.sources)):
-        check_source(index, number, *_size_and_time(index.source_path(number), index.path))
-
-
-def _size_and_time(path: str, index_path: str) -> tuple[int, int]:
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        raise SourceError(f"{path}: {(error.strerror or str(error)).lower()}; it is a source of {index_path}") from None
-    return found.st_size, found.st_mtime_ns
-
-
-def check_source(index: Index, number: int, size: int, mtime_ns: int) -> None:
-    """Raise StaleIndexError unless a source's size and time are those in the index."""
-    fact, path = index.sources[number], index.source_path(number)
-    name = os.path.basename(path)
-    if size != fact["size"]:
-        changed = f"{name} was {fact['size']} bytes when indexed and is {size} now"
-    elif mtime_ns != fact["mtime_ns"]:
-        changed = f"{name} was written again after it was indexed (same size, another time)"
-    else:
-        return
-    raise StaleIndexError(f"{index.path}: STALE: {changed}; run: {rebuild_command(index)}")
-
-
-def rebuild_command(index: Index) -> str:
-    """Return the command that builds an index again."""
-    paths = [index.source_path(number) for number in range(len(index.sources))]
-    if len(paths) == 1 and index.path == paths[0] + SUFFIX:
-        return build_command(paths)
-    return build_command(paths[:1] + ["..."] * (len(paths) > 1), index.path)
-
-
-def build_command(paths: list[str], out: str | None = None) -> str:
-    """Return the shell command that indexes `paths`."""
-    target = f" -o {shlex.quote(out)}" if out else ""
-    return f"python -m mmapds.index {' '.join(map(shlex.quote, paths))}{target}"
-
-
 def verify(index: Index) -> None:
     """Check everything an index says: its checksums, its sources' sizes, times and contents, every bound.
 
@@ -219,7 +177,7 @@ def verify(index: Index) -> None:
       FormatError: a section is damaged, or a scan of the sources finds other records.
       StaleIndexError: a source changed.
     """
-    check_current(index)
+    index.check_current()
     index.verify_sections()
     stored = index.section("offsets").cast("Q")
     sources = []
@@ -227,7 +185,7 @@ def verify(index: Index) -> None:
         path = index.source_path(number)
         sources.append(Source(path, fact["size"], fact["mtime_ns"]))
         if fingerprint(path, fact["size"]) != fact["fingerprint"]:
-            raise StaleIndexError(f"{index.path}: STALE: {path} has other content; run: {rebuild_command(index)}")
+            raise StaleIndexError(f"{index.path}: STALE: {path} has other content; run: {index.rebuild_command()}")
     at = 0
     for piece in formats.by_name(index.format).scan(sources, workers=cores()):
         end = [sources[piece.source].size] if piece.lines is not None else []
@@ -235,7 +193,7 @@ def verify(index: Index) -> None:
         if stored[at:stop] != piece.starts if not end else list(stored[at:stop]) != [*piece.starts, *end]:
             path = sources[piece.source].path
             raise FormatError(
-                f"{index.path}: DAMAGED: its records are not those of {path}; run: {rebuild_command(index)}"
+                f"{index.path}: DAMAGED: its records are not those of {path}; run: {index.rebuild_command()}"
             )
         at = stop
 

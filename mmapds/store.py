@@ -1,14 +1,17 @@
 """The .mmx file: written once and atomically, opened in constant time, trusted in nothing. See docs/format.md."""
 
 import os
+import shlex
 import struct
+from functools import cached_property
+from itertools import accumulate
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import orjson
 
 from . import _native
-from .errors import Error, FormatError
+from .errors import Error, FormatError, SourceError, StaleIndexError
 
 SUFFIX = ".mmx"
 VERSION = 1
@@ -19,6 +22,7 @@ MAGIC = b"\x89MMX\r\n\x1a\n"
 _HEADER = struct.Struct("<8sIIQQQQQQ")
 _CHECKED = _HEADER.size - 8  # all of the header but its checksum
 _ALIGNMENT = 64
+_NAMED_SOURCES = 3  # in a command that an error message shows
 _DTYPES = {"<u4": 4, "<u8": 8}
 
 
@@ -109,6 +113,12 @@ class IndexWriter:
             os.unlink(self._temporary)
 
 
+def build_command(paths: list[str], out: str | None = None) -> str:
+    """Return the shell command that indexes `paths`."""
+    target = f" -o {shlex.quote(out)}" if out else ""
+    return f"python -m mmapds.index {' '.join(map(shlex.quote, paths))}{target}"
+
+
 def relative_to_index(source: str, index: str) -> str:
     """Return a source's path as an index stores it, so that the two can be moved together."""
     directory = os.path.realpath(os.path.dirname(index))
@@ -141,7 +151,7 @@ class Index:
         except ValueError as error:
             raise FormatError(f"{path}: NOT AN INDEX: {error}") from None
         view = memoryview(self.map)
-        self.records, text = self._read_header(view)
+        self.records, self.checksum, text = self._read_header(view)
         try:
             self.metadata: dict[str, Any] = orjson.loads(text)
             self.sections = {
@@ -154,8 +164,10 @@ class Index:
             raise self._damaged(f"its metadata are not as specified ({error!r})") from None
         if sum(counts) != self.records or any(type(n) is not int or n < 0 for n in counts):
             raise self._damaged(f"its sources hold {sum(counts)} records, its header says {self.records}")
+        if "offsets" not in self.sections or self.sections["offsets"].items != self.records + len(counts):
+            raise self._damaged("it has not as many offsets as its records need")
 
-    def _read_header(self, view: memoryview) -> tuple[int, memoryview]:
+    def _read_header(self, view: memoryview) -> tuple[int, int, memoryview]:
         size = len(view)
         if size < _HEADER.size or view[:8] != MAGIC:
             raise FormatError(
@@ -180,7 +192,7 @@ class Index:
         digest.update(text)
         if digest.intdigest() != checksum:
             raise self._damaged("its header and metadata do not match their checksum")
-        return records, text
+        return records, checksum, text
 
     def _check_section(self, name: str, dtype: str, shape: list[int], offset: int, xxh3: str, **_: Any) -> Section:
         (count,) = shape
@@ -204,6 +216,46 @@ class Index:
         directory = os.path.dirname(self.path)
         # A path that climbs is meant from where the index really lies, not from a link to that place.
         return os.path.join(directory if "/" not in relative else os.path.realpath(directory), relative)
+
+    @cached_property
+    def _first_bounds(self) -> list[int]:
+        return list(accumulate((source["records"] + 1 for source in self.sources), initial=0))
+
+    def bounds(self, number: int) -> memoryview:
+        """The uint64 bounds of a source's records: one more than it has records."""
+        first = self._first_bounds[number]
+        return self.section("offsets")[first * 8 : (first + self.sources[number]["records"] + 1) * 8].cast("Q")
+
+    def check_current(self) -> None:
+        """Raise StaleIndexError unless every source has the size and time it had when it was indexed."""
+        for number in range(len(self.sources)):
+            path = self.source_path(number)
+            try:
+                found = os.stat(path)
+            except OSError as error:
+                reason = (error.strerror or str(error)).lower()
+                raise SourceError(f"{path}: {reason}; it is a source of {self.path}") from None
+            self.check_source(number, found.st_size, found.st_mtime_ns)
+
+    def check_source(self, number: int, size: int, mtime_ns: int) -> None:
+        """Raise StaleIndexError unless a source's size and time are those it had when it was indexed."""
+        source, name = self.sources[number], os.path.basename(self.sources[number]["path"])
+        if size != source["size"]:
+            changed = f"{name} was {source['size']} bytes when indexed and is {size} now"
+        elif mtime_ns != source["mtime_ns"]:
+            changed = f"{name} was written again after it was indexed (same size, another time)"
+        else:
+            return
+        raise StaleIndexError(f"{self.path}: STALE: {changed}; run: {self.rebuild_command()}")
+
+    def rebuild_command(self) -> str:
+        """The shell command that builds this index again."""
+        paths = [self.source_path(number) for number in range(len(self.sources))]
+        if [self.path] == [path + SUFFIX for path in paths]:
+            return build_command(paths)
+        if len(paths) > _NAMED_SOURCES:
+            return build_command([*paths[:_NAMED_SOURCES], "..."], self.path)
+        return build_command(paths, self.path)
 
     def verify_sections(self) -> None:
         """Read every section and check it against its checksum."""

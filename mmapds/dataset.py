@@ -1,0 +1,314 @@
+"""The dataset: a sequence of samples over one index or many, nothing of which is held in memory."""
+
+import operator
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, SupportsIndex, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from . import formats
+from .decode import EXPECTS, Decoder, resolve
+from .errors import DecodeError, Error, IndexMissingError, SourceError, StaleIndexError
+from .library import Library
+from .permutation import Permutation
+from .rows import ArrayRows, ChainedRows, NestedRows, PermutedRows, RangeRows, Rows
+from .sources import StrPath, expand
+from .store import SUFFIX, Index, build_command
+
+_ON_A_LINE = 3  # sources that a repr names
+
+
+class Location(NamedTuple):
+    """Where a record lies."""
+
+    source: str
+    """Path of the file."""
+    offset: int
+    """Byte at which the payload begins."""
+    size: int
+    """Bytes in the payload."""
+
+
+def open(  # noqa: A001 - mmapds.open is the public name
+    source_or_index: StrPath | Iterable[StrPath],
+    *,
+    decode: str | Decoder = "json",
+    access: str = "auto",
+    build: bool = False,
+) -> "Dataset":
+    """Open indexed sources as one dataset.
+
+    Args:
+      source_or_index: a source, an index (`.mmx`), a directory, a glob or brace pattern, or a list of these. Records
+        are numbered through in that order.
+      decode: "json" (orjson), "text" (UTF-8), "bytes", or a picklable callable that takes the bytes of a record.
+      access: how records will be read. "random" turns the kernel's readahead off, which would fetch 32 pages for every
+        one wanted. "sequential" leaves it on: for chunked orders, and whole passes in file order. "auto" is "random"
+        plus readahead of our own where reads turn out to be in file order.
+      build: build indexes that are missing or stale first, instead of raising.
+    Raises:
+      SourceError: a source is missing, or a pattern matches nothing.
+      IndexMissingError, StaleIndexError: an index must be built first; the message has the command.
+      FormatError: an index is damaged, or was written by a newer mmapds.
+    """
+    given = [source_or_index] if isinstance(source_or_index, str | os.PathLike) else list(source_or_index)
+    patterns = [os.fspath(pattern) for pattern in given]
+    if build:
+        from .index import build as build_indexes
+
+        sources = [path for path in _expand(patterns) if not path.endswith(SUFFIX)]
+        if sources:
+            build_indexes(sources)
+    indexes = _open_indexes(patterns)
+    for index in indexes:
+        index.check_current()
+    return Dataset(Library(indexes, access, tuple(map(os.path.abspath, patterns))), decode)
+
+
+def _expand(patterns: Iterable[str]) -> list[str]:
+    paths = expand(patterns, (*formats.SUFFIXES, SUFFIX))
+    # A directory of sources has their indexes beside them; each is opened once, through its source.
+    named = set(paths)
+    return [path for path in paths if not (path.endswith(SUFFIX) and path[: -len(SUFFIX)] in named)]
+
+
+def _open_indexes(patterns: Sequence[str]) -> list[Index]:
+    indexes, missing = [], []
+    for path in _expand(patterns):
+        try:
+            indexes.append(Index(path if path.endswith(SUFFIX) else path + SUFFIX))
+        except FileNotFoundError:
+            missing.append(path)
+    if missing:
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        command = build_command(missing if len(missing) == 1 else list(patterns))
+        raise IndexMissingError(f"{missing[0]}{more}: not indexed yet; run: {command} (or open it with build=True)")
+    if not indexes:
+        raise SourceError("no sources were given")
+    return indexes
+
+
+class Dataset(Sequence[Any]):
+    """Samples by number: `ds[i]` reads one index entry and one record, and keeps neither.
+
+    Made by `mmapds.open`. A slice, an array of ints or a mask gives a view, which is a dataset too; no data are copied.
+    Safe in threads and after a fork; pickles by path. Iterating, `in`, `index` and `count` are those of any
+    sequence.
+    """
+
+    def __init__(self, library: Library, decode: str | Decoder, rows: Rows | None = None) -> None:
+        self._library = library
+        self._records = library.records
+        self._given_decode = decode
+        self._decode = resolve(decode)
+        self._rows = rows  # None: all records, in order
+        self._length = len(library.records) if rows is None else len(rows)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> Any: ...
+    @overload
+    def __getitem__(self, key: slice | ArrayLike) -> "Dataset": ...
+    def __getitem__(self, key: Any) -> Any:
+        """Return the sample at an int; a view for a slice, an array of ints (negative ones count from the end) or a
+        mask of bools as long as the dataset.
+
+        Raises:
+          IndexError: a position is out of range, a mask has another length, or an array is of neither kind.
+          DecodeError: the record is not what the decoder expects.
+        """
+        if not isinstance(key, int):
+            if not hasattr(key, "__index__") or (isinstance(key, np.ndarray) and key.ndim):
+                return self._view(key)
+            key = operator.index(key)
+        record = self._records[key if self._rows is None else self._record(key)]
+        try:
+            return self._decode(record)
+        except Exception as error:
+            raise self._explained(key, error) from error
+
+    def __getitems__(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> list[Any]:
+        """Return the samples at `positions`, in that order; what a DataLoader calls for each batch.
+
+        Faster than `[ds[i] for i in positions]`: all are checked first, and all pages are asked for before the first
+        is waited for. Positions may repeat; negative ones count from the end.
+
+        Raises:
+          IndexError: a position is out of range; nothing was read.
+          DecodeError: a record is not what the decoder expects.
+        """
+        decode, samples = self._decode, []
+        records = self._records.many(positions if self._rows is None else self._record_numbers(positions))
+        try:
+            for record in records:
+                samples.append(decode(record))
+        except Exception as error:
+            raise self._explained(positions[len(samples)], error) from error
+        return samples
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.__getitem__, range(self._length))
+
+    def raw(self, position: SupportsIndex) -> bytes:
+        """Return the bytes of a record, without its framing, undecoded."""
+        return self._records[position if self._rows is None else self._record(position)]
+
+    def where(self, position: SupportsIndex) -> Location:
+        """Return where a record lies: which file, which byte, how many bytes."""
+        member, _, begin, end = self._records.locate(self._record(position))
+        return Location(self._source_path(member), begin, end - begin)
+
+    @property
+    def sources(self) -> list[str]:
+        """Paths of the files behind the dataset, in the order in which records are numbered."""
+        return [self._source_path(member) for member in range(len(self._library.members))]
+
+    @property
+    def source_starts(self) -> NDArray[np.int64]:
+        """Position of the first record of each source, and the length: shape (number of sources + 1,).
+
+        A view has no sources of its own and counts as one.
+        """
+        if self._rows is not None:
+            return np.array([0, self._length], np.int64)
+        return self._library.starts.astype(np.int64)
+
+    def split(self, fractions: Sequence[float], seed: int | None = 0) -> list["Dataset"]:
+        """Cut the dataset into views that share no record and together hold all.
+
+        Args:
+          fractions: size of each view; they add up to 1.
+          seed: which records go where. Every view is then in shuffled order, in constant memory. None cuts without
+            shuffling: each view is a run of neighbours.
+        Raises:
+          Error: a fraction is negative or not finite, or they do not add up to 1.
+        """
+        sizes = np.asarray(fractions, float)
+        if sizes.ndim != 1 or not len(sizes) or not (sizes >= 0).all() or abs(sizes.sum() - 1) > 1e-9:
+            raise Error(f"fractions = {list(fractions)}, expected numbers from 0 to 1 that add up to 1")
+        ends = np.rint(np.cumsum(sizes) * self._length).astype(np.int64).tolist()
+        ends[-1] = self._length
+        runs = [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+        if seed is None or self._length == 0:
+            return [self._select(RangeRows(run)) for run in runs]
+        permutation = Permutation(self._length, seed)
+        return [self._select(PermutedRows(permutation, run)) for run in runs]
+
+    def _view(self, key: Any) -> "Dataset":
+        if isinstance(key, slice):
+            return self._select(RangeRows(range(self._length)[key]))
+        positions = np.asarray(key)
+        if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iub"):
+            raise IndexError(
+                f"expected an int, a slice, or a one-dimensional array of ints or bools, found {type(key).__name__} "
+                f"of dtype {positions.dtype} and shape {positions.shape}"
+            )
+        if positions.dtype.kind == "b":
+            if len(positions) != self._length:
+                raise IndexError(f"a mask of {len(positions)} for {self._length} records")
+            return self._select(ArrayRows(np.flatnonzero(positions)))
+        return self._select(ArrayRows(self._checked(positions)))
+
+    def _select(self, inner: Rows) -> "Dataset":
+        """The view that shows the given positions of this dataset."""
+        rows: Rows
+        if self._rows is None:
+            rows = inner
+        elif isinstance(inner, ArrayRows):
+            rows = ArrayRows(self._rows.many(inner.array))
+        elif isinstance(inner, RangeRows):
+            rows = self._rows.slice(inner.as_slice())
+        else:
+            rows = NestedRows(self._rows, inner)
+        return Dataset(self._library, self._given_decode, rows)
+
+    def _checked(self, positions: Any) -> NDArray[np.int64]:
+        """Positions as int64, in range, none negative."""
+        found = np.asarray(positions, np.int64)
+        outside = (found < -self._length) | (found >= self._length)
+        if outside.any():
+            at = int(np.argmax(outside))
+            raise IndexError(f"index[{at}] = {found[at]} is out of range for {self._length} records")
+        return np.where(found < 0, found + self._length, found) if found.size and found.min() < 0 else found
+
+    def _record(self, position: SupportsIndex) -> int:
+        """The record number at a position."""
+        index = operator.index(position)
+        if not -self._length <= index < self._length:
+            raise IndexError(f"index {index} is out of range for {self._length} records")
+        index %= self._length
+        return index if self._rows is None else self._rows.one(index)
+
+    def _record_numbers(self, positions: Any) -> NDArray[np.int64]:
+        checked = self._checked(positions)
+        return checked if self._rows is None else self._rows.many(checked)
+
+    def _source_path(self, member: int) -> str:
+        index, number = self._library.members[member]
+        return index.source_path(number)
+
+    def _explained(self, position: SupportsIndex, error: Exception) -> Exception:
+        """An error that says which record could not be decoded; a decoder of the user's keeps its own kind of error."""
+        member, record, begin, _ = self._records.locate(self._record(position))
+        line = self._library.line(member, record, begin)
+        place = f"{self._source_path(member)}:{line} (byte {begin})"
+        if isinstance(self._given_decode, str):
+            return DecodeError(f"{place}: not {EXPECTS[self._given_decode]}: {error}")
+        error.add_note(f"while decoding {place}")
+        return error
+
+    def __repr__(self) -> str:
+        paths = self.sources
+        names = ", ".join(paths[:_ON_A_LINE]) + (f", ... {len(paths):,} sources" if len(paths) > _ON_A_LINE else "")
+        total = len(self._library.records)
+        count = f"{total:,}" if self._rows is None else f"{self._length:,} of {total:,}"
+        return f"<mmapds.Dataset {names}: {count} records, decode={_name(self._given_decode)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        library = self._library
+        return _reopen, (library.patterns, library.access, library.identity, self._given_decode, self._rows)
+
+
+def _name(decode: str | Decoder) -> str:
+    return repr(decode) if isinstance(decode, str) else getattr(decode, "__qualname__", repr(decode))
+
+
+def _reopen(patterns: tuple[str, ...], access: str, identity: int, decode: str | Decoder, rows: Rows | None) -> Dataset:
+    """Open a pickled dataset again. Sources are checked when they are first read, not all at once in every worker."""
+    library = Library(_open_indexes(patterns), access, patterns)
+    if library.identity != identity:
+        raise StaleIndexError(f"{', '.join(patterns)}: other indexes than when the dataset was pickled; open it again")
+    return Dataset(library, decode, rows)
+
+
+def concat(datasets: Iterable[Dataset]) -> Dataset:
+    """Return the datasets one after another as one dataset; views keep their selection.
+
+    Raises:
+      Error: there are none, or they differ in decoder or access.
+    """
+    parts = list(datasets)
+    if not parts:
+        raise Error("concat() of no datasets")
+    decode, access = parts[0]._given_decode, parts[0]._library.access
+    for part in parts:
+        if part._given_decode != decode or part._library.access != access:
+            raise Error(
+                "concat() of datasets that differ: open them alike; found "
+                f"decode={_name(decode)}, access={access!r} and "
+                f"decode={_name(part._given_decode)}, access={part._library.access!r}"
+            )
+    library = Library(
+        [index for part in parts for index in part._library.indexes],
+        access,
+        tuple(pattern for part in parts for pattern in part._library.patterns),
+    )
+    if all(part._rows is None for part in parts):
+        return Dataset(library, decode)
+    firsts = np.cumsum([0, *(len(part._records) for part in parts)]).tolist()
+    rows = [part._rows or RangeRows(range(len(part))) for part in parts]
+    return Dataset(library, decode, ChainedRows(zip(firsts, rows, strict=False)))

@@ -1,0 +1,33 @@
+"""Decoders: from the bytes of a record to a sample."""
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from .errors import Error
+
+Decoder = Callable[[bytes], Any]
+
+
+def _bytes(record: bytes) -> bytes:
+    return record
+
+
+BY_NAME: dict[str, Decoder] = {"json": orjson.loads, "text": bytes.decode, "bytes": _bytes}
+
+EXPECTS = {"json": "JSON", "text": "UTF-8 text"}
+"""What a decoder that fails on bad records had expected."""
+
+
+def resolve(decode: str | Decoder) -> Decoder:
+    """Return the decoder that a name or a callable stands for.
+
+    Raises:
+      Error: no decoder has that name.
+    """
+    if callable(decode):
+        return decode
+    if decode not in BY_NAME:
+        raise Error(f"decode={decode!r} is unknown; expected {', '.join(map(repr, BY_NAME))} or a callable")
+    return BY_NAME[decode]

@@ -1,0 +1,66 @@
+"""Everything behind a dataset that its views share: indexes, sources, and the map of each source that was read."""
+
+import numpy as np
+
+from . import _native, formats
+from .errors import Error, FormatError, SourceError
+from .store import Index
+
+_ADVICE = {
+    "auto": _native.ADVISE_RANDOM,
+    "random": _native.ADVISE_RANDOM,
+    "sequential": _native.ADVISE_SEQUENTIAL,
+}
+
+
+class Library:
+    """All records behind some indexes, numbered through; sources are mapped when first read."""
+
+    def __init__(self, indexes: list[Index], access: str, patterns: tuple[str, ...]) -> None:
+        if access not in _ADVICE:
+            raise Error(f"access={access!r} is unknown; expected {', '.join(map(repr, _ADVICE))}")
+        self.indexes = indexes
+        self.access = access
+        self.patterns = patterns
+        self.members = [(index, number) for index in indexes for number in range(len(index.sources))]
+        counts = [index.sources[number]["records"] for index, number in self.members]
+        self.starts = np.concatenate([[0], np.cumsum(counts, dtype=np.uint64)]).astype(np.uint64)
+        for index in indexes:
+            index.map.advise(_ADVICE[access])
+        self.records = _native.Records(self.starts, self, readahead=access == "auto", will_need=access != "sequential")
+
+    def open(self, member: int) -> tuple[_native.Map, memoryview, int]:
+        """Map a source for the core, once it proves to be the one that was indexed."""
+        index, number = self.members[member]
+        path = index.source_path(number)
+        try:
+            opened = _native.Map(path)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise SourceError(f"{path}: {reason}; it is a source of {index.path}") from None
+        index.check_source(number, opened.size, opened.mtime_ns)
+        opened.advise(_ADVICE[self.access])
+        return opened, index.bounds(number), formats.by_name(index.format).FRAMING
+
+    def corrupt(self, member: int, record: int, begin: int, end: int, size: int) -> None:
+        """Raise for bounds that the core found not to fit their source."""
+        index, number = self.members[member]
+        raise FormatError(
+            f"{index.path}: DAMAGED: record {record} of {index.source_path(number)} is said to be bytes {begin} to "
+            f"{end}, the file has {size}; run: {index.rebuild_command()} --force"
+        )
+
+    def line(self, member: int, record: int, offset: int) -> int:
+        """The line, counted from 1, on which a record stands."""
+        index, number = self.members[member]
+        source = index.sources[number]
+        if source["lines"] == source["records"]:
+            return record + 1
+        view = memoryview(_native.Map(index.source_path(number)))
+        step = 1 << 20
+        return 1 + sum(bytes(view[at : min(at + step, offset)]).count(b"\n") for at in range(0, offset, step))
+
+    @property
+    def identity(self) -> int:
+        """A number that differs when other indexes are behind the same paths."""
+        return hash(tuple(index.checksum for index in self.indexes))
