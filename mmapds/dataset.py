@@ -79,7 +79,7 @@ def _open_indexes(patterns: Sequence[str]) -> list[Index]:
     for path in _expand(patterns):
         try:
             indexes.append(Index(path if path.endswith(SUFFIX) else path + SUFFIX))
-        except FileNotFoundError:
+        except IndexMissingError:
             missing.append(path)
     if missing:
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""

@@ -1,18 +1,20 @@
 """Building indexes: `build()` and `python -m mmapds.index`."""
 
 import os
+import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from . import __version__, _native, formats
-from .errors import Error, FormatError, SourceError, StaleIndexError
+from .errors import Error, FormatError, IndexMissingError, SourceError, StaleIndexError
 from .parallel import cores
 from .sources import Source, StrPath, check_unchanged, expand, fingerprint, inspect
-from .store import SUFFIX, Index, IndexWriter, relative_to_index
+from .store import SUFFIX, Index, IndexedSource, IndexWriter, relative_to_index
 
 
 class Summary(NamedTuple):
@@ -73,14 +75,16 @@ def build(
 
 def build_each(
     paths: list[str],
-    out: StrPath | None,
-    format_name: str | None,
-    workers: int | None,
-    force: bool,
-    *,
-    progress: bool = False,
+    out: StrPath | None = None,
+    format_name: str | None = None,
+    workers: int | None = None,
+    force: bool = False,
+    report: Callable[[int], object] = lambda _: None,
 ) -> Iterator[Built]:
-    """Build the indexes of expanded paths one after another, yielding each as it is done."""
+    """Build the indexes of expanded paths one after another, yielding each as it is done.
+
+    `report` is called with the number of bytes that were dealt with since the last call.
+    """
     if not paths:
         raise SourceError("no sources were given")
     workers = cores() if workers is None else workers
@@ -91,12 +95,12 @@ def build_each(
         chosen = _format(members, format_name)
         sources = [inspect(path) for path in members]
         existing = None if force else _up_to_date(index_path, sources, chosen.NAME)
-        if existing is not None:
+        if existing is None:
+            _write(index_path, sources, chosen, workers, report)
+            yield Built(summarise(Index(index_path)), fresh=True)
+        else:
+            report(sum(source.size for source in sources))
             yield Built(summarise(existing), fresh=False)
-            continue
-        with _progress_bar(sources, progress) as bar:
-            _write(index_path, sources, chosen, workers, bar)
-        yield Built(summarise(Index(index_path)), fresh=True)
 
 
 def _format(paths: list[str], name: str | None) -> ModuleType:
@@ -109,8 +113,10 @@ def _format(paths: list[str], name: str | None) -> ModuleType:
     return formats.for_path(paths[0])
 
 
-def _write(index_path: str, sources: list[Source], chosen: ModuleType, workers: int, bar: Any) -> None:
-    facts: list[dict[str, Any]] = []
+def _write(
+    index_path: str, sources: list[Source], chosen: ModuleType, workers: int, report: Callable[[int], object]
+) -> None:
+    done: list[IndexedSource] = []
     with IndexWriter(index_path) as writer:
         writer.begin_section("offsets", "<u8")
         records, smallest, largest, previous = 0, 2**64 - 1, 0, None
@@ -121,52 +127,45 @@ def _write(index_path: str, sources: list[Source], chosen: ModuleType, workers: 
                 smallest, largest = _native.record_sizes(starts, previous, smallest, largest)
                 previous = starts[-1]
                 records += len(starts)
-            bar.update(piece.scanned)
+            report(piece.scanned)
             if piece.lines is None:
                 continue
             check_unchanged(source)
             end = source.size.to_bytes(8, "little")
             writer.write(end)
-            if records:
-                smallest, largest = _native.record_sizes(memoryview(end), previous, smallest, largest)
-            facts.append(
-                {
-                    "path": relative_to_index(source.path, index_path),
-                    "size": source.size,
-                    "mtime_ns": source.mtime_ns,
-                    "fingerprint": fingerprint(source.path, source.size),
-                    "records": records,
-                    "lines": piece.lines,
-                    "smallest": smallest if records else 0,
-                    "largest": largest,
-                }
-            )
+            smallest, largest = _native.record_sizes(end, previous, smallest, largest) if records else (0, 0)
+            path = relative_to_index(source.path, index_path)
+            mark = fingerprint(source.path, source.size)
+            done.append(IndexedSource(path, *source[1:], mark, records, piece.lines, smallest, largest))
             records, smallest, largest, previous = 0, 2**64 - 1, 0, None
-        metadata = {"builder": f"mmapds {__version__}", "format": chosen.NAME, "sources": facts}
-        writer.commit(metadata, sum(fact["records"] for fact in facts))
+        metadata = {
+            "builder": f"mmapds {__version__}",
+            "format": chosen.NAME,
+            "sources": [source._asdict() for source in done],
+        }
+        writer.commit(metadata, sum(source.records for source in done))
 
 
 def _up_to_date(index_path: str, sources: list[Source], format_name: str) -> Index | None:
     """Return the index if it covers just these sources as they are now."""
     try:
         index = Index(index_path)
-    except (OSError, FormatError):
+    except (IndexMissingError, FormatError):
         return None
-    known = [(fact["path"], fact["size"], fact["mtime_ns"]) for fact in index.sources]
-    wanted = [(relative_to_index(s.path, index_path), s.size, s.mtime_ns) for s in sources]
+    known = [(source.path, source.size, source.mtime_ns) for source in index.sources]
+    wanted = [(relative_to_index(path, index_path), size, mtime_ns) for path, size, mtime_ns in sources]
     return index if known == wanted and index.format == format_name else None
 
 
 def summarise(index: Index) -> Summary:
     """Return what an index covers, from its metadata alone."""
-    facts = index.sources
     return Summary(
         index.path,
-        len(facts),
+        len(index.sources),
         index.records,
-        sum(fact["size"] for fact in facts),
-        min((fact["smallest"] for fact in facts if fact["records"]), default=0),
-        max((fact["largest"] for fact in facts), default=0),
+        sum(source.size for source in index.sources),
+        min((source.smallest for source in index.sources if source.records), default=0),
+        max((source.largest for source in index.sources), default=0),
     )
 
 
@@ -181,10 +180,10 @@ def verify(index: Index) -> None:
     index.verify_sections()
     stored = index.section("offsets").cast("Q")
     sources = []
-    for number, fact in enumerate(index.sources):
+    for number, (_, size, mtime_ns, mark, *_) in enumerate(index.sources):
         path = index.source_path(number)
-        sources.append(Source(path, fact["size"], fact["mtime_ns"]))
-        if fingerprint(path, fact["size"]) != fact["fingerprint"]:
+        sources.append(Source(path, size, mtime_ns))
+        if fingerprint(path, size) != mark:
             raise StaleIndexError(f"{index.path}: STALE: {path} has other content; run: {index.rebuild_command()}")
     at = 0
     for piece in formats.by_name(index.format).scan(sources, workers=cores()):
@@ -196,27 +195,6 @@ def verify(index: Index) -> None:
                 f"{index.path}: DAMAGED: its records are not those of {path}; run: {index.rebuild_command()}"
             )
         at = stop
-
-
-class _NoBar:
-    def __enter__(self) -> "_NoBar":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def update(self, _: int) -> None:
-        pass
-
-
-def _progress_bar(sources: list[Source], wanted: bool) -> Any:
-    if not wanted:
-        return _NoBar()
-    from tqdm import tqdm
-
-    name = sources[0].path if len(sources) == 1 else f"{len(sources):,} sources"
-    total = sum(source.size for source in sources)
-    return tqdm(total=total, desc=name, unit="B", unit_scale=True, leave=False, file=sys.stderr)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -236,12 +214,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--info", action="store_true", help="print what the index of each SOURCE covers")
     parser.add_argument("--verify", action="store_true", help="check each index in full against its sources")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a half-written index is removed
     try:
         if options.info or options.verify:
             _inspect_indexes(options)
         else:
             _build_indexes(options)
-    except (Error, OSError) as error:
+    except Error as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -251,17 +230,29 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _build_indexes(options: Any) -> None:
-    progress = sys.stderr.isatty() and not options.quiet
     paths = expand(options.sources, formats.SUFFIXES)
-    started = time.perf_counter()
-    for done in build_each(paths, options.out, options.format, options.workers, options.force, progress=progress):
-        seconds = time.perf_counter() - started
-        if not options.quiet:
-            if done.fresh:
-                print(f"{done.summary}, {seconds:.2f} s, {done.summary.size / seconds / 1e9:.2f} GB/s")
-            else:
-                print(f"{done.summary}; up to date, --force builds it again")
+    with _progress_bar(paths, wanted=sys.stderr.isatty() and not options.quiet) as bar:
+        report = bar.update if bar is not None else lambda _: None
         started = time.perf_counter()
+        for done in build_each(paths, options.out, options.format, options.workers, options.force, report):
+            seconds = time.perf_counter() - started
+            speed = f"{seconds:.2f} s, {done.summary.size / seconds / 1e9:.2f} GB/s"
+            line = f"{done.summary}, {speed}" if done.fresh else f"{done.summary}; up to date, --force builds it again"
+            if bar is not None:
+                bar.write(line, file=sys.stdout)
+            elif not options.quiet:
+                print(line)
+            started = time.perf_counter()
+
+
+def _progress_bar(paths: list[str], *, wanted: bool) -> AbstractContextManager[Any]:
+    if not wanted:
+        return nullcontext()
+    from tqdm import tqdm
+
+    name = paths[0] if len(paths) == 1 else f"{len(paths):,} sources"
+    total = sum(os.path.getsize(path) for path in paths if os.path.exists(path))
+    return tqdm(total=total, desc=name, unit="B", unit_scale=True, leave=False, file=sys.stderr)
 
 
 def _inspect_indexes(options: Any) -> None:

@@ -23,7 +23,7 @@ class Library:
         self.access = access
         self.patterns = patterns
         self.members = [(index, number) for index in indexes for number in range(len(index.sources))]
-        counts = [index.sources[number]["records"] for index, number in self.members]
+        counts = [index.sources[number].records for index, number in self.members]
         self.starts = np.concatenate([[0], np.cumsum(counts, dtype=np.uint64)]).astype(np.uint64)
         for index in indexes:
             index.map.advise(_ADVICE[access])
@@ -54,7 +54,7 @@ class Library:
         """The line, counted from 1, on which a record stands."""
         index, number = self.members[member]
         source = index.sources[number]
-        if source["lines"] == source["records"]:
+        if source.lines == source.records:
             return record + 1
         view = memoryview(_native.Map(index.source_path(number)))
         step = 1 << 20

@@ -1,5 +1,6 @@
 """The .mmx file: written once and atomically, opened in constant time, trusted in nothing. See docs/format.md."""
 
+import json
 import os
 import shlex
 import struct
@@ -8,10 +9,8 @@ from itertools import accumulate
 from types import TracebackType
 from typing import Any, NamedTuple
 
-import orjson
-
 from . import _native
-from .errors import Error, FormatError, SourceError, StaleIndexError
+from .errors import Error, FormatError, IndexMissingError, SourceError, StaleIndexError
 
 SUFFIX = ".mmx"
 VERSION = 1
@@ -38,6 +37,38 @@ class Section(NamedTuple):
     def size(self) -> int:
         """Bytes."""
         return self.items * _DTYPES[self.dtype]
+
+
+class IndexedSource(NamedTuple):
+    """A source as it was when it was indexed."""
+
+    path: str
+    """Relative to the directory that holds the index."""
+    size: int
+    """Bytes."""
+    mtime_ns: int
+    fingerprint: str
+    """See `sources.fingerprint`."""
+    records: int
+    lines: int
+    smallest: int
+    """Bytes in the smallest record, framing included; 0 when there are no records."""
+    largest: int
+
+    @classmethod
+    def parse(cls, fields: dict[str, Any]) -> "IndexedSource":
+        """Make one of a JSON object; unknown keys are skipped.
+
+        Raises:
+          KeyError, TypeError: a field is missing or has the wrong type.
+        """
+        source = cls(**{name: fields[name] for name in cls._fields})
+        counts = (source.size, source.records, source.lines, source.smallest, source.largest)
+        if not all(type(n) is int and n >= 0 for n in counts) or type(source.mtime_ns) is not int:
+            raise TypeError(f"{source.path}: a number is negative or no integer")
+        if type(source.path) is not str or type(source.fingerprint) is not str:
+            raise TypeError("path or fingerprint is no string")
+        return source
 
 
 class IndexWriter:
@@ -87,7 +118,7 @@ class IndexWriter:
     def commit(self, metadata: dict[str, Any], records: int) -> None:
         """Finish the file, flush it to the disk, and put it in its place."""
         self._end_section()
-        text = orjson.dumps(metadata | {"sections": self._sections}, option=orjson.OPT_INDENT_2)
+        text = json.dumps(metadata | {"sections": self._sections}, ensure_ascii=False, indent=1).encode()
         offset = self._file.tell()
         self._file.write(text)
         header = _HEADER.pack(MAGIC, VERSION, _HEADER.size, records, offset, len(text), offset + len(text), 0, 0)[
@@ -140,31 +171,36 @@ class Index:
     """An open .mmx file: its metadata read and checked, its sections mapped.
 
     Raises:
-      FormatError: the file is not an index, is damaged, or needs a newer mmapds.
-      FileNotFoundError: there is no such file.
+      IndexMissingError: there is no such file.
+      FormatError: it is not an index, is damaged, or needs a newer mmapds.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
         try:
             self.map = _native.Map(path)
+        except FileNotFoundError:
+            command = build_command([path.removesuffix(SUFFIX)])
+            raise IndexMissingError(f"{path}: no such index; run: {command}") from None
+        except OSError as error:
+            raise Error(f"{path}: {(error.strerror or str(error)).lower()}") from None
         except ValueError as error:
             raise FormatError(f"{path}: NOT AN INDEX: {error}") from None
         view = memoryview(self.map)
         self.records, self.checksum, text = self._read_header(view)
         try:
-            self.metadata: dict[str, Any] = orjson.loads(text)
+            self.metadata: dict[str, Any] = json.loads(bytes(text))
             self.sections = {
                 name: self._check_section(name, **section) for name, section in self.metadata["sections"].items()
             }
             self.format: str = self.metadata["format"]
-            self.sources: list[dict[str, Any]] = self.metadata["sources"]
-            counts = [source["records"] for source in self.sources]
-        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            self.sources = [IndexedSource.parse(source) for source in self.metadata["sources"]]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._damaged(f"its metadata are not as specified ({error!r})") from None
-        if sum(counts) != self.records or any(type(n) is not int or n < 0 for n in counts):
-            raise self._damaged(f"its sources hold {sum(counts)} records, its header says {self.records}")
-        if "offsets" not in self.sections or self.sections["offsets"].items != self.records + len(counts):
+        held = sum(source.records for source in self.sources)
+        if held != self.records:
+            raise self._damaged(f"its sources hold {held} records, its header says {self.records}")
+        if "offsets" not in self.sections or self.sections["offsets"].items != self.records + len(self.sources):
             raise self._damaged("it has not as many offsets as its records need")
 
     def _read_header(self, view: memoryview) -> tuple[int, int, memoryview]:
@@ -212,19 +248,19 @@ class Index:
 
     def source_path(self, number: int) -> str:
         """Where a source lies, now that the index lies where it does."""
-        relative: str = self.sources[number]["path"]
+        relative = self.sources[number].path
         directory = os.path.dirname(self.path)
         # A path that climbs is meant from where the index really lies, not from a link to that place.
         return os.path.join(directory if "/" not in relative else os.path.realpath(directory), relative)
 
     @cached_property
     def _first_bounds(self) -> list[int]:
-        return list(accumulate((source["records"] + 1 for source in self.sources), initial=0))
+        return list(accumulate((source.records + 1 for source in self.sources), initial=0))
 
     def bounds(self, number: int) -> memoryview:
         """The uint64 bounds of a source's records: one more than it has records."""
         first = self._first_bounds[number]
-        return self.section("offsets")[first * 8 : (first + self.sources[number]["records"] + 1) * 8].cast("Q")
+        return self.section("offsets")[first * 8 : (first + self.sources[number].records + 1) * 8].cast("Q")
 
     def check_current(self) -> None:
         """Raise StaleIndexError unless every source has the size and time it had when it was indexed."""
@@ -239,10 +275,11 @@ class Index:
 
     def check_source(self, number: int, size: int, mtime_ns: int) -> None:
         """Raise StaleIndexError unless a source's size and time are those it had when it was indexed."""
-        source, name = self.sources[number], os.path.basename(self.sources[number]["path"])
-        if size != source["size"]:
-            changed = f"{name} was {source['size']} bytes when indexed and is {size} now"
-        elif mtime_ns != source["mtime_ns"]:
+        source = self.sources[number]
+        name = os.path.basename(source.path)
+        if size != source.size:
+            changed = f"{name} was {source.size} bytes when indexed and is {size} now"
+        elif mtime_ns != source.mtime_ns:
             changed = f"{name} was written again after it was indexed (same size, another time)"
         else:
             return

@@ -6,7 +6,7 @@ and the first record starts after a byte order mark and any blank lines before i
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from .. import _native
@@ -64,7 +64,7 @@ class _Scanned(NamedTuple):
     newlines: int
 
 
-def scan(sources: Iterable[Source], *, workers: int) -> Iterator[Piece]:
+def scan(sources: Sequence[Source], *, workers: int) -> Iterator[Piece]:
     """Yield the start of every record of every source, in order.
 
     Args:
@@ -72,11 +72,12 @@ def scan(sources: Iterable[Source], *, workers: int) -> Iterator[Piece]:
     Raises:
       SourceError: a source became shorter or unreadable.
     """
-    sources = list(sources)
     in_flight = workers + 2 if workers > 1 else 1
     block_size = min(max(_MEMORY // (4 * in_flight), _SMALLEST_BLOCK), _LARGEST_BLOCK)
-    slots = [_Slot(min(block_size, max((s.size for s in sources), default=0))) for _ in range(in_flight)]
     blocks = _blocks(sources, block_size)
+    if len(sources) == 1 and sources[0].size <= block_size:
+        workers = in_flight = 1
+    slots = [_Slot(min(block_size, max(source.size for source in sources))) for _ in range(in_flight)]
     pending: int | None = None  # start of the line that is open where the block begins, while it is blank
     newlines = 0
     for block, starts, still_pending, found in in_order(_scan_block, blocks, workers=workers, slots=slots):
@@ -97,7 +98,7 @@ def scan(sources: Iterable[Source], *, workers: int) -> Iterator[Piece]:
         yield Piece(block.number, starts, block.end - block.begin, lines)
 
 
-def _blocks(sources: list[Source], block_size: int) -> Iterator[_Block]:
+def _blocks(sources: Sequence[Source], block_size: int) -> Iterator[_Block]:
     for number, source in enumerate(sources):
         for begin in range(0, max(source.size, 1), block_size):
             yield _Block(number, source, begin, min(begin + block_size, source.size))

@@ -1,0 +1,336 @@
+"""Building indexes, from Python and from the command line: every odd input, and nothing lost."""
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import oracle
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import mmapds
+from mmapds.formats import jsonl
+from mmapds.store import Index
+
+LINES = st.lists(st.sampled_from([b'{"a":1}', b"", b"  ", b"\t\r", b"x" * 70, b"\x00", b"\xff\xfe", b"\xef\xbb\xbf"]))
+ENDS = st.sampled_from([b"\n", b"\r\n"])
+
+
+def command(*arguments, **options):
+    run = [sys.executable, "-m", "mmapds.index", *map(str, arguments)]
+    return subprocess.run(run, capture_output=True, text=True, timeout=120, check=False, **options)
+
+
+def raws(path):
+    ds = mmapds.open(path, decode="bytes", build=True)
+    return [(ds.where(i).offset, ds.raw(i)) for i in range(len(ds))]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\n",
+        b"\n \n\t\n",
+        b"\xef\xbb\xbf",
+        b"\xef\xbb\xbf\n",
+        b'\xef\xbb\xbf{"a":1}\n',
+        b'{"a":1}',
+        b'{"a":1}\n',
+        b'{"a":1}\r\n{"b":2}\r\n',
+        b'\n\n{"a":1}\n\n\n{"b":2}\n  \n',
+        b'{"a":1}  \n{"b":2}\t\n',
+        b'  {"a":1}\n',
+        b"a\x00b\n\x00\n",
+        b"\xff\xfe\n\x80\n",
+        b"a\r\r\nb\r",
+        b"a\n   ",
+        b"a\n   b",
+    ],
+)
+def test_odd_text(write, data):
+    path = write(data)
+    assert raws(path) == oracle.records(data)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lines=LINES, end=ENDS, cut=st.integers(0, 3), block=st.sampled_from([3, 4, 7, 64, 65]), workers=st.integers(1, 4)
+)
+def test_blocks_and_workers_change_nothing(tmp_path, monkeypatch, lines, end, cut, block, workers):
+    monkeypatch.setattr(jsonl, "_SMALLEST_BLOCK", block)
+    monkeypatch.setattr(jsonl, "_LARGEST_BLOCK", block)
+    data = end.join(lines)[: -cut or None]
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(data)
+    index = Index(str(mmapds.build(path, workers=workers, force=True)))
+    assert list(index.section("offsets").cast("Q")) == [*oracle.starts(data), len(data)]
+    text = data.removeprefix(b"\xef\xbb\xbf")
+    assert index.sources[0]["lines"] == text.count(b"\n") + (text != b"" and not text.endswith(b"\n"))
+
+
+def test_a_line_of_gigabytes(tmp_path):
+    path = tmp_path / "wide.jsonl"
+    with open(path, "wb") as file:
+        file.write(b'{"first":1}\n')
+        file.seek(3 << 30)
+        file.write(b'\n{"last":1}\n')
+    ds = mmapds.open(path, build=True)
+    assert len(ds) == 3
+    assert (ds[0], ds[-1]) == ({"first": 1}, {"last": 1})
+    assert ds.where(1) == (str(path), 12, (3 << 30) - 12)
+
+
+@pytest.mark.parametrize("name", ["with space.jsonl", "données-数据.jsonl", "a{b}.jsonl", "[x].jsonl", "-dash.jsonl"])
+def test_odd_names(write, name):
+    path = write([{"a": 1}], name)
+    assert mmapds.open(path, build=True)[0] == {"a": 1}
+    result = command("--info", "--", path)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"{path}.mmx: 1 records, 9 bytes")
+
+
+def test_a_symlink_is_indexed_where_it_is(write, tmp_path):
+    real = write([{"a": 1}], "deep/real.jsonl")
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(real)
+    assert mmapds.build(link) == tmp_path / "link.jsonl.mmx"
+    assert mmapds.open(link)[0] == {"a": 1}
+    assert not os.path.exists(real + ".mmx")
+
+
+def test_an_index_and_its_sources_move_together(write, tmp_path):
+    write([{"a": 1}], "old/data/a.jsonl")
+    write([{"a": 2}], "old/data/b.jsonl")
+    mmapds.build(tmp_path / "old/data", out=tmp_path / "old/corpus.mmx")
+    os.rename(tmp_path / "old", tmp_path / "new")
+    (tmp_path / "link").symlink_to(tmp_path / "new")
+    assert [s["a"] for s in mmapds.open(tmp_path / "new/corpus.mmx")] == [1, 2]
+    assert [s["a"] for s in mmapds.open(tmp_path / "link/corpus.mmx")] == [1, 2]
+
+
+def test_globs_directories_braces_and_lists(write, tmp_path):
+    for shard in range(12):
+        write([{"shard": shard}], f"d/part-{shard:03}.jsonl")
+    write(b"not a source", "d/readme.md")
+    everything = list(range(12))
+
+    def shards(pattern):
+        return [sample["shard"] for sample in mmapds.open(pattern, build=True)]
+
+    assert shards(tmp_path / "d") == everything
+    assert shards(f"{tmp_path}/d/part-*.jsonl") == everything
+    assert shards(f"{tmp_path}/d/part-{{000..011}}.jsonl") == everything
+    assert shards([f"{tmp_path}/d/part-{{003..005}}.jsonl", tmp_path / "d/part-000.jsonl"]) == [3, 4, 5, 0]
+    assert len(list((tmp_path / "d").glob("*.mmx"))) == 12
+    assert shards(tmp_path / "d") == everything, "indexes beside the sources are not sources"
+
+
+def test_one_combined_index(write, tmp_path):
+    for shard in range(3):
+        write([{"shard": shard, "i": i} for i in range(shard)], f"d/{shard}.jsonl")
+    out = tmp_path / "corpus.mmx"
+    assert mmapds.build(tmp_path / "d", out=out) == out
+    ds = mmapds.open(out)
+    assert list(ds) == [{"shard": 1, "i": 0}, {"shard": 2, "i": 0}, {"shard": 2, "i": 1}]
+    assert ds.source_starts.tolist() == [0, 0, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda _: None, "no such file"),
+        (lambda path: path.mkdir(), "a directory with no source; expected names ending in .jsonl"),
+        (lambda path: os.mkfifo(path), "a FIFO; expected a regular file"),
+        (lambda path: path.symlink_to("nowhere"), "no such file or directory"),
+        (lambda path: path.write_bytes(b"\x1f\x8b\x08..."), r"compressed \(gzip\); .* decompress it first: gzip -dk"),
+        (lambda path: path.write_bytes(b"\x28\xb5\x2f\xfd.."), r"compressed \(zstd\); .*: zstd -dk"),
+        (lambda path: path.write_bytes(b"PK\x03\x04...."), r"compressed \(zip\); .*: unzip"),
+    ],
+)
+def test_what_cannot_be_a_source(tmp_path, make, message):
+    path = tmp_path / "train.jsonl"
+    make(path)
+    with pytest.raises(mmapds.SourceError, match=message) as caught:
+        mmapds.build(path)
+    assert str(caught.value).startswith(str(path))
+    result = command(path)
+    assert (result.returncode, result.stdout, result.stderr) == (1, "", f"{caught.value}\n")
+    assert not list(tmp_path.glob("*.mmx*"))
+
+
+def test_patterns_that_match_nothing(tmp_path):
+    with pytest.raises(mmapds.SourceError, match="the pattern matches no file"):
+        mmapds.build(tmp_path / "*.jsonl")
+    with pytest.raises(mmapds.SourceError, match=r"part-1.jsonl: no such file"):
+        mmapds.build(tmp_path / "part-{1..3}.jsonl")
+    with pytest.raises(mmapds.SourceError, match="not a brace pattern"):
+        mmapds.build(tmp_path / "part-{1..3.jsonl")
+    with pytest.raises(mmapds.SourceError, match="no sources were given"):
+        mmapds.build([])
+
+
+def unprivileged(function):
+    """Run `function` in a child that may not override permissions, and return what it printed."""
+    import multiprocessing
+
+    def child(pipe):
+        if os.geteuid() == 0:
+            os.setuid(65534)
+        try:
+            pipe.send(function())
+        except BaseException as error:
+            pipe.send(f"{type(error).__name__}: {error}")
+
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=child, args=(theirs,))
+    process.start()
+    result = ours.recv() if ours.poll(60) else "no answer"
+    process.join()
+    return result
+
+
+def test_an_unreadable_source_and_an_unwritable_place(tmp_path):
+    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+        folder.chmod(0o755)
+    secret, plain = tmp_path / "secret.jsonl", tmp_path / "plain.jsonl"
+    for path in (secret, plain):
+        path.write_bytes(b'{"a":1}\n')
+    secret.chmod(0)
+    assert unprivileged(lambda: mmapds.build(secret)) == f"SourceError: {secret}: permission denied"
+    refused = unprivileged(lambda: mmapds.build(plain))
+    assert re.match(r"Error: .*plain.jsonl.mmx: cannot write the index here \(permission denied\); give .* -o", refused)
+
+
+def test_a_place_that_does_not_exist_is_an_error(write, tmp_path):
+    with pytest.raises(mmapds.Error, match=r"cannot write the index here .*; give another place with -o"):
+        mmapds.build(write([1]), out=tmp_path / "missing" / "x.mmx")
+
+
+def test_an_unchanged_source_is_left_alone_and_force_builds_again(write):
+    path = write([1, 2])
+    first = command(path)
+    assert re.search(r"train.jsonl.mmx: 2 records, 4 bytes, 2.0 bytes a record \(2 to 2\), \d+.\d\d s, ", first.stdout)
+    before = os.stat(path + ".mmx")
+    again = command(path)
+    assert again.stdout.endswith("; up to date, --force builds it again\n")
+    assert os.stat(path + ".mmx").st_ino == before.st_ino
+    assert command(path, "--force", "--quiet").stdout == ""
+    assert os.stat(path + ".mmx").st_ino != before.st_ino
+
+
+def test_a_changed_source_is_indexed_again_without_force(write):
+    path = write([1, 2])
+    mmapds.build(path)
+    write([1, 2, 3])
+    assert "3 records" in command(path).stdout
+
+
+def test_info_and_verify(write):
+    path = write([{"a": 1}, {"abc": 1}])
+    assert "no such index; run: python -m mmapds.index" in command("--info", path).stderr
+    mmapds.build(path)
+    expected = f"{path}.mmx: 2 records, 20 bytes, 10.0 bytes a record (9 to 11)"
+    assert command("--info", path).stdout == f"{expected}\n"
+    assert command("--info", f"{path}.mmx").stdout == f"{expected}\n"
+    assert command("--verify", path).stdout == f"{expected}; verified\n"
+
+
+def test_verify_finds_what_size_and_time_do_not_show(write):
+    data = b"1\n2\n" * 50_000
+    path = write(data)
+    mmapds.build(path)
+    found = os.stat(path)
+
+    def replace(at, new):
+        Path(path).write_bytes(data[:at] + new + data[at + len(new) :])
+        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+    replace(0, b"3")
+    assert "has other content; run: python -m mmapds.index" in command("--verify", path).stderr
+    replace(100_000, b"12")
+    assert "its records are not those of" in command("--verify", path).stderr
+    replace(0, b"1")
+    assert command("--verify", path).returncode == 0
+
+
+def test_a_source_that_changes_meanwhile_is_not_indexed(write, monkeypatch):
+    path = write(b"1\n" * 1000)
+    real = jsonl._scan_block
+
+    def scan_and_append(block, slot):
+        with open(path, "ab") as file:
+            file.write(b"2\n")
+        return real(block, slot)
+
+    monkeypatch.setattr(jsonl, "_scan_block", scan_and_append)
+    with pytest.raises(mmapds.SourceError, match="changed while it was indexed"):
+        mmapds.build(path)
+    monkeypatch.setattr(jsonl, "_scan_block", lambda block, slot: (os.truncate(path, 10), real(block, slot))[1])
+    with pytest.raises(mmapds.SourceError, match="became shorter than"):
+        mmapds.build(path, workers=2)
+    assert not os.path.exists(path + ".mmx")
+
+
+def test_formats_are_chosen_and_refused(write):
+    path = write([1], "data.bin")
+    assert len(mmapds.open(mmapds.build(path, format="jsonl"))) == 1
+    with pytest.raises(mmapds.FormatError, match="format 'yaml' is unknown; known formats: jsonl"):
+        mmapds.build(path, format="yaml")
+    with pytest.raises(mmapds.Error, match="workers = 0, expected 1 or more"):
+        mmapds.build(path, workers=0)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_an_interrupted_build_leaves_the_old_index(tmp_path, number, status):
+    path = tmp_path / "big.jsonl"
+    path.write_bytes(b"1\n")
+    mmapds.build(path)
+    old = (tmp_path / "big.jsonl.mmx").read_bytes()
+    os.truncate(path, 200 << 30)  # sparse, and far too long to finish
+    process = subprocess.Popen([sys.executable, "-m", "mmapds.index", str(path)], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("*.tmp")) and time.monotonic() < deadline:
+        threading.Event().wait(0.01)
+    process.send_signal(number)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == status
+    assert "Traceback" not in errors
+    assert (tmp_path / "big.jsonl.mmx").read_bytes() == old
+    left = {"big.jsonl", "big.jsonl.mmx"}
+    if number != signal.SIGKILL:
+        assert set(os.listdir(tmp_path)) == left
+
+
+def test_an_index_has_ordinary_permissions(write):
+    mask = os.umask(0o022)
+    try:
+        mode = os.stat(mmapds.build(write([1]))).st_mode
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE(mode) == 0o644
+
+
+def test_a_failing_thread_fails_the_build_in_order():
+    from mmapds.parallel import in_order
+
+    def work(task, _):
+        if task == 5:
+            raise ValueError("five")
+        return task
+
+    results = []
+    with pytest.raises(ValueError, match="five"):
+        results.extend(in_order(work, range(100), workers=3, slots=[1, 2, 3, 4]))
+    results = []
+    for result in in_order(work, iter([0, 1, 2, 3]), workers=3, slots=[1, 2]):
+        results.append(result)
+    assert results == [0, 1, 2, 3]
+    assert threading.active_count() == 1
