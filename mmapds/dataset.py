@@ -221,7 +221,7 @@ class Dataset(Sequence[Any]):
         elif isinstance(inner, ArrayRows):
             rows = ArrayRows(self._rows.many(inner.array))
         elif isinstance(inner, RangeRows):
-            rows = self._rows.slice(inner.as_slice())
+            rows = self._rows.part(inner.range)
         else:
             rows = NestedRows(self._rows, inner)
         return Dataset(self._library, self._given_decode, rows)

@@ -136,7 +136,8 @@ def _write(
             smallest, largest = _native.record_sizes(end, previous, smallest, largest) if records else (0, 0)
             path = relative_to_index(source.path, index_path)
             mark = fingerprint(source.path, source.size)
-            done.append(IndexedSource(path, *source[1:], mark, records, piece.lines, smallest, largest))
+            size, mtime_ns = source.size, source.mtime_ns
+            done.append(IndexedSource(path, size, mtime_ns, mark, records, piece.lines, smallest, largest))
             records, smallest, largest, previous = 0, 2**64 - 1, 0, None
         metadata = {
             "builder": f"mmapds {__version__}",

@@ -1,12 +1,12 @@
 """Which records a dataset shows, in which order: small immutable selections that compose.
 
 All have one face: `len(rows)`, `rows.one(i)` for a position already in range, `rows.many(positions)` for an int64 array
-of them, `rows.slice(s)` for a selection of the same kind, in constant time where that can be.
+of them, `rows.part(range)` for those at a range of positions, in constant time.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from .permutation import Permutation
 
 Int64s = NDArray[np.int64]
-Slice: TypeAlias = slice
 
 
 class Rows(Protocol):
@@ -23,32 +22,32 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
     def one(self, position: int) -> int: ...
     def many(self, positions: Int64s) -> Int64s: ...
-    def slice(self, key: Slice) -> "Rows": ...
+    def part(self, positions: range) -> "Rows": ...
+
+
+def _compose(outer: range, inner: range) -> range:
+    """The members of `outer` at the positions in `inner`."""
+    return range(outer.start + outer.step * inner.start, outer.start + outer.step * inner.stop, outer.step * inner.step)
 
 
 class RangeRows:
     """Records at equal distances, forwards or backwards."""
 
     def __init__(self, rows: range) -> None:
-        self._rows = rows
+        self.range = rows
         self.one = rows.__getitem__
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.range)
 
     def many(self, positions: Int64s) -> Int64s:
-        return self._rows.start + self._rows.step * positions
+        return self.range.start + self.range.step * positions
 
-    def slice(self, key: Slice) -> "RangeRows":
-        return RangeRows(self._rows[key])
-
-    def as_slice(self) -> Slice:
-        """The slice that selects the same from a sequence that is long enough."""
-        start, stop, step = self._rows.start, self._rows.stop, self._rows.step
-        return slice(start, stop if stop >= 0 else None, step)
+    def part(self, positions: range) -> "RangeRows":
+        return RangeRows(_compose(self.range, positions))
 
     def __reduce__(self) -> tuple[type, tuple[range]]:
-        return RangeRows, (self._rows,)
+        return RangeRows, (self.range,)
 
 
 class ArrayRows:
@@ -66,8 +65,9 @@ class ArrayRows:
     def many(self, positions: Int64s) -> Int64s:
         return self.array[positions]
 
-    def slice(self, key: Slice) -> "ArrayRows":
-        return ArrayRows(self.array[key])
+    def part(self, positions: range) -> "ArrayRows":
+        stop = positions.stop if positions.stop >= 0 else None
+        return ArrayRows(self.array[positions.start : stop : positions.step] if positions else self.array[:0])
 
 
 class PermutedRows:
@@ -86,8 +86,8 @@ class PermutedRows:
     def many(self, positions: Int64s) -> Int64s:
         return self._permutation[self._positions.start + self._positions.step * positions]
 
-    def slice(self, key: Slice) -> "PermutedRows":
-        return PermutedRows(self._permutation, self._positions[key])
+    def part(self, positions: range) -> "PermutedRows":
+        return PermutedRows(self._permutation, _compose(self._positions, positions))
 
 
 class NestedRows:
@@ -106,8 +106,8 @@ class NestedRows:
     def many(self, positions: Int64s) -> Int64s:
         return self._outer.many(self._inner.many(positions))
 
-    def slice(self, key: Slice) -> "NestedRows":
-        return NestedRows(self._outer, self._inner.slice(key))
+    def part(self, positions: range) -> "NestedRows":
+        return NestedRows(self._outer, self._inner.part(positions))
 
 
 class ChainedRows:
@@ -135,5 +135,5 @@ class ChainedRows:
             out[here] = first + rows.many(positions[here] - begin)
         return out
 
-    def slice(self, key: Slice) -> "NestedRows":
-        return NestedRows(self, RangeRows(range(len(self))[key]))
+    def part(self, positions: range) -> "NestedRows":
+        return NestedRows(self, RangeRows(positions))

@@ -73,7 +73,7 @@ def test_blocks_and_workers_change_nothing(tmp_path, monkeypatch, lines, end, cu
     index = Index(str(mmapds.build(path, workers=workers, force=True)))
     assert list(index.section("offsets").cast("Q")) == [*oracle.starts(data), len(data)]
     text = data.removeprefix(b"\xef\xbb\xbf")
-    assert index.sources[0]["lines"] == text.count(b"\n") + (text != b"" and not text.endswith(b"\n"))
+    assert index.sources[0].lines == text.count(b"\n") + (text != b"" and not text.endswith(b"\n"))
 
 
 def test_a_line_of_gigabytes(tmp_path):

@@ -105,8 +105,8 @@ def source(**changes):
         (section(offset=2**63), "does not fit"),
         (section(offset=65), "does not fit"),
         (section(shape=[3]), "not as many offsets"),
-        (source(records=-1), "its sources hold -1 records"),
-        (source(records=2.5), "its sources hold 2.5 records"),
+        (source(records=-1), "a number is negative or no integer"),
+        (source(records=2.5), "a number is negative or no integer"),
         (source(records="3"), "metadata are not as specified"),
     ],
 )
@@ -176,7 +176,7 @@ def test_the_golden_file_reads_as_ever(tmp_path):
     for name in ("golden-v1.jsonl", "golden-v1.jsonl.mmx"):
         shutil.copy(DATA / name, tmp_path)
     (recorded,) = Index(str(tmp_path / "golden-v1.jsonl.mmx")).sources
-    os.utime(tmp_path / "golden-v1.jsonl", ns=(recorded["mtime_ns"], recorded["mtime_ns"]))
+    os.utime(tmp_path / "golden-v1.jsonl", ns=(recorded.mtime_ns, recorded.mtime_ns))
     ds = mmapds.open(tmp_path / "golden-v1.jsonl")
     assert list(ds) == [{"id": 0, "text": "né"}, {"id": 1}, [2], "last, without a line end"]
     assert [ds.where(i)[1:] for i in range(4)] == [(3, 21), (27, 8), (39, 3), (45, 26)]

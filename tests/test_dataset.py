@@ -1,0 +1,393 @@
+"""The dataset as a sequence, its views, and how it travels to workers."""
+
+import gc
+import json
+import multiprocessing
+import os
+import pickle
+import threading
+from collections.abc import Sequence
+from itertools import chain
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+import mmapds
+
+
+class Sample(msgspec.Struct):
+    """What a typed decoder makes of a record."""
+
+    id: int
+
+
+decode_typed = msgspec.json.Decoder(Sample).decode
+
+
+def identity(samples):
+    return samples
+
+
+def refuse(record):
+    raise KeyError(record)
+
+
+@pytest.fixture
+def ds(opened):
+    return opened([{"id": i} for i in range(1000)])
+
+
+def ids(dataset):
+    return [sample["id"] for sample in dataset]
+
+
+# ---- a sequence ---------------------------------------------------------------------------------------------
+
+
+def test_it_is_a_sequence(ds):
+    assert isinstance(ds, Sequence)
+    assert len(ds) == 1000
+    assert (ds[0], ds[-1], ds[999], ds[np.int64(5)], ds[np.array(7)]) == tuple({"id": i} for i in (0, 999, 999, 5, 7))
+    assert ids(ds) == list(range(1000))
+    assert ids(reversed(ds))[:3] == [999, 998, 997]
+    assert {"id": 77} in ds
+    assert {"id": 1000} not in ds
+    assert ds.index({"id": 500}) == 500
+    assert ds.count({"id": 3}) == 1
+
+
+@pytest.mark.parametrize("index", [1000, -1001, 2**63, -(2**70), np.int64(1000)])
+def test_a_position_out_of_range_is_an_index_error(ds, index):
+    for read in (ds.__getitem__, ds.raw, ds.where, ds[:].__getitem__, ds[:].raw, lambda i: ds.__getitems__([0, i])):
+        with pytest.raises(IndexError):
+            read(index)
+
+
+def test_the_message_says_what_was_asked_and_what_there_is(ds):
+    with pytest.raises(IndexError, match="index 1000 is out of range for 1000 records"):
+        ds[1000]
+    with pytest.raises(IndexError, match="index -3 is out of range for 2 records"):
+        ds[:2][-3]
+    with pytest.raises(IndexError, match=r"index\[1\] = 1000 is out of range for 1000 records"):
+        ds[[0, 1000]]
+
+
+@pytest.mark.parametrize("key", [1.5, "a", None, [0.5], [[1, 2]], np.zeros((2, 2), bool), ["a"]])
+def test_other_keys_are_refused(ds, key):
+    with pytest.raises((IndexError, TypeError)):
+        ds[key]
+
+
+def test_an_empty_dataset(opened):
+    empty = opened(b"\n \n")
+    assert len(empty) == 0
+    assert list(empty) == []
+    assert empty.__getitems__([]) == []
+    assert [len(part) for part in empty.split([0.5, 0.5])] == [0, 0]
+    assert len(empty[:][[]]) == 0
+    with pytest.raises(IndexError, match="index 0 is out of range for 0 records"):
+        empty[0]
+
+
+# ---- views --------------------------------------------------------------------------------------------------
+
+SLICES = st.builds(slice, *[st.none() | st.integers(-40, 40)] * 2, st.none() | st.integers(-3, 3).filter(bool))
+KEYS = st.lists(SLICES | st.tuples(st.sampled_from(["ints", "mask", "split"]), st.integers(0, 2**32)), max_size=4)
+
+
+@settings(max_examples=200)
+@given(keys=KEYS)
+def test_views_of_views_compose_as_lists_do(shared, keys):
+    view, model = shared, list(range(30))
+    for key in keys:
+        if isinstance(key, slice):
+            view, model = view[key], model[key]
+            continue
+        kind, seed = key
+        generator = np.random.default_rng(seed)
+        if kind == "ints":
+            chosen = generator.integers(-len(model), len(model), size=5 if model else 0)
+            view, model = view[chosen], [model[i] for i in chosen]
+        elif kind == "mask":
+            mask = generator.random(len(model)) < 0.5
+            view, model = view[mask], [value for value, keep in zip(model, mask, strict=True) if keep]
+        else:
+            parts = view.split([0.25, 0.75], seed=seed)
+            found = [ids(part) for part in parts]
+            assert sorted(found[0] + found[1]) == sorted(model)
+            view, model = parts[1], found[1]
+    assert ids(view) == model
+    assert ids(view.__getitems__(list(range(len(model))))) == model
+    assert ids(pickle.loads(pickle.dumps(view))) == model
+    assert [json.loads(view.raw(i))["id"] for i in range(-len(model), 0)] == model
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    path = tmp_path_factory.mktemp("shared") / "t.jsonl"
+    path.write_bytes(b"".join(b'{"id": %d}\n' % i for i in range(30)))
+    return mmapds.open(path, build=True)
+
+
+def test_a_view_holds_no_positions_where_a_range_says_it_all(opened):
+    small = opened([{"id": i} for i in range(1000)])
+    for view in (small[10:900:3][5:], small[::-1], small.split([0.5, 0.5], seed=1)[0][3:40]):
+        assert len(pickle.dumps(view)) < 1024
+
+
+def test_a_mask_must_be_as_long_as_the_dataset(ds):
+    with pytest.raises(IndexError, match="a mask of 999 for 1000 records"):
+        ds[np.ones(999, bool)]
+
+
+def test_split_covers_everything_once_and_depends_on_the_seed(ds):
+    parts = ds.split([0.8, 0.15, 0.05], seed=3)
+    assert [len(part) for part in parts] == [800, 150, 50]
+    assert sorted(chain.from_iterable(map(ids, parts))) == list(range(1000))
+    assert ids(parts[0]) != ids(ds.split([0.8, 0.15, 0.05], seed=4)[0])
+    assert ids(parts[0]) == ids(ds.split([0.8, 0.15, 0.05], seed=3)[0])
+    assert list(map(ids, ds.split([0.5, 0.5], seed=None))) == [list(range(500)), list(range(500, 1000))]
+
+
+@pytest.mark.parametrize("fractions", [[], [0.5], [0.5, 0.6], [1.5, -0.5], [float("nan"), 1], [[0.5, 0.5]]])
+def test_split_refuses_fractions_that_are_none(ds, fractions):
+    with pytest.raises(mmapds.Error, match="expected numbers from 0 to 1 that add up to 1"):
+        ds.split(fractions)
+
+
+def test_concat(ds, opened, write):
+    other = opened([{"id": -1}, {"id": -2}], "other.jsonl")
+    both = mmapds.concat([other, ds])
+    assert ids(both)[:3] == [-1, -2, 0]
+    assert both.source_starts.tolist() == [0, 2, 1002]
+    mixed = mmapds.concat([ds[995:], other, ds[[3, 1]], other[:0]])
+    assert ids(mixed) == [995, 996, 997, 998, 999, -1, -2, 3, 1]
+    assert ids(mixed[::-2]) == [1, -2, 999, 997, 995]
+    assert ids(mixed.__getitems__([8, 0, -4])) == [1, 995, -1]
+    assert ids(pickle.loads(pickle.dumps(mixed))) == ids(mixed)
+    assert mixed.where(5).source.endswith("other.jsonl")
+    with pytest.raises(mmapds.Error, match="no datasets"):
+        mmapds.concat([])
+    with pytest.raises(mmapds.Error, match="decode='json', access='auto' and decode='text', access='auto'"):
+        mmapds.concat([ds, mmapds.open(write([1], "third.jsonl"), decode="text", build=True)])
+
+
+# ---- batches ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("access", ["auto", "random", "sequential"])
+def test_getitems_in_any_order_with_repeats(opened, access):
+    ds = opened([{"id": i} for i in range(1000)], access=access)
+    wanted = np.random.default_rng(0).integers(-1000, 1000, 300)
+    expected = [int(i) % 1000 for i in wanted]
+    for positions in (wanted, wanted.tolist(), tuple(wanted.tolist()), wanted.astype(np.int16)):
+        for _ in range(20):  # cold batches ask for pages, warm ones do not
+            assert ids(ds.__getitems__(positions)) == expected
+    assert ids(ds[::-1].__getitems__([0, 999])) == [999, 0]
+
+
+def test_getitems_over_large_records_and_many_sources(write):
+    sizes = np.random.default_rng(0).integers(1, 200_000, 60)
+    for shard in range(6):
+        lines = (b"%d" % (shard % 10) * size for size in sizes[shard * 10 : shard * 10 + 10])
+        write(b"\n".join(lines), f"d/{shard}.jsonl")
+    ds = mmapds.open(os.path.dirname(write(b"", "d/6.jsonl")), decode="bytes", build=True)
+    order = np.random.default_rng(1).permutation(60)
+    assert [(len(r), r[:1]) for r in ds.__getitems__(order)] == [(sizes[i], b"%d" % (i // 10)) for i in order]
+
+
+# ---- provenance, decoders and their errors ---------------------------------------------------------------------
+
+
+def test_where_and_raw(opened):
+    ds = opened(b'\xef\xbb\xbf{"a":1}\r\n\n  {"b":2}  \n')
+    assert ds.raw(0) == b'{"a":1}'
+    assert ds.raw(-1) == b'  {"b":2}  '
+    assert ds.where(0)[1:] == (3, 7)
+    source, offset, size = ds.where(1)
+    with open(source, "rb") as file:
+        file.seek(offset)
+        assert file.read(size) == ds.raw(1)
+    assert ds.sources == [source]
+
+
+def test_decoders(write):
+    path = write(b'{"id":1}\n{"id":2}\n')
+    mmapds.build(path)
+    assert mmapds.open(path, decode="text")[0] == '{"id":1}'
+    assert mmapds.open(path, decode="bytes")[1] == b'{"id":2}'
+    assert mmapds.open(path, decode=decode_typed)[1] == Sample(id=2)
+    assert mmapds.open(path, decode=len)[0] == 8
+    with pytest.raises(mmapds.Error, match="decode='xml' is unknown; expected 'json', 'text', 'bytes' or a callable"):
+        mmapds.open(path, decode="xml")
+    with pytest.raises(mmapds.Error, match="access='fast' is unknown; expected 'auto', 'random', 'sequential'"):
+        mmapds.open(path, access="fast")
+
+
+@pytest.mark.parametrize("blank", [b"", b"\n\n"])
+def test_a_record_that_is_not_json_is_named(opened, blank):
+    ds = opened(b'{"a":1}\n' + blank + b'{"a":}\n[1]\n')
+    line = 2 + len(blank)
+    for read in (lambda: ds[1], lambda: ds[-2], lambda: ds.__getitems__([0, 1]), lambda: ds[::-1][1]):
+        with pytest.raises(
+            mmapds.DecodeError, match=rf"train.jsonl:{line} \(byte {8 + len(blank)}\): not JSON: .*column"
+        ):
+            read()
+    assert ds[2] == [1]
+
+
+def test_text_that_is_not_utf8_is_named_and_its_neighbours_read(opened):
+    ds = opened(b"good\nb\xffd\n", decode="text")
+    assert ds[0] == "good"
+    with pytest.raises(mmapds.DecodeError, match=r"train.jsonl:2 \(byte 5\): not UTF-8 text: .*invalid start byte"):
+        ds[1]
+    assert opened(b"good\nb\xffd\n", decode="bytes")[1] == b"b\xffd"
+
+
+def test_an_error_of_the_users_decoder_stays_what_it_is(opened):
+    with pytest.raises(KeyError) as caught:
+        opened([1], decode=refuse)[0]
+    assert caught.value.__notes__ == [f"while decoding {opened([1]).sources[0]}:1 (byte 0)"]
+
+
+def test_repr(ds, write):
+    assert repr(ds) == f"<mmapds.Dataset {ds.sources[0]}: 1,000 records, decode='json'>"
+    assert repr(ds[5:10]).endswith("train.jsonl: 5 of 1,000 records, decode='json'>")
+    for shard in range(5):
+        write([shard], f"d/{shard}.jsonl")
+    assert "2.jsonl, ... 5 sources: 5 records, decode=len" in repr(
+        mmapds.open(os.path.dirname(write([0], "d/0.jsonl")), decode=len, build=True)
+    )
+
+
+# ---- indexes that are missing or stale --------------------------------------------------------------------------
+
+
+def test_a_missing_index_names_the_command(write, tmp_path):
+    path = write([1], "with space.jsonl")
+    with pytest.raises(mmapds.IndexMissingError) as caught:
+        mmapds.open(path)
+    command = f"python -m mmapds.index '{path}'"
+    assert str(caught.value) == f"{path}: not indexed yet; run: {command} (or open it with build=True)"
+    write([2], "b.jsonl")
+    with pytest.raises(
+        mmapds.IndexMissingError, match=r"and 1 more: not indexed yet; run: python -m mmapds.index '.*jsonl'"
+    ):
+        mmapds.open(f"{tmp_path}/*.jsonl")
+    with pytest.raises(mmapds.SourceError, match="no such file"):
+        mmapds.open(tmp_path / "missing.jsonl")
+
+
+def test_a_stale_index_names_what_changed_and_the_command(write):
+    path = write([1, 2])
+    mmapds.build(path)
+    write([1, 2, 3])
+    message = (
+        f"{path}.mmx: STALE: train.jsonl was 4 bytes when indexed and is 6 now; run: python -m mmapds.index {path}"
+    )
+    with pytest.raises(mmapds.StaleIndexError) as caught:
+        mmapds.open(path)
+    assert str(caught.value) == message
+    assert len(mmapds.open(path, build=True)) == 3
+    os.utime(path, (1, 1))
+    with pytest.raises(mmapds.StaleIndexError, match="was written again after it was indexed"):
+        mmapds.open(path)
+
+
+def test_a_source_that_changes_after_open_is_noticed_when_it_is_mapped(write):
+    path = write([1, 2])
+    ds = mmapds.open(path, build=True)
+    write([1, 2, 3])
+    with pytest.raises(mmapds.StaleIndexError):
+        ds[0]
+    os.unlink(path)
+    with pytest.raises(mmapds.SourceError, match="No such file or directory; it is a source of"):
+        ds[0]
+
+
+def test_a_pickle_does_not_open_other_indexes(write):
+    path = write([1, 2])
+    pickled = pickle.dumps(mmapds.open(path, build=True))
+    write([3])
+    mmapds.build(path)
+    with pytest.raises(mmapds.StaleIndexError, match="other indexes than when the dataset was pickled"):
+        pickle.loads(pickled)
+
+
+# ---- travelling -----------------------------------------------------------------------------------------------
+
+
+def test_a_pickle_is_small_whatever_the_size(write, tmp_path):
+    for shard in range(300):
+        write(b"1\n" * 100, f"d/part-{shard:05}.jsonl")
+    ds = mmapds.open(tmp_path / "d", build=True)
+    assert len(ds) == 30_000
+    pickled = pickle.dumps(ds)
+    assert len(pickled) < 1024
+    assert list(pickle.loads(pickled)) == [1] * 30_000
+
+
+def test_relative_paths_travel_too(write, monkeypatch, tmp_path):
+    write([1, 2])
+    monkeypatch.chdir(tmp_path)
+    pickled = pickle.dumps(mmapds.open("train.jsonl", build=True))
+    monkeypatch.chdir("/")
+    assert list(pickle.loads(pickled)) == [1, 2]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("view", [False, True])
+def test_data_loader_workers(ds, method, view):
+    data = ds[::-1] if view else ds
+    loader = DataLoader(
+        data,
+        batch_size=64,
+        num_workers=2,
+        collate_fn=identity,
+        multiprocessing_context=multiprocessing.get_context(method),
+    )
+    assert ids(chain.from_iterable(loader)) == ids(data)
+
+
+def test_a_decode_error_in_a_worker_reaches_the_trainer(opened):
+    loader = DataLoader(opened(b"{}\n{\n"), batch_size=2, num_workers=1, collate_fn=identity)
+    with pytest.raises(mmapds.DecodeError, match=r"train.jsonl:2 \(byte 3\): not JSON"):
+        list(loader)
+
+
+def test_threads_share_a_dataset(write):
+    for shard in range(20):
+        write([{"id": shard * 50 + i} for i in range(50)], f"d/{shard:02}.jsonl")
+    path = os.path.dirname(write(b"", "d/20.jsonl"))
+    mmapds.build(path)
+    ds = mmapds.open(path)
+    wrong = []
+
+    def read(seed):
+        for i in np.random.default_rng(seed).integers(0, 1000, 500).tolist():
+            if ds[i]["id"] != i or ids(ds.__getitems__([i, -1 - i])) != [i, 999 - i]:
+                wrong.append(i)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_ten_thousand_shards_open_without_descriptors(tmp_path):
+    for shard in range(10_000):
+        (tmp_path / f"part-{shard:05}.jsonl").write_bytes(b'{"id": %d}\n' % shard)
+    mmapds.build(tmp_path, out=tmp_path / "all.mmx")
+    before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else None
+    ds = mmapds.open(tmp_path / "all.mmx")
+    assert ids(ds) == list(range(10_000))
+    if before is not None:
+        assert len(os.listdir("/proc/self/fd")) <= before + 1
+    del ds
+    gc.collect()

@@ -1,0 +1,61 @@
+"""What the package shows, and what it costs to import."""
+
+import subprocess
+import sys
+
+import mmapds
+
+
+def test_public_names():
+    assert mmapds.__all__ == [
+        "Dataset",
+        "DecodeError",
+        "Error",
+        "FormatError",
+        "IndexMissingError",
+        "Location",
+        "Permutation",
+        "SourceError",
+        "StaleIndexError",
+        "build",
+        "concat",
+        "open",
+    ]
+    for name in mmapds.__all__:
+        assert getattr(mmapds, name) is not None
+        assert name in dir(mmapds)
+
+
+def loaded_by(code):
+    """Modules in memory after running `code` in a fresh interpreter."""
+    run = [sys.executable, "-c", f"import sys\n{code}\nprint(*sys.modules)"]
+    return set(subprocess.run(run, capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_importing_loads_neither_torch_nor_numpy():
+    assert not {"torch", "numpy", "orjson", "tqdm"} & loaded_by("import mmapds")
+
+
+def test_datasets_do_not_load_torch(write):
+    path = write([1])
+    assert "torch" not in loaded_by(f"import mmapds; mmapds.open({path!r}, build=True)[0]")
+
+
+def test_indexing_loads_neither_torch_nor_numpy(write):
+    code = f"from mmapds.index import main; main([{write([1])!r}, '--quiet'])"
+    assert not {"torch", "numpy", "orjson", "tqdm"} & loaded_by(code)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    assert not hasattr(mmapds, "unknown")
+
+
+def test_a_forced_variant_that_is_missing_is_said():
+    result = subprocess.run(
+        [sys.executable, "-c", "import mmapds; mmapds.build"],
+        capture_output=True,
+        text=True,
+        env={"MMAPDS_SIMD": "sse9"},
+        check=False,
+    )
+    assert "MMAPDS_SIMD=sse9: this machine has no such variant" in result.stderr
