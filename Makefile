@@ -17,7 +17,7 @@ demo: $(STAMP)
 	$(VENV)/bin/python examples/train_stdlib.py --out demo
 
 bench: $(STAMP)
-	$(VENV)/bin/python -m pytest -q bench
+	$(VENV)/bin/python -m pytest -q -W ignore bench/bench_*.py
 
 # The build is repeated only when what it is made from changes.
 $(STAMP): pyproject.toml constraints.txt $(wildcard csrc/*)

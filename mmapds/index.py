@@ -6,15 +6,17 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import __version__, _native, formats
 from .errors import Error, FormatError, IndexMissingError, SourceError, StaleIndexError
 from .parallel import cores
 from .sources import Source, StrPath, check_unchanged, expand, fingerprint, inspect
 from .store import SUFFIX, Index, IndexedSource, IndexWriter, relative_to_index
+
+if TYPE_CHECKING:
+    from pathlib import Path  # at run time where it is needed: it takes as long to import as 40 MB to index
 
 
 class Summary(NamedTuple):
@@ -53,7 +55,7 @@ def build(
     format: str | None = None,  # noqa: A002 - the field's word, and what the command line calls it
     workers: int | None = None,
     force: bool = False,
-) -> Path | list[Path]:
+) -> "Path | list[Path]":
     """Index sources in place; an index that is up to date is left as it is.
 
     Args:
@@ -68,6 +70,8 @@ def build(
       SourceError: a source is missing, unreadable, compressed, no regular file, or changes meanwhile.
       Error: an index cannot be written.
     """
+    from pathlib import Path
+
     paths = expand(sources, formats.SUFFIXES)
     built = [Path(done.summary.path) for done in build_each(paths, out, format, workers, force)]
     return built[0] if len(built) == 1 else built
@@ -205,6 +209,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m mmapds.index",
         description="Index JSONL files in place, so that mmapds.open() can read any record at once.",
+        # Asked for its width, the default formatter imports half the standard library to find the terminal's.
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=20, width=100),
     )
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="file, directory, glob or brace pattern")
     parser.add_argument("-o", "--out", metavar="OUT.mmx", help="one combined index; default: SOURCE.mmx for each")

@@ -4,8 +4,10 @@ import json
 import os
 import shlex
 import struct
+import threading
 from functools import cached_property
 from itertools import accumulate
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -93,6 +95,7 @@ class IndexWriter:
                 f"{path}: cannot write the index here ({(error.strerror or str(error)).lower()}); "
                 "give another place with -o OUT.mmx (out= in Python)"
             ) from None
+        self._flusher = _Flusher(self._file.fileno())
         self._file.write(bytes(_HEADER.size))
 
     def begin_section(self, name: str, dtype: str) -> None:
@@ -106,6 +109,7 @@ class IndexWriter:
         assert self._open_section is not None
         self._open_section[3].update(data)
         self._file.write(data)
+        self._flusher.wrote(len(data))
 
     def _end_section(self) -> None:
         if self._open_section is None:
@@ -118,7 +122,7 @@ class IndexWriter:
     def commit(self, metadata: dict[str, Any], records: int) -> None:
         """Finish the file, flush it to the disk, and put it in its place."""
         self._end_section()
-        text = json.dumps(metadata | {"sections": self._sections}, ensure_ascii=False, indent=1).encode()
+        text = json.dumps(metadata | {"sections": self._sections}, ensure_ascii=False).encode()
         offset = self._file.tell()
         self._file.write(text)
         header = _HEADER.pack(MAGIC, VERSION, _HEADER.size, records, offset, len(text), offset + len(text), 0, 0)[
@@ -128,6 +132,7 @@ class IndexWriter:
         self._file.seek(0)
         self._file.write(header + checksum.to_bytes(8, "little"))
         self._file.flush()
+        self._flusher.stop()
         os.fsync(self._file.fileno())
         self._file.close()
         os.replace(self._temporary, self.path)
@@ -139,9 +144,42 @@ class IndexWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._flusher.stop()
         self._file.close()
         if os.path.lexists(self._temporary):
             os.unlink(self._temporary)
+
+
+class _Flusher:
+    """Sends what is written to the disk meanwhile, so that the flush at the end has little left to wait for."""
+
+    _ENOUGH = 8 << 20
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._unsent = 0
+        self._wake: SimpleQueue[bool] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def wrote(self, size: int) -> None:
+        self._unsent += size
+        if self._unsent < self._ENOUGH:
+            return
+        self._unsent = 0
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, daemon=True)
+            self._thread.start()
+        if self._wake.empty():
+            self._wake.put(True)
+
+    def stop(self) -> None:
+        if self._thread is not None:
+            self._wake.put(False)
+            self._thread.join()
+
+    def _run(self) -> None:
+        while self._wake.get():
+            os.fsync(self._fd)
 
 
 def build_command(paths: list[str], out: str | None = None) -> str:

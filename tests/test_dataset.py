@@ -7,6 +7,7 @@ import os
 import pickle
 import threading
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 
 import msgspec
@@ -25,7 +26,7 @@ class Sample(msgspec.Struct):
     id: int
 
 
-decode_typed = msgspec.json.Decoder(Sample).decode
+decode_typed = partial(msgspec.json.decode, type=Sample)
 
 
 def identity(samples):
@@ -220,7 +221,8 @@ def test_decoders(write):
     mmapds.build(path)
     assert mmapds.open(path, decode="text")[0] == '{"id":1}'
     assert mmapds.open(path, decode="bytes")[1] == b'{"id":2}'
-    assert mmapds.open(path, decode=decode_typed)[1] == Sample(id=2)
+    typed = mmapds.open(path, decode=decode_typed)
+    assert typed[1] == pickle.loads(pickle.dumps(typed))[1] == Sample(id=2)
     assert mmapds.open(path, decode=len)[0] == 8
     with pytest.raises(mmapds.Error, match="decode='xml' is unknown; expected 'json', 'text', 'bytes' or a callable"):
         mmapds.open(path, decode="xml")

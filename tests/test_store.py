@@ -185,4 +185,4 @@ def test_the_golden_file_reads_as_ever(tmp_path):
 def test_sections_lie_on_64_bytes_and_the_file_ends_with_the_metadata(index_path):
     index = Index(index_path)
     assert all(section.offset % 64 == 0 for section in index.sections.values())
-    assert Path(index_path).read_bytes().endswith(json.dumps(index.metadata, indent=1).encode())
+    assert Path(index_path).read_bytes().endswith(json.dumps(index.metadata).encode())

@@ -50,11 +50,15 @@ class _Block(NamedTuple):
 
 
 class _Slot:
-    """Memory for one block: anonymous maps, so that only what a block fills is ever touched."""
+    """Memory for one block, mapped, so that only what a block fills is ever touched."""
 
     def __init__(self, block_size: int) -> None:
-        self.starts = memoryview(mmap.mmap(-1, (block_size // 2 + 2) * 8)).cast("Q")
-        self.read = mmap.mmap(-1, _READ)
+        self.starts = memoryview(_private((block_size // 2 + 2) * 8)).cast("Q")
+        self.read = _private(_READ)
+
+
+def _private(size: int) -> mmap.mmap:
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 class _Scanned(NamedTuple):

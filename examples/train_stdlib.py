@@ -1,0 +1,139 @@
+"""The main job, end to end, on data that every machine has: Python's own standard library.
+
+Turns the library into JSONL (a record per function or class), indexes it, and trains a small byte-level language model
+from a DataLoader with two workers. Run it with `make demo`, or `python examples/train_stdlib.py`.
+"""
+
+import argparse
+import ast
+import json
+import sysconfig
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, get_worker_info
+
+import mmapds
+
+BYTES = 256
+CONTEXT = 128
+
+
+def write_jsonl(path: Path) -> None:
+    """Write a record for every function and class of the standard library: path, name, text."""
+    library = Path(sysconfig.get_path("stdlib"))
+    with path.open("w", encoding="utf-8") as out:
+        for source in sorted(library.rglob("*.py")):
+            if {"site-packages", "test", "tests", "idlelib"} & set(source.parts):
+                continue
+            try:
+                text = source.read_text(encoding="utf-8")
+                tree = ast.parse(text)
+            except (SyntaxError, UnicodeDecodeError):
+                continue
+            lines = text.splitlines(keepends=True)
+            for node in ast.walk(tree):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                    body = "".join(lines[node.lineno - 1 : node.end_lineno])
+                    record = {"path": str(source.relative_to(library)), "name": node.name, "text": body}
+                    out.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def collate(samples: list[dict[str, str]]) -> tuple[torch.Tensor, int]:
+    """Return the first bytes of each text, padded with zeros, shape (batch, CONTEXT + 1), and what this worker grew."""
+    batch = torch.zeros(len(samples), CONTEXT + 1, dtype=torch.long)
+    for row, sample in zip(batch, samples, strict=True):
+        text = sample["text"].encode()[: CONTEXT + 1]
+        row[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    return batch, anonymous_bytes() - memory_at_start if get_worker_info() else 0
+
+
+memory_at_start = 0
+
+
+def note_memory(_: int) -> None:
+    """Remember what a worker has when it starts, which is what it inherits: Python, torch and the model."""
+    global memory_at_start
+    memory_at_start = anonymous_bytes()
+
+
+def anonymous_bytes() -> int:
+    """Memory that is this process's alone: mapped file pages are shared, and the kernel may take them back."""
+    try:
+        rollup = Path("/proc/self/smaps_rollup").read_text()
+    except FileNotFoundError:  # not Linux
+        return 0
+    return next(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Anonymous:"))
+
+
+class LanguageModel(nn.Module):
+    """Predicts each byte from those before it."""
+
+    def __init__(self, width: int = 128) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(BYTES, width)
+        self.recur = nn.GRU(width, width, batch_first=True)
+        self.predict = nn.Linear(width, BYTES)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """Return the mean loss in bits a byte over a batch of shape (batch, CONTEXT + 1)."""
+        states, _ = self.recur(self.embed(batch[:, :-1]))
+        targets = batch[:, 1:]
+        loss = nn.functional.cross_entropy(self.predict(states).transpose(1, 2), targets, ignore_index=0)
+        return loss / torch.log(torch.tensor(2.0))
+
+
+def main() -> None:
+    """Make the data, index them, train."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="directory for the data")
+    parser.add_argument("--seconds", type=float, default=15, help="how long to train")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    source = options.out / "stdlib.jsonl"
+
+    write_jsonl(source)
+    started = time.perf_counter()
+    mmapds.build(source, force=True)
+    index_ms = (time.perf_counter() - started) * 1e3
+
+    ds = mmapds.open(source)
+    print(ds)
+    print(f"indexed {len(ds):,} records, {source.stat().st_size / 1e6:.1f} MB, in {index_ms:.1f} ms")
+    print(f"record 1000 is {ds[1000]['name']!r} of {ds[1000]['path']}, {ds.where(1000)}")
+    train, held_out = ds.split([0.98, 0.02], seed=0)
+
+    torch.manual_seed(0)
+    model = LanguageModel()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    loader = DataLoader(
+        train, batch_size=64, shuffle=True, num_workers=2, collate_fn=collate, worker_init_fn=note_memory
+    )
+    samples, growth = 0, 0
+    started = time.perf_counter()
+    while time.perf_counter() - started < options.seconds:
+        for step, (batch, worker_growth) in enumerate(loader):
+            loss = model(batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            samples += len(batch)
+            growth = max(growth, worker_growth)
+            if step % 50 == 0:
+                print(f"step {step:4}: {loss.item():.2f} bits a byte")
+            if time.perf_counter() - started >= options.seconds:
+                break
+    seconds = time.perf_counter() - started
+
+    with torch.no_grad():
+        held = model(collate(held_out[:256].__getitems__(range(256)))[0]).item()
+    print(f"trained on {samples:,} samples, {samples / seconds:,.0f} samples/s; held out: {held:.2f} bits a byte")
+    print(
+        f"each worker grew by at most {growth / 1e6:.1f} MB of memory of its own while it read; file pages are shared"
+    )
+
+
+if __name__ == "__main__":
+    main()
