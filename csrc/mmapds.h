@@ -181,4 +181,52 @@ void mds_permute_range(const mds_kernels *kernels, const mds_permutation *p, uin
 void mds_permute_array(const mds_kernels *kernels, const mds_permutation *p, const int64_t *in, size_t count, int inverse,
                        int64_t *out);
 
+/* A number that (seed, epoch, stream) stand for, and its i-th uniform draw from [0, n). */
+uint64_t mds_key(uint64_t seed, uint64_t epoch, uint64_t stream);
+uint64_t mds_draw(uint64_t key, uint64_t i, uint64_t n);
+
+/* ---- orders.c: positions of an epoch to record numbers ---------------------------------------------------- */
+
+/* Chunks of consecutive records, none of which crosses a source. Chunks stand in slots in keyed order; every
+ * `mix_chunks` slots are one mix, inside which records stand in keyed order. A source whose size is no multiple of the
+ * chunk size ends in a short chunk, and the tables say where those stand in this epoch: one entry for each. */
+typedef struct {
+    uint64_t chunk_size, chunks, mix_chunks, seed, epoch;
+    const uint64_t *first_chunk;  /* of each source, and the number of chunks: sources + 1 entries */
+    const uint64_t *first_record; /* of each source, and the number of records */
+    size_t sources;
+    const uint64_t *short_ends;     /* position after the t-th short chunk in slot order */
+    const uint64_t *short_slots;    /* its slot */
+    const uint64_t *short_missing;  /* records missing in short chunks before the t-th: short_chunks + 1 entries */
+    size_t short_chunks;
+} mds_chunks;
+
+/* out[k] = record at positions[k]; every position must lie in the epoch. `order` permutes the chunks. */
+void mds_chunks_at(const mds_kernels *kernels, const mds_chunks *c, const mds_permutation *order,
+                   const int64_t *positions, size_t count, int64_t *out);
+
+/* Cut a period of `total` positions among members with integer weights that add up to it: which[p] is the member that
+ * position p belongs to, rank[p] how many positions before p belong to the same. At every prefix the count of each
+ * member is within 1 of its exact share. `given` is scratch for `members` counts. */
+void mds_mixture_period(const uint64_t *weights, size_t members, uint32_t total, uint64_t *given, uint32_t *which,
+                        uint32_t *rank);
+
+typedef struct {
+    size_t members;
+    const uint64_t *weights, *sizes, *first_record; /* of each member */
+    uint32_t total;
+    const uint32_t *which, *rank;
+    uint64_t seed, epoch;
+    int shuffle;
+} mds_mixture;
+
+/* One permutation a member, remembered between positions; begin with pass = MDS_NONE. */
+typedef struct {
+    mds_permutation permutation;
+    uint64_t pass;
+} mds_member;
+
+/* out[k] = record at positions[k], for positions >= 0; members are shuffled anew each time they are used up. */
+void mds_mixture_at(const mds_mixture *m, mds_member *members, const int64_t *positions, size_t count, int64_t *out);
+
 #endif

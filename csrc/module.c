@@ -563,6 +563,182 @@ static PyType_Slot permutation_slots[] = {
 static PyType_Spec permutation_spec = {"mmapds._native.Permutation", sizeof(PermutationObject), 0, Py_TPFLAGS_DEFAULT,
                                        permutation_slots};
 
+/* ---- orders -------------------------------------------------------------------------------------------- */
+
+/* Several buffers of 64-bit words, released together. */
+typedef struct {
+    Py_buffer views[8];
+    int count;
+} words;
+
+static void release_words(words *all)
+{
+    while (all->count)
+        PyBuffer_Release(&all->views[--all->count]);
+}
+
+/* The next buffer, NULL with an exception when it is none, or not of `entries` entries (< 0: any number). */
+static void *take_words(words *all, PyObject *object, int flags, Py_ssize_t entries, const char *what)
+{
+    Py_buffer *view = &all->views[all->count];
+    if (get_words(object, flags, view, what) != 0)
+        return NULL;
+    all->count++;
+    if (entries < 0 || view->len == entries * 8)
+        return view->buf;
+    PyErr_Format(PyExc_ValueError, "%s: found %zd entries, expected %zd", what, view->len / 8, entries);
+    return NULL;
+}
+
+static Py_ssize_t last_entries(const words *all)
+{
+    return all->views[all->count - 1].len / 8;
+}
+
+/* Positions to read and where to write records; -1 unless all positions lie in [0, limit). */
+static int take_positions(words *all, PyObject *source, PyObject *target, uint64_t limit, const int64_t **positions,
+                          int64_t **out, size_t *count)
+{
+    *positions = take_words(all, source, PyBUF_SIMPLE, -1, "positions");
+    if (!*positions)
+        return -1;
+    *count = (size_t)last_entries(all);
+    *out = take_words(all, target, PyBUF_WRITABLE, (Py_ssize_t)*count, "out");
+    if (!*out)
+        return -1;
+    for (size_t k = 0; k < *count; k++) {
+        if ((uint64_t)(*positions)[k] >= limit) {
+            PyErr_Format(PyExc_IndexError, "position %lld is out of range for an epoch of %llu",
+                         (long long)(*positions)[k], (unsigned long long)limit);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *draw(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    unsigned long long n, seed, epoch;
+    PyObject *source, *target, *result = NULL;
+    const int64_t *positions;
+    int64_t *out;
+    size_t count;
+    words all = {.count = 0};
+    if (!PyArg_ParseTuple(args, "KKKOO:draw", &n, &seed, &epoch, &source, &target))
+        return NULL;
+    if (take_positions(&all, source, target, INT64_MAX, &positions, &out, &count) == 0) {
+        Py_BEGIN_ALLOW_THREADS
+        const uint64_t key = mds_key(seed, epoch, 0);
+        for (size_t k = 0; k < count; k++)
+            out[k] = (int64_t)mds_draw(key, (uint64_t)positions[k], n);
+        Py_END_ALLOW_THREADS
+        result = Py_NewRef(Py_None);
+    }
+    release_words(&all);
+    return result;
+}
+
+static PyObject *chunks_at(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    unsigned long long chunk_size, mix_chunks, seed, epoch;
+    PyObject *first_chunk, *first_record, *ends, *slots, *missing, *source, *target, *order, *result = NULL;
+    const int64_t *positions;
+    int64_t *out;
+    size_t count;
+    words all = {.count = 0};
+    if (!PyArg_ParseTuple(args, "KKKKOOOOOOOO:chunks_at", &chunk_size, &mix_chunks, &seed, &epoch, &first_chunk,
+                          &first_record, &slots, &ends, &missing, &order, &source, &target))
+        return NULL;
+    mds_chunks c = {.chunk_size = chunk_size, .mix_chunks = mix_chunks, .seed = seed, .epoch = epoch};
+    if (!(c.first_chunk = take_words(&all, first_chunk, PyBUF_SIMPLE, -1, "first_chunk")))
+        goto done;
+    c.sources = (size_t)last_entries(&all) - 1;
+    c.chunks = c.first_chunk[c.sources];
+    if (!(c.first_record = take_words(&all, first_record, PyBUF_SIMPLE, (Py_ssize_t)c.sources + 1, "first_record")) ||
+        !(c.short_slots = take_words(&all, slots, PyBUF_SIMPLE, -1, "short_slots")))
+        goto done;
+    c.short_chunks = (size_t)last_entries(&all);
+    if (!(c.short_ends = take_words(&all, ends, PyBUF_SIMPLE, (Py_ssize_t)c.short_chunks, "short_ends")) ||
+        !(c.short_missing = take_words(&all, missing, PyBUF_SIMPLE, (Py_ssize_t)c.short_chunks + 1, "short_missing")) ||
+        take_positions(&all, source, target, c.first_record[c.sources], &positions, &out, &count) != 0)
+        goto done;
+    const mds_permutation *chunks = &((PermutationObject *)order)->permutation;
+    Py_BEGIN_ALLOW_THREADS
+    mds_chunks_at(kernels, &c, chunks, positions, count, out);
+    Py_END_ALLOW_THREADS
+    result = Py_NewRef(Py_None);
+done:
+    release_words(&all);
+    return result;
+}
+
+static PyObject *mixture_period(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *weights, *which, *rank, *result = NULL;
+    words all = {.count = 0};
+    if (!PyArg_ParseTuple(args, "OO!O!:mixture_period", &weights, &PyByteArray_Type, &which, &PyByteArray_Type, &rank))
+        return NULL;
+    const uint64_t *w = take_words(&all, weights, PyBUF_SIMPLE, -1, "weights");
+    if (w) {
+        const size_t members = (size_t)last_entries(&all);
+        const Py_ssize_t total = PyByteArray_Size(which) / 4;
+        uint64_t *given = PyMem_Calloc(members, sizeof *given);
+        if (!given)
+            PyErr_NoMemory();
+        else if (PyByteArray_Size(rank) != total * 4)
+            PyErr_SetString(PyExc_ValueError, "which and rank differ in size");
+        else {
+            mds_mixture_period(w, members, (uint32_t)total, given, (uint32_t *)PyByteArray_AsString(which),
+                               (uint32_t *)PyByteArray_AsString(rank));
+            result = Py_NewRef(Py_None);
+        }
+        PyMem_Free(given);
+    }
+    release_words(&all);
+    return result;
+}
+
+static PyObject *mixture_at(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    unsigned long long seed, epoch;
+    int shuffle;
+    PyObject *weights, *sizes, *firsts, *which, *rank, *source, *target, *result = NULL;
+    const int64_t *positions;
+    int64_t *out;
+    size_t count;
+    mds_member *members = NULL;
+    words all = {.count = 0};
+    if (!PyArg_ParseTuple(args, "KKpOOOO!O!OO:mixture_at", &seed, &epoch, &shuffle, &weights, &sizes, &firsts,
+                          &PyByteArray_Type, &which, &PyByteArray_Type, &rank, &source, &target))
+        return NULL;
+    mds_mixture m = {.seed = seed, .epoch = epoch, .shuffle = shuffle};
+    if (!(m.weights = take_words(&all, weights, PyBUF_SIMPLE, -1, "weights")))
+        goto done;
+    m.members = (size_t)last_entries(&all);
+    if (!(m.sizes = take_words(&all, sizes, PyBUF_SIMPLE, (Py_ssize_t)m.members, "sizes")) ||
+        !(m.first_record = take_words(&all, firsts, PyBUF_SIMPLE, (Py_ssize_t)m.members, "first_record")) ||
+        take_positions(&all, source, target, INT64_MAX, &positions, &out, &count) != 0)
+        goto done;
+    m.total = (uint32_t)(PyByteArray_Size(which) / 4);
+    m.which = (const uint32_t *)PyByteArray_AsString(which);
+    m.rank = (const uint32_t *)PyByteArray_AsString(rank);
+    members = PyMem_Calloc(m.members, sizeof *members);
+    if (!members) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (size_t d = 0; d < m.members; d++)
+        members[d].pass = MDS_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    mds_mixture_at(&m, members, positions, count, out);
+    Py_END_ALLOW_THREADS
+    result = Py_NewRef(Py_None);
+done:
+    PyMem_Free(members);
+    release_words(&all);
+    return result;
+}
+
 /* ---- scanning ------------------------------------------------------------------------------------------ */
 
 static PyObject *scanned(size_t count, const mds_lines *state)
@@ -678,6 +854,13 @@ static PyMethodDef functions[] = {
      "scan_lines(fd, begin, end, pending, starts, scratch) -> (count, pending, newlines)"},
     {"scan_buffer", scan_buffer, METH_VARARGS,
      "scan_buffer(variant, data, base, pending, starts) -> (count, pending, newlines)"},
+    {"draw", draw, METH_VARARGS, "draw(n, seed, epoch, positions, out): uniform records, with replacement"},
+    {"chunks_at", chunks_at, METH_VARARGS,
+     "chunks_at(chunk_size, mix_chunks, seed, epoch, first_chunk, first_record, short_slots, short_ends, "
+     "short_missing, order, positions, out)"},
+    {"mixture_period", mixture_period, METH_VARARGS, "mixture_period(weights, which, rank): fill a period of uint32"},
+    {"mixture_at", mixture_at, METH_VARARGS,
+     "mixture_at(seed, epoch, shuffle, weights, sizes, first_record, which, rank, positions, out)"},
     {"record_sizes", record_sizes, METH_VARARGS,
      "record_sizes(starts, previous, smallest, largest) -> (smallest, largest), widened"},
     {"simd_variants", simd_variants, METH_NOARGS, "Names of the SIMD variants this machine can run, best first."},

@@ -15,6 +15,7 @@
 #include "mmapds.h"
 
 #define SMALLEST_SIDE 16
+#define GOLDEN 0x9e3779b97f4a7c15ULL
 #define LANES MDS_PERMUTE_LANES
 
 static uint64_t mix64(uint64_t x) /* the finaliser of splitmix64 (Steele, Lea and Flood, 2014) */
@@ -22,6 +23,18 @@ static uint64_t mix64(uint64_t x) /* the finaliser of splitmix64 (Steele, Lea an
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ULL;
     x = (x ^ x >> 27) * 0x94d049bb133111ebULL;
     return x ^ x >> 31;
+}
+
+uint64_t mds_key(uint64_t seed, uint64_t epoch, uint64_t stream)
+{
+    uint64_t state = mix64(seed + GOLDEN);
+    state = mix64((state ^ epoch) + GOLDEN);
+    return mix64((state ^ stream) + GOLDEN);
+}
+
+uint64_t mds_draw(uint64_t key, uint64_t i, uint64_t n)
+{
+    return (uint64_t)((unsigned __int128)mix64(key + i * GOLDEN) * n >> 64);
 }
 
 static uint64_t ceil_sqrt(uint64_t n)
@@ -39,7 +52,6 @@ static uint64_t ceil_sqrt(uint64_t n)
 
 void mds_permutation_init(mds_permutation *p, uint64_t n, uint64_t seed, uint64_t epoch, uint64_t stream)
 {
-    const uint64_t golden = 0x9e3779b97f4a7c15ULL;
     uint64_t a = ceil_sqrt(n);
     if (a < SMALLEST_SIDE)
         a = SMALLEST_SIDE;
@@ -50,11 +62,9 @@ void mds_permutation_init(mds_permutation *p, uint64_t n, uint64_t seed, uint64_
     p->a = (uint32_t)a;
     p->b = (uint32_t)b;
 
-    uint64_t state = mix64(seed + golden);
-    state = mix64((state ^ epoch) + golden);
-    state = mix64((state ^ stream) + golden);
+    uint64_t state = mds_key(seed, epoch, stream);
     for (int r = 0; r < MDS_PERMUTE_ROUNDS; r++) {
-        const uint64_t key = mix64(state += golden);
+        const uint64_t key = mix64(state += GOLDEN);
         p->keys[r][0] = (uint32_t)key;
         p->keys[r][1] = (uint32_t)(key >> 32);
     }

@@ -44,4 +44,34 @@ def scan_buffer(
     variant: str | None, data: Buffer, base: int, pending: int | None, starts: Buffer, /
 ) -> tuple[int, int | None, int]: ...
 def record_sizes(starts: Buffer, previous: int | None, smallest: int, largest: int, /) -> tuple[int, int]: ...
+def draw(n: int, seed: int, epoch: int, positions: Buffer, out: Buffer, /) -> None: ...
+def chunks_at(
+    chunk_size: int,
+    mix_chunks: int,
+    seed: int,
+    epoch: int,
+    first_chunk: Buffer,
+    first_record: Buffer,
+    short_slots: Buffer,
+    short_ends: Buffer,
+    short_missing: Buffer,
+    order: Permutation,
+    positions: Buffer,
+    out: Buffer,
+    /,
+) -> None: ...
+def mixture_period(weights: Buffer, which: bytearray, rank: bytearray, /) -> None: ...
+def mixture_at(
+    seed: int,
+    epoch: int,
+    shuffle: bool,
+    weights: Buffer,
+    sizes: Buffer,
+    first_record: Buffer,
+    which: bytearray,
+    rank: bytearray,
+    positions: Buffer,
+    out: Buffer,
+    /,
+) -> None: ...
 def simd_variants() -> list[str]: ...

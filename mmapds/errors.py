@@ -23,3 +23,11 @@ class FormatError(Error, ValueError):
 
 class DecodeError(Error, ValueError):
     """A record could not be decoded; the message has its source, line, byte offset and the parser's reason."""
+
+
+class OrderError(Error, ValueError):
+    """An order or a sampler cannot be made of these arguments."""
+
+
+class StateError(Error, ValueError):
+    """A state does not belong to the sampler it was given to; the message says in what they differ."""

@@ -31,7 +31,7 @@ class Permutation:
         if not 1 <= n < 2**63:
             raise ValueError(f"n = {n}, expected 1 <= n < 2**63")
         self.n, self.seed, self.epoch, self.stream = n, seed, epoch, stream
-        self._native = _native.Permutation(n, seed & _WORD, epoch & _WORD, stream & _WORD)
+        self.native = _native.Permutation(n, seed & _WORD, epoch & _WORD, stream & _WORD)
 
     def __len__(self) -> int:
         return self.n
@@ -54,13 +54,13 @@ class Permutation:
             position = operator.index(positions)
             if not -self.n <= position < self.n:
                 raise IndexError(f"position {position} is out of range for a permutation of {self.n}")
-            return self._native.one(position % self.n, False)
+            return self.native.one(position % self.n, False)
         return self._array(positions, inverse=False)
 
     def range(self, positions: range) -> NDArray[np.int64]:
         """Return the values at a range of positions, the fastest way to many of them."""
         out = np.empty(len(positions), np.int64)
-        self._native.range(positions.start, positions.step, out)
+        self.native.range(positions.start, positions.step, out)
         return out
 
     @overload
@@ -70,7 +70,7 @@ class Permutation:
     def inverse(self, values: Any) -> Any:
         """Return the positions of `values`, which must lie in [0, n): `p.inverse(p[i]) == i`."""
         if np.ndim(values) == 0:
-            return self._native.one(operator.index(values), True)
+            return self.native.one(operator.index(values), True)
         return self._array(values, inverse=True)
 
     def _array(self, values: ArrayLike, *, inverse: bool) -> NDArray[np.int64]:
@@ -79,7 +79,7 @@ class Permutation:
             raise IndexError(f"expected an array of integers, found dtype {given.dtype}")
         given = np.ascontiguousarray(given, dtype=np.int64)
         out = np.empty_like(given)
-        self._native.array(given, out, inverse)
+        self.native.array(given, out, inverse)
         return out
 
     def __repr__(self) -> str:

@@ -8,15 +8,21 @@ import mmapds
 
 def test_public_names():
     assert mmapds.__all__ == [
+        "ChunkedSampler",
         "Dataset",
         "DecodeError",
+        "DistributedBatchSampler",
+        "DistributedSampler",
         "Error",
         "FormatError",
         "IndexMissingError",
         "Location",
+        "MixtureSampler",
+        "OrderError",
         "Permutation",
         "SourceError",
         "StaleIndexError",
+        "StateError",
         "build",
         "concat",
         "open",

@@ -1,0 +1,136 @@
+/* orders.c - orders that need more than one permutation: chunks, and mixtures. Neither keeps anything per record. */
+#include "mmapds.h"
+
+/* Streams keep the keys of different uses apart. */
+#define STREAM_MIX (UINT64_C(1) << 62)
+#define STREAM_MEMBER (UINT64_C(1) << 61)
+
+/* How many of sorted[0..n) are <= value. */
+static size_t count_up_to(const uint64_t *sorted, size_t n, uint64_t value)
+{
+    size_t low = 0;
+    while (n) {
+        const size_t half = n / 2;
+        if (sorted[low + half] <= value) {
+            low += half + 1;
+            n -= half + 1;
+        } else {
+            n = half;
+        }
+    }
+    return low;
+}
+
+/* ---- chunks ------------------------------------------------------------------------------------------------- */
+
+/* Position at which a slot begins: every slot before it is full, but for what short chunks miss. */
+static uint64_t slot_begin(const mds_chunks *c, uint64_t slot)
+{
+    const size_t before = slot ? count_up_to(c->short_slots, c->short_chunks, slot - 1) : 0;
+    return slot * c->chunk_size - c->short_missing[before];
+}
+
+static uint64_t slot_at(const mds_chunks *c, uint64_t position)
+{
+    const size_t before = count_up_to(c->short_ends, c->short_chunks, position);
+    return (position + c->short_missing[before]) / c->chunk_size;
+}
+
+/* The mix that holds a position: which of the epoch, and the positions it covers. */
+typedef struct {
+    uint64_t number, begin, end;
+} mix;
+
+static mix mix_at(const mds_chunks *c, uint64_t position)
+{
+    const uint64_t number = slot_at(c, position) / c->mix_chunks, first = number * c->mix_chunks;
+    const uint64_t last = c->chunks - first < c->mix_chunks ? c->chunks : first + c->mix_chunks;
+    return (mix){number, slot_begin(c, first), slot_begin(c, last)};
+}
+
+#define BATCH 256
+
+void mds_chunks_at(const mds_kernels *kernels, const mds_chunks *c, const mds_permutation *order,
+                   const int64_t *positions, size_t count, int64_t *out)
+{
+    int64_t place[BATCH], slot[BATCH];
+    mix current = {MDS_NONE, 0, 0};
+    mds_permutation inside;
+    for (size_t done = 0; done < count;) {
+        const uint64_t position = (uint64_t)positions[done];
+        if (current.number == MDS_NONE || position < current.begin || position >= current.end) {
+            current = mix_at(c, position);
+            mds_permutation_init(&inside, current.end - current.begin, c->seed, c->epoch, STREAM_MIX | current.number);
+        }
+        /* As many positions of one mix as there are, up to a batch: permuting several at a time is what is fast. */
+        size_t n = 0;
+        for (; n < BATCH && done + n < count; n++) {
+            const uint64_t p = (uint64_t)positions[done + n];
+            if (p < current.begin || p >= current.end)
+                break;
+            place[n] = (int64_t)(p - current.begin);
+        }
+        mds_permute_array(kernels, &inside, place, n, 0, place);
+        for (size_t k = 0; k < n; k++) {
+            place[k] += (int64_t)current.begin;
+            slot[k] = (int64_t)slot_at(c, (uint64_t)place[k]);
+            place[k] -= (int64_t)slot_begin(c, (uint64_t)slot[k]);
+        }
+        mds_permute_array(kernels, order, slot, n, 0, slot);
+        for (size_t k = 0; k < n; k++) {
+            const uint64_t chunk = (uint64_t)slot[k];
+            const size_t source = count_up_to(c->first_chunk, c->sources, chunk) - 1;
+            out[done + k] = (int64_t)(c->first_record[source] + (chunk - c->first_chunk[source]) * c->chunk_size) +
+                            place[k];
+        }
+        done += n;
+    }
+}
+
+/* ---- mixtures ----------------------------------------------------------------------------------------------- */
+
+/* A member of weight w deserves its i-th position after i * total / w positions and before (i + 1) * total / w. Giving
+ * each position to the member that deserves it already and must have it soonest keeps all counts within 1 of their
+ * shares whenever that can be done, and it always can: R. Tijdeman, "The chairman assignment problem", 1980; S. Baruah
+ * et al., "Proportionate progress", 1996, who schedule tasks so. */
+void mds_mixture_period(const uint64_t *weights, size_t members, uint32_t total, uint64_t *given, uint32_t *which,
+                        uint32_t *rank)
+{
+    for (size_t d = 0; d < members; d++)
+        given[d] = 0;
+    for (uint32_t p = 0; p < total; p++) {
+        size_t best = members;
+        uint64_t soonest = MDS_NONE;
+        for (size_t d = 0; d < members; d++) {
+            if (given[d] * total >= (p + UINT64_C(1)) * weights[d])
+                continue; /* nothing deserved yet; a weight of 0 never does */
+            const uint64_t deadline = ((given[d] + 1) * total + weights[d] - 1) / weights[d];
+            if (deadline < soonest) {
+                soonest = deadline;
+                best = d;
+            }
+        }
+        which[p] = (uint32_t)best;
+        rank[p] = (uint32_t)given[best]++;
+    }
+}
+
+void mds_mixture_at(const mds_mixture *m, mds_member *members, const int64_t *positions, size_t count, int64_t *out)
+{
+    for (size_t k = 0; k < count; k++) {
+        const uint64_t period = (uint64_t)positions[k] / m->total, p = (uint64_t)positions[k] % m->total;
+        const uint32_t d = m->which[p];
+        const uint64_t draw = period * m->weights[d] + m->rank[p];
+        const uint64_t pass = draw / m->sizes[d];
+        uint64_t i = draw % m->sizes[d];
+        if (m->shuffle) {
+            if (members[d].pass != pass) {
+                members[d].pass = pass;
+                mds_permutation_init(&members[d].permutation, m->sizes[d], mds_key(m->seed, STREAM_MEMBER | d, pass),
+                                     m->epoch, 0);
+            }
+            i = mds_permute(&members[d].permutation, i);
+        }
+        out[k] = (int64_t)(m->first_record[d] + i);
+    }
+}
