@@ -58,7 +58,7 @@ def _permutation(n: int, seed: int, epoch: int, stream: int = 0) -> Permutation:
 
 
 Uint64s = NDArray[np.uint64]
-_Tables = tuple[Uint64s, Uint64s, Uint64s, _native.Permutation]
+_Tables = tuple[Uint64s, Uint64s, Uint64s, Permutation]
 
 
 class Sequential:
@@ -145,6 +145,7 @@ class Chunked:
         """Return the records at `positions`."""
         positions = _positions(positions)
         out = np.empty_like(positions)
+        slots, ends, missing, order = self._tables(epoch)
         _native.chunks_at(
             self._chunk_size,
             self._mix_chunks,
@@ -152,7 +153,10 @@ class Chunked:
             epoch & _WORD,
             self._first_chunk,
             self._first_record,
-            *self._tables(epoch),
+            slots,
+            ends,
+            missing,
+            order.native,
             positions,
             out,
         )
@@ -167,7 +171,7 @@ class Chunked:
             slots = slots[by_slot]
             missing = np.concatenate([[0], np.cumsum(self._missing[by_slot])]).astype(np.int64)
             ends = (slots + 1) * self._chunk_size - missing[1:]
-            tables = (slots.astype(np.uint64), ends.astype(np.uint64), missing.astype(np.uint64), order.native)
+            tables = (slots.astype(np.uint64), ends.astype(np.uint64), missing.astype(np.uint64), order)
             self._epoch = epoch, tables
             return tables
         return self._epoch[1]
@@ -242,7 +246,7 @@ class Mixture:
         if stop not in ("first", "longest"):
             raise OrderError(f"stop={stop!r}, expected 'first' or 'longest'")
         self.weights = _integer_weights(weights, self.LONGEST_PERIOD)
-        self._sizes = [_count(f"sizes[{d}]", size) for d, size in enumerate(sizes)]
+        self._sizes = [_count(f"sizes[{d}]", n, 1 if self.weights[d] else 0) for d, n in enumerate(sizes)]
         self._seed = int(seed)
         self._shuffle = bool(shuffle)
         period = sum(self.weights)
