@@ -79,7 +79,7 @@ def compare(benchmark, row):
             gc.collect()
             ratios.append(first / timed(rival))
         median = statistics.median(ratios)
-        row(what, against, f"{median:.2f}x ({min(ratios):.2f} to {max(ratios):.2f})", target)
+        row(what, against, f"{median:.3g}x ({min(ratios):.3g} to {max(ratios):.3g})", target)
         benchmark.extra_info |= {"against": against, "ratio": median, "target": target}
         benchmark.pedantic(ours, rounds=3)
         return median

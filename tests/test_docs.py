@@ -44,12 +44,25 @@ def test_the_readme_example_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("train.jsonl").write_bytes(b"".join(b'{"id": %d, "text": "some text"}\n' % i for i in range(2000)))
     mmapds.build("train.jsonl")
-    (example, typed) = blocks("README.md", "python")
+    (example, typed, resume) = blocks("README.md", "python")
     names = {"train_step": len}
     exec(example, names)
     assert len(names["ds"]) == 2000
     exec(typed, names)
     assert names["ds"][3].text == "some text"
+    exec(resume, names)
+    assert names["state"]["position"] == 21 * 64
+
+
+def test_the_samplers_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("train.jsonl").write_bytes(b"".join(b'{"id": %d}\n' % i for i in range(5000)))
+    mmapds.build("train.jsonl")
+    names = {}
+    for code in blocks("docs/samplers.md", "python"):
+        exec(code, names)
+    assert sorted(names["sampler"]) == list(range(5000))
+    assert next(iter(names["resumed"])) == names["batches"].indices_at(10)[0].tolist()
 
 
 def test_every_link_in_the_documents_leads_somewhere():
