@@ -11,7 +11,7 @@
 static const mds_kernels *kernels; /* chosen once, when the module is loaded */
 
 typedef struct {
-    PyTypeObject *map_type;
+    PyTypeObject *map_type, *permutation_type;
 } module_state;
 
 static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **keep)
@@ -626,6 +626,10 @@ static PyObject *draw(PyObject *Py_UNUSED(module), PyObject *args)
     words all = {.count = 0};
     if (!PyArg_ParseTuple(args, "KKKOO:draw", &n, &seed, &epoch, &source, &target))
         return NULL;
+    if (n < 1 || n > INT64_MAX) {
+        PyErr_SetString(PyExc_ValueError, "n: expected 1 or more, below 2^63");
+        return NULL;
+    }
     if (take_positions(&all, source, target, INT64_MAX, &positions, &out, &count) == 0) {
         Py_BEGIN_ALLOW_THREADS
         const uint64_t key = mds_key(seed, epoch, 0);
@@ -638,7 +642,7 @@ static PyObject *draw(PyObject *Py_UNUSED(module), PyObject *args)
     return result;
 }
 
-static PyObject *chunks_at(PyObject *Py_UNUSED(module), PyObject *args)
+static PyObject *chunks_at(PyObject *module, PyObject *args)
 {
     unsigned long long chunk_size, mix_chunks, seed, epoch;
     PyObject *first_chunk, *first_record, *ends, *slots, *missing, *source, *target, *order, *result = NULL;
@@ -646,12 +650,17 @@ static PyObject *chunks_at(PyObject *Py_UNUSED(module), PyObject *args)
     int64_t *out;
     size_t count;
     words all = {.count = 0};
-    if (!PyArg_ParseTuple(args, "KKKKOOOOOOOO:chunks_at", &chunk_size, &mix_chunks, &seed, &epoch, &first_chunk,
-                          &first_record, &slots, &ends, &missing, &order, &source, &target))
+    const module_state *state = PyModule_GetState(module);
+    if (!PyArg_ParseTuple(args, "KKKKOOOOOO!OO:chunks_at", &chunk_size, &mix_chunks, &seed, &epoch, &first_chunk,
+                          &first_record, &slots, &ends, &missing, state->permutation_type, &order, &source, &target))
         return NULL;
     mds_chunks c = {.chunk_size = chunk_size, .mix_chunks = mix_chunks, .seed = seed, .epoch = epoch};
     if (!(c.first_chunk = take_words(&all, first_chunk, PyBUF_SIMPLE, -1, "first_chunk")))
         goto done;
+    if (chunk_size < 1 || mix_chunks < 1 || last_entries(&all) < 2) {
+        PyErr_SetString(PyExc_ValueError, "expected a chunk size, a mix and a source of 1 or more");
+        goto done;
+    }
     c.sources = (size_t)last_entries(&all) - 1;
     c.chunks = c.first_chunk[c.sources];
     if (!(c.first_record = take_words(&all, first_record, PyBUF_SIMPLE, (Py_ssize_t)c.sources + 1, "first_record")) ||
@@ -663,6 +672,10 @@ static PyObject *chunks_at(PyObject *Py_UNUSED(module), PyObject *args)
         take_positions(&all, source, target, c.first_record[c.sources], &positions, &out, &count) != 0)
         goto done;
     const mds_permutation *chunks = &((PermutationObject *)order)->permutation;
+    if (chunks->n != c.chunks) {
+        PyErr_SetString(PyExc_ValueError, "order: expected a permutation of the chunks");
+        goto done;
+    }
     Py_BEGIN_ALLOW_THREADS
     mds_chunks_at(kernels, &c, chunks, positions, count, out);
     Py_END_ALLOW_THREADS
@@ -682,9 +695,13 @@ static PyObject *mixture_period(PyObject *Py_UNUSED(module), PyObject *args)
     if (w) {
         const size_t members = (size_t)last_entries(&all);
         const Py_ssize_t total = PyByteArray_Size(which) / 4;
-        uint64_t *given = PyMem_Calloc(members, sizeof *given);
+        uint64_t *given = PyMem_Calloc(members + 1, sizeof *given), sum = 0;
+        for (size_t d = 0; d < members && sum <= UINT32_MAX; d++)
+            sum = w[d] > UINT32_MAX ? w[d] : sum + w[d];
         if (!given)
             PyErr_NoMemory();
+        else if (sum != (uint64_t)total || total == 0)
+            PyErr_SetString(PyExc_ValueError, "weights: expected as many as `which` has entries, and some");
         else if (PyByteArray_Size(rank) != total * 4)
             PyErr_SetString(PyExc_ValueError, "which and rank differ in size");
         else {
@@ -720,6 +737,10 @@ static PyObject *mixture_at(PyObject *Py_UNUSED(module), PyObject *args)
         take_positions(&all, source, target, INT64_MAX, &positions, &out, &count) != 0)
         goto done;
     m.total = (uint32_t)(PyByteArray_Size(which) / 4);
+    if (m.total == 0 || PyByteArray_Size(rank) != (Py_ssize_t)m.total * 4) {
+        PyErr_SetString(PyExc_ValueError, "which and rank: expected as many entries each, and some");
+        goto done;
+    }
     m.which = (const uint32_t *)PyByteArray_AsString(which);
     m.rank = (const uint32_t *)PyByteArray_AsString(rank);
     members = PyMem_Calloc(m.members, sizeof *members);
@@ -727,8 +748,13 @@ static PyObject *mixture_at(PyObject *Py_UNUSED(module), PyObject *args)
         PyErr_NoMemory();
         goto done;
     }
-    for (size_t d = 0; d < m.members; d++)
+    for (size_t d = 0; d < m.members; d++) {
         members[d].pass = MDS_NONE;
+        if (m.weights[d] && !m.sizes[d]) {
+            PyErr_SetString(PyExc_ValueError, "sizes: expected 1 or more where there is weight");
+            goto done;
+        }
+    }
     Py_BEGIN_ALLOW_THREADS
     mds_mixture_at(&m, members, positions, count, out);
     Py_END_ALLOW_THREADS
@@ -877,7 +903,7 @@ static int module_exec(PyObject *module)
     }
     module_state *state = PyModule_GetState(module);
     if (add_type(module, &map_spec, &state->map_type) != 0 || add_type(module, &records_spec, NULL) != 0 ||
-        add_type(module, &permutation_spec, NULL) != 0)
+        add_type(module, &permutation_spec, &state->permutation_type) != 0)
         return -1;
     if (PyModule_AddStringConstant(module, "SIMD", kernels->name) != 0 ||
         PyModule_AddIntConstant(module, "FRAMING_LINES", MDS_FRAMING_LINES) != 0 ||
@@ -892,6 +918,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
 {
     module_state *state = PyModule_GetState(module);
     Py_VISIT(state->map_type);
+    Py_VISIT(state->permutation_type);
     return 0;
 }
 
@@ -899,6 +926,7 @@ static int module_clear(PyObject *module)
 {
     module_state *state = PyModule_GetState(module);
     Py_CLEAR(state->map_type);
+    Py_CLEAR(state->permutation_type);
     return 0;
 }
 

@@ -68,9 +68,23 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    try:
+        value = getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        value = _without_torch(name)
     globals()[name] = value
     return value
+
+
+def _without_torch(name: str) -> type:
+    """A stand-in, so that `import *`, `hasattr` and `help` work without torch; using it says what to install."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ModuleNotFoundError(f"mmapds.{name} needs torch; run: pip install 'mmapds[torch]'", name="torch")
+
+    return type(name, (), {"__init__": refuse, "__module__": __name__, "__doc__": "Needs torch: mmapds[torch]."})
 
 
 def __dir__() -> list[str]:

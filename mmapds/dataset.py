@@ -2,6 +2,7 @@
 
 import operator
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, SupportsIndex, overload
 
@@ -9,15 +10,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import formats
-from .decode import EXPECTS, Decoder, resolve
+from ._native import Records
+from .decode import EXPECTS, Decoder, resolve, same
 from .errors import DecodeError, Error, IndexMissingError, SourceError, StaleIndexError
 from .library import Library
 from .permutation import Permutation
 from .rows import ArrayRows, ChainedRows, NestedRows, PermutedRows, RangeRows, Rows
-from .sources import StrPath, expand
-from .store import SUFFIX, Index, build_command
+from .sources import INDEX_SUFFIX, StrPath, expand
+from .store import Index, build_command
 
 _ON_A_LINE = 3  # sources that a repr names
+_SHORT = 512  # bytes of paths that a pickle holds
 
 
 class Location(NamedTuple):
@@ -55,30 +58,27 @@ def open(  # noqa: A001 - mmapds.open is the public name
     """
     given = [source_or_index] if isinstance(source_or_index, str | os.PathLike) else list(source_or_index)
     patterns = [os.fspath(pattern) for pattern in given]
-    if build:
+    paths = _expand(patterns)
+    if build and paths:
         from .index import build as build_indexes
 
-        sources = [path for path in _expand(patterns) if not path.endswith(SUFFIX)]
-        if sources:
-            build_indexes(sources)
-    indexes = _open_indexes(patterns)
+        build_indexes(paths)
+    indexes = _open_indexes(paths, patterns)
     for index in indexes:
         index.check_current()
-    return Dataset(Library(indexes, access, tuple(map(os.path.abspath, patterns))), decode)
+    library = Library(indexes, access)
+    return Dataset(library, library.records(), _Origin.of(patterns, indexes), decode)
 
 
-def _expand(patterns: Iterable[str]) -> list[str]:
-    paths = expand(patterns, (*formats.SUFFIXES, SUFFIX))
-    # A directory of sources has their indexes beside them; each is opened once, through its source.
-    named = set(paths)
-    return [path for path in paths if not (path.endswith(SUFFIX) and path[: -len(SUFFIX)] in named)]
+def _expand(patterns: Sequence[str]) -> list[str]:
+    return expand(patterns, (*formats.SUFFIXES, INDEX_SUFFIX))
 
 
-def _open_indexes(patterns: Sequence[str]) -> list[Index]:
+def _open_indexes(paths: Iterable[str], patterns: Sequence[str]) -> list[Index]:
     indexes, missing = [], []
-    for path in _expand(patterns):
+    for path in paths:
         try:
-            indexes.append(Index(path if path.endswith(SUFFIX) else path + SUFFIX))
+            indexes.append(Index(_index_path(path)))
         except IndexMissingError:
             missing.append(path)
     if missing:
@@ -90,6 +90,56 @@ def _open_indexes(patterns: Sequence[str]) -> list[Index]:
     return indexes
 
 
+def _index_path(path: str) -> str:
+    """Where the index of a source is: beside it, or beside what it is a link to."""
+    if path.endswith(INDEX_SUFFIX):
+        return path
+    beside = path + INDEX_SUFFIX
+    if not os.path.lexists(beside) and os.path.islink(path):
+        followed = os.path.realpath(path) + INDEX_SUFFIX
+        if os.path.exists(followed):
+            return followed
+    return beside
+
+
+class _Origin(NamedTuple):
+    """What a pickle says of the indexes behind a dataset, in a few hundred bytes however many they are."""
+
+    paths: bytes
+    """Paths of the indexes, compressed; empty where even so they are long, and the patterns must do."""
+    patterns: tuple[str, ...]
+    identity: int
+    """Differs when other indexes are found."""
+
+    @classmethod
+    def of(cls, patterns: Sequence[str], indexes: Sequence[Index]) -> "_Origin":
+        paths = zlib.compress(
+            "\0".join(index.absolute(index.path) for index in indexes).encode(errors="surrogateescape")
+        )
+        identity = zlib.crc32(b"".join(index.checksum.to_bytes(8, "little") for index in indexes))
+        if len(paths) <= _SHORT:
+            return cls(paths, (), identity)
+        # Not normalised: what `..` means depends on links, and braces are no directories.
+        return cls(b"", tuple(os.path.join(os.getcwd(), pattern) for pattern in patterns), identity)
+
+    def index_paths(self) -> list[str]:
+        """Return the paths, where they are held."""
+        return zlib.decompress(self.paths).decode(errors="surrogateescape").split("\0")
+
+    def open(self) -> list[Index]:
+        """Open the indexes again.
+
+        Raises:
+          StaleIndexError: they are not what they were.
+        """
+        paths = self.index_paths() if self.paths else _expand(self.patterns)
+        indexes = _open_indexes(paths, self.patterns or paths)
+        if _Origin.of(self.patterns, indexes).identity != self.identity:
+            named = ", ".join(self.patterns or paths)
+            raise StaleIndexError(f"{named}: other indexes than when the dataset was pickled; open it again")
+        return indexes
+
+
 class Dataset(Sequence[Any]):
     """Samples by number: `ds[i]` reads one index entry and one record, and keeps neither.
 
@@ -98,13 +148,16 @@ class Dataset(Sequence[Any]):
     sequence.
     """
 
-    def __init__(self, library: Library, decode: str | Decoder, rows: Rows | None = None) -> None:
+    def __init__(
+        self, library: Library, records: Records, origin: _Origin, decode: str | Decoder, rows: Rows | None = None
+    ) -> None:
         self._library = library
-        self._records = library.records
+        self._records = records
+        self._origin = origin
         self._given_decode = decode
         self._decode = resolve(decode)
         self._rows = rows  # None: all records, in order
-        self._length = len(library.records) if rows is None else len(rows)
+        self._length = len(records) if rows is None else len(rows)
 
     def __len__(self) -> int:
         return self._length
@@ -122,14 +175,15 @@ class Dataset(Sequence[Any]):
           DecodeError: the record is not what the decoder expects.
         """
         if not isinstance(key, int):
-            if not hasattr(key, "__index__") or (isinstance(key, np.ndarray) and key.ndim):
+            if not hasattr(key, "__index__") or getattr(key, "ndim", False):  # arrays and tensors have both
                 return self._view(key)
             key = operator.index(key)
         record = self._records[key if self._rows is None else self._record(key)]
         try:
             return self._decode(record)
         except Exception as error:
-            raise self._explained(key, error) from error
+            self._explain(key, error)
+            raise
 
     def __getitems__(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> list[Any]:
         """Return the samples at `positions`, in that order; what a DataLoader calls for each batch.
@@ -147,11 +201,14 @@ class Dataset(Sequence[Any]):
             for record in records:
                 samples.append(decode(record))
         except Exception as error:
-            raise self._explained(positions[len(samples)], error) from error
+            self._explain(positions[len(samples)], error)
+            raise
         return samples
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self.__getitem__, range(self._length))
+        # A generator, so that a StopIteration from a decoder is an error and not the end.
+        for position in range(self._length):
+            yield self[position]
 
     def raw(self, position: SupportsIndex) -> bytes:
         """Return the bytes of a record, without its framing, undecoded."""
@@ -187,9 +244,10 @@ class Dataset(Sequence[Any]):
         Raises:
           Error: a fraction is negative or not finite, or they do not add up to 1.
         """
+        fractions = list(fractions)
         sizes = np.asarray(fractions, float)
         if sizes.ndim != 1 or not len(sizes) or not (sizes >= 0).all() or abs(sizes.sum() - 1) > 1e-9:
-            raise Error(f"fractions = {list(fractions)}, expected numbers from 0 to 1 that add up to 1")
+            raise Error(f"fractions = {fractions}, expected numbers from 0 to 1 that add up to 1")
         ends = np.rint(np.cumsum(sizes) * self._length).astype(np.int64).tolist()
         ends[-1] = self._length
         runs = [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
@@ -201,7 +259,7 @@ class Dataset(Sequence[Any]):
     def _view(self, key: Any) -> "Dataset":
         if isinstance(key, slice):
             return self._select(RangeRows(range(self._length)[key]))
-        positions = np.asarray(key)
+        positions = np.array(np.asarray(key))  # a copy: the caller may go on to change its own
         if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iub"):
             raise IndexError(
                 f"expected an int, a slice, or a one-dimensional array of ints or bools, found {type(key).__name__} "
@@ -224,11 +282,14 @@ class Dataset(Sequence[Any]):
             rows = self._rows.part(inner.range)
         else:
             rows = NestedRows(self._rows, inner)
-        return Dataset(self._library, self._given_decode, rows)
+        return Dataset(self._library, self._records, self._origin, self._given_decode, rows)
 
     def _checked(self, positions: Any) -> NDArray[np.int64]:
         """Positions as int64, in range, none negative."""
-        found = np.asarray(positions, np.int64)
+        given = np.asarray(positions)
+        if given.size and (given.dtype.kind not in "iu" or int(given.max()) > 2**63 - 1):
+            raise IndexError(f"expected record numbers, found {given.dtype} up to {given.max()}")
+        found = given.astype(np.int64, copy=False)
         outside = (found < -self._length) | (found >= self._length)
         if outside.any():
             at = int(np.argmax(outside))
@@ -251,38 +312,34 @@ class Dataset(Sequence[Any]):
         index, number = self._library.members[member]
         return index.source_path(number)
 
-    def _explained(self, position: SupportsIndex, error: Exception) -> Exception:
-        """An error that says which record could not be decoded; a decoder of the user's keeps its own kind of error."""
+    def _explain(self, position: SupportsIndex, error: Exception) -> None:
+        """Say which record could not be decoded; a decoder of the user's keeps its own kind of error."""
         member, record, begin, _ = self._records.locate(self._record(position))
         line = self._library.line(member, record, begin)
-        place = f"{self._source_path(member)}:{line} (byte {begin})"
+        place = f"{self._source_path(member)}{'' if line is None else f':{line}'} (byte {begin})"
         if isinstance(self._given_decode, str):
-            return DecodeError(f"{place}: not {EXPECTS[self._given_decode]}: {error}")
+            raise DecodeError(f"{place}: not {EXPECTS[self._given_decode]}: {error}") from error
         error.add_note(f"while decoding {place}")
-        return error
 
     def __repr__(self) -> str:
         paths = self.sources
         names = ", ".join(paths[:_ON_A_LINE]) + (f", ... {len(paths):,} sources" if len(paths) > _ON_A_LINE else "")
-        total = len(self._library.records)
+        total = len(self._records)
         count = f"{total:,}" if self._rows is None else f"{self._length:,} of {total:,}"
         return f"<mmapds.Dataset {names}: {count} records, decode={_name(self._given_decode)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        library = self._library
-        return _reopen, (library.patterns, library.access, library.identity, self._given_decode, self._rows)
+        return _reopen, (self._origin, self._library.access, self._given_decode, self._rows)
 
 
 def _name(decode: str | Decoder) -> str:
     return repr(decode) if isinstance(decode, str) else getattr(decode, "__qualname__", repr(decode))
 
 
-def _reopen(patterns: tuple[str, ...], access: str, identity: int, decode: str | Decoder, rows: Rows | None) -> Dataset:
+def _reopen(origin: _Origin, access: str, decode: str | Decoder, rows: Rows | None) -> Dataset:
     """Open a pickled dataset again. Sources are checked when they are first read, not all at once in every worker."""
-    library = Library(_open_indexes(patterns), access, patterns)
-    if library.identity != identity:
-        raise StaleIndexError(f"{', '.join(patterns)}: other indexes than when the dataset was pickled; open it again")
-    return Dataset(library, decode, rows)
+    library = Library(origin.open(), access)
+    return Dataset(library, library.records(), origin, decode, rows)
 
 
 def concat(datasets: Iterable[Dataset]) -> Dataset:
@@ -296,19 +353,18 @@ def concat(datasets: Iterable[Dataset]) -> Dataset:
         raise Error("concat() of no datasets")
     decode, access = parts[0]._given_decode, parts[0]._library.access
     for part in parts:
-        if part._given_decode != decode or part._library.access != access:
+        if not same(part._given_decode, decode) or part._library.access != access:
             raise Error(
                 "concat() of datasets that differ: open them alike; found "
                 f"decode={_name(decode)}, access={access!r} and "
                 f"decode={_name(part._given_decode)}, access={part._library.access!r}"
             )
-    library = Library(
-        [index for part in parts for index in part._library.indexes],
-        access,
-        tuple(pattern for part in parts for pattern in part._library.patterns),
-    )
+    indexes = [index for part in parts for index in part._library.indexes]
+    patterns = [pattern for part in parts for pattern in part._origin.patterns or part._origin.index_paths()]
+    library = Library(indexes, access)
+    records, origin = library.records(), _Origin.of(patterns, indexes)
     if all(part._rows is None for part in parts):
-        return Dataset(library, decode)
+        return Dataset(library, records, origin, decode)
     firsts = np.cumsum([0, *(len(part._records) for part in parts)]).tolist()
     rows = [part._rows or RangeRows(range(len(part))) for part in parts]
-    return Dataset(library, decode, ChainedRows(zip(firsts, rows, strict=False)))
+    return Dataset(library, records, origin, decode, ChainedRows(zip(firsts, rows, strict=False)))

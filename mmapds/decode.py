@@ -1,6 +1,7 @@
 """Decoders: from the bytes of a record to a sample."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import orjson
@@ -18,6 +19,13 @@ BY_NAME: dict[str, Decoder] = {"json": orjson.loads, "text": bytes.decode, "byte
 
 EXPECTS = {"json": "JSON", "text": "UTF-8 text"}
 """What a decoder that fails on bad records had expected."""
+
+
+def same(one: str | Decoder, other: str | Decoder) -> bool:
+    """Whether two decoders do the same; partials do that call the same with the same arguments."""
+    if isinstance(one, partial) and isinstance(other, partial):
+        return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
+    return one == other
 
 
 def resolve(decode: str | Decoder) -> Decoder:

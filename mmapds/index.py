@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import __version__, _native, formats
 from .errors import Error, FormatError, IndexMissingError, SourceError, StaleIndexError
 from .parallel import cores
-from .sources import Source, StrPath, check_unchanged, expand, fingerprint, inspect
-from .store import SUFFIX, Index, IndexedSource, IndexWriter, relative_to_index
+from .sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, expand, fingerprint, inspect, reason
+from .store import Index, IndexedSource, IndexWriter, relative_to_index
 
 if TYPE_CHECKING:
     from pathlib import Path  # at run time where it is needed: it takes as long to import as 40 MB to index
@@ -59,7 +59,8 @@ def build(
     """Index sources in place; an index that is up to date is left as it is.
 
     Args:
-      sources: paths, directories, globs or brace patterns (`part-{000..099}.jsonl`).
+      sources: paths, directories, globs or brace patterns (`part-{000..099}.jsonl`). The path of an index stands for
+        that index, which is built again from its sources where they changed.
       out: one combined index for all sources; by default each gets its own, `train.jsonl.mmx` beside `train.jsonl`.
       format: how records are framed; by default the suffix decides.
       workers: threads that scan, also within one file; all cores by default.
@@ -94,9 +95,9 @@ def build_each(
     workers = cores() if workers is None else workers
     if workers < 1:
         raise Error(f"workers = {workers}, expected 1 or more")
-    plans = [(path + SUFFIX, [path]) for path in paths] if out is None else [(os.fspath(out), paths)]
-    for index_path, members in plans:
-        chosen = _format(members, format_name)
+    plans = [_plan(path, format_name) for path in paths] if out is None else [(os.fspath(out), paths, format_name)]
+    for index_path, members, wanted_format in plans:
+        chosen = _format(members, wanted_format)
         sources = [inspect(path) for path in members]
         existing = None if force else _up_to_date(index_path, sources, chosen.NAME)
         if existing is None:
@@ -105,6 +106,14 @@ def build_each(
         else:
             report(sum(source.size for source in sources))
             yield Built(summarise(existing), fresh=False)
+
+
+def _plan(path: str, format_name: str | None) -> tuple[str, list[str], str | None]:
+    """Where to write an index, of which sources, in which format."""
+    if not path.endswith(INDEX_SUFFIX):
+        return path + INDEX_SUFFIX, [path], format_name
+    index = Index(path)
+    return path, [index.source_path(number) for number in range(len(index.sources))], format_name or index.format
 
 
 def _format(paths: list[str], name: str | None) -> ModuleType:
@@ -175,7 +184,9 @@ def summarise(index: Index) -> Summary:
 
 
 def verify(index: Index) -> None:
-    """Check everything an index says: its checksums, its sources' sizes, times and contents, every bound.
+    """Check what an index says of its sources: its checksums, their sizes and times, and by a new scan every bound.
+
+    What it says of a source's content is checked in the first and last 64 KiB, and in where every record begins.
 
     Raises:
       FormatError: a section is damaged, or a scan of the sources finds other records.
@@ -218,7 +229,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, metavar="N", help="threads that scan; default: all cores")
     parser.add_argument("--force", action="store_true", help="build even where the index is up to date")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    parser.add_argument("--info", action="store_true", help="print what the index of each SOURCE covers")
+    parser.add_argument("--info", action="store_true", help="print what each index covers, and which sources changed")
     parser.add_argument("--verify", action="store_true", help="check each index in full against its sources")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a half-written index is removed
@@ -263,12 +274,29 @@ def _progress_bar(paths: list[str], *, wanted: bool) -> AbstractContextManager[A
 
 
 def _inspect_indexes(options: Any) -> None:
-    for path in expand(options.sources, (SUFFIX,)):
-        index = Index(path if path.endswith(SUFFIX) else path + SUFFIX)
+    for path in expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX)):
+        index = Index(path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX)
         if options.verify:
             verify(index)
-        if not options.quiet:
-            print(f"{summarise(index)}{'; verified' if options.verify else ''}")
+        if options.quiet:
+            continue
+        print(f"{summarise(index)}{'; verified' if options.verify else ''}")
+        if options.info:
+            _print_sources(index)
+
+
+def _print_sources(index: Index) -> None:
+    for number, source in enumerate(index.sources):
+        path = index.source_path(number)
+        try:
+            found = os.stat(path)
+            index.check_source(number, found.st_size, found.st_mtime_ns)
+            state = "unchanged"
+        except StaleIndexError as error:
+            state = str(error).removeprefix(f"{index.path}: ")
+        except OSError as error:
+            state = f"MISSING: {reason(error)}"
+        print(f"  {path}: {source.records:,} records, {source.size:,} bytes; {state}")
 
 
 if __name__ == "__main__":

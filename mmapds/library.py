@@ -1,9 +1,10 @@
-"""Everything behind a dataset that its views share: indexes, sources, and the map of each source that was read."""
+"""The indexes and sources behind a dataset: which there are, and how the core gets at one when it is first read."""
 
 import numpy as np
 
 from . import _native, formats
 from .errors import Error, FormatError, SourceError
+from .sources import reason
 from .store import Index
 
 _ADVICE = {
@@ -14,30 +15,38 @@ _ADVICE = {
 
 
 class Library:
-    """All records behind some indexes, numbered through; sources are mapped when first read."""
+    """Some indexes, their records numbered through.
 
-    def __init__(self, indexes: list[Index], access: str, patterns: tuple[str, ...]) -> None:
+    The core's `Records` over a library ask it for sources; it does not refer to them, so that when the last view goes,
+    every map goes with it at once.
+    """
+
+    def __init__(self, indexes: list[Index], access: str) -> None:
         if access not in _ADVICE:
             raise Error(f"access={access!r} is unknown; expected {', '.join(map(repr, _ADVICE))}")
         self.indexes = indexes
         self.access = access
-        self.patterns = patterns
         self.members = [(index, number) for index in indexes for number in range(len(index.sources))]
         counts = [index.sources[number].records for index, number in self.members]
         self.starts = np.concatenate([[0], np.cumsum(counts, dtype=np.uint64)]).astype(np.uint64)
         for index in indexes:
             index.map.advise(_ADVICE[access])
-        self.records = _native.Records(self.starts, self, readahead=access == "auto", will_need=access != "sequential")
+
+    def records(self) -> _native.Records:
+        """Return all records; sources are mapped when first read."""
+        ahead, ask = self.access == "auto", self.access != "sequential"
+        return _native.Records(self.starts, self, readahead=ahead, will_need=ask)
 
     def open(self, member: int) -> tuple[_native.Map, memoryview, int]:
         """Map a source for the core, once it proves to be the one that was indexed."""
         index, number = self.members[member]
         path = index.source_path(number)
         try:
-            opened = _native.Map(path)
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise SourceError(f"{path}: {reason}; it is a source of {index.path}") from None
+            opened = _native.Map(index.absolute(path))
+        except OSError as error:
+            raise SourceError(f"{path}: {reason(error)}; it is a source of {index.path}") from None
+        except ValueError:
+            raise SourceError(f"{path}: not a regular file; it is a source of {index.path}") from None
         index.check_source(number, opened.size, opened.mtime_ns)
         opened.advise(_ADVICE[self.access])
         return opened, index.bounds(number), formats.by_name(index.format).FRAMING
@@ -50,13 +59,16 @@ class Library:
             f"{end}, the file has {size}; run: {index.rebuild_command()} --force"
         )
 
-    def line(self, member: int, record: int, offset: int) -> int:
-        """The line, counted from 1, on which a record stands."""
+    def line(self, member: int, record: int, offset: int) -> int | None:
+        """The line, counted from 1, on which a record stands; None if it takes the source to tell, and that is gone."""
         index, number = self.members[member]
         source = index.sources[number]
         if source.lines == source.records:
             return record + 1
-        view = memoryview(_native.Map(index.source_path(number)))
+        try:
+            view = memoryview(_native.Map(index.absolute(index.source_path(number))))
+        except (OSError, ValueError):
+            return None
         step = 1 << 20
         return 1 + sum(bytes(view[at : min(at + step, offset)]).count(b"\n") for at in range(0, offset, step))
 

@@ -13,10 +13,12 @@ An order may also have `positions_of(epoch, records)`, the positions of some rec
 that are told to exclude records then need not search the epoch for them.
 """
 
+import operator
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Protocol, runtime_checkable
+from hashlib import blake2b
+from typing import Any, Protocol, SupportsIndex, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -42,10 +44,17 @@ class Order(Protocol):
     def describe(self) -> dict[str, Any]: ...
 
 
-def _count(name: str, value: int, least: int = 1) -> int:
-    if int(value) != value or value < least or value >= 2**63:
-        raise OrderError(f"{name} = {value}, expected an integer of {least} or more")
-    return int(value)
+def _count(name: str, value: SupportsIndex, least: int = 1) -> int:
+    count = operator.index(value) if hasattr(value, "__index__") else -1
+    if not least <= count < 2**63:
+        raise OrderError(f"{name} = {value!r}, expected an integer of {least} or more")
+    return count
+
+
+def _integer(name: str, value: SupportsIndex) -> int:
+    if not hasattr(value, "__index__"):
+        raise OrderError(f"{name} = {value!r}, expected an integer")
+    return operator.index(value)
 
 
 def _positions(positions: ArrayLike) -> Int64s:
@@ -88,7 +97,7 @@ class Shuffled:
 
     def __init__(self, n: int, seed: int = 0) -> None:
         self._n = _count("n", n)
-        self._seed = int(seed)
+        self._seed = _integer("seed", seed)
 
     def __len__(self) -> int:
         return self._n
@@ -126,12 +135,13 @@ class Chunked:
         if starts.ndim != 1 or len(starts) < 2 or starts[0] != 0 or (starts[1:] < starts[:-1]).any():
             raise OrderError("expected record numbers that begin with 0 and never fall")
         self._n = _count("n", int(starts[-1]))
-        self._chunk_size = _count("chunk_size", chunk_size)
-        self._mix_chunks = _count("mix_chunks", mix_chunks)
-        self._seed = int(seed)
-        self._first_record = starts.astype(np.uint64)
         sizes = starts[1:] - starts[:-1]
+        # A chunk is never larger than a source, and a mix has no more chunks than there are.
+        self._chunk_size = min(_count("chunk_size", chunk_size), int(sizes.max()))
         chunks = -(-sizes // self._chunk_size)
+        self._mix_chunks = min(_count("mix_chunks", mix_chunks), int(chunks.sum()))
+        self._seed = _integer("seed", seed)
+        self._first_record = starts.astype(np.uint64)
         self._first_chunk = np.concatenate([[0], np.cumsum(chunks)]).astype(np.uint64)
         short = sizes % self._chunk_size != 0
         self._short = self._first_chunk[1:][short].astype(np.int64) - 1
@@ -183,6 +193,7 @@ class Chunked:
             "version": VERSION,
             "n": self._n,
             "sources": len(self._first_record) - 1,
+            "starts": blake2b(self._first_record.tobytes(), digest_size=8).hexdigest(),
             "chunk_size": self._chunk_size,
             "mix_chunks": self._mix_chunks,
             "seed": self._seed,
@@ -195,7 +206,7 @@ class Resampled:
     def __init__(self, n: int, epoch_size: int | None = None, seed: int = 0) -> None:
         self._n = _count("n", n)
         self._epoch_size = _count("epoch_size", n if epoch_size is None else epoch_size)
-        self._seed = int(seed)
+        self._seed = _integer("seed", seed)
 
     def __len__(self) -> int:
         return self._epoch_size
@@ -247,7 +258,7 @@ class Mixture:
             raise OrderError(f"stop={stop!r}, expected 'first' or 'longest'")
         self.weights = _integer_weights(weights, self.LONGEST_PERIOD)
         self._sizes = [_count(f"sizes[{d}]", n, 1 if self.weights[d] else 0) for d, n in enumerate(sizes)]
-        self._seed = int(seed)
+        self._seed = _integer("seed", seed)
         self._shuffle = bool(shuffle)
         period = sum(self.weights)
         self._which, self._rank = bytearray(4 * period), bytearray(4 * period)

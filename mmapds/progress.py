@@ -225,6 +225,7 @@ class Progress:
             hint = "; orders.Resampled may be longer" if self.total > len(order) else ""
             raise OrderError(f"epoch_size = {self.total}, expected 1 to {len(order)}{hint}")
         self.epoch = 0
+        start_step = operator.index(start_step)
         if not 0 <= start_step <= len(self):
             raise OrderError(f"start_step = {start_step}, expected 0 to {len(self)}, the steps of an epoch")
         self._exclude = _parse_exclude(exclude)
@@ -237,6 +238,7 @@ class Progress:
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch; one that is new clears a restored position, which was another epoch's."""
+        epoch = operator.index(epoch)
         if epoch == self.epoch:
             return
         self.epoch = epoch
@@ -279,7 +281,8 @@ class Progress:
         return {
             "version": STATE_VERSION,
             "epoch": run.epoch,
-            "position": run.position(done) if done else run.start.position,
+            # A tail that drop_last leaves out is no place to go on from.
+            "position": self.total if done == run.steps else run.position(done) if done else run.start.position,
             "epoch_size": self.total,
             "order": self.order.describe(),
             "exclude": {
@@ -301,6 +304,8 @@ class Progress:
             raise StateError(f"not a sampler's state: it has no {', '.join(sorted(missing))}")
         if state["version"] != STATE_VERSION:
             raise StateError(f"the state is of version {state['version']}, this mmapds reads {STATE_VERSION}")
+        if not isinstance(state["order"], Mapping):
+            raise StateError(f"not a sampler's state: order = {state['order']!r}, expected a dict")
         saved, mine = dict(state["order"]), self.order.describe()
         saved, mine = saved | {"epoch_size": state["epoch_size"]}, mine | {"epoch_size": self.total}
         for key in [*mine, *saved]:
@@ -308,21 +313,23 @@ class Progress:
                 raise StateError(
                     f"the state is of another epoch: it has {key} = {saved.get(key)!r}, this sampler {mine.get(key)!r}"
                 )
-        position, epoch = operator.index(state["position"]), operator.index(state["epoch"])
-        if not 0 <= position <= self.total:
-            raise StateError(f"position = {position}, expected 0 to {self.total}")
-        self.epoch = epoch
+        try:
+            start = Start(
+                operator.index(state["position"]),
+                operator.index(state["epoch"]),
+                positions=_ranges(state["exclude"]["positions"]),
+                records=_ranges(state["exclude"]["records"]) + self._exclude["records"],
+                steps=self._exclude["steps"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"not a sampler's state: {error!r} in {dict(state)}") from None
+        if not 0 <= start.position <= self.total:
+            raise StateError(f"position = {start.position}, expected 0 to {self.total}")
+        self.epoch = operator.index(state["epoch"])
         self._run = None
-        if position == self.total:
+        self._next = start
+        if self._new_run().steps == 0:  # exhausted, or too little left for a step of this world
             self._next = None
-            return
-        self._next = Start(
-            position,
-            epoch,
-            positions=_ranges(state["exclude"]["positions"]),
-            records=_ranges(state["exclude"]["records"]) + self._exclude["records"],
-            steps=self._exclude["steps"],
-        )
 
 
 def _ranges(pairs: Iterable[Sequence[int]]) -> Ranges:

@@ -2,6 +2,7 @@
 
 import glob
 import os
+import shlex
 import stat
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -16,11 +17,16 @@ _COMPRESSED = {
     b"\x28\xb5\x2f\xfd": ("zstd", "zstd -dk"),
     b"PK\x03\x04": ("zip", "unzip"),
     b"\xfd7zXZ\x00": ("xz", "xz -dk"),
-    b"BZh": ("bzip2", "bzip2 -dk"),
     b"\x04\x22\x4d\x18": ("lz4", "lz4 -dk"),
 }
 
+_BZIP2 = (b"BZh", b"1AY&")  # with a digit between them
+
 _FINGERPRINT_BYTES = 65536
+
+INDEX_SUFFIX = ".mmx"
+INDEX_MAGIC = b"\x89MMX\r\n\x1a\n"
+"""Damaged by any transfer that takes the file for text."""
 
 
 class Source(NamedTuple):
@@ -34,7 +40,8 @@ class Source(NamedTuple):
 def expand(patterns: StrPath | Iterable[StrPath], suffixes: tuple[str, ...]) -> list[str]:
     """Return the files that paths, directories, globs and brace patterns stand for, in order.
 
-    A pattern's matches come sorted by name, a directory's too (not its subdirectories'); a path that exists
+    A pattern's matches come sorted by name, a directory's too (not its subdirectories'). Indexes among them are left
+    out, as they lie beside what they are of, unless there is nothing else and `suffixes` has theirs. A path that exists
     as it is written is never read as a pattern.
 
     Raises:
@@ -50,7 +57,7 @@ def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> Iterator[str]:
         names = sorted(name for name in os.listdir(pattern) if name.endswith(suffixes) and not name.startswith("."))
         if not names:
             raise SourceError(f"{pattern}: a directory with no source; expected names ending in {' '.join(suffixes)}")
-        yield from (os.path.join(pattern, name) for name in names)
+        yield from (os.path.join(pattern, name) for name in _without_indexes(names, suffixes))
         return
     if os.path.lexists(pattern):
         yield pattern
@@ -59,12 +66,17 @@ def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> Iterator[str]:
         if os.path.lexists(path):
             yield path
         elif glob.has_magic(path):
-            matches = sorted(glob.glob(path, recursive=True))
+            matches = _without_indexes(sorted(glob.glob(path, recursive=True)), suffixes)
             if not matches:
                 raise SourceError(f"{path}: the pattern matches no file")
             yield from matches
         else:
             raise SourceError(f"{path}: no such file")
+
+
+def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:
+    others = [path for path in paths if not path.endswith(INDEX_SUFFIX)]
+    return others or (paths if INDEX_SUFFIX in suffixes else [])
 
 
 def _expand_braces(pattern: str) -> Iterable[str]:
@@ -95,18 +107,44 @@ def inspect(path: str) -> Source:
     except UnicodeEncodeError:
         raise SourceError(f"{os.fsencode(path)!r}: the name is not UTF-8, which the index needs; rename it") from None
     except OSError as error:
-        raise SourceError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        raise unreadable(path, error) from None
+    if head == INDEX_MAGIC:
+        raise SourceError(f"{path}: an index, not a source")
     for magic, (name, command) in _COMPRESSED.items():
         if head.startswith(magic):
-            raise SourceError(
-                f"{path}: compressed ({name}); records are read in place, so decompress it first: {command} {path}"
-            )
+            raise _compressed(path, name, command)
+    if head.startswith(_BZIP2[0]) and head[4:].startswith(_BZIP2[1]):
+        raise _compressed(path, "bzip2", "bzip2 -dk")
     return Source(path, found.st_size, found.st_mtime_ns)
+
+
+def unreadable(path: str, error: OSError) -> SourceError:
+    """Return the error to raise for a source that the system refuses."""
+    return SourceError(f"{path}: {reason(error)}")
+
+
+def reason(error: OSError) -> str:
+    """Return what the system says of an error, as part of a sentence."""
+    return (error.strerror or str(error)).lower()
+
+
+def quoted(path: str) -> str:
+    """Return a path as one writes it in a shell command."""
+    return shlex.quote(f"./{path}" if path.startswith("-") else path)
+
+
+def _compressed(path: str, name: str, command: str) -> SourceError:
+    return SourceError(
+        f"{path}: compressed ({name}); records are read in place, so decompress it first: {command} {quoted(path)}"
+    )
 
 
 def check_unchanged(source: Source) -> None:
     """Raise SourceError if the file is not as it was when it was inspected."""
-    now = os.stat(source.path)
+    try:
+        now = os.stat(source.path)
+    except OSError as error:
+        raise SourceError(f"{source.path}: went away while it was indexed ({reason(error)})") from None
     if (now.st_size, now.st_mtime_ns) != (source.size, source.mtime_ns):
         raise SourceError(
             f"{source.path}: changed while it was indexed (was {source.size} bytes, is {now.st_size} now); "
@@ -119,9 +157,12 @@ def fingerprint(path: str, size: int) -> str:
     from xxhash import xxh3_64
 
     digest = xxh3_64(size.to_bytes(8, "little"))
-    with open(path, "rb", buffering=0) as file:
-        digest.update(os.pread(file.fileno(), _FINGERPRINT_BYTES, 0))
-        digest.update(os.pread(file.fileno(), _FINGERPRINT_BYTES, max(size - _FINGERPRINT_BYTES, 0)))
+    try:
+        with open(path, "rb", buffering=0) as file:
+            digest.update(os.pread(file.fileno(), _FINGERPRINT_BYTES, 0))
+            digest.update(os.pread(file.fileno(), _FINGERPRINT_BYTES, max(size - _FINGERPRINT_BYTES, 0)))
+    except OSError as error:
+        raise unreadable(path, error) from None
     return digest.hexdigest()
 
 

@@ -2,9 +2,10 @@
 
 import json
 import os
-import shlex
 import struct
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import accumulate
 from queue import SimpleQueue
@@ -13,17 +14,13 @@ from typing import Any, NamedTuple
 
 from . import _native
 from .errors import Error, FormatError, IndexMissingError, SourceError, StaleIndexError
+from .sources import INDEX_MAGIC, INDEX_SUFFIX, quoted, reason
 
-SUFFIX = ".mmx"
 VERSION = 1
-
-MAGIC = b"\x89MMX\r\n\x1a\n"
-"""Damaged by any transfer that takes the file for text."""
 
 _HEADER = struct.Struct("<8sIIQQQQQQ")
 _CHECKED = _HEADER.size - 8  # all of the header but its checksum
 _ALIGNMENT = 64
-_NAMED_SOURCES = 3  # in a command that an error message shows
 _DTYPES = {"<u4": 4, "<u8": 8}
 
 
@@ -83,6 +80,8 @@ class IndexWriter:
     def __init__(self, path: str) -> None:
         from xxhash import xxh3_64
 
+        if not path.endswith(INDEX_SUFFIX) or os.path.isdir(path):
+            raise Error(f"{path}: cannot write the index here; expected the name of a file that ends in {INDEX_SUFFIX}")
         self.path = path
         self._temporary = f"{path}.{os.urandom(4).hex()}.tmp"
         self._hash = xxh3_64
@@ -92,23 +91,35 @@ class IndexWriter:
             self._file = open(self._temporary, "xb")  # noqa: SIM115 - closed by __exit__
         except OSError as error:
             raise Error(
-                f"{path}: cannot write the index here ({(error.strerror or str(error)).lower()}); "
+                f"{path}: cannot write the index here ({reason(error)}); "
                 "give another place with -o OUT.mmx (out= in Python)"
             ) from None
         self._flusher = _Flusher(self._file.fileno())
         self._file.write(bytes(_HEADER.size))
 
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Error(
+                f"{self.path}: cannot write the index ({reason(error)}); nothing was changed; make room, or give "
+                "another place with -o OUT.mmx (out= in Python)"
+            ) from None
+
     def begin_section(self, name: str, dtype: str) -> None:
         """Start the section that `write` appends to."""
         self._end_section()
-        self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
+        with self._writing():
+            self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
         self._open_section = name, dtype, self._file.tell(), self._hash()
 
     def write(self, data: "memoryview | bytes") -> None:
         """Append to the section that was begun last."""
         assert self._open_section is not None
         self._open_section[3].update(data)
-        self._file.write(data)
+        with self._writing():
+            self._file.write(data)
         self._flusher.wrote(len(data))
 
     def _end_section(self) -> None:
@@ -124,19 +135,21 @@ class IndexWriter:
         self._end_section()
         text = json.dumps(metadata | {"sections": self._sections}, ensure_ascii=False).encode()
         offset = self._file.tell()
-        self._file.write(text)
-        header = _HEADER.pack(MAGIC, VERSION, _HEADER.size, records, offset, len(text), offset + len(text), 0, 0)[
+        with self._writing():
+            self._file.write(text)
+        header = _HEADER.pack(INDEX_MAGIC, VERSION, _HEADER.size, records, offset, len(text), offset + len(text), 0, 0)[
             :_CHECKED
         ]
         checksum = self._hash(header + text).intdigest()
-        self._file.seek(0)
-        self._file.write(header + checksum.to_bytes(8, "little"))
-        self._file.flush()
-        self._flusher.stop()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        os.replace(self._temporary, self.path)
-        _sync_directory(os.path.dirname(self.path) or ".")
+        with self._writing():
+            self._file.seek(0)
+            self._file.write(header + checksum.to_bytes(8, "little"))
+            self._file.flush()
+            self._flusher.stop()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            os.replace(self._temporary, self.path)
+            _sync_directory(os.path.dirname(self.path) or ".")
 
     def __enter__(self) -> "IndexWriter":
         return self
@@ -144,9 +157,11 @@ class IndexWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._flusher.stop()
-        self._file.close()
-        if os.path.lexists(self._temporary):
+        with suppress(OSError):  # commit has raised it, or nothing of this file is wanted
+            self._flusher.stop()
+        with suppress(OSError):
+            self._file.close()
+        with suppress(FileNotFoundError):
             os.unlink(self._temporary)
 
 
@@ -160,6 +175,7 @@ class _Flusher:
         self._unsent = 0
         self._wake: SimpleQueue[bool] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._error: OSError | None = None
 
     def wrote(self, size: int) -> None:
         self._unsent += size
@@ -173,19 +189,25 @@ class _Flusher:
             self._wake.put(True)
 
     def stop(self) -> None:
+        """Wait for what was begun; raise OSError if the disk refused it, as a later flush would not say so again."""
         if self._thread is not None:
             self._wake.put(False)
             self._thread.join()
+        if self._error is not None:
+            raise self._error
 
     def _run(self) -> None:
-        while self._wake.get():
-            os.fsync(self._fd)
+        try:
+            while self._wake.get():
+                os.fsync(self._fd)
+        except OSError as error:
+            self._error = error
 
 
 def build_command(paths: list[str], out: str | None = None) -> str:
     """Return the shell command that indexes `paths`."""
-    target = f" -o {shlex.quote(out)}" if out else ""
-    return f"python -m mmapds.index {' '.join(map(shlex.quote, paths))}{target}"
+    target = f" -o {quoted(out)}" if out else ""
+    return f"python -m mmapds.index {' '.join(map(quoted, paths))}{target}"
 
 
 def relative_to_index(source: str, index: str) -> str:
@@ -215,13 +237,14 @@ class Index:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._opened_in = os.getcwd()
         try:
             self.map = _native.Map(path)
         except FileNotFoundError:
-            command = build_command([path.removesuffix(SUFFIX)])
+            command = build_command([path.removesuffix(INDEX_SUFFIX)])
             raise IndexMissingError(f"{path}: no such index; run: {command}") from None
         except OSError as error:
-            raise Error(f"{path}: {(error.strerror or str(error)).lower()}") from None
+            raise Error(f"{path}: {reason(error)}") from None
         except ValueError as error:
             raise FormatError(f"{path}: NOT AN INDEX: {error}") from None
         view = memoryview(self.map)
@@ -243,9 +266,9 @@ class Index:
 
     def _read_header(self, view: memoryview) -> tuple[int, int, memoryview]:
         size = len(view)
-        if size < _HEADER.size or view[:8] != MAGIC:
+        if size < _HEADER.size or view[:8] != INDEX_MAGIC:
             raise FormatError(
-                f"{self.path}: NOT AN INDEX: expected a file that begins with {MAGIC!r}, found {bytes(view[:8])!r}"
+                f"{self.path}: NOT AN INDEX: it begins with {bytes(view[:8])!r}, expected {INDEX_MAGIC!r}"
             )
         fields = _HEADER.unpack_from(view)
         _, version, header_size, records, offset, length, file_size, reserved, checksum = fields
@@ -291,6 +314,10 @@ class Index:
         # A path that climbs is meant from where the index really lies, not from a link to that place.
         return os.path.join(directory if "/" not in relative else os.path.realpath(directory), relative)
 
+    def absolute(self, path: str) -> str:
+        """A path as it was meant when the index was opened, whatever the working directory is now."""
+        return os.path.join(self._opened_in, path)
+
     @cached_property
     def _first_bounds(self) -> list[int]:
         return list(accumulate((source.records + 1 for source in self.sources), initial=0))
@@ -307,8 +334,7 @@ class Index:
             try:
                 found = os.stat(path)
             except OSError as error:
-                reason = (error.strerror or str(error)).lower()
-                raise SourceError(f"{path}: {reason}; it is a source of {self.path}") from None
+                raise SourceError(f"{path}: {reason(error)}; it is a source of {self.path}") from None
             self.check_source(number, found.st_size, found.st_mtime_ns)
 
     def check_source(self, number: int, size: int, mtime_ns: int) -> None:
@@ -326,11 +352,7 @@ class Index:
     def rebuild_command(self) -> str:
         """The shell command that builds this index again."""
         paths = [self.source_path(number) for number in range(len(self.sources))]
-        if [self.path] == [path + SUFFIX for path in paths]:
-            return build_command(paths)
-        if len(paths) > _NAMED_SOURCES:
-            return build_command([*paths[:_NAMED_SOURCES], "..."], self.path)
-        return build_command(paths, self.path)
+        return build_command(paths if [self.path] == [path + INDEX_SUFFIX for path in paths] else [self.path])
 
     def verify_sections(self) -> None:
         """Read every section and check it against its checksum."""

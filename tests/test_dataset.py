@@ -9,10 +9,12 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
@@ -307,7 +309,7 @@ def test_a_source_that_changes_after_open_is_noticed_when_it_is_mapped(write):
     with pytest.raises(mmapds.StaleIndexError):
         ds[0]
     os.unlink(path)
-    with pytest.raises(mmapds.SourceError, match="No such file or directory; it is a source of"):
+    with pytest.raises(mmapds.SourceError, match="no such file or directory; it is a source of"):
         ds[0]
 
 
@@ -393,3 +395,94 @@ def test_ten_thousand_shards_open_without_descriptors(tmp_path):
         assert len(os.listdir("/proc/self/fd")) <= before + 1
     del ds
     gc.collect()
+
+
+# ---- what users do to it ---------------------------------------------------------------------------------------
+
+
+def test_a_relative_path_outlives_a_change_of_directory(write, tmp_path, monkeypatch):
+    write([1, 2])
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    ds = mmapds.open("train.jsonl", build=True)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert list(ds) == list(pickle.loads(pickle.dumps(ds))) == [1, 2]
+
+
+def test_a_link_has_the_index_of_what_it_leads_to(write, tmp_path):
+    path = write([1, 2], "real/train.jsonl")
+    mmapds.build(path)
+    (tmp_path / "link.jsonl").symlink_to(path)
+    assert list(mmapds.open(tmp_path / "link.jsonl")) == [1, 2]
+
+
+def test_a_pickle_is_of_the_indexes_and_not_of_the_pattern(write, tmp_path):
+    write([1], "a.jsonl")
+    write([2], "b.jsonl")
+    ds = mmapds.open(tmp_path / "{a,b}.jsonl", build=True)
+    every = mmapds.open(tmp_path / "*.jsonl")
+    pickled = pickle.dumps((ds, every, mmapds.concat([ds, every])))
+    mmapds.build(write([3], "c.jsonl"))
+    assert [list(each) for each in pickle.loads(pickled)] == [[1, 2], [1, 2], [1, 2, 1, 2]]
+
+
+def test_tensors_are_positions(ds):
+    assert ds[torch.tensor(3)] == {"id": 3}
+    assert ids(ds[torch.tensor([3, -1])]) == [3, 999]
+    assert ids(ds[torch.arange(1000) < 2]) == [0, 1]
+
+
+def test_a_view_keeps_its_own_positions(ds):
+    positions = np.array([1, 2])
+    view = ds[positions]
+    positions[:] = 7
+    assert ids(view) == [1, 2]
+
+
+@pytest.mark.parametrize("positions", [np.array([1.5]), np.array([2**64 - 1], np.uint64), [0.0], ["1"]])
+def test_only_integers_are_positions_of_a_view(ds, positions):
+    with pytest.raises((IndexError, TypeError)):
+        ds[:10].__getitems__(positions)
+
+
+def test_a_stop_iteration_in_a_decoder_does_not_end_the_dataset(opened):
+    with pytest.raises(RuntimeError):
+        list(opened([1, 2], decode=lambda _: next(iter(()))))
+
+
+def test_an_error_of_a_decoder_is_not_its_own_cause(opened):
+    with pytest.raises(KeyError) as raised:
+        opened([1], decode=refuse)[0]
+    assert raised.value.__cause__ is None
+    assert "while decoding" in raised.value.__notes__[0]
+
+
+def test_maps_go_with_the_dataset(opened):
+    gc.disable()
+    try:
+        ds = opened([1])
+        path = ds.where(0).source
+        assert path in Path("/proc/self/maps").read_text()
+        del ds
+        assert path not in Path("/proc/self/maps").read_text()
+    finally:
+        gc.enable()
+
+
+def test_concat_knows_equal_partials(write):
+    path = write([{"id": 1}])
+    one, two = (mmapds.open(path, build=True, decode=partial(msgspec.json.decode, type=Sample)) for _ in range(2))
+    assert len(mmapds.concat([one, two])) == 2
+
+
+def test_an_error_in_a_source_that_is_gone_still_has_a_place(write):
+    path = write(b"\n{\n[\n")
+    ds = mmapds.open(path, build=True)
+    ds.raw(0)
+    os.unlink(path)
+    with pytest.raises(mmapds.DecodeError, match=r"train.jsonl \(byte 1\): not JSON"):
+        ds[0]
+
+
+def test_fractions_may_be_an_iterator(ds):
+    assert [len(part) for part in ds.split(iter([0.5, 0.5]))] == [500, 500]

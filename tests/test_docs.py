@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,18 +42,27 @@ def test_the_reader_in_the_specification_reads(three):
     assert len(code.strip().splitlines()) <= 10
 
 
-def test_the_readme_example_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("train.jsonl").write_bytes(b"".join(b'{"id": %d, "text": "some text"}\n' % i for i in range(2000)))
-    mmapds.build("train.jsonl")
+def test_the_readme_example_runs(tmp_path):
+    """As a script: what DataLoader workers send must come from a module that they can import."""
+    (tmp_path / "train.jsonl").write_bytes(b"".join(b'{"id": %d, "text": "some text"}\n' % i for i in range(2000)))
     (example, typed, resume) = blocks("README.md", "python")
-    names = {"train_step": len}
-    exec(example, names)
-    assert len(names["ds"]) == 2000
-    exec(typed, names)
-    assert names["ds"][3].text == "some text"
-    exec(resume, names)
-    assert names["state"]["position"] == 21 * 64
+    checks = [
+        "import mmapds",
+        "mmapds.build('train.jsonl')",
+        "train_step = len",
+        example,
+        "assert len(ds) == 2000",
+        typed,
+        "assert ds[3].text == 'some text'",
+        resume,
+        "assert state['position'] == 21 * 64",
+    ]
+    script = tmp_path / "readme.py"
+    script.write_text("\n".join(checks))
+    ran = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_the_samplers_page_runs(tmp_path, monkeypatch):

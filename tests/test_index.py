@@ -16,7 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mmapds
+from mmapds import index, store
 from mmapds.formats import jsonl
+from mmapds.sources import check_unchanged
 from mmapds.store import Index
 
 LINES = st.lists(st.sampled_from([b'{"a":1}', b"", b"  ", b"\t\r", b"x" * 70, b"\x00", b"\xff\xfe", b"\xef\xbb\xbf"]))
@@ -238,8 +240,8 @@ def test_info_and_verify(write):
     assert "no such index; run: python -m mmapds.index" in command("--info", path).stderr
     mmapds.build(path)
     expected = f"{path}.mmx: 2 records, 20 bytes, 10.0 bytes a record (9 to 11)"
-    assert command("--info", path).stdout == f"{expected}\n"
-    assert command("--info", f"{path}.mmx").stdout == f"{expected}\n"
+    assert command("--info", path).stdout == f"{expected}\n  {path}: 2 records, 20 bytes; unchanged\n"
+    assert command("--info", f"{path}.mmx").stdout == command("--info", path).stdout
     assert command("--verify", path).stdout == f"{expected}; verified\n"
 
 
@@ -334,3 +336,114 @@ def test_a_failing_thread_fails_the_build_in_order():
         results.append(result)
     assert results == [0, 1, 2, 3]
     assert threading.active_count() == 1
+
+
+# ---- what must never be overwritten, and what goes wrong while writing ----------------------------------------
+
+
+@pytest.mark.parametrize("out", ["train.jsonl", "other.txt", "."])
+def test_the_index_never_takes_the_place_of_something_else(write, tmp_path, out):
+    path = write([1])
+    (tmp_path / "other.txt").write_text("precious")
+    with pytest.raises(mmapds.Error, match=r"expected the name of a file that ends in \.mmx"):
+        mmapds.build(path, out=tmp_path / out)
+    assert (tmp_path / "other.txt").read_text() == "precious"
+    assert Path(path).read_bytes() == b"1\n"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["other.txt", "train.jsonl"]
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(write, tmp_path):
+    path = write(b"1\n" * 100_000)
+    code = f"import resource, mmapds; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); mmapds.build({path!r})"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert "mmapds.errors.Error" in ran.stderr
+    assert "train.jsonl.mmx: cannot write the index (file too large); nothing was changed" in ran.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["train.jsonl"]
+
+
+def test_a_disk_that_fails_in_the_background_is_said(write, tmp_path, monkeypatch):
+    path = write(b"1\n" * 100_000)
+    main_thread = threading.get_ident()
+
+    def fsync(_):
+        if threading.get_ident() != main_thread:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(store._Flusher, "_ENOUGH", 1000)
+    with pytest.raises(mmapds.Error, match=r"cannot write the index \(input/output error\)"):
+        mmapds.build(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["train.jsonl"]
+
+
+def test_a_source_that_goes_away_is_said(write, monkeypatch):
+    path = write([1])
+    monkeypatch.setattr(index, "check_unchanged", lambda source: (os.unlink(source.path), check_unchanged(source)))
+    with pytest.raises(mmapds.SourceError, match=r"train.jsonl: went away while it was indexed \(no such file"):
+        mmapds.build(path)
+
+
+# ---- the path of an index stands for the index -------------------------------------------------------------------
+
+
+def test_an_index_is_built_again_from_its_own_sources(write, tmp_path):
+    paths = [write([n], f"{n}.jsonl") for n in range(5)]
+    combined = mmapds.build(paths, out=tmp_path / "all.mmx")
+    write([7, 8], "3.jsonl")
+    with pytest.raises(mmapds.StaleIndexError, match=re.escape(f"run: python -m mmapds.index {combined}")):
+        mmapds.open(combined)
+    assert command(combined).returncode == 0
+    assert list(mmapds.open(combined)) == [0, 1, 2, 7, 8, 4]
+    write([9], "0.jsonl")
+    assert list(mmapds.open(combined, build=True)) == [9, 1, 2, 7, 8, 4]
+
+
+def test_indexes_are_no_sources(write, tmp_path):
+    write([1])
+    assert command("*", cwd=tmp_path).returncode == 0
+    assert command("*", cwd=tmp_path).returncode == 0
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["train.jsonl", "train.jsonl.mmx"]
+    with pytest.raises(mmapds.SourceError, match=r"train.jsonl.mmx: an index, not a source"):
+        mmapds.build(tmp_path / "train.jsonl.mmx", out=tmp_path / "all.mmx")
+
+
+def test_a_directory_means_its_sources(write, tmp_path):
+    paths = [write([1], "d/a.jsonl"), write([2], "d/b.jsonl")]
+    write(b"{}", "d/meta.json")
+    mmapds.build(paths, out=tmp_path / "d/all.mmx")
+    mmapds.build(tmp_path / "d")
+    assert list(mmapds.open(tmp_path / "d")) == [1, 2]
+    assert list(mmapds.open(tmp_path / "d/*l*")) == [1, 2]
+
+
+def test_commands_in_messages_can_be_run(write, tmp_path):
+    write([1], "-n.jsonl")
+    with pytest.raises(mmapds.IndexMissingError) as missing:
+        mmapds.open(tmp_path / "-n.jsonl")
+    assert "run: python -m mmapds.index" in str(missing.value)
+    asked = subprocess.run(
+        [sys.executable, "-c", "import mmapds; mmapds.open('-n.jsonl')"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "run: python -m mmapds.index ./-n.jsonl (or" in asked.stderr
+    assert command("./-n.jsonl", cwd=tmp_path).returncode == 0
+
+
+def test_text_that_begins_like_bzip2_is_text(write):
+    assert list(mmapds.open(write(b"BZhello\n"), build=True, decode="text")) == ["BZhello"]
+    with pytest.raises(mmapds.SourceError, match=r"compressed \(bzip2\)"):
+        mmapds.build(write(b"BZh91AY&SY1234"))
+
+
+def test_info_says_what_changed(write, tmp_path):
+    paths = [write([1], "a.jsonl"), write([2], "b.jsonl"), write([3], "c.jsonl")]
+    mmapds.build(paths, out=tmp_path / "all.mmx")
+    write([4, 5], "a.jsonl")
+    os.unlink(paths[2])
+    lines = command("--info", "all.mmx", cwd=tmp_path).stdout.splitlines()
+    assert lines[1].startswith("  a.jsonl: 1 records, 2 bytes; STALE: a.jsonl was 2 bytes when indexed and is 4 now")
+    assert lines[2] == "  b.jsonl: 1 records, 2 bytes; unchanged"
+    assert lines[3] == "  c.jsonl: 1 records, 2 bytes; MISSING: no such file or directory"

@@ -207,3 +207,13 @@ def test_positions_out_of_range_are_refused(order):
         order.at(0, np.array([3, 100]))
     with pytest.raises(IndexError):
         order.at(0, np.array([-1]))
+
+
+def test_sources_of_other_sizes_are_another_order():
+    one, other = Chunked([0, 10, 30], 4), Chunked([0, 20, 30], 4)
+    assert one.describe() != other.describe()
+
+
+def test_a_chunk_may_be_as_large_as_one_likes():
+    order = Chunked([0, 10, 31], 2**62, mix_chunks=2**62)
+    assert sorted(order.at(0, np.arange(31)).tolist()) == list(range(31))

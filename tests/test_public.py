@@ -65,3 +65,20 @@ def test_a_forced_variant_that_is_missing_is_said():
         check=False,
     )
     assert "MMAPDS_SIMD=sse9: this machine has no such variant" in result.stderr
+
+
+def test_without_torch_everything_else_works():
+    code = """
+import sys
+sys.modules["torch"] = None
+from mmapds import *
+import mmapds
+assert hasattr(mmapds, "DistributedSampler")
+help(mmapds)
+try:
+    DistributedSampler(range(3))
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.endswith("mmapds.DistributedSampler needs torch; run: pip install 'mmapds[torch]'\n")

@@ -588,3 +588,46 @@ def test_more_replicas_than_samples():
     assert all(len(each) == 1 for each in found)
     assert set(flat(found)) == {0, 1, 2}
     assert all(len(list(DistributedBatchSampler(range(3), 2, 8, rank))) == 1 for rank in range(8))
+
+
+# ---- the ends of an epoch ----------------------------------------------------------------------------------------
+
+
+def test_an_exhausted_pass_that_dropped_its_tail_restores_as_a_full_one():
+    sampler = DistributedSampler(range(103), 4, 0, drop_last=True)
+    assert len(list(sampler)) == 25
+    again = DistributedSampler(range(103), 4, 0, drop_last=True)
+    again.load_state_dict(sampler.state_dict())
+    assert len(list(again)) == 25
+
+
+def test_too_little_left_for_a_step_of_the_new_world_is_exhausted():
+    one = DistributedSampler(range(103), 1, 0, drop_last=True)
+    wide = DistributedSampler(range(103), 50, 0, drop_last=True)
+    wide.load_state_dict(one.state_dict(step=60))
+    assert len(list(wide)) == 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"position": "7"},
+        {"epoch": None},
+        {"exclude": []},
+        {"exclude": {"positions": [[1]], "records": []}},
+        {"order": 3},
+        {"position": -1},
+    ],
+)
+def test_a_damaged_state_is_refused(damage):
+    sampler = DistributedSampler(range(10), 1, 0)
+    with pytest.raises(StateError):
+        sampler.load_state_dict(sampler.state_dict(step=3) | damage)
+
+
+def test_numbers_of_numpy_leave_a_state_that_json_holds():
+    sampler = DistributedSampler(range(10), 1, 0, seed=np.int64(3))
+    sampler.set_epoch(np.int64(2))
+    assert json.loads(json.dumps(sampler.state_dict()))["epoch"] == 2
+    with pytest.raises(OrderError, match=r"seed = 1.5, expected an integer"):
+        DistributedSampler(range(10), 1, 0, seed=1.5)

@@ -45,7 +45,7 @@ def rewrite(path, *, header=None, metadata=None, seal=True):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("magic", b"\x89PNG\r\n\x1a\n", "NOT AN INDEX: expected a file that begins with"),
+        ("magic", b"\x89PNG\r\n\x1a\n", "NOT AN INDEX: it begins with"),
         ("version", 2, "VERSION: file is format 2, this mmapds reads 1; upgrade mmapds"),
         ("version", 0, "VERSION: file is format 0"),
         ("header_size", 128, "reserved field"),

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from .. import _native
 from ..errors import SourceError
 from ..parallel import in_order
-from ..sources import Source
+from ..sources import Source, unreadable
 
 NAME = "jsonl"
-SUFFIXES = (".jsonl", ".ndjson", ".json", ".txt")
+SUFFIXES = (".jsonl", ".ndjson")
 FRAMING = _native.FRAMING_LINES
 
 _BOM = b"\xef\xbb\xbf"
@@ -76,11 +76,10 @@ def scan(sources: Sequence[Source], *, workers: int) -> Iterator[Piece]:
     Raises:
       SourceError: a source became shorter or unreadable.
     """
-    in_flight = workers + 2 if workers > 1 else 1
-    block_size = min(max(_MEMORY // (4 * in_flight), _SMALLEST_BLOCK), _LARGEST_BLOCK)
+    block_size = min(max(_MEMORY // (4 * (workers + 2)), _SMALLEST_BLOCK), _LARGEST_BLOCK)
     blocks = _blocks(sources, block_size)
-    if len(sources) == 1 and sources[0].size <= block_size:
-        workers = in_flight = 1
+    workers = min(workers, sum(max(-(-source.size // block_size), 1) for source in sources))
+    in_flight = workers + 2 if workers > 1 else 1
     slots = [_Slot(min(block_size, max(source.size for source in sources))) for _ in range(in_flight)]
     pending: int | None = None  # start of the line that is open where the block begins, while it is blank
     newlines = 0
@@ -121,5 +120,5 @@ def _scan_block(block: _Block, slot: _Slot) -> _Scanned:
     except EOFError:
         raise SourceError(f"{block.source.path}: became shorter than {block.end} bytes while it was indexed") from None
     except OSError as error:
-        raise SourceError(f"{block.source.path}: {(error.strerror or str(error)).lower()}") from None
+        raise unreadable(block.source.path, error) from None
     return _Scanned(block, slot.starts[:count], pending, newlines)
