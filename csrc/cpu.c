@@ -3,6 +3,19 @@
 
 #include <string.h>
 
+static size_t text_run_portable(const uint8_t *data, size_t n, size_t *continuing, int *beyond)
+{
+    size_t i = 0, trails = 0;
+    uint8_t all = 0;
+    for (; i < n && data[i] > 31 && data[i] != '"' && data[i] != '\\'; i++) {
+        all |= data[i];
+        trails += (data[i] & 0xc0) == 0x80;
+    }
+    *continuing = trails;
+    *beyond = all >> 7;
+    return i;
+}
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -17,6 +30,58 @@ __attribute__((target("avx2"))) static void mask_bytes_avx2(const uint8_t *data,
         const uint32_t high_mask = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(high, wanted));
         masks[w] = low_mask | (uint64_t)high_mask << 32;
     }
+}
+
+__attribute__((target("avx2"))) static uint64_t joined(__m256i low, __m256i high)
+{
+    return (uint32_t)_mm256_movemask_epi8(low) | (uint64_t)(uint32_t)_mm256_movemask_epi8(high) << 32;
+}
+
+__attribute__((target("avx2"))) static void json_blocks_avx2(const uint8_t *data, size_t blocks, uint8_t extra,
+                                                             mds_json_masks *masks)
+{
+    const __m256i quote = _mm256_set1_epi8('"'), backslash = _mm256_set1_epi8('\\'), colon = _mm256_set1_epi8(':');
+    const __m256i open = _mm256_set1_epi8('{'), close = _mm256_set1_epi8('}'), other = _mm256_set1_epi8((char)extra);
+    const __m256i fold = _mm256_set1_epi8(0x20); /* makes braces of brackets */
+    for (size_t b = 0; b < blocks; b++, data += 64) {
+        const __m256i low = _mm256_loadu_si256((const __m256i *)data);
+        const __m256i high = _mm256_loadu_si256((const __m256i *)(data + 32));
+        const __m256i low_folded = _mm256_or_si256(low, fold), high_folded = _mm256_or_si256(high, fold);
+        masks[b].quote = joined(_mm256_cmpeq_epi8(low, quote), _mm256_cmpeq_epi8(high, quote));
+        masks[b].backslash = joined(_mm256_cmpeq_epi8(low, backslash), _mm256_cmpeq_epi8(high, backslash));
+        masks[b].open = joined(_mm256_cmpeq_epi8(low_folded, open), _mm256_cmpeq_epi8(high_folded, open));
+        masks[b].close = joined(_mm256_cmpeq_epi8(low_folded, close), _mm256_cmpeq_epi8(high_folded, close));
+        masks[b].colon = joined(_mm256_cmpeq_epi8(low, colon), _mm256_cmpeq_epi8(high, colon));
+        masks[b].extra = joined(_mm256_cmpeq_epi8(low, other), _mm256_cmpeq_epi8(high, other));
+    }
+}
+
+__attribute__((target("avx2"))) static size_t text_run_avx2(const uint8_t *data, size_t n, size_t *continuing,
+                                                            int *beyond)
+{
+    const __m256i quote = _mm256_set1_epi8('"'), backslash = _mm256_set1_epi8('\\'), control = _mm256_set1_epi8(31);
+    size_t i = 0, trails = 0;
+    uint32_t high_bits = 0;
+    for (; n - i >= 32; i += 32) {
+        const __m256i x = _mm256_loadu_si256((const __m256i *)(data + i));
+        const __m256i ends = _mm256_or_si256(_mm256_or_si256(_mm256_cmpeq_epi8(x, quote), _mm256_cmpeq_epi8(x, backslash)),
+                                             _mm256_cmpeq_epi8(_mm256_min_epu8(x, control), x));
+        const uint32_t stop = (uint32_t)_mm256_movemask_epi8(ends);
+        /* As signed bytes, those that continue a sequence are the ones below -64. */
+        const uint32_t trail = (uint32_t)_mm256_movemask_epi8(_mm256_cmpgt_epi8(_mm256_set1_epi8(-64), x));
+        const uint32_t taken = stop ? (stop & -stop) - 1 : UINT32_MAX;
+        trails += (size_t)__builtin_popcount(trail & taken);
+        high_bits |= (uint32_t)_mm256_movemask_epi8(x) & taken;
+        if (stop) {
+            *continuing = trails;
+            *beyond = high_bits != 0;
+            return i + (size_t)__builtin_ctz(stop);
+        }
+    }
+    const size_t rest = text_run_portable(data + i, n - i, continuing, beyond);
+    *continuing += trails;
+    *beyond |= high_bits != 0;
+    return i + rest;
 }
 #endif
 
@@ -40,6 +105,24 @@ static void mask_bytes_neon(const uint8_t *data, size_t words, uint8_t byte, uin
 }
 #endif
 
+#if defined(__aarch64__)
+static void json_blocks_neon(const uint8_t *data, size_t blocks, uint8_t extra, mds_json_masks *masks)
+{
+    const uint8x16_t fold = vdupq_n_u8(0x20); /* makes braces of brackets */
+    for (size_t b = 0; b < blocks; b++, data += 64) {
+        uint8_t folded[64];
+        for (int k = 0; k < 64; k += 16)
+            vst1q_u8(folded + k, vorrq_u8(vld1q_u8(data + k), fold));
+        mask_bytes_neon(data, 1, '"', &masks[b].quote);
+        mask_bytes_neon(data, 1, '\\', &masks[b].backslash);
+        mask_bytes_neon(folded, 1, '{', &masks[b].open);
+        mask_bytes_neon(folded, 1, '}', &masks[b].close);
+        mask_bytes_neon(data, 1, ':', &masks[b].colon);
+        mask_bytes_neon(data, 1, extra, &masks[b].extra);
+    }
+}
+#endif
+
 /* Eight bytes at a time. The sum below sets the high bit of every byte that differs from the wanted one, without
  * carries between bytes; the multiplication gathers the eight low bits of the complement into the top byte. */
 static void mask_bytes_portable(const uint8_t *data, size_t words, uint8_t byte, uint64_t *masks)
@@ -58,17 +141,32 @@ static void mask_bytes_portable(const uint8_t *data, size_t words, uint8_t byte,
     }
 }
 
+static void json_blocks_portable(const uint8_t *data, size_t blocks, uint8_t extra, mds_json_masks *masks)
+{
+    for (size_t b = 0; b < blocks; b++, data += 64) {
+        uint8_t folded[64];
+        for (int k = 0; k < 64; k++)
+            folded[k] = data[k] | 0x20; /* makes braces of brackets */
+        mask_bytes_portable(data, 1, '"', &masks[b].quote);
+        mask_bytes_portable(data, 1, '\\', &masks[b].backslash);
+        mask_bytes_portable(folded, 1, '{', &masks[b].open);
+        mask_bytes_portable(folded, 1, '}', &masks[b].close);
+        mask_bytes_portable(data, 1, ':', &masks[b].colon);
+        mask_bytes_portable(data, 1, extra, &masks[b].extra);
+    }
+}
+
 const mds_kernels *mds_kernels_available(void)
 {
     static const mds_kernels all[] = {
 #if defined(__x86_64__)
-        {"avx2", mask_bytes_avx2, mds_permute_rounds_avx2},
+        {"avx2", mask_bytes_avx2, json_blocks_avx2, text_run_avx2, mds_permute_rounds_avx2},
 #endif
 #if defined(__aarch64__)
-        {"neon", mask_bytes_neon, mds_permute_rounds_portable},
+        {"neon", mask_bytes_neon, json_blocks_neon, text_run_portable, mds_permute_rounds_portable},
 #endif
-        {"portable", mask_bytes_portable, mds_permute_rounds_portable},
-        {NULL, NULL, NULL},
+        {"portable", mask_bytes_portable, json_blocks_portable, text_run_portable, mds_permute_rounds_portable},
+        {NULL, NULL, NULL, NULL, NULL},
     };
 #if defined(__x86_64__)
     if (!__builtin_cpu_supports("avx2"))

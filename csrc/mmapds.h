@@ -31,6 +31,20 @@ typedef enum {
 /* Write for each 64-byte word of `data` a mask with bit b set where byte b equals `byte`. */
 typedef void mds_mask_bytes(const uint8_t *data, size_t words, uint8_t byte, uint64_t *masks);
 
+/* Where a 64-byte block has the bytes that JSON is made of, strings not yet told from the rest: bit b is byte b. */
+typedef struct {
+    uint64_t quote, backslash;
+    uint64_t open, close; /* brackets and braces */
+    uint64_t colon;
+    uint64_t extra; /* one more byte, of the caller's choice */
+} mds_json_masks;
+
+typedef void mds_json_blocks(const uint8_t *data, size_t blocks, uint8_t extra, mds_json_masks *masks);
+
+/* Bytes of `data` before the first '"', '\\' or control character, n at most; *continuing is set to how many of them
+ * continue a UTF-8 sequence, *beyond to whether any is beyond ASCII. */
+typedef size_t mds_text_run(const uint8_t *data, size_t n, size_t *continuing, int *beyond);
+
 #define MDS_PERMUTE_LANES 16
 struct mds_permutation;
 
@@ -40,6 +54,8 @@ typedef void mds_permute_rounds(const struct mds_permutation *p, uint32_t *left,
 typedef struct {
     const char *name;
     mds_mask_bytes *mask_bytes;
+    mds_json_blocks *json_blocks;
+    mds_text_run *text_run;
     mds_permute_rounds *permute_rounds;
 } mds_kernels;
 
@@ -94,7 +110,8 @@ void mds_map_advise(const mds_map *map, uint64_t begin, uint64_t end, mds_advice
 
 /* How records are framed in a source, hence how the payload lies between two bounds. */
 typedef enum {
-    MDS_FRAMING_LINES, /* a line, its end of line, and the blank lines that follow */
+    MDS_FRAMING_LINES,      /* a line, its end of line, and the blank lines that follow */
+    MDS_FRAMING_FIRST_LINE, /* a line, its end of line, and any lines that follow: those that were skipped */
 } mds_framing;
 
 typedef struct {
@@ -147,6 +164,77 @@ typedef struct {
 } mds_readahead;
 
 void mds_readahead_note(mds_readahead *readahead, const mds_source *source, mds_span span);
+
+/* ---- json.c: one field of a JSON record, measured where it lies -------------------------------------- */
+
+/* What is measured. */
+typedef enum {
+    MDS_MEASURE_NUMBER, /* the number at the path */
+    MDS_MEASURE_BYTES,  /* bytes of the string at the path, decoded to UTF-8 */
+    MDS_MEASURE_CHARS,  /* its code points */
+    MDS_MEASURE_ITEMS,  /* elements of the array at the path, not of arrays in it */
+    MDS_MEASURE_RECORD, /* bytes of the record; takes no path and looks at no JSON */
+} mds_measure;
+
+#define MDS_PATH 16
+#define MDS_JSON_DEPTH 1024 /* arrays and objects inside one another; what orjson accepts */
+
+typedef struct {
+    mds_measure measure;
+    size_t segments; /* keys of the path, 1 to MDS_PATH */
+    const uint8_t *keys[MDS_PATH];
+    size_t key_sizes[MDS_PATH];
+} mds_field;
+
+/* A number of 64 bits, and how to read them. A column has one type for all its numbers: the first that fits them. */
+typedef enum { MDS_U64, MDS_I64, MDS_F64 } mds_number_type;
+
+typedef struct {
+    mds_number_type type; /* MDS_I64 for negative integers only */
+    uint64_t bits;
+} mds_number;
+
+typedef enum {
+    MDS_JSON_OK,
+    MDS_JSON_MISSING, /* there is no such field, or it is null */
+    MDS_JSON_TYPE,    /* it is of another type; `at` is where */
+    MDS_JSON_INVALID, /* the record is not JSON; `at` is where */
+} mds_json_status;
+
+/* Measure a field of the record data[0..n). Up to `readable` >= n bytes may be read. Of duplicate keys the last counts, as
+ * with orjson. Builds nothing: strings and brackets are told apart 64 bytes at a time, and only what could be the key
+ * is looked at, so a record that is not JSON may pass: see mds_json_valid. */
+mds_json_status mds_json_measure(const mds_kernels *kernels, const uint8_t *data, size_t n, size_t readable,
+                                 const mds_field *field, mds_number *number, size_t *at);
+
+/* Whether data[0..n) is one JSON value, to the letter of RFC 8259: UTF-8 and surrogate pairs are checked, numbers are
+ * finite as doubles, nesting is no deeper than MDS_JSON_DEPTH. Sets *at to where it is not. */
+int mds_json_valid(const mds_kernels *kernels, const uint8_t *data, size_t n, size_t *at);
+
+/* What to do with records that lack a field. */
+typedef enum { MDS_MISSING_ERROR, MDS_MISSING_SKIP, MDS_MISSING_FILL } mds_missing;
+
+/* How the columns of an index are measured: cells[c] takes the numbers of column c, types[c] their common type. */
+typedef struct {
+    const mds_field *fields;
+    size_t columns;
+    mds_missing missing;
+    mds_number fill;
+    int validate;
+} mds_measuring;
+
+/* Measure all columns of the records of `map` that begin at starts[0..n); the last ends with its line. Records to be
+ * skipped are taken out of starts[] and cells[][], and *kept is how many are left. At a record that cannot be measured
+ * stop, and say by *failed which it is, by *column which column (`columns` when it is not JSON), and by *at which byte
+ * of the file. */
+mds_json_status mds_measure_records(const mds_kernels *kernels, const mds_map *map, const mds_measuring *measuring,
+                                    uint64_t *starts, size_t n, uint64_t *const *cells, mds_number_type *types,
+                                    size_t *kept, size_t *failed, size_t *column, uint64_t *at);
+
+/* Cells as another type, in place; as 32-bit integers, which they must fit; the largest of them as unsigned integers. */
+void mds_cells_convert(uint64_t *cells, size_t n, mds_number_type from, mds_number_type to);
+void mds_cells_narrow(const uint64_t *cells, size_t n, uint32_t *out);
+uint64_t mds_cells_largest(const uint64_t *cells, size_t n);
 
 /* ---- permute.c: keyed permutation of [0, n) ------------------------------------------------------------ */
 
@@ -228,5 +316,90 @@ typedef struct {
 
 /* out[k] = record at positions[k], for positions >= 0; members are shuffled anew each time they are used up. */
 void mds_mixture_at(const mds_mixture *m, mds_member *members, const int64_t *positions, size_t count, int64_t *out);
+
+/* ---- plan.c: batches under a budget -------------------------------------------------------------------------- */
+
+/* Lengths and orders are unsigned integers of 4 or 8 bytes: `width` and `order_width` say which. */
+uint64_t mds_lengths_largest(const void *lengths, unsigned width, size_t n);
+
+/* One pass of a stable sort, by the digit `length >> shift & mask`, which is below `digits`, larger ones first: from the
+ * record numbers in[0..n), or 0..n-1 where it is NULL, to out[0..n). counts[0..digits) is left with where the run of
+ * each digit ends. */
+void mds_lengths_sort(const void *lengths, unsigned width, size_t n, unsigned shift, uint64_t mask, size_t digits,
+                      uint64_t *counts, const void *in, void *out, unsigned order_width);
+
+/* From where runs end to the digits there are, falling, and how many records have each; returns how many. */
+size_t mds_runs_of(const uint64_t *ends, size_t digits, uint64_t *values, uint64_t *counts);
+
+/* The lengths there are in a sorted order, and how many records have each; returns how many. `values` may be NULL. */
+size_t mds_lengths_runs(const void *lengths, unsigned width, const void *order, unsigned order_width, size_t n,
+                        uint64_t *values, uint64_t *counts);
+
+/* What a batch may hold. The cost of a record of length L is L, plus L^2 / quadratic where that is not 0. */
+typedef struct {
+    uint64_t tokens;
+    uint64_t largest;  /* records in a batch, 1 to 2^31 */
+    uint64_t multiple; /* sizes of at least this are multiples of it; 1 or more */
+    uint64_t quadratic;
+} mds_budget;
+
+/* How many records of a length make a batch; 1 where even one exceeds the budget. */
+uint64_t mds_batch_size(const mds_budget *budget, uint64_t length);
+
+/* A run of the length order: `batches` batches of `size` records each. */
+typedef struct {
+    uint64_t first_rank, first_batch; /* records and batches before it */
+    uint64_t batches, size;
+} mds_bucket;
+
+/* Cut records, given by their distinct lengths (falling) and how many have each, into buckets; return how many. A bucket
+ * goes on until it has `wanted` batches or the records of its longest length are used up, whichever is later; with
+ * `close`, it ends before lengths fall by more than 3 % or allow a larger batch. Only the last may hold a batch that
+ * is not full. `buckets` has room for distinct + 2. */
+size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const uint64_t *counts, size_t distinct,
+                        uint64_t wanted, int close, mds_bucket *buckets);
+
+typedef struct {
+    const mds_bucket *buckets;
+    size_t count;
+    const void *order; /* record numbers, the longest first, as read from an index: untrusted */
+    unsigned order_width;
+    uint64_t first_rank; /* where in the order the first bucket begins */
+    uint64_t ranks;      /* how many records of the order from there on are planned */
+    uint64_t records;    /* in the dataset: record numbers are below */
+    uint64_t seed, epoch;
+    int shuffle;
+} mds_plan;
+
+/* Write the records of batches[0..n), each below the number of batches, one after another, and where each ends.
+ * MDS_CORRUPT when they do not fit `capacity` or the order holds what is no record. */
+mds_status mds_plan_batches(const mds_kernels *kernels, const mds_plan *plan, const int64_t *batches, size_t n,
+                            int64_t *records, size_t capacity, int64_t *ends);
+
+/* The batch that the record at each rank, counted from first_rank, is in. */
+void mds_plan_find(const mds_plan *plan, const int64_t *ranks, size_t n, int64_t *batches);
+
+/* Buckets that are filled in the order in which records come: a batch is ready when it is full. */
+typedef struct {
+    const mds_bucket *buckets;
+    size_t count;
+    const void *lengths;
+    unsigned width;
+    uint64_t records;
+    const uint64_t *values; /* distinct lengths that are planned, falling */
+    size_t distinct;
+    const uint32_t *first_buckets; /* of each value: the bucket of its first records */
+    const uint64_t *splits;        /* of each value: the record from which on they are in the next bucket, or MDS_NONE */
+    const uint32_t *table;         /* which value a length below table_size is, or UINT32_MAX */
+    size_t table_size;
+    uint64_t *taken;             /* of each bucket: records so far */
+    int64_t *open;               /* batches being filled, that of bucket b from open_first[b] on */
+    const uint64_t *open_first;
+} mds_stream;
+
+/* Take records[0..n) until `most` batches are ready or no more fit `out`; *consumed says how many were taken.
+ * MDS_CORRUPT when one is out of range, or there are more of a bucket than there should be. */
+mds_status mds_stream_push(const mds_stream *s, const int64_t *records, size_t n, size_t *consumed, int64_t *out,
+                           size_t capacity, int64_t *ends, size_t most, size_t *emitted, size_t *written);
 
 #endif

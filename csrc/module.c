@@ -51,6 +51,15 @@ static int get_words(PyObject *object, int flags, Py_buffer *view, const char *w
     return -1;
 }
 
+/* A variant of the kernels by name, the one in use for NULL; NULL with an exception. */
+static const mds_kernels *find_kernels(const char *variant)
+{
+    const mds_kernels *chosen = variant ? mds_kernels_find(variant) : kernels;
+    if (!chosen)
+        PyErr_Format(PyExc_ValueError, "no SIMD variant %s on this machine", variant);
+    return chosen;
+}
+
 /* ---- Map ----------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -567,7 +576,7 @@ static PyType_Spec permutation_spec = {"mmapds._native.Permutation", sizeof(Perm
 
 /* Several buffers of 64-bit words, released together. */
 typedef struct {
-    Py_buffer views[8];
+    Py_buffer views[16];
     int count;
 } words;
 
@@ -832,10 +841,8 @@ static PyObject *scan_buffer(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "zy*KOO:scan_buffer", &variant, &data, &base, &pending, &target))
         return NULL;
     PyObject *result = NULL;
-    const mds_kernels *chosen = variant ? mds_kernels_find(variant) : kernels;
-    if (!chosen) {
-        PyErr_Format(PyExc_ValueError, "no SIMD variant %s on this machine", variant);
-    } else if (parse_offset(pending, &state.pending) == 0 && get_words(target, PyBUF_WRITABLE, &starts, "starts") == 0) {
+    const mds_kernels *chosen = find_kernels(variant);
+    if (chosen && parse_offset(pending, &state.pending) == 0 && get_words(target, PyBUF_WRITABLE, &starts, "starts") == 0) {
         if (check_capacity(&starts, (uint64_t)data.len) == 0) {
             const size_t count = mds_lines_scan(chosen, data.buf, (size_t)data.len, base, &state, starts.buf);
             result = scanned(count, &state);
@@ -859,6 +866,516 @@ static PyObject *record_sizes(PyObject *Py_UNUSED(module), PyObject *args)
     mds_record_sizes(starts.buf, (size_t)starts.len / 8, previous, &low, &high);
     PyBuffer_Release(&starts);
     return Py_BuildValue("KK", (unsigned long long)low, (unsigned long long)high);
+}
+
+/* ---- plans --------------------------------------------------------------------------------------------- */
+
+/* A buffer of `entries` (< 0: any number) unsigned integers of `width` bytes, 4 or 8; NULL with an exception. */
+static void *take_numbers(words *all, PyObject *object, int flags, unsigned width, Py_ssize_t entries, const char *what)
+{
+    Py_buffer *view = &all->views[all->count];
+    if (width != 4 && width != 8) {
+        PyErr_SetString(PyExc_ValueError, "width: expected 4 or 8");
+        return NULL;
+    }
+    if (PyObject_GetBuffer(object, view, flags) != 0)
+        return NULL;
+    all->count++;
+    if (view->len % width == 0 && (uintptr_t)view->buf % width == 0 && (entries < 0 || view->len / width == entries))
+        return view->buf;
+    PyErr_Format(PyExc_ValueError, "%s: expected aligned integers of %u bytes, and %zd of them", what, width, entries);
+    return NULL;
+}
+
+static PyObject *lengths_largest(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *source;
+    unsigned width;
+    words all = {.count = 0};
+    if (!PyArg_ParseTuple(args, "OI:lengths_largest", &source, &width))
+        return NULL;
+    PyObject *result = NULL;
+    const void *lengths = take_numbers(&all, source, PyBUF_SIMPLE, width, -1, "lengths");
+    if (lengths) {
+        uint64_t largest;
+        const size_t n = (size_t)all.views[0].len / width;
+        Py_BEGIN_ALLOW_THREADS
+        largest = mds_lengths_largest(lengths, width, n);
+        Py_END_ALLOW_THREADS
+        result = PyLong_FromUnsignedLongLong(largest);
+    }
+    release_words(&all);
+    return result;
+}
+
+static PyObject *lengths_sort(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *source, *counters, *from, *target, *result = NULL;
+    unsigned width, order_width, shift;
+    int digits;
+    words all = {.count = 0};
+    if (!PyArg_ParseTuple(args, "OIIpOOOI:lengths_sort", &source, &width, &shift, &digits, &counters, &from, &target,
+                          &order_width))
+        return NULL;
+    const void *lengths = take_numbers(&all, source, PyBUF_SIMPLE, width, -1, "lengths"), *in = NULL;
+    if (!lengths)
+        goto done;
+    const Py_ssize_t n = all.views[0].len / (Py_ssize_t)width;
+    uint64_t *counts = take_words(&all, counters, PyBUF_WRITABLE, -1, "counts");
+    if (!counts)
+        goto done;
+    const uint64_t size = (uint64_t)last_entries(&all);
+    if (size < 1 || shift > 63 || (digits && (size & (size - 1)))) {
+        PyErr_SetString(PyExc_ValueError, "counts: expected some, and a power of two for digits");
+        goto done;
+    }
+    void *out = take_numbers(&all, target, PyBUF_WRITABLE, order_width, n, "order");
+    if (!out || (from != Py_None && !(in = take_numbers(&all, from, PyBUF_SIMPLE, order_width, n, "previous order"))))
+        goto done;
+    int fits = 1;
+    Py_BEGIN_ALLOW_THREADS
+    /* Numbers that come from elsewhere are checked here, once, so that the sort itself need not. */
+    fits = digits || mds_lengths_largest(lengths, width, (size_t)n) < size;
+    if (fits && in)
+        fits = n == 0 || mds_lengths_largest(in, order_width, (size_t)n) < (uint64_t)n;
+    if (fits)
+        mds_lengths_sort(lengths, width, (size_t)n, shift, digits ? size - 1 : UINT64_MAX, size, counts, in, out,
+                         order_width);
+    Py_END_ALLOW_THREADS
+    if (fits)
+        result = Py_NewRef(Py_None);
+    else
+        PyErr_SetString(PyExc_ValueError, "a length has no counter, or a record number is out of range");
+done:
+    release_words(&all);
+    return result;
+}
+
+static PyObject *two_arrays(const uint64_t *first, const uint64_t *second, size_t n)
+{
+    return Py_BuildValue("y#y#", (const char *)first, (Py_ssize_t)(n * 8), (const char *)second, (Py_ssize_t)(n * 8));
+}
+
+static PyObject *lengths_runs(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *source, *sorted, *result = NULL;
+    unsigned width, order_width;
+    uint64_t *values = NULL;
+    words all = {.count = 0};
+    if (!PyArg_ParseTuple(args, "OIOI:lengths_runs", &source, &width, &sorted, &order_width))
+        return NULL;
+    const void *lengths = take_numbers(&all, source, PyBUF_SIMPLE, width, -1, "lengths"), *order = NULL;
+    const Py_ssize_t n = lengths ? all.views[0].len / (Py_ssize_t)width : 0;
+    if (!lengths || !(order = take_numbers(&all, sorted, PyBUF_SIMPLE, order_width, n, "order")))
+        goto done;
+    if (n && mds_lengths_largest(order, order_width, (size_t)n) >= (uint64_t)n) {
+        PyErr_SetString(PyExc_ValueError, "order: a record number is out of range");
+        goto done;
+    }
+    size_t runs;
+    Py_BEGIN_ALLOW_THREADS
+    runs = mds_lengths_runs(lengths, width, order, order_width, (size_t)n, NULL, NULL);
+    Py_END_ALLOW_THREADS
+    values = PyMem_Calloc(2 * runs + 1, sizeof *values);
+    if (!values) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    mds_lengths_runs(lengths, width, order, order_width, (size_t)n, values, values + runs);
+    Py_END_ALLOW_THREADS
+    result = two_arrays(values, values + runs, runs);
+done:
+    PyMem_Free(values);
+    release_words(&all);
+    return result;
+}
+
+/* From where runs end, the longest first, to the lengths there are and how many of each. */
+static PyObject *lengths_runs_of(PyObject *Py_UNUSED(module), PyObject *source)
+{
+    Py_buffer ends;
+    if (get_words(source, PyBUF_SIMPLE, &ends, "ends") != 0)
+        return NULL;
+    const size_t n = (size_t)ends.len / 8;
+    uint64_t *values = PyMem_Calloc(2 * n + 1, sizeof *values);
+    PyObject *result = values ? two_arrays(values, values + n, mds_runs_of(ends.buf, n, values, values + n))
+                              : PyErr_NoMemory();
+    PyMem_Free(values);
+    PyBuffer_Release(&ends);
+    return result;
+}
+
+static PyObject *plan_buckets(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    unsigned long long tokens, largest, multiple, quadratic, wanted;
+    int close;
+    PyObject *lengths, *numbers, *result = NULL;
+    mds_bucket *buckets = NULL;
+    words all = {.count = 0};
+    if (!PyArg_ParseTuple(args, "(KKKK)OOKp:plan_buckets", &tokens, &largest, &multiple, &quadratic, &lengths, &numbers,
+                          &wanted, &close))
+        return NULL;
+    const mds_budget budget = {tokens, largest, multiple, quadratic};
+    const uint64_t *values = take_words(&all, lengths, PyBUF_SIMPLE, -1, "values"), *counts = NULL;
+    const Py_ssize_t distinct = values ? last_entries(&all) : 0;
+    if (!values || !(counts = take_words(&all, numbers, PyBUF_SIMPLE, distinct, "counts")))
+        goto done;
+    uint64_t total = 0;
+    int sane = largest >= 1 && largest <= UINT64_C(1) << 31 && multiple >= 1 && wanted >= 1 &&
+               wanted <= UINT64_C(1) << 32;
+    for (Py_ssize_t i = 0; i < distinct && sane; i++)
+        sane = counts[i] > 0 && counts[i] < (uint64_t)INT64_MAX - total && (i == 0 || values[i] < values[i - 1]) &&
+               (total += counts[i]);
+    if (!sane) {
+        PyErr_SetString(PyExc_ValueError, "expected lengths that fall, counts of 1 or more, and limits in range");
+        goto done;
+    }
+    buckets = PyMem_Calloc((size_t)distinct + 2, sizeof *buckets);
+    if (!buckets) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    const size_t found = mds_plan_buckets(&budget, values, counts, (size_t)distinct, wanted, close, buckets);
+    result = PyBytes_FromStringAndSize((const char *)buckets, (Py_ssize_t)(found * sizeof *buckets));
+done:
+    PyMem_Free(buckets);
+    release_words(&all);
+    return result;
+}
+
+/* Buckets that follow one another, as mds_plan_buckets makes them; -1 with an exception. */
+static int take_buckets(words *all, PyObject *object, const mds_bucket **buckets, size_t *count, uint64_t *batches,
+                        uint64_t *ranks)
+{
+    *buckets = take_words(all, object, PyBUF_SIMPLE, -1, "buckets");
+    if (!*buckets)
+        return -1;
+    *count = (size_t)last_entries(all) / 4;
+    *batches = *ranks = 0;
+    int sane = *count > 0 && last_entries(all) % 4 == 0;
+    for (size_t b = 0; b < *count && sane; b++) {
+        const mds_bucket *bucket = &(*buckets)[b];
+        uint64_t records;
+        sane = bucket->first_rank == *ranks && bucket->first_batch == *batches && bucket->batches && bucket->size &&
+               !__builtin_mul_overflow(bucket->batches, bucket->size, &records) &&
+               !__builtin_add_overflow(*ranks, records, ranks) && *ranks <= INT64_MAX;
+        *batches += bucket->batches;
+    }
+    if (sane)
+        return 0;
+    PyErr_SetString(PyExc_ValueError, "buckets: expected some that follow one another");
+    return -1;
+}
+
+static int take_plan(words *all, PyObject *args, PyObject **first, PyObject **second, PyObject **third, mds_plan *plan,
+                     uint64_t *batches)
+{
+    PyObject *buckets, *order;
+    unsigned long long first_rank, records, seed, epoch;
+    if (!PyArg_ParseTuple(args, "OOIKKKKpOO|O", &buckets, &order, &plan->order_width, &first_rank, &records, &seed,
+                          &epoch, &plan->shuffle, first, second, third) ||
+        take_buckets(all, buckets, &plan->buckets, &plan->count, batches, &plan->ranks) != 0 ||
+        !(plan->order = take_numbers(all, order, PyBUF_SIMPLE, plan->order_width, -1, "order")))
+        return -1;
+    const uint64_t entries = (uint64_t)all->views[all->count - 1].len / plan->order_width;
+    if (first_rank > entries || plan->ranks > entries - first_rank) {
+        PyErr_SetString(PyExc_ValueError, "order: shorter than the plan");
+        return -1;
+    }
+    plan->first_rank = first_rank;
+    plan->records = records;
+    plan->seed = seed;
+    plan->epoch = epoch;
+    return 0;
+}
+
+static PyObject *plan_batches(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *numbers, *target, *bounds = NULL, *result = NULL;
+    mds_plan plan;
+    uint64_t batches;
+    words all = {.count = 0};
+    const int64_t *wanted;
+    int64_t *records, *ends;
+    size_t n;
+    if (take_plan(&all, args, &numbers, &target, &bounds, &plan, &batches) != 0)
+        goto done;
+    if (!bounds) {
+        PyErr_SetString(PyExc_TypeError, "plan_batches() needs ends");
+        goto done;
+    }
+    if (take_positions(&all, numbers, bounds, batches, &wanted, &ends, &n) != 0 ||
+        !(records = take_words(&all, target, PyBUF_WRITABLE, -1, "records")))
+        goto done;
+    const size_t capacity = (size_t)last_entries(&all);
+    mds_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = mds_plan_batches(kernels, &plan, wanted, n, records, capacity, ends);
+    Py_END_ALLOW_THREADS
+    if (status == MDS_OK)
+        result = Py_NewRef(Py_None);
+    else
+        PyErr_SetString(PyExc_ValueError, "the length order holds what is no record");
+done:
+    release_words(&all);
+    return result;
+}
+
+static PyObject *plan_find(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *source, *target, *unused = NULL, *result = NULL;
+    mds_plan plan;
+    uint64_t batches;
+    words all = {.count = 0};
+    const int64_t *ranks;
+    int64_t *out;
+    size_t n;
+    if (take_plan(&all, args, &source, &target, &unused, &plan, &batches) == 0 &&
+        take_positions(&all, source, target, plan.ranks, &ranks, &out, &n) == 0) {
+        mds_plan_find(&plan, ranks, n, out);
+        result = Py_NewRef(Py_None);
+    }
+    release_words(&all);
+    return result;
+}
+
+static PyObject *stream_push(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *o_buckets, *o_lengths, *o_values, *o_first, *o_splits, *o_table, *o_taken, *o_open, *o_open_first;
+    PyObject *o_records, *o_out, *o_ends, *result = NULL;
+    mds_stream s;
+    uint64_t batches, ranks;
+    words all = {.count = 0};
+    if (!PyArg_ParseTuple(args, "OOIOOOOOOOOOO:stream_push", &o_buckets, &o_lengths, &s.width, &o_values, &o_first,
+                          &o_splits, &o_table, &o_taken, &o_open, &o_open_first, &o_records, &o_out, &o_ends))
+        return NULL;
+    int64_t *records, *out, *ends;
+    if (take_buckets(&all, o_buckets, &s.buckets, &s.count, &batches, &ranks) != 0 ||
+        !(s.lengths = take_numbers(&all, o_lengths, PyBUF_SIMPLE, s.width, -1, "lengths")))
+        goto done;
+    s.records = (uint64_t)all.views[all.count - 1].len / s.width;
+    if (!(s.values = take_words(&all, o_values, PyBUF_SIMPLE, -1, "values")))
+        goto done;
+    s.distinct = (size_t)last_entries(&all);
+    if (!(s.first_buckets = take_numbers(&all, o_first, PyBUF_SIMPLE, 4, (Py_ssize_t)s.distinct, "first buckets")) ||
+        !(s.splits = take_words(&all, o_splits, PyBUF_SIMPLE, (Py_ssize_t)s.distinct, "splits")) ||
+        !(s.table = take_numbers(&all, o_table, PyBUF_SIMPLE, 4, -1, "table")))
+        goto done;
+    s.table_size = (size_t)all.views[all.count - 1].len / 4;
+    if (!(s.taken = take_words(&all, o_taken, PyBUF_WRITABLE, (Py_ssize_t)s.count, "taken")) ||
+        !(s.open_first = take_words(&all, o_open_first, PyBUF_SIMPLE, (Py_ssize_t)s.count + 1, "open_first")) ||
+        !(s.open = take_words(&all, o_open, PyBUF_WRITABLE, (Py_ssize_t)s.open_first[s.count], "open")))
+        goto done;
+    int sane = 1;
+    for (size_t v = 0; v < s.distinct; v++)
+        sane &= s.first_buckets[v] + (s.splits[v] != MDS_NONE) < s.count;
+    for (size_t b = 0; b < s.count; b++)
+        sane &= s.open_first[b] <= s.open_first[b + 1] && s.open_first[b + 1] - s.open_first[b] >= s.buckets[b].size;
+    if (!sane) {
+        PyErr_SetString(PyExc_ValueError, "expected a bucket for every length, and room for a batch of every bucket");
+        goto done;
+    }
+    if (!(records = take_words(&all, o_records, PyBUF_SIMPLE, -1, "records")))
+        goto done;
+    const size_t n = (size_t)last_entries(&all);
+    if (!(out = take_words(&all, o_out, PyBUF_WRITABLE, -1, "out")))
+        goto done;
+    const size_t capacity = (size_t)last_entries(&all);
+    if (!(ends = take_words(&all, o_ends, PyBUF_WRITABLE, -1, "ends")))
+        goto done;
+    const size_t most = (size_t)last_entries(&all);
+    size_t consumed, emitted, written;
+    mds_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = mds_stream_push(&s, records, n, &consumed, out, capacity, ends, most, &emitted, &written);
+    Py_END_ALLOW_THREADS
+    if (status == MDS_OK)
+        result = Py_BuildValue("nn", (Py_ssize_t)consumed, (Py_ssize_t)emitted);
+    else
+        PyErr_SetString(PyExc_ValueError, "the order gave a record twice, or one that is out of range");
+done:
+    release_words(&all);
+    return result;
+}
+
+/* ---- columns ------------------------------------------------------------------------------------------- */
+
+#define COLUMNS 64
+
+/* Fields from a sequence of (measure, (key, ...)), keys being bytes that must outlive them; -1 with an exception. */
+static Py_ssize_t parse_fields(PyObject *sequence, mds_field *fields)
+{
+    const Py_ssize_t n = PyTuple_Check(sequence) ? PyTuple_Size(sequence) : -1;
+    if (n < 0 || n > COLUMNS) {
+        PyErr_Format(PyExc_ValueError, "expected a tuple of up to %d fields", COLUMNS);
+        return -1;
+    }
+    for (Py_ssize_t c = 0; c < n; c++) {
+        int measure;
+        PyObject *path;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(sequence, c), "iO!", &measure, &PyTuple_Type, &path))
+            return -1;
+        const Py_ssize_t segments = PyTuple_Size(path);
+        const int keyless = measure == MDS_MEASURE_RECORD;
+        if (measure < 0 || measure > MDS_MEASURE_RECORD || segments > MDS_PATH || (segments < 1) != keyless) {
+            PyErr_Format(PyExc_ValueError, "expected a path of 1 to %d keys", MDS_PATH);
+            return -1;
+        }
+        fields[c] = (mds_field){.measure = (mds_measure)measure, .segments = (size_t)segments};
+        for (Py_ssize_t k = 0; k < segments; k++) {
+            char *key;
+            Py_ssize_t size;
+            if (PyBytes_AsStringAndSize(PyTuple_GetItem(path, k), &key, &size) != 0)
+                return -1;
+            fields[c].keys[k] = (const uint8_t *)key;
+            fields[c].key_sizes[k] = (size_t)size;
+        }
+    }
+    return n;
+}
+
+static PyObject *measure_record(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *variant;
+    PyObject *sequence;
+    mds_field fields[COLUMNS];
+    mds_number number = {MDS_U64, 0};
+    size_t at;
+    Py_buffer data;
+    if (!PyArg_ParseTuple(args, "zOy*:measure_record", &variant, &sequence, &data))
+        return NULL;
+    PyObject *result = NULL;
+    const mds_kernels *chosen = find_kernels(variant);
+    const Py_ssize_t n = chosen ? parse_fields(sequence, fields) : -1;
+    if (n == 1 && fields[0].segments) {
+        const size_t size = (size_t)data.len;
+        const mds_json_status status = mds_json_measure(chosen, data.buf, size, size, fields, &number, &at);
+        result = Py_BuildValue("iniK", (int)status, (Py_ssize_t)at, (int)number.type, (unsigned long long)number.bits);
+    } else if (n >= 0) {
+        PyErr_SetString(PyExc_ValueError, "expected one field with a path");
+    }
+    PyBuffer_Release(&data);
+    return result;
+}
+
+static PyObject *json_error(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *variant;
+    Py_buffer data;
+    if (!PyArg_ParseTuple(args, "zy*:json_error", &variant, &data))
+        return NULL;
+    PyObject *result = NULL;
+    size_t at;
+    const mds_kernels *chosen = find_kernels(variant);
+    if (chosen)
+        result = mds_json_valid(chosen, data.buf, (size_t)data.len, &at) ? Py_NewRef(Py_None) : PyLong_FromSize_t(at);
+    PyBuffer_Release(&data);
+    return result;
+}
+
+static PyObject *measure_records(PyObject *module, PyObject *args)
+{
+    const module_state *state = PyModule_GetState(module);
+    PyObject *map, *sequence, *target, *cells_list, *result = NULL;
+    int missing, validate, fill_type;
+    unsigned long long fill;
+    mds_field fields[COLUMNS];
+    uint64_t *cells[COLUMNS], at = 0;
+    mds_number_type types[COLUMNS] = {MDS_U64};
+    Py_buffer views[COLUMNS], starts;
+    Py_ssize_t opened = 0;
+    size_t kept, failed = 0, column = 0;
+    if (!PyArg_ParseTuple(args, "O!Oi(iK)pOO!:measure_records", state->map_type, &map, &sequence, &missing, &fill_type,
+                          &fill, &validate, &target, &PyTuple_Type, &cells_list))
+        return NULL;
+    const Py_ssize_t columns = parse_fields(sequence, fields);
+    if (columns < 0 || get_words(target, PyBUF_WRITABLE, &starts, "starts") != 0)
+        return NULL;
+    const mds_map *source = &((MapObject *)map)->map;
+    const size_t n = (size_t)starts.len / 8;
+    const uint64_t *words = starts.buf;
+    if (PyTuple_Size(cells_list) != columns || missing < 0 || missing > MDS_MISSING_FILL || fill_type < 0 ||
+        fill_type > MDS_F64) {
+        PyErr_SetString(PyExc_ValueError, "expected cells for every field, and a known way to treat missing ones");
+        goto done;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (words[i] >= source->size || (i && words[i] <= words[i - 1])) {
+            PyErr_SetString(PyExc_ValueError, "starts: expected ascending offsets inside the map");
+            goto done;
+        }
+    }
+    for (; opened < columns; opened++) {
+        if (get_words(PyTuple_GetItem(cells_list, opened), PyBUF_WRITABLE, &views[opened], "cells") != 0)
+            goto done;
+        cells[opened] = views[opened].buf;
+        if ((size_t)views[opened].len / 8 < n) {
+            opened++;
+            PyErr_SetString(PyExc_ValueError, "cells: expected room for every record");
+            goto done;
+        }
+    }
+    const mds_measuring measuring = {fields, (size_t)columns, (mds_missing)missing,
+                                     {(mds_number_type)fill_type, fill}, validate};
+    mds_json_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = mds_measure_records(kernels, source, &measuring, starts.buf, n, cells, types, &kept, &failed, &column, &at);
+    Py_END_ALLOW_THREADS
+    PyObject *kinds = PyTuple_New(columns);
+    for (Py_ssize_t c = 0; kinds && c < columns; c++)
+        PyTuple_SetItem(kinds, c, PyLong_FromLong(types[c]));
+    if (kinds)
+        result = Py_BuildValue("inNnnK", (int)status, (Py_ssize_t)kept, kinds, (Py_ssize_t)failed, (Py_ssize_t)column,
+                               (unsigned long long)at);
+done:
+    while (opened)
+        PyBuffer_Release(&views[--opened]);
+    PyBuffer_Release(&starts);
+    return result;
+}
+
+static PyObject *cells_convert(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *target;
+    int from, to;
+    Py_buffer cells;
+    if (!PyArg_ParseTuple(args, "Oii:cells_convert", &target, &from, &to) ||
+        get_words(target, PyBUF_WRITABLE, &cells, "cells") != 0)
+        return NULL;
+    mds_cells_convert(cells.buf, (size_t)cells.len / 8, (mds_number_type)from, (mds_number_type)to);
+    PyBuffer_Release(&cells);
+    Py_RETURN_NONE;
+}
+
+static PyObject *cells_narrow(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *source;
+    Py_buffer cells, out;
+    if (!PyArg_ParseTuple(args, "Ow*:cells_narrow", &source, &out))
+        return NULL;
+    PyObject *result = NULL;
+    if (get_words(source, PyBUF_SIMPLE, &cells, "cells") == 0) {
+        if (out.len != cells.len / 2 || (uintptr_t)out.buf % 4) {
+            PyErr_SetString(PyExc_ValueError, "out: expected as many aligned 32-bit integers as there are cells");
+        } else {
+            mds_cells_narrow(cells.buf, (size_t)cells.len / 8, out.buf);
+            result = Py_NewRef(Py_None);
+        }
+        PyBuffer_Release(&cells);
+    }
+    PyBuffer_Release(&out);
+    return result;
+}
+
+static PyObject *cells_largest(PyObject *Py_UNUSED(module), PyObject *source)
+{
+    Py_buffer cells;
+    if (get_words(source, PyBUF_SIMPLE, &cells, "cells") != 0)
+        return NULL;
+    const uint64_t largest = mds_cells_largest(cells.buf, (size_t)cells.len / 8);
+    PyBuffer_Release(&cells);
+    return PyLong_FromUnsignedLongLong(largest);
 }
 
 static PyObject *simd_variants(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
@@ -889,6 +1406,28 @@ static PyMethodDef functions[] = {
      "mixture_at(seed, epoch, shuffle, weights, sizes, first_record, which, rank, positions, out)"},
     {"record_sizes", record_sizes, METH_VARARGS,
      "record_sizes(starts, previous, smallest, largest) -> (smallest, largest), widened"},
+    {"measure_record", measure_record, METH_VARARGS,
+     "measure_record(variant, (field,), data) -> (status, at, type, bits)"},
+    {"json_error", json_error, METH_VARARGS, "json_error(variant, data) -> where data is not JSON, or None"},
+    {"measure_records", measure_records, METH_VARARGS,
+     "measure_records(map, fields, missing, fill, validate, starts, cells) -> (status, kept, types, failed, column, at)"},
+    {"cells_convert", cells_convert, METH_VARARGS, "cells_convert(cells, from, to): as another type, in place"},
+    {"cells_narrow", cells_narrow, METH_VARARGS, "cells_narrow(cells, out): as 32-bit integers"},
+    {"cells_largest", cells_largest, METH_O, "cells_largest(cells) -> int, as unsigned integers"},
+    {"lengths_largest", lengths_largest, METH_VARARGS, "lengths_largest(lengths, width) -> int"},
+    {"lengths_sort", lengths_sort, METH_VARARGS,
+     "lengths_sort(lengths, width, shift, digits, counts, previous, order, order_width): a stable pass, largest first"},
+    {"lengths_runs", lengths_runs, METH_VARARGS, "lengths_runs(lengths, width, order, order_width) -> (values, counts)"},
+    {"lengths_runs_of", lengths_runs_of, METH_O, "lengths_runs_of(ends) -> (values, counts)"},
+    {"plan_buckets", plan_buckets, METH_VARARGS,
+     "plan_buckets((tokens, largest, multiple, quadratic), values, counts, wanted, close) -> buckets"},
+    {"plan_batches", plan_batches, METH_VARARGS,
+     "plan_batches(buckets, order, order_width, first_rank, records, seed, epoch, shuffle, batches, out, ends)"},
+    {"plan_find", plan_find, METH_VARARGS,
+     "plan_find(buckets, order, order_width, first_rank, records, seed, epoch, shuffle, ranks, batches)"},
+    {"stream_push", stream_push, METH_VARARGS,
+     "stream_push(buckets, lengths, width, values, first_buckets, splits, table, taken, open, open_first, records, out, "
+     "ends) -> (consumed, emitted)"},
     {"simd_variants", simd_variants, METH_NOARGS, "Names of the SIMD variants this machine can run, best first."},
     {NULL, NULL, 0, NULL},
 };
@@ -907,6 +1446,16 @@ static int module_exec(PyObject *module)
         return -1;
     if (PyModule_AddStringConstant(module, "SIMD", kernels->name) != 0 ||
         PyModule_AddIntConstant(module, "FRAMING_LINES", MDS_FRAMING_LINES) != 0 ||
+        PyModule_AddIntConstant(module, "FRAMING_FIRST_LINE", MDS_FRAMING_FIRST_LINE) != 0 ||
+        PyModule_AddIntConstant(module, "MEASURE_NUMBER", MDS_MEASURE_NUMBER) != 0 ||
+        PyModule_AddIntConstant(module, "MEASURE_BYTES", MDS_MEASURE_BYTES) != 0 ||
+        PyModule_AddIntConstant(module, "MEASURE_CHARS", MDS_MEASURE_CHARS) != 0 ||
+        PyModule_AddIntConstant(module, "MEASURE_ITEMS", MDS_MEASURE_ITEMS) != 0 ||
+        PyModule_AddIntConstant(module, "MEASURE_RECORD", MDS_MEASURE_RECORD) != 0 ||
+        PyModule_AddIntConstant(module, "LONGEST_PATH", MDS_PATH) != 0 ||
+        PyModule_AddIntConstant(module, "MISSING_ERROR", MDS_MISSING_ERROR) != 0 ||
+        PyModule_AddIntConstant(module, "MISSING_SKIP", MDS_MISSING_SKIP) != 0 ||
+        PyModule_AddIntConstant(module, "MISSING_FILL", MDS_MISSING_FILL) != 0 ||
         PyModule_AddIntConstant(module, "ADVISE_NORMAL", MDS_ADVISE_NORMAL) != 0 ||
         PyModule_AddIntConstant(module, "ADVISE_RANDOM", MDS_ADVISE_RANDOM) != 0 ||
         PyModule_AddIntConstant(module, "ADVISE_SEQUENTIAL", MDS_ADVISE_SEQUENTIAL) != 0)

@@ -3,6 +3,7 @@
 #include "mmapds.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 
 mds_status mds_record_span(const mds_source *source, uint64_t i, mds_span *span)
@@ -34,6 +35,13 @@ mds_span mds_record_payload(const mds_source *source, mds_span span)
     switch (source->framing) {
     case MDS_FRAMING_LINES:
         return lines_payload(source->map.data, span);
+    case MDS_FRAMING_FIRST_LINE: {
+        const uint8_t *begin = source->map.data + span.begin;
+        const uint8_t *newline = span.begin < span.end ? memchr(begin, '\n', (size_t)(span.end - span.begin)) : NULL;
+        if (newline)
+            span.end = (uint64_t)(newline - source->map.data) - (newline > begin && newline[-1] == '\r');
+        return span;
+    }
     }
     return span;
 }

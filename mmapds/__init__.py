@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
+    ColumnError,
     DecodeError,
     Error,
     FormatError,
@@ -23,6 +24,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from .columns import add_column
     from .dataset import Dataset, Location, concat, open  # noqa: A004 - mmapds.open is the public name
     from .index import build
     from .permutation import Permutation
@@ -32,6 +34,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ChunkedSampler",
+    "ColumnError",
     "Dataset",
     "DecodeError",
     "DistributedBatchSampler",
@@ -46,6 +49,7 @@ __all__ = [
     "SourceError",
     "StaleIndexError",
     "StateError",
+    "add_column",
     "build",
     "concat",
     "open",
@@ -59,6 +63,7 @@ _LAZY = {
     "Location": "dataset",
     "MixtureSampler": "samplers",
     "Permutation": "permutation",
+    "add_column": "columns",
     "build": "index",
     "concat": "dataset",
     "open": "dataset",

@@ -8,7 +8,17 @@ from numpy.typing import NDArray
 Buffer: TypeAlias = object
 
 SIMD: str
+FRAMING_FIRST_LINE: int
 FRAMING_LINES: int
+LONGEST_PATH: int
+MEASURE_BYTES: int
+MEASURE_CHARS: int
+MEASURE_ITEMS: int
+MEASURE_NUMBER: int
+MEASURE_RECORD: int
+MISSING_ERROR: int
+MISSING_FILL: int
+MISSING_SKIP: int
 ADVISE_NORMAL: int
 ADVISE_RANDOM: int
 ADVISE_SEQUENTIAL: int
@@ -74,4 +84,81 @@ def mixture_at(
     out: Buffer,
     /,
 ) -> None: ...
+def measure_record(
+    variant: str | None, fields: tuple[tuple[int, tuple[bytes, ...]]], data: Buffer, /
+) -> tuple[int, int, int, int]: ...
+def json_error(variant: str | None, data: Buffer, /) -> int | None: ...
+def measure_records(
+    source: Map,
+    fields: tuple[tuple[int, tuple[bytes, ...]], ...],
+    missing: int,
+    fill: tuple[int, int],
+    validate: bool,
+    starts: Buffer,
+    cells: tuple[Buffer, ...],
+    /,
+) -> tuple[int, int, tuple[int, ...], int, int, int]: ...
+def cells_convert(cells: Buffer, kind: int, to: int, /) -> None: ...
+def cells_narrow(cells: Buffer, out: Buffer, /) -> None: ...
+def cells_largest(cells: Buffer, /) -> int: ...
+def lengths_largest(lengths: Buffer, width: int, /) -> int: ...
+def lengths_sort(
+    lengths: Buffer,
+    width: int,
+    shift: int,
+    digits: bool,
+    counts: Buffer,
+    previous: Buffer | None,
+    order: Buffer,
+    order_width: int,
+    /,
+) -> None: ...
+def lengths_runs(lengths: Buffer, width: int, order: Buffer, order_width: int, /) -> tuple[bytes, bytes]: ...
+def lengths_runs_of(ends: Buffer, /) -> tuple[bytes, bytes]: ...
+def plan_buckets(
+    budget: tuple[int, int, int, int], values: Buffer, counts: Buffer, wanted: int, close: bool, /
+) -> bytes: ...
+def plan_batches(
+    buckets: Buffer,
+    order: Buffer,
+    order_width: int,
+    first_rank: int,
+    records: int,
+    seed: int,
+    epoch: int,
+    shuffle: bool,
+    batches: Buffer,
+    out: Buffer,
+    ends: Buffer,
+    /,
+) -> None: ...
+def plan_find(
+    buckets: Buffer,
+    order: Buffer,
+    order_width: int,
+    first_rank: int,
+    records: int,
+    seed: int,
+    epoch: int,
+    shuffle: bool,
+    ranks: Buffer,
+    batches: Buffer,
+    /,
+) -> None: ...
+def stream_push(
+    buckets: Buffer,
+    lengths: Buffer,
+    width: int,
+    values: Buffer,
+    first_buckets: Buffer,
+    splits: Buffer,
+    table: Buffer,
+    taken: Buffer,
+    batches: Buffer,
+    open_first: Buffer,
+    records: Buffer,
+    out: Buffer,
+    ends: Buffer,
+    /,
+) -> tuple[int, int]: ...
 def simd_variants() -> list[str]: ...

@@ -234,6 +234,55 @@ class Dataset(Sequence[Any]):
             return np.array([0, self._length], np.int64)
         return self._library.starts.astype(np.int64)
 
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that every index behind the dataset has."""
+        indexes = self._library.indexes
+        return [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a column, a number for each sample: shape (len(self),), of type u32, u64, i64 or f64, read-only.
+
+        It is mapped and takes no memory where the dataset, or the slice of it, is of one index; it is a copy for other
+        views and for several indexes.
+
+        Raises:
+          ColumnError: an index has no such column; the message has the command that adds it.
+        """
+        parts = [index.column(name) for index in self._library.indexes]
+        arrays = [np.frombuffer(data, dtype) for dtype, data in parts]
+        whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        if isinstance(self._rows, RangeRows):
+            rows = self._rows.range
+            whole = whole[rows.start : rows.stop if rows.stop >= 0 else None : rows.step] if rows else whole[:0]
+        elif self._rows is not None:
+            whole = whole[self._rows.many(np.arange(self._length, dtype=np.int64))]
+        whole.flags.writeable = False
+        return whole
+
+    @property
+    def lengths(self) -> NDArray[Any]:
+        """The column that token budgets are planned by: `column("length")`."""
+        return self.column("length")
+
+    @property
+    def length_order(self) -> tuple[NDArray[Any], NDArray[np.uint64], NDArray[np.uint64]] | None:
+        """Records in order of their length, mapped from the index; None for views, several indexes, or no lengths.
+
+        The arrays are the record numbers, the longest first; the lengths there are, falling; how many records have
+        each of them.
+        """
+        index = self._library.indexes[0]
+        names = ("length_order", "length_values", "length_counts")
+        if (
+            self._rows is not None
+            or len(self._library.indexes) > 1
+            or not all(name in index.sections for name in names)
+        ):
+            return None
+        order, values, counts = (np.frombuffer(index.section(name), index.sections[name].dtype) for name in names)
+        return order, values, counts
+
     def split(self, fractions: Sequence[float], seed: int | None = 0) -> list["Dataset"]:
         """Cut the dataset into views that share no record and together hold all.
 

@@ -25,6 +25,10 @@ class DecodeError(Error, ValueError):
     """A record could not be decoded; the message has its source, line, byte offset and the parser's reason."""
 
 
+class ColumnError(Error, ValueError):
+    """A column cannot be measured, or a dataset does not have it."""
+
+
 class OrderError(Error, ValueError):
     """An order or a sampler cannot be made of these arguments."""
 

@@ -4,19 +4,25 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import __version__, _native, formats
-from .errors import Error, FormatError, IndexMissingError, SourceError, StaleIndexError
+from .errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
+from .lengths import write_length_order
+from .measure import NOTHING, Measuring, numbers, same_numbers
 from .parallel import cores
 from .sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, expand, fingerprint, inspect, reason
 from .store import Index, IndexedSource, IndexWriter, relative_to_index
 
 if TYPE_CHECKING:
     from pathlib import Path  # at run time where it is needed: it takes as long to import as 40 MB to index
+
+
+Column = str | Callable[[Any], float]
+"""What a column is made of: an expression, or a callable that takes a sample."""
 
 
 class Summary(NamedTuple):
@@ -30,13 +36,19 @@ class Summary(NamedTuple):
     smallest: int
     largest: int
     """Sizes of records in bytes, line ends and following blank lines included; 0 when there are none."""
+    columns: tuple[str, ...]
+    """What the index has columns of, as they were asked for."""
+    skipped: int
+    """Records that were left out."""
 
     def __str__(self) -> str:
         mean = self.size / self.records if self.records else 0.0
         sources = f" in {self.sources:,} sources" if self.sources > 1 else ""
+        columns = f"; {', '.join(self.columns)}" if self.columns else ""
+        skipped = f"; {self.skipped:,} records left out" if self.skipped else ""
         return (
             f"{self.path}: {self.records:,} records{sources}, {self.size:,} bytes, "
-            f"{mean:.1f} bytes a record ({self.smallest:,} to {self.largest:,})"
+            f"{mean:.1f} bytes a record ({self.smallest:,} to {self.largest:,}){columns}{skipped}"
         )
 
 
@@ -53,6 +65,10 @@ def build(
     *,
     out: StrPath | None = None,
     format: str | None = None,  # noqa: A002 - the field's word, and what the command line calls it
+    length: Column | None = None,
+    columns: Mapping[str, Column] | None = None,
+    missing: str | float | None = None,
+    validate: bool | None = None,
     workers: int | None = None,
     force: bool = False,
 ) -> "Path | list[Path]":
@@ -63,18 +79,37 @@ def build(
         that index, which is built again from its sources where they changed.
       out: one combined index for all sources; by default each gets its own, `train.jsonl.mmx` beside `train.jsonl`.
       format: how records are framed; by default the suffix decides.
+      length: the column that token budgets are planned by: the same as `columns={"length": ...}`. Lengths are integers
+        of 0 or more; the index also gets their order, so that no sampler ever sorts.
+      columns: name to what is measured of each record: an expression (see `mmapds.measure`), measured while records are
+        scanned; or a picklable callable that takes the decoded sample and returns a number, run in other processes.
+      missing: what to do with a record that lacks a field an expression names: "error" (the default), "skip" to leave
+        the record out of the index, or the number to take for it.
+      validate: check that every record is JSON from its first byte to its last.
       workers: threads that scan, also within one file; all cores by default.
-      force: build even where an index is up to date.
+      force: build even where an index is up to date. Otherwise expressions that an index was built with are kept.
     Returns:
       The index's path; a list of them for several sources without `out`.
     Raises:
       SourceError: a source is missing, unreadable, compressed, no regular file, or changes meanwhile.
+      ColumnError: a column cannot be measured; the message has the record's place.
+      DecodeError: a record that should be measured or validated is not JSON.
       Error: an index cannot be written.
     """
     from pathlib import Path
 
+    wanted = {**({"length": length} if length is not None else {}), **(columns or {})}
+    asked = Asked({name: text for name, text in wanted.items() if isinstance(text, str)}, missing, validate)
+    computed = {name: compute for name, compute in wanted.items() if not isinstance(compute, str)}
     paths = expand(sources, formats.SUFFIXES)
-    built = [Path(done.summary.path) for done in build_each(paths, out, format, workers, force)]
+    built = []
+    for done in build_each(paths, out, format, workers, force, asked=asked, computed=tuple(computed)):
+        built.append(Path(done.summary.path))
+        for name, compute in computed.items():
+            if done.fresh or name not in Index(done.summary.path).columns:
+                from .columns import add_column
+
+                add_column(done.summary.path, name, compute, workers=workers)
     return built[0] if len(built) == 1 else built
 
 
@@ -85,10 +120,13 @@ def build_each(
     workers: int | None = None,
     force: bool = False,
     report: Callable[[int], object] = lambda _: None,
+    asked: "Asked | None" = None,
+    computed: Collection[str] = (),
 ) -> Iterator[Built]:
     """Build the indexes of expanded paths one after another, yielding each as it is done.
 
-    `report` is called with the number of bytes that were dealt with since the last call.
+    `computed` are columns that the caller is going to compute where an index was built. `report` is called with the
+    number of bytes that were dealt with since the last call.
     """
     if not paths:
         raise SourceError("no sources were given")
@@ -99,9 +137,13 @@ def build_each(
     for index_path, members, wanted_format in plans:
         chosen = _format(members, wanted_format)
         sources = [inspect(path) for path in members]
-        existing = None if force else _up_to_date(index_path, sources, chosen.NAME)
+        before = None if force else _readable(index_path)
+        measuring = (asked or Asked()).after(before)
+        existing = before if before and _is_up_to_date(before, sources, chosen.NAME, measuring) else None
         if existing is None:
-            _write(index_path, sources, chosen, workers, report)
+            if before is not None:
+                _check_nothing_is_lost(before, {*measuring.columns, *computed})
+            _write(index_path, sources, chosen, workers, report, measuring)
             yield Built(summarise(Index(index_path)), fresh=True)
         else:
             report(sum(source.size for source in sources))
@@ -127,13 +169,23 @@ def _format(paths: list[str], name: str | None) -> ModuleType:
 
 
 def _write(
-    index_path: str, sources: list[Source], chosen: ModuleType, workers: int, report: Callable[[int], object]
+    index_path: str,
+    sources: list[Source],
+    chosen: ModuleType,
+    workers: int,
+    report: Callable[[int], object],
+    measuring: Measuring,
 ) -> None:
     done: list[IndexedSource] = []
     with IndexWriter(index_path) as writer:
+        spools = [writer.spool() for _ in measuring.columns]
         writer.begin_section("offsets", "<u8")
-        records, smallest, largest, previous = 0, 2**64 - 1, 0, None
-        for piece in chosen.scan(sources, workers=workers):
+        records, skipped, smallest, largest, previous = 0, 0, 2**64 - 1, 0, None
+        for piece in chosen.scan(sources, workers=workers, measuring=measuring):
+            with writer.writing():
+                for spool, (kind, cells) in zip(spools, piece.columns, strict=True):
+                    spool.append(kind, cells)
+            skipped += piece.skipped
             starts, source = piece.starts, sources[piece.source]
             if starts:
                 writer.write(starts)
@@ -150,29 +202,64 @@ def _write(
             path = relative_to_index(source.path, index_path)
             mark = fingerprint(source.path, source.size)
             size, mtime_ns = source.size, source.mtime_ns
-            done.append(IndexedSource(path, size, mtime_ns, mark, records, piece.lines, smallest, largest))
-            records, smallest, largest, previous = 0, 2**64 - 1, 0, None
+            done.append(IndexedSource(path, size, mtime_ns, mark, records, piece.lines, smallest, largest, skipped))
+            records, skipped, smallest, largest, previous = 0, 0, 2**64 - 1, 0, None
+        for name, spool in zip(measuring.columns, spools, strict=True):
+            writer.write_column(name, spool)
+        if "length" in measuring.columns:
+            write_length_order(writer)
         metadata = {
             "builder": f"mmapds {__version__}",
             "format": chosen.NAME,
             "sources": [source._asdict() for source in done],
+            "columns": measuring.describe(),
         }
         writer.commit(metadata, sum(source.records for source in done))
 
 
-def _up_to_date(index_path: str, sources: list[Source], format_name: str) -> Index | None:
-    """Return the index if it covers just these sources as they are now."""
+class Asked(NamedTuple):
+    """The columns and checks that a user asked for; what is None was left open."""
+
+    columns: Mapping[str, str] = {}
+    missing: str | float | None = None
+    validate: bool | None = None
+
+    def after(self, before: Index | None) -> Measuring:
+        """Return what to measure where there may be an index: its own expressions too, and its ways by default."""
+        known = before.measuring if before else NOTHING
+        return Measuring(
+            {**known["expressions"], **self.columns},
+            known["missing"] if self.missing is None else self.missing,
+            known["validate"] if self.validate is None else self.validate,
+        )
+
+
+def _readable(index_path: str) -> Index | None:
     try:
-        index = Index(index_path)
+        return Index(index_path)
     except (IndexMissingError, FormatError):
         return None
+
+
+def _is_up_to_date(index: Index, sources: list[Source], format_name: str, measuring: Measuring) -> bool:
+    """Whether an index covers just these sources as they are now, and was measured in this way."""
     known = [(source.path, source.size, source.mtime_ns) for source in index.sources]
-    wanted = [(relative_to_index(path, index_path), size, mtime_ns) for path, size, mtime_ns in sources]
-    return index if known == wanted and index.format == format_name else None
+    wanted = [(relative_to_index(path, index.path), size, mtime_ns) for path, size, mtime_ns in sources]
+    return known == wanted and index.format == format_name and index.measuring == measuring.describe()
+
+
+def _check_nothing_is_lost(index: Index, columns: Collection[str]) -> None:
+    lost = ", ".join(repr(name) for name in index.columns if name not in columns)
+    if lost:
+        raise ColumnError(
+            f"{index.path}: its column {lost} was computed in Python and cannot be measured again here; build it again "
+            "with columns={...} in mmapds.build, or leave it out with --force"
+        )
 
 
 def summarise(index: Index) -> Summary:
     """Return what an index covers, from its metadata alone."""
+    expressions = index.measuring["expressions"]
     return Summary(
         index.path,
         len(index.sources),
@@ -180,6 +267,8 @@ def summarise(index: Index) -> Summary:
         sum(source.size for source in index.sources),
         min((source.smallest for source in index.sources if source.records), default=0),
         max((source.largest for source in index.sources), default=0),
+        tuple(f"{name} = {expressions[name]}" if name in expressions else name for name in index.columns),
+        sum(source.skipped for source in index.sources),
     )
 
 
@@ -202,7 +291,17 @@ def verify(index: Index) -> None:
         if fingerprint(path, size) != mark:
             raise StaleIndexError(f"{index.path}: STALE: {path} has other content; run: {index.rebuild_command()}")
     at = 0
-    for piece in formats.by_name(index.format).scan(sources, workers=cores()):
+    measuring = Asked().after(index)
+    columns = [(name, _cells(index, name)) for name in measuring.columns]
+    records = 0
+    for piece in formats.by_name(index.format).scan(sources, workers=cores(), measuring=measuring):
+        for (name, (dtype, cells)), (kind, found) in zip(columns, piece.columns, strict=True):
+            if not same_numbers(dtype, cells[records : records + len(piece.starts)], kind, found):
+                path = sources[piece.source].path
+                raise FormatError(
+                    f"{index.path}: DAMAGED: its column {name!r} is not that of {path}; run: {index.rebuild_command()}"
+                )
+        records += len(piece.starts)
         end = [sources[piece.source].size] if piece.lines is not None else []
         stop = at + len(piece.starts) + len(end)
         if stored[at:stop] != piece.starts if not end else list(stored[at:stop]) != [*piece.starts, *end]:
@@ -211,6 +310,11 @@ def verify(index: Index) -> None:
                 f"{index.path}: DAMAGED: its records are not those of {path}; run: {index.rebuild_command()}"
             )
         at = stop
+
+
+def _cells(index: Index, name: str) -> tuple[str, memoryview]:
+    dtype, data = index.column(name)
+    return dtype, numbers(dtype, data)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -226,6 +330,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="file, directory, glob or brace pattern")
     parser.add_argument("-o", "--out", metavar="OUT.mmx", help="one combined index; default: SOURCE.mmx for each")
     parser.add_argument("--format", metavar="F", help="how records are framed; default: by suffix")
+    parser.add_argument("--length", metavar="EXPR", help="column for token budgets: the same as --column length=EXPR")
+    parser.add_argument(
+        "--column",
+        action="append",
+        default=[],
+        metavar="NAME=EXPR",
+        help="number to store for each record: path, bytes(path), chars(path), items(path) or bytes()",
+    )
+    parser.add_argument("--missing", metavar="skip|N|error", help="what to do with records that lack a field")
+    parser.add_argument("--validate", action="store_true", default=None, help="check that every record is JSON")
     parser.add_argument("--workers", type=int, metavar="N", help="threads that scan; default: all cores")
     parser.add_argument("--force", action="store_true", help="build even where the index is up to date")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
@@ -249,10 +363,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _build_indexes(options: Any) -> None:
     paths = expand(options.sources, formats.SUFFIXES)
+    asked = Asked(_parse_columns(options), _parse_missing(options.missing), options.validate)
     with _progress_bar(paths, wanted=sys.stderr.isatty() and not options.quiet) as bar:
         report = bar.update if bar is not None else lambda _: None
         started = time.perf_counter()
-        for done in build_each(paths, options.out, options.format, options.workers, options.force, report):
+        for done in build_each(paths, options.out, options.format, options.workers, options.force, report, asked):
             seconds = time.perf_counter() - started
             speed = f"{seconds:.2f} s, {done.summary.size / seconds / 1e9:.2f} GB/s"
             line = f"{done.summary}, {speed}" if done.fresh else f"{done.summary}; up to date, --force builds it again"
@@ -261,6 +376,29 @@ def _build_indexes(options: Any) -> None:
             elif not options.quiet:
                 print(line)
             started = time.perf_counter()
+
+
+def _parse_columns(options: Any) -> dict[str, str]:
+    columns = {"length": options.length} if options.length is not None else {}
+    for given in options.column:
+        name, equals, text = given.partition("=")
+        if not equals or not name or not text or name in columns:
+            raise ColumnError(f"--column {given}: expected NAME=EXPR, and every name once")
+        columns[name] = text
+    return columns
+
+
+def _parse_missing(text: str | None) -> str | float | None:
+    if text in (None, "skip", "error"):
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        raise ColumnError(f"--missing {text}: expected skip, error or a number") from None
 
 
 def _progress_bar(paths: list[str], *, wanted: bool) -> AbstractContextManager[Any]:

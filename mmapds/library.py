@@ -49,7 +49,8 @@ class Library:
             raise SourceError(f"{path}: not a regular file; it is a source of {index.path}") from None
         index.check_source(number, opened.size, opened.mtime_ns)
         opened.advise(_ADVICE[self.access])
-        return opened, index.bounds(number), formats.by_name(index.format).FRAMING
+        framing = formats.by_name(index.format).framing(index.sources[number].skipped)
+        return opened, index.bounds(number), framing
 
     def corrupt(self, member: int, record: int, begin: int, end: int, size: int) -> None:
         """Raise for bounds that the core found not to fit their source."""

@@ -1,6 +1,7 @@
 """The .mmx file: written once and atomically, opened in constant time, trusted in nothing. See docs/format.md."""
 
 import json
+import mmap
 import os
 import struct
 import threading
@@ -13,7 +14,8 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from . import _native
-from .errors import Error, FormatError, IndexMissingError, SourceError, StaleIndexError
+from .errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
+from .measure import NOTHING, Spool
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, quoted, reason
 
 VERSION = 1
@@ -21,7 +23,10 @@ VERSION = 1
 _HEADER = struct.Struct("<8sIIQQQQQQ")
 _CHECKED = _HEADER.size - 8  # all of the header but its checksum
 _ALIGNMENT = 64
-_DTYPES = {"<u4": 4, "<u8": 8}
+_PIECE = 4 << 20  # bytes written at a time, so that a checksum is made of what is still in the cache
+_DTYPES = {"<u4": 4, "<u8": 8, "<i8": 8, "<f8": 8}
+COLUMN = "column:"
+"""Begins the name of a section that is a column."""
 
 
 class Section(NamedTuple):
@@ -53,6 +58,8 @@ class IndexedSource(NamedTuple):
     smallest: int
     """Bytes in the smallest record, framing included; 0 when there are no records."""
     largest: int
+    skipped: int
+    """Records left out because they lack a column."""
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> "IndexedSource":
@@ -61,8 +68,8 @@ class IndexedSource(NamedTuple):
         Raises:
           KeyError, TypeError: a field is missing or has the wrong type.
         """
-        source = cls(**{name: fields[name] for name in cls._fields})
-        counts = (source.size, source.records, source.lines, source.smallest, source.largest)
+        source = cls(**{name: fields[name] for name in cls._fields[:-1]}, skipped=fields.get("skipped", 0))
+        counts = (source.size, source.records, source.lines, source.smallest, source.largest, source.skipped)
         if not all(type(n) is int and n >= 0 for n in counts) or type(source.mtime_ns) is not int:
             raise TypeError(f"{source.path}: a number is negative or no integer")
         if type(source.path) is not str or type(source.fingerprint) is not str:
@@ -98,7 +105,8 @@ class IndexWriter:
         self._file.write(bytes(_HEADER.size))
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
+        """Turn errors of the system, while something is written for this index, into one that says which."""
         try:
             yield
         except OSError as error:
@@ -110,15 +118,50 @@ class IndexWriter:
     def begin_section(self, name: str, dtype: str) -> None:
         """Start the section that `write` appends to."""
         self._end_section()
-        with self._writing():
+        with self.writing():
             self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
         self._open_section = name, dtype, self._file.tell(), self._hash()
+
+    def spool(self) -> Spool:
+        """Return a place for a column beside the index."""
+        with self.writing():
+            return Spool(f"{self._temporary}.{os.urandom(4).hex()}")
+
+    def scratch(self, size: int) -> mmap.mmap:
+        """Return memory that is mapped from a nameless file beside the index, so that the kernel may write it out."""
+        name = f"{self._temporary}.{os.urandom(4).hex()}"
+        with self.writing(), open(name, "x+b") as file:
+            os.unlink(name)
+            file.truncate(size)
+            return mmap.mmap(file.fileno(), size)
+
+    def write_column(self, name: str, spool: Spool) -> None:
+        """Append a column as a section."""
+        self.begin_section(COLUMN + name, spool.dtype)
+        for chunk in spool.chunks():
+            self.write(chunk)
+
+    def write_array(self, name: str, dtype: str, data: "memoryview | bytes | mmap.mmap") -> None:
+        """Append a whole section."""
+        self.begin_section(name, dtype)
+        for begin in range(0, len(data), _PIECE):
+            self.write(memoryview(data)[begin : begin + _PIECE])
+
+    def column(self, name: str) -> tuple[str, memoryview]:
+        """The type and the bytes of a column that was written, mapped."""
+        self._end_section()
+        section = self._sections[COLUMN + name]
+        with self.writing():
+            self._file.flush()
+        view = memoryview(_native.Map(self._temporary))
+        size = section["shape"][0] * _DTYPES[section["dtype"]]
+        return section["dtype"], view[section["offset"] : section["offset"] + size]
 
     def write(self, data: "memoryview | bytes") -> None:
         """Append to the section that was begun last."""
         assert self._open_section is not None
         self._open_section[3].update(data)
-        with self._writing():
+        with self.writing():
             self._file.write(data)
         self._flusher.wrote(len(data))
 
@@ -135,13 +178,13 @@ class IndexWriter:
         self._end_section()
         text = json.dumps(metadata | {"sections": self._sections}, ensure_ascii=False).encode()
         offset = self._file.tell()
-        with self._writing():
+        with self.writing():
             self._file.write(text)
         header = _HEADER.pack(INDEX_MAGIC, VERSION, _HEADER.size, records, offset, len(text), offset + len(text), 0, 0)[
             :_CHECKED
         ]
         checksum = self._hash(header + text).intdigest()
-        with self._writing():
+        with self.writing():
             self._file.seek(0)
             self._file.write(header + checksum.to_bytes(8, "little"))
             self._file.flush()
@@ -261,7 +304,11 @@ class Index:
         held = sum(source.records for source in self.sources)
         if held != self.records:
             raise self._damaged(f"its sources hold {held} records, its header says {self.records}")
-        if "offsets" not in self.sections or self.sections["offsets"].items != self.records + len(self.sources):
+        for name, section in self.columns.items():
+            if section.items != self.records:
+                raise self._damaged(f"its column {name!r} has {section.items} numbers for {self.records} records")
+        offsets = self.sections.get("offsets")
+        if not offsets or offsets.dtype != "<u8" or offsets.items != self.records + len(self.sources):
             raise self._damaged("it has not as many offsets as its records need")
 
     def _read_header(self, view: memoryview) -> tuple[int, int, memoryview]:
@@ -326,6 +373,33 @@ class Index:
         """The uint64 bounds of a source's records: one more than it has records."""
         first = self._first_bounds[number]
         return self.section("offsets")[first * 8 : (first + self.sources[number].records + 1) * 8].cast("Q")
+
+    @property
+    def columns(self) -> dict[str, Section]:
+        """The columns by name."""
+        return {
+            name.removeprefix(COLUMN): section for name, section in self.sections.items() if name.startswith(COLUMN)
+        }
+
+    def column(self, name: str) -> tuple[str, memoryview]:
+        """The type and the bytes of a column, mapped.
+
+        Raises:
+          ColumnError: there is no such column.
+        """
+        if name not in self.columns:
+            known = ", ".join(map(repr, self.columns)) or "none"
+            option = "--length EXPR" if name == "length" else f"--column {name}=EXPR"
+            raise ColumnError(
+                f"{self.path}: no column {name!r}, it has {known}; run: {self.rebuild_command()} {option} "
+                "(or use mmapds.add_column)"
+            )
+        return self.sections[COLUMN + name].dtype, self.section(COLUMN + name)
+
+    @property
+    def measuring(self) -> dict[str, Any]:
+        """How the columns were measured: see `Measuring.describe`."""
+        return dict(self.metadata.get("columns") or NOTHING)
 
     def check_current(self) -> None:
         """Raise StaleIndexError unless every source has the size and time it had when it was indexed."""

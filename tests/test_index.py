@@ -267,15 +267,15 @@ def test_a_source_that_changes_meanwhile_is_not_indexed(write, monkeypatch):
     path = write(b"1\n" * 1000)
     real = jsonl._scan_block
 
-    def scan_and_append(block, slot):
+    def scan_and_append(*arguments):
         with open(path, "ab") as file:
             file.write(b"2\n")
-        return real(block, slot)
+        return real(*arguments)
 
     monkeypatch.setattr(jsonl, "_scan_block", scan_and_append)
     with pytest.raises(mmapds.SourceError, match="changed while it was indexed"):
         mmapds.build(path)
-    monkeypatch.setattr(jsonl, "_scan_block", lambda block, slot: (os.truncate(path, 10), real(block, slot))[1])
+    monkeypatch.setattr(jsonl, "_scan_block", lambda *arguments: (os.truncate(path, 10), real(*arguments))[1])
     with pytest.raises(mmapds.SourceError, match="became shorter than"):
         mmapds.build(path, workers=2)
     assert not os.path.exists(path + ".mmx")

@@ -9,6 +9,7 @@ import mmapds
 def test_public_names():
     assert mmapds.__all__ == [
         "ChunkedSampler",
+        "ColumnError",
         "Dataset",
         "DecodeError",
         "DistributedBatchSampler",
@@ -23,6 +24,7 @@ def test_public_names():
         "SourceError",
         "StaleIndexError",
         "StateError",
+        "add_column",
         "build",
         "concat",
         "open",

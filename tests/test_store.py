@@ -96,7 +96,7 @@ def source(**changes):
         (without("format"), "metadata are not as specified"),
         (without("sources"), "metadata are not as specified"),
         (without("sections"), "metadata are not as specified"),
-        (section(dtype="<f8"), "does not fit"),
+        (section(dtype="<f8"), "not as many offsets"),
         (section(shape=[2**62]), "does not fit"),
         (section(shape=[-1]), "does not fit"),
         (section(shape=[4, 4]), "metadata are not as specified"),

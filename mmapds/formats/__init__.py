@@ -2,8 +2,8 @@
 
 NAME      the format's name, as `--format` takes it
 SUFFIXES  file names it is chosen for
-FRAMING   how the core finds the payload between two bounds
-scan()    the bounds of every record of every source, in order
+framing() how the core finds the payload between two bounds
+scan()    the bounds of every record of every source, in order, and its columns
 """
 
 from types import ModuleType

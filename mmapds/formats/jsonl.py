@@ -7,16 +7,17 @@ and the first record starts after a byte order mark and any blank lines before i
 import mmap
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from .. import _native
 from ..errors import SourceError
+from ..measure import Measuring
 from ..parallel import in_order
 from ..sources import Source, unreadable
 
 NAME = "jsonl"
 SUFFIXES = (".jsonl", ".ndjson")
-FRAMING = _native.FRAMING_LINES
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -30,12 +31,21 @@ _READ = 256 << 10
 _MEMORY = 64 << 20
 
 
+def framing(skipped: int) -> int:
+    """How the payload lies between two bounds; records that were skipped lie in the tail of the one before."""
+    return _native.FRAMING_FIRST_LINE if skipped else _native.FRAMING_LINES
+
+
 class Piece(NamedTuple):
     """Some consecutive bounds of one source, in file order."""
 
     source: int
     starts: memoryview
     """uint64 record starts; valid until the next piece."""
+    columns: tuple[tuple[int, memoryview], ...]
+    """For each column, the type of its numbers in this piece, and a 64-bit cell for each record."""
+    skipped: int
+    """Records left out because they lack a column."""
     scanned: int
     """Bytes of the source that this piece settles."""
     lines: int | None
@@ -47,13 +57,16 @@ class _Block(NamedTuple):
     source: Source
     begin: int
     end: int
+    map: _native.Map | None
+    """The source, where records are measured too."""
 
 
 class _Slot:
     """Memory for one block, mapped, so that only what a block fills is ever touched."""
 
-    def __init__(self, block_size: int) -> None:
-        self.starts = memoryview(_private((block_size // 2 + 2) * 8)).cast("Q")
+    def __init__(self, block_size: int, columns: int) -> None:
+        starts, *cells = (memoryview(_private((block_size // 2 + 2) * 8)).cast("Q") for _ in range(1 + columns))
+        self.starts, self.cells = starts, cells
         self.read = _private(_READ)
 
 
@@ -64,26 +77,33 @@ def _private(size: int) -> mmap.mmap:
 class _Scanned(NamedTuple):
     block: _Block
     starts: memoryview
+    columns: tuple[tuple[int, memoryview], ...]
+    skipped: int
     pending: int | None
     newlines: int
 
 
-def scan(sources: Sequence[Source], *, workers: int) -> Iterator[Piece]:
-    """Yield the start of every record of every source, in order.
+def scan(sources: Sequence[Source], *, workers: int, measuring: Measuring) -> Iterator[Piece]:
+    """Yield the start of every record of every source, in order, and its columns.
 
     Args:
       workers: threads that scan blocks; a large file is cut into blocks too.
+      measuring: what is measured of each record.
     Raises:
       SourceError: a source became shorter or unreadable.
+      ColumnError, DecodeError: a record cannot be measured.
     """
     block_size = min(max(_MEMORY // (4 * (workers + 2)), _SMALLEST_BLOCK), _LARGEST_BLOCK)
-    blocks = _blocks(sources, block_size)
+    blocks = _blocks(sources, block_size, mapped=bool(measuring))
     workers = min(workers, sum(max(-(-source.size // block_size), 1) for source in sources))
     in_flight = workers + 2 if workers > 1 else 1
-    slots = [_Slot(min(block_size, max(source.size for source in sources))) for _ in range(in_flight)]
+    slot_size = min(block_size, max(source.size for source in sources))
+    slots = [_Slot(slot_size, len(measuring.columns)) for _ in range(in_flight)]
     pending: int | None = None  # start of the line that is open where the block begins, while it is blank
     newlines = 0
-    for block, starts, still_pending, found in in_order(_scan_block, blocks, workers=workers, slots=slots):
+    work = partial(_scan_block, measuring)
+    for scanned in in_order(work, blocks, workers=workers, slots=slots):
+        block, starts, columns, skipped, still_pending, found = scanned
         if block.begin == 0:
             newlines = 0
         elif starts and starts[0] == block.begin:
@@ -98,16 +118,46 @@ def scan(sources: Sequence[Source], *, workers: int) -> Iterator[Piece]:
         last = block.end == block.source.size
         # A line without a line end still counts as one; pending == size means there is nothing after the last line end.
         lines = newlines + (pending != block.source.size and block.source.size > 0) if last else None
-        yield Piece(block.number, starts, block.end - block.begin, lines)
+        yield Piece(block.number, starts, columns, skipped, block.end - block.begin, lines)
 
 
-def _blocks(sources: Sequence[Source], block_size: int) -> Iterator[_Block]:
+def _blocks(sources: Sequence[Source], block_size: int, *, mapped: bool) -> Iterator[_Block]:
     for number, source in enumerate(sources):
+        view = _map(source) if mapped else None
         for begin in range(0, max(source.size, 1), block_size):
-            yield _Block(number, source, begin, min(begin + block_size, source.size))
+            yield _Block(number, source, begin, min(begin + block_size, source.size), view)
 
 
-def _scan_block(block: _Block, slot: _Slot) -> _Scanned:
+def _map(source: Source) -> _native.Map:
+    try:
+        view = _native.Map(source.path)
+    except OSError as error:
+        raise unreadable(source.path, error) from None
+    if view.size != source.size:
+        raise SourceError(f"{source.path}: was {source.size} bytes and is {view.size} now; is something writing to it?")
+    return view
+
+
+def _scan_block(measuring: Measuring, block: _Block, slot: _Slot) -> _Scanned:
+    starts, pending, newlines = _scan_starts(block, slot)
+    if block.map is None:
+        return _Scanned(block, starts, (), 0, pending, newlines)
+    if starts and starts[0] == block.begin > 0 and _is_mid_line(memoryview(block.map), block.begin):
+        starts = starts[1:]  # which the block before has measured
+    cells = tuple(each[: len(starts)] for each in slot.cells)
+    kept, types = measuring.measure(block.source.path, block.map, starts, cells)
+    columns = tuple((kind, each[:kept]) for kind, each in zip(types, cells, strict=True))
+    return _Scanned(block, starts[:kept], columns, len(starts) - kept, pending, newlines)
+
+
+def _is_mid_line(view: memoryview, at: int) -> bool:
+    """Whether something that is not blank comes before `at` in its line."""
+    while at > 0 and view[at - 1] in b" \t\r":
+        at -= 1
+    return at > 0 and view[at - 1] != 0x0A and not (at == len(_BOM) and bytes(view[:at]) == _BOM)
+
+
+def _scan_starts(block: _Block, slot: _Slot) -> tuple[memoryview, int | None, int]:
     try:
         fd = os.open(block.source.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -121,4 +171,4 @@ def _scan_block(block: _Block, slot: _Slot) -> _Scanned:
         raise SourceError(f"{block.source.path}: became shorter than {block.end} bytes while it was indexed") from None
     except OSError as error:
         raise unreadable(block.source.path, error) from None
-    return _Scanned(block, slot.starts[:count], pending, newlines)
+    return slot.starts[:count], pending, newlines

@@ -19,9 +19,38 @@ static uint64_t next(void) /* xorshift64 (Marsaglia, 2003) */
     return state;
 }
 
+static uint8_t seeds[1 << 14];
+static size_t seeds_size;
+
+static const char likely[] = "\n\n\n\r\r \t{}[]\":,0123456789aenrtfulsb\\/-+.\xef\xbb\xbf\xff";
+
+/* A piece of what was replayed, with a few bytes changed, dropped or doubled. */
+static size_t mutate(uint8_t *data, size_t capacity)
+{
+    const size_t begin = next() % seeds_size;
+    size_t n = next() % (seeds_size - begin) + 1;
+    n = n > capacity / 2 ? capacity / 2 : n;
+    memcpy(data, seeds + begin, n);
+    for (uint64_t changes = next() % 4; changes && n; changes--) {
+        const size_t at = next() % n;
+        if (next() % 3 == 0) {
+            memmove(data + at, data + at + 1, n - at - 1);
+            n--;
+        } else if (next() % 2) {
+            memmove(data + at + 1, data + at, n - at);
+            n++;
+        } else {
+            data[at] = next() % 2 ? (uint8_t)next() : (uint8_t)likely[next() % (sizeof likely - 1)];
+        }
+    }
+    return n;
+}
+
 static size_t make(uint8_t *data, size_t capacity)
 {
-    static const char likely[] = "\n\n\n\r\r \t{}[]\":,0123456789aenrtfulsb\\/-+.\xef\xbb\xbf\xff";
+    if (seeds_size && next() % 2)
+        return mutate(data, capacity);
+
     const size_t n = next() % (next() % 8 ? 200 : capacity);
     const int kind = (int)(next() % 3);
     for (size_t k = 0; k < n; k++)
@@ -40,6 +69,9 @@ int main(int argc, char **argv)
             return 2;
         const size_t n = fread(data, 1, sizeof data, file);
         fclose(file);
+        const size_t kept = n < sizeof seeds - seeds_size ? n : sizeof seeds - seeds_size;
+        memcpy(seeds + seeds_size, data, kept);
+        seeds_size += kept;
         LLVMFuzzerTestOneInput(data, n);
     }
     state = strtoull(argv[2], NULL, 10) * 2 + 1;

@@ -1,0 +1,287 @@
+/* plan.c - batches under a budget: records in order of length, cut into buckets once, dealt out anew every epoch.
+ *
+ * A bucket is a run of the length order that holds whole batches of one size. Within it records may trade places freely
+ * and no batch exceeds the budget, since the size was chosen for the bucket's longest record; so an epoch is a keyed
+ * permutation inside each bucket, and nothing is planned again. */
+#include "mmapds.h"
+
+#include <string.h>
+
+#define STREAM_BUCKET 0x6d61746573ULL /* separates the permutations of buckets from all others of the seed */
+
+static uint64_t length_at(const void *lengths, unsigned width, uint64_t i)
+{
+    return width == 4 ? ((const uint32_t *)lengths)[i] : ((const uint64_t *)lengths)[i];
+}
+
+static uint64_t record_at(const void *order, unsigned width, uint64_t rank)
+{
+    return length_at(order, width, rank);
+}
+
+/* ---- the length order -------------------------------------------------------------------------------------- */
+
+uint64_t mds_lengths_largest(const void *lengths, unsigned width, size_t n)
+{
+    uint64_t largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t length = length_at(lengths, width, i);
+        largest = length > largest ? length : largest;
+    }
+    return largest;
+}
+
+void mds_lengths_sort(const void *lengths, unsigned width, size_t n, unsigned shift, uint64_t mask, size_t digits,
+                      uint64_t *counts, const void *in, void *out, unsigned order_width)
+{
+    memset(counts, 0, digits * sizeof *counts);
+    for (size_t i = 0; i < n; i++)
+        counts[length_at(lengths, width, i) >> shift & mask]++;
+    uint64_t before = 0;
+    for (size_t d = digits; d-- > 0;) {
+        const uint64_t count = counts[d];
+        counts[d] = before;
+        before += count;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint64_t record = i;
+        if (in) {
+            if (i + 16 < n)
+                __builtin_prefetch((const char *)lengths + width * record_at(in, order_width, i + 16));
+            record = record_at(in, order_width, i);
+        }
+        const uint64_t place = counts[length_at(lengths, width, record) >> shift & mask]++;
+        if (order_width == 4)
+            ((uint32_t *)out)[place] = (uint32_t)record;
+        else
+            ((uint64_t *)out)[place] = record;
+    }
+}
+
+size_t mds_runs_of(const uint64_t *ends, size_t digits, uint64_t *values, uint64_t *counts)
+{
+    size_t runs = 0;
+    uint64_t before = 0;
+    for (size_t d = digits; d-- > 0;) {
+        if (ends[d] == before)
+            continue;
+        values[runs] = d;
+        counts[runs++] = ends[d] - before;
+        before = ends[d];
+    }
+    return runs;
+}
+
+size_t mds_lengths_runs(const void *lengths, unsigned width, const void *order, unsigned order_width, size_t n,
+                        uint64_t *values, uint64_t *counts)
+{
+    size_t runs = 0;
+    uint64_t last = 0;
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t length = length_at(lengths, width, record_at(order, order_width, i));
+        if (i == 0 || length != last) {
+            if (values) {
+                values[runs] = length;
+                counts[runs] = 0;
+            }
+            runs++;
+            last = length;
+        }
+        if (values)
+            counts[runs - 1]++;
+    }
+    return runs;
+}
+
+/* ---- buckets --------------------------------------------------------------------------------------------------- */
+
+uint64_t mds_batch_size(const mds_budget *budget, uint64_t length)
+{
+    unsigned __int128 cost = length;
+    if (budget->quadratic)
+        cost += ((unsigned __int128)length * length + budget->quadratic - 1) / budget->quadratic;
+    uint64_t size = cost ? (uint64_t)(budget->tokens / cost) : budget->largest;
+    if (size > budget->largest)
+        size = budget->largest;
+    if (size >= budget->multiple)
+        size -= size % budget->multiple;
+    return size ? size : 1;
+}
+
+size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const uint64_t *counts, size_t distinct,
+                        uint64_t wanted, int close, mds_bucket *buckets)
+{
+    uint64_t left = 0, rank = 0, batch = 0, used = 0; /* used: of the run of values[v] */
+    size_t found = 0, v = 0;
+    for (size_t i = 0; i < distinct; i++)
+        left += counts[i];
+    while (left) {
+        const uint64_t length = values[v], size = mds_batch_size(budget, length);
+        /* Sizes are no larger than budget->largest <= 2^31, and `wanted` <= 2^32, so the product fits. */
+        const uint64_t enough = wanted * size;
+        uint64_t take = counts[v] - used;
+        if (take < enough) {
+            for (size_t next = v + 1; next < distinct && take < enough; next++) {
+                if (close && ((unsigned __int128)values[next] * 100 < (unsigned __int128)length * 97 ||
+                              mds_batch_size(budget, values[next]) > size))
+                    break;
+                take += counts[next];
+            }
+            take = take > enough ? enough : take;
+        }
+        uint64_t batches = take / size + (take % size != 0);
+        if (batches > left / size)
+            batches = left / size;
+        const int partial = batches == 0; /* what is left makes no whole batch */
+        buckets[found] = (mds_bucket){rank, batch, partial ? 1 : batches, partial ? left : size};
+        uint64_t records = buckets[found].batches * buckets[found].size;
+        rank += records;
+        left -= records;
+        batch += buckets[found].batches;
+        found++;
+        while (records && records >= counts[v] - used) {
+            records -= counts[v] - used;
+            used = 0;
+            v++;
+        }
+        used += records;
+    }
+    return found;
+}
+
+static size_t bucket_of_batch(const mds_bucket *buckets, size_t count, uint64_t batch)
+{
+    size_t low = 0, high = count;
+    while (high - low > 1) {
+        const size_t middle = low + (high - low) / 2;
+        if (buckets[middle].first_batch <= batch)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void permutation_of(const mds_plan *plan, size_t b, mds_permutation *permutation)
+{
+    const mds_bucket *bucket = &plan->buckets[b];
+    mds_permutation_init(permutation, bucket->batches * bucket->size, plan->seed, plan->epoch, STREAM_BUCKET + b);
+}
+
+mds_status mds_plan_batches(const mds_kernels *kernels, const mds_plan *plan, const int64_t *batches, size_t n,
+                            int64_t *records, size_t capacity, int64_t *ends)
+{
+    size_t written = 0, last = SIZE_MAX;
+    mds_permutation permutation;
+    for (size_t k = 0; k < n; k++) {
+        const size_t b = bucket_of_batch(plan->buckets, plan->count, (uint64_t)batches[k]);
+        const mds_bucket *bucket = &plan->buckets[b];
+        const uint64_t first = ((uint64_t)batches[k] - bucket->first_batch) * bucket->size;
+        if (bucket->size > capacity - written || bucket->first_rank + bucket->batches * bucket->size > plan->ranks)
+            return MDS_CORRUPT;
+        int64_t *out = records + written;
+        if (plan->shuffle && bucket->batches > 1) {
+            if (b != last)
+                permutation_of(plan, b, &permutation);
+            last = b;
+            mds_permute_range(kernels, &permutation, first, 1, bucket->size, out);
+        } else {
+            for (uint64_t i = 0; i < bucket->size; i++)
+                out[i] = (int64_t)(first + i);
+        }
+        const uint64_t base = plan->first_rank + bucket->first_rank;
+        for (uint64_t i = 0; i < bucket->size; i++) {
+            const uint64_t record = record_at(plan->order, plan->order_width, base + (uint64_t)out[i]);
+            if (record >= plan->records)
+                return MDS_CORRUPT;
+            out[i] = (int64_t)record;
+        }
+        written += bucket->size;
+        ends[k] = (int64_t)written;
+    }
+    return MDS_OK;
+}
+
+void mds_plan_find(const mds_plan *plan, const int64_t *ranks, size_t n, int64_t *batches)
+{
+    for (size_t k = 0; k < n; k++) {
+        size_t low = 0, high = plan->count;
+        while (high - low > 1) {
+            const size_t middle = low + (high - low) / 2;
+            if (plan->buckets[middle].first_rank <= (uint64_t)ranks[k])
+                low = middle;
+            else
+                high = middle;
+        }
+        const mds_bucket *bucket = &plan->buckets[low];
+        uint64_t place = (uint64_t)ranks[k] - bucket->first_rank;
+        if (plan->shuffle && bucket->batches > 1) {
+            mds_permutation permutation;
+            permutation_of(plan, low, &permutation);
+            place = mds_permute_inverse(&permutation, place);
+        }
+        batches[k] = (int64_t)(bucket->first_batch + place / bucket->size);
+    }
+}
+
+/* ---- windows ----------------------------------------------------------------------------------------------------- */
+
+/* The bucket of a record, or SIZE_MAX for lengths that are left out. A bucket may begin within the records of one length:
+ * those from splits[v] on are in the next. */
+static size_t bucket_of_record(const mds_stream *s, uint64_t record)
+{
+    const uint64_t length = length_at(s->lengths, s->width, record);
+    size_t low = 0, high = s->distinct; /* the first value that is not larger */
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (s->values[middle] > length)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low == s->distinct || s->values[low] != length)
+        return SIZE_MAX;
+    return s->first_buckets[low] + (record >= s->splits[low]);
+}
+
+mds_status mds_stream_push(const mds_stream *s, const int64_t *records, size_t n, size_t *consumed, int64_t *out,
+                           size_t capacity, int64_t *ends, size_t most, size_t *emitted, size_t *written)
+{
+    *emitted = *written = *consumed = 0;
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t record = (uint64_t)records[i];
+        if (record >= s->records)
+            return MDS_CORRUPT;
+        if (i + 24 < n && (uint64_t)records[i + 24] < s->records)
+            __builtin_prefetch((const char *)s->lengths + s->width * (uint64_t)records[i + 24]);
+        const uint64_t length = length_at(s->lengths, s->width, record);
+        size_t b;
+        if (length < s->table_size) {
+            const uint32_t v = s->table[length];
+            b = v == UINT32_MAX ? SIZE_MAX : s->first_buckets[v] + (record >= s->splits[v]);
+        } else {
+            b = bucket_of_record(s, record);
+        }
+        if (b != SIZE_MAX) {
+            const mds_bucket *bucket = &s->buckets[b];
+            const uint64_t total = bucket->batches * bucket->size;
+            if (b >= s->count || s->taken[b] >= total)
+                return MDS_CORRUPT; /* the order gave a record twice */
+            int64_t *open = s->open + s->open_first[b];
+            const uint64_t slot = s->taken[b] % bucket->size;
+            if (slot + 1 == bucket->size) {
+                if (*emitted == most || capacity - *written < bucket->size)
+                    return MDS_OK;
+                memcpy(out + *written, open, slot * sizeof *open);
+                out[*written + slot] = (int64_t)record;
+                *written += bucket->size;
+                ends[(*emitted)++] = (int64_t)*written;
+            } else {
+                open[slot] = (int64_t)record;
+            }
+            s->taken[b]++;
+        }
+        *consumed = i + 1;
+    }
+    return MDS_OK;
+}

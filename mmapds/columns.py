@@ -1,0 +1,149 @@
+"""Adding a column to an index that exists, from numbers or by computing it from every sample, without a new scan."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .dataset import Dataset
+from .dataset import open as open_dataset
+from .decode import Decoder
+from .errors import ColumnError, StaleIndexError
+from .lengths import write_length_order
+from .parallel import cores
+from .sources import INDEX_SUFFIX, StrPath
+from .store import COLUMN, Index, IndexWriter
+
+_PIECE = 4096  # samples that one task of a worker covers
+_LENGTH_SECTIONS = ("length_order", "length_values", "length_counts")
+
+
+def add_column(
+    source_or_index: StrPath,
+    name: str,
+    values: ArrayLike | Callable[[Any], float],
+    *,
+    decode: str | Decoder = "json",
+    workers: int | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> None:
+    """Add a column to an index, or replace one; the sources are not scanned again, and the index is replaced at once.
+
+    Datasets that are open keep what they have. A column named "length" is stored with the order that samplers read.
+
+    Args:
+      source_or_index: an indexed source, or an index.
+      values: a number for each record, shape (records,); or a picklable callable that takes a sample and returns its
+        number, a tokenizer say. The column has the smallest of u32, u64, i64 and f64 that holds all of them.
+      decode: what makes a sample of a record, as in `mmapds.open`; for callables.
+      workers: processes that compute; all cores by default. With 1, this process does.
+      progress: called with the number of samples done since the last call.
+    Raises:
+      ColumnError: values have another length or are no numbers, or lengths are negative or fractional.
+      IndexMissingError, StaleIndexError: the index must be built first.
+    """
+    path = os.fspath(source_or_index)
+    dataset = open_dataset(path, decode=decode)
+    index = Index(path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX)
+    if callable(values):
+        pieces = _computed(dataset, values, cores() if workers is None else workers, progress or (lambda _: None))
+    else:
+        pieces = iter([_checked(np.asarray(values), len(dataset))])
+    with IndexWriter(index.path) as writer:
+        spool = writer.spool()
+        for piece in pieces:
+            numbers = _cells(name, piece)
+            with writer.writing():
+                spool.append("uif".index(numbers.dtype.kind), numbers.view(np.uint64).data)
+        for section in index.sections:
+            if section != COLUMN + name and not (name == "length" and section in _LENGTH_SECTIONS):
+                writer.write_array(section, index.sections[section].dtype, index.section(section))
+        writer.write_column(name, spool)
+        if name == "length":
+            write_length_order(writer)
+        metadata = {key: value for key, value in index.metadata.items() if key != "sections"}
+        expressions = {key: text for key, text in index.measuring["expressions"].items() if key != name}
+        if Index(index.path).checksum != index.checksum:
+            raise StaleIndexError(f"{index.path}: was built again while a column was added to it; add it again")
+        writer.commit({**metadata, "columns": {**index.measuring, "expressions": expressions}}, index.records)
+
+
+def _checked(values: NDArray[Any], records: int) -> NDArray[Any]:
+    if values.ndim != 1 or len(values) != records:
+        raise ColumnError(f"values have shape {values.shape}, expected one number for each of {records} records")
+    return values
+
+
+def _cells(name: str, values: NDArray[Any]) -> NDArray[Any]:
+    """Numbers as u64, as i64 where some are negative, or as f64."""
+    kind = values.dtype.kind if values.size else "u"
+    if kind == "b" or kind not in "uif":
+        raise ColumnError(f"column {name!r}: expected numbers, found {values.dtype}")
+    if kind == "f":
+        return np.ascontiguousarray(values, np.float64)
+    if kind == "i" and (values < 0).any():
+        return np.ascontiguousarray(values, np.int64)
+    return np.ascontiguousarray(values, np.uint64)
+
+
+def _computed(
+    dataset: Dataset, compute: Callable[[Any], float], workers: int, progress: Callable[[int], object]
+) -> Iterator[NDArray[Any]]:
+    """Compute the column piece by piece, in the order of records, some pieces ahead of the one that is asked for."""
+    pieces = [range(begin, min(begin + _PIECE, len(dataset))) for begin in range(0, len(dataset), _PIECE)]
+    work = partial(_compute, dataset, compute)
+    if workers == 1 or len(pieces) <= 1:
+        for piece in pieces:
+            yield work(piece)
+            progress(len(piece))
+        return
+    with ProcessPoolExecutor(min(workers, len(pieces)), initializer=_begin_worker, initargs=(work,)) as pool:
+        waiting = iter(pieces)
+        running = [pool.submit(_work, piece) for piece in islice(waiting, 4 * workers)]
+        try:
+            for piece in pieces:
+                yield running.pop(0).result()
+                progress(len(piece))
+                running.extend(pool.submit(_work, more) for more in islice(waiting, 1))
+        finally:
+            _cancel(running)
+
+
+def _cancel(futures: Sequence[Future[Any]]) -> None:
+    for future in futures:
+        future.cancel()
+
+
+_the_work: list[Callable[[range], NDArray[Any]]] = []
+
+
+def _begin_worker(work: Callable[[range], NDArray[Any]]) -> None:
+    _the_work[:] = [work]
+
+
+def _work(piece: range) -> NDArray[Any]:
+    return _the_work[0](piece)
+
+
+def _compute(dataset: Dataset, compute: Callable[[Any], float], piece: range) -> NDArray[Any]:
+    numbers = []
+    for position, sample in zip(piece, dataset.__getitems__(piece), strict=True):
+        try:
+            number = compute(sample)
+        except Exception as error:
+            error.add_note(f"while computing a column for {_place(dataset, position)}")
+            raise
+        if isinstance(number, bool | str | bytes) or np.ndim(number) or not isinstance(number, int | float | np.number):
+            raise ColumnError(f"{_place(dataset, position)}: expected a number, the callable returned {number!r}")
+        numbers.append(number)
+    return np.array(numbers)
+
+
+def _place(dataset: Dataset, position: int) -> str:
+    where = dataset.where(position)
+    return f"{where.source} (byte {where.offset})"

@@ -1,0 +1,229 @@
+"""What is measured of every record while it is indexed: column expressions, and the numbers they give.
+
+An expression names a field of a JSON record by its path and says what of it counts:
+
+  meta.frames     the number there
+  bytes(text)     bytes of the string there, in UTF-8
+  chars(text)     its code points
+  items(tokens)   elements of the array there
+  bytes()         bytes of the whole record
+
+Dots part the keys of a path; a dot that belongs to a key is written `\\.`.
+"""
+
+import os
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from . import _native
+from .errors import ColumnError, DecodeError
+
+_MEASURES = {"bytes": _native.MEASURE_BYTES, "chars": _native.MEASURE_CHARS, "items": _native.MEASURE_ITEMS}
+_EXPECTED = {
+    _native.MEASURE_NUMBER: "a number",
+    _native.MEASURE_BYTES: "a string",
+    _native.MEASURE_CHARS: "a string",
+    _native.MEASURE_ITEMS: "an array",
+}
+_FOUND = {b'"': "a string", b"[": "an array", b"{": "an object", b"t": "true", b"f": "false", b"n": "null"}
+
+_U64, _I64, _F64 = range(3)  # what the core calls mds_number_type
+_OK, _MISSING, _TYPE, _INVALID = range(4)  # and mds_json_status
+_DTYPES = ("<u8", "<i8", "<f8")
+_COPY = 1 << 20  # bytes
+
+NOTHING: dict[str, Any] = {"expressions": {}, "missing": "error", "validate": False}
+"""How columns are measured where there are none; see `Measuring.describe`."""
+
+
+class Expression(NamedTuple):
+    """What is measured of a record."""
+
+    text: str
+    measure: int
+    path: tuple[bytes, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Expression":
+        """Read an expression as the user writes it.
+
+        Raises:
+          ColumnError: it is none.
+        """
+        if text == "bytes()":
+            return cls(text, _native.MEASURE_RECORD, ())
+        call = re.fullmatch(r"(\w+)\((.*)\)", text)
+        if call and call[1] not in _MEASURES:
+            raise ColumnError(f"{text!r}: expected a path, bytes(path), chars(path), items(path) or bytes()")
+        measure = _MEASURES[call[1]] if call else _native.MEASURE_NUMBER
+        keys = [key.replace(r"\.", ".") for key in re.split(r"(?<!\\)\.", call[2] if call else text)]
+        if not all(keys) or len(keys) > _native.LONGEST_PATH:
+            raise ColumnError(f"{text!r}: expected a path of 1 to {_native.LONGEST_PATH} keys parted by dots")
+        return cls(text, measure, tuple(key.encode() for key in keys))
+
+
+class Measuring:
+    """The columns that a scan measures, and what it does with records that lack one.
+
+    Args:
+      columns: name to expression.
+      missing: "error", "skip" to leave such records out of the index, or the number that stands for them. A null counts
+        as missing; a field of the wrong type is always an error.
+      validate: check that every record is JSON from its first byte to its last.
+    Raises:
+      ColumnError: an expression or `missing` cannot be understood.
+    """
+
+    def __init__(self, columns: Mapping[str, str], missing: str | float, validate: bool) -> None:
+        self.columns = {name: Expression.parse(text) for name, text in columns.items()}
+        self.missing = missing
+        self.validate = bool(validate)
+        self._fields = tuple((each.measure, each.path) for each in self.columns.values())
+        self._missing, self._fill = _parse_missing(missing)
+
+    def __bool__(self) -> bool:
+        return bool(self.columns) or self.validate
+
+    def describe(self) -> dict[str, Any]:
+        """Return what an index says of how its columns were made."""
+        texts = {name: each.text for name, each in self.columns.items()}
+        return {"expressions": texts, "missing": self.missing, "validate": self.validate}
+
+    def measure(
+        self, path: str, source: _native.Map, starts: memoryview, cells: tuple[memoryview, ...]
+    ) -> tuple[int, tuple[int, ...]]:
+        """Measure the records that begin at `starts`; return how many are kept, moved to the front, and the type of the
+        numbers in each column.
+
+        Raises:
+          ColumnError: a record lacks a field, or it has the wrong type.
+          DecodeError: a record is not JSON.
+        """
+        status, kept, types, failed, column, at = _native.measure_records(
+            source, self._fields, self._missing, self._fill, self.validate, starts, cells
+        )
+        if status != _OK:
+            raise self._error(status, path, source, starts[failed], column, at)
+        return kept, types
+
+    def _error(self, status: int, path: str, source: _native.Map, begin: int, column: int, at: int) -> Exception:
+        view = memoryview(source)
+        step = _COPY
+        line = 1 + sum(bytes(view[i : min(i + step, begin)]).count(b"\n") for i in range(0, begin, step))
+        place = f"{path}:{line} (byte {at})"
+        if status == _INVALID:
+            import orjson
+
+            end = next((i for i in range(begin, len(view)) if view[i] == 0x0A), len(view))
+            try:
+                orjson.loads(view[begin:end])
+                reason = "unexpected byte"
+            except orjson.JSONDecodeError as error:
+                reason = str(error)
+            return DecodeError(f"{place}: not JSON: {reason}")
+        expression = list(self.columns.values())[column]
+        if status == _MISSING:
+            return ColumnError(
+                f"{place}: expected {_EXPECTED[expression.measure]} at `{_shown(expression)}`, found nothing; leave "
+                "such records out with --missing skip, or give them a value with --missing N"
+            )
+        found = _FOUND.get(bytes(view[at : at + 1]), "a number")
+        if view[at] != 0x7B and at == _first_byte(view, begin):
+            return ColumnError(f"{place}: expected an object with `{_shown(expression)}`, found {found}")
+        nested = len(expression.path) > 1
+        expected = f"{_EXPECTED[expression.measure]}{', and objects on the way to it,' if nested else ''}"
+        return ColumnError(f"{place}: expected {expected} at `{_shown(expression)}`, found {found}")
+
+
+def _shown(expression: Expression) -> str:
+    return ".".join(key.decode() for key in expression.path)
+
+
+def _first_byte(view: memoryview, begin: int) -> int:
+    return next(i for i in range(begin, len(view)) if view[i] not in b" \t\r\n")
+
+
+def _parse_missing(missing: str | float) -> tuple[int, tuple[int, int]]:
+    if missing == "error":
+        return _native.MISSING_ERROR, (_U64, 0)
+    if missing == "skip":
+        return _native.MISSING_SKIP, (_U64, 0)
+    if isinstance(missing, int) and not isinstance(missing, bool) and -(2**63) <= missing < 2**64:
+        return _native.MISSING_FILL, (_I64 if missing < 0 else _U64, missing % 2**64)
+    if isinstance(missing, float):
+        return _native.MISSING_FILL, (_F64, int.from_bytes(struct.pack("<d", missing), "little"))
+    raise ColumnError(f"missing = {missing!r}, expected 'error', 'skip' or a number of up to 64 bits")
+
+
+def numbers(dtype: str, data: memoryview) -> "memoryview[Any]":
+    """The bytes of a column as its numbers."""
+    formats: dict[str, Literal["I", "Q", "q", "d"]] = {"<u4": "I", "<u8": "Q", "<i8": "q", "<f8": "d"}
+    return data.cast(formats[dtype])
+
+
+def same_numbers(dtype: str, stored: memoryview, kind: int, cells: memoryview) -> bool:
+    """Whether the numbers of a column are those of some cells; a column's type may be wider than that of its parts."""
+    measured = numbers(_DTYPES[kind], cells.cast("B"))
+    if len(stored) != len(measured):
+        return False
+    wider = dtype == "<f8" and kind != _F64
+    return all(one == (float(other) if wider else other) for one, other in zip(stored, measured, strict=True))
+
+
+class Spool:
+    """The numbers of a column on their way into an index, in a temporary file, as their type is known only at the end.
+
+    Args:
+      path: where the file may be; it has no name from the start.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = open(path, "x+b")  # noqa: SIM115 - closed by write_to
+        os.unlink(path)
+        self._runs: list[tuple[int, int]] = []  # (type, how many) of consecutive numbers
+        self._largest = 0
+        self._negative = False
+
+    def append(self, kind: int, cells: memoryview) -> None:
+        """Append 64-bit cells of one type."""
+        if not len(cells):
+            return
+        self._file.write(cells)
+        if kind == _U64:
+            self._largest = max(self._largest, _native.cells_largest(cells))
+        if self._runs and self._runs[-1][0] == kind:
+            self._runs[-1] = kind, self._runs[-1][1] + len(cells)
+        else:
+            self._runs.append((kind, len(cells)))
+
+    @property
+    def _kind(self) -> int:
+        kinds = {kind for kind, _ in self._runs}
+        if kinds <= {_U64}:
+            return _U64
+        return _I64 if _F64 not in kinds and self._largest < 2**63 else _F64
+
+    @property
+    def dtype(self) -> str:
+        """The type of the column: the smallest of u32, u64, i64 and f64 that holds every number."""
+        if self._kind == _U64:
+            return "<u4" if self._largest < 2**32 else "<u8"
+        return "<i8" if self._kind == _I64 else "<f8"
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield the column's bytes; the spool is empty and closed afterwards."""
+        narrow = self.dtype == "<u4"
+        self._file.seek(0)
+        with self._file:
+            for kind, count in self._runs:
+                for left in range(count * 8, 0, -_COPY):
+                    chunk = memoryview(bytearray(min(left, _COPY)))
+                    self._file.readinto(chunk)
+                    _native.cells_convert(chunk, kind, self._kind)
+                    if narrow:
+                        narrowed = memoryview(bytearray(len(chunk) // 2))
+                        _native.cells_narrow(chunk, narrowed)
+                        chunk = narrowed
+                    yield chunk

@@ -1,0 +1,83 @@
+/* fuzz_json.c - hostile text through the JSON measurer and the validator.
+ *
+ * The input is a record, or several lines of them. All SIMD variants must agree on it, must not read beyond it, and a
+ * record that is JSON must be measured, missed or found of another type, but never called invalid. */
+#include "../../csrc/mmapds.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(condition) do { if (!(condition)) abort(); } while (0)
+
+static mds_field field(mds_measure measure, const char *first, const char *second)
+{
+    mds_field f = {.measure = measure, .segments = second ? 2 : 1};
+    f.keys[0] = (const uint8_t *)first;
+    f.key_sizes[0] = strlen(first);
+    if (second) {
+        f.keys[1] = (const uint8_t *)second;
+        f.key_sizes[1] = strlen(second);
+    }
+    return f;
+}
+
+static void measure_one(const uint8_t *data, size_t n)
+{
+    const mds_field fields[] = {
+        field(MDS_MEASURE_NUMBER, "a", NULL), field(MDS_MEASURE_BYTES, "a", NULL), field(MDS_MEASURE_CHARS, "len", NULL),
+        field(MDS_MEASURE_ITEMS, "a", NULL),  field(MDS_MEASURE_NUMBER, "a", "b"), field(MDS_MEASURE_NUMBER, "x\"y", NULL),
+    };
+    for (size_t f = 0; f < sizeof fields / sizeof *fields; f++) {
+        mds_json_status first_status = MDS_JSON_OK;
+        mds_number first_number = {MDS_U64, 0};
+        for (const mds_kernels *kernels = mds_kernels_available(); kernels->name; kernels++) {
+            size_t at = 0;
+            mds_number number = {MDS_U64, 0};
+            const int valid = mds_json_valid(kernels, data, n, &at);
+            CHECK(at <= n);
+            const mds_json_status status = mds_json_measure(kernels, data, n, n, &fields[f], &number, &at);
+            CHECK(at <= n);
+            CHECK(!valid || status != MDS_JSON_INVALID);
+            if (kernels == mds_kernels_available()) {
+                first_status = status;
+                first_number = number;
+            }
+            CHECK(status == first_status);
+            CHECK(status != MDS_JSON_OK || (number.type == first_number.type && number.bits == first_number.bits));
+        }
+    }
+}
+
+static void measure_lines(const uint8_t *data, size_t n)
+{
+    const mds_kernels *kernels = mds_kernels_available();
+    uint64_t *starts = malloc(MDS_LINES_CAPACITY(n) * sizeof *starts);
+    uint64_t *cells = malloc(MDS_LINES_CAPACITY(n) * sizeof *cells);
+    const mds_field fields[] = {field(MDS_MEASURE_NUMBER, "a", NULL)};
+    const mds_map map = {data, n, 0};
+    for (int missing = MDS_MISSING_ERROR; missing <= MDS_MISSING_FILL; missing++) {
+        mds_lines state = {0, 0};
+        const size_t count = mds_lines_scan(kernels, data, n, 0, &state, starts);
+        const mds_measuring measuring = {fields, 1, (mds_missing)missing, {MDS_U64, 7}, missing == MDS_MISSING_FILL};
+        mds_number_type type = MDS_U64;
+        size_t kept, failed = 0, column;
+        uint64_t at = 0, *columns[] = {cells};
+        const mds_json_status status = mds_measure_records(kernels, &map, &measuring, starts, count, columns, &type,
+                                                           &kept, &failed, &column, &at);
+        CHECK(kept <= count);
+        CHECK(status == MDS_JSON_OK || (failed < count && at <= n));
+    }
+    free(starts);
+    free(cells);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *input, size_t n)
+{
+    /* A copy of the exact size, so that a read beyond the end is seen. */
+    uint8_t *data = malloc(n ? n : 1);
+    memcpy(data, input, n);
+    measure_one(data, n);
+    measure_lines(data, n);
+    free(data);
+    return 0;
+}
