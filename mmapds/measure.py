@@ -176,11 +176,11 @@ class Spool:
     """The numbers of a column on their way into an index, in a temporary file, as their type is known only at the end.
 
     Args:
-      path: where the file may be; it has no name from the start.
+      path: where the file may be; it has no name from the start, so that nothing is left behind.
     """
 
     def __init__(self, path: str) -> None:
-        self._file = open(path, "x+b")  # noqa: SIM115 - closed by write_to
+        self._file = open(path, "x+b", buffering=0)  # noqa: SIM115 - see close
         os.unlink(path)
         self._runs: list[tuple[int, int]] = []  # (type, how many) of consecutive numbers
         self._largest = 0
@@ -190,7 +190,9 @@ class Spool:
         """Append 64-bit cells of one type."""
         if not len(cells):
             return
-        self._file.write(cells)
+        data = cells.cast("B")
+        while data:  # a raw file may take less than all
+            data = data[self._file.write(data) :]
         if kind == _U64:
             self._largest = max(self._largest, _native.cells_largest(cells))
         if self._runs and self._runs[-1][0] == kind:
@@ -213,17 +215,23 @@ class Spool:
         return "<i8" if self._kind == _I64 else "<f8"
 
     def chunks(self) -> Iterator[memoryview]:
-        """Yield the column's bytes; the spool is empty and closed afterwards."""
+        """Yield the column's bytes in pieces."""
         narrow = self.dtype == "<u4"
-        self._file.seek(0)
-        with self._file:
-            for kind, count in self._runs:
-                for left in range(count * 8, 0, -_COPY):
-                    chunk = memoryview(bytearray(min(left, _COPY)))
-                    self._file.readinto(chunk)
-                    _native.cells_convert(chunk, kind, self._kind)
-                    if narrow:
-                        narrowed = memoryview(bytearray(len(chunk) // 2))
-                        _native.cells_narrow(chunk, narrowed)
-                        chunk = narrowed
-                    yield chunk
+        at = 0
+        for kind, count in self._runs:
+            for left in range(count * 8, 0, -_COPY):
+                chunk = memoryview(bytearray(min(left, _COPY)))
+                read = 0
+                while read < len(chunk):
+                    read += os.preadv(self._file.fileno(), [chunk[read:]], at + read)
+                at += read
+                _native.cells_convert(chunk, kind, self._kind)
+                if narrow:
+                    narrowed = memoryview(bytearray(len(chunk) // 2))
+                    _native.cells_narrow(chunk, narrowed)
+                    chunk = narrowed
+                yield chunk
+
+    def close(self) -> None:
+        """Give up the file, and with it what is in it."""
+        self._file.close()

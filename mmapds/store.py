@@ -94,6 +94,7 @@ class IndexWriter:
         self._hash = xxh3_64
         self._sections: dict[str, dict[str, Any]] = {}
         self._open_section: tuple[str, str, int, Any] | None = None
+        self._spools: list[Spool] = []
         try:
             self._file = open(self._temporary, "xb")  # noqa: SIM115 - closed by __exit__
         except OSError as error:
@@ -125,7 +126,8 @@ class IndexWriter:
     def spool(self) -> Spool:
         """Return a place for a column beside the index."""
         with self.writing():
-            return Spool(f"{self._temporary}.{os.urandom(4).hex()}")
+            self._spools.append(Spool(f"{self._temporary}.{os.urandom(4).hex()}"))
+        return self._spools[-1]
 
     def scratch(self, size: int) -> mmap.mmap:
         """Return memory that is mapped from a nameless file beside the index, so that the kernel may write it out."""
@@ -204,6 +206,8 @@ class IndexWriter:
             self._flusher.stop()
         with suppress(OSError):
             self._file.close()
+        for spool in self._spools:
+            spool.close()
         with suppress(FileNotFoundError):
             os.unlink(self._temporary)
 

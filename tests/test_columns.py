@@ -1,0 +1,396 @@
+"""Columns: measured while indexing, computed afterwards, read from the dataset."""
+
+import json
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_index import command
+
+import mmapds
+from mmapds import columns, measure
+from mmapds.formats import jsonl
+from mmapds.store import Index
+
+
+@pytest.fixture
+def corpus(write):
+    rng = random.Random(0)
+    records = [
+        {
+            "id": i,
+            "text": "é" * rng.randrange(50),
+            "ids": [*range(rng.randrange(9))],
+            "meta": {"frames": rng.randrange(900)},
+        }
+        for i in range(3000)
+    ]
+    return write(records), records
+
+
+def tokens(sample):
+    return len(sample["ids"])
+
+
+def half(sample):
+    return sample["id"] / 2 - 1
+
+
+def refuse(sample):
+    if sample["id"] == 2500:
+        raise KeyError("speaker")
+    return 1
+
+
+def texts(sample):
+    return sample["text"]
+
+
+# ---- expressions ---------------------------------------------------------------------------------------------
+
+
+def test_columns_are_what_their_expressions_say(corpus):
+    path, records = corpus
+    expressions = {"chars": "chars(text)", "bytes": "bytes(text)", "items": "items(ids)", "size": "bytes()"}
+    mmapds.build(path, length="meta.frames", columns=expressions, validate=True)
+    ds = mmapds.open(path)
+    assert ds.columns == ["length", "chars", "bytes", "items", "size"]
+    assert ds.lengths.tolist() == [record["meta"]["frames"] for record in records]
+    assert ds.column("chars").tolist() == [len(record["text"]) for record in records]
+    assert ds.column("bytes").tolist() == [len(record["text"].encode()) for record in records]
+    assert ds.column("items").tolist() == [len(record["ids"]) for record in records]
+    assert ds.column("size").tolist() == [ds.where(i).size for i in range(len(ds))]
+    assert ds.lengths.dtype == np.uint32
+    assert not ds.lengths.flags.writeable
+    assert command("--verify", path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("numbers", "dtype"),
+    [
+        ([1, 2**32 - 1], "u4"),
+        ([1, 2**32], "u8"),
+        ([2**64 - 1], "u8"),
+        ([3, -1, 5], "i8"),
+        ([-1, 2**63 - 1], "i8"),
+        ([2**63, -1], "f8"),
+        ([1, 2, 0.5, 3], "f8"),
+        ([0.5, -(2**40), 7], "f8"),
+        ([1e300, 2**64], "f8"),
+        ([], "u4"),
+    ],
+)
+@pytest.mark.parametrize("split", [False, True])
+def test_a_column_has_the_smallest_type_that_holds_it(write, monkeypatch, numbers, dtype, split):
+    if split:  # every record in a block of its own, so that types differ from block to block
+        monkeypatch.setattr(jsonl, "_LARGEST_BLOCK", 16)
+        monkeypatch.setattr(jsonl, "_SMALLEST_BLOCK", 16)
+    path = write([{"x": number} for number in numbers])
+    mmapds.build(path, columns={"x": "x"}, workers=2)
+    found = mmapds.open(path).column("x")
+    assert found.dtype == dtype
+    assert found.tolist() == [float(number) if dtype == "f8" else number for number in numbers]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from([b'{"n":1}', b'{"n":22}', b"", b"  ", b'{"m":1}', b"\t", b'  {"n": 333}  ', b'{"n":null}'])
+    ),
+    st.integers(3, 40),
+    st.booleans(),
+    st.booleans(),
+)
+def test_blocks_and_missing_fields(tmp_path_factory, lines, block, end, bom):
+    """Wherever blocks are cut, columns and records stay together, and skipped ones leave no trace."""
+    path = tmp_path_factory.mktemp("blocks") / "x.jsonl"
+    path.write_bytes((b"\xef\xbb\xbf" if bom else b"") + b"\n".join(lines) + (b"\n" if end else b""))
+    wanted = [
+        record for record in (orjson.loads(line) for line in lines if line.strip()) if record.get("n") is not None
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsonl, "_LARGEST_BLOCK", block)
+        patch.setattr(jsonl, "_SMALLEST_BLOCK", block)
+        mmapds.build(path, length="n", missing="skip", workers=3)
+    ds = mmapds.open(path)
+    assert list(ds) == wanted
+    assert ds.lengths.tolist() == [record["n"] for record in wanted]
+    assert ds.__getitems__(range(len(ds))) == wanted
+
+
+def test_missing_fields(write, tmp_path):
+    path = write(b'{"n":1}\n{"m":2}\n\n{"n":null}\n{"n":4}\n{bad\n'.replace(b"{bad\n", b""))
+    place = f"{path}:2 (byte 8)"
+    with pytest.raises(mmapds.ColumnError) as missing:
+        mmapds.build(path, length="n")
+    assert str(missing.value).startswith(
+        f"{place}: expected a number at `n`, found nothing; leave such records out with"
+    )
+    assert [each.name for each in tmp_path.iterdir()] == ["train.jsonl"]
+    mmapds.build(path, length="n", missing=9)
+    assert mmapds.open(path).lengths.tolist() == [1, 9, 9, 4]
+    mmapds.build(path, missing="skip")
+    ds = mmapds.open(path, decode="bytes")
+    assert list(ds) == [b'{"n":1}', b'{"n":4}']
+    assert "2 records left out" in command("--info", path).stdout
+    assert command("--verify", path).returncode == 0
+    with pytest.raises(mmapds.ColumnError, match="missing = 'ignore', expected"):
+        mmapds.build(path, length="n", missing="ignore")
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "message"),
+    [
+        (b'{"n":"x"}', "n", "5): expected a number at `n`, found a string"),
+        (b'{"n":[]}', "n", "5): expected a number at `n`, found an array"),
+        (b'{"n": true}', "n", "6): expected a number at `n`, found true"),
+        (b'{"a":1,"n":5}', "chars(n)", "11): expected a string at `n`, found a number"),
+        (b'{"n":{}}', "items(n)", "5): expected an array at `n`, found an object"),
+        (b'{"n":7}', "n.m", "5): expected a number, and objects on the way to it, at `n.m`, found a number"),
+        (b"[1]", "n", "0): expected an object with `n`, found an array"),
+        (b'"n"', "n", "0): expected an object with `n`, found a string"),
+        (b"7", "n", "0): expected an object with `n`, found a number"),
+    ],
+)
+@pytest.mark.parametrize("missing", ["skip", 0])
+def test_a_wrong_type_is_always_an_error(write, line, expression, message, missing):
+    path = write(b"{}\n" + line + b"\n")
+    with pytest.raises(mmapds.ColumnError) as wrong:
+        mmapds.build(path, columns={"x": expression}, missing=missing)
+    at, colon, rest = message.partition(")")
+    assert str(wrong.value) == f"{path}:2 (byte {3 + int(at)}{colon}{rest}"
+
+
+def test_validate_reads_every_byte(write):
+    good, bad = b'{"n":1,"t":"x"}\n', b'{"n":2,"t":"\xff"}\n'
+    path = write(good + bad)
+    mmapds.build(path, length="n")
+    with pytest.raises(mmapds.DecodeError, match=r"train.jsonl:2 \(byte 28\): not JSON: "):
+        mmapds.build(path, validate=True)
+    assert command(path, "--validate").returncode == 1
+    assert "not JSON" in command(write(b"1\n2,\n", "b.jsonl"), "--validate").stderr
+    assert command(write(b"1\n[]\n", "c.jsonl"), "--validate").returncode == 0
+
+
+def test_a_record_that_is_cut_short_is_an_error_without_validate(write):
+    for line in (b'{"n":1', b'{"n":', b'{"n":"', b'{"a":[1,2}', b'{"n":1}}', b'{"n":1e}', b"nonsense"):
+        with pytest.raises((mmapds.DecodeError, mmapds.ColumnError)):
+            mmapds.build(write(b'{"n":1}\n' + line + b"\n"), length="n", force=True)
+
+
+def test_lengths_are_counts(write):
+    for number, what in ((-1, "negative"), (1.5, "fractional or negative")):
+        with pytest.raises(mmapds.ColumnError, match=f"column 'length' has {what} numbers; name it otherwise"):
+            mmapds.build(write([{"n": number}]), length="n", force=True)
+
+
+# ---- the length order ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("largest", [1, 300, 2**20 - 1, 2**20, 2**31, 2**32 - 1, 2**33, 2**63])
+def test_the_length_order_is_a_stable_sort(write, largest):
+    rng = random.Random(largest)
+    lengths = [rng.randrange(largest + 1) for _ in range(500)] * 2 + [largest, 0]
+    path = write([{"n": length} for length in lengths])
+    mmapds.build(path, length="n")
+    order, values, counts = mmapds.open(path).length_order
+    assert order.tolist() == sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    assert order.dtype == np.uint32
+    assert values.tolist() == sorted(set(lengths), reverse=True)
+    assert counts.tolist() == [lengths.count(value) for value in values.tolist()]
+
+
+def test_an_empty_source_has_columns_too(write):
+    path = write(b"\n")
+    mmapds.build(path, length="n")
+    ds = mmapds.open(path)
+    assert (len(ds.lengths), [len(each) for each in ds.length_order]) == (0, [0, 0, 0])
+
+
+# ---- from the dataset ----------------------------------------------------------------------------------------
+
+
+def test_columns_of_views(corpus, write):
+    path, _ = corpus
+    mmapds.build(path, length="meta.frames")
+    ds = mmapds.open(path)
+    lengths = ds.lengths
+    for key in (slice(10, 50, 3), slice(None, None, -1), slice(5, 5), [3, 1, 2], lengths < 100):
+        assert ds[key].lengths.tolist() == lengths[key].tolist()
+    assert ds[10:][::2].lengths.tolist() == lengths[10::2].tolist()
+    assert all(sample["meta"]["frames"] < 100 for sample in ds[lengths < 100])
+    assert np.shares_memory(ds[10:20].lengths, lengths) or ds[10:20].lengths.base is not None
+    assert ds.length_order is not None
+    assert ds[1:].length_order is None
+    part = ds.split([0.5, 0.5])[1]
+    assert part.lengths.tolist() == [sample["meta"]["frames"] for sample in part]
+    other = write([{"meta": {"frames": 2**40}}], "b.jsonl")
+    mmapds.build(other, length="meta.frames")
+    both = mmapds.concat([ds, mmapds.open(other)])
+    assert both.lengths.tolist() == [*lengths.tolist(), 2**40]
+    assert both.columns == ["length"]
+
+
+def test_a_missing_column_says_which_there_are_and_how_to_add_it(corpus):
+    path, _ = corpus
+    mmapds.build(path, columns={"chars": "chars(text)"})
+    with pytest.raises(mmapds.ColumnError) as missing:
+        _ = mmapds.open(path).lengths
+    assert str(missing.value) == (
+        f"{path}.mmx: no column 'length', it has 'chars'; run: python -m mmapds.index {path} --length EXPR "
+        "(or use mmapds.add_column)"
+    )
+    assert command(path, "--length", "id").returncode == 0
+    assert mmapds.open(path).columns == ["chars", "length"]
+
+
+def test_a_damaged_length_order_is_an_error(corpus):
+    path, _ = corpus
+    mmapds.build(path, length="id")
+    index = Index(path + ".mmx")
+    section = index.sections["length_order"]
+    data = bytearray(Path(path + ".mmx").read_bytes())
+    data[section.offset : section.offset + 4] = b"\xff\xff\xff\xff"
+    Path(path + ".mmx").write_bytes(data)
+    with pytest.raises(mmapds.FormatError, match="length_order"):
+        mmapds.TokenBudgetBatchSampler(mmapds.open(path), 30_000).indices_at(0)
+    assert "'length_order' does not match its checksum" in command("--verify", path).stderr
+
+
+# ---- what an index was built with stays ----------------------------------------------------------------------
+
+
+def test_expressions_are_kept_when_a_source_changes(write):
+    path = write([{"n": 1}])
+    mmapds.build(path, length="n", missing=5)
+    assert "up to date" in command(path).stdout
+    write([{"n": 1}, {"m": 2}])
+    assert command(path).returncode == 0
+    assert mmapds.open(path).lengths.tolist() == [1, 5]
+    assert command(path, "--force").returncode == 0
+    assert mmapds.open(path).columns == []
+
+
+def test_a_computed_column_is_not_lost_in_silence(corpus, write):
+    path, records = corpus
+    mmapds.build(path, columns={"tokens": tokens})
+    write(records[:10])
+    with pytest.raises(mmapds.ColumnError, match=r"column 'tokens' was computed in Python .* with --force"):
+        mmapds.build(path)
+    mmapds.build(path, columns={"tokens": tokens})
+    assert mmapds.open(path).column("tokens").tolist() == [len(record["ids"]) for record in records[:10]]
+
+
+def test_verify_finds_other_numbers(corpus):
+    path, records = corpus
+    mmapds.build(path, length="id")
+    found = os.stat(path)
+    text = Path(path).read_bytes()
+    middle = text.index(b'{"id": 1500')
+    Path(path).write_bytes(text[: middle + 7] + b"1" + text[middle + 8 :])
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert command("--verify", path).returncode == 0
+    Path(path).write_bytes(text[: middle + 10] + b"7" + text[middle + 11 :])
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert "its column 'length' is not that of" in command("--verify", path).stderr
+    assert json.loads(text.splitlines()[0]) == records[0]
+
+
+# ---- computed ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_callable_sees_every_sample(corpus, monkeypatch, workers):
+    monkeypatch.setattr(columns, "_PIECE", 200)
+    path, records = corpus
+    mmapds.build(path, length=tokens, columns={"half": half}, workers=workers)
+    ds = mmapds.open(path)
+    assert ds.lengths.tolist() == [len(record["ids"]) for record in records]
+    assert ds.column("half").tolist() == [half(record) for record in records]
+    assert ds.length_order[0].tolist() == sorted(range(3000), key=lambda i: -len(records[i]["ids"]))
+    assert ds[17] == records[17]
+
+
+def test_add_column_from_an_array(corpus):
+    path, records = corpus
+    mmapds.build(path, length="id")
+    before = mmapds.open(path)
+    mmapds.add_column(path, "score", np.linspace(-1, 1, 3000))
+    mmapds.add_column(path, "flag", np.arange(3000, dtype=np.uint8) % 2)
+    mmapds.add_column(path, "length", [1] * 3000)
+    ds = mmapds.open(path)
+    assert ds.columns == ["score", "flag", "length"]
+    assert ds.column("score").tolist() == np.linspace(-1, 1, 3000).tolist()
+    assert ds.column("flag").dtype == np.uint32
+    assert ds.length_order[0].tolist() == list(range(3000))
+    assert before.lengths.tolist() == [record["id"] for record in records]
+    assert list(ds) == records
+    assert command("--verify", path).returncode == 0
+
+
+def test_what_add_column_refuses(corpus, monkeypatch):
+    monkeypatch.setattr(columns, "_PIECE", 200)
+    path, _ = corpus
+    mmapds.build(path)
+    before = Path(path + ".mmx").read_bytes()
+    with pytest.raises(mmapds.ColumnError, match=r"values have shape \(2,\), expected one number for each of 3000"):
+        mmapds.add_column(path, "x", [1, 2])
+    with pytest.raises(mmapds.ColumnError, match="expected numbers, found <U1"):
+        mmapds.add_column(path, "x", ["a"] * 3000)
+    with pytest.raises(mmapds.ColumnError, match="has negative numbers"):
+        mmapds.add_column(path, "length", [-1] * 3000)
+    with pytest.raises(mmapds.ColumnError, match=r"\(byte \d+\): expected a number, the callable returned 'é*'"):
+        mmapds.add_column(path, "x", texts)
+    with pytest.raises(KeyError):
+        mmapds.add_column(path, "x", refuse, workers=2)
+    with pytest.raises(mmapds.SourceError, match=r"other.mmx: no such file"):
+        mmapds.add_column(Path(path).parent / "other.mmx", "x", [1])
+    assert Path(path + ".mmx").read_bytes() == before
+    assert sorted(os.listdir(Path(path).parent)) == ["train.jsonl", "train.jsonl.mmx"]
+
+
+def test_progress_is_told(corpus, monkeypatch):
+    monkeypatch.setattr(columns, "_PIECE", 200)
+    path, _ = corpus
+    mmapds.build(path)
+    done = []
+    mmapds.add_column(path, "tokens", tokens, workers=2, progress=done.append)
+    assert sum(done) == 3000
+
+
+# ---- the command line ----------------------------------------------------------------------------------------
+
+
+def test_the_command_line(corpus):
+    path, records = corpus
+    result = command(path, "--length", "meta.frames", "--column", "chars=chars(text)", "--column", "n=items(ids)")
+    assert result.returncode == 0
+    assert "; length = meta.frames, chars = chars(text), n = items(ids)" in result.stdout
+    assert mmapds.open(path).column("n").tolist() == [len(record["ids"]) for record in records]
+    for wrong in (
+        ["--column", "chars"],
+        ["--column", "=x"],
+        ["--column", "a=b", "--column", "a=c"],
+        ["--missing", "x"],
+    ):
+        refused = command(path, *wrong)
+        assert refused.returncode == 1
+        assert len(refused.stderr.splitlines()) == 1
+    assert "expected a path" in command(path, "--length", "words(text)").stderr
+
+
+def test_a_spool_that_cannot_be_written_leaves_nothing(corpus, tmp_path, monkeypatch):
+    path, _ = corpus
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(measure.Spool, "append", full)
+    with pytest.raises(mmapds.Error, match=r"cannot write the index \(no space left on device\)"):
+        mmapds.build(path, length="id")
+    assert [each.name for each in tmp_path.iterdir()] == ["train.jsonl"]
