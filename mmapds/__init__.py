@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
+    CollateError,
     DecodeError,
     Error,
     FormatError,
@@ -23,6 +24,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from .collate import pad_collate
     from .dataset import Dataset, Location, concat, open  # noqa: A004 - mmapds.open is the public name
     from .index import build
     from .permutation import Permutation
@@ -32,6 +34,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ChunkedSampler",
+    "CollateError",
     "Dataset",
     "DecodeError",
     "DistributedBatchSampler",
@@ -49,6 +52,7 @@ __all__ = [
     "build",
     "concat",
     "open",
+    "pad_collate",
 ]
 
 _LAZY = {
@@ -62,6 +66,7 @@ _LAZY = {
     "build": "index",
     "concat": "dataset",
     "open": "dataset",
+    "pad_collate": "collate",
 }
 
 
