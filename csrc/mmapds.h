@@ -402,4 +402,18 @@ typedef struct {
 mds_status mds_stream_push(const mds_stream *s, const int64_t *records, size_t n, size_t *consumed, int64_t *out,
                            size_t capacity, int64_t *ends, size_t most, size_t *emitted, size_t *written);
 
+/* ---- gather.c: many pieces of memory into one array ---------------------------------------------------------- */
+
+typedef struct {
+    const uint8_t *data; /* may be NULL when size is 0 */
+    size_t size;
+} mds_piece;
+
+/* Write `count` rows of `width` bytes: row i is pieces[i] and, from there to its end, `fill` over and over. Every byte
+ * of `out` is written once. Needs pieces[i].size <= width, and no piece may overlap `out`.
+ *
+ * To fill with an element of 1, 2, 4 or 8 bytes, repeat it until it is a `fill` of 8; sizes and width are then whole
+ * numbers of elements, and so an element is never cut, wherever a piece ends. */
+void mds_pad_rows(const mds_piece *pieces, size_t count, size_t width, uint64_t fill, uint8_t *out);
+
 #endif

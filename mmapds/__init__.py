@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
+    CollateError,
     ColumnError,
     DecodeError,
     Error,
@@ -24,6 +25,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from .collate import pad_collate
     from .columns import add_column
     from .dataset import Dataset, Location, concat, open  # noqa: A004 - mmapds.open is the public name
     from .index import build
@@ -34,6 +36,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ChunkedSampler",
+    "CollateError",
     "ColumnError",
     "Dataset",
     "DecodeError",
@@ -53,6 +56,7 @@ __all__ = [
     "build",
     "concat",
     "open",
+    "pad_collate",
 ]
 
 _LAZY = {
@@ -67,6 +71,7 @@ _LAZY = {
     "build": "index",
     "concat": "dataset",
     "open": "dataset",
+    "pad_collate": "collate",
 }
 
 

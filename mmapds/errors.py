@@ -33,5 +33,9 @@ class OrderError(Error, ValueError):
     """An order or a sampler cannot be made of these arguments."""
 
 
+class CollateError(Error, ValueError):
+    """Samples cannot be made into one batch; the message says which of them, and where in them."""
+
+
 class StateError(Error, ValueError):
     """A state does not belong to the sampler it was given to; the message says in what they differ."""

@@ -9,6 +9,7 @@ import mmapds
 def test_public_names():
     assert mmapds.__all__ == [
         "ChunkedSampler",
+        "CollateError",
         "ColumnError",
         "Dataset",
         "DecodeError",
@@ -28,6 +29,7 @@ def test_public_names():
         "build",
         "concat",
         "open",
+        "pad_collate",
     ]
     for name in mmapds.__all__:
         assert getattr(mmapds, name) is not None

@@ -1,0 +1,399 @@
+"""Padded batches: against plain Python for every dtype and shape, field by field, in workers, and every error."""
+
+import functools
+import pickle
+from collections import UserDict
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+import mmapds
+from mmapds import CollateError, _native, pad_collate
+
+INTEGERS = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
+FLOATS = ["float16", "float32", "float64"]
+DTYPES = ["bool", *INTEGERS, *FLOATS, "bfloat16"]
+
+
+def padded(rows, tail, pad, multiple=1, limit=None, left=False):
+    """The batch and its lengths as nested lists, said in the plainest Python."""
+    if limit is not None:
+        rows = [row[max(0, len(row) - limit) :] if left else row[:limit] for row in rows]
+    width = max(map(len, rows))
+    while width % multiple:
+        width += 1
+    blank = np.full(tail, pad).tolist()
+    return [row + [blank] * (width - len(row)) for row in rows], [len(row) for row in rows]
+
+
+def scattered(tensor):
+    """The same numbers with other numbers in between."""
+    twice = torch.stack([tensor, ~tensor if tensor.dtype == torch.bool else tensor + 1], dim=-1)
+    return twice[..., 0]
+
+
+SOURCES = {
+    "tensor": lambda tensor: tensor,
+    "scattered tensor": scattered,
+    "array": lambda tensor: tensor.numpy(),
+    "scattered array": lambda tensor: np.repeat(tensor.numpy(), 2, axis=0)[::2],
+    "fortran array": lambda tensor: np.asfortranarray(tensor.numpy()),
+    "reversed array": lambda tensor: np.ascontiguousarray(tensor.numpy()[::-1])[::-1],
+    "big-endian array": lambda tensor: tensor.numpy().astype(tensor.numpy().dtype.newbyteorder(">")),
+}
+
+
+# ---- the kernel ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("item", [1, 2, 4, 8])
+@pytest.mark.parametrize("element", [bytes(8), b"\xff" * 8, bytes(range(1, 9))])
+def test_every_length_and_alignment(item, element):
+    dtype = np.dtype(f"u{item}")
+    fill = int.from_bytes(element[:item] * (8 // item), "little")
+    data = np.random.default_rng(0).integers(0, 256, (131 + 32) * item).astype(np.uint8)
+    for length in range(131):
+        for alignment in range(32):
+            array = data[alignment : alignment + length * item].view(dtype)
+            around = np.full(alignment + (2 * 131) * item + 1, 7, np.uint8)
+            out = around[alignment:-1].view(dtype).reshape(2, 131)
+            _native.pad_rows([array, array[:0]], fill, out)
+            assert out[0].tobytes() == array.tobytes() + element[:item] * (131 - length)
+            assert out[1].tobytes() == element[:item] * 131
+            assert (around[:alignment] == 7).all()
+            assert around[-1] == 7
+
+
+@pytest.mark.parametrize(
+    ("arrays", "out", "message"),
+    [
+        ([np.zeros(4, np.int8)], np.zeros((1, 3), np.int8), r"arrays\[0\]: found 4 bytes .* expected at most 3"),
+        ([np.zeros(1, np.int8)], np.zeros((1, 3), np.int16), r"in items of 1, expected .* in items of 2"),
+        ([np.zeros(1, np.int8)] * 2, np.zeros(3, np.int8), r"out: found 3 bytes .* expected 2 equal rows"),
+        ([np.zeros(1, complex)], np.zeros((1, 1), complex), r"items of 16, expected .* items of 1, 2, 4 or 8"),
+        ([], np.zeros(0), "out: found 0 bytes"),
+        ([np.zeros(4)[::2]], np.zeros((1, 4)), "contiguous"),
+    ],
+)
+def test_what_the_kernel_cannot_do_is_refused(arrays, out, message):
+    with pytest.raises(ValueError, match=message):
+        _native.pad_rows(arrays, 0, out)
+
+
+# ---- arrays --------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    data=st.data(),
+    name=st.sampled_from(DTYPES),
+    tail=st.sampled_from([(), (1,), (3,), (2, 2), (0,)]),
+    lengths=st.lists(st.integers(0, 20), min_size=1, max_size=6),
+    multiple=st.none() | st.integers(1, 9),
+    limit=st.none() | st.integers(1, 21),
+    truncate=st.sampled_from(["right", "left"]),
+)
+def test_a_padded_batch_is_the_oracles(data, name, tail, lengths, multiple, limit, truncate):
+    dtype = getattr(torch, name)
+    sources = sorted(SOURCES) if dtype is not torch.bfloat16 else ["tensor", "scattered tensor"]
+    if name in ("uint16", "uint32", "uint64"):
+        sources.remove("scattered tensor")  # torch itself cannot add them
+    pad = data.draw(
+        st.sampled_from([0, 1, 3, 100] if name in INTEGERS else [False, True] if name == "bool" else [-1.5, 0])
+    )
+    generator = np.random.default_rng(0)
+    tensors = [
+        torch.tensor(generator.integers(0, 2 if name == "bool" else 100, (n, *tail)), dtype=dtype) for n in lengths
+    ]
+    samples = [SOURCES[data.draw(st.sampled_from(sources))](tensor) for tensor in tensors]
+    batch, counts = pad_collate(
+        samples, pad_value=pad, pad_to_multiple_of=multiple, max_length=limit, truncate=truncate
+    )
+    expected, expected_counts = padded(
+        [tensor.tolist() for tensor in tensors], tail, pad, multiple or 1, limit, truncate == "left"
+    )
+    assert batch.tolist() == expected
+    assert counts.tolist() == expected_counts
+    assert (batch.dtype, counts.dtype) == (dtype, torch.int64)
+    assert batch.shape == (len(lengths), len(expected[0]), *tail)
+    assert batch.is_contiguous()
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_every_dtype_and_its_extremes(name):
+    dtype = getattr(torch, name)
+    info = None if name == "bool" else torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    low, high = (False, True) if info is None else (info.min, info.max)
+    for pad in (low, high):
+        batch, _ = pad_collate([torch.tensor([low, high], dtype=dtype), torch.zeros(0, dtype=dtype)], pad_value=pad)
+        assert batch.dtype == dtype
+        assert batch.tolist() == [[low, high], [pad, pad]]
+    wrong = [10**400] if dtype.is_floating_point else [low - 1, high + 1, 0.5, float("nan"), float("inf"), 10**400]
+    for pad in wrong:
+        with pytest.raises(CollateError, match=rf"does not fit {name} .* the dtype of samples\[...\]$"):
+            pad_collate([torch.ones(1, dtype=dtype)], pad_value=pad)
+
+
+@pytest.mark.parametrize("name", [*FLOATS, "bfloat16"])
+def test_a_float_is_padded_with_what_is_no_number_too(name):
+    for pad in (0.1, -0.0, float("nan"), float("inf"), -float("inf")):
+        batch, _ = pad_collate([torch.ones(1, dtype=getattr(torch, name)), []], pad_value=pad)
+        assert str(batch[1]) == str(torch.tensor([pad], dtype=batch.dtype))
+    with pytest.raises(CollateError, match="does not fit float16"):
+        pad_collate([np.ones(1, np.float16)], pad_value=70_000)
+
+
+@pytest.mark.parametrize("pad", [np.int64(-100), np.float32(-100), torch.tensor(-100), np.array(-100.0), -100.0])
+def test_a_pad_value_may_be_any_number(pad):
+    batch, _ = pad_collate([[1, 2], [3]], pad_value=pad)
+    assert batch.tolist() == [[1, 2], [3, -100]]
+
+
+def test_lists_are_arrays():
+    for samples, dtype in [
+        ([[1, 2], [3]], torch.int64),
+        ([[1, True], [False]], torch.int64),
+        ([[1.5, 2], [3.0]], torch.float32),
+        ([[1.5, 2], [3]], torch.float32),
+        ([[True, False], [True]], torch.bool),
+        ([[np.int16(1), 2], [3]], torch.int64),
+        ([[np.float64(1), 2], [3]], torch.float32),
+        ([[], [3]], torch.int64),
+        ([[True], np.array([3, 4], np.uint8)], torch.uint8),
+    ]:
+        batch, lengths = pad_collate(samples)
+        assert batch.dtype == dtype
+        assert batch.tolist() == padded([list(map(float, sample)) for sample in samples], (), 0)[0]
+        assert lengths.tolist() == list(map(len, samples))
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
+def test_lists_of_floats_have_the_default_dtype(default, request):
+    request.addfinalizer(functools.partial(torch.set_default_dtype, torch.get_default_dtype()))
+    torch.set_default_dtype(default)
+    assert pad_collate([[1.5]])[0].dtype == (default if default == torch.float64 else torch.float32)
+
+
+def test_an_empty_list_goes_with_anything():
+    batch, lengths = pad_collate([[], np.ones((2, 3), np.float16)], pad_value=-1)
+    assert (batch.dtype, batch.shape, lengths.tolist()) == (torch.float16, (2, 2, 3), [0, 2])
+    assert batch[0].tolist() == [[-1] * 3] * 2
+    assert pad_collate([[], torch.ones(1, dtype=torch.bfloat16)])[0].dtype == torch.bfloat16
+
+
+def test_a_batch_of_nothing_but_empty_arrays():
+    for sample, pad, dtype, shape in [
+        ([], 0, torch.int64, (2, 0)),
+        ([], 0.5, torch.float32, (2, 0)),
+        (np.zeros((0, 3), np.int8), 0, torch.int8, (2, 0, 3)),
+        (torch.zeros(0), 0, torch.float32, (2, 0)),
+    ]:
+        batch, lengths = pad_collate([sample, sample], pad_value=pad, pad_to_multiple_of=8)
+        assert (batch.dtype, batch.shape, lengths.tolist()) == (dtype, shape, [0, 0])
+
+
+def test_dtypes_are_promoted_by_torchs_rules():
+    for one, other in [("uint8", "int8"), ("int64", "float16"), ("float16", "bfloat16"), ("bool", "int32")]:
+        samples = [torch.ones(2, dtype=getattr(torch, one)), torch.ones(1, dtype=getattr(torch, other))]
+        batch, _ = pad_collate(samples)
+        assert batch.dtype == torch.promote_types(samples[0].dtype, samples[1].dtype)
+        assert batch.tolist() == [[1, 1], [1, 0]]
+    batch, _ = pad_collate([np.arange(3), torch.ones(2, dtype=torch.bfloat16), []], pad_value=-1)
+    assert batch.dtype == torch.bfloat16
+    assert batch.tolist() == [[0, 1, 2], [1, 1, -1], [-1, -1, -1]]
+
+
+def test_the_input_is_not_touched_nor_shared():
+    array = np.arange(4)
+    array.flags.writeable = False
+    batch, _ = pad_collate([array])
+    batch += 1
+    assert array.tolist() == [0, 1, 2, 3]
+
+
+# ---- other samples -------------------------------------------------------------------------------------------
+
+
+def test_dicts_are_batched_field_by_field():
+    samples = [
+        {"ids": [1, 2], "audio": np.ones((3, 2)), "text": "a", "n": 1, "tags": ["x"], "meta": {"at": [0.5], "b": b"1"}},
+        {"ids": [3], "audio": np.ones((1, 2)), "text": "b", "n": 2, "tags": [], "meta": {"at": [], "b": b"2"}},
+    ]
+    batch = pad_collate(samples, pad_value={"ids": -100, "meta": {"at": 7}})
+    assert list(batch) == ["ids", "ids_lengths", "audio", "audio_lengths", "text", "n", "tags", "meta"]
+    assert batch["ids"].tolist() == [[1, 2], [3, -100]]
+    assert batch["ids_lengths"].tolist() == [2, 1]
+    assert batch["audio"].shape == (2, 3, 2)
+    assert batch["audio"][1].tolist() == [[1, 1], [0, 0], [0, 0]]
+    assert batch["text"] == ["a", "b"]
+    assert batch["n"].tolist() == [1, 2]
+    assert batch["tags"] == [["x"], []]
+    assert batch["meta"]["at"].tolist() == [[0.5], [7]]
+    assert batch["meta"]["at_lengths"].tolist() == [1, 0]
+    assert batch["meta"]["b"] == [b"1", b"2"]
+    again = pad_collate(list(map(UserDict, samples)), pad_value={"ids": -100, "meta": {"at": 7}})
+    assert list(again) == list(batch)
+
+
+def test_the_shape_of_the_result_does_not_depend_on_the_lengths():
+    assert list(pad_collate([{"x": [1, 2]}, {"x": [3, 4]}])) == ["x", "x_lengths"]
+    assert list(pad_collate([{"x": [1]}])) == ["x", "x_lengths"]
+
+
+def test_numbers_become_a_tensor():
+    for values, dtype in [
+        ([1, 2], torch.int64),
+        ([1, 2.5], torch.float64),
+        ([True, False], torch.bool),
+        ([True, 2], torch.int64),
+        ([np.float32(1), np.float32(2)], torch.float32),
+        ([np.int8(1), 2], torch.int64),
+        ([np.bool_(True), np.bool_(False)], torch.bool),
+        ([torch.tensor(1, dtype=torch.bfloat16), torch.tensor(2)], torch.bfloat16),
+        ([np.array(1, np.uint16), np.array(2, np.uint16)], torch.uint16),
+    ]:
+        batch = pad_collate(values)
+        assert batch.dtype == dtype
+        assert batch.tolist() == values
+
+
+def test_all_else_is_passed_through():
+    for values in (["a", "b"], [b"a", b"b"], [None, "a"], [{1}, {2}], [np.str_("a")], [1j], [np.timedelta64(1)]):
+        assert pad_collate([{"x": value} for value in values]) == {"x": values}
+        assert pad_collate(values) == values
+    for values in ([["a"], []], [[1, "a"], ["b"]], [[[1], [2]]], [({},), ()], [[{}], [{}, {}]]):
+        assert pad_collate([{"x": value} for value in values]) == {"x": values}
+    words = [np.array(["a"]), np.array(["b", "c"])]
+    assert pad_collate(words) == words
+
+
+def test_tuples_and_lists_of_arrays_are_batched_by_position():
+    for kind in (tuple, list):
+        samples = [kind((np.ones((2, 3)), [5], "a")), kind((np.ones((1, 3)), [6, 7], "b"))]
+        (features, lengths), (target, target_lengths), names = pad_collate(samples, pad_value={1: -100})
+        assert features.shape == (2, 2, 3)
+        assert lengths.tolist() == [2, 1]
+        assert features[1, 1].tolist() == [0, 0, 0]
+        assert target.tolist() == [[5, -100], [6, 7]]
+        assert target_lengths.tolist() == [1, 2]
+        assert names == ["a", "b"]
+    assert [number.tolist() for number in pad_collate([(1, 2.5), (3, 4.5)])] == [[1, 3], [2.5, 4.5]]
+    assert pad_collate([({"x": [1]}, "a")])[0]["x_lengths"].tolist() == [1]
+    assert pad_collate([(), ()]) == []
+
+
+# ---- in a DataLoader -----------------------------------------------------------------------------------------
+
+
+class Ragged(torch.utils.data.Dataset):
+    """Sample i holds i numbers."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        return {"x": np.arange(i, dtype=np.float32), "y": torch.full((i, 2), i, dtype=torch.bfloat16), "name": str(i)}
+
+
+class Shared:
+    """Collates, and says whether the tensors were made in shared memory."""
+
+    def __call__(self, samples):
+        batch = pad_collate(samples, pad_value=-1)
+        return batch, [value.is_shared() for value in batch.values() if isinstance(value, torch.Tensor)]
+
+
+def test_workers_write_into_shared_memory():
+    loader = DataLoader(Ragged(), batch_size=4, num_workers=2, collate_fn=Shared())
+    batches = list(loader)
+    assert len(batches) == 3
+    for k, (batch, shared) in enumerate(batches):
+        expected = pad_collate([Ragged()[i] for i in range(4 * k, 4 * k + 4)], pad_value=-1)
+        assert shared == [True] * 4
+        assert batch["name"] == expected.pop("name")
+        for name, value in expected.items():
+            assert not value.is_shared()
+            assert torch.equal(batch[name], value)
+
+
+def test_workers_can_send_empty_tensors():
+    loader = DataLoader([np.zeros((0, 2))] * 2, batch_size=2, num_workers=1, collate_fn=pad_collate)
+    ((batch, lengths),) = loader
+    assert batch.shape == (2, 0, 2)
+    assert lengths.tolist() == [0, 0]
+
+
+def test_it_pickles():
+    collate = functools.partial(mmapds.pad_collate, pad_value=-100)
+    again = pickle.loads(pickle.dumps(collate))
+    assert again.func is pad_collate
+    assert again([[1], [2, 3]])[0].tolist() == [[1, -100], [2, 3]]
+
+
+# ---- errors --------------------------------------------------------------------------------------------------
+
+ERRORS = [
+    ([], {}, "samples is empty, expected one or more"),
+    ({"x": [1]}, {}, "samples is a dict, expected a list of samples"),
+    ([[1]], {"max_length": 0}, "max_length = 0, expected an integer of 1 or more"),
+    ([[1]], {"max_length": 1.5}, "max_length = 1.5, expected an integer of 1 or more"),
+    ([[1]], {"pad_to_multiple_of": -8}, "pad_to_multiple_of = -8, expected an integer of 1 or more"),
+    ([[1]], {"truncate": "middle"}, 'truncate = \'middle\', expected "right" or "left"'),
+    ([[1]], {"pad_value": "0"}, "pad_value = '0', expected a number for samples[...]"),
+    ([[1]], {"pad_value": 1j}, "pad_value = 1j, expected a number for samples[...]"),
+    ([[1]], {"pad_value": {"x": 1}}, "pad_value = {'x': 1}, but samples[0] has no fields; expected a number"),
+    ([{"x": [1]}], {"pad_value": {"x": {}}}, "pad_value['x'] = {}, but samples[0]['x'] has no fields"),
+    ([{"x": [1]}], {"pad_value": {"y": 1}}, "pad_value names 'y'; expected one of 'x'"),
+    ([{"x": {"y": [1]}}], {"pad_value": {"x": {"z": 1}}}, "pad_value['x'] names 'z'; expected one of 'y'"),
+    (
+        [{"x": {"y": [True]}}],
+        {"pad_value": -100},
+        "pad_value = -100 does not fit bool (0 to 1), the dtype of samples[...]['x']['y']; give each field its own",
+    ),
+    ([np.zeros(1, np.uint8)], {"pad_value": -1}, "pad_value = -1 does not fit uint8 (0 to 255), the dtype of samples"),
+    ([np.zeros((2, 3)), np.zeros((2, 4))], {}, "samples[1] has shape (2, 4) and samples[0] (2, 3); expected them to"),
+    ([np.zeros((2, 3)), np.zeros(2)], {}, "samples[1] has shape (2,) and samples[0] (2, 3)"),
+    ([{"x": [1]}, {"y": [1]}], {}, "samples[1] has no field 'x', which samples[0] has"),
+    ([{"x": [1]}, {"x": [1], "y": 1}], {}, "samples[0] has no field 'y', which samples[1] has"),
+    ([{"a": {"x": 1}}, {"a": {}}], {}, "samples[1]['a'] has no field 'x', which samples[0]['a'] has"),
+    ([{"x": [1], "x_lengths": 1}], {}, "samples[0] has a field 'x_lengths', where the lengths of 'x' belong"),
+    ([(1,), (1, 2)], {}, "samples[1] has 2 items and samples[0] has 1"),
+    (
+        [{"x": [1]}, {"x": [2]}, {"x": None}],
+        {},
+        "samples[0]['x'] is an array or a list of numbers and samples[2]['x'] is of type NoneType; expected the same",
+    ),
+    ([[], {"x": 1}], {}, "samples[1] is a dict and samples[0] is an empty list"),
+    ([[1], ["a"]], {}, "samples[0] is an array or a list of numbers and samples[1] is a list that holds other things"),
+    ([1, [1]], {}, "samples[0] is a number and samples[1] is an array"),
+    ([(1, "a"), (2, 3)], {}, "samples[1][1] is a number and samples[0][1] is of type str"),
+    ([[1], [2**63]], {}, "samples[1]: 9223372036854775808 does not fit int64"),
+    ([[1.0, 10**400]], {}, "does not fit float32"),
+    ([[]], {"pad_value": 10**400}, "does not fit int64"),
+    ([2**63], {}, "samples[...] do not make a tensor of int64"),
+    ([[], np.zeros(1, complex)], {}, "samples[1] has dtype complex128; expected bool, an integer"),
+    ([np.zeros(1, np.longdouble)], {}, "samples[0] has dtype"),
+    ([np.complex64(1)], {}, "samples[0] has dtype complex64"),
+    ([torch.zeros(1), torch.zeros(1, dtype=torch.complex64)], {}, "samples[1] has dtype complex64; expected bool"),
+    ([np.zeros(1, np.uint16), [1]], {}, "samples[...] have dtypes that torch cannot promote: uint16, int64; cast them"),
+    (
+        [torch.zeros(1), torch.zeros(1, requires_grad=True)],
+        {},
+        "samples[1]: Can't call numpy() on Tensor that requires",
+    ),
+    ([torch.zeros(1, device="meta")], {}, "samples[0]: can't convert meta device type tensor"),
+    ([torch.zeros(1).to_sparse()], {}, "samples[0]: can't convert Sparse layout tensor"),
+]
+
+
+@pytest.mark.parametrize(("samples", "options", "message"), ERRORS, ids=[message for *_, message in ERRORS])
+def test_errors_say_where_and_what(samples, options, message):
+    with pytest.raises(CollateError) as caught:
+        pad_collate(samples, **options)
+    assert message in str(caught.value)
+    assert isinstance(caught.value, mmapds.Error)
+    assert isinstance(caught.value, ValueError)
