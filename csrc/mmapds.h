@@ -379,10 +379,12 @@ mds_status mds_plan_batches(const mds_kernels *kernels, const mds_plan *plan, co
 /* The batch that the record at each rank, counted from first_rank, is in. */
 void mds_plan_find(const mds_plan *plan, const int64_t *ranks, size_t n, int64_t *batches);
 
-/* Buckets that are filled in the order in which records come: a batch is ready when it is full. */
+/* Buckets that are filled in the order in which records come: a batch is ready when it is full, or when there are no more
+ * records for it: the last batch of the last bucket. */
 typedef struct {
     const mds_bucket *buckets;
     size_t count;
+    uint64_t ranks; /* records in all buckets */
     const void *lengths;
     unsigned width;
     uint64_t records;

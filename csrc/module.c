@@ -1203,9 +1203,11 @@ static PyObject *stream_push(PyObject *Py_UNUSED(module), PyObject *args)
     mds_stream s;
     uint64_t batches, ranks;
     words all = {.count = 0};
-    if (!PyArg_ParseTuple(args, "OOIOOOOOOOOOO:stream_push", &o_buckets, &o_lengths, &s.width, &o_values, &o_first,
-                          &o_splits, &o_table, &o_taken, &o_open, &o_open_first, &o_records, &o_out, &o_ends))
+    unsigned long long planned;
+    if (!PyArg_ParseTuple(args, "OKOIOOOOOOOOOO:stream_push", &o_buckets, &planned, &o_lengths, &s.width, &o_values,
+                          &o_first, &o_splits, &o_table, &o_taken, &o_open, &o_open_first, &o_records, &o_out, &o_ends))
         return NULL;
+    s.ranks = planned;
     int64_t *records, *out, *ends;
     if (take_buckets(&all, o_buckets, &s.buckets, &s.count, &batches, &ranks) != 0 ||
         !(s.lengths = take_numbers(&all, o_lengths, PyBUF_SIMPLE, s.width, -1, "lengths")))
@@ -1223,7 +1225,7 @@ static PyObject *stream_push(PyObject *Py_UNUSED(module), PyObject *args)
         !(s.open_first = take_words(&all, o_open_first, PyBUF_SIMPLE, (Py_ssize_t)s.count + 1, "open_first")) ||
         !(s.open = take_words(&all, o_open, PyBUF_WRITABLE, (Py_ssize_t)s.open_first[s.count], "open")))
         goto done;
-    int sane = 1;
+    int sane = s.ranks <= ranks && s.ranks > s.buckets[s.count - 1].first_rank;
     for (size_t v = 0; v < s.distinct; v++)
         sane &= s.first_buckets[v] + (s.splits[v] != MDS_NONE) < s.count;
     for (size_t b = 0; b < s.count; b++)
@@ -1484,7 +1486,7 @@ static PyMethodDef functions[] = {
     {"plan_find", plan_find, METH_VARARGS,
      "plan_find(buckets, order, order_width, first_rank, records, seed, epoch, shuffle, ranks, batches)"},
     {"stream_push", stream_push, METH_VARARGS,
-     "stream_push(buckets, lengths, width, values, first_buckets, splits, table, taken, open, open_first, records, out, "
+     "stream_push(buckets, ranks, lengths, width, values, first_buckets, splits, table, taken, open, open_first, records, out, "
      "ends) -> (consumed, emitted)"},
     {"simd_variants", simd_variants, METH_NOARGS, "Names of the SIMD variants this machine can run, best first."},
     {NULL, NULL, 0, NULL},

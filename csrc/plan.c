@@ -264,17 +264,17 @@ mds_status mds_stream_push(const mds_stream *s, const int64_t *records, size_t n
         }
         if (b != SIZE_MAX) {
             const mds_bucket *bucket = &s->buckets[b];
-            const uint64_t total = bucket->batches * bucket->size;
-            if (b >= s->count || s->taken[b] >= total)
+            const uint64_t total = (b + 1 < s->count ? bucket[1].first_rank : s->ranks) - bucket->first_rank;
+            if (s->taken[b] >= total)
                 return MDS_CORRUPT; /* the order gave a record twice */
             int64_t *open = s->open + s->open_first[b];
             const uint64_t slot = s->taken[b] % bucket->size;
-            if (slot + 1 == bucket->size) {
-                if (*emitted == most || capacity - *written < bucket->size)
+            if (slot + 1 == bucket->size || s->taken[b] + 1 == total) {
+                if (*emitted == most || capacity - *written <= slot)
                     return MDS_OK;
                 memcpy(out + *written, open, slot * sizeof *open);
                 out[*written + slot] = (int64_t)record;
-                *written += bucket->size;
+                *written += slot + 1;
                 ends[(*emitted)++] = (int64_t)*written;
             } else {
                 open[slot] = (int64_t)record;

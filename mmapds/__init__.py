@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .index import build
     from .permutation import Permutation
     from .samplers import ChunkedSampler, DistributedBatchSampler, DistributedSampler, MixtureSampler
+    from .token_budget import TokenBudgetBatchSampler
 
 __version__ = "0.1.0"
 
@@ -52,6 +53,7 @@ __all__ = [
     "SourceError",
     "StaleIndexError",
     "StateError",
+    "TokenBudgetBatchSampler",
     "add_column",
     "build",
     "concat",
@@ -67,6 +69,7 @@ _LAZY = {
     "Location": "dataset",
     "MixtureSampler": "samplers",
     "Permutation": "permutation",
+    "TokenBudgetBatchSampler": "token_budget",
     "add_column": "columns",
     "build": "index",
     "concat": "dataset",

@@ -147,6 +147,7 @@ def plan_find(
 ) -> None: ...
 def stream_push(
     buckets: Buffer,
+    ranks: int,
     lengths: Buffer,
     width: int,
     values: Buffer,

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .store import IndexWriter
 
 _DIGIT = 16  # bits sorted at a time
-_AT_ONCE = 20  # bits that are one digit when there are no more: 8 MB of counters
+AT_ONCE = 20  # bits that are one digit when there are no more: 8 MB of counters
 
 
 def write_length_order(writer: "IndexWriter") -> None:
@@ -59,7 +59,7 @@ def sort(lengths: Any, width: int, order: Any, order_width: int, spare: Any) -> 
     """
     largest = _native.lengths_largest(lengths, width)
     bits = max(largest.bit_length(), 1)
-    if bits <= _AT_ONCE:
+    if bits <= AT_ONCE:
         counts = memoryview(bytearray(8 * (largest + 1))).cast("Q")
         _native.lengths_sort(lengths, width, 0, False, counts, None, order, order_width)
         # Sorting leaves where the run of each length ends, the longest run first.

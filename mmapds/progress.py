@@ -7,7 +7,7 @@ batches, so a state is a position and little else, and any world can continue fr
 import operator
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,7 +115,7 @@ class Start(NamedTuple):
 class Run:
     """One pass over an epoch, from where it begins to its end."""
 
-    def __init__(self, order: Order, total: int, deal: Deal, epoch: int, start: Start) -> None:
+    def __init__(self, order: Order, total: int, deal: Deal, epoch: int, start: Start, block: int) -> None:
         self.epoch = epoch
         self.first_step = start.position // deal.stride
         self.start = start._replace(positions=start.positions + self._step_positions(start, deal.stride), steps=())
@@ -123,6 +123,7 @@ class Run:
         self._total = total
         self._deal = deal
         self._gaps = Gaps(self.start.positions + _stand(order, epoch, total, start.records), total)
+        self._block_size = block
         self._begin = self._gaps.number(start.position)
         self.steps = deal.steps(self._gaps.left - self._begin)
         self._block: Iterator[Any] = iter(())
@@ -163,17 +164,25 @@ class Run:
 
         The place in the epoch is read off the iterator over a block, so that nothing is counted sample by sample.
         """
-        for first, records in self._blocks():
-            self._block = iter(records[:, :, 0].tolist())
-            self._block_end = first + len(records)
-            yield from self._block
+        return self.deliver(lambda _, records: records[:, :, 0].tolist())
 
     def samples(self) -> Iterator[int]:
         """Yield the records of this rank one by one, where a step is a single one."""
+        return self.deliver(lambda _, records: records[:, 0, 0].tolist())
+
+    def deliver(self, make: Callable[[int, Int64s], list[Any]]) -> Iterator[Any]:
+        """Yield what `make` makes of the steps from a number on, given the records of this rank in them."""
         for first, records in self._blocks():
-            self._block = iter(records[:, 0, 0].tolist())
+            self._block = iter(make(first, records))
             self._block_end = first + len(records)
             yield from self._block
+
+    def remainder(self, step: int) -> Int64s:
+        """The positions of a last step that does not go round, without what would fill it up; else none."""
+        begin = self._begin + step * self._deal.stride
+        if begin + self._deal.stride <= self._gaps.left:
+            return np.empty(0, np.int64)
+        return self._gaps.positions(np.arange(begin, self._gaps.left, dtype=np.int64))
 
     def _blocks(self) -> Iterator[tuple[int, Int64s]]:
         ranks, batch = [self._deal.rank], self._deal.batch_size
@@ -181,7 +190,7 @@ class Run:
         whole = self.steps if (self._gaps.left - self._begin) % self._deal.stride == 0 else max(self.steps - 1, 0)
         if self._deal.drop_last:
             whole = self.steps
-        size = max(_BLOCK // batch, 1)
+        size = max(self._block_size // batch, 1)
         for first in range(0, whole, size):
             yield first, self.records(first, min(size, whole - first), ranks)
         if whole < self.steps:
@@ -194,7 +203,7 @@ def _stand(order: Order, epoch: int, total: int, records: Ranges) -> Ranges:
         return ()
     wanted = np.unique(np.concatenate([np.arange(begin, end, dtype=np.int64) for begin, end in records]))
     if hasattr(order, "positions_of"):
-        found = order.positions_of(epoch, wanted[(wanted >= 0) & (wanted < len(order))])
+        found = order.positions_of(epoch, wanted[wanted < getattr(order, "records", len(order))])
     else:
         parts = []
         for first in range(0, total, _SEARCH):
@@ -215,6 +224,7 @@ class Progress:
         epoch_size: int | None,
         start_step: int,
         exclude: Mapping[str, Iterable[Any]] | None,
+        block: int = _BLOCK,
     ) -> None:
         if not isinstance(order, Order):
             raise OrderError(f"order={order!r} has no at(), describe() or length; see mmapds.orders")
@@ -225,6 +235,7 @@ class Progress:
             hint = "; orders.Resampled may be longer" if self.total > len(order) else ""
             raise OrderError(f"epoch_size = {self.total}, expected 1 to {len(order)}{hint}")
         self.epoch = 0
+        self._block = block
         start_step = operator.index(start_step)
         if not 0 <= start_step <= len(self):
             raise OrderError(f"start_step = {start_step}, expected 0 to {len(self)}, the steps of an epoch")
@@ -257,17 +268,22 @@ class Progress:
         return self._run if self._run is not None and self._next is None else self._new_run()
 
     def _new_run(self) -> Run:
-        return Run(self.order, self.total, self.deal, self.epoch, self._next or Start())
+        return Run(self.order, self.total, self.deal, self.epoch, self._next or Start(), self._block)
 
-    def records_at(self, step: int) -> Int64s:
-        """The records of all replicas in a step, shape (num_replicas, batch)."""
+    def run_at(self, step: int) -> Run:
+        """The run in which a step of the epoch falls: the current one, or the part before it began."""
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} is out of range for the {len(self)} steps of an epoch")
         run = self.current()
         if step < run.first_step:
-            run = Run(self.order, self.total, self.deal, self.epoch, Start())
+            run = Run(self.order, self.total, self.deal, self.epoch, Start(), self._block)
         if step - run.first_step >= run.steps:
             raise IndexError(f"step {step} is out of range: this pass ends after step {run.first_step + run.steps - 1}")
+        return run
+
+    def records_at(self, step: int) -> Int64s:
+        """The records of all replicas in a step, shape (num_replicas, batch)."""
+        run = self.run_at(step)
         found = run.records(step - run.first_step, 1, range(self.deal.num_replicas))
         return np.ascontiguousarray(found[0].T)
 

@@ -25,6 +25,7 @@ def test_public_names():
         "SourceError",
         "StaleIndexError",
         "StateError",
+        "TokenBudgetBatchSampler",
         "add_column",
         "build",
         "concat",

@@ -1,0 +1,475 @@
+"""Plans: how an epoch is cut into batches under a budget. Made once from the lengths, read batch by batch.
+
+A plan numbers the batches of an epoch by position, as an order does records; a reader of an epoch tells what is in
+them.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _native, lengths
+from .errors import OrderError
+from .orders import Order
+from .permutation import Permutation
+
+Int64s = NDArray[np.int64]
+Uint64s = NDArray[np.uint64]
+
+VERSION = 1
+"""Raised when a plan changes for the same arguments, so that an old state is refused and not misread."""
+
+_WORD = 2**64 - 1
+_GROUPS = 2  # stream of the permutation of groups; records and chunks have 0 and 1
+_ENOUGH = 8  # batches in which the records of a bucket can change places
+_TABLE = 1 << 20  # lengths below this are looked up in a table
+_CHUNK = 65_536  # positions of an order that are streamed at a time
+
+
+class LengthOrder(NamedTuple):
+    """Records in order of their length, and how many have each."""
+
+    order: NDArray[Any]
+    """u32 or u64, shape (records,): the longest first, equally long ones in ascending order."""
+    values: Uint64s
+    """The lengths there are, falling."""
+    counts: Uint64s
+    """How many records have each."""
+
+    @classmethod
+    def of(cls, values: NDArray[Any], cache: str | None = None) -> "LengthOrder":
+        """Sort lengths, given as u32 or u64; with a path, only where no process of this machine has done it before.
+
+        A cache is made by one process while others wait for it, and is mapped by all. One that is of other lengths is
+        replaced.
+        """
+        if cache is None:
+            return cls._sorted(values)
+        from xxhash import xxh3_64
+
+        mark = np.array([len(values), xxh3_64(values.data).intdigest()], np.uint64)
+        with _alone(cache):
+            found = cls._cached(cache, mark)
+            if found is None:
+                made = cls._sorted(values)
+                temporary = f"{cache}.{os.urandom(4).hex()}.tmp"
+                try:
+                    with open(temporary, "xb") as file:
+                        for array in (mark, made.values, made.counts, made.order):
+                            np.save(file, array)
+                    os.replace(temporary, cache)
+                except OSError as error:
+                    with suppress(OSError):
+                        os.unlink(temporary)
+                    raise OrderError(f"order_cache = {cache!r} cannot be written: {error.strerror}") from None
+                found = cls._cached(cache, mark)
+        assert found is not None
+        return found
+
+    @classmethod
+    def _sorted(cls, values: NDArray[Any]) -> "LengthOrder":
+        width = lengths.order_bytes(len(values))
+        order = np.empty(len(values), f"<u{width}")
+        wide = len(values) and int(values.max()) >= 1 << lengths.AT_ONCE
+        spare = np.empty(len(values) if wide else 0, order.dtype)
+        found, counts = lengths.sort(values, values.itemsize, order, width, spare)
+        return cls(order, np.frombuffer(found, np.uint64), np.frombuffer(counts, np.uint64))
+
+    @classmethod
+    def _cached(cls, path: str, mark: Uint64s) -> "LengthOrder | None":
+        try:
+            with open(path, "rb") as file:
+                if not np.array_equal(np.load(file), mark):
+                    return None
+                values, counts = np.load(file), np.load(file)
+                version = np.lib.format.read_magic(file)
+                read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+                shape, _, dtype = read[version](file)
+                return cls(np.memmap(path, dtype, "r", file.tell(), shape), values, counts)
+        except (OSError, ValueError, EOFError, KeyError):
+            return None
+
+
+@contextmanager
+def _alone(path: str) -> Iterator[None]:
+    """Let one process of this machine at a time do what makes a file; where locks are not to be had, all of them."""
+    try:
+        directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+    except OSError as error:
+        raise OrderError(f"order_cache = {path!r} cannot be written: {error.strerror}") from None
+    try:
+        with suppress(OSError):
+            fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
+
+
+class Budget(NamedTuple):
+    """What a batch may hold."""
+
+    tokens: int
+    """Most that the longest length times the number of records may be, in the unit of the lengths."""
+    largest: int
+    """Most records."""
+    multiple: int
+    """Sizes of at least this many records are multiples of it."""
+    quadratic: int
+    """A record of length L costs L + L^2 / quadratic; 0: L."""
+
+    def cost(self, length: int) -> int:
+        """What one record costs."""
+        return length + (-(-length * length // self.quadratic) if self.quadratic else 0)
+
+
+class Selection(NamedTuple):
+    """The part of a length order that is planned: its longest and shortest records may be left out."""
+
+    by_length: LengthOrder
+    first: int
+    """Records of the order that come before."""
+    kept: slice
+    """Which of the lengths there are."""
+
+    @property
+    def values(self) -> Uint64s:
+        """Lengths, falling."""
+        return self.by_length.values[self.kept]
+
+    @property
+    def counts(self) -> Uint64s:
+        """How many records have each."""
+        return self.by_length.counts[self.kept]
+
+    @property
+    def records(self) -> int:
+        """How many there are."""
+        return int(self.counts.sum())
+
+    @property
+    def starts(self) -> Int64s:
+        """Rank of the first record of each length, from the first that is planned on; and the number of records."""
+        return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
+
+
+class Reader(Protocol):
+    """Reads the batches of one epoch."""
+
+    def read(self, positions: Int64s) -> tuple[Int64s, Int64s]:
+        """The records of the batches at ascending positions, one after another; and where each batch ends."""
+
+
+class Plan:
+    """What plans have in common: an order of batches (see `mmapds.orders.Order`)."""
+
+    def __init__(self, selection: Selection, records: int, budget: Budget, wanted: int, close: bool, seed: int) -> None:
+        self.records = records
+        """In the dataset: record numbers are below."""
+        self.selection = selection
+        self.seed = seed
+        self._budget = budget
+        values, counts = (np.ascontiguousarray(each) for each in (selection.values, selection.counts))
+        found = _native.plan_buckets(budget, values, counts, wanted, close)
+        self.buckets = np.frombuffer(found, np.uint64).reshape(-1, 4)
+        """Rows of (first rank, first batch, batches, size)."""
+
+    def at(self, epoch: int, positions: Int64s) -> Int64s:  # noqa: ARG002 - the readers know about epochs
+        """Return the positions: what stands at one is known to a reader alone."""
+        return positions
+
+    def describe(self) -> dict[str, Any]:
+        """Return what tells this plan from others."""
+        digest = blake2b(self.selection.values.tobytes() + self.selection.counts.tobytes(), digest_size=8).hexdigest()
+        return {
+            "version": VERSION,
+            "n": self.records,
+            "lengths": digest,
+            "planned": [self.selection.first, self.selection.records],
+            **self._budget._asdict(),
+            "seed": self.seed,
+        }
+
+
+class BucketPlan(Plan):
+    """Batches of records that are alike in length, the same ones in number and size every epoch, with other mates.
+
+    Records in order of length are cut into buckets of whole batches. An epoch permutes the records of each bucket, and
+    the groups of neighbouring batches; nothing is kept but the buckets.
+
+    Args:
+      group_size: batches that stay together, to be the batches of one step on all ranks.
+      shuffle: False reads batches from the longest to the shortest, and the same ones every epoch.
+    """
+
+    def __init__(
+        self, selection: Selection, records: int, budget: Budget, *, group_size: int, seed: int, shuffle: bool
+    ) -> None:
+        super().__init__(selection, records, budget, _ENOUGH, True, seed)
+        self.group_size = group_size
+        self._shuffle = shuffle
+        self._batches = int(self.buckets[-1, 1] + self.buckets[-1, 2])
+        self._groups = self._batches // group_size  # whole ones
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def describe(self) -> dict[str, Any]:
+        """Return what tells this plan from others."""
+        what = {"order": "token budget, buckets", "shuffle": self._shuffle, "group_size": self.group_size}
+        return {**what, **super().describe()}
+
+    def reader(self, epoch: int) -> "_BucketReader":
+        """Return a reader of an epoch, which takes positions in any order."""
+        return _BucketReader(self, epoch)
+
+    def batches_at(self, epoch: int, positions: Int64s) -> Int64s:
+        """Return which batch of the plan stands at each position."""
+        if not self._shuffle:
+            return positions
+        groups, places = np.divmod(positions, self.group_size)
+        whole = groups < self._groups
+        if self._groups:
+            groups[whole] = self._permutation(epoch)[groups[whole]]
+        # In its group every batch takes turns, so that no rank has the longest all the time.
+        sizes = np.where(whole, self.group_size, max(self._batches % self.group_size, 1))
+        batches: Int64s = groups * self.group_size + (places + self._turns(epoch, groups)) % sizes
+        return batches
+
+    def positions_of_batches(self, epoch: int, batches: Int64s) -> Int64s:
+        """Return where batches of the plan stand."""
+        if not self._shuffle:
+            return batches
+        groups, places = np.divmod(batches, self.group_size)
+        whole = groups < self._groups
+        sizes = np.where(whole, self.group_size, max(self._batches % self.group_size, 1))
+        places = (places - self._turns(epoch, groups)) % sizes
+        if self._groups:
+            groups[whole] = self._permutation(epoch).inverse(groups[whole])
+        positions: Int64s = groups * self.group_size + places
+        return positions
+
+    def positions_of(self, epoch: int, records: Int64s) -> Int64s:
+        """Return where the batches stand that hold nothing but `records`, which are ascending."""
+        ranks = self._ranks(records)
+        batches = np.empty_like(ranks)
+        _native.plan_find(*self._arguments(epoch), ranks, batches)
+        found, counts = np.unique(batches, return_counts=True)
+        return self.positions_of_batches(epoch, found[counts == self._sizes(found)])
+
+    def _ranks(self, records: Int64s) -> Int64s:
+        """Where records stand in the planned part of the length order, those that do: a search for each length."""
+        selection = self.selection
+        ranks = []
+        for value, begin in enumerate(selection.starts[:-1].tolist()):
+            first = selection.first + begin
+            run = selection.by_length.order[first : first + int(selection.counts[value])]
+            if len(run) == 0 or run[-1] < records[0] or run[0] > records[-1]:
+                continue
+            if len(run) < len(records):
+                here = np.flatnonzero(np.isin(run, records, assume_unique=True))
+            else:
+                places = np.minimum(np.searchsorted(run, records), len(run) - 1)
+                here = places[run[places] == records]
+            ranks.append(here + begin)
+        return np.concatenate([np.empty(0, np.int64), *ranks]).astype(np.int64)
+
+    def _permutation(self, epoch: int) -> Permutation:
+        return Permutation(self._groups, self.seed, epoch, stream=_GROUPS)
+
+    def _turns(self, epoch: int, groups: Int64s) -> Int64s:
+        turns = np.empty_like(groups)
+        _native.draw(self.group_size, self.seed & _WORD, epoch & _WORD, np.ascontiguousarray(groups), turns)
+        return turns
+
+    def _sizes(self, batches: Int64s) -> Int64s:
+        """Records in batches of the plan."""
+        firsts = self.buckets[:, 1].astype(np.int64)
+        sizes: Int64s = self.buckets[np.searchsorted(firsts, batches, side="right") - 1, 3].astype(np.int64)
+        return sizes
+
+    def _arguments(self, epoch: int) -> tuple[Uint64s, NDArray[Any], int, int, int, int, int, bool]:
+        order = self.selection.by_length.order
+        where = self.buckets, order, order.itemsize, self.selection.first, self.records
+        return *where, self.seed & _WORD, epoch & _WORD, self._shuffle
+
+    def records_of(self, epoch: int, batches: Int64s) -> tuple[Int64s, Int64s]:
+        """The records of batches of the plan, one after another; and where each batch ends."""
+        out = np.empty(int(self._sizes(batches).sum()), np.int64)
+        ends = np.empty_like(batches)
+        _native.plan_batches(*self._arguments(epoch), np.ascontiguousarray(batches), out, ends)
+        return out, ends
+
+
+class _BucketReader:
+    def __init__(self, plan: BucketPlan, epoch: int) -> None:
+        self._plan = plan
+        self._epoch = epoch
+
+    def read(self, positions: Int64s) -> tuple[Int64s, Int64s]:
+        return self._plan.records_of(self._epoch, self._plan.batches_at(self._epoch, positions.copy()))
+
+
+class WindowPlan(Plan):
+    """Batches of records that come near one another in an order: for chunked orders, and for fully random mates.
+
+    Lengths are cut into buckets so wide that a record waits for its batch some `sort_window` positions of the order, in
+    the mean. As the order goes by, every record joins the open batch of its bucket, and a batch is ready when it is
+    full. That is what sorting windows and cutting them comes to, without their edges: every epoch has as many batches,
+    whatever its order, since a bucket always has as many records.
+
+    A reader goes through the order from its beginning, at some 10^7 records a second, to the batch that is asked for.
+
+    Args:
+      values: u32 or u64, shape (records,): the lengths.
+      order: a bijection of the records.
+    """
+
+    def __init__(
+        self,
+        selection: Selection,
+        values: NDArray[Any],
+        budget: Budget,
+        *,
+        order: Order,
+        sort_window: int,
+        seed: int,
+    ) -> None:
+        # A bucket with this many batches has its records 2 * sort_window apart from one batch to the next.
+        wanted = min(max(selection.records // (2 * sort_window), 1), 2**32)
+        super().__init__(selection, len(values), budget, wanted, False, seed)
+        self.lengths = values
+        self.order = order
+        self._sort_window = sort_window
+        buckets = self.buckets.copy()
+        if len(buckets) > 1 and buckets[-1, 2] == 1 and buckets[-1, 3] <= buckets[-2, 3]:
+            # Records that make no whole batch: one more batch of the bucket before, though not a full one.
+            buckets[-2, 2] += 1
+            buckets = buckets[:-1]
+        self.buckets = buckets
+        self._batches = int(buckets[-1, 1] + buckets[-1, 2])
+        self.tables = _Tables.of(self)
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def describe(self) -> dict[str, Any]:
+        """Return what tells this plan from others."""
+        what = {"order": "token budget, windows", "sort_window": self._sort_window, "of": self.order.describe()}
+        return {**what, **super().describe()}
+
+    def reader(self, epoch: int) -> "_WindowReader":
+        """Return a reader of an epoch, which takes positions in ascending order, or begins again."""
+        return _WindowReader(self, epoch)
+
+    def positions_of(self, epoch: int, records: Int64s) -> Int64s:
+        """Return where the batches stand that hold nothing but `records`."""
+        found = []
+        reader = self.reader(epoch)
+        for begin in range(0, len(self), _CHUNK):
+            out, ends = reader.read(np.arange(begin, min(begin + _CHUNK, len(self)), dtype=np.int64))
+            begins = np.concatenate([[0], ends[:-1]])
+            wholly = np.logical_and.reduceat(np.isin(out, records), begins)
+            found.append(begin + np.flatnonzero(wholly))
+        return np.concatenate(found).astype(np.int64)
+
+
+class _Tables(NamedTuple):
+    """From a record's length to its bucket: see mds_stream in csrc/mmapds.h."""
+
+    values: Uint64s
+    first_buckets: NDArray[np.uint32]
+    splits: Uint64s
+    table: NDArray[np.uint32]
+    open_first: Uint64s
+
+    @classmethod
+    def of(cls, plan: WindowPlan) -> "_Tables":
+        selection, buckets = plan.selection, plan.buckets
+        values, starts = np.ascontiguousarray(selection.values), selection.starts
+        firsts = buckets[:, 0].astype(np.int64)
+        first_buckets = np.searchsorted(firsts, starts[:-1], side="right") - 1
+        splits = np.full(len(values), _WORD, np.uint64)
+        runs = np.searchsorted(starts, firsts, side="right") - 1
+        within = firsts > starts[runs]
+        splits[runs[within]] = selection.by_length.order[selection.first + firsts[within]]
+        table = np.full(min(int(values[0]) + 1, _TABLE), 2**32 - 1, np.uint32)
+        short = values < len(table)
+        table[values[short]] = np.flatnonzero(short)
+        open_first = np.concatenate([[0], np.cumsum(buckets[:, 3])]).astype(np.uint64)
+        return cls(values, first_buckets.astype(np.uint32), splits, table, open_first)
+
+
+class _WindowReader:
+    def __init__(self, plan: WindowPlan, epoch: int) -> None:
+        self._plan = plan
+        self._epoch = epoch
+        self._begin()
+
+    def _begin(self) -> None:
+        plan = self._plan
+        self._next = 0  # the batch that is ready next
+        self._position = 0  # in the order
+        self._records = np.empty(0, np.int64)  # of the order, not yet streamed
+        self._taken = np.zeros(len(plan.buckets), np.uint64)
+        self._open = np.empty(int(plan.tables.open_first[-1]), np.int64)
+        self._ready = np.empty(0, np.int64), np.empty(0, np.int64)
+
+    def read(self, positions: Int64s) -> tuple[Int64s, Int64s]:
+        if len(positions) and positions[0] < self._next:
+            self._begin()
+        pieces, sizes = [], []
+        done = 0
+        while done < len(positions):
+            out, ends = self._ready
+            here = positions[done:]
+            here = here[: np.searchsorted(here, self._next + len(ends))] - self._next
+            begins = np.concatenate([[0], ends[:-1]])
+            pieces += [out[begin:end] for begin, end in zip(begins[here].tolist(), ends[here].tolist(), strict=True)]
+            sizes.append(ends[here] - begins[here])
+            done += len(here)
+            if done < len(positions):
+                self._next += len(ends)
+                self._ready = self._stream()
+        return np.concatenate(pieces), np.cumsum(np.concatenate(sizes))
+
+    def _stream(self) -> tuple[Int64s, Int64s]:
+        """Go on through the order until some batches are ready."""
+        plan, order = self._plan, self._plan.order
+        tables = plan.tables
+        while True:
+            if not len(self._records):
+                stop = min(self._position + _CHUNK, len(order))
+                if stop == self._position:
+                    raise OrderError(f"the order gave only some of {plan.records} records, expected each of them once")
+                self._records = order.at(self._epoch, np.arange(self._position, stop, dtype=np.int64))
+                self._position = stop
+            out = np.empty(_CHUNK + int(plan.buckets[:, 3].max()), np.int64)
+            ends = np.empty(_CHUNK, np.int64)
+            try:
+                consumed, ready = _native.stream_push(
+                    plan.buckets,
+                    plan.selection.records,
+                    plan.lengths,
+                    plan.lengths.itemsize,
+                    tables.values,
+                    tables.first_buckets,
+                    tables.splits,
+                    tables.table,
+                    self._taken,
+                    self._open,
+                    tables.open_first,
+                    np.ascontiguousarray(self._records, np.int64),
+                    out,
+                    ends,
+                )
+            except ValueError as error:
+                raise OrderError(f"{error}; expected each of {plan.records} records once") from None
+            self._records = self._records[consumed:]
+            if ready:
+                return out, ends[:ready].copy()
