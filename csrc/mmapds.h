@@ -354,8 +354,8 @@ typedef struct {
 
 /* Cut records, given by their distinct lengths (falling) and how many have each, into buckets; return how many. A bucket
  * goes on until it has `wanted` batches or the records of its longest length are used up, whichever is later; with
- * `close`, it ends before lengths fall by more than 3 % or allow a larger batch. Only the last may hold a batch that
- * is not full. `buckets` has room for distinct + 2. */
+ * `close`, it ends before lengths fall by more than 3 %, and from two batches on before they allow a larger batch. Only
+ * the last may hold a batch that is not full. `buckets` has room for distinct + 2. */
 size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const uint64_t *counts, size_t distinct,
                         uint64_t wanted, int close, mds_bucket *buckets);
 

@@ -122,8 +122,9 @@ size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const 
         uint64_t take = counts[v] - used;
         if (take < enough) {
             for (size_t next = v + 1; next < distinct && take < enough; next++) {
+                /* Below two batches, records would have the same mates in every epoch: worth a fraction of a batch. */
                 if (close && ((unsigned __int128)values[next] * 100 < (unsigned __int128)length * 97 ||
-                              mds_batch_size(budget, values[next]) > size))
+                              (take >= 2 * size && mds_batch_size(budget, values[next]) > size)))
                     break;
                 take += counts[next];
             }

@@ -51,7 +51,12 @@ def _count(name: str, value: SupportsIndex, least: int = 1) -> int:
     return count
 
 
-def _integer(name: str, value: SupportsIndex) -> int:
+def integer(name: str, value: SupportsIndex) -> int:
+    """Return an argument as an int, whatever kind of integer it is.
+
+    Raises:
+      OrderError: it is none.
+    """
     if not hasattr(value, "__index__"):
         raise OrderError(f"{name} = {value!r}, expected an integer")
     return operator.index(value)
@@ -97,7 +102,7 @@ class Shuffled:
 
     def __init__(self, n: int, seed: int = 0) -> None:
         self._n = _count("n", n)
-        self._seed = _integer("seed", seed)
+        self._seed = integer("seed", seed)
 
     def __len__(self) -> int:
         return self._n
@@ -140,7 +145,7 @@ class Chunked:
         self._chunk_size = min(_count("chunk_size", chunk_size), int(sizes.max()))
         chunks = -(-sizes // self._chunk_size)
         self._mix_chunks = min(_count("mix_chunks", mix_chunks), int(chunks.sum()))
-        self._seed = _integer("seed", seed)
+        self._seed = integer("seed", seed)
         self._first_record = starts.astype(np.uint64)
         self._first_chunk = np.concatenate([[0], np.cumsum(chunks)]).astype(np.uint64)
         short = sizes % self._chunk_size != 0
@@ -206,7 +211,7 @@ class Resampled:
     def __init__(self, n: int, epoch_size: int | None = None, seed: int = 0) -> None:
         self._n = _count("n", n)
         self._epoch_size = _count("epoch_size", n if epoch_size is None else epoch_size)
-        self._seed = _integer("seed", seed)
+        self._seed = integer("seed", seed)
 
     def __len__(self) -> int:
         return self._epoch_size
@@ -258,7 +263,7 @@ class Mixture:
             raise OrderError(f"stop={stop!r}, expected 'first' or 'longest'")
         self.weights = _integer_weights(weights, self.LONGEST_PERIOD)
         self._sizes = [_count(f"sizes[{d}]", n, 1 if self.weights[d] else 0) for d, n in enumerate(sizes)]
-        self._seed = _integer("seed", seed)
+        self._seed = integer("seed", seed)
         self._shuffle = bool(shuffle)
         period = sum(self.weights)
         self._which, self._rank = bytearray(4 * period), bytearray(4 * period)

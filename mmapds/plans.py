@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -27,6 +28,7 @@ VERSION = 1
 
 _WORD = 2**64 - 1
 _GROUPS = 2  # stream of the permutation of groups; records and chunks have 0 and 1
+_MIXED = 1 << 32  # and of the first batches of a window plan that are mixed
 _ENOUGH = 8  # batches in which the records of a bucket can change places
 _TABLE = 1 << 20  # lengths below this are looked up in a table
 _CHUNK = 65_536  # positions of an order that are streamed at a time
@@ -328,6 +330,7 @@ class WindowPlan(Plan):
     Args:
       values: u32 or u64, shape (records,): the lengths.
       order: a bijection of the records.
+      shuffle: False gives batches as they become ready, and not in keyed order, some at a time.
     """
 
     def __init__(
@@ -339,12 +342,14 @@ class WindowPlan(Plan):
         order: Order,
         sort_window: int,
         seed: int,
+        shuffle: bool,
     ) -> None:
         # A bucket with this many batches has its records 2 * sort_window apart from one batch to the next.
         wanted = min(max(selection.records // (2 * sort_window), 1), 2**32)
         super().__init__(selection, len(values), budget, wanted, False, seed)
         self.lengths = values
         self.order = order
+        self.shuffle = shuffle
         self._sort_window = sort_window
         buckets = self.buckets.copy()
         if len(buckets) > 1 and buckets[-1, 2] == 1 and buckets[-1, 3] <= buckets[-2, 3]:
@@ -360,8 +365,8 @@ class WindowPlan(Plan):
 
     def describe(self) -> dict[str, Any]:
         """Return what tells this plan from others."""
-        what = {"order": "token budget, windows", "sort_window": self._sort_window, "of": self.order.describe()}
-        return {**what, **super().describe()}
+        what = {"order": "token budget, windows", "sort_window": self._sort_window, "shuffle": self.shuffle}
+        return {**what, "of": self.order.describe(), **super().describe()}
 
     def reader(self, epoch: int) -> "_WindowReader":
         """Return a reader of an epoch, which takes positions in ascending order, or begins again."""
@@ -406,51 +411,57 @@ class _Tables(NamedTuple):
 
 
 class _WindowReader:
+    """Streams the order, some batches at a time, and gives those in keyed order.
+
+    All buckets begin empty, so that they would fill up in step, the small ones first: lengths would rise and fall.
+    """
+
     def __init__(self, plan: WindowPlan, epoch: int) -> None:
         self._plan = plan
         self._epoch = epoch
+        self._together = 4 * len(plan.buckets)  # batches that are mixed: about four of each bucket
         self._begin()
 
     def _begin(self) -> None:
         plan = self._plan
-        self._next = 0  # the batch that is ready next
+        self._block = -1  # the number of the batches at hand
+        self._batches: list[Int64s] = []
         self._position = 0  # in the order
         self._records = np.empty(0, np.int64)  # of the order, not yet streamed
         self._taken = np.zeros(len(plan.buckets), np.uint64)
         self._open = np.empty(int(plan.tables.open_first[-1]), np.int64)
-        self._ready = np.empty(0, np.int64), np.empty(0, np.int64)
 
     def read(self, positions: Int64s) -> tuple[Int64s, Int64s]:
-        if len(positions) and positions[0] < self._next:
+        blocks, places = np.divmod(positions, self._together)
+        if len(blocks) and blocks[0] < self._block:
             self._begin()
-        pieces, sizes = [], []
-        done = 0
-        while done < len(positions):
-            out, ends = self._ready
-            here = positions[done:]
-            here = here[: np.searchsorted(here, self._next + len(ends))] - self._next
-            begins = np.concatenate([[0], ends[:-1]])
-            pieces += [out[begin:end] for begin, end in zip(begins[here].tolist(), ends[here].tolist(), strict=True)]
-            sizes.append(ends[here] - begins[here])
-            done += len(here)
-            if done < len(positions):
-                self._next += len(ends)
-                self._ready = self._stream()
-        return np.concatenate(pieces), np.cumsum(np.concatenate(sizes))
+        found: list[Int64s] = []
+        for block in np.unique(blocks).tolist():
+            while self._block < block:
+                self._block += 1
+                size = min(self._together, len(self._plan) - self._block * self._together)
+                self._batches = self._stream(size)
+            here = places[blocks == block]
+            if self._plan.shuffle:
+                here = Permutation(len(self._batches), self._plan.seed, self._epoch, stream=_MIXED + block)[here]
+            found += [self._batches[place] for place in here.tolist()]
+        return np.concatenate(found), np.cumsum([len(batch) for batch in found])
 
-    def _stream(self) -> tuple[Int64s, Int64s]:
-        """Go on through the order until some batches are ready."""
-        plan, order = self._plan, self._plan.order
-        tables = plan.tables
-        while True:
+    def _stream(self, count: int) -> list[Int64s]:
+        """Go on through the order until `count` batches are ready."""
+        plan, order, tables = self._plan, self._plan.order, self._plan.tables
+        largest = int(plan.buckets[:, 3].max())
+        batches: list[Int64s] = []
+        while len(batches) < count:
             if not len(self._records):
                 stop = min(self._position + _CHUNK, len(order))
                 if stop == self._position:
                     raise OrderError(f"the order gave only some of {plan.records} records, expected each of them once")
-                self._records = order.at(self._epoch, np.arange(self._position, stop, dtype=np.int64))
+                positions = np.arange(self._position, stop, dtype=np.int64)
+                self._records = np.ascontiguousarray(order.at(self._epoch, positions), np.int64)
                 self._position = stop
-            out = np.empty(_CHUNK + int(plan.buckets[:, 3].max()), np.int64)
-            ends = np.empty(_CHUNK, np.int64)
+            out = np.empty(len(self._records) + largest, np.int64)
+            ends = np.empty(count - len(batches), np.int64)
             try:
                 consumed, ready = _native.stream_push(
                     plan.buckets,
@@ -464,12 +475,12 @@ class _WindowReader:
                     self._taken,
                     self._open,
                     tables.open_first,
-                    np.ascontiguousarray(self._records, np.int64),
+                    self._records,
                     out,
                     ends,
                 )
             except ValueError as error:
                 raise OrderError(f"{error}; expected each of {plan.records} records once") from None
             self._records = self._records[consumed:]
-            if ready:
-                return out, ends[:ready].copy()
+            batches += [out[begin:end] for begin, end in pairwise([0, *ends[:ready].tolist()])]
+        return batches

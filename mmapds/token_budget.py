@@ -11,7 +11,7 @@ import torch.utils.data
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import ColumnError, FormatError, OrderError
-from .orders import Order, Sequential, Shuffled
+from .orders import Order, Sequential, Shuffled, integer
 from .plans import BucketPlan, Budget, Int64s, LengthOrder, Reader, Selection, WindowPlan
 from .progress import Deal, Progress, Run, world
 from .samplers import Exclude
@@ -48,10 +48,11 @@ class BudgetSummary(NamedTuple):
     def __str__(self) -> str:
         left_out = self.too_short + self.too_long + self.dropped
         return (
-            f"{self.samples:,} samples in {self.batches:,} batches of {self.mean_batch_size:.1f}, "
-            f"{self.steps:,} steps; {self.padding:.2%} padding, {self.fill:.1%} of the budget used, "
-            f"imbalance {self.imbalance:.4f}; left out {left_out:,} (too short {self.too_short:,}, too long {self.too_long:,}, last step "
-            f"{self.dropped:,}), over-long on their own {self.single:,}, repeated {self.repeated:,}"
+            f"{self.samples:,} samples in {self.batches:,} batches of {self.mean_batch_size:.1f}, {self.steps:,} "
+            "steps\n"
+            f"{self.padding:.2%} padding, {self.fill:.1%} of the budget used, imbalance {self.imbalance:.4f}\n"
+            f"left out {left_out:,}: too short {self.too_short:,}, too long {self.too_long:,}, last step "
+            f"{self.dropped:,}; over-long on their own {self.single:,}; repeated {self.repeated:,}"
         )
 
 
@@ -123,7 +124,7 @@ class TokenBudgetBatchSampler(torch.utils.data.BatchSampler):
         self.batch_size = None
         self.drop_last = drop_last
         self.shuffle = shuffle
-        self.seed = seed
+        self.seed = integer("seed", seed)
         _one_of("cost", cost, ("padded", "sum"))
         _one_of("oversize", oversize, ("error", "drop", "single"))
         _one_of("planner", planner, ("bucket", "window"))
@@ -155,9 +156,14 @@ class TokenBudgetBatchSampler(torch.utils.data.BatchSampler):
                 order = Shuffled(len(self._lengths), seed) if shuffle else Sequential(len(self._lengths))
             if len(order) != len(self._lengths):
                 raise OrderError(f"the order has {len(order)} positions, expected each of {len(self._lengths)} records")
-            window = _count("sort_window", sort_window)
             self._plan = WindowPlan(
-                self._selection, self._lengths, self._budget, order=order, sort_window=window, seed=seed
+                self._selection,
+                self._lengths,
+                self._budget,
+                order=order,
+                sort_window=_count("sort_window", sort_window),
+                seed=self.seed,
+                shuffle=shuffle,
             )
         if drop_last and len(self._plan) < self.num_replicas:
             raise OrderError(
@@ -174,7 +180,7 @@ class TokenBudgetBatchSampler(torch.utils.data.BatchSampler):
             len(self._lengths),
             self._budget,
             group_size=group_size,
-            seed=operator.index(self.seed),
+            seed=self.seed,
             shuffle=self.shuffle,
         )
 
@@ -409,11 +415,7 @@ def _read_lengths(given: Any, targets: Any, cache: str | None) -> tuple[NDArray[
 
 def _checked(name: str, given: Any) -> NDArray[Any]:
     """Lengths as u32, or u64 where one needs it."""
-    if (
-        isinstance(given, Sized)
-        and not isinstance(given, list | tuple | np.ndarray)
-        and not hasattr(given, "__array__")
-    ):
+    if not isinstance(given, list | tuple | np.ndarray) and not hasattr(given, "__array__"):
         raise OrderError(
             f"{name}: expected an mmapds dataset, or an array or list of integers, found {type(given).__name__}"
         )

@@ -1,0 +1,515 @@
+"""Token budgets: every batch within budget, every sample once, every rank as many steps, at any step of any world."""
+
+import copy
+import json
+import multiprocessing
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import mmapds
+from mmapds import OrderError, StateError, TokenBudgetBatchSampler, orders, plans
+
+PLANNERS = ["bucket", "window"]
+
+
+def log_normal(n, seed=0):
+    lengths = np.exp(np.random.default_rng(seed).normal(5.5, 0.8, n))
+    return np.clip(lengths, 1, 2048).astype(np.int64)
+
+
+def ranks(lengths, budget, world, epoch=0, **options):
+    """The batches of an epoch: a list for each step, of the batches of all ranks."""
+    samplers = [
+        TokenBudgetBatchSampler(lengths, budget, num_replicas=world, rank=rank, **options) for rank in range(world)
+    ]
+    for sampler in samplers:
+        sampler.set_epoch(epoch)
+    steps = list(zip(*samplers, strict=True))
+    if "exclude" not in options:
+        assert all(len(sampler) == len(steps) for sampler in samplers)
+    return steps
+
+
+def flat(steps):
+    return [record for step in steps for batch in step for record in batch]
+
+
+def check(lengths, steps, cost, budget, largest=2**31):
+    """Every batch holds something, and is within budget."""
+    for step in steps:
+        for batch in step:
+            assert 1 <= len(batch) <= largest
+            assert max(cost(int(lengths[record])) for record in batch) * len(batch) <= budget
+
+
+@st.composite
+def problems(draw):
+    lengths = draw(
+        st.one_of(
+            st.lists(st.integers(1, 40), min_size=1, max_size=200),
+            st.lists(st.sampled_from([1, 2, 3, 30, 31]), min_size=1, max_size=400),
+            st.lists(st.integers(1, 2**28), min_size=1, max_size=40),
+        )
+    )
+    world = draw(st.integers(1, min(len(lengths), 7)))
+    options = {
+        "planner": draw(st.sampled_from(PLANNERS)),
+        "max_batch_size": draw(st.sampled_from([None, 1, 3, 8])),
+        "batch_size_multiple": draw(st.sampled_from([1, 2, 8])),
+        "quadratic_length": draw(st.sampled_from([None, 1, 10, 1000])),
+        "cost": draw(st.sampled_from(["padded", "sum"])),
+        "shuffle": draw(st.booleans()),
+        "seed": draw(st.integers(0, 5)),
+    }
+    if options["planner"] == "bucket":
+        options["group_size"] = draw(st.sampled_from([None, 1, 2, 5]))
+    else:
+        options["sort_window"] = draw(st.sampled_from([1, 5, 8192]))
+    quadratic = options["quadratic_length"]
+
+    def cost(length):
+        return length + (-(-length * length // quadratic) if quadratic else 0)
+
+    budget = max(cost(length) for length in lengths) * draw(st.integers(1, 9)) + draw(st.integers(0, 5))
+    return lengths, budget, world, options, cost
+
+
+@settings(max_examples=300, deadline=None)
+@given(problems(), st.integers(0, 3))
+def test_every_sample_once_within_budget_and_as_many_steps_everywhere(problem, epoch):
+    lengths, budget, world, options, cost = problem
+    steps = ranks(lengths, budget, world, epoch, **options)
+    check(lengths, steps, cost, budget, options["max_batch_size"] or 2**31)
+    seen = flat(steps)
+    assert set(seen) == set(range(len(lengths)))
+    assert len(seen) == len(lengths) or len(seen) - len(lengths) < world  # only a last step fills up
+    other = TokenBudgetBatchSampler(lengths, budget, num_replicas=world, rank=0, **options)
+    assert len(other) == len(steps)
+    assert [[batch.tolist() for batch in _at(other, epoch, step)] for step in range(len(steps))] == [
+        [list(batch) for batch in step] for step in steps
+    ]
+    summary = other.summary()
+    assert summary.samples + summary.repeated == len(seen)
+    assert summary.steps == len(steps)
+    assert summary.batches == world * len(steps)
+
+
+def _at(sampler, epoch, step):
+    sampler.set_epoch(epoch)
+    return sampler.indices_at(step)
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems(), st.data())
+def test_a_last_step_repeats_only_where_samples_are_fewer_than_ranks(problem, data):
+    lengths, budget, _, options, _ = problem
+    world = data.draw(st.integers(1, len(lengths)))
+    steps = ranks(lengths, budget, world, **options)
+    assert len(set(flat(steps[:-1]))) == len(flat(steps[:-1]))
+    last = flat(steps[-1:])
+    assert len(last) == len(set(last)) or len(set(last)) < world
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems(), st.data())
+def test_any_world_goes_on_from_any_step(problem, data):
+    lengths, budget, world, options, cost = problem
+    budget = max(cost(length) for length in lengths) * 2
+    epoch = data.draw(st.integers(0, 2))
+    seen, state = [], None
+    for _ in range(3):
+        samplers = [
+            TokenBudgetBatchSampler(lengths, budget, num_replicas=world, rank=rank, **options) for rank in range(world)
+        ]
+        for sampler in samplers:
+            if state is None:
+                sampler.set_epoch(epoch)
+            else:
+                sampler.load_state_dict(json.loads(json.dumps(state)))
+                assert sampler.epoch == epoch
+        whole = TokenBudgetBatchSampler(lengths, budget, num_replicas=world, rank=0, **options)
+        assert len(samplers[0]) == len(whole)
+        steps = list(zip(*samplers, strict=True))
+        stop = data.draw(st.integers(0, max(len(steps) - 1, 0)))
+        check(lengths, steps, cost, budget)
+        first = len(samplers[0]) - len(steps) if state is None else samplers[0]._progress.current().first_step
+        state = samplers[0].state_dict(step=first + stop)
+        seen += flat(steps[:stop])
+        rest = flat(steps[stop:])
+        world = data.draw(st.integers(1, min(len(lengths), 7)))
+    assert set(seen + rest) == set(range(len(lengths)))
+    assert len(seen) == len(set(seen))
+    assert not set(seen) & set(rest)
+
+
+# ---- what it is for ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("planner", "n", "padding", "fill", "imbalance"),
+    [
+        ("bucket", 200_000, 0.003, 0.975, 1.005),
+        ("bucket", 20_000, 0.015, 0.97, 1.01),
+        ("window", 200_000, 0.012, 0.975, 1.025),
+    ],
+)
+def test_little_padding_full_batches_equal_costs(planner, n, padding, fill, imbalance):
+    lengths = log_normal(n)
+    summary = TokenBudgetBatchSampler(lengths, 16_384, num_replicas=8, rank=0, planner=planner).summary()
+    assert summary.padding <= padding
+    assert summary.fill >= fill
+    assert summary.imbalance <= imbalance
+    steps = ranks(lengths, 16_384, 8, planner=planner)
+    real = sum(int(lengths[batch].sum()) for step in steps for batch in step)
+    padded = sum(int(lengths[batch].max()) * len(batch) for step in steps for batch in step)
+    assert summary.padding == pytest.approx(1 - real / padded, abs=1e-3)
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_mates_and_order_differ_from_epoch_to_epoch(planner):
+    lengths = log_normal(50_000)
+    sampler = TokenBudgetBatchSampler(lengths, 16_384, num_replicas=1, rank=0, planner=planner)
+    epochs = []
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        epochs.append(list(sampler))
+    mates = [{frozenset(pair) for batch in epoch for pair in pairwise(batch)} for epoch in epochs]
+    for one, other in ((0, 1), (1, 2), (0, 2)):
+        assert len(mates[one] & mates[other]) < 0.1 * len(mates[one])
+        assert sum(a == b for a, b in zip(epochs[one], epochs[other], strict=True)) < 0.01 * len(epochs[one])
+    again = TokenBudgetBatchSampler(lengths, 16_384, num_replicas=1, rank=0, planner=planner)
+    again.set_epoch(1)
+    assert list(again) == epochs[1]
+    other_seed = TokenBudgetBatchSampler(lengths, 16_384, num_replicas=1, rank=0, planner=planner, seed=1)
+    assert list(other_seed) != epochs[0]
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_when_a_batch_comes_says_nothing_of_its_length(planner):
+    lengths = log_normal(100_000)
+    sampler = TokenBudgetBatchSampler(lengths, 16_384, num_replicas=4, rank=1, planner=planner)
+    correlations = []
+    for epoch in range(8):
+        sampler.set_epoch(epoch)
+        longest = [lengths[batch].max() for batch in sampler]
+        correlations.append(np.corrcoef(longest, np.arange(len(longest)))[0, 1])
+        neighbours = np.corrcoef(longest[1:], longest[:-1])[0, 1]
+        assert abs(neighbours) < 0.2
+    assert abs(np.mean(correlations)) < 4 / np.sqrt(8 * len(longest))
+
+
+def test_no_rank_has_the_longest_batches():
+    lengths = log_normal(100_000)
+    means = [
+        np.mean([lengths[batch].max() for batch in TokenBudgetBatchSampler(lengths, 16_384, num_replicas=4, rank=rank)])
+        for rank in range(4)
+    ]
+    assert max(means) / min(means) < 1.01
+
+
+def test_without_shuffling_the_longest_come_first():
+    lengths = log_normal(5000)
+    sampler = TokenBudgetBatchSampler(lengths, 16_384, num_replicas=1, rank=0, shuffle=False)
+    longest = [lengths[batch].max() for batch in sampler]
+    assert longest == sorted(longest, reverse=True)
+    epoch = list(sampler)
+    sampler.set_epoch(5)
+    assert list(sampler) == epoch
+
+
+def test_windows_follow_their_order():
+    lengths = log_normal(50_000)
+    order = orders.Chunked(50_000, 500, mix_chunks=4)
+    sampler = TokenBudgetBatchSampler(
+        lengths, 16_384, num_replicas=1, rank=0, planner="window", sort_window=2000, order=order
+    )
+    place = np.empty(50_000, np.int64)
+    place[order.at(0, np.arange(50_000))] = np.arange(50_000)
+    waits = np.concatenate([place[batch].max() - place[batch] for batch in sampler])
+    assert waits.mean() < 3000
+    assert set(flat([sampler])) == set(range(50_000))
+
+
+# ---- options -------------------------------------------------------------------------------------------------
+
+
+def test_target_lengths_are_within_the_budget_too():
+    rng = np.random.default_rng(0)
+    source, target = rng.integers(1, 50, 3000), rng.integers(1, 50, 3000)
+    steps = ranks(source, 500, 2, target_lengths=target)
+    for lengths in (source, target):
+        check(lengths, steps, int, 500)
+    assert len(flat(steps)) == 3000
+    with pytest.raises(OrderError, match="2 target_lengths for 3000 lengths"):
+        TokenBudgetBatchSampler(source, 500, target_lengths=[1, 2])
+
+
+def test_batch_sizes():
+    lengths = log_normal(5000)
+    steps = ranks(lengths, 16_384, 1, max_batch_size=50, batch_size_multiple=8)
+    sizes = [len(batch) for (batch,) in steps]
+    assert max(sizes) == 48
+    assert sum(size % 8 != 0 for size in sizes if size > 8) <= 1
+
+
+def test_samples_that_are_left_out():
+    lengths = [5, 1, 2000, 30, 100, 7, 1500]
+    for planner in PLANNERS:
+        common = {"num_replicas": 1, "rank": 0, "planner": planner}
+        with pytest.raises(OrderError) as over:
+            TokenBudgetBatchSampler(lengths, 1000, **common)
+        assert str(over.value) == (
+            "2 samples exceed max_tokens = 1000 on their own, the longest is lengths[2] = 2000; expected a larger "
+            'max_tokens, a max_length, or oversize="drop" or "single"'
+        )
+        dropped = TokenBudgetBatchSampler(lengths, 1000, oversize="drop", **common)
+        assert sorted(flat([dropped])) == [0, 1, 3, 4, 5]
+        assert dropped.summary().too_long == 2
+        single = TokenBudgetBatchSampler(lengths, 1000, oversize="single", **common)
+        assert sorted(flat([single])) == list(range(7))
+        assert all(len(batch) == 1 for batch in single if max(lengths[record] for record in batch) > 1000)
+        assert single.summary().single == 2
+        some = TokenBudgetBatchSampler(lengths, 1000, min_length=5, max_length=100, **common)
+        assert sorted(flat([some])) == [0, 3, 4, 5]
+        assert (some.summary().too_short, some.summary().too_long) == (1, 2)
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_drop_last(planner):
+    lengths = log_normal(3000)
+    steps = ranks(lengths, 4000, 7, planner=planner, drop_last=True)
+    sampler = TokenBudgetBatchSampler(lengths, 4000, num_replicas=7, rank=0, planner=planner, drop_last=True)
+    assert len(steps) == len(sampler._plan) // 7
+    assert len(set(flat(steps))) == len(flat(steps)) == 3000 - sampler.summary().dropped
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_exclude(planner):
+    lengths = log_normal(3000)
+    common = {"num_replicas": 2, "rank": 0, "planner": planner}
+    whole = TokenBudgetBatchSampler(lengths, 4000, **common)
+    steps = [[batch.tolist() for batch in whole.indices_at(step)] for step in range(len(whole))]
+    gone = set(flat(steps[5:7]))
+    rest = ranks(lengths, 4000, 2, planner=planner, exclude={"steps": [(5, 7)]})
+    assert rest == [tuple(step) for step in steps[:5] + steps[7:]]
+    batch = steps[3][0]
+    records = ranks(lengths, 4000, 2, planner=planner, exclude={"records": [*batch, (0, 100)]})
+    assert set(flat(records)) == set(range(100, 3000)) - set(batch)
+    assert all(each for step in records for each in step)
+    sampler = TokenBudgetBatchSampler(lengths, 4000, exclude={"steps": [(5, 7)], "records": [(0, 10)]}, **common)
+    again = TokenBudgetBatchSampler(lengths, 4000, **common)
+    again.load_state_dict(sampler.state_dict(step=2))
+    seen = [record for batch in again for record in batch]
+    assert not set(seen) & (set(range(10)) | gone)
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_start_step(planner):
+    lengths = log_normal(3000)
+    common = {"num_replicas": 2, "rank": 1, "planner": planner}
+    whole = list(TokenBudgetBatchSampler(lengths, 4000, **common))
+    sampler = TokenBudgetBatchSampler(lengths, 4000, start_step=7, **common)
+    assert len(sampler) == len(whole)
+    assert list(sampler) == whole[7:]
+    assert list(sampler) == whole
+
+
+# ---- as trainers use it --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_loader_goes_on(planner, workers):
+    lengths = log_normal(3000)
+
+    def loader():
+        sampler = TokenBudgetBatchSampler(lengths, 4000, num_replicas=1, rank=0, planner=planner)
+        return StatefulDataLoader(range(3000), batch_sampler=sampler, num_workers=workers, collate_fn=list)
+
+    whole = list(loader())
+    first = loader()
+    begun = iter(first)
+    head = [next(begun) for _ in range(5)]
+    state = copy.deepcopy(first.state_dict())
+    second = loader()
+    second.load_state_dict(state)
+    assert head + list(second) == whole
+
+
+def test_what_trainers_look_for():
+    sampler = TokenBudgetBatchSampler([3] * 100, 30, num_replicas=2, rank=1)
+    assert isinstance(sampler, torch.utils.data.BatchSampler)
+    assert (sampler.batch_size, sampler.drop_last) == (None, False)
+    assert not hasattr(sampler, "generator")
+    sampler.sampler.set_epoch(3)
+    assert sampler.epoch == sampler.sampler.epoch == 3
+    one, other = iter(sampler), iter(sampler)
+    assert next(one) == next(other)
+    batch = next(one)
+    batch.clear()
+    assert sorted(sampler.sampler) == sorted(record for batch in sampler for record in batch)
+    assert all(type(record) is int for batch in sampler for record in batch)
+    assert len(sampler.sampler) == 50
+
+
+def test_states_that_do_not_belong():
+    lengths = log_normal(500)
+    state = TokenBudgetBatchSampler(lengths, 4000, num_replicas=1, rank=0).state_dict(step=3)
+    for other, options in (
+        (log_normal(500, seed=1), {}),
+        (lengths[:-1], {}),
+        (lengths, {"seed": 1}),
+        (lengths, {"planner": "window"}),
+        (lengths, {"max_batch_size": 5}),
+        (lengths, {"shuffle": False}),
+        (lengths, {"group_size": 3}),
+    ):
+        sampler = TokenBudgetBatchSampler(other, 4000, num_replicas=1, rank=0, **options)
+        with pytest.raises(StateError, match="the state is of another epoch: it has"):
+            sampler.load_state_dict(state)
+    with pytest.raises(StateError):
+        TokenBudgetBatchSampler(lengths, 4000).load_state_dict([1])
+
+
+def test_an_exhausted_state_begins_again():
+    sampler = TokenBudgetBatchSampler(log_normal(500), 4000, num_replicas=2, rank=0)
+    whole = list(sampler)
+    again = TokenBudgetBatchSampler(log_normal(500), 4000, num_replicas=2, rank=0)
+    again.load_state_dict(sampler.state_dict())
+    assert list(again) == whole
+
+
+def test_with_a_dataset_and_padding(write):
+    rng = np.random.default_rng(0)
+    records = [{"id": i, "tokens": rng.integers(0, 9, rng.integers(1, 60)).tolist()} for i in range(500)]
+    path = write(records)
+    mmapds.build(path, length="items(tokens)")
+    ds = mmapds.open(path)
+    sampler = TokenBudgetBatchSampler(ds, 300)
+    assert np.shares_memory(sampler._plan.selection.by_length.order, ds.length_order[0]) is not None
+    loader = DataLoader(ds, batch_sampler=sampler, collate_fn=mmapds.pad_collate, num_workers=2)
+    seen = []
+    for batch in loader:
+        assert batch["tokens"].numel() <= 300
+        assert batch["tokens"].shape[1] == batch["tokens_lengths"].max()
+        seen += batch["id"].tolist()
+    assert sorted(seen) == list(range(500))
+    view = ds[ds.lengths < 20]
+    assert sorted(flat([TokenBudgetBatchSampler(view, 300)])) == list(range(len(view)))
+    pickle.loads(pickle.dumps(ds))
+
+
+# ---- a cached order ------------------------------------------------------------------------------------------
+
+
+def _first(path, lengths, out):
+    sampler = TokenBudgetBatchSampler(lengths, 16_384, num_replicas=1, rank=0, order_cache=path)
+    out.put((next(iter(sampler)), isinstance(sampler._plan.selection.by_length.order, np.memmap)))
+
+
+def test_an_order_is_sorted_once_for_all_processes(tmp_path):
+    lengths = log_normal(20_000)
+    path = str(tmp_path / "lengths.order")
+    wanted = next(iter(TokenBudgetBatchSampler(lengths, 16_384, num_replicas=1, rank=0)))
+    context = multiprocessing.get_context("fork")
+    out = context.SimpleQueue()
+    processes = [context.Process(target=_first, args=(path, lengths, out)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    assert [out.get() for _ in processes] == [(wanted, True)] * 4
+    for process in processes:
+        process.join()
+    assert [each.name for each in tmp_path.iterdir()] == ["lengths.order"]
+    before = (tmp_path / "lengths.order").stat().st_ino
+    TokenBudgetBatchSampler(lengths, 16_384, order_cache=path)
+    assert (tmp_path / "lengths.order").stat().st_ino == before
+    other = TokenBudgetBatchSampler(lengths[:-1], 16_384, order_cache=path)
+    assert len(flat([other])) == 19_999
+    (tmp_path / "lengths.order").write_bytes(b"damaged")
+    assert next(iter(TokenBudgetBatchSampler(lengths, 16_384, order_cache=path))) == wanted
+    with pytest.raises(OrderError, match="cannot be written"):
+        TokenBudgetBatchSampler(lengths, 16_384, order_cache=str(tmp_path / "no" / "x"))
+
+
+@pytest.mark.parametrize("largest", [1, 2**20 - 1, 2**20, 2**40])
+def test_sorting_lengths(largest):
+    lengths = np.random.default_rng(0).integers(0, largest, 5000, endpoint=True)
+    unsigned = lengths.astype(np.uint32 if largest < 2**32 else np.uint64)
+    order, values, counts = plans.LengthOrder.of(unsigned)
+    assert order.tolist() == np.argsort(-lengths, kind="stable").tolist()
+    wanted, numbers = np.unique(lengths, return_counts=True)
+    assert (values.tolist(), counts.tolist()) == (wanted[::-1].tolist(), numbers[::-1].tolist())
+
+
+# ---- bad input -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options", "message"),
+    [
+        ([3, -1], {}, r"lengths\[1\] = -1, expected 1 or more"),
+        ([3, 0, 0], {}, r"lengths\[2\] = 0, and 1 more; expected 1 or more, or min_length=1"),
+        ([3.0, float("nan")], {}, r"lengths\[1\] is NaN"),
+        ([3.5], {}, "lengths have type float64, expected integers"),
+        ([[1, 2]], {}, r"lengths have shape \(1, 2\), expected one dimension"),
+        (["a"], {}, "lengths have type <U1"),
+        ([], {}, "there are no samples"),
+        (7, {}, "expected an mmapds dataset, or an array or list of integers, found int"),
+        (range(5), {}, "expected an mmapds dataset, or an array or list of integers, found range"),
+        ([3, 4], {"max_tokens": 2}, "2 samples exceed max_tokens = 2 on their own"),
+        ([3, 4], {"max_tokens": 2, "oversize": "drop"}, "no sample is left of 2, whose lengths are 3 to 4"),
+        ([3, 4], {"min_length": 9}, "no sample is left of 2, .*min_length = 9"),
+        ([3, 4], {"max_length": 2}, "no sample is left of 2, .*max_length = 2"),
+        ([3, 4], {"num_replicas": 3, "rank": 0}, "num_replicas = 3, more than the 2 samples there are"),
+        ([3, 4], {"num_replicas": 2, "rank": 0, "drop_last": True}, "1 batches for num_replicas = 2 leave no step"),
+        ([3, 4], {"num_replicas": 2, "rank": 2}, "Invalid rank 2"),
+        ([3, 4], {"max_tokens": 0}, "max_tokens = 0, expected an integer of 1 or more"),
+        ([3, 4], {"max_tokens": 10.5}, "max_tokens = 10.5, expected an integer"),
+        ([3, 4], {"max_batch_size": 0}, "max_batch_size = 0"),
+        ([3, 4], {"batch_size_multiple": 0}, "batch_size_multiple = 0"),
+        ([3, 4], {"quadratic_length": 0}, "quadratic_length = 0"),
+        ([3, 4], {"group_size": 0}, "group_size = 0"),
+        ([3, 4], {"sort_window": 0, "planner": "window"}, "sort_window = 0"),
+        ([3, 4], {"cost": "max"}, "cost = 'max', expected 'padded' or 'sum'"),
+        ([3, 4], {"oversize": "skip"}, "oversize = 'skip'"),
+        ([3, 4], {"planner": "greedy"}, "planner = 'greedy'"),
+        ([3, 4], {"order": orders.Sequential(2)}, 'expected planner="window" with an order'),
+        ([3, 4], {"group_size": 2, "planner": "window"}, "has no groups"),
+        ([3, 4], {"order": orders.Sequential(3), "planner": "window"}, "the order has 3 positions, expected each of 2"),
+        ([3, 4], {"start_step": 2}, "start_step = 2"),
+        ([3, 4], {"seed": 1.5}, "seed"),
+    ],
+)
+def test_bad_input_is_named(lengths, options, message):
+    with pytest.raises((OrderError, TypeError), match=message):
+        TokenBudgetBatchSampler(lengths, **{"max_tokens": 10, **options})
+
+
+class Twice(orders.Sequential):
+    """Not a bijection."""
+
+    def at(self, epoch, positions):
+        return super().at(epoch, positions) // 2
+
+
+def test_an_order_that_is_no_bijection_is_noticed():
+    lengths = log_normal(2000)
+    for order in (Twice(2000), orders.Resampled(2000)):
+        sampler = TokenBudgetBatchSampler(lengths, 4000, planner="window", order=order)
+        with pytest.raises(OrderError, match="expected each of"):
+            list(sampler)
+
+
+def test_lengths_are_taken_in_many_forms():
+    wanted = list(TokenBudgetBatchSampler([3, 1, 2] * 50, 10))
+    array = np.array([3, 1, 2] * 50)
+    for lengths in (array, array.astype(np.uint8), array[::1], tuple(array.tolist()), torch.from_numpy(array)):
+        assert list(TokenBudgetBatchSampler(lengths, 10)) == wanted
