@@ -7,6 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#ifndef MADV_POPULATE_READ /* Linux 5.14; elsewhere pages are mapped as they are touched */
+#define MADV_POPULATE_READ MADV_NORMAL
+#endif
+
 #ifdef __APPLE__
 #define st_mtim st_mtimespec
 #endif
@@ -49,7 +53,7 @@ void mds_map_close(mds_map *map)
 
 void mds_map_advise(const mds_map *map, uint64_t begin, uint64_t end, mds_advice advice)
 {
-    static const int values[] = {MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED};
+    static const int values[] = {MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED, MADV_POPULATE_READ};
     if (end > map->size)
         end = map->size;
     if (begin >= end)

@@ -612,6 +612,12 @@ void mds_cells_convert(uint64_t *cells, size_t n, mds_number_type from, mds_numb
     }
 }
 
+void mds_cells_widen(const uint32_t *numbers, size_t n, uint64_t *cells)
+{
+    for (size_t i = 0; i < n; i++)
+        cells[i] = numbers[i];
+}
+
 void mds_cells_narrow(const uint64_t *cells, size_t n, uint32_t *out)
 {
     for (size_t i = 0; i < n; i++)
@@ -646,50 +652,95 @@ static void append(uint64_t *cells, size_t n, mds_number_type *type, mds_number 
     mds_cells_convert(&cells[n], 1, number.type, both);
 }
 
-mds_json_status mds_measure_records(const mds_kernels *kernels, const mds_map *map, const mds_measuring *measuring,
-                                    uint64_t *starts, size_t n, uint64_t *const *cells, mds_number_type *types,
-                                    size_t *kept, size_t *failed, size_t *column, uint64_t *at)
+/* Bytes of a record that ends before `end`, without its line end and what follows. */
+static size_t payload_size(const mds_map *map, uint64_t begin, uint64_t end)
 {
-    *kept = 0;
-    for (size_t i = 0; i < n; i++) {
-        const uint64_t begin = starts[i];
-        const uint8_t *record = map->data + begin;
-        uint64_t end = i + 1 < n ? starts[i + 1] : map->size;
-        if (i + 1 == n || measuring->columns == 0 || measuring->fields[0].measure == MDS_MEASURE_RECORD) {
-            const uint8_t *newline = memchr(record, '\n', end - begin);
-            end = newline ? (uint64_t)(newline - map->data) : end;
-        }
-        const size_t size = (size_t)(end - begin), readable = (size_t)(map->size - begin);
-        size_t where = 0;
-        mds_json_status status = MDS_JSON_OK;
-        *column = measuring->columns;
-        if (measuring->validate && !mds_json_valid(kernels, record, size, &where))
-            status = MDS_JSON_INVALID;
-        for (size_t c = 0; c < measuring->columns && status == MDS_JSON_OK; c++) {
-            mds_number number = {MDS_U64, 0};
-            if (measuring->fields[c].measure == MDS_MEASURE_RECORD) {
-                const uint8_t *newline = memchr(record, '\n', size);
-                size_t payload = newline ? (size_t)(newline - record) : size;
-                payload -= payload > 0 && record[payload - 1] == '\r' && begin + payload < map->size;
-                number.bits = payload;
-            } else {
-                *column = c;
-                status = mds_json_measure(kernels, record, size, readable, &measuring->fields[c], &number, &where);
-                if (status == MDS_JSON_MISSING && measuring->missing == MDS_MISSING_FILL) {
-                    number = measuring->fill;
-                    status = MDS_JSON_OK;
-                }
+    const uint8_t *record = map->data + begin;
+    const uint8_t *newline = memchr(record, '\n', (size_t)(end - begin));
+    if (!newline)
+        return (size_t)(end - begin);
+    return (size_t)(newline - record) - (newline > record && newline[-1] == '\r');
+}
+
+/* Measure all columns of the record in [begin, end) as row `row` of the cells. */
+static mds_json_status measure_record(const mds_kernels *kernels, const mds_map *map, const mds_measuring *measuring,
+                                      uint64_t begin, uint64_t end, size_t row, mds_measured *measured)
+{
+    const uint8_t *record = map->data + begin;
+    const size_t size = (size_t)(end - begin), readable = (size_t)(map->size - begin);
+    size_t where = 0;
+    mds_json_status status = MDS_JSON_OK;
+    measured->column = measuring->columns;
+    if (measuring->validate && !mds_json_valid(kernels, record, size, &where))
+        status = MDS_JSON_INVALID;
+    for (size_t c = 0; c < measuring->columns && status == MDS_JSON_OK; c++) {
+        mds_number number = {MDS_U64, 0};
+        if (measuring->fields[c].measure == MDS_MEASURE_RECORD) {
+            number.bits = payload_size(map, begin, end);
+        } else {
+            measured->column = c;
+            status = mds_json_measure(kernels, record, size, readable, &measuring->fields[c], &number, &where);
+            if (status == MDS_JSON_MISSING && measuring->missing == MDS_MISSING_FILL) {
+                number = measuring->fill;
+                status = MDS_JSON_OK;
             }
-            if (status == MDS_JSON_OK)
-                append(cells[c], *kept, &types[c], number);
         }
-        if (status == MDS_JSON_OK) {
-            starts[(*kept)++] = begin;
-        } else if (status != MDS_JSON_MISSING || measuring->missing != MDS_MISSING_SKIP) {
-            *failed = i;
-            *at = begin + where;
-            return status;
+        if (status == MDS_JSON_OK)
+            append(measured->cells[c], row, &measured->types[c], number);
+    }
+    measured->failed = begin;
+    measured->at = begin + where;
+    return status;
+}
+
+/* Whether something that is not blank comes before `at` in its line. */
+static int is_mid_line(const mds_map *map, uint64_t at)
+{
+    while (at > 0 && is_space(map->data[at - 1]) && map->data[at - 1] != '\n')
+        at--;
+    return at > 0 && map->data[at - 1] != '\n' && !(at == 3 && memcmp(map->data, "\xef\xbb\xbf", 3) == 0);
+}
+
+/* Few enough bytes to stay in the second-level cache between being cut into lines and being measured. */
+#define WINDOW (256 << 10)
+
+mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_map *map, uint64_t begin, uint64_t end,
+                                  const mds_measuring *measuring, mds_lines *state, uint64_t *starts,
+                                  mds_measured *measured)
+{
+    uint64_t open = MDS_NONE; /* the record whose end is not known yet */
+    size_t kept = 0;
+    mds_json_status status = MDS_JSON_OK;
+    measured->records = measured->kept = 0;
+    mds_map_advise(map, begin, end, MDS_ADVISE_POPULATE);
+    for (uint64_t at = begin; at < end; at += WINDOW) {
+        const size_t size = (size_t)(end - at < WINDOW ? end - at : WINDOW);
+        const uint64_t *fresh = starts + kept; /* what is kept of these never reaches what is still to be read */
+        const size_t count = mds_lines_scan(kernels, map->data + at, size, at, state, starts + kept);
+        for (size_t k = 0; k < count; k++) {
+            const uint64_t next = fresh[k];
+            if (at == begin && k == 0 && next == begin && begin > 0 && is_mid_line(map, begin))
+                continue; /* goes on from the block before, where it was measured */
+            if (open != MDS_NONE) {
+                status = measure_record(kernels, map, measuring, open, next, kept, measured);
+                if (status == MDS_JSON_OK)
+                    starts[kept++] = open;
+                else if (status != MDS_JSON_MISSING || measuring->missing != MDS_MISSING_SKIP)
+                    return status;
+            }
+            open = next;
+            measured->records++;
         }
     }
+    if (open != MDS_NONE) {
+        const uint8_t *newline = memchr(map->data + open, '\n', (size_t)(map->size - open));
+        const uint64_t stop = newline ? (uint64_t)(newline - map->data) + 1 : map->size;
+        status = measure_record(kernels, map, measuring, open, stop, kept, measured);
+        if (status == MDS_JSON_OK)
+            starts[kept++] = open;
+        else if (status != MDS_JSON_MISSING || measuring->missing != MDS_MISSING_SKIP)
+            return status;
+    }
+    measured->kept = kept;
     return MDS_JSON_OK;
 }

@@ -96,7 +96,13 @@ typedef struct {
     int64_t mtime_ns;
 } mds_map;
 
-typedef enum { MDS_ADVISE_NORMAL, MDS_ADVISE_RANDOM, MDS_ADVISE_SEQUENTIAL, MDS_ADVISE_WILLNEED } mds_advice;
+typedef enum {
+    MDS_ADVISE_NORMAL,
+    MDS_ADVISE_RANDOM,
+    MDS_ADVISE_SEQUENTIAL,
+    MDS_ADVISE_WILLNEED,
+    MDS_ADVISE_POPULATE, /* map all pages now, rather than one fault after another */
+} mds_advice;
 
 /* Map a regular file read-only and close its descriptor. */
 mds_status mds_map_open(const char *path, mds_map *map);
@@ -214,7 +220,7 @@ int mds_json_valid(const mds_kernels *kernels, const uint8_t *data, size_t n, si
 /* What to do with records that lack a field. */
 typedef enum { MDS_MISSING_ERROR, MDS_MISSING_SKIP, MDS_MISSING_FILL } mds_missing;
 
-/* How the columns of an index are measured: cells[c] takes the numbers of column c, types[c] their common type. */
+/* How the columns of an index are measured. */
 typedef struct {
     const mds_field *fields;
     size_t columns;
@@ -223,17 +229,26 @@ typedef struct {
     int validate;
 } mds_measuring;
 
-/* Measure all columns of the records of `map` that begin at starts[0..n); the last ends with its line. Records to be
- * skipped are taken out of starts[] and cells[][], and *kept is how many are left. At a record that cannot be measured
- * stop, and say by *failed which it is, by *column which column (`columns` when it is not JSON), and by *at which byte
- * of the file. */
-mds_json_status mds_measure_records(const mds_kernels *kernels, const mds_map *map, const mds_measuring *measuring,
-                                    uint64_t *starts, size_t n, uint64_t *const *cells, mds_number_type *types,
-                                    size_t *kept, size_t *failed, size_t *column, uint64_t *at);
+typedef struct {
+    uint64_t *const *cells; /* cells[c] takes the numbers of column c */
+    mds_number_type *types; /* their common type; begin with MDS_U64 */
+    size_t records;         /* that begin in the block */
+    size_t kept;            /* of them: those that are not skipped */
+    uint64_t failed, at;    /* the record that cannot be measured, and the byte of the file that shows it */
+    size_t column;          /* its column; the number of columns where the record is not JSON */
+} mds_measured;
 
-/* Cells as another type, in place; as 32-bit integers, which they must fit; the largest of them as unsigned integers. */
+/* mds_lines_scan over bytes [begin, end) of a map, and at the same time measure all columns of the records it finds: each
+ * to its end, also beyond the block, and the one that the block fell into the middle of not at all. `starts` and the
+ * cells are left with the records that are kept. Stops at a record that cannot be measured. */
+mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_map *map, uint64_t begin, uint64_t end,
+                                  const mds_measuring *measuring, mds_lines *state, uint64_t *starts,
+                                  mds_measured *measured);
+
+/* Cells as another type, in place; as 32-bit integers, which they must fit, and back; the largest as unsigned integer. */
 void mds_cells_convert(uint64_t *cells, size_t n, mds_number_type from, mds_number_type to);
 void mds_cells_narrow(const uint64_t *cells, size_t n, uint32_t *out);
+void mds_cells_widen(const uint32_t *numbers, size_t n, uint64_t *cells);
 uint64_t mds_cells_largest(const uint64_t *cells, size_t n);
 
 /* ---- permute.c: keyed permutation of [0, n) ------------------------------------------------------------ */

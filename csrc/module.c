@@ -1332,45 +1332,41 @@ static PyObject *json_error(PyObject *Py_UNUSED(module), PyObject *args)
     return result;
 }
 
-static PyObject *measure_records(PyObject *module, PyObject *args)
+static PyObject *measure_lines(PyObject *module, PyObject *args)
 {
     const module_state *state = PyModule_GetState(module);
-    PyObject *map, *sequence, *target, *cells_list, *result = NULL;
+    PyObject *map, *pending, *sequence, *target, *cells_list, *result = NULL, *kinds = NULL;
     int missing, validate, fill_type;
-    unsigned long long fill;
+    unsigned long long begin, end, fill;
     mds_field fields[COLUMNS];
-    uint64_t *cells[COLUMNS], at = 0;
+    uint64_t *cells[COLUMNS];
     mds_number_type types[COLUMNS] = {MDS_U64};
+    mds_lines lines = {MDS_NONE, 0};
+    mds_measured measured = {.cells = cells, .types = types};
     Py_buffer views[COLUMNS], starts;
     Py_ssize_t opened = 0;
-    size_t kept, failed = 0, column = 0;
-    if (!PyArg_ParseTuple(args, "O!Oi(iK)pOO!:measure_records", state->map_type, &map, &sequence, &missing, &fill_type,
-                          &fill, &validate, &target, &PyTuple_Type, &cells_list))
+    if (!PyArg_ParseTuple(args, "O!KKOOi(iK)pOO!:measure_lines", state->map_type, &map, &begin, &end, &pending, &sequence,
+                          &missing, &fill_type, &fill, &validate, &target, &PyTuple_Type, &cells_list) ||
+        parse_offset(pending, &lines.pending) != 0)
         return NULL;
     const Py_ssize_t columns = parse_fields(sequence, fields);
     if (columns < 0 || get_words(target, PyBUF_WRITABLE, &starts, "starts") != 0)
         return NULL;
     const mds_map *source = &((MapObject *)map)->map;
-    const size_t n = (size_t)starts.len / 8;
-    const uint64_t *words = starts.buf;
-    if (PyTuple_Size(cells_list) != columns || missing < 0 || missing > MDS_MISSING_FILL || fill_type < 0 ||
-        fill_type > MDS_F64) {
-        PyErr_SetString(PyExc_ValueError, "expected cells for every field, and a known way to treat missing ones");
+    if (begin > end || end > source->size || PyTuple_Size(cells_list) != columns || missing < 0 ||
+        missing > MDS_MISSING_FILL || fill_type < 0 || fill_type > MDS_F64) {
+        PyErr_SetString(PyExc_ValueError, "expected a block of the map, cells for every field, a way to treat missing ones");
         goto done;
     }
-    for (size_t i = 0; i < n; i++) {
-        if (words[i] >= source->size || (i && words[i] <= words[i - 1])) {
-            PyErr_SetString(PyExc_ValueError, "starts: expected ascending offsets inside the map");
-            goto done;
-        }
-    }
+    if (check_capacity(&starts, end - begin) != 0)
+        goto done;
     for (; opened < columns; opened++) {
         if (get_words(PyTuple_GetItem(cells_list, opened), PyBUF_WRITABLE, &views[opened], "cells") != 0)
             goto done;
         cells[opened] = views[opened].buf;
-        if ((size_t)views[opened].len / 8 < n) {
+        if (views[opened].len < starts.len) {
             opened++;
-            PyErr_SetString(PyExc_ValueError, "cells: expected room for every record");
+            PyErr_SetString(PyExc_ValueError, "cells: expected as much room as starts have");
             goto done;
         }
     }
@@ -1378,15 +1374,18 @@ static PyObject *measure_records(PyObject *module, PyObject *args)
                                      {(mds_number_type)fill_type, fill}, validate};
     mds_json_status status;
     Py_BEGIN_ALLOW_THREADS
-    status = mds_measure_records(kernels, source, &measuring, starts.buf, n, cells, types, &kept, &failed, &column, &at);
+    status = mds_measure_lines(kernels, source, begin, end, &measuring, &lines, starts.buf, &measured);
     Py_END_ALLOW_THREADS
-    PyObject *kinds = PyTuple_New(columns);
+    kinds = PyTuple_New(columns);
     for (Py_ssize_t c = 0; kinds && c < columns; c++)
         PyTuple_SetItem(kinds, c, PyLong_FromLong(types[c]));
-    if (kinds)
-        result = Py_BuildValue("inNnnK", (int)status, (Py_ssize_t)kept, kinds, (Py_ssize_t)failed, (Py_ssize_t)column,
-                               (unsigned long long)at);
+    PyObject *found = kinds ? scanned(measured.records, &lines) : NULL;
+    if (found)
+        result = Py_BuildValue("NnO(iKnK)", found, (Py_ssize_t)measured.kept, kinds, (int)status,
+                               (unsigned long long)measured.failed, (Py_ssize_t)measured.column,
+                               (unsigned long long)measured.at);
 done:
+    Py_XDECREF(kinds);
     while (opened)
         PyBuffer_Release(&views[--opened]);
     PyBuffer_Release(&starts);
@@ -1406,23 +1405,42 @@ static PyObject *cells_convert(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* Two buffers of as many numbers, the first of `width` bytes each, the second of `out_width`; -1 with an exception. */
+static int take_pair(words *all, PyObject *args, unsigned width, unsigned out_width, const void **in, void **out)
+{
+    PyObject *source, *target;
+    if (!PyArg_ParseTuple(args, "OO", &source, &target) ||
+        !(*in = take_numbers(all, source, PyBUF_SIMPLE, width, -1, "numbers")))
+        return -1;
+    *out = take_numbers(all, target, PyBUF_WRITABLE, out_width, all->views[0].len / (Py_ssize_t)width, "out");
+    return *out ? 0 : -1;
+}
+
 static PyObject *cells_narrow(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *source;
-    Py_buffer cells, out;
-    if (!PyArg_ParseTuple(args, "Ow*:cells_narrow", &source, &out))
-        return NULL;
+    const void *in;
+    void *out;
     PyObject *result = NULL;
-    if (get_words(source, PyBUF_SIMPLE, &cells, "cells") == 0) {
-        if (out.len != cells.len / 2 || (uintptr_t)out.buf % 4) {
-            PyErr_SetString(PyExc_ValueError, "out: expected as many aligned 32-bit integers as there are cells");
-        } else {
-            mds_cells_narrow(cells.buf, (size_t)cells.len / 8, out.buf);
-            result = Py_NewRef(Py_None);
-        }
-        PyBuffer_Release(&cells);
+    words all = {.count = 0};
+    if (take_pair(&all, args, 8, 4, &in, &out) == 0) {
+        mds_cells_narrow(in, (size_t)all.views[0].len / 8, out);
+        result = Py_NewRef(Py_None);
     }
-    PyBuffer_Release(&out);
+    release_words(&all);
+    return result;
+}
+
+static PyObject *cells_widen(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const void *in;
+    void *out;
+    PyObject *result = NULL;
+    words all = {.count = 0};
+    if (take_pair(&all, args, 4, 8, &in, &out) == 0) {
+        mds_cells_widen(in, (size_t)all.views[0].len / 4, out);
+        result = Py_NewRef(Py_None);
+    }
+    release_words(&all);
     return result;
 }
 
@@ -1469,10 +1487,12 @@ static PyMethodDef functions[] = {
     {"measure_record", measure_record, METH_VARARGS,
      "measure_record(variant, (field,), data) -> (status, at, type, bits)"},
     {"json_error", json_error, METH_VARARGS, "json_error(variant, data) -> where data is not JSON, or None"},
-    {"measure_records", measure_records, METH_VARARGS,
-     "measure_records(map, fields, missing, fill, validate, starts, cells) -> (status, kept, types, failed, column, at)"},
+    {"measure_lines", measure_lines, METH_VARARGS,
+     "measure_lines(map, begin, end, pending, fields, missing, fill, validate, starts, cells) -> "
+     "((records, pending, newlines), kept, types, (status, failed, column, at))"},
     {"cells_convert", cells_convert, METH_VARARGS, "cells_convert(cells, from, to): as another type, in place"},
     {"cells_narrow", cells_narrow, METH_VARARGS, "cells_narrow(cells, out): as 32-bit integers"},
+    {"cells_widen", cells_widen, METH_VARARGS, "cells_widen(numbers, cells): 32-bit integers as 64-bit ones"},
     {"cells_largest", cells_largest, METH_O, "cells_largest(cells) -> int, as unsigned integers"},
     {"lengths_largest", lengths_largest, METH_VARARGS, "lengths_largest(lengths, width) -> int"},
     {"lengths_sort", lengths_sort, METH_VARARGS,

@@ -15,6 +15,7 @@ import os
 import re
 import struct
 from collections.abc import Iterator, Mapping
+from io import FileIO
 from typing import Any, Literal, NamedTuple
 
 from . import _native
@@ -32,7 +33,9 @@ _FOUND = {b'"': "a string", b"[": "an array", b"{": "an object", b"t": "true", b
 _U64, _I64, _F64 = range(3)  # what the core calls mds_number_type
 _OK, _MISSING, _TYPE, _INVALID = range(4)  # and mds_json_status
 _DTYPES = ("<u8", "<i8", "<f8")
-_COPY = 1 << 20  # bytes
+_WIDTHS = {"<u4": 4, "<u8": 8, "<i8": 8, "<f8": 8}
+_COPY = 1 << 20  # bytes; whole numbers of every type
+_IN_MEMORY = 16 << 20  # bytes of a column
 
 NOTHING: dict[str, Any] = {"expressions": {}, "missing": "error", "validate": False}
 """How columns are measured where there are none; see `Measuring.describe`."""
@@ -91,22 +94,23 @@ class Measuring:
         texts = {name: each.text for name, each in self.columns.items()}
         return {"expressions": texts, "missing": self.missing, "validate": self.validate}
 
-    def measure(
-        self, path: str, source: _native.Map, starts: memoryview, cells: tuple[memoryview, ...]
-    ) -> tuple[int, tuple[int, ...]]:
-        """Measure the records that begin at `starts`; return how many are kept, moved to the front, and the type of the
-        numbers in each column.
+    def scan(
+        self, path: str, source: _native.Map, begin: int, end: int, starts: memoryview, cells: tuple[memoryview, ...]
+    ) -> "Measured":
+        """Find and measure the records that begin in a block of a source, into memory that has room for them.
 
         Raises:
           ColumnError: a record lacks a field, or it has the wrong type.
           DecodeError: a record is not JSON.
         """
-        status, kept, types, failed, column, at = _native.measure_records(
-            source, self._fields, self._missing, self._fill, self.validate, starts, cells
+        found, kept, types, (status, failed, column, at) = _native.measure_lines(
+            source, begin, end, begin, self._fields, self._missing, self._fill, self.validate, starts, cells
         )
         if status != _OK:
-            raise self._error(status, path, source, starts[failed], column, at)
-        return kept, types
+            raise self._error(status, path, source, failed, column, at)
+        records, pending, newlines = found
+        columns = tuple((kind, each[:kept]) for kind, each in zip(types, cells, strict=True))
+        return Measured(starts[:kept], columns, records - kept, pending, newlines)
 
     def _error(self, status: int, path: str, source: _native.Map, begin: int, column: int, at: int) -> Exception:
         view = memoryview(source)
@@ -172,66 +176,113 @@ def same_numbers(dtype: str, stored: memoryview, kind: int, cells: memoryview) -
     return all(one == (float(other) if wider else other) for one, other in zip(stored, measured, strict=True))
 
 
+class Measured(NamedTuple):
+    """The records that begin in a block of a source."""
+
+    starts: memoryview
+    """uint64: where those that are kept begin."""
+    columns: tuple[tuple[int, memoryview], ...]
+    """For each column, the type of its numbers, and a 64-bit cell for each record."""
+    skipped: int
+    pending: int | None
+    newlines: int
+    """See mds_lines in csrc/mmapds.h."""
+
+
 class Spool:
-    """The numbers of a column on their way into an index, in a temporary file, as their type is known only at the end.
+    """The numbers of a column on their way into an index: their type is known only at the end.
+
+    Many of them are kept in a file, not in memory.
 
     Args:
-      path: where the file may be; it has no name from the start, so that nothing is left behind.
+      path: where the file may be; it has no name once it is open, so that nothing is left behind.
     """
 
     def __init__(self, path: str) -> None:
-        self._file = open(path, "x+b", buffering=0)  # noqa: SIM115 - see close
-        os.unlink(path)
-        self._runs: list[tuple[int, int]] = []  # (type, how many) of consecutive numbers
+        self._path = path
+        self._file: FileIO | None = None
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._runs: list[tuple[str, int]] = []  # (type, how many) of consecutive numbers
         self._largest = 0
-        self._negative = False
 
     def append(self, kind: int, cells: memoryview) -> None:
         """Append 64-bit cells of one type."""
         if not len(cells):
             return
+        dtype = _DTYPES[kind]
         data = cells.cast("B")
-        while data:  # a raw file may take less than all
-            data = data[self._file.write(data) :]
         if kind == _U64:
-            self._largest = max(self._largest, _native.cells_largest(cells))
-        if self._runs and self._runs[-1][0] == kind:
-            self._runs[-1] = kind, self._runs[-1][1] + len(cells)
+            largest = _native.cells_largest(cells)
+            self._largest = max(self._largest, largest)
+            if largest < 2**32:
+                dtype = "<u4"
+                data = memoryview(bytearray(len(data) // 2))
+                _native.cells_narrow(cells, data)
+        if self._runs and self._runs[-1][0] == dtype:
+            self._runs[-1] = dtype, self._runs[-1][1] + len(cells)
         else:
-            self._runs.append((kind, len(cells)))
+            self._runs.append((dtype, len(cells)))
+        self._pieces.append(bytes(data))
+        self._size += len(data)
+        if self._size > _IN_MEMORY:
+            self._spill()
 
-    @property
-    def _kind(self) -> int:
-        kinds = {kind for kind, _ in self._runs}
-        if kinds <= {_U64}:
-            return _U64
-        return _I64 if _F64 not in kinds and self._largest < 2**63 else _F64
+    def _spill(self) -> None:
+        if self._file is None:
+            self._file = FileIO(self._path, "x+")
+            os.unlink(self._path)
+        for piece in self._pieces:
+            left = memoryview(piece)
+            while left:  # a raw file may take less than all
+                left = left[self._file.write(left) :]
+        self._pieces.clear()
+        self._size = 0
 
     @property
     def dtype(self) -> str:
         """The type of the column: the smallest of u32, u64, i64 and f64 that holds every number."""
-        if self._kind == _U64:
-            return "<u4" if self._largest < 2**32 else "<u8"
-        return "<i8" if self._kind == _I64 else "<f8"
+        found = {dtype for dtype, _ in self._runs}
+        if found <= {"<u4"}:
+            return "<u4"
+        if found <= {"<u4", "<u8"}:
+            return "<u8"
+        return "<i8" if "<f8" not in found and self._largest < 2**63 else "<f8"
 
     def chunks(self) -> Iterator[memoryview]:
         """Yield the column's bytes in pieces."""
-        narrow = self.dtype == "<u4"
-        at = 0
+        dtype = self.dtype
+        stored = self._stored()
+        rest = memoryview(b"")
         for kind, count in self._runs:
-            for left in range(count * 8, 0, -_COPY):
-                chunk = memoryview(bytearray(min(left, _COPY)))
-                read = 0
-                while read < len(chunk):
-                    read += os.preadv(self._file.fileno(), [chunk[read:]], at + read)
-                at += read
-                _native.cells_convert(chunk, kind, self._kind)
-                if narrow:
-                    narrowed = memoryview(bytearray(len(chunk) // 2))
-                    _native.cells_narrow(chunk, narrowed)
-                    chunk = narrowed
-                yield chunk
+            left = count * _WIDTHS[kind]
+            while left:
+                rest = rest or memoryview(next(stored))
+                piece, rest = rest[:left], rest[left:]
+                left -= len(piece)
+                yield piece if kind == dtype else _converted(piece, kind, dtype)
+
+    def _stored(self) -> Iterator[bytes]:
+        at = 0
+        while self._file is not None and (piece := os.pread(self._file.fileno(), _COPY, at)):
+            at += len(piece)
+            yield piece
+        yield from self._pieces
 
     def close(self) -> None:
-        """Give up the file, and with it what is in it."""
-        self._file.close()
+        """Give up the numbers."""
+        self._pieces.clear()
+        if self._file is not None:
+            self._file.close()
+
+
+def _converted(data: memoryview, kind: str, to: str) -> memoryview:
+    """Numbers as another type that holds them."""
+    cells = memoryview(bytearray(len(data) * 8 // _WIDTHS[kind]))
+    if kind == "<u4":
+        _native.cells_widen(data, cells)
+        kind = "<u8"
+    else:
+        cells[:] = data
+    _native.cells_convert(cells, _DTYPES.index(kind), _DTYPES.index(to))
+    return cells

@@ -23,6 +23,7 @@ VERSION = 1
 _HEADER = struct.Struct("<8sIIQQQQQQ")
 _CHECKED = _HEADER.size - 8  # all of the header but its checksum
 _ALIGNMENT = 64
+_IN_MEMORY = 16 << 20  # bytes of scratch memory
 _PIECE = 4 << 20  # bytes written at a time, so that a checksum is made of what is still in the cache
 _DTYPES = {"<u4": 4, "<u8": 8, "<i8": 8, "<f8": 8}
 COLUMN = "column:"
@@ -125,12 +126,13 @@ class IndexWriter:
 
     def spool(self) -> Spool:
         """Return a place for a column beside the index."""
-        with self.writing():
-            self._spools.append(Spool(f"{self._temporary}.{os.urandom(4).hex()}"))
+        self._spools.append(Spool(f"{self._temporary}.{os.urandom(4).hex()}"))
         return self._spools[-1]
 
     def scratch(self, size: int) -> mmap.mmap:
-        """Return memory that is mapped from a nameless file beside the index, so that the kernel may write it out."""
+        """Return memory; if much, of a nameless file beside the index, so that the kernel may write it out."""
+        if size <= _IN_MEMORY:
+            return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         name = f"{self._temporary}.{os.urandom(4).hex()}"
         with self.writing(), open(name, "x+b") as file:
             os.unlink(name)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from .. import _native
 from ..errors import SourceError
-from ..measure import Measuring
+from ..measure import Measured, Measuring
 from ..parallel import in_order
 from ..sources import Source, unreadable
 
@@ -74,15 +74,6 @@ def _private(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-class _Scanned(NamedTuple):
-    block: _Block
-    starts: memoryview
-    columns: tuple[tuple[int, memoryview], ...]
-    skipped: int
-    pending: int | None
-    newlines: int
-
-
 def scan(sources: Sequence[Source], *, workers: int, measuring: Measuring) -> Iterator[Piece]:
     """Yield the start of every record of every source, in order, and its columns.
 
@@ -102,8 +93,8 @@ def scan(sources: Sequence[Source], *, workers: int, measuring: Measuring) -> It
     pending: int | None = None  # start of the line that is open where the block begins, while it is blank
     newlines = 0
     work = partial(_scan_block, measuring)
-    for scanned in in_order(work, blocks, workers=workers, slots=slots):
-        block, starts, columns, skipped, still_pending, found = scanned
+    for block, measured in in_order(work, blocks, workers=workers, slots=slots):
+        starts, columns, skipped, still_pending, found = measured
         if block.begin == 0:
             newlines = 0
         elif starts and starts[0] == block.begin:
@@ -138,32 +129,24 @@ def _map(source: Source) -> _native.Map:
     return view
 
 
-def _scan_block(measuring: Measuring, block: _Block, slot: _Slot) -> _Scanned:
-    starts, pending, newlines = _scan_starts(block, slot)
+def _scan_block(measuring: Measuring, block: _Block, slot: _Slot) -> tuple[_Block, Measured]:
     if block.map is None:
-        return _Scanned(block, starts, (), 0, pending, newlines)
-    if starts and starts[0] == block.begin > 0 and _is_mid_line(memoryview(block.map), block.begin):
-        starts = starts[1:]  # which the block before has measured
-    cells = tuple(each[: len(starts)] for each in slot.cells)
-    kept, types = measuring.measure(block.source.path, block.map, starts, cells)
-    columns = tuple((kind, each[:kept]) for kind, each in zip(types, cells, strict=True))
-    return _Scanned(block, starts[:kept], columns, len(starts) - kept, pending, newlines)
+        return block, _scan_starts(block, slot)
+    begin = _first_byte(block, bytes(memoryview(block.map)[: len(_BOM)]))
+    cells = tuple(slot.cells)
+    return block, measuring.scan(block.source.path, block.map, begin, block.end, slot.starts, cells)
 
 
-def _is_mid_line(view: memoryview, at: int) -> bool:
-    """Whether something that is not blank comes before `at` in its line."""
-    while at > 0 and view[at - 1] in b" \t\r":
-        at -= 1
-    return at > 0 and view[at - 1] != 0x0A and not (at == len(_BOM) and bytes(view[:at]) == _BOM)
+def _first_byte(block: _Block, head: bytes) -> int:
+    """Where a block's text begins: after the mark in the first block of a source that has one."""
+    return len(_BOM) if block.begin == 0 and head == _BOM else block.begin
 
 
-def _scan_starts(block: _Block, slot: _Slot) -> tuple[memoryview, int | None, int]:
+def _scan_starts(block: _Block, slot: _Slot) -> Measured:
     try:
         fd = os.open(block.source.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            begin = block.begin
-            if begin == 0 and os.pread(fd, len(_BOM), 0) == _BOM:
-                begin = len(_BOM)
+            begin = _first_byte(block, os.pread(fd, len(_BOM), 0))
             count, pending, newlines = _native.scan_lines(fd, begin, block.end, begin, slot.starts, slot.read)
         finally:
             os.close(fd)
@@ -171,4 +154,4 @@ def _scan_starts(block: _Block, slot: _Slot) -> tuple[memoryview, int | None, in
         raise SourceError(f"{block.source.path}: became shorter than {block.end} bytes while it was indexed") from None
     except OSError as error:
         raise unreadable(block.source.path, error) from None
-    return slot.starts[:count], pending, newlines
+    return Measured(slot.starts[:count], (), 0, pending, newlines)
