@@ -1,7 +1,8 @@
 """The main job, end to end, on data that every machine has: Python's own standard library.
 
-Turns the library into JSONL (a record per function or class), indexes it, and trains a small byte-level language model
-from a DataLoader with two workers. Run it with `make demo`, or `python examples/train_stdlib.py`.
+Turns the library into JSONL (a record per function or class), indexes it with the length of every text, and trains a
+small byte-level language model on batches of a budget of bytes, from a DataLoader with two workers. Run it with `make
+demo`, or `python examples/train_stdlib.py`.
 """
 
 import argparse
@@ -11,6 +12,8 @@ import sysconfig
 import time
 from pathlib import Path
 
+import numpy as np
+import orjson
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, get_worker_info
@@ -19,6 +22,7 @@ import mmapds
 
 BYTES = 256
 CONTEXT = 128
+BUDGET = 64 * CONTEXT
 
 
 def write_jsonl(path: Path) -> None:
@@ -41,13 +45,15 @@ def write_jsonl(path: Path) -> None:
                     out.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
-def collate(samples: list[dict[str, str]]) -> tuple[torch.Tensor, int]:
-    """Return the first bytes of each text, padded with zeros, shape (batch, CONTEXT + 1), and what this worker grew."""
-    batch = torch.zeros(len(samples), CONTEXT + 1, dtype=torch.long)
-    for row, sample in zip(batch, samples, strict=True):
-        text = sample["text"].encode()[: CONTEXT + 1]
-        row[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    return batch, anonymous_bytes() - memory_at_start if get_worker_info() else 0
+def tokens(record: bytes) -> dict[str, np.ndarray]:
+    """The first bytes of a record's text; none of them is 0, which pads."""
+    return {"text": np.frombuffer(orjson.loads(record)["text"].encode()[:CONTEXT], np.uint8)}
+
+
+def collate(samples: list[dict[str, np.ndarray]]) -> tuple[torch.Tensor, int]:
+    """Return the texts padded with zeros, shape (batch, longest), and by how much this worker grew."""
+    batch = mmapds.pad_collate(samples)
+    return batch["text"], anonymous_bytes() - memory_at_start if get_worker_info() else 0
 
 
 memory_at_start = 0
@@ -78,7 +84,8 @@ class LanguageModel(nn.Module):
         self.predict = nn.Linear(width, BYTES)
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return the mean loss in bits a byte over a batch of shape (batch, CONTEXT + 1)."""
+        """Return the mean loss in bits a byte over a batch of shape (batch, longest), padded with zeros."""
+        batch = batch.long()
         states, _ = self.recur(self.embed(batch[:, :-1]))
         targets = batch[:, 1:]
         loss = nn.functional.cross_entropy(self.predict(states).transpose(1, 2), targets, ignore_index=0)
@@ -96,24 +103,27 @@ def main() -> None:
 
     write_jsonl(source)
     started = time.perf_counter()
-    mmapds.build(source, force=True)
+    mmapds.build(source, length="bytes(text)", force=True)
     index_ms = (time.perf_counter() - started) * 1e3
 
-    ds = mmapds.open(source)
+    ds = mmapds.open(source, decode=tokens)
     print(ds)
     print(f"indexed {len(ds):,} records, {source.stat().st_size / 1e6:.1f} MB, in {index_ms:.1f} ms")
-    print(f"record 1000 is {ds[1000]['name']!r} of {ds[1000]['path']}, {ds.where(1000)}")
+    print(
+        f"record 1000 begins with {ds[1000]['text'][:30].tobytes()}, {ds.where(1000)}, {ds.lengths[1000]} bytes of text"
+    )
     train, held_out = ds.split([0.98, 0.02], seed=0)
 
     torch.manual_seed(0)
     model = LanguageModel()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    loader = DataLoader(
-        train, batch_size=64, shuffle=True, num_workers=2, collate_fn=collate, worker_init_fn=note_memory
-    )
-    samples, growth = 0, 0
+    batches = mmapds.TokenBudgetBatchSampler(np.minimum(train.lengths, CONTEXT), BUDGET)
+    batches.summary()
+    loader = DataLoader(train, batch_sampler=batches, num_workers=2, collate_fn=collate, worker_init_fn=note_memory)
+    samples, growth, epoch = 0, 0, 0
     started = time.perf_counter()
     while time.perf_counter() - started < options.seconds:
+        batches.set_epoch(epoch)
         for step, (batch, worker_growth) in enumerate(loader):
             loss = model(batch)
             optimizer.zero_grad()
@@ -121,10 +131,11 @@ def main() -> None:
             optimizer.step()
             samples += len(batch)
             growth = max(growth, worker_growth)
-            if step % 50 == 0:
-                print(f"step {step:4}: {loss.item():.2f} bits a byte")
+            if step % 20 == 0:
+                print(f"step {step:4}: a batch of {len(batch):4} x {batch.shape[1]:3}, {loss.item():.2f} bits a byte")
             if time.perf_counter() - started >= options.seconds:
                 break
+        epoch += 1
     seconds = time.perf_counter() - started
 
     with torch.no_grad():

@@ -1,8 +1,10 @@
 """Adding a column to an index that exists, from numbers or by computing it from every sample, without a new scan."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -42,7 +44,7 @@ def add_column(
         number, a tokenizer say. The column has the smallest of u32, u64, i64 and f64 that holds all of them.
       decode: what makes a sample of a record, as in `mmapds.open`; for callables.
       workers: processes that compute; all cores by default. With 1, this process does.
-      progress: called with the number of samples done since the last call.
+      progress: called with the number of samples done since the last call; by default, a bar on a terminal.
     Raises:
       ColumnError: values have another length or are no numbers, or lengths are negative or fractional.
       IndexMissingError, StaleIndexError: the index must be built first.
@@ -51,15 +53,16 @@ def add_column(
     dataset = open_dataset(path, decode=decode)
     index = Index(path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX)
     if callable(values):
-        pieces = _computed(dataset, values, cores() if workers is None else workers, progress or (lambda _: None))
+        pieces = _computed(dataset, values, cores() if workers is None else workers)
     else:
         pieces = iter([_checked(np.asarray(values), len(dataset))])
-    with IndexWriter(index.path) as writer:
+    with IndexWriter(index.path) as writer, _told(progress, name, len(dataset)) as report:
         spool = writer.spool()
         for piece in pieces:
             numbers = _cells(name, piece)
             with writer.writing():
                 spool.append("uif".index(numbers.dtype.kind), numbers.view(np.uint64).data)
+            report(len(piece))
         for section in index.sections:
             if section != COLUMN + name and not (name == "length" and section in _LENGTH_SECTIONS):
                 writer.write_array(section, index.sections[section].dtype, index.section(section))
@@ -91,24 +94,31 @@ def _cells(name: str, values: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(values, np.uint64)
 
 
-def _computed(
-    dataset: Dataset, compute: Callable[[Any], float], workers: int, progress: Callable[[int], object]
-) -> Iterator[NDArray[Any]]:
+@contextmanager
+def _told(progress: Callable[[int], object] | None, name: str, samples: int) -> Iterator[Callable[[int], object]]:
+    if progress is not None or not sys.stderr.isatty():
+        yield progress or (lambda _: None)
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=samples, desc=f"column {name}", unit=" samples", unit_scale=True, leave=False) as bar:
+        yield bar.update
+
+
+def _computed(dataset: Dataset, compute: Callable[[Any], float], workers: int) -> Iterator[NDArray[Any]]:
     """Compute the column piece by piece, in the order of records, some pieces ahead of the one that is asked for."""
     pieces = [range(begin, min(begin + _PIECE, len(dataset))) for begin in range(0, len(dataset), _PIECE)]
     work = partial(_compute, dataset, compute)
     if workers == 1 or len(pieces) <= 1:
         for piece in pieces:
             yield work(piece)
-            progress(len(piece))
         return
     with ProcessPoolExecutor(min(workers, len(pieces)), initializer=_begin_worker, initargs=(work,)) as pool:
         waiting = iter(pieces)
         running = [pool.submit(_work, piece) for piece in islice(waiting, 4 * workers)]
         try:
-            for piece in pieces:
+            for _ in pieces:
                 yield running.pop(0).result()
-                progress(len(piece))
                 running.extend(pool.submit(_work, more) for more in islice(waiting, 1))
         finally:
             _cancel(running)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import orjson
 import pytest
 
 import mmapds
@@ -45,7 +46,7 @@ def test_the_reader_in_the_specification_reads(three):
 def test_the_readme_example_runs(tmp_path):
     """As a script: what DataLoader workers send must come from a module that they can import."""
     (tmp_path / "train.jsonl").write_bytes(b"".join(b'{"id": %d, "text": "some text"}\n' % i for i in range(2000)))
-    (example, typed, resume) = blocks("README.md", "python")
+    (example, typed, resume, budget) = blocks("README.md", "python")
     checks = [
         "import mmapds",
         "mmapds.build('train.jsonl')",
@@ -56,6 +57,9 @@ def test_the_readme_example_runs(tmp_path):
         "assert ds[3].text == 'some text'",
         resume,
         "assert state['position'] == 21 * 64",
+        "mmapds.build('train.jsonl', length='chars(text)')",
+        budget,
+        "assert sorted(id for batch in loader for id in batch['id'].tolist()) == list(range(2000))",
     ]
     script = tmp_path / "readme.py"
     script.write_text("\n".join(checks))
@@ -67,8 +71,9 @@ def test_the_readme_example_runs(tmp_path):
 
 def test_the_samplers_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("train.jsonl").write_bytes(b"".join(b'{"id": %d}\n' % i for i in range(5000)))
-    mmapds.build("train.jsonl")
+    records = [{"id": i, "tokens": [1] * (5 + i * 7919 % 200)} for i in range(5000)]
+    Path("train.jsonl").write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in records))
+    mmapds.build("train.jsonl", length="items(tokens)")
     names = {}
     for code in blocks("docs/samplers.md", "python"):
         exec(code, names)
