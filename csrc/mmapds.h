@@ -116,13 +116,15 @@ void mds_map_advise(const mds_map *map, uint64_t begin, uint64_t end, mds_advice
 
 /* How records are framed in a source, hence how the payload lies between two bounds. */
 typedef enum {
+    MDS_FRAMING_NONE,       /* all that lies between two bounds */
     MDS_FRAMING_LINES,      /* a line, its end of line, and the blank lines that follow */
     MDS_FRAMING_FIRST_LINE, /* a line, its end of line, and any lines that follow: those that were skipped */
 } mds_framing;
 
 typedef struct {
     mds_map map;
-    const uint64_t *bounds; /* count + 1 offsets, as read from the index: untrusted */
+    const uint64_t *bounds; /* count + 1 offsets, as read from the index: untrusted; NULL when records have one size */
+    uint64_t first, stride; /* where record 0 begins, and the size of all, then; also untrusted */
     uint64_t count;
     mds_framing framing;
 } mds_source;

@@ -151,6 +151,7 @@ static PyType_Spec map_spec = {"mmapds._native.Map", sizeof(MapObject), 0, Py_TP
 
 typedef struct {
     PyObject *map;    /* MapObject, or NULL while the source is closed */
+    PyObject *view;   /* a memoryview of it, for records that are not copied */
     Py_buffer bounds; /* keeps source.bounds alive */
     mds_source source;
 } SourceSlot;
@@ -162,7 +163,7 @@ typedef struct {
     const uint64_t *firsts; /* n_sources + 1 record numbers */
     size_t n_sources;
     uint64_t count;
-    int notice_order, will_need;
+    int notice_order, will_need, views;
     unsigned cold;
     mds_readahead readahead;
     SourceSlot *slots;
@@ -170,10 +171,11 @@ typedef struct {
 
 static PyObject *records_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"firsts", "opener", "readahead", "will_need", NULL};
+    static char *names[] = {"firsts", "opener", "readahead", "will_need", "views", NULL};
     PyObject *firsts, *opener;
-    int readahead, will_need;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOpp:Records", names, &firsts, &opener, &readahead, &will_need))
+    int readahead, will_need, views;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOppp:Records", names, &firsts, &opener, &readahead, &will_need,
+                                     &views))
         return NULL;
     RecordsObject *self = (RecordsObject *)new_instance(type);
     if (!self)
@@ -200,6 +202,7 @@ static PyObject *records_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     }
     self->notice_order = readahead;
     self->will_need = will_need;
+    self->views = views;
     self->cold = MDS_COLD;
     Py_INCREF(opener);
     self->opener = opener;
@@ -232,6 +235,7 @@ static void records_dealloc(PyObject *object)
         for (size_t s = 0; s < self->n_sources; s++) {
             if (self->slots[s].map) {
                 PyBuffer_Release(&self->slots[s].bounds);
+                Py_DECREF(self->slots[s].view);
                 Py_DECREF(self->slots[s].map);
             }
         }
@@ -242,7 +246,8 @@ static void records_dealloc(PyObject *object)
     free_instance(object);
 }
 
-/* Ask the opener for source `s`: (map, bounds, framing). Another thread may have been quicker; its result stays. */
+/* Ask the opener for source `s`: (map, bounds, framing, first, stride), no bounds where stride is not 0. Another thread
+ * may have been quicker; its result stays. */
 static const mds_source *records_open(RecordsObject *self, size_t s)
 {
     const module_state *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
@@ -257,23 +262,33 @@ static const mds_source *records_open(RecordsObject *self, size_t s)
         Py_DECREF(opened);
         return &slot->source;
     }
-    if (!PyArg_ParseTuple(opened, "O!Oi:open", state->map_type, &map, &bounds, &framing) ||
+    unsigned long long first, stride;
+    if (!PyArg_ParseTuple(opened, "O!OiKK:open", state->map_type, &map, &bounds, &framing, &first, &stride) ||
         get_words(bounds, PyBUF_SIMPLE, &view, "bounds") != 0) {
         Py_DECREF(opened);
         return NULL;
     }
     const uint64_t count = self->firsts[s + 1] - self->firsts[s];
-    if ((uint64_t)view.len / 8 != count + 1) {
+    const uint64_t entries = stride ? 0 : count + 1;
+    if ((uint64_t)view.len / 8 != entries) {
         PyErr_Format(PyExc_ValueError, "bounds: found %zd entries, expected %llu", view.len / 8,
-                     (unsigned long long)count + 1);
+                     (unsigned long long)entries);
+        PyBuffer_Release(&view);
+        Py_DECREF(opened);
+        return NULL;
+    }
+    PyObject *memory = PyMemoryView_FromObject(map);
+    if (!memory) {
         PyBuffer_Release(&view);
         Py_DECREF(opened);
         return NULL;
     }
     Py_INCREF(map);
     slot->map = map;
+    slot->view = memory;
     slot->bounds = view;
-    slot->source = (mds_source){((MapObject *)map)->map, view.buf, count, (mds_framing)framing};
+    slot->source = (mds_source){((MapObject *)map)->map, stride ? NULL : view.buf, first, stride, count,
+                                (mds_framing)framing};
     Py_DECREF(opened);
     return &slot->source;
 }
@@ -318,6 +333,16 @@ static int records_number(RecordsObject *self, PyObject *key, uint64_t *record)
     return -1;
 }
 
+/* A payload as bytes, or as a read-only memoryview of the map, which it keeps alive. */
+static PyObject *records_payload(const RecordsObject *self, const mds_source *source, mds_span span)
+{
+    if (self->views) {
+        const SourceSlot *slot = (const SourceSlot *)((const char *)source - offsetof(SourceSlot, source));
+        return PySequence_GetSlice(slot->view, (Py_ssize_t)span.begin, (Py_ssize_t)span.end);
+    }
+    return PyBytes_FromStringAndSize((const char *)source->map.data + span.begin, (Py_ssize_t)(span.end - span.begin));
+}
+
 static PyObject *records_subscript(PyObject *object, PyObject *key)
 {
     RecordsObject *self = (RecordsObject *)object;
@@ -335,8 +360,7 @@ static PyObject *records_subscript(PyObject *object, PyObject *key)
     }
     if (self->notice_order)
         mds_readahead_note(&self->readahead, source, span);
-    span = mds_record_payload(source, span);
-    return PyBytes_FromStringAndSize((const char *)source->map.data + span.begin, (Py_ssize_t)(span.end - span.begin));
+    return records_payload(self, source, mds_record_payload(source, span));
 }
 
 static Py_ssize_t records_length(PyObject *object)
@@ -414,13 +438,11 @@ static PyObject *records_many(PyObject *object, PyObject *rows)
 
     list = PyList_New(n);
     for (Py_ssize_t k = 0; list && k < n; k++) {
-        const mds_request *request = &requests[k];
-        PyObject *bytes = PyBytes_FromStringAndSize((const char *)request->source->map.data + request->span.begin,
-                                                    (Py_ssize_t)(request->span.end - request->span.begin));
-        if (!bytes)
+        PyObject *payload = records_payload(self, requests[k].source, requests[k].span);
+        if (!payload)
             Py_CLEAR(list);
         else
-            PyList_SetItem(list, k, bytes);
+            PyList_SetItem(list, k, payload);
     }
 done:
     PyMem_Free(requests);
@@ -430,7 +452,7 @@ done:
 
 static PyMethodDef records_methods[] = {
     {"locate", records_locate, METH_O, "locate(i) -> (source number, record number in it, begin, end) of the payload."},
-    {"many", records_many, METH_O, "many(rows) -> list of bytes; all pages are asked for before the first is read."},
+    {"many", records_many, METH_O, "many(rows) -> list of payloads; all pages are asked for before the first is read."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1525,6 +1547,7 @@ static int module_exec(PyObject *module)
         add_type(module, &permutation_spec, &state->permutation_type) != 0)
         return -1;
     if (PyModule_AddStringConstant(module, "SIMD", kernels->name) != 0 ||
+        PyModule_AddIntConstant(module, "FRAMING_NONE", MDS_FRAMING_NONE) != 0 ||
         PyModule_AddIntConstant(module, "FRAMING_LINES", MDS_FRAMING_LINES) != 0 ||
         PyModule_AddIntConstant(module, "FRAMING_FIRST_LINE", MDS_FRAMING_FIRST_LINE) != 0 ||
         PyModule_AddIntConstant(module, "MEASURE_NUMBER", MDS_MEASURE_NUMBER) != 0 ||

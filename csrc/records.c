@@ -8,8 +8,15 @@
 
 mds_status mds_record_span(const mds_source *source, uint64_t i, mds_span *span)
 {
-    span->begin = source->bounds[i];
-    span->end = source->bounds[i + 1];
+    if (source->bounds) {
+        span->begin = source->bounds[i];
+        span->end = source->bounds[i + 1];
+    } else if (__builtin_mul_overflow(i, source->stride, &span->begin) ||
+               __builtin_add_overflow(span->begin, source->first, &span->begin) ||
+               __builtin_add_overflow(span->begin, source->stride, &span->end)) {
+        *span = (mds_span){UINT64_MAX, UINT64_MAX};
+        return MDS_CORRUPT;
+    }
     return span->begin <= span->end && span->end <= source->map.size ? MDS_OK : MDS_CORRUPT;
 }
 
@@ -33,6 +40,8 @@ static mds_span lines_payload(const uint8_t *data, mds_span span)
 mds_span mds_record_payload(const mds_source *source, mds_span span)
 {
     switch (source->framing) {
+    case MDS_FRAMING_NONE:
+        return span;
     case MDS_FRAMING_LINES:
         return lines_payload(source->map.data, span);
     case MDS_FRAMING_FIRST_LINE: {
@@ -89,14 +98,16 @@ static void will_need_bounds(mds_request **order, size_t n)
         uint64_t begin = order[k]->i * 8, end = begin + 16;
         for (k++; k < n && order[k]->source == source && order[k]->i * 8 <= end + MERGE_GAP; k++)
             end = order[k]->i * 8 + 16;
-        mds_map_advise(&bounds, begin, end, MDS_ADVISE_WILLNEED);
+        if (source->bounds)
+            mds_map_advise(&bounds, begin, end, MDS_ADVISE_WILLNEED);
     }
 }
 
 static mds_status locate(mds_request *requests, mds_request **order, size_t n, int will_need, size_t *failed)
 {
     for (size_t k = 0; k < n; k++) {
-        __builtin_prefetch(&requests[k].source->bounds[requests[k].i]);
+        if (requests[k].source->bounds)
+            __builtin_prefetch(&requests[k].source->bounds[requests[k].i]);
         order[k] = &requests[k];
     }
     if (will_need) {

@@ -30,7 +30,7 @@ def add_column(
     name: str,
     values: ArrayLike | Callable[[Any], float],
     *,
-    decode: str | Decoder = "json",
+    decode: str | Decoder | None = None,
     workers: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import formats
 from ._native import Records
-from .decode import EXPECTS, Decoder, resolve, same
+from .decode import EXPECTS, Decoder, resolve, same, wants_view
 from .errors import DecodeError, Error, IndexMissingError, SourceError, StaleIndexError
 from .library import Library
 from .permutation import Permutation
@@ -37,7 +37,7 @@ class Location(NamedTuple):
 def open(  # noqa: A001 - mmapds.open is the public name
     source_or_index: StrPath | Iterable[StrPath],
     *,
-    decode: str | Decoder = "json",
+    decode: str | Decoder | None = None,
     access: str = "auto",
     build: bool = False,
 ) -> "Dataset":
@@ -46,7 +46,8 @@ def open(  # noqa: A001 - mmapds.open is the public name
     Args:
       source_or_index: a source, an index (`.mmx`), a directory, a glob or brace pattern, or a list of these. Records
         are numbered through in that order.
-      decode: "json" (orjson), "text" (UTF-8), "bytes", or a picklable callable that takes the bytes of a record.
+      decode: "json" (orjson), "text" (UTF-8), "bytes", or a picklable callable that takes the bytes of a record; by
+        default what the format says: "json" for JSONL, arrays for binary records of a dtype.
       access: how records will be read. "random" turns the kernel's readahead off, which would fetch 32 pages for every
         one wanted. "sequential" leaves it on: for chunked orders, and whole passes in file order. "auto" is "random"
         plus readahead of our own where reads turn out to be in file order.
@@ -67,7 +68,11 @@ def open(  # noqa: A001 - mmapds.open is the public name
     for index in indexes:
         index.check_current()
     library = Library(indexes, access)
-    return Dataset(library, library.records(), _Origin.of(patterns, indexes), decode)
+    return _dataset(library, _Origin.of(patterns, indexes), library.decoder() if decode is None else decode)
+
+
+def _dataset(library: Library, origin: "_Origin", decode: str | Decoder, rows: Rows | None = None) -> "Dataset":
+    return Dataset(library, library.records(views=wants_view(resolve(decode))), origin, decode, rows)
 
 
 def _expand(patterns: Sequence[str]) -> list[str]:
@@ -212,7 +217,7 @@ class Dataset(Sequence[Any]):
 
     def raw(self, position: SupportsIndex) -> bytes:
         """Return the bytes of a record, without its framing, undecoded."""
-        return self._records[position if self._rows is None else self._record(position)]
+        return bytes(self._records[position if self._rows is None else self._record(position)])
 
     def where(self, position: SupportsIndex) -> Location:
         """Return where a record lies: which file, which byte, how many bytes."""
@@ -364,8 +369,7 @@ class Dataset(Sequence[Any]):
     def _explain(self, position: SupportsIndex, error: Exception) -> None:
         """Say which record could not be decoded; a decoder of the user's keeps its own kind of error."""
         member, record, begin, _ = self._records.locate(self._record(position))
-        line = self._library.line(member, record, begin)
-        place = f"{self._source_path(member)}{'' if line is None else f':{line}'} (byte {begin})"
+        place = self._library.place(member, record, begin)
         if isinstance(self._given_decode, str):
             raise DecodeError(f"{place}: not {EXPECTS[self._given_decode]}: {error}") from error
         error.add_note(f"while decoding {place}")
@@ -387,8 +391,7 @@ def _name(decode: str | Decoder) -> str:
 
 def _reopen(origin: _Origin, access: str, decode: str | Decoder, rows: Rows | None) -> Dataset:
     """Open a pickled dataset again. Sources are checked when they are first read, not all at once in every worker."""
-    library = Library(origin.open(), access)
-    return Dataset(library, library.records(), origin, decode, rows)
+    return _dataset(Library(origin.open(), access), origin, decode, rows)
 
 
 def concat(datasets: Iterable[Dataset]) -> Dataset:
@@ -410,10 +413,9 @@ def concat(datasets: Iterable[Dataset]) -> Dataset:
             )
     indexes = [index for part in parts for index in part._library.indexes]
     patterns = [pattern for part in parts for pattern in part._origin.patterns or part._origin.index_paths()]
-    library = Library(indexes, access)
-    records, origin = library.records(), _Origin.of(patterns, indexes)
+    library, origin = Library(indexes, access), _Origin.of(patterns, indexes)
     if all(part._rows is None for part in parts):
-        return Dataset(library, records, origin, decode)
+        return _dataset(library, origin, decode)
     firsts = np.cumsum([0, *(len(part._records) for part in parts)]).tolist()
     rows = [part._rows or RangeRows(range(len(part))) for part in parts]
-    return Dataset(library, records, origin, decode, ChainedRows(zip(firsts, rows, strict=False)))
+    return _dataset(library, origin, decode, ChainedRows(zip(firsts, rows, strict=False)))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import orjson
 
 from .errors import Error
@@ -15,10 +16,28 @@ def _bytes(record: bytes) -> bytes:
     return record
 
 
+def takes_view(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a decoder that takes a read-only memoryview of the file, where others take a copy of the bytes."""
+    function.takes_view = True  # type: ignore[attr-defined]
+    return function
+
+
+@takes_view
+def array(record: memoryview, *, dtype: str, shape: tuple[int, ...]) -> Any:
+    """Return a record as a read-only array that shares memory with the file."""
+    return np.ndarray(shape, dtype, record)
+
+
 BY_NAME: dict[str, Decoder] = {"json": orjson.loads, "text": bytes.decode, "bytes": _bytes}
 
 EXPECTS = {"json": "JSON", "text": "UTF-8 text"}
 """What a decoder that fails on bad records had expected."""
+
+
+def wants_view(decode: Decoder) -> bool:
+    """Whether a decoder takes a view of the file."""
+    function = decode.func if isinstance(decode, partial) else decode
+    return getattr(function, "takes_view", False) is True
 
 
 def same(one: str | Decoder, other: str | Decoder) -> bool:

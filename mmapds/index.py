@@ -71,6 +71,7 @@ def build(
     validate: bool | None = None,
     workers: int | None = None,
     force: bool = False,
+    **parameters: Any,
 ) -> "Path | list[Path]":
     """Index sources in place; an index that is up to date is left as it is.
 
@@ -88,6 +89,7 @@ def build(
       validate: check that every record is JSON from its first byte to its last.
       workers: threads that scan, also within one file; all cores by default.
       force: build even where an index is up to date. Otherwise expressions that an index was built with are kept.
+      **parameters: options of the format, such as `record_bytes`; see docs/formats.md.
     Returns:
       The index's path; a list of them for several sources without `out`.
     Raises:
@@ -103,7 +105,9 @@ def build(
     computed = {name: compute for name, compute in wanted.items() if not isinstance(compute, str)}
     paths = expand(sources, formats.SUFFIXES)
     built = []
-    for done in build_each(paths, out, format, workers, force, asked=asked, computed=tuple(computed)):
+    for done in build_each(
+        paths, out, format, workers, force, asked=asked, computed=tuple(computed), parameters=parameters
+    ):
         built.append(Path(done.summary.path))
         for name, compute in computed.items():
             if done.fresh or name not in Index(done.summary.path).columns:
@@ -122,6 +126,7 @@ def build_each(
     report: Callable[[int], object] = lambda _: None,
     asked: "Asked | None" = None,
     computed: Collection[str] = (),
+    parameters: Mapping[str, Any] | None = None,
 ) -> Iterator[Built]:
     """Build the indexes of expanded paths one after another, yielding each as it is done.
 
@@ -133,29 +138,43 @@ def build_each(
     workers = cores() if workers is None else workers
     if workers < 1:
         raise Error(f"workers = {workers}, expected 1 or more")
-    plans = [_plan(path, format_name) for path in paths] if out is None else [(os.fspath(out), paths, format_name)]
-    for index_path, members, wanted_format in plans:
+    given = dict(parameters or {})
+    if out is None:
+        plans = [_plan(path, format_name, given) for path in paths]
+    else:
+        plans = [(os.fspath(out), paths, format_name, given)]
+    for index_path, members, wanted_format, options in plans:
         chosen = _format(members, wanted_format)
+        formats.check_options(chosen, options)
         sources = [inspect(path) for path in members]
+        framed = chosen.parameters(options, members)
         before = None if force else _readable(index_path)
         measuring = (asked or Asked()).after(before)
-        existing = before if before and _is_up_to_date(before, sources, chosen.NAME, measuring) else None
+        existing = before if before and _is_up_to_date(before, sources, chosen.NAME, framed, measuring) else None
         if existing is None:
             if before is not None:
                 _check_nothing_is_lost(before, {*measuring.columns, *computed})
-            _write(index_path, sources, chosen, workers, report, measuring)
+            _write(index_path, sources, chosen, framed, workers, report, measuring)
             yield Built(summarise(Index(index_path)), fresh=True)
         else:
             report(sum(source.size for source in sources))
             yield Built(summarise(existing), fresh=False)
 
 
-def _plan(path: str, format_name: str | None) -> tuple[str, list[str], str | None]:
-    """Where to write an index, of which sources, in which format."""
-    if not path.endswith(INDEX_SUFFIX):
-        return path + INDEX_SUFFIX, [path], format_name
-    index = Index(path)
-    return path, [index.source_path(number) for number in range(len(index.sources))], format_name or index.format
+def _plan(
+    path: str, format_name: str | None, parameters: dict[str, Any]
+) -> tuple[str, list[str], str | None, dict[str, Any]]:
+    """Where to write an index, of which sources, in which format; an index that is there says what is not given."""
+    index_path = path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX
+    before = Index(path) if path.endswith(INDEX_SUFFIX) else _readable(index_path)
+    if before is not None and format_name in (None, before.format):
+        options = formats.by_name(before.format).OPTIONS
+        kept = {name: value for name, value in before.parameters.items() if name in options}
+        format_name, parameters = before.format, parameters or kept
+    members = [path]
+    if path.endswith(INDEX_SUFFIX) and before is not None:
+        members = [before.source_path(number) for number in range(len(before.sources))]
+    return index_path, members, format_name, parameters
 
 
 def _format(paths: list[str], name: str | None) -> ModuleType:
@@ -172,6 +191,7 @@ def _write(
     index_path: str,
     sources: list[Source],
     chosen: ModuleType,
+    parameters: dict[str, Any],
     workers: int,
     report: Callable[[int], object],
     measuring: Measuring,
@@ -179,9 +199,10 @@ def _write(
     done: list[IndexedSource] = []
     with IndexWriter(index_path) as writer:
         spools = [writer.spool() for _ in measuring.columns]
-        writer.begin_section("offsets", "<u8")
+        if "record_bytes" not in parameters:
+            writer.begin_section("offsets", "<u8")
         records, skipped, smallest, largest, previous = 0, 0, 2**64 - 1, 0, None
-        for piece in chosen.scan(sources, workers=workers, measuring=measuring):
+        for piece in chosen.scan(sources, parameters=parameters, workers=workers, measuring=measuring):
             with writer.writing():
                 for spool, (kind, cells) in zip(spools, piece.columns, strict=True):
                     spool.append(kind, cells)
@@ -193,16 +214,21 @@ def _write(
                 previous = starts[-1]
                 records += len(starts)
             report(piece.scanned)
-            if piece.lines is None:
+            if piece.end is None:
                 continue
             check_unchanged(source)
-            end = source.size.to_bytes(8, "little")
-            writer.write(end)
-            smallest, largest = _native.record_sizes(end, previous, smallest, largest) if records else (0, 0)
+            if piece.end.fixed is not None:
+                records = piece.end.fixed
+                smallest = largest = parameters["record_bytes"] if records else 0
+            else:
+                end = piece.end.end.to_bytes(8, "little")
+                writer.write(end)
+                smallest, largest = _native.record_sizes(end, previous, smallest, largest) if records else (0, 0)
             path = relative_to_index(source.path, index_path)
             mark = fingerprint(source.path, source.size)
             size, mtime_ns = source.size, source.mtime_ns
-            done.append(IndexedSource(path, size, mtime_ns, mark, records, piece.lines, smallest, largest, skipped))
+            counts = records, piece.end.lines, smallest, largest, skipped, piece.end.first
+            done.append(IndexedSource(path, size, mtime_ns, mark, *counts))
             records, skipped, smallest, largest, previous = 0, 0, 2**64 - 1, 0, None
         for name, spool in zip(measuring.columns, spools, strict=True):
             writer.write_column(name, spool)
@@ -211,6 +237,7 @@ def _write(
         metadata = {
             "builder": f"mmapds {__version__}",
             "format": chosen.NAME,
+            "parameters": parameters,
             "sources": [source._asdict() for source in done],
             "columns": measuring.describe(),
         }
@@ -241,11 +268,14 @@ def _readable(index_path: str) -> Index | None:
         return None
 
 
-def _is_up_to_date(index: Index, sources: list[Source], format_name: str, measuring: Measuring) -> bool:
+def _is_up_to_date(
+    index: Index, sources: list[Source], format_name: str, parameters: dict[str, Any], measuring: Measuring
+) -> bool:
     """Whether an index covers just these sources as they are now, and was measured in this way."""
     known = [(source.path, source.size, source.mtime_ns) for source in index.sources]
     wanted = [(relative_to_index(path, index.path), size, mtime_ns) for path, size, mtime_ns in sources]
-    return known == wanted and index.format == format_name and index.measuring == measuring.describe()
+    how = (index.format, index.parameters, index.measuring)
+    return known == wanted and how == (format_name, parameters, measuring.describe())
 
 
 def _check_nothing_is_lost(index: Index, columns: Collection[str]) -> None:
@@ -283,7 +313,7 @@ def verify(index: Index) -> None:
     """
     index.check_current()
     index.verify_sections()
-    stored = index.section("offsets").cast("Q")
+    stored = index.section("offsets").cast("Q") if index.has_bounds else memoryview(b"").cast("Q")
     sources = []
     for number, (_, size, mtime_ns, mark, *_) in enumerate(index.sources):
         path = index.source_path(number)
@@ -294,15 +324,24 @@ def verify(index: Index) -> None:
     measuring = Asked().after(index)
     columns = [(name, _cells(index, name)) for name in measuring.columns]
     records = 0
-    for piece in formats.by_name(index.format).scan(sources, workers=cores(), measuring=measuring):
+    scan = formats.by_name(index.format).scan
+    for piece in scan(sources, parameters=index.parameters, workers=cores(), measuring=measuring):
+        found_records = len(piece.starts)
+        if piece.end is not None and piece.end.fixed is not None:
+            found_records = piece.end.fixed
+            if found_records != index.sources[piece.source].records:
+                raise FormatError(
+                    f"{index.path}: DAMAGED: its records are not those of {sources[piece.source].path}; "
+                    f"run: {index.rebuild_command()}"
+                )
         for (name, (dtype, cells)), (kind, found) in zip(columns, piece.columns, strict=True):
-            if not same_numbers(dtype, cells[records : records + len(piece.starts)], kind, found):
+            if not same_numbers(dtype, cells[records : records + found_records], kind, found):
                 path = sources[piece.source].path
                 raise FormatError(
                     f"{index.path}: DAMAGED: its column {name!r} is not that of {path}; run: {index.rebuild_command()}"
                 )
-        records += len(piece.starts)
-        end = [sources[piece.source].size] if piece.lines is not None else []
+        records += found_records
+        end = [piece.end.end] if piece.end is not None and index.has_bounds else []
         stop = at + len(piece.starts) + len(end)
         if stored[at:stop] != piece.starts if not end else list(stored[at:stop]) != [*piece.starts, *end]:
             path = sources[piece.source].path
@@ -330,6 +369,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="file, directory, glob or brace pattern")
     parser.add_argument("-o", "--out", metavar="OUT.mmx", help="one combined index; default: SOURCE.mmx for each")
     parser.add_argument("--format", metavar="F", help="how records are framed; default: by suffix")
+    for name, (kind, placeholder, text) in formats.OPTIONS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=placeholder, help=text)
     parser.add_argument("--length", metavar="EXPR", help="column for token budgets: the same as --column length=EXPR")
     parser.add_argument(
         "--column",
@@ -364,10 +405,13 @@ def main(arguments: list[str] | None = None) -> int:
 def _build_indexes(options: Any) -> None:
     paths = expand(options.sources, formats.SUFFIXES)
     asked = Asked(_parse_columns(options), _parse_missing(options.missing), options.validate)
+    given = {name: getattr(options, name) for name in formats.OPTIONS if getattr(options, name) is not None}
     with _progress_bar(paths, wanted=sys.stderr.isatty() and not options.quiet) as bar:
         report = bar.update if bar is not None else lambda _: None
         started = time.perf_counter()
-        for done in build_each(paths, options.out, options.format, options.workers, options.force, report, asked):
+        for done in build_each(
+            paths, options.out, options.format, options.workers, options.force, report, asked, parameters=given
+        ):
             seconds = time.perf_counter() - started
             speed = f"{seconds:.2f} s, {done.summary.size / seconds / 1e9:.2f} GB/s"
             line = f"{done.summary}, {speed}" if done.fresh else f"{done.summary}; up to date, --force builds it again"

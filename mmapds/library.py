@@ -3,6 +3,7 @@
 import numpy as np
 
 from . import _native, formats
+from .decode import Decoder, same
 from .errors import Error, FormatError, SourceError
 from .sources import reason
 from .store import Index
@@ -32,12 +33,24 @@ class Library:
         for index in indexes:
             index.map.advise(_ADVICE[access])
 
-    def records(self) -> _native.Records:
-        """Return all records; sources are mapped when first read."""
+    def records(self, *, views: bool) -> _native.Records:
+        """Return all records, copied or as views of their source; sources are mapped when first read."""
         ahead, ask = self.access == "auto", self.access != "sequential"
-        return _native.Records(self.starts, self, readahead=ahead, will_need=ask)
+        return _native.Records(self.starts, self, readahead=ahead, will_need=ask, views=views)
 
-    def open(self, member: int) -> tuple[_native.Map, memoryview, int]:
+    def decoder(self) -> str | Decoder:
+        """What makes a sample of a record where the user does not say so.
+
+        Raises:
+          Error: the indexes are of formats that differ in this.
+        """
+        found: list[str | Decoder] = [formats.by_name(index.format).decoder(index.parameters) for index in self.indexes]
+        for index, decode in zip(self.indexes, found, strict=True):
+            if not same(decode, found[0]):
+                raise Error(f"{self.indexes[0].path} and {index.path} differ in what their records are; give decode=")
+        return found[0]
+
+    def open(self, member: int) -> tuple[_native.Map, memoryview, int, int, int]:
         """Map a source for the core, once it proves to be the one that was indexed."""
         index, number = self.members[member]
         path = index.source_path(number)
@@ -49,8 +62,11 @@ class Library:
             raise SourceError(f"{path}: not a regular file; it is a source of {index.path}") from None
         index.check_source(number, opened.size, opened.mtime_ns)
         opened.advise(_ADVICE[self.access])
-        framing = formats.by_name(index.format).framing(index.sources[number].skipped)
-        return opened, index.bounds(number), framing
+        return (
+            opened,
+            index.bounds(number),
+            *formats.by_name(index.format).layout(index.parameters, index.sources[number]),
+        )
 
     def corrupt(self, member: int, record: int, begin: int, end: int, size: int) -> None:
         """Raise for bounds that the core found not to fit their source."""
@@ -60,9 +76,17 @@ class Library:
             f"{end}, the file has {size}; run: {index.rebuild_command()} --force"
         )
 
-    def line(self, member: int, record: int, offset: int) -> int | None:
-        """The line, counted from 1, on which a record stands; None if it takes the source to tell, and that is gone."""
+    def place(self, member: int, record: int, offset: int) -> str:
+        """Where a record is, as messages say it."""
         index, number = self.members[member]
+        path = index.source_path(number)
+        if not formats.by_name(index.format).TEXT:
+            return f"{path}: record {record} (byte {offset})"
+        line = self._line(index, number, record, offset)
+        return f"{path}{'' if line is None else f':{line}'} (byte {offset})"
+
+    def _line(self, index: Index, number: int, record: int, offset: int) -> int | None:
+        """The line, counted from 1, on which a record stands; None if it takes the source to tell, and that is gone."""
         source = index.sources[number]
         if source.lines == source.records:
             return record + 1

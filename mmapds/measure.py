@@ -112,6 +112,23 @@ class Measuring:
         columns = tuple((kind, each[:kept]) for kind, each in zip(types, cells, strict=True))
         return Measured(starts[:kept], columns, records - kept, pending, newlines)
 
+    def constant(self, records: int, size: int) -> tuple[tuple[int, memoryview], ...]:
+        """The columns of records that are all of one size and not JSON: `bytes()` is all that can be said of them.
+
+        Raises:
+          ColumnError: something else is to be measured.
+        """
+        if self.validate:
+            raise ColumnError("validate: expected JSON, these records have a binary format")
+        for name, expression in self.columns.items():
+            if expression.measure != _native.MEASURE_RECORD:
+                raise ColumnError(
+                    f"column {name!r}: {expression.text!r} looks for a field, and these records are not JSON; expected "
+                    "bytes(), or use mmapds.add_column"
+                )
+        cell = size.to_bytes(8, "little")
+        return tuple((_U64, memoryview(cell * records).cast("Q")) for _ in self.columns)
+
     def _error(self, status: int, path: str, source: _native.Map, begin: int, column: int, at: int) -> Exception:
         view = memoryview(source)
         step = _COPY

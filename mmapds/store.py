@@ -61,6 +61,8 @@ class IndexedSource(NamedTuple):
     largest: int
     skipped: int
     """Records left out because they lack a column."""
+    first: int
+    """Where the first record begins, where all have one size and there are no bounds; else 0."""
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> "IndexedSource":
@@ -69,13 +71,23 @@ class IndexedSource(NamedTuple):
         Raises:
           KeyError, TypeError: a field is missing or has the wrong type.
         """
-        source = cls(**{name: fields[name] for name in cls._fields[:-1]}, skipped=fields.get("skipped", 0))
-        counts = (source.size, source.records, source.lines, source.smallest, source.largest, source.skipped)
+        added = {name: fields.get(name, 0) for name in ("skipped", "first")}
+        source = cls(**{name: fields[name] for name in cls._fields if name not in added}, **added)
+        counts = (source.size, source.records, source.lines, source.smallest, source.largest, *added.values())
         if not all(type(n) is int and n >= 0 for n in counts) or type(source.mtime_ns) is not int:
             raise TypeError(f"{source.path}: a number is negative or no integer")
         if type(source.path) is not str or type(source.fingerprint) is not str:
             raise TypeError("path or fingerprint is no string")
         return source
+
+
+class Layout(NamedTuple):
+    """How the core finds the payload of a record in a source."""
+
+    framing: int
+    first: int = 0
+    stride: int = 0
+    """Where record 0 begins, and the size of every record, where they have one; else 0."""
 
 
 class IndexWriter:
@@ -304,6 +316,7 @@ class Index:
                 name: self._check_section(name, **section) for name, section in self.metadata["sections"].items()
             }
             self.format: str = self.metadata["format"]
+            self.parameters: dict[str, Any] = dict(self.metadata.get("parameters", {}))
             self.sources = [IndexedSource.parse(source) for source in self.metadata["sources"]]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._damaged(f"its metadata are not as specified ({error!r})") from None
@@ -314,8 +327,13 @@ class Index:
             if section.items != self.records:
                 raise self._damaged(f"its column {name!r} has {section.items} numbers for {self.records} records")
         offsets = self.sections.get("offsets")
-        if not offsets or offsets.dtype != "<u8" or offsets.items != self.records + len(self.sources):
+        self.has_bounds = offsets is not None or "record_bytes" not in self.parameters
+        if self.has_bounds and not self._fit(offsets):
             raise self._damaged("it has not as many offsets as its records need")
+
+    def _fit(self, offsets: Section | None) -> bool:
+        wanted = self.records + len(self.sources)
+        return offsets is not None and offsets.dtype == "<u8" and offsets.items == wanted
 
     def _read_header(self, view: memoryview) -> tuple[int, int, memoryview]:
         size = len(view)
@@ -376,7 +394,9 @@ class Index:
         return list(accumulate((source.records + 1 for source in self.sources), initial=0))
 
     def bounds(self, number: int) -> memoryview:
-        """The uint64 bounds of a source's records: one more than it has records."""
+        """The uint64 bounds of a source's records: one more than it has records; none where they have one size."""
+        if not self.has_bounds:
+            return memoryview(b"").cast("Q")
         first = self._first_bounds[number]
         return self.section("offsets")[first * 8 : (first + self.sources[number].records + 1) * 8].cast("Q")
 

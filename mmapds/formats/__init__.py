@@ -1,19 +1,29 @@
 """How records are framed in a source: one module a format, each with the same face.
 
-NAME      the format's name, as `--format` takes it
-SUFFIXES  file names it is chosen for
-framing() how the core finds the payload between two bounds
-scan()    the bounds of every record of every source, in order, and its columns
+NAME          the format's name, as `--format` takes it
+SUFFIXES      file names it is chosen for
+TEXT          whether records stand on lines that people count
+OPTIONS       what it can be told, by name: (type, placeholder, help), for the command line
+parameters()  the options given, checked and completed: what an index says of how its sources are framed
+layout()      how the core finds a payload
+decoder()     what makes a sample of a payload unless the user says so
+scan()        the bounds of every record of every source, in order, and its columns
 """
 
+from collections.abc import Mapping
 from types import ModuleType
+from typing import Any
 
 from ..errors import FormatError
-from . import jsonl
+from . import fixed, jsonl, npy
 
-_FORMATS: dict[str, ModuleType] = {module.NAME: module for module in (jsonl,)}
+_FORMATS: dict[str, ModuleType] = {module.NAME: module for module in (jsonl, fixed, npy)}
 
 SUFFIXES: tuple[str, ...] = tuple(suffix for module in _FORMATS.values() for suffix in module.SUFFIXES)
+
+OPTIONS: dict[str, tuple[type, str, str]] = {
+    name: option for module in _FORMATS.values() for name, option in module.OPTIONS.items()
+}
 
 
 def by_name(name: str) -> ModuleType:
@@ -33,3 +43,11 @@ def for_path(path: str) -> ModuleType:
         if path.endswith(module.SUFFIXES):
             return module
     return jsonl
+
+
+def check_options(module: ModuleType, given: Mapping[str, Any]) -> None:
+    """Raise FormatError for an option that a format does not have."""
+    for name in given:
+        if name not in module.OPTIONS:
+            known = ", ".join(module.OPTIONS) or "none"
+            raise FormatError(f"format {module.NAME!r} has no option {name!r}; its options: {known}")

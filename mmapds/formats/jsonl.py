@@ -6,18 +6,22 @@ and the first record starts after a byte order mark and any blank lines before i
 
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .. import _native
 from ..errors import SourceError
 from ..measure import Measured, Measuring
 from ..parallel import in_order
 from ..sources import Source, unreadable
+from ..store import IndexedSource, Layout
+from .piece import End, Piece
 
 NAME = "jsonl"
 SUFFIXES = (".jsonl", ".ndjson")
+TEXT = True
+OPTIONS: dict[str, Any] = {}
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -31,25 +35,19 @@ _READ = 256 << 10
 _MEMORY = 64 << 20
 
 
-def framing(skipped: int) -> int:
+def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:  # noqa: ARG001 - the face of formats
+    """JSONL has none."""
+    return {}
+
+
+def layout(parameters: Mapping[str, Any], source: IndexedSource) -> Layout:  # noqa: ARG001
     """How the payload lies between two bounds; records that were skipped lie in the tail of the one before."""
-    return _native.FRAMING_FIRST_LINE if skipped else _native.FRAMING_LINES
+    return Layout(_native.FRAMING_FIRST_LINE if source.skipped else _native.FRAMING_LINES)
 
 
-class Piece(NamedTuple):
-    """Some consecutive bounds of one source, in file order."""
-
-    source: int
-    starts: memoryview
-    """uint64 record starts; valid until the next piece."""
-    columns: tuple[tuple[int, memoryview], ...]
-    """For each column, the type of its numbers in this piece, and a 64-bit cell for each record."""
-    skipped: int
-    """Records left out because they lack a column."""
-    scanned: int
-    """Bytes of the source that this piece settles."""
-    lines: int | None
-    """Lines in the whole source, in its last piece; else None."""
+def decoder(parameters: Mapping[str, Any]) -> str:  # noqa: ARG001
+    """What makes a sample of a record."""
+    return "json"
 
 
 class _Block(NamedTuple):
@@ -74,7 +72,13 @@ def _private(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-def scan(sources: Sequence[Source], *, workers: int, measuring: Measuring) -> Iterator[Piece]:
+def scan(
+    sources: Sequence[Source],
+    *,
+    parameters: Mapping[str, Any],  # noqa: ARG001
+    workers: int,
+    measuring: Measuring,
+) -> Iterator[Piece]:
     """Yield the start of every record of every source, in order, and its columns.
 
     Args:
@@ -108,8 +112,9 @@ def scan(sources: Sequence[Source], *, workers: int, measuring: Measuring) -> It
         newlines += found
         last = block.end == block.source.size
         # A line without a line end still counts as one; pending == size means there is nothing after the last line end.
-        lines = newlines + (pending != block.source.size and block.source.size > 0) if last else None
-        yield Piece(block.number, starts, columns, skipped, block.end - block.begin, lines)
+        lines = newlines + (pending != block.source.size and block.source.size > 0)
+        end = End(lines, block.source.size) if last else None
+        yield Piece(block.number, starts, columns, skipped, block.end - block.begin, end)
 
 
 def _blocks(sources: Sequence[Source], block_size: int, *, mapped: bool) -> Iterator[_Block]:

@@ -58,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t n)
         CHECK(memcmp(whole, pieces, count * sizeof *whole) == 0);
     }
     whole[count] = n;
-    mds_source source = {{data, n, 0}, whole, count, MDS_FRAMING_LINES};
+    mds_source source = {{data, n, 0}, whole, 0, 0, count, MDS_FRAMING_LINES};
     read_all(&source);
 
     if (n >= 16) {
@@ -67,7 +67,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t n)
         for (size_t k = 0; k < n / 8; k++)
             if (k % 3)
                 bounds[k] %= n + 2;
-        source = (mds_source){{data, n, 0}, bounds, n / 8 - 1, MDS_FRAMING_LINES};
+        for (int framing = MDS_FRAMING_NONE; framing <= MDS_FRAMING_FIRST_LINE; framing++) {
+            source = (mds_source){{data, n, 0}, bounds, 0, 0, n / 8 - 1, (mds_framing)framing};
+            read_all(&source);
+        }
+        source = (mds_source){{data, n, 0}, NULL, bounds[0], bounds[1] ? bounds[1] : 1, n / 8 - 1, MDS_FRAMING_NONE};
         read_all(&source);
         free(bounds);
     }

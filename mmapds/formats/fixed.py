@@ -1,0 +1,136 @@
+"""Records of one size: token blocks, feature vectors, packed structs. They are where they are; nothing is stored."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+from .. import _native
+from ..errors import FormatError
+from ..measure import Measuring
+from ..sources import Source
+from ..store import IndexedSource, Layout
+from .piece import End, Piece
+
+NAME = "fixed"
+SUFFIXES: tuple[str, ...] = ()
+TEXT = False
+OPTIONS = {
+    "record_bytes": (int, "N", "fixed: bytes in a record; or give dtype and shape"),
+    "dtype": (str, "D", "fixed: type of a record's numbers, as numpy names it"),
+    "shape": (str, "N,N", "fixed: shape of a record; default: one number"),
+    "truncated": (str, "error|drop", "what to do with a last record that is cut short"),
+}
+
+
+def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:  # noqa: ARG001 - the face of formats
+    """Return `record_bytes`, and `dtype` and `shape` where a record is an array.
+
+    Raises:
+      FormatError: neither is given, both are and disagree, or they cannot be understood.
+    """
+    truncated = check_truncated(given)
+    if "dtype" not in given:
+        size = given.get("record_bytes")
+        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**63 or "shape" in given:
+            raise FormatError(
+                f"format 'fixed' needs record_bytes of 1 or more, or dtype and shape; found {dict(given)}; "
+                "run with --record-bytes N, or --dtype D --shape N,N"
+            )
+        return {"record_bytes": size, "truncated": truncated}
+    dtype, itemsize = check_dtype(given["dtype"])
+    shape = _shape(given.get("shape", ()))
+    size = prod(shape) * itemsize
+    if given.get("record_bytes", size) != size or size < 1:
+        raise FormatError(f"record_bytes = {given.get('record_bytes')}, but {dtype} of shape {shape} is {size} bytes")
+    return {"record_bytes": size, "dtype": dtype, "shape": list(shape), "truncated": truncated}
+
+
+def check_dtype(name: Any) -> tuple[str, int]:
+    """Return a dtype's name and its size in bytes.
+
+    Raises:
+      FormatError: numpy has no such type of plain numbers.
+    """
+    import numpy as np
+
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        raise FormatError(f"dtype {name!r} is unknown; expected a name that numpy knows, such as uint16") from None
+    if dtype.hasobject or dtype.itemsize == 0 or dtype.fields or dtype.subdtype:
+        raise FormatError(f"dtype {name!r} is not one of plain numbers or strings of one size")
+    return dtype.str, dtype.itemsize
+
+
+def check_truncated(given: Mapping[str, Any]) -> str:
+    """Return what to do with a last record that is cut short.
+
+    Raises:
+      FormatError: it is neither "error" nor "drop".
+    """
+    truncated = given.get("truncated", "error")
+    if truncated not in ("error", "drop"):
+        raise FormatError(f"truncated = {truncated!r}, expected 'error' or 'drop'")
+    return str(truncated)
+
+
+def _shape(given: Any) -> tuple[int, ...]:
+    try:
+        sizes = given.split(",") if isinstance(given, str) else [given] if isinstance(given, int) else given
+        shape = tuple(int(size) for size in sizes)
+    except (TypeError, ValueError):
+        shape = (0,)
+    if any(size < 1 for size in shape):
+        raise FormatError(f"shape = {given!r}, expected sizes of 1 or more")
+    return shape
+
+
+def layout(parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
+    """All records, one after another."""
+    return Layout(_native.FRAMING_NONE, source.first, parameters["record_bytes"])
+
+
+def decoder(parameters: Mapping[str, Any]) -> Any:
+    """An array that shares memory with the file; bytes where no dtype was given."""
+    if "dtype" not in parameters:
+        return "bytes"
+    from ..decode import array  # which imports numpy; an index of other formats does without
+
+    return partial(array, dtype=parameters["dtype"], shape=tuple(parameters["shape"]))
+
+
+def scan(
+    sources: Sequence[Source],
+    *,
+    parameters: Mapping[str, Any],
+    workers: int,  # noqa: ARG001
+    measuring: Measuring,
+) -> Iterator[Piece]:
+    """Yield how many records each source has, from its size alone.
+
+    Raises:
+      FormatError: a source's size is no multiple of the record size.
+      ColumnError: a column is asked for that only JSON has.
+    """
+    for number, source in enumerate(sources):
+        yield piece(number, source, 0, parameters, measuring)
+
+
+def piece(number: int, source: Source, first: int, parameters: Mapping[str, Any], measuring: Measuring) -> Piece:
+    """All records of a source, the first of which begins at a byte.
+
+    Raises:
+      FormatError: the last record is cut short.
+    """
+    size = parameters["record_bytes"]
+    count, rest = divmod(source.size - first, size)
+    if rest and parameters["truncated"] == "error":
+        raise FormatError(
+            f"{source.path}: record {count} (byte {first + count * size}) has {rest} bytes, expected {size}; "
+            "leave it out with --truncated drop"
+        )
+    columns = measuring.constant(count, size)
+    return Piece(
+        number, memoryview(b"").cast("Q"), columns, 0, source.size, End(count, first + count * size, first, count)
+    )
