@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
 
 import mmapds
+from mmapds import index
 
 ROOT = Path(__file__).parent.parent
 
@@ -79,6 +81,19 @@ def test_the_samplers_page_runs(tmp_path, monkeypatch):
         exec(code, names)
     assert sorted(names["sampler"]) == list(range(5000))
     assert next(iter(names["resumed"])) == names["batches"].indices_at(10)[0].tolist()
+
+
+def test_the_formats_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.arange(2048 * 5, dtype=np.uint16).tofile("tokens.bin")
+    np.save("features.npy", np.ones((7, 80), np.float32))
+    for line in blocks("docs/formats.md", "sh")[0].splitlines():
+        assert index.main(line.split()[3:]) == 0
+    names = {}
+    for code in blocks("docs/formats.md", "python"):
+        exec(code, names)
+    assert names["blocks"][3].tolist() == list(range(2048 * 3, 2048 * 4))
+    assert len(names["features"]) == 7
 
 
 def test_every_link_in_the_documents_leads_somewhere():
