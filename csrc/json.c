@@ -693,12 +693,13 @@ static mds_json_status measure_record(const mds_kernels *kernels, const mds_map 
     return status;
 }
 
-/* Whether something that is not blank comes before `at` in its line. */
-static int is_mid_line(const mds_map *map, uint64_t at)
+/* Where the line begins that `at` lies in, if nothing but blanks comes before it there; else MDS_NONE. */
+static uint64_t blank_line_start(const mds_map *map, uint64_t at)
 {
     while (at > 0 && is_space(map->data[at - 1]) && map->data[at - 1] != '\n')
         at--;
-    return at > 0 && map->data[at - 1] != '\n' && !(at == 3 && memcmp(map->data, "\xef\xbb\xbf", 3) == 0);
+    const int begins = at == 0 || map->data[at - 1] == '\n' || (at == 3 && memcmp(map->data, "\xef\xbb\xbf", 3) == 0);
+    return begins ? at : MDS_NONE;
 }
 
 /* Few enough bytes to stay in the second-level cache between being cut into lines and being measured. */
@@ -712,6 +713,10 @@ mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_map *map
     size_t kept = 0;
     mds_json_status status = MDS_JSON_OK;
     measured->records = measured->kept = 0;
+    const uint64_t line = blank_line_start(map, begin);
+    const int mid_line = line == MDS_NONE;
+    if (!mid_line && state->pending == begin)
+        state->pending = line; /* its blanks are the record's too */
     mds_map_advise(map, begin, end, MDS_ADVISE_POPULATE);
     for (uint64_t at = begin; at < end; at += WINDOW) {
         const size_t size = (size_t)(end - at < WINDOW ? end - at : WINDOW);
@@ -719,7 +724,7 @@ mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_map *map
         const size_t count = mds_lines_scan(kernels, map->data + at, size, at, state, starts + kept);
         for (size_t k = 0; k < count; k++) {
             const uint64_t next = fresh[k];
-            if (at == begin && k == 0 && next == begin && begin > 0 && is_mid_line(map, begin))
+            if (at == begin && k == 0 && next == begin && mid_line)
                 continue; /* goes on from the block before, where it was measured */
             if (open != MDS_NONE) {
                 status = measure_record(kernels, map, measuring, open, next, kept, measured);

@@ -1556,6 +1556,7 @@ static int module_exec(PyObject *module)
         PyModule_AddIntConstant(module, "MEASURE_ITEMS", MDS_MEASURE_ITEMS) != 0 ||
         PyModule_AddIntConstant(module, "MEASURE_RECORD", MDS_MEASURE_RECORD) != 0 ||
         PyModule_AddIntConstant(module, "LONGEST_PATH", MDS_PATH) != 0 ||
+        PyModule_AddIntConstant(module, "MOST_COLUMNS", COLUMNS) != 0 ||
         PyModule_AddIntConstant(module, "MISSING_ERROR", MDS_MISSING_ERROR) != 0 ||
         PyModule_AddIntConstant(module, "MISSING_SKIP", MDS_MISSING_SKIP) != 0 ||
         PyModule_AddIntConstant(module, "MISSING_FILL", MDS_MISSING_FILL) != 0 ||

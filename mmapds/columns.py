@@ -1,10 +1,14 @@
 """Adding a column to an index that exists, from numbers or by computing it from every sample, without a new scan."""
 
+import multiprocessing
+import operator
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -15,10 +19,10 @@ from numpy.typing import ArrayLike, NDArray
 from .dataset import Dataset
 from .dataset import open as open_dataset
 from .decode import Decoder
-from .errors import ColumnError, StaleIndexError
+from .errors import ColumnError
 from .lengths import write_length_order
 from .parallel import cores
-from .sources import INDEX_SUFFIX, StrPath
+from .sources import StrPath
 from .store import COLUMN, Index, IndexWriter
 
 _PIECE = 4096  # samples that one task of a worker covers
@@ -49,13 +53,20 @@ def add_column(
       ColumnError: values have another length or are no numbers, or lengths are negative or fractional.
       IndexMissingError, StaleIndexError: the index must be built first.
     """
-    path = os.fspath(source_or_index)
-    dataset = open_dataset(path, decode=decode)
-    index = Index(path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX)
+    workers = cores() if workers is None else workers
+    if workers < 1:
+        raise ColumnError(f"workers = {workers}, expected 1 or more")
+    if not isinstance(name, str) or not name:
+        raise ColumnError(f"name = {name!r}, expected a string")
+    dataset = open_dataset(source_or_index, decode=decode)
+    indexes = dataset._library.indexes
+    if len(indexes) != 1:
+        raise ColumnError(f"{os.fspath(source_or_index)}: {len(indexes)} indexes, expected one; add to each of them")
+    index = Index(os.path.realpath(indexes[0].path))
     if callable(values):
-        pieces = _computed(dataset, values, cores() if workers is None else workers)
+        pieces = _computed(dataset, values, workers)
     else:
-        pieces = iter([_checked(np.asarray(values), len(dataset))])
+        pieces = iter([_checked(as_numbers(values), len(dataset))])
     with IndexWriter(index.path) as writer, _told(progress, name, len(dataset)) as report:
         spool = writer.spool()
         for piece in pieces:
@@ -71,9 +82,17 @@ def add_column(
             write_length_order(writer)
         metadata = {key: value for key, value in index.metadata.items() if key != "sections"}
         expressions = {key: text for key, text in index.measuring["expressions"].items() if key != name}
-        if Index(index.path).checksum != index.checksum:
-            raise StaleIndexError(f"{index.path}: was built again while a column was added to it; add it again")
-        writer.commit({**metadata, "columns": {**index.measuring, "expressions": expressions}}, index.records)
+        columns = {**index.measuring, "expressions": expressions}
+        writer.commit({**metadata, "columns": columns}, index.records, replaces=index)
+
+
+def as_numbers(values: ArrayLike) -> NDArray[Any]:
+    """Return numbers as an array; integers of 64 bits stay integers, which numpy makes floats of in mixed lists."""
+    found = np.asarray(values)
+    if found.dtype.kind == "f" and isinstance(values, list | tuple):
+        with suppress(TypeError, OverflowError, ValueError):
+            return np.asarray([operator.index(value) for value in values], np.uint64)
+    return found
 
 
 def _checked(values: NDArray[Any], records: int) -> NDArray[Any]:
@@ -83,8 +102,13 @@ def _checked(values: NDArray[Any], records: int) -> NDArray[Any]:
 
 
 def _cells(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Numbers as u64, as i64 where some are negative, or as f64."""
+    """Numbers as u64, as i64 where some are negative, or as f64; lengths as u64, whatever type their counts have."""
     kind = values.dtype.kind if values.size else "u"
+    if name == "length" and kind in "if":
+        if not ((values >= 0) & (values == np.floor(values)) & (values < 2.0**63)).all():
+            wrong = values[(values < 0) | (values % 1 != 0)]
+            raise ColumnError(f"lengths are integers of 0 or more, found {wrong[:3].tolist()}")
+        kind, values = "u", values.astype(np.uint64)
     if kind == "b" or kind not in "uif":
         raise ColumnError(f"column {name!r}: expected numbers, found {values.dtype}")
     if kind == "f":
@@ -113,6 +137,13 @@ def _computed(dataset: Dataset, compute: Callable[[Any], float], workers: int) -
         for piece in pieces:
             yield work(piece)
         return
+    if multiprocessing.get_start_method() != "fork":
+        try:
+            pickle.dumps(work)
+        except Exception as error:
+            raise ColumnError(
+                f"the callable cannot be sent to another process ({error}); define it in a module, or use workers=1"
+            ) from error
     with ProcessPoolExecutor(min(workers, len(pieces)), initializer=_begin_worker, initargs=(work,)) as pool:
         waiting = iter(pieces)
         running = [pool.submit(_work, piece) for piece in islice(waiting, 4 * workers)]
@@ -120,6 +151,8 @@ def _computed(dataset: Dataset, compute: Callable[[Any], float], workers: int) -
             for _ in pieces:
                 yield running.pop(0).result()
                 running.extend(pool.submit(_work, more) for more in islice(waiting, 1))
+        except BrokenProcessPool:
+            raise ColumnError("a process that computed a column ended without a word; workers=1 shows why") from None
         finally:
             _cancel(running)
 

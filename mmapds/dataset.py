@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import formats
 from ._native import Records
 from .decode import EXPECTS, Decoder, resolve, same, wants_view
-from .errors import DecodeError, Error, IndexMissingError, SourceError, StaleIndexError
+from .errors import DecodeError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
 from .library import Library
 from .permutation import Permutation
 from .rows import ArrayRows, ChainedRows, NestedRows, PermutedRows, RangeRows, Rows
@@ -286,6 +286,12 @@ class Dataset(Sequence[Any]):
         ):
             return None
         order, values, counts = (np.frombuffer(index.section(name), index.sections[name].dtype) for name in names)
+        unsigned = {order.dtype.kind, values.dtype.kind, counts.dtype.kind} == {"u"}
+        falling = unsigned and bool((values[1:] < values[:-1]).all())
+        if not falling or (counts == 0).any() or (counts > index.records).any() or counts.sum() != index.records:
+            raise FormatError(
+                f"{index.path}: DAMAGED: its histogram of lengths is none; run: {index.rebuild_command()} --force"
+            )
         return order, values, counts
 
     def split(self, fractions: Sequence[float], seed: int | None = 0) -> list["Dataset"]:

@@ -149,7 +149,7 @@ def build_each(
         sources = [inspect(path) for path in members]
         framed = chosen.parameters(options, members)
         before = None if force else _readable(index_path)
-        measuring = (asked or Asked()).after(before)
+        measuring = (asked or Asked()).after(before, computed)
         existing = before if before and _is_up_to_date(before, sources, chosen.NAME, framed, measuring) else None
         if existing is None:
             if before is not None:
@@ -251,11 +251,15 @@ class Asked(NamedTuple):
     missing: str | float | None = None
     validate: bool | None = None
 
-    def after(self, before: Index | None) -> Measuring:
-        """Return what to measure where there may be an index: its own expressions too, and its ways by default."""
+    def after(self, before: Index | None, computed: Collection[str] = ()) -> Measuring:
+        """Return what to measure where there may be an index: its own expressions too, and its ways by default.
+
+        Columns that are going to be computed are not measured.
+        """
         known = before.measuring if before else NOTHING
+        kept = {name: text for name, text in known["expressions"].items() if name not in computed}
         return Measuring(
-            {**known["expressions"], **self.columns},
+            {**kept, **self.columns},
             known["missing"] if self.missing is None else self.missing,
             known["validate"] if self.validate is None else self.validate,
         )

@@ -64,7 +64,10 @@ class Expression(NamedTuple):
         keys = [key.replace(r"\.", ".") for key in re.split(r"(?<!\\)\.", call[2] if call else text)]
         if not all(keys) or len(keys) > _native.LONGEST_PATH:
             raise ColumnError(f"{text!r}: expected a path of 1 to {_native.LONGEST_PATH} keys parted by dots")
-        return cls(text, measure, tuple(key.encode() for key in keys))
+        try:
+            return cls(text, measure, tuple(key.encode() for key in keys))
+        except UnicodeEncodeError:
+            raise ColumnError(f"{text!r}: expected UTF-8") from None
 
 
 class Measuring:
@@ -81,6 +84,8 @@ class Measuring:
 
     def __init__(self, columns: Mapping[str, str], missing: str | float, validate: bool) -> None:
         self.columns = {name: Expression.parse(text) for name, text in columns.items()}
+        if len(self.columns) > _native.MOST_COLUMNS:
+            raise ColumnError(f"{len(self.columns)} columns, expected up to {_native.MOST_COLUMNS}")
         self.missing = missing
         self.validate = bool(validate)
         self._fields = tuple((each.measure, each.path) for each in self.columns.values())
@@ -185,12 +190,15 @@ def numbers(dtype: str, data: memoryview) -> "memoryview[Any]":
 
 
 def same_numbers(dtype: str, stored: memoryview, kind: int, cells: memoryview) -> bool:
-    """Whether the numbers of a column are those of some cells; a column's type may be wider than that of its parts."""
-    measured = numbers(_DTYPES[kind], cells.cast("B"))
-    if len(stored) != len(measured):
-        return False
-    wider = dtype == "<f8" and kind != _F64
-    return all(one == (float(other) if wider else other) for one, other in zip(stored, measured, strict=True))
+    """Whether the numbers of a column are those of some cells, bit by bit; a column's type may be wider."""
+    own, data = _DTYPES[kind], cells.cast("B")
+    if dtype == "<u4":
+        if own != "<u8" or (len(cells) and _native.cells_largest(cells) >= 2**32):
+            return False
+        narrowed = memoryview(bytearray(len(data) // 2))
+        _native.cells_narrow(cells, narrowed)
+        return narrowed == stored.cast("B")
+    return (data if own == dtype else _converted(data, own, dtype)) == stored.cast("B")
 
 
 class Measured(NamedTuple):

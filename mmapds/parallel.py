@@ -1,8 +1,10 @@
 """Sharing work over threads. The core releases the GIL, so threads are all the parallelism indexing needs."""
 
+import fcntl
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Generic, NoReturn, TypeVar
@@ -17,6 +19,24 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@contextmanager
+def alone(directory: str) -> Iterator[None]:
+    """Let one process of this machine at a time do what replaces files of a directory.
+
+    Where locks are not to be had, as on some network file systems, all of them do at once.
+
+    Raises:
+      OSError: there is no such directory.
+    """
+    handle = os.open(directory or ".", os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def in_order(

@@ -4,10 +4,8 @@ A plan numbers the batches of an epoch by position, as an order does records; a 
 them.
 """
 
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 from . import _native, lengths
 from .errors import OrderError
 from .orders import Order
+from .parallel import alone
 from .permutation import Permutation
 
 Int64s = NDArray[np.int64]
@@ -31,6 +30,7 @@ _GROUPS = 2  # stream of the permutation of groups; records and chunks have 0 an
 _MIXED = 1 << 32  # and of the first batches of a window plan that are mixed
 _ENOUGH = 8  # batches in which the records of a bucket can change places
 _TABLE = 1 << 20  # lengths below this are looked up in a table
+_CACHE = b"\x89mmapds length order 1\r\n"  # begins a cache
 _CHUNK = 65_536  # positions of an order that are streamed at a time
 
 
@@ -56,23 +56,29 @@ class LengthOrder(NamedTuple):
         from xxhash import xxh3_64
 
         mark = np.array([len(values), xxh3_64(values.data).intdigest()], np.uint64)
-        with _alone(cache):
-            found = cls._cached(cache, mark)
-            if found is None:
-                made = cls._sorted(values)
-                temporary = f"{cache}.{os.urandom(4).hex()}.tmp"
-                try:
-                    with open(temporary, "xb") as file:
-                        for array in (mark, made.values, made.counts, made.order):
-                            np.save(file, array)
-                    os.replace(temporary, cache)
-                except OSError as error:
-                    with suppress(OSError):
-                        os.unlink(temporary)
-                    raise OrderError(f"order_cache = {cache!r} cannot be written: {error.strerror}") from None
+        try:
+            with alone(os.path.dirname(cache)):
                 found = cls._cached(cache, mark)
+                if found is None:
+                    cls._sorted(values)._save(cache, mark)
+                    found = cls._cached(cache, mark)
+        except OSError as error:
+            raise OrderError(f"order_cache = {cache!r} cannot be written: {error.strerror}") from None
         assert found is not None
         return found
+
+    def _save(self, path: str, mark: Uint64s) -> None:
+        temporary = f"{path}.{os.urandom(4).hex()}.tmp"
+        try:
+            with open(temporary, "xb") as file:
+                file.write(_CACHE)
+                for array in (mark, self.values, self.counts, self.order):
+                    np.save(file, array)
+            os.replace(temporary, path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
 
     @classmethod
     def _sorted(cls, values: NDArray[Any]) -> "LengthOrder":
@@ -85,32 +91,28 @@ class LengthOrder(NamedTuple):
 
     @classmethod
     def _cached(cls, path: str, mark: Uint64s) -> "LengthOrder | None":
+        """What a cache holds; None if there is none, or one of other lengths, or a damaged one.
+
+        Raises:
+          OrderError: the file is something else, which is not to be overwritten.
+        """
         try:
             with open(path, "rb") as file:
-                if not np.array_equal(np.load(file), mark):
-                    return None
-                values, counts = np.load(file), np.load(file)
-                version = np.lib.format.read_magic(file)
-                read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-                shape, _, dtype = read[version](file)
-                return cls(np.memmap(path, dtype, "r", file.tell(), shape), values, counts)
-        except (OSError, ValueError, EOFError, KeyError):
+                if file.read(len(_CACHE)) != _CACHE:
+                    raise OrderError(f"order_cache = {path!r} is a file that is no cache; expected one, or a new name")
+                found, values, counts = np.load(file), np.load(file), np.load(file)
+                header = np.lib.format.read_magic(file), np.lib.format.read_array_header_1_0(file)
+                shape, _, dtype = header[1]
+                order = np.memmap(path, dtype, "r", file.tell(), shape)
+        except FileNotFoundError:
             return None
-
-
-@contextmanager
-def _alone(path: str) -> Iterator[None]:
-    """Let one process of this machine at a time do what makes a file; where locks are not to be had, all of them."""
-    try:
-        directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
-    except OSError as error:
-        raise OrderError(f"order_cache = {path!r} cannot be written: {error.strerror}") from None
-    try:
-        with suppress(OSError):
-            fcntl.flock(directory, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(directory)
+        except OrderError:
+            raise
+        except Exception:  # numpy's reader raises almost anything for a damaged header
+            return None
+        whole = order.dtype.kind == "u" and order.shape == (int(mark[0]),) and values.shape == counts.shape
+        whole = whole and values.dtype == counts.dtype == np.uint64 and int(counts.sum()) == int(mark[0])
+        return cls(order, values, counts) if whole and np.array_equal(found, mark) else None
 
 
 class Budget(NamedTuple):
@@ -205,14 +207,23 @@ class BucketPlan(Plan):
     the groups of neighbouring batches; nothing is kept but the buckets.
 
     Args:
+      values: u32 or u64, shape (records,): the lengths.
       group_size: batches that stay together, to be the batches of one step on all ranks.
       shuffle: False reads batches from the longest to the shortest, and the same ones every epoch.
     """
 
     def __init__(
-        self, selection: Selection, records: int, budget: Budget, *, group_size: int, seed: int, shuffle: bool
+        self,
+        selection: Selection,
+        values: NDArray[Any],
+        budget: Budget,
+        *,
+        group_size: int,
+        seed: int,
+        shuffle: bool,
     ) -> None:
-        super().__init__(selection, records, budget, _ENOUGH, True, seed)
+        super().__init__(selection, len(values), budget, _ENOUGH, True, seed)
+        self._lengths = values
         self.group_size = group_size
         self._shuffle = shuffle
         self._batches = int(self.buckets[-1, 1] + self.buckets[-1, 2])
@@ -266,20 +277,18 @@ class BucketPlan(Plan):
 
     def _ranks(self, records: Int64s) -> Int64s:
         """Where records stand in the planned part of the length order, those that do: a search for each length."""
-        selection = self.selection
-        ranks = []
-        for value, begin in enumerate(selection.starts[:-1].tolist()):
-            first = selection.first + begin
-            run = selection.by_length.order[first : first + int(selection.counts[value])]
-            if len(run) == 0 or run[-1] < records[0] or run[0] > records[-1]:
+        selection, starts = self.selection, self.selection.starts
+        lengths = self._lengths[records]
+        ranks = [np.empty(0, np.int64)]
+        for length in np.unique(lengths):
+            value = int(np.count_nonzero(selection.values > length))
+            if value == len(selection.values) or selection.values[value] != length:
                 continue
-            if len(run) < len(records):
-                here = np.flatnonzero(np.isin(run, records, assume_unique=True))
-            else:
-                places = np.minimum(np.searchsorted(run, records), len(run) - 1)
-                here = places[run[places] == records]
-            ranks.append(here + begin)
-        return np.concatenate([np.empty(0, np.int64), *ranks]).astype(np.int64)
+            first = selection.first + int(starts[value])
+            run = selection.by_length.order[first : first + int(selection.counts[value])]
+            places = np.searchsorted(run, records[lengths == length])
+            ranks.append(starts[value] + places[places < len(run)])
+        return np.concatenate(ranks).astype(np.int64)
 
     def _permutation(self, epoch: int) -> Permutation:
         return Permutation(self._groups, self.seed, epoch, stream=_GROUPS)
@@ -344,8 +353,9 @@ class WindowPlan(Plan):
         seed: int,
         shuffle: bool,
     ) -> None:
-        # A bucket with this many batches has its records 2 * sort_window apart from one batch to the next.
-        wanted = min(max(selection.records // (2 * sort_window), 1), 2**32)
+        # A bucket with this many batches has its records 2 * sort_window apart from one batch to the next. With one,
+        # its records would have the same mates in every epoch.
+        wanted = min(max(selection.records // (2 * sort_window), 2), 2**32)
         super().__init__(selection, len(values), budget, wanted, False, seed)
         self.lengths = values
         self.order = order

@@ -67,16 +67,16 @@ class Deal(NamedTuple):
 class Gaps:
     """Positions to leave out: what is left is numbered through without them."""
 
-    def __init__(self, ranges: Iterable[Sequence[int]], total: int) -> None:
-        merged: list[list[int]] = []
-        for begin, end in sorted((max(begin, 0), min(end, total)) for begin, end in ranges):
-            if begin >= end:
-                continue
-            if merged and begin <= merged[-1][1]:
-                merged[-1][1] = max(merged[-1][1], end)
-            else:
-                merged.append([begin, end])
-        bounds = np.array(merged, np.int64).reshape(-1, 2)
+    def __init__(self, ranges: Iterable[Sequence[int]], total: int, positions: Int64s | None = None) -> None:
+        given = np.array([(max(begin, 0), min(end, total)) for begin, end in ranges], np.int64).reshape(-1, 2)
+        if positions is not None:
+            given = np.concatenate([given, np.stack([positions, positions + 1], axis=1)])
+        given = given[given[:, 0] < given[:, 1]]
+        given = given[np.argsort(given[:, 0], kind="stable")]
+        reach = np.maximum.accumulate(given[:, 1])  # how far the ranges up to each go
+        first = np.concatenate([[True], given[1:, 0] > reach[:-1]])[: len(given)]
+        last = np.concatenate([first[1:], [True]])[: len(given)]
+        bounds = np.stack([given[first, 0], reach[last]], axis=1)
         self._begins = bounds[:, 0]
         sizes = bounds[:, 1] - bounds[:, 0]
         self._before = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -117,20 +117,20 @@ class Run:
 
     def __init__(self, order: Order, total: int, deal: Deal, epoch: int, start: Start, block: int) -> None:
         self.epoch = epoch
-        self.first_step = start.position // deal.stride
         self.start = start._replace(positions=start.positions + self._step_positions(start, deal.stride), steps=())
         self._order = order
         self._total = total
         self._deal = deal
-        self._gaps = Gaps(self.start.positions + _stand(order, epoch, total, start.records), total)
+        self._gaps = Gaps(self.start.positions, total, _stand(order, epoch, total, start.records))
         self._block_size = block
         self._begin = self._gaps.number(start.position)
+        self.first_step = self._begin // deal.stride
         self.steps = deal.steps(self._gaps.left - self._begin)
         self._block: Iterator[Any] = iter(())
         self._block_end = 0
 
     def _step_positions(self, start: Start, stride: int) -> Ranges:
-        origin = start.position - self.first_step * stride  # where step 0 would have begun
+        origin = start.position % stride  # where step 0 would have begun
         return tuple((origin + begin * stride, origin + end * stride) for begin, end in start.steps)
 
     @property
@@ -197,20 +197,21 @@ class Run:
             yield whole, self.records(whole, 1, ranks)
 
 
-def _stand(order: Order, epoch: int, total: int, records: Ranges) -> Ranges:
-    """Where the records in some ranges stand in an epoch, as ranges of positions."""
-    if not records:
-        return ()
-    wanted = np.unique(np.concatenate([np.arange(begin, end, dtype=np.int64) for begin, end in records]))
+def _stand(order: Order, epoch: int, total: int, records: Ranges) -> Int64s:
+    """The positions in an epoch of the records in some ranges."""
+    limit = getattr(order, "records", len(order))
+    pieces = [np.arange(begin, min(end, limit), dtype=np.int64) for begin, end in records if begin < limit]
+    wanted = np.unique(np.concatenate(pieces)) if pieces else np.empty(0, np.int64)
+    if not len(wanted):
+        return wanted
     if hasattr(order, "positions_of"):
-        found = order.positions_of(epoch, wanted[wanted < getattr(order, "records", len(order))])
-    else:
-        parts = []
-        for first in range(0, total, _SEARCH):
-            positions = np.arange(first, min(first + _SEARCH, total), dtype=np.int64)
-            parts.append(positions[np.isin(order.at(epoch, positions), wanted)])
-        found = np.concatenate(parts)
-    return tuple((position, position + 1) for position in found.tolist())
+        found: Int64s = order.positions_of(epoch, wanted)
+        return found
+    parts = []
+    for first in range(0, total, _SEARCH):
+        positions = np.arange(first, min(first + _SEARCH, total), dtype=np.int64)
+        parts.append(positions[np.isin(order.at(epoch, positions), wanted)])
+    return np.concatenate(parts)
 
 
 class Progress:
@@ -243,6 +244,7 @@ class Progress:
         # Not bound to an epoch: a trainer that passes start_step chooses the epoch only afterwards.
         self._next: Start | None = Start(start_step * deal.stride, None, **self._exclude)
         self._run: Run | None = None
+        self._coming: Run | None = None  # made of _next when somebody asked
 
     def __len__(self) -> int:
         return self.deal.steps(self.total)
@@ -253,19 +255,24 @@ class Progress:
         if epoch == self.epoch:
             return
         self.epoch = epoch
-        self._run = None
+        self._run = self._coming = None
         if self._next is not None and self._next.epoch is not None:
             self._next = None
 
     def begin(self) -> Run:
         """Begin the next pass; the one after it begins at the start of its epoch."""
-        self._run = self._new_run()
-        self._next = None
+        self._run = self._next_run()
+        self._next = self._coming = None
         return self._run
 
     def current(self) -> Run:
         """The pass under way, or the one that would begin now."""
-        return self._run if self._run is not None and self._next is None else self._new_run()
+        return self._run if self._run is not None and self._next is None else self._next_run()
+
+    def _next_run(self) -> Run:
+        if self._coming is None:
+            self._coming = self._new_run()
+        return self._coming
 
     def _new_run(self) -> Run:
         return Run(self.order, self.total, self.deal, self.epoch, self._next or Start(), self._block)
@@ -298,12 +305,13 @@ class Progress:
             "version": STATE_VERSION,
             "epoch": run.epoch,
             # A tail that drop_last leaves out is no place to go on from.
-            "position": self.total if done == run.steps else run.position(done) if done else run.start.position,
+            "position": run.start.position if not done else self.total if done == run.steps else run.position(done),
             "epoch_size": self.total,
             "order": self.order.describe(),
             "exclude": {
                 "positions": [list(each) for each in run.start.positions],
                 "records": [list(each) for each in run.start.records],
+                "given": {kind: [list(each) for each in ranges] for kind, ranges in self._exclude.items()},
             },
         }
 
@@ -330,25 +338,27 @@ class Progress:
                     f"the state is of another epoch: it has {key} = {saved.get(key)!r}, this sampler {mine.get(key)!r}"
                 )
         try:
+            exclude = state["exclude"]
+            # What the state's own sampler was told to exclude is in it, or behind it.
+            new = self._exclude if _parse_exclude(exclude["given"]) != self._exclude else _parse_exclude(None)
             start = Start(
                 operator.index(state["position"]),
                 operator.index(state["epoch"]),
-                positions=_ranges(state["exclude"]["positions"]),
-                records=_ranges(state["exclude"]["records"]) + self._exclude["records"],
-                steps=self._exclude["steps"],
+                positions=_ranges(exclude["positions"]),
+                records=_ranges(exclude["records"]) + new["records"],
+                steps=new["steps"],
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"not a sampler's state: {error!r} in {dict(state)}") from None
         if not 0 <= start.position <= self.total:
             raise StateError(f"position = {start.position}, expected 0 to {self.total}")
         self.epoch = operator.index(state["epoch"])
-        self._run = None
-        self._next = start
-        if self._new_run().steps == 0:  # exhausted, or too little left for a step of this world
-            self._next = None
+        self._run = self._coming = None
+        # Exhausted, or too little left for a step of this world: the next pass is a full one.
+        self._next = start if self.deal.steps(self.total - start.position) else None
 
 
-def _ranges(pairs: Iterable[Sequence[int]]) -> Ranges:
+def _ranges(pairs: Iterable[Sequence[Any]]) -> Ranges:
     return tuple((operator.index(begin), operator.index(end)) for begin, end in pairs)
 
 
@@ -357,7 +367,7 @@ def _parse_exclude(exclude: Mapping[str, Iterable[Any]] | None) -> dict[str, Ran
     for kind, given in (exclude or {}).items():
         if kind not in parsed:
             raise OrderError(f"exclude has {kind!r}, expected 'steps' or 'records'")
-        ranges = _ranges((each, each + 1) if isinstance(each, int) else each for each in given)
+        ranges = _ranges((each, each + 1) if hasattr(each, "__index__") else each for each in given)
         for begin, end in ranges:
             if not 0 <= begin <= end:
                 raise OrderError(f"exclude: {kind} ({begin}, {end}), expected 0 <= begin <= end")

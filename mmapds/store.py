@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from . import _native
 from .errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
 from .measure import NOTHING, Spool
+from .parallel import alone
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, quoted, reason
 
 VERSION = 1
@@ -189,8 +190,12 @@ class IndexWriter:
         self._sections[name] = {"dtype": dtype, "shape": [count], "offset": offset, "xxh3": digest.hexdigest()}
         self._open_section = None
 
-    def commit(self, metadata: dict[str, Any], records: int) -> None:
-        """Finish the file, flush it to the disk, and put it in its place."""
+    def commit(self, metadata: dict[str, Any], records: int, replaces: "Index | None" = None) -> None:
+        """Finish the file, flush it to the disk, and put it in its place.
+
+        Raises:
+          StaleIndexError: what is there is no longer the index that this one replaces.
+        """
         self._end_section()
         text = json.dumps(metadata | {"sections": self._sections}, ensure_ascii=False).encode()
         offset = self._file.tell()
@@ -207,7 +212,10 @@ class IndexWriter:
             self._flusher.stop()
             os.fsync(self._file.fileno())
             self._file.close()
-            os.replace(self._temporary, self.path)
+            with alone(os.path.dirname(self.path)):
+                if replaces is not None and Index(self.path).checksum != replaces.checksum:
+                    raise StaleIndexError(f"{self.path}: was built again meanwhile; nothing was changed, run again")
+                os.replace(self._temporary, self.path)
             _sync_directory(os.path.dirname(self.path) or ".")
 
     def __enter__(self) -> "IndexWriter":
@@ -323,6 +331,11 @@ class Index:
         held = sum(source.records for source in self.sources)
         if held != self.records:
             raise self._damaged(f"its sources hold {held} records, its header says {self.records}")
+        self._check_measuring()
+        for name, wanted in (("length_order", self.records), ("length_counts", None)):
+            found, values = self.sections.get(name), self.sections.get("length_values")
+            if found is not None and (values is None or found.items != (values.items if wanted is None else wanted)):
+                raise self._damaged(f"its section {name!r} has {found.items} numbers")
         for name, section in self.columns.items():
             if section.items != self.records:
                 raise self._damaged(f"its column {name!r} has {section.items} numbers for {self.records} records")
@@ -330,6 +343,13 @@ class Index:
         self.has_bounds = offsets is not None or "record_bytes" not in self.parameters
         if self.has_bounds and not self._fit(offsets):
             raise self._damaged("it has not as many offsets as its records need")
+
+    def _check_measuring(self) -> None:
+        found = self.metadata.get("columns", NOTHING)
+        kinds = {"expressions": dict, "missing": str | int | float, "validate": bool}
+        whole = isinstance(found, dict) and all(isinstance(found.get(name), kind) for name, kind in kinds.items())
+        if not whole or not all(isinstance(text, str) for text in found["expressions"].values()):
+            raise self._damaged(f"its metadata say of columns {found!r}")
 
     def _fit(self, offsets: Section | None) -> bool:
         wanted = self.records + len(self.sources)

@@ -10,6 +10,7 @@ import numpy as np
 import torch.utils.data
 from numpy.typing import ArrayLike, NDArray
 
+from .columns import as_numbers
 from .errors import ColumnError, FormatError, OrderError
 from .orders import Order, Sequential, Shuffled, integer
 from .plans import BucketPlan, Budget, Int64s, LengthOrder, Reader, Selection, WindowPlan
@@ -170,23 +171,23 @@ class TokenBudgetBatchSampler(torch.utils.data.BatchSampler):
                 f"drop_last: {len(self._plan)} batches for num_replicas = {self.num_replicas} leave no step; "
                 "expected drop_last=False or a smaller max_tokens"
             )
-        self._progress = self._new_progress(start_step, exclude)
-        self._given_exclude = exclude
+        self._exclude = {kind: list(ranges) for kind, ranges in (exclude or {}).items()}
+        self._progress = self._new_progress(self._plan, start_step, self._exclude)
         self.sampler = _Samples(self)
 
     def _bucket_plan(self, group_size: int) -> BucketPlan:
         return BucketPlan(
             self._selection,
-            len(self._lengths),
+            self._lengths,
             self._budget,
             group_size=group_size,
             seed=self.seed,
             shuffle=self.shuffle,
         )
 
-    def _new_progress(self, start_step: int, exclude: Exclude | None) -> Progress:
+    def _new_progress(self, plan: BucketPlan | WindowPlan, start_step: int, exclude: Exclude | None) -> Progress:
         deal = Deal(self.num_replicas, self.rank, 1, self.drop_last)
-        return Progress(self._plan, deal, epoch_size=None, start_step=start_step, exclude=exclude, block=_BLOCK)
+        return Progress(plan, deal, epoch_size=None, start_step=start_step, exclude=exclude, block=_BLOCK)
 
     @property
     def epoch(self) -> int:
@@ -263,13 +264,15 @@ class TokenBudgetBatchSampler(torch.utils.data.BatchSampler):
         Raises:
           StateError: the state is of other lengths, another budget, seed, planner or version, or none at all.
         """
-        if isinstance(self._plan, BucketPlan) and self._group_size is None and isinstance(state_dict, Mapping):
+        plan, progress = self._plan, self._progress
+        if isinstance(plan, BucketPlan) and self._group_size is None and isinstance(state_dict, Mapping):
             order = state_dict.get("order")
             saved = order.get("group_size") if isinstance(order, Mapping) else None
-            if isinstance(saved, int) and saved >= 1 and saved != self._plan.group_size:
-                self._plan = self._bucket_plan(saved)
-                self._progress = self._new_progress(0, self._given_exclude)
-        self._progress.load_state_dict(state_dict)
+            if type(saved) is int and 1 <= saved < 2**31 and saved != plan.group_size:
+                plan = self._bucket_plan(saved)
+                progress = self._new_progress(plan, 0, self._exclude)
+        progress.load_state_dict(state_dict)  # which may refuse; nothing has changed then
+        self._plan, self._progress = plan, progress
 
     def summary(self) -> BudgetSummary:
         """Print and return what this epoch comes to. Of long epochs, shares are measured over some of the steps."""
@@ -410,6 +413,7 @@ def _read_lengths(given: Any, targets: Any, cache: str | None) -> tuple[NDArray[
         lengths, stored = np.maximum(lengths, second), None
     if stored is not None:
         return lengths, LengthOrder(*stored)
+    lengths = np.ascontiguousarray(lengths)
     return lengths, LengthOrder.of(lengths, cache)
 
 
@@ -419,7 +423,7 @@ def _checked(name: str, given: Any) -> NDArray[Any]:
         raise OrderError(
             f"{name}: expected an mmapds dataset, or an array or list of integers, found {type(given).__name__}"
         )
-    values = np.asarray(given)
+    values = as_numbers(given)
     if values.ndim != 1:
         raise OrderError(f"{name} have shape {values.shape}, expected one dimension")
     if not values.size:

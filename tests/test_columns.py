@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_index import command
+from test_store import rewrite
 
 import mmapds
 from mmapds import columns, measure
@@ -342,7 +343,7 @@ def test_what_add_column_refuses(corpus, monkeypatch):
         mmapds.add_column(path, "x", [1, 2])
     with pytest.raises(mmapds.ColumnError, match="expected numbers, found <U1"):
         mmapds.add_column(path, "x", ["a"] * 3000)
-    with pytest.raises(mmapds.ColumnError, match="has negative numbers"):
+    with pytest.raises(mmapds.ColumnError, match="lengths are integers of 0 or more, found"):
         mmapds.add_column(path, "length", [-1] * 3000)
     with pytest.raises(mmapds.ColumnError, match=r"\(byte \d+\): expected a number, the callable returned 'é*'"):
         mmapds.add_column(path, "x", texts)
@@ -394,3 +395,121 @@ def test_a_spool_that_cannot_be_written_leaves_nothing(corpus, tmp_path, monkeyp
     with pytest.raises(mmapds.Error, match=r"cannot write the index \(no space left on device\)"):
         mmapds.build(path, length="id")
     assert [each.name for each in tmp_path.iterdir()] == ["train.jsonl"]
+
+
+# ---- at once, and from elsewhere -------------------------------------------------------------------------------
+
+
+def test_columns_that_are_added_at_once_are_not_lost(corpus):
+    path, _ = corpus
+    mmapds.build(path)
+
+    def first(sample):
+        if sample["id"] == 2999:  # another column is added while this one is being computed
+            mmapds.add_column(path, "other", [7] * 3000)
+        return 1
+
+    with pytest.raises(mmapds.StaleIndexError, match="was built again meanwhile; nothing was changed, run again"):
+        mmapds.add_column(path, "one", first, workers=1)
+    assert mmapds.open(path).columns == ["other"]
+
+
+def test_a_column_goes_to_the_index_that_was_opened(write, tmp_path):
+    paths = [write([{"n": 1}, {"n": 2}], "d/a.jsonl"), write([{"n": 3}], "d/b.jsonl")]
+    mmapds.build(tmp_path / "d")
+    mmapds.build(paths[::-1], out=tmp_path / "d.mmx")
+    with pytest.raises(mmapds.ColumnError, match="2 indexes, expected one"):
+        mmapds.add_column(tmp_path / "d", "n", [1, 2, 3])
+    (tmp_path / "link.jsonl").symlink_to(paths[0])
+    (tmp_path / "link.mmx").symlink_to(tmp_path / "d.mmx")
+    mmapds.add_column(tmp_path / "link.jsonl", "n", [1, 2])
+    mmapds.add_column(tmp_path / "link.mmx", "n", [3, 1, 2])
+    assert (tmp_path / "link.mmx").is_symlink()
+    assert mmapds.open(paths[0]).column("n").tolist() == [1, 2]
+    assert mmapds.open(tmp_path / "d.mmx").column("n").tolist() == [3, 1, 2]
+
+
+def test_a_callable_takes_the_place_of_an_expression(corpus):
+    path, records = corpus
+    mmapds.build(path, length="bytes()")
+    mmapds.build(path, length=tokens)
+    assert mmapds.open(path).lengths.tolist() == [len(record["ids"]) for record in records]
+
+
+def test_leading_blanks_belong_to_a_record_wherever_blocks_are_cut(write, monkeypatch):
+    path = write(b'{"n":1}\n        {"n":2}  \r\n\n   {"n":3}')
+    for block in range(3, 40):
+        monkeypatch.setattr(jsonl, "_LARGEST_BLOCK", block)
+        monkeypatch.setattr(jsonl, "_SMALLEST_BLOCK", block)
+        mmapds.build(path, columns={"size": "bytes()", "n": "n"}, force=True)
+        ds = mmapds.open(path)
+        assert ds.column("size").tolist() == [ds.where(i).size for i in range(3)] == [7, 17, 10]
+        assert ds.column("n").tolist() == [1, 2, 3]
+
+
+def test_what_stands_for_missing_numbers_verifies(write):
+    path = write([{"n": 1}, {}])
+    assert command(path, "--column", "n=n", "--missing", "nan").returncode == 0
+    assert np.isnan(mmapds.open(path).column("n")[1])
+    assert command("--verify", path).returncode == 0
+
+
+def test_lengths_may_be_whole_floats_and_large_integers(write):
+    path = write([1, 2])
+    mmapds.build(path)
+    mmapds.add_column(path, "length", [3.0, 4.0])
+    assert mmapds.open(path).lengths.tolist() == [3, 4]
+    mmapds.add_column(path, "big", [1, 2**63])
+    assert mmapds.open(path).column("big").tolist() == [1, 2**63]
+    with pytest.raises(mmapds.ColumnError, match=r"found \[1.5\]"):
+        mmapds.add_column(path, "length", [1.5, 2])
+    for wrong in ({"name": ""}, {"name": "x", "workers": 0}):
+        with pytest.raises(mmapds.ColumnError, match="expected"):
+            mmapds.add_column(path, **{"values": tokens, **wrong})
+
+
+def test_too_many_columns(write):
+    with pytest.raises(mmapds.ColumnError, match="65 columns, expected up to 64"):
+        mmapds.build(write([1]), columns={str(i): "bytes()" for i in range(65)})
+
+
+def leave(sample):
+    if sample["id"] == 2500:
+        os._exit(3)
+    return 1
+
+
+def test_a_worker_that_dies_is_said(corpus, monkeypatch):
+    monkeypatch.setattr(columns, "_PIECE", 200)
+    path, _ = corpus
+    mmapds.build(path)
+    with pytest.raises(mmapds.ColumnError, match="ended without a word; workers=1 shows why"):
+        mmapds.add_column(path, "x", leave, workers=2)
+
+
+@pytest.mark.parametrize(
+    "columns", [[], {"expressions": {"a": 1}, "missing": 1, "validate": True}, {"expressions": {}, "missing": []}]
+)
+def test_metadata_of_columns_are_checked(write, columns):
+    path = write([{"n": 1}])
+    mmapds.build(path)
+    rewrite(path + ".mmx", metadata=lambda metadata: metadata | {"columns": columns})
+    with pytest.raises(mmapds.FormatError, match="its metadata say of columns"):
+        mmapds.open(path)
+    mmapds.build(path)
+    assert len(mmapds.open(path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "value"), [("length_values", 0, 1), ("length_counts", 0, 9), ("length_counts", 8, 0)]
+)
+def test_a_damaged_histogram_is_an_error(write, name, at, value):
+    path = write([{"n": n} for n in (5, 3, 3)])
+    mmapds.build(path, length="n")
+    index = Index(path + ".mmx")
+    data = bytearray(Path(path + ".mmx").read_bytes())
+    where = index.sections[name].offset + at
+    data[where : where + 8] = value.to_bytes(8, "little")
+    Path(path + ".mmx").write_bytes(data)
+    with pytest.raises(mmapds.FormatError, match="its histogram of lengths is none; run: "):
+        mmapds.TokenBudgetBatchSampler(mmapds.open(path), 30)

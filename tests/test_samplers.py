@@ -631,3 +631,13 @@ def test_numbers_of_numpy_leave_a_state_that_json_holds():
     assert json.loads(json.dumps(sampler.state_dict()))["epoch"] == 2
     with pytest.raises(OrderError, match=r"seed = 1.5, expected an integer"):
         DistributedSampler(range(10), 1, 0, seed=1.5)
+
+
+def test_much_can_be_excluded_at_once():
+    n = 1_000_000
+    sampler = DistributedSampler(range(n), 2, 0, exclude={"records": [(0, 900_000), 950_000, np.int64(950_001)]})
+    mine = list(sampler)
+    assert len(mine) == (100_000 - 2) // 2
+    assert min(mine) >= 900_000
+    assert not {950_000, 950_001} & set(mine)
+    assert len(json.dumps(sampler.state_dict())) < 1000

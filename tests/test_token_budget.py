@@ -433,8 +433,14 @@ def test_an_order_is_sorted_once_for_all_processes(tmp_path):
     assert (tmp_path / "lengths.order").stat().st_ino == before
     other = TokenBudgetBatchSampler(lengths[:-1], 16_384, order_cache=path)
     assert len(flat([other])) == 19_999
-    (tmp_path / "lengths.order").write_bytes(b"damaged")
-    assert next(iter(TokenBudgetBatchSampler(lengths, 16_384, order_cache=path))) == wanted
+    whole = (tmp_path / "lengths.order").read_bytes()
+    for at in range(30, 600, 7):  # all of its headers
+        (tmp_path / "lengths.order").write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        assert next(iter(TokenBudgetBatchSampler(lengths, 16_384, num_replicas=1, rank=0, order_cache=path))) == wanted
+    (tmp_path / "precious").write_bytes(b"not a cache")
+    with pytest.raises(OrderError, match="is a file that is no cache"):
+        TokenBudgetBatchSampler(lengths, 16_384, order_cache=str(tmp_path / "precious"))
+    assert (tmp_path / "precious").read_bytes() == b"not a cache"
     with pytest.raises(OrderError, match="cannot be written"):
         TokenBudgetBatchSampler(lengths, 16_384, order_cache=str(tmp_path / "no" / "x"))
 
@@ -513,3 +519,69 @@ def test_lengths_are_taken_in_many_forms():
     array = np.array([3, 1, 2] * 50)
     for lengths in (array, array.astype(np.uint8), array[::1], tuple(array.tolist()), torch.from_numpy(array)):
         assert list(TokenBudgetBatchSampler(lengths, 10)) == wanted
+
+
+# ---- what goes wrong in use -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_excluding_nothing_and_everything(planner):
+    common = {"num_replicas": 1, "rank": 0, "planner": planner}
+    for nothing in ([6], [(4, 4)], [(5, 10**12)], [np.int64(7)]):
+        assert len(flat([TokenBudgetBatchSampler([3] * 5, 100, exclude={"records": nothing}, **common)])) == 5
+    none = TokenBudgetBatchSampler([3] * 5, 100, exclude={"records": [(0, 5)]}, **common)
+    state = none.state_dict()
+    assert list(none) == []
+    again = TokenBudgetBatchSampler([3] * 5, 100, exclude={"records": [(0, 5)]}, **common)
+    again.load_state_dict(state)
+    assert list(again) == []
+
+
+def test_a_refused_state_changes_nothing():
+    lengths = log_normal(3000)
+    other = TokenBudgetBatchSampler(lengths, 4000, num_replicas=8, rank=0, seed=1).state_dict(step=3)
+    sampler = TokenBudgetBatchSampler(lengths, 4000, num_replicas=2, rank=0, start_step=5)
+    with pytest.raises(StateError):
+        sampler.load_state_dict(other)
+    other["order"]["group_size"] = 10**30
+    with pytest.raises(StateError):
+        sampler.load_state_dict(other)
+    assert list(sampler) == list(TokenBudgetBatchSampler(lengths, 4000, num_replicas=2, rank=0, start_step=5))
+
+
+def test_views_with_steps(write):
+    path = write([{"n": 1 + i % 7} for i in range(100)])
+    mmapds.build(path, length="n")
+    ds = mmapds.open(path)
+    for view in (ds[::2], ds[::-1], ds[[5, 5, 3]]):
+        assert sorted(flat([TokenBudgetBatchSampler(view, 30)])) == list(range(len(view)))
+
+
+@pytest.mark.parametrize("n", [3000, 30_000])
+def test_small_datasets_in_windows_have_other_mates_too(n):
+    sampler = TokenBudgetBatchSampler(log_normal(n), 16_384, num_replicas=1, rank=0, planner="window")
+    first = {frozenset(batch) for batch in sampler}
+    sampler.set_epoch(1)
+    assert len(first & {frozenset(batch) for batch in sampler}) < 0.1 * len(first)
+
+
+def test_an_exclusion_holds_once():
+    lengths = log_normal(20_000)
+    exclude = {"steps": [(10, 20)]}
+
+    def resumed(state, world=2):
+        sampler = TokenBudgetBatchSampler(lengths, 4000, num_replicas=world, rank=0, exclude=exclude)
+        sampler.load_state_dict(json.loads(json.dumps(state)))
+        return sampler
+
+    sampler = TokenBudgetBatchSampler(lengths, 4000, num_replicas=2, rank=0, exclude=exclude)
+    first = list(sampler)
+    assert len(first) == len(sampler) - 10
+    assert list(resumed(sampler.state_dict(step=15))) == first[15:]
+    wide = resumed(sampler.state_dict(step=16), world=8)
+    assert len(list(wide)) == -(-(len(sampler._plan) - 2 * 26) // 8)
+    after = resumed(sampler.state_dict(step=15))
+    next(iter(after))
+    assert list(resumed(after.state_dict(step=16))) == first[16:]
+    sampler.set_epoch(1)
+    assert len(list(resumed(sampler.state_dict(step=5)))) == len(sampler) - 5

@@ -137,6 +137,12 @@ def _map(source: Source) -> _native.Map:
 def _scan_block(measuring: Measuring, block: _Block, slot: _Slot) -> tuple[_Block, Measured]:
     if block.map is None:
         return block, _scan_starts(block, slot)
+    try:
+        found = os.stat(block.source.path).st_size
+    except OSError as error:
+        raise unreadable(block.source.path, error) from None
+    if found < block.end:  # a map of what is no longer there would end the process
+        raise SourceError(f"{block.source.path}: became shorter than {block.end} bytes while it was indexed")
     begin = _first_byte(block, bytes(memoryview(block.map)[: len(_BOM)]))
     cells = tuple(slot.cells)
     return block, measuring.scan(block.source.path, block.map, begin, block.end, slot.starts, cells)
