@@ -1,14 +1,13 @@
 """Adding a column to an index that exists, from numbers or by computing it from every sample, without a new scan."""
 
 import multiprocessing
-import operator
 import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -21,6 +20,7 @@ from .dataset import open as open_dataset
 from .decode import Decoder
 from .errors import ColumnError
 from .lengths import write_length_order
+from .measure import as_numbers
 from .parallel import cores
 from .sources import StrPath
 from .store import COLUMN, Index, IndexWriter
@@ -84,15 +84,6 @@ def add_column(
         expressions = {key: text for key, text in index.measuring["expressions"].items() if key != name}
         columns = {**index.measuring, "expressions": expressions}
         writer.commit({**metadata, "columns": columns}, index.records, replaces=index)
-
-
-def as_numbers(values: ArrayLike) -> NDArray[Any]:
-    """Return numbers as an array; integers of 64 bits stay integers, which numpy makes floats of in mixed lists."""
-    found = np.asarray(values)
-    if found.dtype.kind == "f" and isinstance(values, list | tuple):
-        with suppress(TypeError, OverflowError, ValueError):
-            return np.asarray([operator.index(value) for value in values], np.uint64)
-    return found
 
 
 def _checked(values: NDArray[Any], records: int) -> NDArray[Any]:

@@ -11,15 +11,20 @@ An expression names a field of a JSON record by its path and says what of it cou
 Dots part the keys of a path; a dot that belongs to a key is written `\\.`.
 """
 
+import operator
 import os
 import re
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from io import FileIO
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from . import _native
 from .errors import ColumnError, DecodeError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _MEASURES = {"bytes": _native.MEASURE_BYTES, "chars": _native.MEASURE_CHARS, "items": _native.MEASURE_ITEMS}
 _EXPECTED = {
@@ -181,6 +186,17 @@ def _parse_missing(missing: str | float) -> tuple[int, tuple[int, int]]:
     if isinstance(missing, float):
         return _native.MISSING_FILL, (_F64, int.from_bytes(struct.pack("<d", missing), "little"))
     raise ColumnError(f"missing = {missing!r}, expected 'error', 'skip' or a number of up to 64 bits")
+
+
+def as_numbers(values: Any) -> "NDArray[Any]":
+    """Return numbers as an array; integers of 64 bits stay integers, which numpy makes floats of in mixed lists."""
+    import numpy as np  # which indexing does without
+
+    found: NDArray[Any] = np.asarray(values)
+    if found.dtype.kind == "f" and isinstance(values, list | tuple):
+        with suppress(TypeError, OverflowError, ValueError):
+            return np.asarray([operator.index(value) for value in values], np.uint64)
+    return found
 
 
 def numbers(dtype: str, data: memoryview) -> "memoryview[Any]":

@@ -10,8 +10,8 @@ import numpy as np
 import torch.utils.data
 from numpy.typing import ArrayLike, NDArray
 
-from .columns import as_numbers
 from .errors import ColumnError, FormatError, OrderError
+from .measure import as_numbers
 from .orders import Order, Sequential, Shuffled, integer
 from .plans import BucketPlan, Budget, Int64s, LengthOrder, Reader, Selection, WindowPlan
 from .progress import Deal, Progress, Run, world
