@@ -173,6 +173,73 @@ typedef struct {
 
 void mds_readahead_note(mds_readahead *readahead, const mds_source *source, mds_span span);
 
+/* ---- tar.c: members of a tar, grouped into samples ----------------------------------------------------- */
+
+typedef enum {
+    MDS_TAR_OK,
+    MDS_TAR_END,       /* two blocks of zeros, or the end of the file where a header could begin */
+    MDS_TAR_TRUNCATED, /* the file ends in a header, or before the bytes of a member do */
+    MDS_TAR_GARBAGE,   /* there is no header here: its checksum is wrong */
+    MDS_TAR_NUMBER,    /* a size that is no number, is negative, or has more than 63 bits */
+    MDS_TAR_EXTENDED,  /* an extended header that is not as specified */
+    MDS_TAR_GLOBAL,    /* a global header that names or sizes all members that follow */
+    MDS_TAR_SPARSE,    /* a sparse member, whose bytes do not lie in the file as they are */
+    MDS_TAR_ZEROS,     /* one block of zeros, and then something else */
+    MDS_TAR_DUPLICATE, /* two members of a sample have the same extension */
+} mds_tar_status;
+
+#define MDS_TAR_BLOCK 512
+#define MDS_TAR_JOINED 257 /* a prefix of 155 bytes, a slash, a name of 100 */
+
+typedef struct {
+    uint64_t header;      /* the first block that is the member's, extended headers included */
+    uint64_t begin, end;  /* its bytes */
+    uint64_t next;        /* where the next header begins */
+    const uint8_t *name;  /* in the archive, or in `joined`; NULL before it is known */
+    uint64_t name_size;
+    uint64_t key_size;    /* bytes of the name that are the key of its sample; 0: it belongs to none */
+    const uint8_t *extension; /* what follows the dot after the key; in the archive */
+    uint64_t extension_size;
+    uint8_t joined[MDS_TAR_JOINED];
+} mds_tar_member;
+
+/* Read the member at byte `at` of an archive data[0..n). Reads nothing outside, and gives no bytes outside, whatever the
+ * archive says. On failure member->next is the byte that shows it; on MDS_TAR_TRUNCATED the name may be known. */
+mds_tar_status mds_tar_next(const uint8_t *data, uint64_t n, uint64_t at, mds_tar_member *member);
+
+/* Whether two members are of one sample; have the same extension, ASCII letters of either case being equal. */
+int mds_tar_same_key(const mds_tar_member *one, const mds_tar_member *other);
+int mds_tar_same_extension(const mds_tar_member *one, const mds_tar_member *other);
+
+/* What an index looks keys up by: FNV-1a of 64 bits, folded to 32. */
+uint32_t mds_tar_hash(const uint8_t *key, size_t n);
+
+#define MDS_TAR_EXTENSIONS 64 /* of a sample are compared with one another; the rest, when it is read */
+#define MDS_TAR_HEADERS 65536 /* are read in one call, so that it can be interrupted */
+
+/* A scan that can stop after any member. Begin with all bytes zero. */
+typedef struct {
+    uint64_t at;         /* the next header; after a failure, the byte that shows it */
+    uint64_t samples;    /* that were found */
+    int open;            /* a sample has begun and is not yet told of; its first header, its end so far, its key: */
+    uint64_t begin, end;
+    uint64_t key_at;     /* in the archive; MDS_NONE: in `joined` */
+    uint64_t key_size;
+    uint8_t joined[MDS_TAR_JOINED];
+    size_t extensions;
+    struct {
+        uint32_t hash;
+        uint64_t header;
+    } seen[MDS_TAR_EXTENSIONS];
+} mds_tar;
+
+/* Find samples: consecutive members with one key, others between them passed over. Of each, write where its first header
+ * begins, how many bytes lie between there and the next sample (for the last: the end of its last member), and the hash of
+ * its key. Stops when `capacity` are found or MDS_TAR_HEADERS were read, with MDS_TAR_OK. On MDS_TAR_TRUNCATED all samples
+ * that were whole are there, and state->end is where the last of them ends. */
+mds_tar_status mds_tar_scan(const uint8_t *data, uint64_t n, mds_tar *state, uint64_t *begins, uint64_t *sizes,
+                            uint64_t *hashes, size_t capacity, size_t *count);
+
 /* ---- json.c: one field of a JSON record, measured where it lies -------------------------------------- */
 
 /* What is measured. */

@@ -11,8 +11,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import formats
 from ._native import Records
-from .decode import EXPECTS, Decoder, resolve, same, wants_view
-from .errors import DecodeError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
+from .decode import EXPECTS, Decoder, resolve, same, wants_location, wants_view
+from .errors import (
+    DecodeError,
+    Error,
+    FormatError,
+    IndexMissingError,
+    KeyMissingError,
+    SourceError,
+    StaleIndexError,
+)
+from .keys import candidates
 from .library import Library
 from .permutation import Permutation
 from .rows import ArrayRows, ChainedRows, NestedRows, PermutedRows, RangeRows, Rows
@@ -46,8 +55,9 @@ def open(  # noqa: A001 - mmapds.open is the public name
     Args:
       source_or_index: a source, an index (`.mmx`), a directory, a glob or brace pattern, or a list of these. Records
         are numbered through in that order.
-      decode: "json" (orjson), "text" (UTF-8), "bytes", or a picklable callable that takes the bytes of a record; by
-        default what the format says: "json" for JSONL, arrays for binary records of a dtype.
+      decode: "json" (orjson), "text" (UTF-8), "bytes", "files" (a dict of the bytes of a tar's members), "wds" (those
+        decoded by extension), or a picklable callable that takes the bytes of a record; by default what the format
+        says: "json" for JSONL, arrays for binary records of a dtype, "files" for tars.
       access: how records will be read. "random" turns the kernel's readahead off, which would fetch 32 pages for every
         one wanted. "sequential" leaves it on: for chunked orders, and whole passes in file order. "auto" is "random"
         plus readahead of our own where reads turn out to be in file order.
@@ -161,6 +171,7 @@ class Dataset(Sequence[Any]):
         self._origin = origin
         self._given_decode = decode
         self._decode = resolve(decode)
+        self._is_located = wants_location(self._decode)
         self._rows = rows  # None: all records, in order
         self._length = len(records) if rows is None else len(rows)
 
@@ -183,9 +194,10 @@ class Dataset(Sequence[Any]):
             if not hasattr(key, "__index__") or getattr(key, "ndim", False):  # arrays and tensors have both
                 return self._view(key)
             key = operator.index(key)
-        record = self._records[key if self._rows is None else self._record(key)]
+        number = key if self._rows is None else self._record(key)
+        record = self._records[number]
         try:
-            return self._decode(record)
+            return self._decode(record, self._locate(number)) if self._is_located else self._decode(record)
         except Exception as error:
             self._explain(key, error)
             raise
@@ -201,10 +213,15 @@ class Dataset(Sequence[Any]):
           DecodeError: a record is not what the decoder expects.
         """
         decode, samples = self._decode, []
-        records = self._records.many(positions if self._rows is None else self._record_numbers(positions))
+        numbers = positions if self._rows is None else self._record_numbers(positions)
+        records = self._records.many(numbers)
         try:
-            for record in records:
-                samples.append(decode(record))
+            if self._is_located:
+                for record, number in zip(records, numbers, strict=True):
+                    samples.append(decode(record, self._locate(number)))
+            else:
+                for record in records:
+                    samples.append(decode(record))
         except Exception as error:
             self._explain(positions[len(samples)], error)
             raise
@@ -221,13 +238,31 @@ class Dataset(Sequence[Any]):
 
     def where(self, position: SupportsIndex) -> Location:
         """Return where a record lies: which file, which byte, how many bytes."""
-        member, _, begin, end = self._records.locate(self._record(position))
-        return Location(self._source_path(member), begin, end - begin)
+        return self._locate(self._record(position))
+
+    def find(self, key: str) -> int:
+        """Return the position of the record that has a key, as those of a tar do; of several, the first record's.
+
+        Takes a binary search in the index and reads the record; holds nothing in memory.
+
+        Raises:
+          KeyMissingError: there is none, or it is not in this view.
+          FormatError: these records have no keys.
+        """
+        first = 0
+        for index in self._library.indexes:
+            for record in candidates(index, key):
+                if formats.by_name(index.format).key(self._records[first + record]) == key:
+                    shown = [first + record] if self._rows is None else self._rows.positions(first + record)
+                    if shown:
+                        return min(shown)
+            first += index.records
+        raise KeyMissingError(f"no record of this dataset has the key {key!r}")
 
     @property
     def sources(self) -> list[str]:
         """Paths of the files behind the dataset, in the order in which records are numbered."""
-        return [self._source_path(member) for member in range(len(self._library.members))]
+        return [self._library.source_path(member) for member in range(len(self._library.members))]
 
     @property
     def source_starts(self) -> NDArray[np.int64]:
@@ -368,9 +403,9 @@ class Dataset(Sequence[Any]):
         checked = self._checked(positions)
         return checked if self._rows is None else self._rows.many(checked)
 
-    def _source_path(self, member: int) -> str:
-        index, number = self._library.members[member]
-        return index.source_path(number)
+    def _locate(self, record: SupportsIndex) -> Location:
+        member, _, begin, end = self._records.locate(record)
+        return Location(self._library.source_path(member), begin, end - begin)
 
     def _explain(self, position: SupportsIndex, error: Exception) -> None:
         """Say which record could not be decoded; a decoder of the user's keeps its own kind of error."""

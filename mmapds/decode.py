@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import orjson
 
+from . import files
 from .errors import Error
 
-Decoder = Callable[[bytes], Any]
+Decoder = Callable[..., Any]
+"""Takes the bytes of a record; see `takes_view` and `takes_location` for decoders that take something else, or more."""
 
 
 def _bytes(record: bytes) -> bytes:
@@ -22,22 +24,55 @@ def takes_view(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def takes_location(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a decoder that takes a second argument: the `Location` of the record."""
+    function.takes_location = True  # type: ignore[attr-defined]
+    return function
+
+
 @takes_view
 def array(record: memoryview, *, dtype: str, shape: tuple[int, ...]) -> Any:
     """Return a record as a read-only array that shares memory with the file."""
     return np.ndarray(shape, dtype, record)
 
 
-BY_NAME: dict[str, Decoder] = {"json": orjson.loads, "text": bytes.decode, "bytes": _bytes}
+@takes_location
+@takes_view
+def _files(record: memoryview, location: Any) -> Any:
+    return files.sample(record, location.source)
 
-EXPECTS = {"json": "JSON", "text": "UTF-8 text"}
+
+@takes_location
+@takes_view
+def _wds(record: memoryview, location: Any) -> Any:
+    return files.decoded(record, location.source)
+
+
+BY_NAME: dict[str, Decoder] = {
+    "json": orjson.loads,
+    "text": bytes.decode,
+    "bytes": _bytes,
+    "files": _files,
+    "wds": _wds,
+}
+
+EXPECTS = {"json": "JSON", "text": "UTF-8 text", "files": "a sample of a tar", "wds": "a sample of a tar"}
 """What a decoder that fails on bad records had expected."""
 
 
 def wants_view(decode: Decoder) -> bool:
     """Whether a decoder takes a view of the file."""
+    return _is_marked(decode, "takes_view")
+
+
+def wants_location(decode: Decoder) -> bool:
+    """Whether a decoder takes the location of the record too."""
+    return _is_marked(decode, "takes_location")
+
+
+def _is_marked(decode: Decoder, mark: str) -> bool:
     function = decode.func if isinstance(decode, partial) else decode
-    return getattr(function, "takes_view", False) is True
+    return getattr(function, mark, False) is True
 
 
 def same(one: str | Decoder, other: str | Decoder) -> bool:

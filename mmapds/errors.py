@@ -29,6 +29,12 @@ class ColumnError(Error, ValueError):
     """A column cannot be measured, or a dataset does not have it."""
 
 
+class KeyMissingError(Error, KeyError):
+    """No record of a dataset has the key that was looked for."""
+
+    __str__ = Exception.__str__  # a KeyError shows its argument as code
+
+
 class OrderError(Error, ValueError):
     """An order or a sampler cannot be made of these arguments."""
 

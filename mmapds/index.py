@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import __version__, _native, formats
 from .errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
+from .keys import write_keys
 from .lengths import write_length_order
 from .measure import NOTHING, Measuring, numbers, same_numbers
 from .parallel import cores
@@ -199,6 +200,7 @@ def _write(
     done: list[IndexedSource] = []
     with IndexWriter(index_path) as writer:
         spools = [writer.spool() for _ in measuring.columns]
+        keys = None
         if "record_bytes" not in parameters:
             writer.begin_section("offsets", "<u8")
         records, skipped, smallest, largest, previous = 0, 0, 2**64 - 1, 0, None
@@ -206,6 +208,9 @@ def _write(
             with writer.writing():
                 for spool, (kind, cells) in zip(spools, piece.columns, strict=True):
                     spool.append(kind, cells)
+                if piece.keys is not None:
+                    keys = writer.spool() if keys is None else keys
+                    keys.append(0, piece.keys)
             skipped += piece.skipped
             starts, source = piece.starts, sources[piece.source]
             if starts:
@@ -234,6 +239,8 @@ def _write(
             writer.write_column(name, spool)
         if "length" in measuring.columns:
             write_length_order(writer)
+        if keys is not None:
+            write_keys(writer, keys)
         metadata = {
             "builder": f"mmapds {__version__}",
             "format": chosen.NAME,

@@ -64,11 +64,16 @@ def sort(lengths: Any, width: int, order: Any, order_width: int, spare: Any) -> 
         _native.lengths_sort(lengths, width, 0, False, counts, None, order, order_width)
         # Sorting leaves where the run of each length ends, the longest run first.
         return _native.lengths_runs_of(counts)
+    sort_digits(lengths, width, bits, order, order_width, spare)
+    return _native.lengths_runs(lengths, width, order, order_width)
+
+
+def sort_digits(numbers: Any, width: int, bits: int, order: Any, order_width: int, spare: Any) -> None:
+    """Sort record numbers by numbers of up to `bits` bits, as `sort` does, whatever the numbers are."""
     digit = memoryview(bytearray(8 << _DIGIT)).cast("Q")
     passes = -(-bits // _DIGIT)
     buffers = [order, spare] if passes % 2 else [spare, order]
     previous = None
     for number in range(passes):
-        _native.lengths_sort(lengths, width, number * _DIGIT, True, digit, previous, buffers[number % 2], order_width)
+        _native.lengths_sort(numbers, width, number * _DIGIT, True, digit, previous, buffers[number % 2], order_width)
         previous = buffers[number % 2]
-    return _native.lengths_runs(lengths, width, order, order_width)

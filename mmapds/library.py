@@ -29,6 +29,7 @@ class Library:
         self.access = access
         self.members = [(index, number) for index in indexes for number in range(len(index.sources))]
         counts = [index.sources[number].records for index, number in self.members]
+        self._paths: dict[int, str] = {}
         self.starts = np.concatenate([[0], np.cumsum(counts, dtype=np.uint64)]).astype(np.uint64)
         for index in indexes:
             index.map.advise(_ADVICE[access])
@@ -49,6 +50,14 @@ class Library:
             if not same(decode, found[0]):
                 raise Error(f"{self.indexes[0].path} and {index.path} differ in what their records are; give decode=")
         return found[0]
+
+    def source_path(self, member: int) -> str:
+        """Where a source lies."""
+        path = self._paths.get(member)
+        if path is None:
+            index, number = self.members[member]
+            path = self._paths[member] = index.source_path(number)
+        return path
 
     def open(self, member: int) -> tuple[_native.Map, memoryview, int, int, int]:
         """Map a source for the core, once it proves to be the one that was indexed."""

@@ -247,6 +247,11 @@ class Spool:
         self._runs: list[tuple[str, int]] = []  # (type, how many) of consecutive numbers
         self._largest = 0
 
+    @property
+    def count(self) -> int:
+        """How many numbers there are."""
+        return sum(count for _, count in self._runs)
+
     def append(self, kind: int, cells: memoryview) -> None:
         """Append 64-bit cells of one type."""
         if not len(cells):

@@ -1,7 +1,8 @@
 """Which records a dataset shows, in which order: small immutable selections that compose.
 
 All have one face: `len(rows)`, `rows.one(i)` for a position already in range, `rows.many(positions)` for an int64 array
-of them, `rows.part(range)` for those at a range of positions, in constant time.
+of them, `rows.part(range)` for those at a range of positions, in constant time; and `rows.positions(record)`, all the
+positions that show a record.
 """
 
 from bisect import bisect_right
@@ -23,6 +24,7 @@ class Rows(Protocol):
     def one(self, position: int) -> int: ...
     def many(self, positions: Int64s) -> Int64s: ...
     def part(self, positions: range) -> "Rows": ...
+    def positions(self, record: int) -> list[int]: ...
 
 
 def _compose(outer: range, inner: range) -> range:
@@ -45,6 +47,9 @@ class RangeRows:
 
     def part(self, positions: range) -> "RangeRows":
         return RangeRows(_compose(self.range, positions))
+
+    def positions(self, record: int) -> list[int]:
+        return [self.range.index(record)] if record in self.range else []
 
     def __reduce__(self) -> tuple[type, tuple[range]]:
         return RangeRows, (self.range,)
@@ -69,6 +74,10 @@ class ArrayRows:
         stop = positions.stop if positions.stop >= 0 else None
         return ArrayRows(self.array[positions.start : stop : positions.step] if positions else self.array[:0])
 
+    def positions(self, record: int) -> list[int]:
+        found: list[int] = np.flatnonzero(self.array == record).tolist()
+        return found
+
 
 class PermutedRows:
     """Part of a shuffled order, in constant memory."""
@@ -89,6 +98,12 @@ class PermutedRows:
     def part(self, positions: range) -> "PermutedRows":
         return PermutedRows(self._permutation, _compose(self._positions, positions))
 
+    def positions(self, record: int) -> list[int]:
+        if record >= len(self._permutation):
+            return []
+        place = self._permutation.native.one(record, True)
+        return [self._positions.index(place)] if place in self._positions else []
+
 
 class NestedRows:
     """A selection of a selection that cannot be told more simply."""
@@ -108,6 +123,9 @@ class NestedRows:
 
     def part(self, positions: range) -> "NestedRows":
         return NestedRows(self._outer, self._inner.part(positions))
+
+    def positions(self, record: int) -> list[int]:
+        return [found for place in self._outer.positions(record) for found in self._inner.positions(place)]
 
 
 class ChainedRows:
@@ -137,3 +155,12 @@ class ChainedRows:
 
     def part(self, positions: range) -> "NestedRows":
         return NestedRows(self, RangeRows(positions))
+
+    def positions(self, record: int) -> list[int]:
+        begins = [0, *self._ends.tolist()]
+        return [
+            begin + found
+            for begin, (first, rows) in zip(begins, self._parts, strict=False)
+            if record >= first
+            for found in rows.positions(record - first)
+        ]

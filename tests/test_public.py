@@ -18,6 +18,7 @@ def test_public_names():
         "Error",
         "FormatError",
         "IndexMissingError",
+        "KeyMissingError",
         "Location",
         "MixtureSampler",
         "OrderError",

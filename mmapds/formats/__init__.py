@@ -8,6 +8,7 @@ parameters()  the options given, checked and completed: what an index says of ho
 layout()      how the core finds a payload
 decoder()     what makes a sample of a payload unless the user says so
 scan()        the bounds of every record of every source, in order, and its columns
+key()         the key of a record, in formats whose records have keys: those whose scan tells hashes of them
 """
 
 from collections.abc import Mapping
@@ -15,9 +16,9 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import FormatError
-from . import fixed, jsonl, npy
+from . import fixed, jsonl, npy, tar
 
-_FORMATS: dict[str, ModuleType] = {module.NAME: module for module in (jsonl, fixed, npy)}
+_FORMATS: dict[str, ModuleType] = {module.NAME: module for module in (jsonl, fixed, npy, tar)}
 
 SUFFIXES: tuple[str, ...] = tuple(suffix for module in _FORMATS.values() for suffix in module.SUFFIXES)
 

@@ -17,6 +17,8 @@ class Piece(NamedTuple):
     """Bytes of the source that this piece settles."""
     end: "End | None"
     """In the last piece of a source, what is known at its end."""
+    keys: memoryview | None = None
+    """uint64: the 32-bit hash of each record's key, where records have keys: see `mmapds.keys`."""
 
 
 class End(NamedTuple):

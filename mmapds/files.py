@@ -1,0 +1,84 @@
+"""Samples made of the members of a tar: their bytes by extension, or what those stand for."""
+
+import re
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import orjson
+
+from .formats import tar
+
+
+def sample(record: memoryview, url: str) -> dict[str, Any]:
+    """Return `{"__key__": ..., "__url__": ..., extension: bytes, ...}`, extensions in lower case."""
+    key, members = tar.members(record)
+    found: dict[str, Any] = {"__key__": key, "__url__": url}
+    for extension, begin, end in members:
+        extension = extension.lower()
+        if extension in found:
+            raise ValueError(f"{key!r} has a second member {extension!r}, expected every extension once")
+        found[extension] = bytes(record[begin:end])
+    return found
+
+
+def decoded(record: memoryview, url: str) -> dict[str, Any]:
+    """Return a sample whose members are decoded by what follows the last dot of their extension.
+
+    Extensions that are not in the table, pickles among them, keep their bytes, and so do images without Pillow.
+    """
+    found = sample(record, url)
+    for extension, data in found.items():
+        if extension in ("__key__", "__url__"):
+            continue
+        decode = _decoder(re.sub(r".*\.", "", extension))
+        if decode is None:
+            continue
+        try:
+            found[extension] = decode(data)
+        except Exception as error:
+            raise ValueError(f"{found['__key__']}.{extension}: {error}") from error
+    return found
+
+
+def _array(data: bytes) -> Any:
+    return np.load(BytesIO(data), allow_pickle=False)
+
+
+def _arrays(data: bytes) -> dict[str, Any]:
+    with np.load(BytesIO(data), allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _image(data: bytes) -> Any:
+    image = import_module("PIL.Image").open(BytesIO(data))
+    image.load()
+    return image
+
+
+_TABLE: dict[Callable[[bytes], Any], str] = {
+    orjson.loads: "json jsn",
+    bytes.decode: "txt text transcript",
+    int: "cls cls2 index inx id",
+    _array: "npy",
+    _arrays: "npz",
+    _image: "jpg jpeg png webp",
+}
+_DECODERS = {name: decode for decode, names in _TABLE.items() for name in names.split()}
+
+
+def _decoder(name: str) -> Callable[[bytes], Any] | None:
+    decode = _DECODERS.get(name)
+    return decode if decode is not _image or _has_pillow() else None
+
+
+@cache
+def _has_pillow() -> bool:
+    try:
+        import_module("PIL.Image")
+    except ImportError:
+        return False
+    return True

@@ -1,0 +1,145 @@
+/* fuzz_tar.c - hostile archives through the walk over headers and the grouping into samples.
+ *
+ * The input is an archive: as it is, with all checksums made right, and as a recipe for headers that say what they like of
+ * types, sizes and names. Whatever is found lies inside, a scan in pieces equals one in a go, and every sample that it
+ * tells of reads back with the same key. */
+#include "../../csrc/mmapds.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(condition) do { if (!(condition)) abort(); } while (0)
+
+static void fix_checksum(uint8_t *block)
+{
+    unsigned sum = 0;
+    memset(block + 148, ' ', 8);
+    for (int k = 0; k < MDS_TAR_BLOCK; k++)
+        sum += block[k];
+    snprintf((char *)block + 148, 8, "%06o", sum);
+    block[155] = ' ';
+}
+
+static void inside(const uint8_t *data, uint64_t n, const mds_tar_member *member)
+{
+    CHECK(member->header <= member->begin && member->begin <= member->end);
+    CHECK(member->end <= member->next && member->next <= n);
+    CHECK(member->header + MDS_TAR_BLOCK <= member->begin);
+    if (!member->key_size)
+        return;
+    CHECK(member->key_size + 1 + member->extension_size == member->name_size);
+    CHECK(member->extension >= data && member->extension + member->extension_size <= data + n);
+    CHECK(memcmp(member->extension, member->name + member->key_size + 1, member->extension_size) == 0);
+}
+
+static void read_back(const uint8_t *data, uint64_t n, uint64_t begin, uint64_t size, uint64_t hash)
+{
+    CHECK(begin <= n && size <= n - begin && size >= MDS_TAR_BLOCK);
+    uint8_t *record = malloc(size);
+    memcpy(record, data + begin, size);
+    mds_tar_member first = {.next = 0}, other;
+    mds_tar_status status;
+    int members = 0;
+    for (uint64_t at = 0;; ) {
+        mds_tar_member *member = members ? &other : &first;
+        status = mds_tar_next(record, size, at, member);
+        if (status != MDS_TAR_OK)
+            break;
+        inside(record, size, member);
+        at = member->next;
+        if (!member->key_size)
+            continue;
+        CHECK(!members || (mds_tar_same_key(&first, member) && !mds_tar_same_extension(&first, member)));
+        members++;
+    }
+    CHECK(status == MDS_TAR_END && members > 0);
+    CHECK(mds_tar_hash(first.name, first.key_size) == hash);
+    free(record);
+}
+
+static void scan(const uint8_t *input, size_t n)
+{
+    uint8_t *data = malloc(n ? n : 1);
+    memcpy(data, input, n);
+    const size_t room = n / MDS_TAR_BLOCK + 1;
+    uint64_t *out = malloc(4 * room * sizeof *out);
+    uint64_t *begins = out, *sizes = out + room, *hashes = out + 2 * room;
+    mds_tar whole = {.at = 0}, piecewise = {.at = 0};
+    size_t count;
+    const mds_tar_status status = mds_tar_scan(data, n, &whole, begins, sizes, hashes, room, &count);
+    CHECK(status != MDS_TAR_OK && count == whole.samples && count < room && whole.at <= n && whole.end <= n);
+    for (size_t k = 0; k < count; k++) {
+        CHECK(k + 1 == count || begins[k] + sizes[k] == begins[k + 1]);
+        read_back(data, n, begins[k], sizes[k], hashes[k]);
+    }
+    CHECK(!count || status == MDS_TAR_DUPLICATE || whole.open || begins[count - 1] + sizes[count - 1] == whole.end);
+    for (size_t k = 0;; k++) {
+        uint64_t begin, size, hash;
+        size_t found;
+        const mds_tar_status again = mds_tar_scan(data, n, &piecewise, &begin, &size, &hash, 1, &found);
+        if (found)
+            CHECK(k < count && begin == begins[k] && size == sizes[k] && hash == hashes[k]);
+        if (again != MDS_TAR_OK) {
+            CHECK(again == status && piecewise.at == whole.at && piecewise.end == whole.end);
+            break;
+        }
+    }
+    free(out);
+    free(data);
+}
+
+/* Eight bytes of input make a header, and what follows it. Most are as they should be, so that some of what is made gets
+ * past them: a scan ends where the first one is not. */
+static size_t cook(const uint8_t *input, size_t n, uint8_t *out, size_t capacity)
+{
+    static const char *const names[] = {"a.x", "a.y", "a.Z", "a.s.t", "b.x", "b.y", "d/b.x", "d/b.y", "d/.h", "e.f/.h",
+                                        "nodot", "__m__", "__m__.x", "a.\nx", "\xff.x", ""};
+    static const char types[] = {'0', '0', 0, '7', 'x', 'L', 'g', 'X', 'K', '5', '2', '1', 'V', 'S'};
+    static const char *const sizes[] = {"0", "3", "777", "1000", "1001", "77777777777", "x", "-1"};
+    static const char *const bodies[] = {"12 path=b.t\n", "9 size=2\n", "15 path=a/c.x/\n9 size=9\n", "very/long.name", "a.w",
+                                         "14 size=99999\n", "11 path=b.t\n", "99 path=b.t\n", "20 GNU.sparse.map=1\n"};
+    size_t used = 0;
+    for (size_t k = 0; k + 8 <= n && used + 4 * MDS_TAR_BLOCK <= capacity; k += 8) {
+        const uint8_t *recipe = input + k;
+        const int odd = recipe[0] % 16 == 0;
+        uint8_t *block = out + used;
+        memset(block, 0, 4 * MDS_TAR_BLOCK);
+        strcpy((char *)block, names[recipe[1] % 16]);
+        block[156] = (uint8_t)types[recipe[2] % (odd ? 14 : recipe[0] & 16 ? 12 : 4)];
+        const char *size = sizes[recipe[3] % (odd ? 8 : 5)];
+        strcpy((char *)block + 124, size);
+        if (recipe[4] & 1) {
+            memcpy(block + 257, "ustar\0" "00", 8);
+            strcpy((char *)block + 345, recipe[4] & 14 ? "" : "p/q.r");
+        }
+        size_t follow = size[0] == 'x' || size[0] == '-' ? 0 : strtoul(size, NULL, 8);
+        if (block[156] == 'x' || block[156] == 'X' || block[156] == 'L' || block[156] == 'g') {
+            const char *body = bodies[recipe[5] % (odd ? 9 : 5)];
+            follow = strlen(body);
+            strcpy((char *)block + MDS_TAR_BLOCK, body);
+            snprintf((char *)block + 124, 12, "%o", (unsigned)follow);
+        } else if (block[156] >= '1' && block[156] <= '6') {
+            follow = 0;
+        }
+        fix_checksum(block);
+        used += MDS_TAR_BLOCK + (follow + 511) / 512 % 4 * 512;
+        if (odd && recipe[6] % 4 == 0)
+            used -= recipe[7];
+    }
+    return used;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *input, size_t n)
+{
+    static uint8_t made[1 << 16];
+    if (n > sizeof made)
+        return 0;
+    scan(input, n);
+    memcpy(made, input, n);
+    for (size_t at = 0; at + MDS_TAR_BLOCK <= n; at += MDS_TAR_BLOCK)
+        fix_checksum(made + at);
+    scan(made, n);
+    scan(made, cook(input, n, made, sizeof made));
+    return 0;
+}

@@ -1,0 +1,684 @@
+"""Tars of samples: read back as WebDataset reads them, found by key, and refused where they are damaged."""
+
+import io
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_index import command
+from torch.utils.data import DataLoader
+
+import mmapds
+from mmapds import _native
+from mmapds.decode import takes_location
+from mmapds.formats.tar import members
+from mmapds.store import Index
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import webdataset
+    from webdataset.tariterators import base_plus_ext, group_by_keys, tar_file_expander
+
+DIALECTS = {"ustar": tarfile.USTAR_FORMAT, "pax": tarfile.PAX_FORMAT, "gnu": tarfile.GNU_FORMAT}
+
+
+def archive(files, dialect="pax", **options):
+    """A tar of (name, bytes) pairs; a TarInfo stands for a member without bytes."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=DIALECTS[dialect], **options) as tar:
+        for each in files:
+            if isinstance(each, tarfile.TarInfo):
+                tar.addfile(each)
+            else:
+                tar.addfile(sized(*each), io.BytesIO(each[1]))
+    return out.getvalue()
+
+
+def sized(name, data):
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    return info
+
+
+def special(name, kind, **fields):
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info
+
+
+def by_webdataset(*paths):
+    """All samples as webdataset reads them; it leaves files open where it fails, so this opens them itself."""
+    samples = []
+    for path in map(str, paths):
+        with open(path, "rb") as stream:
+            samples += group_by_keys(tar_file_expander([{"url": path, "stream": stream}]))
+    return samples
+
+
+def check_against_webdataset(path):
+    ds = mmapds.open(path)
+    samples = by_webdataset(path)
+    assert list(ds) == samples
+    assert [list(sample) for sample in ds] == [list(sample) for sample in samples]
+    firsts = {}
+    for i, sample in enumerate(samples):
+        firsts.setdefault(sample["__key__"], i)
+    assert {key: ds.find(key) for key in firsts} == firsts
+    return ds
+
+
+def members_of(count=20, directory=""):
+    return [
+        (f"{directory}s{i:04}.{extension}", f"{i} {extension}".encode() * i)
+        for i in range(count)
+        for extension in ("jpg", "JSON", "seg.png")
+    ]
+
+
+@pytest.fixture
+def shard(write):
+    """An indexed shard of 20 samples."""
+    path = write(archive(members_of()), "a.tar")
+    mmapds.build(path)
+    return path
+
+
+# ---- as others write them ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize(
+    "directory",
+    ["", "./", "a/b.c/", "d" * 90 + "/", "é/ü漢字/", "é" * 30 + "/" + "d" * 60 + "/", "d" * 150 + "/", "d" * 300 + "/"],
+)
+def test_tarfile(write, dialect, directory):
+    if dialect == "ustar" and len(directory) > 200:
+        pytest.skip("has no room for such names")
+    path = write(archive(members_of(directory=directory), dialect), "a.tar")
+    mmapds.build(path)
+    ds = check_against_webdataset(path)
+    assert len(ds) == 20
+    assert ds[3]["__key__"] == f"{directory}s0003"
+    assert command("--verify", path).returncode == 0
+
+
+@pytest.mark.skipif(not shutil.which("tar"), reason="there is no tar")
+@pytest.mark.parametrize("dialect", ["v7", "oldgnu", "gnu", "ustar", "pax"])
+def test_tar_the_program(tmp_path, dialect):
+    root = tmp_path / "in"
+    folder = root / ("d" * 80 if dialect == "v7" else "d" * 60 + "/" + "e" * 80)
+    (folder / "empty").mkdir(parents=True)
+    for i in range(5):
+        name = "s" if dialect == "v7" else "ß" * 10
+        (folder / f"{name}{i}.txt").write_bytes(b"x" * i * 300)
+        (folder / f"{name}{i}.cls").write_text(str(i))
+    (folder / "link.txt").symlink_to("nowhere")
+    path = tmp_path / "a.tar"
+    run = ["tar", f"--format={dialect}", "--sort=name", "-cf", path, "-C", root, "."]
+    subprocess.run(run, check=True, capture_output=True)
+    mmapds.build(path)
+    ds = check_against_webdataset(path)
+    assert len(ds) == 5
+    assert [len(mmapds.open(path, decode="wds")[i]["txt"]) for i in range(5)] == [0, 300, 600, 900, 1200]
+
+
+def test_webdataset_shards_in_one_index(tmp_path):
+    samples = [
+        {"__key__": f"k{i:03}", "json": {"i": i}, "cls": i % 7, "npy": np.full(i, i), "txt": "é" * i}
+        for i in range(100)
+    ]
+    pattern = str(tmp_path / "shards-%06d.tar")
+    with webdataset.ShardWriter(pattern, maxcount=30, verbose=0) as sink:
+        for sample in samples:
+            sink.write(sample)
+    shards = f"{tmp_path}/shards-{{000000..000003}}.tar"
+    mmapds.build(shards, out=tmp_path / "all.mmx", length="bytes()")
+    ds = mmapds.open(tmp_path / "all.mmx")
+    assert [dict(sample) for sample in ds] == by_webdataset(*ds.sources)
+    assert ds[99]["__url__"] == f"{tmp_path}/shards-000003.tar"
+    decoded = mmapds.open(tmp_path / "all.mmx", decode="wds")
+    for found, wanted in zip(decoded, samples, strict=True):
+        assert (found.pop("npy") == wanted["npy"]).all()
+        found.pop("__url__")
+        assert found == {key: value for key, value in wanted.items() if key != "npy"}
+    assert [ds.find(f"k{i:03}") for i in range(100)] == list(range(100))
+    assert ds.lengths.tolist() == [len(ds.raw(i)) for i in range(100)]
+    mmapds.build(shards)
+    separate = mmapds.open(shards)
+    assert [separate.find(f"k{i:03}") for i in range(100)] == list(range(100))
+    assert list(separate) == list(ds)
+
+
+names = st.text(st.sampled_from("ab.A/_\n漢é-"), min_size=1, max_size=12)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(files=st.lists(st.tuples(names, st.integers(0, 1100)), max_size=12), dialect=st.sampled_from(list(DIALECTS)))
+def test_any_members(tmp_path, files, dialect):
+    files = [(name, bytes([i]) * size) for i, (name, size) in enumerate(files) if not name.startswith("/")]
+    path = tmp_path / "a.tar"
+    path.write_bytes(archive(files, dialect))
+    try:
+        wanted = by_webdataset(path)
+    except ValueError as error:
+        assert "duplicate file name" in str(error)  # noqa: PT017 - only one of the two outcomes
+        with pytest.raises((mmapds.FormatError, mmapds.DecodeError), match="has a second member"):
+            mmapds.build(path, force=True)
+        return
+    mmapds.build(path, force=True)
+    assert list(mmapds.open(path)) == wanted
+
+
+@given(st.text(st.sampled_from("ab./\n"), min_size=1, max_size=10))
+@settings(max_examples=1000, deadline=None)
+def test_keys_are_those_of_webdataset(name):
+    header = bytearray(sized(name, b"").tobuf(tarfile.USTAR_FORMAT))
+    _, _, key, found = _native.tar_members(bytes(header), 1)
+    wanted = base_plus_ext(name)
+    assert (key, found[0][0] if found else None) == wanted
+
+
+def test_members_that_belong_to_no_sample(write):
+    files = [
+        special("d", tarfile.DIRTYPE),
+        ("nodot", b"1"),
+        ("__meta__", b"2"),
+        ("__dir__/a.jpg", b"3"),
+        ("a.jpg", b"4"),
+        special("e", tarfile.DIRTYPE),
+        special("a.lnk", tarfile.SYMTYPE, linkname="a.jpg"),
+        special("a.hard", tarfile.LNKTYPE, linkname="a.jpg"),
+        special("a.fifo", tarfile.FIFOTYPE),
+        ("__meta__.json", b"5"),
+        ("__other__", b"6"),
+        ("nodot", b"6"),
+        ("__meta__.txt", b"7"),
+        ("d/.hidden", b"8"),
+        special("f", tarfile.DIRTYPE),
+    ]
+    for dialect in DIALECTS:
+        path = write(archive(files, dialect), "a.tar")
+        mmapds.build(path, force=True)
+        ds = check_against_webdataset(path)
+        assert [sample["__key__"] for sample in ds] == ["a", "__meta__", "d/"]
+        assert list(ds[1])[2:] == ["json", "txt"]
+
+
+@pytest.mark.parametrize("files", [[], [special("d", tarfile.DIRTYPE)], [("nodot", b"x"), ("__x__", b"y")]])
+def test_archives_without_samples(write, files):
+    path = write(archive(files), "a.tar")
+    mmapds.build(path, length="bytes()")
+    ds = mmapds.open(path)
+    assert len(ds) == 0
+    with pytest.raises(mmapds.KeyMissingError):
+        ds.find("d")
+    assert command("--verify", path).returncode == 0
+    mmapds.build(write(b"", "empty.tar"))
+    assert len(mmapds.open(path.replace("a.tar", "empty.tar"))) == 0
+
+
+def test_names_in_any_bytes(write):
+    data = archive([("s.jpg", b"1"), ("t.jpg", b"2")], "gnu").replace(b"s.jpg", b"\xff.jpg", 1)
+    path = write(with_checksum(data, 0), "a.tar")
+    mmapds.build(path)
+    ds = check_against_webdataset(path)
+    assert ds[0]["__key__"] == "\udcff"
+
+
+def test_extended_headers_that_say_nothing_of_a_member(write):
+    data = archive([("s.jpg", b"1"), ("t.jpg", b"2")], "pax", pax_headers={"comment": "by hand"})
+    assert data[156:157] == b"g"
+    path = write(data, "a.tar")
+    mmapds.build(path)
+    assert check_against_webdataset(path)[0]["jpg"] == b"1"
+
+
+# ---- sizes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dialect", ["pax", "gnu"])
+def test_members_beyond_8_gib(tmp_path, dialect):
+    path = tmp_path / "a.tar"
+    size = 9 << 30
+    info = tarfile.TarInfo("big.bin")
+    info.size = size
+    with open(path, "wb") as file:
+        file.write(info.tobuf(DIALECTS[dialect]))
+        begin = file.tell()
+        file.seek(size, os.SEEK_CUR)
+        file.write(archive([("after.txt", b"after")]))
+    mmapds.build(path, length="bytes()")
+    ds = mmapds.open(path)
+    assert ds.lengths.tolist() == [begin + size, 1024]
+    assert ds[1]["txt"] == b"after"
+    assert ds.find("big") == 0
+    assert members(memoryview(_native.Map(str(path)))[: begin + size]) == ("big", [("bin", begin, begin + size)])
+
+
+def with_checksum(data, at):
+    """The archive with the checksum of the header at a byte made right."""
+    data = bytearray(data)
+    data[at + 148 : at + 156] = b" " * 8
+    data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
+    return bytes(data)
+
+
+def with_size(data, at, field):
+    return with_checksum(data[: at + 124] + field.ljust(12, b"\0") + data[at + 136 :], at)
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (b"77777777777", r"record 1 \(byte 1024\): is cut short, the file has 10240 bytes"),
+        (b"\x80" + bytes(3) + b"\x7f" + b"\xff" * 7, "is cut short"),
+        (b"\x80" + bytes(3) + b"\x80" + bytes(7), "a header whose size is no number"),
+        (b"\x80\x01" + bytes(10), "a header whose size is no number"),
+        (b"\xff" * 12, "a header whose size is no number"),
+        (b"12x", "a header whose size is no number"),
+        (b"-1", "a header whose size is no number"),
+        (b"00000000000", r"record 1 \(byte 1536\): found no header of a tar"),
+    ],
+)
+def test_sizes_that_are_wrong(write, field, message):
+    data = archive([("a.txt", b"1"), ("b.txt", b"2" * 600), ("c.txt", b"3")], "gnu")
+    with pytest.raises(mmapds.FormatError, match=message):
+        mmapds.build(write(with_size(data, 1024, field), "a.tar"))
+
+
+@pytest.mark.parametrize("field", [b"       1130 ", b"1130", b"00001130\0\xff\xff", b"\x80" + b"\0" * 9 + b"\x02\x58"])
+def test_sizes_in_every_notation(write, field):
+    data = archive([("a.txt", b"1"), ("b.txt", b"2" * 600), ("c.txt", b"3")], "gnu")
+    path = write(with_size(data, 1024, field), "a.tar")
+    mmapds.build(path)
+    assert check_against_webdataset(path)[1]["txt"] == b"2" * 600
+
+
+def test_checksums_of_signed_bytes(write):
+    data = bytearray(archive([("é.txt", b"1")], "gnu"))
+    signed = sum(byte - 256 * (byte > 127) for byte in data[:148] + b" " * 8 + data[156:512])
+    data[148:156] = b"%06o\0 " % signed
+    path = write(bytes(data), "a.tar")
+    mmapds.build(path)
+    assert check_against_webdataset(path)[0]["__key__"] == "é"
+
+
+# ---- what is damaged -----------------------------------------------------------------------------------------
+
+
+def test_garbage_between_members(write):
+    data = archive(members_of(), "gnu")
+    ds = mmapds.open(write(data, "good.tar"), build=True)
+    for i in (0, 7, 19):
+        at = ds.where(i).offset
+        for bad in (
+            data[:at] + b"\1" * 512 + data[at:],
+            data[: at + 9] + b"\1" + data[at + 10 :],
+            data[:at] + data[at + 9 :],
+        ):
+            with pytest.raises(mmapds.FormatError) as error:
+                mmapds.build(write(bad, "a.tar"))
+            assert str(error.value).endswith(
+                f"a.tar: record {max(i - 1, 0)} (byte {at}): found no header of a tar (its checksum is wrong); is "
+                "something missing, or is this no tar?"
+            )
+
+
+def test_what_ends_an_archive(write):
+    data = archive([("a.txt", b"1"), ("b.txt", b"2")], "gnu")
+    for whole in (data, data[:2048], data[:2560], data[:3072], data[:3072] + b"junk", data[: 1536 + 1], data[:2100]):
+        path = write(whole, "a.tar")
+        mmapds.build(path)
+        assert [sample["txt"] for sample in mmapds.open(path)] == [b"1", b"2"]
+        assert mmapds.open(path).where(1) == (path, 1024, min(2048, len(whole)) - 1024)
+    with pytest.raises(mmapds.FormatError, match=r"record 1 \(byte 2048\): found one block of zeros and then more"):
+        mmapds.build(write(data[:2560] + data[:1024], "a.tar"))
+
+
+def test_a_shard_that_is_cut_short(write):
+    data = archive([("a.x", b"1" * 600), ("a.y", b"2" * 600), ("b.x", b"3" * 600), ("b.y", b"4" * 600)], "gnu")
+    size = 1536
+    for cut in range(1, 4 * size, 97):
+        path = write(data[:cut], "a.tar")
+        cut_in, inside = divmod(cut, size)
+        if inside >= 512 + 600 or inside == 0:  # all bytes of the last member are there
+            mmapds.build(path, force=True, truncated="error")
+            continue
+        with pytest.raises(
+            mmapds.FormatError, match=rf"\(byte {cut_in * size}\): is cut short, the file has {cut} bytes"
+        ):
+            mmapds.build(path, force=True, truncated="error")
+        mmapds.build(path, truncated="drop", force=True)
+        # Where a header is cut, nobody knows whose it was.
+        whole = 1 if cut_in > 2 or (cut_in == 2 and inside >= 512) else 0
+        assert [sample["__key__"] for sample in mmapds.open(path)] == ["a"][:whole]
+        assert command("--verify", path).returncode == 0
+
+
+def test_a_record_cut_in_its_extended_header(write):
+    data = archive([("a.x", b"1"), ("d" * 300 + ".x", b"2")], "pax")
+    for cut in (1024 + 512, 1024 + 600, 1024 + 1024, 1024 + 1100):
+        path = write(data[:cut], "a.tar")
+        with pytest.raises(mmapds.FormatError, match=r"record 0 \(byte \d+\): is cut short"):
+            mmapds.build(path)
+
+
+def pax(*records):
+    """An extended header of these records, and a member."""
+    body = b"".join(records)
+    header = special("x", b"x", size=len(body)).tobuf(tarfile.USTAR_FORMAT)
+    return header + body.ljust(-(-len(body) // 512) * 512, b"\0") + archive([("a.txt", b"12345")], "ustar")
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (b"12 path=b.t\n", None),
+        (b"13 path=b.t/\n", None),
+        (b"9 size=2\n", None),
+        (b"11 path=b.t\n", "an extended header that is not as pax has it"),
+        (b"99999 path=b\n", "not as pax has it"),
+        (b"99999999999999999999999 path=b\n", "not as pax has it"),
+        (b"x path=b\n", "not as pax has it"),
+        (b" path=b\n", "not as pax has it"),
+        (b"7 path\n", "not as pax has it"),
+        (b"3 \n", "not as pax has it"),
+        (b"12 size=-22\n", "size is no number"),
+        (b"8 size=\n", "size is no number"),
+        (b"27 size=99999999999999999999\n", "not as pax has it|size is no number"),
+        (b"22 GNU.sparse.major=1\n", "a sparse member"),
+        (b"15 size=99999999\n", "not as pax has it|is cut short"),
+    ],
+)
+def test_extended_headers(write, record, message):
+    path = write(pax(record), "a.tar")
+    if message:
+        with pytest.raises(mmapds.FormatError, match=message):
+            mmapds.build(path)
+    else:
+        mmapds.build(path)
+        check_against_webdataset(path)
+
+
+def test_what_cannot_be_read_in_place(write):
+    with pytest.raises(mmapds.FormatError, match="found a sparse member, whose bytes are not all there"):
+        mmapds.build(write(archive([special("a.bin", tarfile.GNUTYPE_SPARSE)], "gnu"), "a.tar"))
+    shared = pax(b"12 path=b.t\n")
+    with pytest.raises(mmapds.FormatError, match="a global header that gives all members after it one path"):
+        mmapds.build(write(with_checksum(shared[:156] + b"g" + shared[157:], 0), "b.tar"))
+    for name, magic in (("a.tar.gz", b"\x1f\x8b\x08"), ("a.tgz", b"\x1f\x8b\x08"), ("a.tar.zst", b"\x28\xb5\x2f\xfd")):
+        with pytest.raises(mmapds.SourceError, match="compressed"):
+            mmapds.build(write(magic + bytes(600), name))
+
+
+def test_an_extension_twice(write):
+    for files in (
+        [("a.txt", b""), ("a.jpg", b""), ("a.TXT", b"")],
+        [("d" * 300 + "/a.txt", b""), ("d" * 300 + "/a.txt", b"")],
+        [("a.__key__", b"")],
+        [("a.__URL__", b"")],
+    ):
+        path = write(archive([("0.txt", b""), *files]), "a.tar")
+        with pytest.raises(mmapds.FormatError, match=r"record 1 \(byte \d+\): '.*a' has a second member '"):
+            mmapds.build(path)
+        with pytest.raises(ValueError, match="duplicate file name"):
+            by_webdataset(path)
+
+
+def test_many_extensions_are_compared_when_they_are_read(write):
+    files = [(f"a.{i}", b"%d" % i) for i in range(200)]
+    path = write(archive(files), "a.tar")
+    mmapds.build(path)
+    check_against_webdataset(path)
+    mmapds.build(write(archive([*files, ("a.199", b"")]), "b.tar"))
+    with pytest.raises(
+        mmapds.DecodeError, match=r"b\.tar: record 0 \(byte 0\): not a sample of a tar: 'a' has a second"
+    ):
+        mmapds.open(path.replace("a.tar", "b.tar"))[0]
+
+
+def test_columns_that_need_json(write):
+    with pytest.raises(mmapds.ColumnError, match=r"'n' looks for a field.*mmapds\.add_column"):
+        mmapds.build(write(archive(members_of()), "a.tar"), length="n")
+
+
+# ---- samples -------------------------------------------------------------------------------------------------
+
+
+def test_decoding_by_extension(write):
+    image = pytest.importorskip("PIL.Image")
+    png = io.BytesIO()
+    image.new("RGB", (3, 2), (1, 2, 3)).save(png, "png")
+    arrays = io.BytesIO()
+    np.savez(arrays, a=np.arange(3), b=np.ones(2))
+    array = io.BytesIO()
+    np.save(array, np.arange(6).reshape(2, 3))
+    files = {
+        "json": b'{"a": [1, null]}',
+        "meta.JSN": b"[1]",
+        "txt": "é".encode(),
+        "cls": b"7\n",
+        "index": b"-3",
+        "png": png.getvalue(),
+        "npz": arrays.getvalue(),
+        "left.npy": array.getvalue(),
+        "pyd": pickle.dumps(open),
+        "pkl": pickle.dumps(open),
+        "pickle": pickle.dumps(open),
+        "bin": b"\0",
+    }
+    path = write(archive([(f"d/a.{name}", data) for name, data in files.items()]), "a.tar")
+    mmapds.build(path)
+    sample = pickle.loads(pickle.dumps(mmapds.open(path, decode="wds")))[0]
+    assert (sample["__key__"], sample["__url__"]) == ("d/a", path)
+    assert (sample["json"], sample["meta.jsn"]) == ({"a": [1, None]}, [1])
+    assert (sample["txt"], sample["cls"], sample["index"]) == ("é", 7, -3)
+    assert sample["png"].getpixel((2, 1)) == (1, 2, 3)
+    assert {name: each.tolist() for name, each in sample["npz"].items()} == {"a": [0, 1, 2], "b": [1, 1]}
+    assert sample["left.npy"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    for name in ("pyd", "pkl", "pickle", "bin"):
+        assert sample[name] == files[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("json", b"{"), ("txt", b"\xff"), ("cls", b"x"), ("npy", b"x"), ("png", b"x"), ("npz", b"x")],
+)
+def test_members_that_cannot_be_decoded(write, name, data):
+    ds = mmapds.open(write(archive([("0.bin", b""), (f"a.{name}", data)]), "b.tar"), build=True)
+    assert ds[1][name] == data
+    with pytest.raises(mmapds.DecodeError, match=rf"b\.tar: record 1 \(byte 512\): not a sample of a tar: a\.{name}: "):
+        mmapds.open(ds.sources[0], decode="wds")[1]
+
+
+def test_arrays_of_objects_are_not_unpickled(write):
+    array = io.BytesIO()
+    np.save(array, np.array([{}], object), allow_pickle=True)
+    path = write(archive([("a.npy", array.getvalue())]), "a.tar")
+    with pytest.raises(mmapds.DecodeError, match="allow_pickle=False"):
+        mmapds.open(path, build=True, decode="wds")[0]
+
+
+def test_without_pillow_images_keep_their_bytes(write):
+    path = write(archive([("a.png", b"no image")]), "a.tar")
+    mmapds.build(path)
+    code = f"import sys; sys.modules['PIL'] = None; import mmapds; print(mmapds.open({path!r}, decode='wds')[0]['png'])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert ran.stdout.strip() == b"b'no image'"
+
+
+@takes_location
+def size_and_place(record, location):
+    return len(record), location
+
+
+def test_decoders_that_take_the_location(shard):
+    ds = mmapds.open(shard, decode=size_and_place)
+    wanted = [(len(ds.raw(i)), ds.where(i)) for i in range(20)]
+    assert list(ds) == wanted
+    assert ds.__getitems__([3, -1]) == [wanted[3], wanted[-1]]
+    assert list(ds[5:8]) == wanted[5:8]
+    assert ds[5:8].__getitems__([0, -1]) == [wanted[5], wanted[7]]
+
+
+def test_an_index_of_another_file(shard):
+    other = archive([("0.x", b"7" * 2000), ("zz.jpg", b"8"), *members_of()])
+    size, times = os.path.getsize(shard), os.stat(shard).st_mtime_ns
+    with open(shard, "wb") as file:
+        file.write(other[:size])
+    os.utime(shard, ns=(times, times))
+    ds = mmapds.open(shard)
+    for i in range(20):
+        with pytest.raises((mmapds.DecodeError, mmapds.FormatError), match="not a sample of a tar"):
+            ds[i]
+    with pytest.raises(mmapds.FormatError, match="not a sample of a tar"):
+        ds.find("s0003")
+
+
+# ---- keys ----------------------------------------------------------------------------------------------------
+
+
+def test_finding_in_views(shard):
+    ds = mmapds.open(shard)
+    keys = [sample["__key__"] for sample in ds]
+    assert [ds.find(key) for key in keys] == list(range(20))
+    two = mmapds.concat([ds[15:], ds[[1, 3, 1]]])
+    for view in (
+        ds[::-1],
+        ds[3:17:2],
+        ds[[5, 5, 2]],
+        *ds.split([0.3, 0.7]),
+        *ds.split([0.5, 0.5], seed=None),
+        two,
+        two[2:],
+    ):
+        shown = [sample["__key__"] for sample in view]
+        for key in keys:
+            if key in shown:
+                assert view.find(key) == shown.index(key)
+            else:
+                with pytest.raises(mmapds.KeyMissingError, match=key):
+                    view.find(key)
+    shuffled = ds.split([0.3, 0.7])[1]
+    for view in (shuffled[[9, 2, 4]], shuffled[2:9], two.split([0.5, 0.5])[0], shuffled.split([0.5, 0.5])[1]):
+        shown = [sample["__key__"] for sample in view]
+        assert [view.find(key) for key in shown] == [shown.index(key) for key in shown]
+
+
+def test_keys_that_are_not_there(shard, write):
+    ds = mmapds.open(shard)
+    for key in ("", "s", "s00030", "S0003", "漢", "\ud800", "x" * 1000):
+        with pytest.raises((mmapds.KeyMissingError, KeyError)):
+            ds.find(key)
+    with pytest.raises(KeyError) as error:
+        ds.find("no")
+    assert str(error.value) == "no record of this dataset has the key 'no'"
+    with pytest.raises(mmapds.FormatError, match="its records have no keys"):
+        mmapds.open(write([1]), build=True).find("1")
+
+
+def test_keys_that_come_again(write, tmp_path):
+    one = write(archive([("a.x", b"1"), ("b.x", b"2"), ("a.x", b"3"), ("c.x", b"4")]), "1.tar")
+    two = write(archive([("c.x", b"5"), ("a.x", b"6")]), "2.tar")
+    mmapds.build([one, two], out=tmp_path / "all.mmx")
+    ds = mmapds.open(tmp_path / "all.mmx")
+    assert [sample["x"] for sample in ds] == [b"1", b"2", b"3", b"4", b"5", b"6"]
+    assert [ds.find(key) for key in "abc"] == [0, 1, 3]
+    assert ds[1:].find("a") == 1
+    assert ds[4:].find("c") == 0
+
+
+def test_many_keys(write):
+    keys = [f"{i * 2654435761 % 2**32:08x}" for i in range(70_000)]
+    header = bytearray(sized("00000000.x", b"").tobuf(tarfile.USTAR_FORMAT))
+    base = sum(header[:148] + b" " * 8 + header[156:])
+    parts = []
+    for key in keys:
+        header[:8] = key.encode()
+        header[148:156] = b"%06o\0 " % (base + sum(key.encode()) - 8 * ord("0"))
+        parts.append(bytes(header))
+    path = write(b"".join(parts), "a.tar")
+    mmapds.build(path, length="bytes()")
+    ds = mmapds.open(path)
+    assert len(ds) == 70_000
+    assert ds.lengths.max() == 512
+    for i in range(0, 70_000, 997):
+        assert ds.find(keys[i]) == i
+    index = Index(path + ".mmx")
+    hashes = np.frombuffer(index.section("key_hashes"), np.uint32)
+    records = np.frombuffer(index.section("key_records"), np.uint32)
+    assert (np.diff(hashes.astype(np.int64)) <= 0).all()
+    assert sorted(records.tolist()) == list(range(70_000))
+    assert hashes.tolist() == [_native.tar_hash(keys[i].encode()) for i in records.tolist()]
+    assert command("--verify", path).returncode == 0
+
+
+def test_the_hash_is_the_published_one():
+    # Offset basis and a vector of http://www.isthe.com/chongo/tech/comp/fnv/, folded.
+    for key, wide in ((b"", 0xCBF29CE484222325), (b"foobar", 0x85944171F73967E8)):
+        assert _native.tar_hash(key) == (wide >> 32) ^ (wide & 0xFFFFFFFF)
+
+
+def test_keys_outlive_a_column(shard):
+    mmapds.add_column(shard, "parts", lambda sample: len(sample) - 2, workers=1)
+    ds = mmapds.open(shard)
+    assert set(ds.column("parts").tolist()) == {3}
+    assert ds.find("s0011") == 11
+
+
+# ---- use -----------------------------------------------------------------------------------------------------
+
+
+def test_loaders_and_token_budgets(tmp_path):
+    paths = []
+    for number in range(3):
+        files = [(f"{number}-{i}.{name}", bytes(1 + (i * 37) % 900)) for i in range(40) for name in ("a", "b")]
+        paths.append(tmp_path / f"{number}.tar")
+        paths[-1].write_bytes(archive(files, list(DIALECTS)[number]))
+    mmapds.build(paths, out=tmp_path / "all.mmx", length="bytes()")
+    ds = mmapds.open(tmp_path / "all.mmx")
+    sampler = mmapds.TokenBudgetBatchSampler(ds, max_tokens=20_000)
+    seen = []
+    for batch in DataLoader(ds, batch_sampler=sampler, num_workers=2, collate_fn=list, multiprocessing_context="spawn"):
+        assert len(batch) * max(len(ds.raw(ds.find(sample["__key__"]))) for sample in batch) <= 20_000
+        seen += [sample["__key__"] for sample in batch]
+    assert sorted(seen) == sorted(sample["__key__"] for sample in ds)
+    assert torch.utils.data.get_worker_info() is None
+
+
+def test_the_command(write):
+    path = write(archive(members_of()), "a.tar")
+    ran = command(path, "--length", "bytes()")
+    assert ran.returncode == 0
+    assert "20 records" in ran.stdout
+    assert command(path).stdout.count("up to date") == 1
+    bad = write(b"x" * 2000, "bad.tar")
+    ran = command(bad)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert re.fullmatch(r".*bad\.tar: record 0 \(byte 0\): found no header of a tar .*\n", ran.stderr)
+    assert Index(path + ".mmx").parameters == {"truncated": "error"}
+
+
+def test_threads_scan_shards_side_by_side(tmp_path):
+    paths = [tmp_path / f"{i}.tar" for i in range(9)]
+    for i, path in enumerate(paths):
+        path.write_bytes(archive(members_of(count=i * 3, directory=f"{i}/")))
+    for workers in (1, 4):
+        mmapds.build(paths, out=tmp_path / "all.mmx", workers=workers, force=True)
+        ds = mmapds.open(tmp_path / "all.mmx")
+        assert [sample["__key__"] for sample in ds] == [f"{i}/s{k:04}" for i in range(9) for k in range(i * 3)]
+    paths[4].write_bytes(archive(members_of())[:700])
+    with pytest.raises(mmapds.FormatError, match=r"4\.tar: record 0 \(byte 512\): is cut short"):
+        mmapds.build(paths, out=tmp_path / "all.mmx", workers=4)
