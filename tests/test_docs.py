@@ -1,9 +1,11 @@
 """What the documents say is run."""
 
+import io
 import os
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +89,16 @@ def test_the_formats_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.arange(2048 * 5, dtype=np.uint16).tofile("tokens.bin")
     np.save("features.npy", np.ones((7, 80), np.float32))
-    for line in blocks("docs/formats.md", "sh")[0].splitlines():
+    for shard in range(3):
+        with tarfile.open(f"shards-{shard:06}.tar", "w") as archive:
+            for i in range(5):
+                array = io.BytesIO()
+                np.save(array, np.zeros((2, i)))
+                for name, data in (("json", b'{"label": %d}' % i), ("npy", array.getvalue())):
+                    member = tarfile.TarInfo(f"{shard}/{i}.{name}")
+                    member.size = len(data)
+                    archive.addfile(member, io.BytesIO(data))
+    for line in "".join(blocks("docs/formats.md", "sh")).splitlines():
         assert index.main(line.split()[3:]) == 0
     names = {}
     for code in blocks("docs/formats.md", "python"):
