@@ -8,6 +8,7 @@ import numpy as np
 import orjson
 
 from .errors import Error
+from .tf_example import tf_example
 
 Decoder = Callable[[bytes], Any]
 
@@ -28,9 +29,20 @@ def array(record: memoryview, *, dtype: str, shape: tuple[int, ...]) -> Any:
     return np.ndarray(shape, dtype, record)
 
 
-BY_NAME: dict[str, Decoder] = {"json": orjson.loads, "text": bytes.decode, "bytes": _bytes}
+@takes_view
+def vector(record: memoryview, *, dtype: str) -> Any:
+    """Return a record as a read-only array, of as many numbers as it holds, that shares memory with the file."""
+    return np.frombuffer(record, dtype)
 
-EXPECTS = {"json": "JSON", "text": "UTF-8 text"}
+
+BY_NAME: dict[str, Decoder] = {
+    "json": orjson.loads,
+    "text": bytes.decode,
+    "bytes": _bytes,
+    "tf_example": tf_example,
+}
+
+EXPECTS = {"json": "JSON", "text": "UTF-8 text", "tf_example": "a tf.train.Example"}
 """What a decoder that fails on bad records had expected."""
 
 

@@ -8,6 +8,11 @@ parameters()  the options given, checked and completed: what an index says of ho
 layout()      how the core finds a payload
 decoder()     what makes a sample of a payload unless the user says so
 scan()        the bounds of every record of every source, in order, and its columns
+
+and, where it has need of them:
+
+claims()      whether a file is of this format, by its name and what lies beside it
+verify()      what `--verify` checks in the sources beyond what a scan does
 """
 
 from collections.abc import Mapping
@@ -15,9 +20,10 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import FormatError
-from . import fixed, jsonl, npy
+from ..sources import named
+from . import fixed, jsonl, megatron, npy, prefixed, tfrecord
 
-_FORMATS: dict[str, ModuleType] = {module.NAME: module for module in (jsonl, fixed, npy)}
+_FORMATS: dict[str, ModuleType] = {module.NAME: module for module in (jsonl, fixed, megatron, npy, prefixed, tfrecord)}
 
 SUFFIXES: tuple[str, ...] = tuple(suffix for module in _FORMATS.values() for suffix in module.SUFFIXES)
 
@@ -40,7 +46,7 @@ def by_name(name: str) -> ModuleType:
 def for_path(path: str) -> ModuleType:
     """Return the format that a file's name stands for; JSONL where the name says nothing."""
     for module in _FORMATS.values():
-        if path.endswith(module.SUFFIXES):
+        if named(path, module.SUFFIXES) or (hasattr(module, "claims") and module.claims(path)):
             return module
     return jsonl
 
