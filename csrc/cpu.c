@@ -2,6 +2,10 @@
 #include "mmapds.h"
 
 #include <string.h>
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 static size_t text_run_portable(const uint8_t *data, size_t n, size_t *continuing, int *beyond)
 {
@@ -160,16 +164,24 @@ const mds_kernels *mds_kernels_available(void)
 {
     static const mds_kernels all[] = {
 #if defined(__x86_64__)
-        {"avx2", mask_bytes_avx2, json_blocks_avx2, text_run_avx2, mds_permute_rounds_avx2},
+        {"avx2", mask_bytes_avx2, json_blocks_avx2, text_run_avx2, mds_permute_rounds_avx2,
+         mds_crc32c_sse42},
 #endif
 #if defined(__aarch64__)
-        {"neon", mask_bytes_neon, json_blocks_neon, text_run_portable, mds_permute_rounds_portable},
+        {"neon", mask_bytes_neon, json_blocks_neon, text_run_portable, mds_permute_rounds_portable, mds_crc32c_arm},
+        {"neon-nocrc", mask_bytes_neon, json_blocks_neon, text_run_portable, mds_permute_rounds_portable,
+         mds_crc32c_portable},
 #endif
-        {"portable", mask_bytes_portable, json_blocks_portable, text_run_portable, mds_permute_rounds_portable},
-        {NULL, NULL, NULL, NULL, NULL},
+        {"portable", mask_bytes_portable, json_blocks_portable, text_run_portable, mds_permute_rounds_portable,
+         mds_crc32c_portable},
+        {NULL, NULL, NULL, NULL, NULL, NULL},
     };
 #if defined(__x86_64__)
     if (!__builtin_cpu_supports("avx2"))
+        return all + 1;
+#endif
+#if defined(__aarch64__) && defined(__linux__)
+    if (!(getauxval(AT_HWCAP) & HWCAP_CRC32))
         return all + 1;
 #endif
     return all;

@@ -51,12 +51,16 @@ struct mds_permutation;
 /* Run the rounds of a permutation over MDS_PERMUTE_LANES positions split into halves, in place. */
 typedef void mds_permute_rounds(const struct mds_permutation *p, uint32_t *left, uint32_t *right);
 
+/* The CRC32C of bytes whose CRC32C is `crc` (0 when there are none) followed by data[0..n). */
+typedef uint32_t mds_crc32c(uint32_t crc, const uint8_t *data, size_t n);
+
 typedef struct {
     const char *name;
     mds_mask_bytes *mask_bytes;
     mds_json_blocks *json_blocks;
     mds_text_run *text_run;
     mds_permute_rounds *permute_rounds;
+    mds_crc32c *crc32c;
 } mds_kernels;
 
 /* The variants this machine can run, best first, ending with a NULL name. "portable" is always there. */
@@ -119,6 +123,12 @@ typedef enum {
     MDS_FRAMING_NONE,       /* all that lies between two bounds */
     MDS_FRAMING_LINES,      /* a line, its end of line, and the blank lines that follow */
     MDS_FRAMING_FIRST_LINE, /* a line, its end of line, and any lines that follow: those that were skipped */
+    MDS_FRAMING_U32LE,      /* the payload's size in so many bits and this byte order, then the payload */
+    MDS_FRAMING_U32BE,
+    MDS_FRAMING_U64LE,
+    MDS_FRAMING_U64BE,
+    MDS_FRAMING_VARINT,     /* the same as a varint, 7 bits a byte and the lowest first: delimited protobuf messages */
+    MDS_FRAMING_TFRECORD,   /* a u64 size and its masked CRC32C, the payload and its masked CRC32C */
 } mds_framing;
 
 typedef struct {
@@ -172,6 +182,56 @@ typedef struct {
 } mds_readahead;
 
 void mds_readahead_note(mds_readahead *readahead, const mds_source *source, mds_span span);
+
+/* ---- frames.c: records that say how long they are ------------------------------------------------------ */
+
+typedef enum {
+    MDS_FRAMES_OK = 0,
+    MDS_FRAMES_PREFIX_CUT,  /* the file ends inside a prefix */
+    MDS_FRAMES_PAYLOAD_CUT, /* the file ends before what the prefix says */
+    MDS_FRAMES_NO_VARINT,   /* more than 10 bytes, or more than 64 bits */
+    MDS_FRAMES_LENGTH_CRC,  /* the CRC of a length is not what it should be */
+    MDS_FRAMES_DATA_CRC,    /* the CRC of a payload is not */
+    MDS_FRAMES_NO_FRAMING,  /* the framing is not one of frames */
+} mds_frames_status;
+
+/* A walk that can stop at any frame and go on with the next; begin with all 0. */
+typedef struct {
+    uint64_t at;              /* where the next frame begins; where the frame that cannot be read does */
+    uint64_t payload;         /* size of its payload, or that of the last; of no meaning after PREFIX_CUT and NO_VARINT */
+    uint32_t found, expected; /* masked CRCs, where they differ */
+} mds_frames;
+
+/* Write where the frames that begin in [state->at, end) begin, and the sizes of their payloads unless `sizes` is NULL,
+ * `capacity` of them at most, each of which ends in the map. Sets *count even when it fails. Reads one cache line of
+ * long frames, and checks the CRCs of lengths. */
+mds_frames_status mds_frames_scan(const mds_kernels *kernels, const mds_map *map, mds_framing framing, uint64_t end,
+                                  mds_frames *state, uint64_t *starts, uint64_t *sizes, size_t capacity, size_t *count);
+
+/* Check all CRCs of the TFRecords that begin in [state->at, end). Sets *count to how many are right. */
+mds_frames_status mds_frames_verify(const mds_kernels *kernels, const mds_map *map, uint64_t end, mds_frames *state,
+                                    uint64_t *count);
+
+/* What lies between the framing of a frame. Frames lie one after another, so that the span says how long they are, and of
+ * the data no more than a varint is looked at; empty where there is no framing, or it is longer than the span. */
+mds_span mds_frame_payload(const uint8_t *data, mds_framing framing, mds_span span);
+
+/* How many varints end in data[0..n). */
+size_t mds_varints_count(const uint8_t *data, size_t n);
+
+/* The varints that data[0..n) is made of, modulo 2^64 as protobuf has it, into room for as many as there are. MDS_CORRUPT
+ * when one has more than 10 bytes or the last does not end; *at says where it begins. */
+mds_status mds_varints_read(const uint8_t *data, size_t n, uint64_t *out, size_t *at);
+
+/* ---- crc.c: CRC32C --------------------------------------------------------------------------------------- */
+
+mds_crc32c mds_crc32c_portable;
+#if defined(__x86_64__)
+mds_crc32c mds_crc32c_sse42;
+#endif
+#if defined(__aarch64__)
+mds_crc32c mds_crc32c_arm; /* needs the CRC32 extension, which ARMv8.0 may lack */
+#endif
 
 /* ---- tar.c: members of a tar, grouped into samples ----------------------------------------------------- */
 

@@ -1610,6 +1610,101 @@ static PyObject *cells_largest(PyObject *Py_UNUSED(module), PyObject *source)
     return PyLong_FromUnsignedLongLong(largest);
 }
 
+/* ---- frames -------------------------------------------------------------------------------------------- */
+
+static PyObject *frames_scan(PyObject *module, PyObject *args)
+{
+    const module_state *state = PyModule_GetState(module);
+    PyObject *map, *target, *sizes_target;
+    int framing;
+    unsigned long long at, end;
+    Py_buffer starts, sizes = {.buf = NULL};
+    if (!PyArg_ParseTuple(args, "O!iKKOO:frames_scan", state->map_type, &map, &framing, &at, &end, &target,
+                          &sizes_target) ||
+        get_words(target, PyBUF_WRITABLE, &starts, "starts") != 0)
+        return NULL;
+    PyObject *result = NULL;
+    if (sizes_target != Py_None && get_words(sizes_target, PyBUF_WRITABLE, &sizes, "sizes") != 0) {
+        PyBuffer_Release(&starts);
+        return NULL;
+    }
+    mds_frames frames = {.at = at};
+    mds_frames_status status;
+    size_t count;
+    if (sizes.buf && sizes.len < starts.len) {
+        PyErr_SetString(PyExc_ValueError, "sizes: expected as much room as starts have");
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        status = mds_frames_scan(kernels, &((MapObject *)map)->map, (mds_framing)framing, end, &frames, starts.buf,
+                                 sizes.buf, (size_t)starts.len / 8, &count);
+        Py_END_ALLOW_THREADS
+        if (status == MDS_FRAMES_NO_FRAMING)
+            PyErr_Format(PyExc_ValueError, "framing %d is not one of frames", framing);
+        else
+            result = Py_BuildValue("nKiKII", (Py_ssize_t)count, (unsigned long long)frames.at, (int)status,
+                                   (unsigned long long)frames.payload, frames.found, frames.expected);
+    }
+    if (sizes.buf)
+        PyBuffer_Release(&sizes);
+    PyBuffer_Release(&starts);
+    return result;
+}
+
+static PyObject *frames_verify(PyObject *module, PyObject *args)
+{
+    const module_state *state = PyModule_GetState(module);
+    PyObject *map;
+    unsigned long long at, end;
+    if (!PyArg_ParseTuple(args, "O!KK:frames_verify", state->map_type, &map, &at, &end))
+        return NULL;
+    mds_frames frames = {.at = at};
+    mds_frames_status status;
+    uint64_t count;
+    Py_BEGIN_ALLOW_THREADS
+    status = mds_frames_verify(kernels, &((MapObject *)map)->map, end, &frames, &count);
+    Py_END_ALLOW_THREADS
+    return Py_BuildValue("KKiKII", (unsigned long long)count, (unsigned long long)frames.at, (int)status,
+                         (unsigned long long)frames.payload, frames.found, frames.expected);
+}
+
+static PyObject *varints(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Py_buffer data;
+    Py_ssize_t begin, end;
+    if (!PyArg_ParseTuple(args, "y*nn:varints", &data, &begin, &end))
+        return NULL;
+    PyObject *result = NULL;
+    if (begin < 0 || begin > end || end > data.len) {
+        PyErr_Format(PyExc_ValueError, "bytes %zd to %zd of %zd", begin, end, data.len);
+    } else {
+        const uint8_t *bytes = (const uint8_t *)data.buf + begin;
+        const size_t n = (size_t)(end - begin);
+        size_t at;
+        result = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)mds_varints_count(bytes, n) * 8);
+        if (result && mds_varints_read(bytes, n, (uint64_t *)PyByteArray_AsString(result), &at) != MDS_OK) {
+            PyErr_Format(PyExc_ValueError, "byte %zd: an integer that does not end", begin + (Py_ssize_t)at);
+            Py_CLEAR(result);
+        }
+    }
+    PyBuffer_Release(&data);
+    return result;
+}
+
+static PyObject *crc32c(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *variant;
+    unsigned int crc;
+    Py_buffer data;
+    if (!PyArg_ParseTuple(args, "zIy*:crc32c", &variant, &crc, &data))
+        return NULL;
+    PyObject *result = NULL;
+    const mds_kernels *chosen = find_kernels(variant);
+    if (chosen)
+        result = PyLong_FromUnsignedLong(chosen->crc32c(crc, data.buf, (size_t)data.len));
+    PyBuffer_Release(&data);
+    return result;
+}
+
 static PyObject *simd_variants(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     PyObject *list = PyList_New(0);
@@ -1646,6 +1741,12 @@ static PyMethodDef functions[] = {
     {"measure_lines", measure_lines, METH_VARARGS,
      "measure_lines(map, begin, end, pending, fields, missing, fill, validate, starts, cells) -> "
      "((records, pending, newlines), kept, types, (status, failed, column, at))"},
+    {"frames_scan", frames_scan, METH_VARARGS,
+     "frames_scan(map, framing, at, end, starts, sizes) -> (count, at, status, payload, found, expected)"},
+    {"frames_verify", frames_verify, METH_VARARGS,
+     "frames_verify(map, at, end) -> (count, at, status, payload, found, expected): all CRCs of TFRecords"},
+    {"varints", varints, METH_VARARGS, "varints(data, begin, end) -> the varints there, as a bytearray of 64-bit words"},
+    {"crc32c", crc32c, METH_VARARGS, "crc32c(variant, crc, data) -> the CRC32C of what had crc, followed by data"},
     {"cells_convert", cells_convert, METH_VARARGS, "cells_convert(cells, from, to): as another type, in place"},
     {"cells_narrow", cells_narrow, METH_VARARGS, "cells_narrow(cells, out): as 32-bit integers"},
     {"cells_widen", cells_widen, METH_VARARGS, "cells_widen(numbers, cells): 32-bit integers as 64-bit ones"},
@@ -1688,6 +1789,12 @@ static int module_exec(PyObject *module)
         PyModule_AddIntConstant(module, "FRAMING_NONE", MDS_FRAMING_NONE) != 0 ||
         PyModule_AddIntConstant(module, "FRAMING_LINES", MDS_FRAMING_LINES) != 0 ||
         PyModule_AddIntConstant(module, "FRAMING_FIRST_LINE", MDS_FRAMING_FIRST_LINE) != 0 ||
+        PyModule_AddIntConstant(module, "FRAMING_U32LE", MDS_FRAMING_U32LE) != 0 ||
+        PyModule_AddIntConstant(module, "FRAMING_U32BE", MDS_FRAMING_U32BE) != 0 ||
+        PyModule_AddIntConstant(module, "FRAMING_U64LE", MDS_FRAMING_U64LE) != 0 ||
+        PyModule_AddIntConstant(module, "FRAMING_U64BE", MDS_FRAMING_U64BE) != 0 ||
+        PyModule_AddIntConstant(module, "FRAMING_VARINT", MDS_FRAMING_VARINT) != 0 ||
+        PyModule_AddIntConstant(module, "FRAMING_TFRECORD", MDS_FRAMING_TFRECORD) != 0 ||
         PyModule_AddIntConstant(module, "MEASURE_NUMBER", MDS_MEASURE_NUMBER) != 0 ||
         PyModule_AddIntConstant(module, "MEASURE_BYTES", MDS_MEASURE_BYTES) != 0 ||
         PyModule_AddIntConstant(module, "MEASURE_CHARS", MDS_MEASURE_CHARS) != 0 ||

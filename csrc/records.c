@@ -51,6 +51,13 @@ mds_span mds_record_payload(const mds_source *source, mds_span span)
             span.end = (uint64_t)(newline - source->map.data) - (newline > begin && newline[-1] == '\r');
         return span;
     }
+    case MDS_FRAMING_U32LE:
+    case MDS_FRAMING_U32BE:
+    case MDS_FRAMING_U64LE:
+    case MDS_FRAMING_U64BE:
+    case MDS_FRAMING_VARINT:
+    case MDS_FRAMING_TFRECORD:
+        return mds_frame_payload(source->map.data, source->framing, span);
     }
     return span;
 }

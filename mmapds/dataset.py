@@ -56,8 +56,9 @@ def open(  # noqa: A001 - mmapds.open is the public name
       source_or_index: a source, an index (`.mmx`), a directory, a glob or brace pattern, or a list of these. Records
         are numbered through in that order.
       decode: "json" (orjson), "text" (UTF-8), "bytes", "files" (a dict of the bytes of a tar's members), "wds" (those
-        decoded by extension), or a picklable callable that takes the bytes of a record; by default what the format
-        says: "json" for JSONL, arrays for binary records of a dtype, "files" for tars.
+        decoded by extension), "tf_example" (see `mmapds.tf_example`), or a picklable callable that takes the bytes of a
+        record; by default what the format says: "json" for JSONL, arrays for binary records of a dtype, "files" for
+        tars.
       access: how records will be read. "random" turns the kernel's readahead off, which would fetch 32 pages for every
         one wanted. "sequential" leaves it on: for chunked orders, and whole passes in file order. "auto" is "random"
         plus readahead of our own where reads turn out to be in file order.

@@ -9,6 +9,7 @@ import orjson
 
 from . import files
 from .errors import Error
+from .tf_example import tf_example
 
 Decoder = Callable[..., Any]
 """Takes the bytes of a record; see `takes_view` and `takes_location` for decoders that take something else, or more."""
@@ -36,6 +37,12 @@ def array(record: memoryview, *, dtype: str, shape: tuple[int, ...]) -> Any:
     return np.ndarray(shape, dtype, record)
 
 
+@takes_view
+def vector(record: memoryview, *, dtype: str) -> Any:
+    """Return a record as a read-only array, of as many numbers as it holds, that shares memory with the file."""
+    return np.frombuffer(record, dtype)
+
+
 @takes_location
 @takes_view
 def _files(record: memoryview, location: Any) -> Any:
@@ -54,9 +61,16 @@ BY_NAME: dict[str, Decoder] = {
     "bytes": _bytes,
     "files": _files,
     "wds": _wds,
+    "tf_example": tf_example,
 }
 
-EXPECTS = {"json": "JSON", "text": "UTF-8 text", "files": "a sample of a tar", "wds": "a sample of a tar"}
+EXPECTS = {
+    "json": "JSON",
+    "text": "UTF-8 text",
+    "files": "a sample of a tar",
+    "wds": "a sample of a tar",
+    "tf_example": "a tf.train.Example",
+}
 """What a decoder that fails on bad records had expected."""
 
 

@@ -316,7 +316,8 @@ def summarise(index: Index) -> Summary:
 def verify(index: Index) -> None:
     """Check what an index says of its sources: its checksums, their sizes and times, and by a new scan every bound.
 
-    What it says of a source's content is checked in the first and last 64 KiB, and in where every record begins.
+    What it says of a source's content is checked in the first and last 64 KiB, in where every record begins, and by
+    the checksums of a format that has some.
 
     Raises:
       FormatError: a section is damaged, or a scan of the sources finds other records.
@@ -335,8 +336,8 @@ def verify(index: Index) -> None:
     measuring = Asked().after(index)
     columns = [(name, _cells(index, name)) for name in measuring.columns]
     records = 0
-    scan = formats.by_name(index.format).scan
-    for piece in scan(sources, parameters=index.parameters, workers=cores(), measuring=measuring):
+    module = formats.by_name(index.format)
+    for piece in module.scan(sources, parameters=index.parameters, workers=cores(), measuring=measuring):
         found_records = len(piece.starts)
         if piece.end is not None and piece.end.fixed is not None:
             found_records = piece.end.fixed
@@ -360,6 +361,8 @@ def verify(index: Index) -> None:
                 f"{index.path}: DAMAGED: its records are not those of {path}; run: {index.rebuild_command()}"
             )
         at = stop
+    if hasattr(module, "verify"):
+        module.verify(sources, index.parameters)
 
 
 def _cells(index: Index, name: str) -> tuple[str, memoryview]:

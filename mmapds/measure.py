@@ -128,6 +128,10 @@ class Measuring:
         Raises:
           ColumnError: something else is to be measured.
         """
+        return self.sizes(memoryview(size.to_bytes(8, "little") * records).cast("Q"))
+
+    def sizes(self, cells: memoryview) -> tuple[tuple[int, memoryview], ...]:
+        """The columns of records that are of these sizes and not JSON; see `constant`."""
         if self.validate:
             raise ColumnError("validate: expected JSON, these records have a binary format")
         for name, expression in self.columns.items():
@@ -136,8 +140,7 @@ class Measuring:
                     f"column {name!r}: {expression.text!r} looks for a field, and these records are not JSON; expected "
                     "bytes(), or use mmapds.add_column"
                 )
-        cell = size.to_bytes(8, "little")
-        return tuple((_U64, memoryview(cell * records).cast("Q")) for _ in self.columns)
+        return tuple((_U64, cells) for _ in self.columns)
 
     def _error(self, status: int, path: str, source: _native.Map, begin: int, column: int, at: int) -> Exception:
         view = memoryview(source)

@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 import shlex
 import stat
 from collections.abc import Iterable, Iterator
@@ -54,7 +55,7 @@ def expand(patterns: StrPath | Iterable[StrPath], suffixes: tuple[str, ...]) -> 
 
 def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> Iterator[str]:
     if os.path.isdir(pattern):
-        names = sorted(name for name in os.listdir(pattern) if name.endswith(suffixes) and not name.startswith("."))
+        names = sorted(name for name in os.listdir(pattern) if named(name, suffixes) and not name.startswith("."))
         if not names:
             raise SourceError(f"{pattern}: a directory with no source; expected names ending in {' '.join(suffixes)}")
         yield from (os.path.join(pattern, name) for name in _without_indexes(names, suffixes))
@@ -72,6 +73,11 @@ def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> Iterator[str]:
             yield from matches
         else:
             raise SourceError(f"{path}: no such file")
+
+
+def named(path: str, suffixes: tuple[str, ...]) -> bool:
+    """Whether a file's name has one of these suffixes, whichever shard it is: `x.tfrecord-00000-of-00010`."""
+    return re.sub(r"-\d+-of-\d+$", "", path).endswith(suffixes)
 
 
 def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:

@@ -61,7 +61,7 @@ class IndexedSource(NamedTuple):
     """Bytes in the smallest record, framing included; 0 when there are no records."""
     largest: int
     skipped: int
-    """Records left out because they lack a column."""
+    """Records left out because they lack a column, or are cut short."""
     first: int
     """Where the first record begins, where all have one size and there are no bounds; else 0."""
 

@@ -226,8 +226,7 @@ def test_decoders(write):
     typed = mmapds.open(path, decode=decode_typed)
     assert typed[1] == pickle.loads(pickle.dumps(typed))[1] == Sample(id=2)
     assert mmapds.open(path, decode=len)[0] == 8
-    known = "'json', 'text', 'bytes', 'files', 'wds' or a callable"
-    with pytest.raises(mmapds.Error, match=f"decode='xml' is unknown; expected {known}"):
+    with pytest.raises(mmapds.Error, match=r"decode='xml' is unknown; expected 'json', 'text', .* or a callable"):
         mmapds.open(path, decode="xml")
     with pytest.raises(mmapds.Error, match="access='fast' is unknown; expected 'auto', 'random', 'sequential'"):
         mmapds.open(path, access="fast")

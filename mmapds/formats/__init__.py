@@ -8,7 +8,12 @@ parameters()  the options given, checked and completed: what an index says of ho
 layout()      how the core finds a payload
 decoder()     what makes a sample of a payload unless the user says so
 scan()        the bounds of every record of every source, in order, and its columns
-key()         the key of a record, in formats whose records have keys: those whose scan tells hashes of them
+
+and, where it has need of them:
+
+claims()      whether a file is of this format, by its name and what lies beside it
+verify()      what `--verify` checks in the sources beyond what a scan does
+key()         the key of a record, in formats whose scan tells the hashes of keys
 """
 
 from collections.abc import Mapping
@@ -16,9 +21,12 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import FormatError
-from . import fixed, jsonl, npy, tar
+from ..sources import named
+from . import fixed, jsonl, megatron, npy, prefixed, tar, tfrecord
 
-_FORMATS: dict[str, ModuleType] = {module.NAME: module for module in (jsonl, fixed, npy, tar)}
+_FORMATS: dict[str, ModuleType] = {
+    module.NAME: module for module in (jsonl, fixed, megatron, npy, prefixed, tar, tfrecord)
+}
 
 SUFFIXES: tuple[str, ...] = tuple(suffix for module in _FORMATS.values() for suffix in module.SUFFIXES)
 
@@ -41,7 +49,7 @@ def by_name(name: str) -> ModuleType:
 def for_path(path: str) -> ModuleType:
     """Return the format that a file's name stands for; JSONL where the name says nothing."""
     for module in _FORMATS.values():
-        if path.endswith(module.SUFFIXES):
+        if named(path, module.SUFFIXES) or (hasattr(module, "claims") and module.claims(path)):
             return module
     return jsonl
 

@@ -12,7 +12,7 @@ class Piece(NamedTuple):
     columns: tuple[tuple[int, memoryview], ...]
     """For each column, the type of its numbers in this piece, and a 64-bit cell for each record."""
     skipped: int
-    """Records left out because they lack a column."""
+    """Records left out because they lack a column, or are cut short."""
     scanned: int
     """Bytes of the source that this piece settles."""
     end: "End | None"

@@ -1,0 +1,116 @@
+/* fuzz_frames.c - hostile lengths through the frame scanner, hostile bounds through the reader of payloads.
+ *
+ * The input is a source, once as it is and once with the CRCs of TFRecord put right, so that a scan gets beyond the first.
+ * A scan in steps of any size must equal the scan in one; what comes out must tile the source and read back. */
+#include "../../csrc/mmapds.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(condition) do { if (!(condition)) abort(); } while (0)
+
+static mds_frames_status scan(const mds_kernels *kernels, const mds_map *map, mds_framing framing, size_t room,
+                              uint64_t step, mds_frames *state, uint64_t *starts, uint64_t *sizes, size_t *total)
+{
+    mds_frames_status status = MDS_FRAMES_OK;
+    *total = 0;
+    while (status == MDS_FRAMES_OK && state->at < map->size) {
+        size_t count;
+        const uint64_t end = step < map->size - state->at ? state->at + step : map->size;
+        status = mds_frames_scan(kernels, map, framing, end, state, starts + *total, sizes ? sizes + *total : NULL, room,
+                                 &count);
+        CHECK(count <= room && state->at <= map->size);
+        *total += count;
+    }
+    return status;
+}
+
+static void one_framing(const mds_kernels *kernels, const uint8_t *data, size_t n, mds_framing framing)
+{
+    const mds_map map = {data, n, 0};
+    uint64_t *starts = malloc((n + 1) * sizeof *starts), *sizes = malloc((n + 1) * sizeof *sizes);
+    uint64_t *again = malloc((n + 1) * sizeof *again);
+    mds_frames whole = {0}, pieces = {0};
+    size_t count, other;
+    const mds_frames_status status = scan(kernels, &map, framing, n + 1, n + 1, &whole, starts, sizes, &count);
+    const size_t room = n ? data[0] % 7 + 1 : 1;
+    CHECK(scan(kernels, &map, framing, room, n ? data[n - 1] + 1 : 1, &pieces, again, NULL, &other) == status);
+    CHECK(count == other && whole.at == pieces.at && memcmp(starts, again, count * sizeof *starts) == 0);
+    CHECK(status != MDS_FRAMES_OK || whole.at == n);
+    starts[count] = whole.at;
+    const mds_source source = {map, starts, 0, 0, count, framing};
+    for (size_t i = 0; i < count; i++) {
+        mds_span span;
+        CHECK(starts[i] < starts[i + 1] && mds_record_span(&source, i, &span) == MDS_OK);
+        const mds_span payload = mds_record_payload(&source, span);
+        CHECK(payload.end - payload.begin == sizes[i] && span.begin < payload.begin && payload.end <= span.end);
+    }
+    if (framing == MDS_FRAMING_TFRECORD) {
+        mds_frames state = {0};
+        uint64_t right;
+        const mds_frames_status verified = mds_frames_verify(kernels, &map, n, &state, &right);
+        CHECK(right <= count && state.at == starts[right]);
+        CHECK(verified == (right == count ? status : MDS_FRAMES_DATA_CRC));
+    }
+    if (n >= 16) {
+        memcpy(again, data, n / 8 * 8);
+        for (size_t k = 0; k < n / 8; k++)
+            if (k % 3)
+                again[k] %= n + 2;
+        const mds_source hostile = {map, again, 0, 0, n / 8 - 1, framing};
+        for (size_t i = 0; i < hostile.count; i++) {
+            mds_span span;
+            if (mds_record_span(&hostile, i, &span) != MDS_OK)
+                continue;
+            const mds_span payload = mds_record_payload(&hostile, span);
+            CHECK(span.begin <= payload.begin && payload.begin <= payload.end && payload.end <= span.end);
+        }
+    }
+    free(starts);
+    free(sizes);
+    free(again);
+}
+
+/* Make TFRecords of the input: lengths of the input's choice, right CRCs but for some. */
+static void mend(const mds_kernels *kernels, uint8_t *data, size_t n)
+{
+    for (size_t at = 0; at + 16 <= n;) {
+        const uint64_t length = data[at] % 64;
+        memcpy(data + at, &length, 8);
+        uint32_t crc = kernels->crc32c(0, data + at, 8);
+        crc = (crc >> 15 | crc << 17) + 0xa282ead8;
+        memcpy(data + at + 8, &crc, 4);
+        at += 12 + length;
+        if (at + 4 > n)
+            return;
+        crc = kernels->crc32c(0, data + at - length, length);
+        crc = (crc >> 15 | crc << 17) + 0xa282ead8;
+        if (data[at] % 32)
+            memcpy(data + at, &crc, 4);
+        at += 4;
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *input, size_t n)
+{
+    /* A copy of the exact size, so that a read beyond the end is seen. */
+    uint8_t *data = malloc(n ? n : 1);
+    memcpy(data, input, n);
+    for (const mds_kernels *kernels = mds_kernels_available(); kernels->name; kernels++) {
+        for (int framing = MDS_FRAMING_U32LE; framing <= MDS_FRAMING_TFRECORD; framing++)
+            one_framing(kernels, data, n, (mds_framing)framing);
+        const size_t half = n / 2;
+        CHECK(kernels->crc32c(kernels->crc32c(0, data, half), data + half, n - half) == mds_crc32c_portable(0, data, n));
+    }
+    const size_t integers = mds_varints_count(data, n);
+    uint64_t *out = malloc((integers + 1) * sizeof *out);
+    size_t at;
+    out[integers] = MDS_NONE;
+    const mds_status status = mds_varints_read(data, n, out, &at);
+    CHECK(out[integers] == MDS_NONE && (status == MDS_OK || at < n));
+    free(out);
+    mend(mds_kernels_available(), data, n);
+    one_framing(mds_kernels_available(), data, n, MDS_FRAMING_TFRECORD);
+    free(data);
+    return 0;
+}
