@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import formats
 from ._native import Records
 from .decode import EXPECTS, Decoder, resolve, same, wants_view
-from .errors import DecodeError, Error, IndexMissingError, SourceError, StaleIndexError
+from .errors import DecodeError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
 from .library import Library
 from .permutation import Permutation
 from .rows import ArrayRows, ChainedRows, NestedRows, PermutedRows, RangeRows, Rows
@@ -47,7 +47,8 @@ def open(  # noqa: A001 - mmapds.open is the public name
       source_or_index: a source, an index (`.mmx`), a directory, a glob or brace pattern, or a list of these. Records
         are numbered through in that order.
       decode: "json" (orjson), "text" (UTF-8), "bytes", or a picklable callable that takes the bytes of a record; by
-        default what the format says: "json" for JSONL, arrays for binary records of a dtype.
+        default what the format says: "json" for JSONL, arrays for binary records of a dtype. "torch" gives tensors
+        where the format gives arrays; they share memory with the file too, so they must not be written to.
       access: how records will be read. "random" turns the kernel's readahead off, which would fetch 32 pages for every
         one wanted. "sequential" leaves it on: for chunked orders, and whole passes in file order. "auto" is "random"
         plus readahead of our own where reads turn out to be in file order.
@@ -68,7 +69,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
     for index in indexes:
         index.check_current()
     library = Library(indexes, access)
-    return _dataset(library, _Origin.of(patterns, indexes), library.decoder() if decode is None else decode)
+    return _dataset(library, _Origin.of(patterns, indexes), library.decoder(decode))
 
 
 def _dataset(library: Library, origin: "_Origin", decode: str | Decoder, rows: Rows | None = None) -> "Dataset":
@@ -370,6 +371,8 @@ class Dataset(Sequence[Any]):
         """Say which record could not be decoded; a decoder of the user's keeps its own kind of error."""
         member, record, begin, _ = self._records.locate(self._record(position))
         place = self._library.place(member, record, begin)
+        if type(error) is FormatError:
+            raise FormatError(f"{place}: {error}") from None
         if isinstance(self._given_decode, str):
             raise DecodeError(f"{place}: not {EXPECTS[self._given_decode]}: {error}") from error
         error.add_note(f"while decoding {place}")

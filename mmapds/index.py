@@ -149,11 +149,11 @@ def build_each(
         sources = [inspect(path) for path in members]
         framed = chosen.parameters(options, members)
         before = None if force else _readable(index_path)
-        measuring = (asked or Asked()).after(before)
+        measuring = (asked or Asked()).after(before, framed.get("columns", {}))
         existing = before if before and _is_up_to_date(before, sources, chosen.NAME, framed, measuring) else None
         if existing is None:
             if before is not None:
-                _check_nothing_is_lost(before, {*measuring.columns, *computed})
+                _check_nothing_is_lost(before, {*measuring.columns, *computed, *before.parameters.get("columns", {})})
             _write(index_path, sources, chosen, framed, workers, report, measuring)
             yield Built(summarise(Index(index_path)), fresh=True)
         else:
@@ -251,11 +251,16 @@ class Asked(NamedTuple):
     missing: str | float | None = None
     validate: bool | None = None
 
-    def after(self, before: Index | None) -> Measuring:
-        """Return what to measure where there may be an index: its own expressions too, and its ways by default."""
+    def after(self, before: Index | None, held: Mapping[str, str] | None = None) -> Measuring:
+        """Return what to measure where there may be an index: its own expressions too, and its ways by default.
+
+        `held` are the columns that the sources themselves hold.
+        """
         known = before.measuring if before else NOTHING
+        held_before = before.parameters.get("columns", {}) if before else {}
+        kept = {name: text for name, text in known["expressions"].items() if held_before.get(name) != text}
         return Measuring(
-            {**known["expressions"], **self.columns},
+            {**(held_before if held is None else held), **kept, **self.columns},
             known["missing"] if self.missing is None else self.missing,
             known["validate"] if self.validate is None else self.validate,
         )
@@ -315,11 +320,14 @@ def verify(index: Index) -> None:
     index.verify_sections()
     stored = index.section("offsets").cast("Q") if index.has_bounds else memoryview(b"").cast("Q")
     sources = []
+    verify_source = getattr(formats.by_name(index.format), "verify", None)
     for number, (_, size, mtime_ns, mark, *_) in enumerate(index.sources):
         path = index.source_path(number)
         sources.append(Source(path, size, mtime_ns))
         if fingerprint(path, size) != mark:
             raise StaleIndexError(f"{index.path}: STALE: {path} has other content; run: {index.rebuild_command()}")
+        if verify_source is not None:
+            verify_source(path)
     at = 0
     measuring = Asked().after(index)
     columns = [(name, _cells(index, name)) for name in measuring.columns]

@@ -226,7 +226,9 @@ def test_decoders(write):
     typed = mmapds.open(path, decode=decode_typed)
     assert typed[1] == pickle.loads(pickle.dumps(typed))[1] == Sample(id=2)
     assert mmapds.open(path, decode=len)[0] == 8
-    with pytest.raises(mmapds.Error, match="decode='xml' is unknown; expected 'json', 'text', 'bytes' or a callable"):
+    with pytest.raises(
+        mmapds.Error, match="decode='xml' is unknown; expected 'json', 'text', 'bytes', 'torch' or a callable"
+    ):
         mmapds.open(path, decode="xml")
     with pytest.raises(mmapds.Error, match="access='fast' is unknown; expected 'auto', 'random', 'sequential'"):
         mmapds.open(path, access="fast")

@@ -7,6 +7,7 @@ OPTIONS       what it can be told, by name: (type, placeholder, help), for the c
 parameters()  the options given, checked and completed: what an index says of how its sources are framed
 layout()      how the core finds a payload
 decoder()     what makes a sample of a payload unless the user says so
+verify()      where there is one: checks the content of a source, by its path
 scan()        the bounds of every record of every source, in order, and its columns
 """
 
@@ -15,9 +16,9 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import FormatError
-from . import fixed, jsonl, npy
+from . import arrays, fixed, jsonl, npy
 
-_FORMATS: dict[str, ModuleType] = {module.NAME: module for module in (jsonl, fixed, npy)}
+_FORMATS: dict[str, ModuleType] = {module.NAME: module for module in (jsonl, fixed, npy, arrays)}
 
 SUFFIXES: tuple[str, ...] = tuple(suffix for module in _FORMATS.values() for suffix in module.SUFFIXES)
 
