@@ -300,6 +300,35 @@ typedef struct {
 mds_tar_status mds_tar_scan(const uint8_t *data, uint64_t n, mds_tar *state, uint64_t *begins, uint64_t *sizes,
                             uint64_t *hashes, size_t capacity, size_t *count);
 
+/* ---- arrays.c: records of named arrays ------------------------------------------------------------------ */
+
+typedef enum {
+    MDS_ARRAY_WORD,  /* one 64-bit word of the table */
+    MDS_ARRAY_BYTES, /* a run of bytes, whose size the table says */
+    MDS_ARRAY_ITEMS, /* an array; the table says how long its ragged axes are */
+} mds_array_kind;
+
+#define MDS_ARRAY_DIMS 8
+#define MDS_ARRAY_ALIGNMENT 64
+
+typedef struct {
+    mds_array_kind kind;
+    uint64_t item; /* bytes of an element; the schema's, so below 2^32 */
+    size_t dims;
+    uint64_t shape[MDS_ARRAY_DIMS]; /* MDS_NONE: ragged */
+} mds_array_field;
+
+typedef struct {
+    uint64_t word;        /* of the table; of an array how long its first axis is, MDS_NONE where it has none */
+    uint64_t begin, size; /* bytes of the record */
+    uint64_t shape[MDS_ARRAY_DIMS];
+} mds_array_value;
+
+/* Find the fields of the record at `data`, of which n bytes may be read, and its size, which may be less. Returns 0 unless
+ * every field lies inside the record; *failed then says which does not, `count` standing for the record itself. */
+int mds_array_record(const mds_array_field *fields, size_t count, const uint8_t *data, uint64_t n,
+                     mds_array_value *values, uint64_t *size, size_t *failed);
+
 /* ---- json.c: one field of a JSON record, measured where it lies -------------------------------------- */
 
 /* What is measured. */

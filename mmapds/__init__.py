@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .permutation import Permutation
     from .samplers import ChunkedSampler, DistributedBatchSampler, DistributedSampler, MixtureSampler
     from .token_budget import TokenBudgetBatchSampler
+    from .writer import Writer
 
 __version__ = "0.1.0"
 
@@ -56,6 +57,7 @@ __all__ = [
     "StaleIndexError",
     "StateError",
     "TokenBudgetBatchSampler",
+    "Writer",
     "add_column",
     "build",
     "concat",
@@ -72,6 +74,7 @@ _LAZY = {
     "MixtureSampler": "samplers",
     "Permutation": "permutation",
     "TokenBudgetBatchSampler": "token_budget",
+    "Writer": "writer",
     "add_column": "columns",
     "build": "index",
     "concat": "dataset",

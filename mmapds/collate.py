@@ -12,6 +12,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from . import _native
+from .arrays import tensor
 from .errors import CollateError
 
 Array = NDArray[Any]
@@ -125,6 +126,8 @@ _KINDS = {
 
 def _collate(values: Sequence[Any], path: str, pad: Any, rule: _Rule, outermost: bool = False) -> Any:
     """Batch one field; `path` says which, as it would be indexed in a sample."""
+    if isinstance(values[0], np.ndarray) and values[0].dtype.name == "bfloat16":  # of ml_dtypes, unknown to NumPy
+        values = [_bfloat16(value) for value in values]
     if any(issubclass(each, list) for each in set(map(type, values))):
         values = [_listed(value, i, path) if isinstance(value, list) else value for i, value in enumerate(values)]
     found = set(map(_kind, values))
@@ -141,6 +144,12 @@ def _collate(values: Sequence[Any], path: str, pad: Any, rule: _Rule, outermost:
     if found & {"array", "number", "fields"}:
         raise CollateError(_mixed(values, path))
     return list(values)
+
+
+def _bfloat16(value: Any) -> Any:
+    """An array of ml_dtypes' bfloat16 as a tensor that has its memory, and any other value as it is."""
+    known = isinstance(value, np.ndarray) and value.dtype.name == "bfloat16"
+    return tensor(value, "bfloat16") if known else value
 
 
 def _listed(value: list[Any], i: int, path: str) -> Array | list[Any]:

@@ -58,7 +58,8 @@ def open(  # noqa: A001 - mmapds.open is the public name
       decode: "json" (orjson), "text" (UTF-8), "bytes", "files" (a dict of the bytes of a tar's members), "wds" (those
         decoded by extension), "tf_example" (see `mmapds.tf_example`), or a picklable callable that takes the bytes of a
         record; by default what the format says: "json" for JSONL, arrays for binary records of a dtype, "files" for
-        tars.
+        tars. "torch" gives tensors where the format gives arrays; they share memory with the file too, so they must
+        not be written to.
       access: how records will be read. "random" turns the kernel's readahead off, which would fetch 32 pages for every
         one wanted. "sequential" leaves it on: for chunked orders, and whole passes in file order. "auto" is "random"
         plus readahead of our own where reads turn out to be in file order.
@@ -79,7 +80,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
     for index in indexes:
         index.check_current()
     library = Library(indexes, access)
-    return _dataset(library, _Origin.of(patterns, indexes), library.decoder() if decode is None else decode)
+    return _dataset(library, _Origin.of(patterns, indexes), library.decoder(decode))
 
 
 def _dataset(library: Library, origin: "_Origin", decode: str | Decoder, rows: Rows | None = None) -> "Dataset":
@@ -412,6 +413,8 @@ class Dataset(Sequence[Any]):
         """Say which record could not be decoded; a decoder of the user's keeps its own kind of error."""
         member, record, begin, _ = self._records.locate(self._record(position))
         place = self._library.place(member, record, begin)
+        if type(error) is FormatError:
+            raise FormatError(f"{place}: {error}") from None
         if isinstance(self._given_decode, str):
             raise DecodeError(f"{place}: not {EXPECTS[self._given_decode]}: {error}") from error
         error.add_note(f"while decoding {place}")

@@ -105,5 +105,5 @@ def resolve(decode: str | Decoder) -> Decoder:
     if callable(decode):
         return decode
     if decode not in BY_NAME:
-        raise Error(f"decode={decode!r} is unknown; expected {', '.join(map(repr, BY_NAME))} or a callable")
+        raise Error(f"decode={decode!r} is unknown; expected {', '.join(map(repr, BY_NAME))}, 'torch' or a callable")
     return BY_NAME[decode]

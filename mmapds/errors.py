@@ -18,7 +18,7 @@ class StaleIndexError(Error):
 
 
 class FormatError(Error, ValueError):
-    """An index or a source is damaged, or was written by a newer version."""
+    """An index or a source is damaged or from a newer version, or a format, a schema or a record is not as expected."""
 
 
 class DecodeError(Error, ValueError):

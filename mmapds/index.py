@@ -150,11 +150,11 @@ def build_each(
         sources = [inspect(path) for path in members]
         framed = chosen.parameters(options, members)
         before = None if force else _readable(index_path)
-        measuring = (asked or Asked()).after(before, computed)
+        measuring = (asked or Asked()).after(before, computed, framed.get("columns", {}))
         existing = before if before and _is_up_to_date(before, sources, chosen.NAME, framed, measuring) else None
         if existing is None:
             if before is not None:
-                _check_nothing_is_lost(before, {*measuring.columns, *computed})
+                _check_nothing_is_lost(before, {*measuring.columns, *computed, *before.parameters.get("columns", {})})
             _write(index_path, sources, chosen, framed, workers, report, measuring)
             yield Built(summarise(Index(index_path)), fresh=True)
         else:
@@ -258,15 +258,23 @@ class Asked(NamedTuple):
     missing: str | float | None = None
     validate: bool | None = None
 
-    def after(self, before: Index | None, computed: Collection[str] = ()) -> Measuring:
+    def after(
+        self, before: Index | None, computed: Collection[str] = (), held: Mapping[str, str] | None = None
+    ) -> Measuring:
         """Return what to measure where there may be an index: its own expressions too, and its ways by default.
 
-        Columns that are going to be computed are not measured.
+        Columns that are going to be `computed` are not measured. `held` are those that the sources themselves hold.
         """
         known = before.measuring if before else NOTHING
-        kept = {name: text for name, text in known["expressions"].items() if name not in computed}
+        held_before = before.parameters.get("columns", {}) if before else {}
+        kept = {
+            name: text
+            for name, text in known["expressions"].items()
+            if name not in computed and held_before.get(name) != text
+        }
+        own = held_before if held is None else held
         return Measuring(
-            {**kept, **self.columns},
+            {**{name: text for name, text in own.items() if name not in computed}, **kept, **self.columns},
             known["missing"] if self.missing is None else self.missing,
             known["validate"] if self.validate is None else self.validate,
         )

@@ -39,17 +39,23 @@ class Library:
         ahead, ask = self.access == "auto", self.access != "sequential"
         return _native.Records(self.starts, self, readahead=ahead, will_need=ask, views=views)
 
-    def decoder(self) -> str | Decoder:
-        """What makes a sample of a record where the user does not say so.
+    def decoder(self, given: str | Decoder | None = None) -> str | Decoder:
+        """What makes a sample of a record, also where the user does not say so.
 
         Raises:
           Error: the indexes are of formats that differ in this.
         """
+        if given is not None and given != "torch":
+            return given
         found: list[str | Decoder] = [formats.by_name(index.format).decoder(index.parameters) for index in self.indexes]
         for index, decode in zip(self.indexes, found, strict=True):
             if not same(decode, found[0]):
                 raise Error(f"{self.indexes[0].path} and {index.path} differ in what their records are; give decode=")
-        return found[0]
+        if given is None:
+            return found[0]
+        from .arrays import Tensors
+
+        return Tensors(found[0])
 
     def source_path(self, member: int) -> str:
         """Where a source lies."""

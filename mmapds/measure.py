@@ -35,7 +35,10 @@ _EXPECTED = {
 }
 _FOUND = {b'"': "a string", b"[": "an array", b"{": "an object", b"t": "true", b"f": "false", b"n": "null"}
 
-_U64, _I64, _F64 = range(3)  # what the core calls mds_number_type
+NUMBER_TYPES = range(3)
+"""How to read the 64 bits of a number, unsigned, signed or as a double: what the core calls mds_number_type."""
+
+_U64, _I64, _F64 = NUMBER_TYPES
 _OK, _MISSING, _TYPE, _INVALID = range(4)  # and mds_json_status
 _DTYPES = ("<u8", "<i8", "<f8")
 _WIDTHS = {"<u4": 4, "<u8": 8, "<i8": 8, "<f8": 8}

@@ -5,13 +5,13 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import accumulate
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from . import _native
 from .errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
@@ -26,7 +26,7 @@ _CHECKED = _HEADER.size - 8  # all of the header but its checksum
 _ALIGNMENT = 64
 _IN_MEMORY = 16 << 20  # bytes of scratch memory
 _PIECE = 4 << 20  # bytes written at a time, so that a checksum is made of what is still in the cache
-_DTYPES = {"<u4": 4, "<u8": 8, "<i8": 8, "<f8": 8}
+_DTYPES = {"|u1": 1, "<u4": 4, "<u8": 8, "<i8": 8, "<f8": 8}
 COLUMN = "column:"
 """Begins the name of a section that is a column."""
 
@@ -91,18 +91,27 @@ class Layout(NamedTuple):
     """Where record 0 begins, and the size of every record, where they have one; else 0."""
 
 
-class IndexWriter:
-    """Writes an index beside its final place and moves it there when it is whole.
+class SectionWriter:
+    """Writes a file of sections beside its final place and moves it there when it is whole.
 
-    Used as a context manager: unless `commit` was reached, nothing is left behind, and an index that was there
-    before is untouched.
+    Used as a context manager: unless `commit` was reached, nothing is left behind, and a file that was there before is
+    untouched.
     """
+
+    MAGIC: bytes
+    SUFFIX: str
+    NAME: str
+    """What messages call such a file."""
+    ELSEWHERE: str
+    """How the user says where else to write it."""
 
     def __init__(self, path: str) -> None:
         from xxhash import xxh3_64
 
-        if not path.endswith(INDEX_SUFFIX) or os.path.isdir(path):
-            raise Error(f"{path}: cannot write the index here; expected the name of a file that ends in {INDEX_SUFFIX}")
+        if not path.endswith(self.SUFFIX) or os.path.isdir(path):
+            raise Error(
+                f"{path}: cannot write {self.NAME} here; expected the name of a file that ends in {self.SUFFIX}"
+            )
         self.path = path
         self._temporary = f"{path}.{os.urandom(4).hex()}.tmp"
         self._hash = xxh3_64
@@ -113,21 +122,20 @@ class IndexWriter:
             self._file = open(self._temporary, "xb")  # noqa: SIM115 - closed by __exit__
         except OSError as error:
             raise Error(
-                f"{path}: cannot write the index here ({reason(error)}); "
-                "give another place with -o OUT.mmx (out= in Python)"
+                f"{path}: cannot write {self.NAME} here ({reason(error)}); give another place{self.ELSEWHERE}"
             ) from None
         self._flusher = _Flusher(self._file.fileno())
         self._file.write(bytes(_HEADER.size))
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Turn errors of the system, while something is written for this index, into one that says which."""
+        """Turn errors of the system, while something is written for this file, into one that says which."""
         try:
             yield
         except OSError as error:
             raise Error(
-                f"{self.path}: cannot write the index ({reason(error)}); nothing was changed; make room, or give "
-                "another place with -o OUT.mmx (out= in Python)"
+                f"{self.path}: cannot write {self.NAME} ({reason(error)}); nothing was changed; make room, or give "
+                f"another place{self.ELSEWHERE}"
             ) from None
 
     def begin_section(self, name: str, dtype: str) -> None:
@@ -138,12 +146,12 @@ class IndexWriter:
         self._open_section = name, dtype, self._file.tell(), self._hash()
 
     def spool(self) -> Spool:
-        """Return a place for a column beside the index."""
+        """Return a place for a column beside the file."""
         self._spools.append(Spool(f"{self._temporary}.{os.urandom(4).hex()}"))
         return self._spools[-1]
 
     def scratch(self, size: int) -> mmap.mmap:
-        """Return memory; if much, of a nameless file beside the index, so that the kernel may write it out."""
+        """Return memory; if much, of a nameless file beside this one, so that the kernel may write it out."""
         if size <= _IN_MEMORY:
             return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         name = f"{self._temporary}.{os.urandom(4).hex()}"
@@ -174,7 +182,13 @@ class IndexWriter:
         size = section["shape"][0] * _DTYPES[section["dtype"]]
         return section["dtype"], view[section["offset"] : section["offset"] + size]
 
-    def write(self, data: "memoryview | bytes") -> None:
+    @property
+    def section_begin(self) -> int:
+        """Where the section that was begun last lies in the file."""
+        assert self._open_section is not None
+        return self._open_section[2]
+
+    def write(self, data: "memoryview | bytes | bytearray") -> None:
         """Append to the section that was begun last."""
         assert self._open_section is not None
         self._open_section[3].update(data)
@@ -201,7 +215,7 @@ class IndexWriter:
         offset = self._file.tell()
         with self.writing():
             self._file.write(text)
-        header = _HEADER.pack(INDEX_MAGIC, VERSION, _HEADER.size, records, offset, len(text), offset + len(text), 0, 0)[
+        header = _HEADER.pack(self.MAGIC, VERSION, _HEADER.size, records, offset, len(text), offset + len(text), 0, 0)[
             :_CHECKED
         ]
         checksum = self._hash(header + text).intdigest()
@@ -218,7 +232,7 @@ class IndexWriter:
                 os.replace(self._temporary, self.path)
             _sync_directory(os.path.dirname(self.path) or ".")
 
-    def __enter__(self) -> "IndexWriter":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -232,6 +246,13 @@ class IndexWriter:
             spool.close()
         with suppress(FileNotFoundError):
             os.unlink(self._temporary)
+
+
+class IndexWriter(SectionWriter):
+    """Writes an index."""
+
+    MAGIC, SUFFIX = INDEX_MAGIC, INDEX_SUFFIX
+    NAME, ELSEWHERE = "the index", " with -o OUT.mmx (out= in Python)"
 
 
 class _Flusher:
@@ -296,19 +317,103 @@ def _sync_directory(path: str) -> None:
         os.close(fd)
 
 
-class Index:
-    """An open .mmx file: its metadata read and checked, its sections mapped.
+class SectionFile:
+    """An open file of sections: its header and metadata read and checked, its sections mapped."""
+
+    MAGIC: bytes
+    NAME: str
+    """What messages call such a file, after NOT."""
+    REMEDY: str
+    """What the user can do about a damaged one."""
+    DTYPES: Collection[str] = ("<u4", "<u8", "<i8", "<f8")
+    """What its sections may hold."""
+
+    def __init__(self, path: str, opened: _native.Map) -> None:
+        self.path = path
+        self.map = opened
+        view = memoryview(opened)
+        self.records, self.checksum, text = self._read_header(view)
+        try:
+            self.metadata: dict[str, Any] = json.loads(bytes(text))
+            self.sections = {
+                name: self._check_section(name, **section) for name, section in self.metadata["sections"].items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._not_as_specified(error) from None
+
+    def _read_header(self, view: memoryview) -> tuple[int, int, memoryview]:
+        size = len(view)
+        if size < _HEADER.size or view[:8] != self.MAGIC:
+            raise FormatError(
+                f"{self.path}: NOT {self.NAME}: it begins with {bytes(view[:8])!r}, expected {self.MAGIC!r}"
+            )
+        fields = _HEADER.unpack_from(view)
+        _, version, header_size, records, offset, length, file_size, reserved, checksum = fields
+        if version != VERSION:
+            raise FormatError(
+                f"{self.path}: VERSION: file is format {version}, this mmapds reads {VERSION}; upgrade mmapds"
+            )
+        if file_size != size:
+            raise self._damaged(f"it has {size} bytes, its header says {file_size}")
+        if header_size != _HEADER.size or reserved != 0:
+            raise self._damaged("a reserved field of its header is set")
+        if offset < _HEADER.size or length > size or offset > size - length:
+            raise self._damaged(f"its metadata, bytes {offset} to {offset + length}, are outside the file")
+        from xxhash import xxh3_64
+
+        text = view[offset : offset + length]
+        digest = xxh3_64(view[:_CHECKED])
+        digest.update(text)
+        if digest.intdigest() != checksum:
+            raise self._damaged("its header and metadata do not match their checksum")
+        return records, checksum, text
+
+    def _check_section(self, name: str, dtype: str, shape: list[int], offset: int, xxh3: str, **_: Any) -> Section:
+        (count,) = shape
+        section = Section(dtype, count, offset, xxh3)
+        whole = all(type(n) is int and n >= 0 for n in (count, offset)) and dtype in self.DTYPES
+        if not whole or offset % _ALIGNMENT or offset + section.size > len(memoryview(self.map)):
+            raise self._damaged(f"section {name!r} does not fit the file")
+        return section
+
+    def _not_as_specified(self, error: Exception) -> FormatError:
+        return self._damaged(f"its metadata are not as specified ({error!r})")
+
+    def _damaged(self, what: str) -> FormatError:
+        return FormatError(f"{self.path}: DAMAGED: {what}; {self.REMEDY}")
+
+    def section(self, name: str) -> memoryview:
+        """The bytes of a section, mapped."""
+        section = self.sections[name]
+        return memoryview(self.map)[section.offset : section.offset + section.size]
+
+    def verify_sections(self) -> None:
+        """Read every section and check it against its checksum."""
+        for name in self.sections:
+            self.verify_section(name)
+
+    def verify_section(self, name: str) -> None:
+        """Read a section and check it against its checksum."""
+        from xxhash import xxh3_64
+
+        if xxh3_64(self.section(name)).hexdigest() != self.sections[name].xxh3:
+            raise self._damaged(f"section {name!r} does not match its checksum")
+
+
+class Index(SectionFile):
+    """An open .mmx file.
 
     Raises:
       IndexMissingError: there is no such file.
       FormatError: it is not an index, is damaged, or needs a newer mmapds.
     """
 
+    MAGIC, NAME, REMEDY = INDEX_MAGIC, "AN INDEX", "build it again with --force"
+
     def __init__(self, path: str) -> None:
-        self.path = path
         self._opened_in = os.getcwd()
         try:
-            self.map = _native.Map(path)
+            opened = _native.Map(path)
         except FileNotFoundError:
             command = build_command([path.removesuffix(INDEX_SUFFIX)])
             raise IndexMissingError(f"{path}: no such index; run: {command}") from None
@@ -316,18 +421,13 @@ class Index:
             raise Error(f"{path}: {reason(error)}") from None
         except ValueError as error:
             raise FormatError(f"{path}: NOT AN INDEX: {error}") from None
-        view = memoryview(self.map)
-        self.records, self.checksum, text = self._read_header(view)
+        super().__init__(path, opened)
         try:
-            self.metadata: dict[str, Any] = json.loads(bytes(text))
-            self.sections = {
-                name: self._check_section(name, **section) for name, section in self.metadata["sections"].items()
-            }
             self.format: str = self.metadata["format"]
             self.parameters: dict[str, Any] = dict(self.metadata.get("parameters", {}))
             self.sources = [IndexedSource.parse(source) for source in self.metadata["sources"]]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise self._damaged(f"its metadata are not as specified ({error!r})") from None
+            raise self._not_as_specified(error) from None
         held = sum(source.records for source in self.sources)
         if held != self.records:
             raise self._damaged(f"its sources hold {held} records, its header says {self.records}")
@@ -354,49 +454,6 @@ class Index:
     def _fit(self, offsets: Section | None) -> bool:
         wanted = self.records + len(self.sources)
         return offsets is not None and offsets.dtype == "<u8" and offsets.items == wanted
-
-    def _read_header(self, view: memoryview) -> tuple[int, int, memoryview]:
-        size = len(view)
-        if size < _HEADER.size or view[:8] != INDEX_MAGIC:
-            raise FormatError(
-                f"{self.path}: NOT AN INDEX: it begins with {bytes(view[:8])!r}, expected {INDEX_MAGIC!r}"
-            )
-        fields = _HEADER.unpack_from(view)
-        _, version, header_size, records, offset, length, file_size, reserved, checksum = fields
-        if version != VERSION:
-            raise FormatError(
-                f"{self.path}: VERSION: file is format {version}, this mmapds reads {VERSION}; upgrade mmapds"
-            )
-        if file_size != size:
-            raise self._damaged(f"it has {size} bytes, its header says {file_size}")
-        if header_size != _HEADER.size or reserved != 0:
-            raise self._damaged("a reserved field of its header is set")
-        if offset < _HEADER.size or length > size or offset > size - length:
-            raise self._damaged(f"its metadata, bytes {offset} to {offset + length}, are outside the file")
-        from xxhash import xxh3_64
-
-        text = view[offset : offset + length]
-        digest = xxh3_64(view[:_CHECKED])
-        digest.update(text)
-        if digest.intdigest() != checksum:
-            raise self._damaged("its header and metadata do not match their checksum")
-        return records, checksum, text
-
-    def _check_section(self, name: str, dtype: str, shape: list[int], offset: int, xxh3: str, **_: Any) -> Section:
-        (count,) = shape
-        section = Section(dtype, count, offset, xxh3)
-        whole = all(type(n) is int and n >= 0 for n in (count, offset)) and dtype in _DTYPES
-        if not whole or offset % _ALIGNMENT or offset + section.size > len(memoryview(self.map)):
-            raise self._damaged(f"section {name!r} does not fit the file")
-        return section
-
-    def _damaged(self, what: str) -> FormatError:
-        return FormatError(f"{self.path}: DAMAGED: {what}; build it again with --force")
-
-    def section(self, name: str) -> memoryview:
-        """The bytes of a section, mapped."""
-        section = self.sections[name]
-        return memoryview(self.map)[section.offset : section.offset + section.size]
 
     def source_path(self, number: int) -> str:
         """Where a source lies, now that the index lies where it does."""
@@ -473,11 +530,3 @@ class Index:
         """The shell command that builds this index again."""
         paths = [self.source_path(number) for number in range(len(self.sources))]
         return build_command(paths if [self.path] == [path + INDEX_SUFFIX for path in paths] else [self.path])
-
-    def verify_sections(self) -> None:
-        """Read every section and check it against its checksum."""
-        from xxhash import xxh3_64
-
-        for name, section in self.sections.items():
-            if xxh3_64(self.section(name)).hexdigest() != section.xxh3:
-                raise self._damaged(f"section {name!r} does not match its checksum")

@@ -111,3 +111,9 @@ def test_every_link_in_the_documents_leads_somewhere():
     for document in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_the_example_of_the_array_file_runs(tmp_path):
+    (example,) = blocks("docs/arrays.md", "python")
+    checks = "\nassert len(ds) == 1000 and ds.column('id')[7] == 7 and ds[7]['feats'].shape[1] == 80 and len(sampler)\n"
+    subprocess.run([sys.executable, "-c", example + checks], cwd=tmp_path, check=True)

@@ -284,7 +284,7 @@ def test_a_source_that_changes_meanwhile_is_not_indexed(write, monkeypatch):
 def test_formats_are_chosen_and_refused(write):
     path = write([1], "data.bin")
     assert len(mmapds.open(mmapds.build(path, format="jsonl"))) == 1
-    with pytest.raises(mmapds.FormatError, match="format 'yaml' is unknown; known formats: fixed, jsonl, "):
+    with pytest.raises(mmapds.FormatError, match=r"format 'yaml' is unknown; known formats: .*fixed, jsonl, "):
         mmapds.build(path, format="yaml")
     with pytest.raises(mmapds.Error, match="workers = 0, expected 1 or more"):
         mmapds.build(path, workers=0)

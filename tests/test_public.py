@@ -27,6 +27,7 @@ def test_public_names():
         "StaleIndexError",
         "StateError",
         "TokenBudgetBatchSampler",
+        "Writer",
         "add_column",
         "build",
         "concat",

@@ -22,10 +22,10 @@ from typing import Any
 
 from ..errors import FormatError
 from ..sources import named
-from . import fixed, jsonl, megatron, npy, prefixed, tar, tfrecord
+from . import arrays, fixed, jsonl, megatron, npy, prefixed, tar, tfrecord
 
 _FORMATS: dict[str, ModuleType] = {
-    module.NAME: module for module in (jsonl, fixed, megatron, npy, prefixed, tar, tfrecord)
+    module.NAME: module for module in (jsonl, arrays, fixed, megatron, npy, prefixed, tar, tfrecord)
 }
 
 SUFFIXES: tuple[str, ...] = tuple(suffix for module in _FORMATS.values() for suffix in module.SUFFIXES)

@@ -1,0 +1,181 @@
+"""The array store: reading a record, padding a batch straight from the map, writing, and what 90 GB cost in memory."""
+
+import json
+import os
+import statistics
+
+import numpy as np
+import pytest
+import torch
+from bench_memory import Reads, worker_memory
+from conftest import DATA, timed
+from torch.utils.data import Dataset
+from xxhash import xxh3_64
+
+import mmapds
+from mmapds import pad_collate
+from mmapds.schema import Schema
+from mmapds.writer import _File
+
+BATCH = 64
+BATCHES = 10
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Batches are collated in workers of a DataLoader, where torch has one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def features(count=BATCH * BATCHES):
+    """Frames of 80 numbers, as many as 2 to 16 seconds of speech have."""
+    generator = np.random.default_rng(0)
+    return [generator.random((int(n), 80), np.float32) for n in generator.integers(200, 1601, count)]
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    path = tmp_path_factory.mktemp("store") / "features.mma"
+    with mmapds.Writer(path, length="feats") as writer:
+        for number, feats in enumerate(features()):
+            writer.write({"feats": feats, "id": number})
+    return str(path)
+
+
+@pytest.mark.parametrize("decode", [None, "torch"])
+def test_one_record(row, stored, decode):
+    ds = mmapds.open(stored, decode=decode)
+    order = np.random.default_rng(0).permutation(len(ds)).tolist()
+    assert mmapds.open(stored)[order[0]]["feats"].base is not None
+
+    def read():
+        for i in order:
+            ds[i]
+
+    read()
+    figure = statistics.median(timed(read) for _ in range(21)) / len(ds) * 1e6
+    target = "" if decode else "<= 2 us"  # torch.from_numpy alone takes 1 us
+    row(f"`ds[i]`: an array and an integer, decode={decode!r}, warm, random", "", f"{figure:.2f} us", target)
+
+
+@pytest.mark.parametrize("against", ["memcpy to a new tensor", "memcpy over a tensor in memory"])
+def test_padded_batches(compare, stored, against):
+    ds = mmapds.open(stored)
+    order = np.random.default_rng(0).permutation(len(ds)).tolist()
+    rows = [order[k : k + BATCH] for k in range(0, len(order), BATCH)]
+    batches = [pad_collate(ds.__getitems__(each))["feats"] for each in rows]
+    samples = features()
+    assert all(
+        torch.equal(batches[0][k, : len(samples[i])], torch.from_numpy(samples[i])) for k, i in enumerate(rows[0])
+    )
+    into = [batch.clone() for batch in batches]
+
+    def ours():
+        for each in rows:
+            pad_collate(ds.__getitems__(each))
+
+    def copy_new():
+        for batch in batches:
+            batch.clone()
+
+    def copy_over():
+        for batch, target in zip(batches, into, strict=True):
+            target.copy_(batch)
+
+    size = sum(batch.nbytes for batch in batches) / BATCHES / 1e6
+    what = f"`__getitems__` and pad_collate, {BATCH} arrays of (200 to 1600, 80) float32, {size:.0f} MB padded"
+    compare(what, ours, f"{against}, as many bytes", copy_new if "new" in against else copy_over, "<= 2x")
+
+
+def test_write(compare, tmp_path):
+    arrays = features(1000)
+    numbers = iter(range(10**6))
+
+    def ours():
+        with mmapds.Writer(tmp_path / f"{next(numbers)}.mma", length="feats") as writer:
+            for number, feats in enumerate(arrays):
+                writer.write({"feats": feats, "id": number})
+        os.unlink(writer.path)
+
+    def plain():
+        path = tmp_path / f"{next(numbers)}.bin"
+        with open(path, "wb") as file:
+            for feats in arrays:
+                file.write(feats.data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.unlink(path)
+
+    size = sum(feats.nbytes for feats in arrays) / 1e6
+    compare(f"write 1000 arrays, {size:.0f} MB, with their index", ours, "`file.write` of them, and fsync", plain, "")
+
+
+def test_index(row, tmp_path):
+    path = tmp_path / "small.mma"
+    with mmapds.Writer(path, {"x": ("int16", (None,)), "id": "int64"}, length="x") as writer:
+        record = {"x": np.arange(10, dtype=np.int16), "id": 1}
+        writing = timed(lambda: [writer.write(record) for _ in range(10**6)])
+    figure = statistics.median(timed(lambda: mmapds.build(path, force=True)) for _ in range(5))
+    row("write 10^6 small records", "", f"{writing:.2f} us a record", "")
+    row("index them again, with three columns and the length order", "", f"{1 / figure:.1f} M records/s", ">= 5 M")
+
+
+RECORDS, FRAMES = 22_000, 12_800  # 4 MB each, 90 GB in all
+
+
+def sparse():
+    """90 GB of which only the tables of the records are there."""
+    path = DATA / "sparse.mma"
+    if not path.exists():
+        DATA.mkdir(parents=True, exist_ok=True)
+        schema = Schema({"feats": ("float32", (None, 80)), "id": "int64"})
+        text = json.dumps({"schema": schema.describe(), "columns": {}}).encode()
+        size = 64 + FRAMES * 80 * 4
+        with _File(str(path)) as writer:
+            writer.begin_section("schema", "|u1")
+            writer.write(len(text).to_bytes(8, "little") + xxh3_64(text).intdigest().to_bytes(8, "little") + text)
+            writer.begin_section("records", "|u1")
+            first = writer.section_begin
+            for i in range(RECORDS):
+                writer._file.seek(first + i * size)
+                writer._file.write(np.array([size, FRAMES, i], "<u8").tobytes())
+            writer._file.seek(first + RECORDS * size)
+            writer.begin_section("offsets", "<u8")
+            writer.write((first + np.arange(RECORDS, dtype=np.uint64) * np.uint64(size)).tobytes())
+            for column in ("feats_length", "id"):
+                writer.begin_section(f"column:{column}", "<u8")
+                writer.write(bytes(8 * RECORDS))
+            writer.commit({}, RECORDS)
+        mmapds.build(path)
+    return str(path)
+
+
+class Rows(Dataset):
+    """The first and the last row of records, or of an array in memory."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __getitem__(self, i):
+        sample = self.samples[i % RECORDS] if self.samples is not None else {"feats": np.zeros((2, 80), np.float32)}
+        feats = sample["feats"]
+        return feats[0].sum() + feats[-1].sum()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_memory(row, method):
+    ds = mmapds.open(sparse())
+    assert ds[7]["feats"].shape == (FRAMES, 80)
+    assert ds[7]["id"] == 7
+    plain = worker_memory(Rows(None), method)
+    ours = worker_memory(Rows(ds), method)
+    difference = max(ours) - max(plain)
+    row(
+        f"anonymous memory of a worker after {len(Reads()):,} reads of 90 GB (sparse) in {len(ours)} workers, {method}",
+        "the same workers without data",
+        f"{difference / 1e6:+.2f} MB (of {max(plain) / 1e6:.0f} MB)",
+        "within 2 MB",
+    )

@@ -1,0 +1,83 @@
+/* arrays.c - where the fields of a record of named arrays lie, told from its table alone. See docs/arrays.md. */
+#include "mmapds.h"
+
+#include <string.h>
+
+/* The next word of the table; 0 when the record ends before it. */
+static int next_word(const uint8_t *data, uint64_t n, uint64_t *at, uint64_t *word)
+{
+    if (*at > n || n - *at < 8)
+        return 0;
+    memcpy(word, data + *at, 8);
+    *at += 8;
+    return 1;
+}
+
+/* Reads the lengths of ragged axes and multiplies. No axis is longer than INT64_MAX, nor are the others together where
+ * one is 0: that is what array libraries can hold. */
+static int array_size(const mds_array_field *field, const uint8_t *data, uint64_t n, uint64_t *at, mds_array_value *value)
+{
+    uint64_t size = field->item;
+    int empty = 0;
+    value->word = MDS_NONE;
+    for (size_t d = 0; d < field->dims; d++) {
+        uint64_t length = field->shape[d];
+        if (length == MDS_NONE && !next_word(data, n, at, &length))
+            return 0;
+        if (value->word == MDS_NONE)
+            value->word = length;
+        if (length > INT64_MAX)
+            return 0;
+        empty |= length == 0;
+        if (length && (__builtin_mul_overflow(size, length, &size) || size > INT64_MAX))
+            return 0;
+        value->shape[d] = length;
+    }
+    value->size = empty ? 0 : size;
+    return 1;
+}
+
+/* Takes [*at, *at + size) of the record, *at rounded up to a multiple of `alignment`. */
+static int place(mds_array_value *value, uint64_t n, uint64_t *at, uint64_t alignment)
+{
+    const uint64_t begin = (*at + alignment - 1) / alignment * alignment; /* *at <= n, far from overflow */
+    if (begin > n || n - begin < value->size)
+        return 0;
+    value->begin = begin;
+    *at = begin + value->size;
+    return 1;
+}
+
+int mds_array_record(const mds_array_field *fields, size_t count, const uint8_t *data, uint64_t n,
+                     mds_array_value *values, uint64_t *size, size_t *failed)
+{
+    uint64_t at = 0, whole = 0;
+    *failed = count;
+    if (n > INT64_MAX || !next_word(data, n, &at, &whole) || whole > n)
+        return 0;
+    *size = whole;
+    for (size_t f = 0; f < count; f++) {
+        mds_array_value *value = &values[f];
+        *failed = f;
+        value->begin = value->size = 0;
+        if (fields[f].kind == MDS_ARRAY_ITEMS) {
+            if (!array_size(&fields[f], data, whole, &at, value))
+                return 0;
+        } else {
+            if (!next_word(data, whole, &at, &value->word))
+                return 0;
+            if (fields[f].kind == MDS_ARRAY_BYTES)
+                value->size = value->word;
+        }
+    }
+    for (int arrays = 0; arrays < 2; arrays++) {
+        for (size_t f = 0; f < count; f++) {
+            const mds_array_kind kind = arrays ? MDS_ARRAY_ITEMS : MDS_ARRAY_BYTES;
+            *failed = f;
+            if (fields[f].kind == kind && !place(&values[f], whole, &at, arrays ? MDS_ARRAY_ALIGNMENT : 1))
+                return 0;
+        }
+    }
+    *failed = count;
+    return at == whole;
+}

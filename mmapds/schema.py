@@ -1,0 +1,355 @@
+"""Schemas of records of named arrays: what fields they have, whether a record fits, and its bytes: docs/arrays.md."""
+
+import json
+import operator
+import re
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+from . import _native
+from .errors import FormatError
+from .measure import NUMBER_TYPES
+
+ITEM_BYTES = {
+    "bool": 1,
+    **{f"{kind}{8 * size}": size for kind in ("int", "uint") for size in (1, 2, 4, 8)},
+    **{f"float{8 * size}": size for size in (2, 4, 8)},
+    "complex64": 8,
+    "complex128": 16,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+}
+"""dtype of an array to the bytes of an element."""
+
+EXTENDED = {"bfloat16": "int16", "float8_e4m3fn": "int8", "float8_e5m2": "int8"}
+"""Those that NumPy has only with ml_dtypes, and what it shows their memory as without."""
+
+_U64, _I64, _F64 = NUMBER_TYPES
+_UINT, _INT, _FLOAT, _BOOL, _BYTES, _STR, _JSON, _ARRAY = range(8)  # what the binding calls field_type
+_TEXT = {"bytes": _BYTES, "str": _STR, "json": _JSON}
+_PYTHON = {bool: "bool", int: "int64", float: "float64", bytes: "bytes", str: "str", dict: "json"}
+_ROUND = {"float16": "<e", "float32": "<f", "float64": "<d"}
+_WIDTH = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}  # kinds of numbers, each of which holds those before
+_DIMS = 8
+_NAME = re.compile(r"[^()\\]+")
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Field:
+    """A named part of every record."""
+
+    name: str
+    dtype: str
+    """"bytes", "str", "json", or that of a number or of an array's elements."""
+    shape: tuple[int | None, ...] | None
+    """Of an array, None standing for a ragged axis; of anything else None."""
+
+    @cached_property
+    def type(self) -> int:
+        """What the core makes of it."""
+        if self.shape is not None:
+            return _ARRAY
+        if self.dtype in _TEXT:
+            return _TEXT[self.dtype]
+        return {"b": _BOOL, "u": _UINT, "i": _INT, "f": _FLOAT}[self.dtype[0]]
+
+    @cached_property
+    def is_scalar(self) -> bool:
+        """Whether it is one number."""
+        return self.type <= _BOOL
+
+    @cached_property
+    def column(self) -> str | None:
+        """The column that holds it, or its first length where that differs between records."""
+        if self.is_scalar:
+            return self.name
+        return f"{self.name}_length" if self.shape and self.shape[0] is None else None
+
+    @property
+    def expression(self) -> str:
+        """What `python -m mmapds.index` calls what the column holds."""
+        name = self.name.replace(".", r"\.")
+        return name if self.is_scalar else f"items({name})"
+
+    @cached_property
+    def number_type(self) -> int:
+        """How to read the 64 bits of its number."""
+        return _F64 if self.type == _FLOAT else _I64 if self.type == _INT else _U64
+
+    def __str__(self) -> str:
+        return self.dtype if self.shape is None else f"{self.dtype} of shape {self.shape}".replace(",)", ",)")
+
+
+class Schema:
+    """The fields of a file, in their order.
+
+    Args:
+      given: name to "bytes", "str", "json", the dtype of a number ("int64", "float32", "bool", ...), or (dtype, shape)
+        for arrays, in whose shape None stands for a ragged axis.
+    Raises:
+      FormatError: it cannot be understood.
+    """
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        if not isinstance(given, Mapping):
+            raise FormatError(f"schema = {given!r}, expected a dict of field name to type")
+        self.fields = tuple(_field(name, what) for name, what in given.items())
+        columns = [field.column for field in self.fields if field.column]
+        for name in columns:
+            if columns.count(name) > 1:
+                raise FormatError(f"schema: two fields would fill the column {name!r}; rename one")
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "Schema":
+        """Infer a schema from a record: the first axis of its arrays is ragged, the others are fixed.
+
+        Raises:
+          FormatError: a field has a value that does not tell.
+        """
+        if not isinstance(record, Mapping) or not record:
+            raise FormatError(f"found {_shown(record)}, expected a dict of fields")
+        return cls({name: _inferred(name, value) for name, value in record.items()})
+
+    def describe(self) -> dict[str, Any]:
+        """Return the schema as JSON holds it."""
+        return {
+            field.name: field.dtype if field.shape is None else [field.dtype, list(field.shape)]
+            for field in self.fields
+        }
+
+    def native(self, dtype: Callable[[str], Any], make_array: Any, loads: Any) -> _native.ArrayFields:
+        """Return what reads records; `dtype` makes array types of their names."""
+        fields = tuple(
+            (field.name, field.type, ITEM_BYTES.get(field.dtype, 1), field.shape or (), dtype(field.dtype))
+            if field.shape is not None
+            else (field.name, field.type, 1, (), None)
+            for field in self.fields
+        )
+        return _native.ArrayFields(fields, make_array, loads, FormatError)
+
+    @cached_property
+    def _names(self) -> set[str]:
+        return {field.name for field in self.fields}
+
+    def pack(self, record: Mapping[str, Any], out: bytearray) -> list[float]:
+        """Append a record to `out`, whose size is a multiple of 64 before and after; return the numbers of its columns.
+
+        Raises:
+          FormatError: the record does not fit; nothing was appended.
+        """
+        if not isinstance(record, Mapping):
+            raise FormatError(f"found {_shown(record)}, expected a dict of fields")
+        if record.keys() != self._names:
+            missing = [name for name in self._names if name not in record]
+            extra = [name for name in record if name not in self._names]
+            raise FormatError(
+                f"{f'lacks field {missing[0]!r}' if missing else f'has a field {extra[0]!r}'}; "
+                f"expected {', '.join(repr(field.name) for field in self.fields)}"
+            )
+        words: list[bytes] = [b""]
+        runs: list[Any] = []
+        arrays: list[Any] = []
+        columns: list[float] = []
+        for field in self.fields:
+            value = record[field.name]
+            if field.shape is not None:
+                array = _as_array(field, value)
+                arrays.append(array)
+                ragged = [found for found, wanted in zip(array.shape, field.shape, strict=True) if wanted is None]
+                words += [length.to_bytes(8, "little") for length in ragged]
+                if field.column:
+                    columns.append(array.shape[0])
+            elif field.is_scalar:
+                number = _as_number(field, value)
+                columns.append(number)
+                words.append(
+                    struct.pack("<d", number) if field.type == _FLOAT else (int(number) % 2**64).to_bytes(8, "little")
+                )
+            else:
+                runs.append(_as_bytes(field, value))
+                words.append(len(runs[-1]).to_bytes(8, "little"))
+        begin = len(out)
+        size = 8 * len(words) + sum(map(len, runs))
+        for array in arrays:
+            size += -size % _ALIGNMENT + array.nbytes
+        words[0] = size.to_bytes(8, "little")
+        for part in (*words, *runs):
+            out += part
+        for array in arrays:
+            out += bytes(-(len(out) - begin) % _ALIGNMENT)
+            out += array.reshape(-1).view("u1").data
+        out += bytes(-(len(out) - begin) % _ALIGNMENT)
+        return columns
+
+
+def _field(name: Any, what: Any) -> Field:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or not name.isprintable():
+        raise FormatError(
+            f"schema: {name!r} is no name of a field; expected printable text without parentheses and backslashes"
+        )
+    if isinstance(what, str):
+        if what in _TEXT or (what in ITEM_BYTES and what not in EXTENDED and what[0] != "c"):
+            return Field(name, what, None)
+        raise FormatError(
+            f"schema: field {name!r} has type {what!r}; expected 'bytes', 'str', 'json', a number type such as 'int64' "
+            "or 'float32', or (dtype, shape) for arrays"
+        )
+    try:
+        dtype, shape = what
+        dtype = dtype if isinstance(dtype, str) else _dtype_name(dtype)
+        axes = tuple(axis if axis is None else operator.index(axis) for axis in shape)
+    except (TypeError, ValueError):
+        raise FormatError(f"schema: field {name!r} is {what!r}; expected a type or (dtype, shape)") from None
+    if dtype not in ITEM_BYTES:
+        raise FormatError(f"schema: field {name!r} has dtype {dtype!r}; expected one of {', '.join(ITEM_BYTES)}")
+    if len(axes) > _DIMS or any(axis is not None and not 0 <= axis < 2**31 for axis in axes):
+        raise FormatError(f"schema: field {name!r} has shape {axes}; expected up to {_DIMS} axes of 0 to 2^31, or None")
+    return Field(name, dtype, axes)
+
+
+def _inferred(name: Any, value: Any) -> Any:
+    if type(value) in _PYTHON:
+        return _PYTHON[type(value)]
+    if isinstance(value, list):
+        array = _listed(value)
+        return (array.dtype.name, (None, *array.shape[1:])) if array is not None and array.size else "json"
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        dtype = _dtype_name(value.dtype)
+        return (dtype, (None, *value.shape[1:])) if value.shape else dtype
+    raise FormatError(f"field {name!r}: found {_shown(value)}, whose type does not tell how to store it; give a schema")
+
+
+@cache
+def _dtype_name(dtype: Any) -> str:
+    """The name of a dtype of numpy's, ml_dtypes' or torch's."""
+    return str(getattr(dtype, "name", None) or dtype).removeprefix("torch.")
+
+
+def _shown(value: Any) -> str:
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{_dtype_name(value.dtype)} of shape {tuple(value.shape)}"
+    return f"{type(value).__name__} {value!r:.40}" if isinstance(value, int | float | str) else type(value).__name__
+
+
+def _unfit(field: Field, value: Any) -> FormatError:
+    return FormatError(f"field {field.name!r}: found {_shown(value)}, expected {field}")
+
+
+def _as_bytes(field: Field, value: Any) -> bytes | memoryview:
+    if field.type == _STR and isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise FormatError(f"field {field.name!r}: found text that is not Unicode: {error}") from None
+    if field.type == _BYTES and isinstance(value, bytes | bytearray | memoryview):
+        return memoryview(value).cast("B")
+    if field.type == _JSON:
+        import orjson
+
+        try:
+            return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+        except TypeError as error:
+            raise FormatError(f"field {field.name!r}: found {_shown(value)}, which is not JSON: {error}") from None
+    raise _unfit(field, value)
+
+
+def _as_number(field: Field, value: Any) -> float:
+    try:
+        if field.type == _FLOAT:
+            if isinstance(value, str | bytes):
+                raise TypeError
+            layout = _ROUND[field.dtype]
+            rounded: float = struct.unpack(layout, struct.pack(layout, float(value)))[0]
+            return rounded
+        number = operator.index(value.item() if field.type == _BOOL and hasattr(value, "item") else value)
+    except (TypeError, ValueError, OverflowError):
+        raise _unfit(field, value) from None
+    bits = 1 if field.type == _BOOL else 8 * ITEM_BYTES[field.dtype]
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if field.type == _INT else (0, 2**bits)
+    if not low <= number < high:
+        raise _unfit(field, value)
+    return number
+
+
+def _as_array(field: Field, value: Any) -> Any:
+    """A contiguous little-endian array that fits the field."""
+    import numpy as np
+
+    found = _memory(value)
+    array = _listed(value) if found is None and isinstance(value, list | tuple) else found
+    if array is None:
+        raise _unfit(field, value)
+    wanted = EXTENDED.get(field.dtype, field.dtype)
+    if found is None:  # a list has no dtype of its own
+        array = _cast(array, wanted) if field.dtype not in EXTENDED else None
+    elif _dtype_name(value.dtype) != field.dtype:
+        array = None
+    fits = array is not None and array.ndim == len(field.shape or ())
+    if not fits or any(axis not in (None, size) for axis, size in zip(field.shape or (), array.shape, strict=True)):
+        raise _unfit(field, value if found is not None or array is None else array)
+    return np.asarray(array, order="C", dtype=array.dtype.newbyteorder("<"))
+
+
+def _memory(value: Any) -> Any:
+    """An array of numpy's, or the memory of a tensor; numbers that numpy lacks are shown as integers of their size."""
+    import numpy as np
+
+    if isinstance(value, np.generic):
+        value = np.asarray(value)
+    if isinstance(value, np.ndarray):
+        shown = EXTENDED.get(_dtype_name(value.dtype))
+        return value if shown is None else np.ascontiguousarray(value).reshape(value.shape).view(shown)
+    if not (hasattr(value, "detach") and hasattr(value, "numpy")):
+        return None
+    tensor = value.detach().cpu()
+    name = _dtype_name(tensor.dtype)
+    if name in EXTENDED:
+        import torch
+
+        tensor = tensor.contiguous().view(getattr(torch, EXTENDED[name]))
+    return tensor.numpy()
+
+
+def _listed(value: Any) -> Any:
+    """A list of numbers, at any depth, as an array; None if it is none."""
+    import numpy as np
+
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return array if array.dtype.kind in "biufc" else None
+
+
+def _cast(array: Any, dtype: str) -> Any:
+    """Numbers of a list as another dtype; None where that would lose more than digits."""
+    import numpy as np
+
+    to = np.dtype(dtype)
+    if array.size == 0:
+        return array.astype(to)
+    if _WIDTH[array.dtype.kind] > _WIDTH[to.kind]:
+        return None
+    if to.kind in "iu" and array.dtype.kind in "iu":
+        limits = np.iinfo(to)
+        if int(array.min()) < limits.min or int(array.max()) > limits.max:
+            return None
+    return array.astype(to)
+
+
+def parse(text: bytes) -> tuple[Schema, dict[str, str]]:
+    """Read what a file says of its records: their schema, and the columns to index them with, name to expression.
+
+    Raises:
+      KeyError, TypeError, ValueError: it is not as specified.
+    """
+    described = json.loads(text)
+    columns = described["columns"]
+    if not all(isinstance(part, str) for pair in columns.items() for part in pair):
+        raise TypeError("columns are not text")
+    return Schema(described["schema"]), dict(columns)
