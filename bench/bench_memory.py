@@ -33,7 +33,9 @@ def sparse():
             for begin in range(0, RECORDS, 10**6):
                 writer.write(memoryview(np.arange(begin, begin + 10**6, dtype=np.uint64) * SIZE).cast("B"))
             writer.write((RECORDS * SIZE).to_bytes(8, "little"))
-            source = IndexedSource(path.name, RECORDS * SIZE, path.stat().st_mtime_ns, "", RECORDS, RECORDS, SIZE, SIZE)
+            source = IndexedSource(
+                path.name, RECORDS * SIZE, path.stat().st_mtime_ns, "", RECORDS, RECORDS, SIZE, SIZE, 0, 0
+            )
             writer.commit({"format": "jsonl", "sources": [source._asdict()]}, RECORDS)
     return str(path)
 
@@ -70,21 +72,21 @@ def report_memory(samples):
     return len(samples), os.getpid(), anonymous()
 
 
-def worker_memory(dataset, method):
+def worker_memory(dataset, method, workers=WORKERS):
     """Anonymous memory of each worker after its last batch, smallest first."""
     context = multiprocessing.get_context(method)
     loader = DataLoader(
         dataset,
         batch_size=250,
         sampler=Reads(),
-        num_workers=WORKERS,
+        num_workers=workers,
         collate_fn=report_memory,
         multiprocessing_context=context,
     )
     last = {}
     for _, pid, memory in loader:
         last[pid] = memory
-    assert len(last) == WORKERS
+    assert len(last) == workers
     return sorted(last.values())
 
 

@@ -1,6 +1,7 @@
 """The array store: reading a record, padding a batch straight from the map, writing, and what 90 GB cost in memory."""
 
 import json
+import multiprocessing
 import os
 import statistics
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from bench_memory import Reads, worker_memory
-from conftest import DATA, timed
+from conftest import DATA, anonymous, timed
 from torch.utils.data import Dataset
 from xxhash import xxh3_64
 
@@ -177,5 +178,30 @@ def test_memory(row, method):
         f"anonymous memory of a worker after {len(Reads()):,} reads of 90 GB (sparse) in {len(ours)} workers, {method}",
         "the same workers without data",
         f"{difference / 1e6:+.2f} MB (of {max(plain) / 1e6:.0f} MB)",
+        "within 2 MB",
+    )
+
+
+def rank_memory(path, out):
+    """The most that a rank or one of its two workers holds after reading, with data or without."""
+    samples = Rows(mmapds.open(path) if path else None)
+    out.put(max(*worker_memory(samples, "fork", workers=2), anonymous()))
+
+
+def test_ranks(row):
+    context = multiprocessing.get_context("spawn")
+    most = []
+    for path in (None, sparse()):
+        out = context.SimpleQueue()
+        ranks = [context.Process(target=rank_memory, args=(path, out)) for _ in range(4)]
+        for rank in ranks:
+            rank.start()
+        most.append(max(out.get() for _ in ranks))
+        for rank in ranks:
+            rank.join()
+    row(
+        "anonymous memory of a process, 4 ranks with 2 workers each over 90 GB (sparse)",
+        "the same processes without data",
+        f"{(most[1] - most[0]) / 1e6:+.2f} MB (of {most[0] / 1e6:.0f} MB)",
         "within 2 MB",
     )

@@ -32,13 +32,13 @@ def takes_location(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @takes_view
-def array(record: memoryview, *, dtype: str, shape: tuple[int, ...]) -> Any:
+def array(record: memoryview, *, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
     """Return a record as a read-only array that shares memory with the file."""
     return np.ndarray(shape, dtype, record)
 
 
 @takes_view
-def vector(record: memoryview, *, dtype: str) -> Any:
+def vector(record: memoryview, *, dtype: np.dtype[Any]) -> Any:
     """Return a record as a read-only array, of as many numbers as it holds, that shares memory with the file."""
     return np.frombuffer(record, dtype)
 

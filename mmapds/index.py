@@ -145,9 +145,9 @@ def build_each(
     else:
         plans = [(os.fspath(out), paths, format_name, given)]
     for index_path, members, wanted_format, options in plans:
+        sources = [inspect(path) for path in members]
         chosen = _format(members, wanted_format)
         formats.check_options(chosen, options)
-        sources = [inspect(path) for path in members]
         framed = chosen.parameters(options, members)
         before = None if force else _readable(index_path)
         measuring = (asked or Asked()).after(before, computed, framed.get("columns", {}))

@@ -2,9 +2,11 @@
 
 import os
 import pickle
+import tarfile
 
 import numpy as np
 import pytest
+import tfrecord
 import torch
 from test_index import command
 from torch.utils.data import DataLoader
@@ -136,7 +138,8 @@ def test_an_index_remembers_how_its_source_is_framed(write):
         ({"format": "fixed", "dtype": "i4", "shape": 2, "record_bytes": 7}, "record_bytes = 7, but <i4 of shape"),
         ({"format": "fixed", "record_bytes": 2, "truncated": "x"}, "truncated = 'x', expected 'error' or 'drop'"),
         ({"format": "fixed", "record_bytes": 2, "prefix": "x"}, "format 'fixed' has no option 'prefix'"),
-        ({"record_bytes": 2}, "format 'jsonl' has no option 'record_bytes'; its options: none"),
+        ({"record_bytes": 2}, "x.bin: neither its name nor its first bytes say what it is; choose with --format"),
+        ({"format": "jsonl", "record_bytes": 2}, "format 'jsonl' has no option 'record_bytes'; its options: none"),
         (
             {"format": "fixed", "record_bytes": 2, "length": "n"},
             "'n' looks for a field, and these records",
@@ -174,3 +177,26 @@ def test_formats_that_differ_have_no_common_decoder(write, tmp_path):
     with pytest.raises(mmapds.Error, match="differ in what their records are; give decode="):
         mmapds.open([tmp_path / "a.jsonl", tmp_path / "b.bin"])
     assert list(mmapds.open([tmp_path / "a.jsonl", tmp_path / "b.bin"], decode="json")) == [1, 2]
+
+
+def test_files_are_known_by_their_first_bytes_too(tmp_path, write):
+    array = np.arange(12.0).reshape(3, 4)
+    os.rename(save(tmp_path, "x.npy", array), tmp_path / "features")
+    with tarfile.open(tmp_path / "shard", "w") as archive:
+        member = tarfile.TarInfo("a.txt")
+        archive.addfile(member)
+    with mmapds.Writer(tmp_path / "x.mma", index=False) as writer:
+        writer.write({"id": 3})
+    os.rename(tmp_path / "x.mma", tmp_path / "store")
+    records = tfrecord.TFRecordWriter(str(tmp_path / "events"))
+    records.write({"x": (5, "int")})
+    records.close()
+    for name in ("features", "shard", "store", "events"):
+        mmapds.build(tmp_path / name)
+    assert mmapds.open(tmp_path / "features")[1].tolist() == [4, 5, 6, 7]
+    assert mmapds.open(tmp_path / "shard")[0]["__key__"] == "a"
+    assert mmapds.open(tmp_path / "store")[0] == {"id": 3}
+    assert mmapds.open(tmp_path / "events", decode="tf_example")[0]["x"].tolist() == [5]
+    with pytest.raises(mmapds.FormatError, match="neither its name nor its first bytes say what it is; choose with"):
+        mmapds.build(write(bytes(100), "x.bin"))
+    assert len(mmapds.open(write([1, 2], "x.text"), build=True)) == 2

@@ -11,6 +11,7 @@ scan()        the bounds of every record of every source, in order, and its colu
 
 and, where it has need of them:
 
+recognises()  whether a file is of this format, by its first bytes, where its name says nothing
 claims()      whether a file is of this format, by its name and what lies beside it
 verify()      what `--verify` checks in the sources beyond what a scan does
 key()         the key of a record, in formats whose scan tells the hashes of keys
@@ -21,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import FormatError
-from ..sources import named
+from ..sources import named, unreadable
 from . import arrays, fixed, jsonl, megatron, npy, prefixed, tar, tfrecord
 
 _FORMATS: dict[str, ModuleType] = {
@@ -29,6 +30,8 @@ _FORMATS: dict[str, ModuleType] = {
 }
 
 SUFFIXES: tuple[str, ...] = tuple(suffix for module in _FORMATS.values() for suffix in module.SUFFIXES)
+
+_HEAD = 4096  # bytes by which a file is known
 
 OPTIONS: dict[str, tuple[type, str, str]] = {
     name: option for module in _FORMATS.values() for name, option in module.OPTIONS.items()
@@ -47,10 +50,25 @@ def by_name(name: str) -> ModuleType:
 
 
 def for_path(path: str) -> ModuleType:
-    """Return the format that a file's name stands for; JSONL where the name says nothing."""
+    """Return the format that a file's name stands for, or else its first bytes; JSONL where they are text.
+
+    Raises:
+      FormatError: nothing says what the file is.
+      SourceError: it cannot be read.
+    """
     for module in _FORMATS.values():
         if named(path, module.SUFFIXES) or (hasattr(module, "claims") and module.claims(path)):
             return module
+    try:
+        with open(path, "rb", buffering=0) as file:
+            head = file.read(_HEAD)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    for module in _FORMATS.values():
+        if hasattr(module, "recognises") and module.recognises(head):
+            return module
+    if b"\0" in head:
+        raise FormatError(f"{path}: neither its name nor its first bytes say what it is; choose with --format")
     return jsonl
 
 

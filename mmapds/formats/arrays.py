@@ -28,6 +28,7 @@ OPTIONS = {"truncated": fixed.OPTIONS["truncated"]}
 MAGIC = b"\x89MMA\r\n\x1a\n"
 """Damaged by any transfer that takes the file for text."""
 
+
 _HEADER = 64
 _SIZES = 16  # of the schema: how many bytes, and their checksum
 _ALIGNMENT = 64
@@ -109,6 +110,11 @@ class _File(SectionFile):
             _native.cells_widen(data, wide)
             data = wide
         return _NUMBER_TYPES[dtype], data.cast("Q")
+
+
+def recognises(head: bytes) -> bool:
+    """Whether a file is of this format, by its first bytes."""
+    return head.startswith(MAGIC)
 
 
 def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:

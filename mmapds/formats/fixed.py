@@ -95,9 +95,11 @@ def decoder(parameters: Mapping[str, Any]) -> Any:
     """An array that shares memory with the file; bytes where no dtype was given."""
     if "dtype" not in parameters:
         return "bytes"
-    from ..decode import array  # which imports numpy; an index of other formats does without
+    import numpy as np  # which an index of other formats does without
 
-    return partial(array, dtype=parameters["dtype"], shape=tuple(parameters["shape"]))
+    from ..decode import array
+
+    return partial(array, dtype=np.dtype(parameters["dtype"]), shape=tuple(parameters["shape"]))
 
 
 def scan(
@@ -130,7 +132,6 @@ def piece(number: int, source: Source, first: int, parameters: Mapping[str, Any]
             f"{source.path}: record {count} (byte {first + count * size}) has {rest} bytes, expected {size}; "
             "leave it out with --truncated drop"
         )
-    columns = measuring.constant(count, size)
-    return Piece(
-        number, memoryview(b"").cast("Q"), columns, 0, source.size, End(count, first + count * size, first, count)
-    )
+    columns, none = measuring.constant(count, size), memoryview(b"").cast("Q")
+    end = End(count, first + count * size, first, count)
+    return Piece(number, none, columns, int(rest > 0), source.size, end)

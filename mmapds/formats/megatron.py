@@ -98,9 +98,11 @@ def layout(parameters: Mapping[str, Any], source: IndexedSource) -> Layout:  # n
 
 def decoder(parameters: Mapping[str, Any]) -> Any:
     """An array of tokens that shares memory with the file."""
+    import numpy as np
+
     from ..decode import vector
 
-    return partial(vector, dtype=parameters["dtype"])
+    return partial(vector, dtype=np.dtype(parameters["dtype"]))
 
 
 def scan(

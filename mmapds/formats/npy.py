@@ -19,6 +19,11 @@ layout = fixed.layout
 decoder = fixed.decoder
 
 
+def recognises(head: bytes) -> bool:
+    """Whether a file is of this format, by its first bytes."""
+    return head.startswith(b"\x93NUMPY")
+
+
 def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
     """Return `record_bytes`, `dtype` and `shape` of a record, which all sources must share.
 
@@ -65,7 +70,7 @@ def scan(
                 f"{source.path}: has {count} records, its header says {shape[0]}; "
                 "if it was cut short, leave out what is missing with --truncated drop"
             )
-        yield found
+        yield found._replace(skipped=shape[0] - count)
 
 
 def _header(path: str) -> tuple[tuple[int, ...], Any, int]:

@@ -37,6 +37,11 @@ _FOUND = {
 _AT_ONCE = 1 << 16  # samples; a shard that has no more is scanned by one thread while others scan others
 
 
+def recognises(head: bytes) -> bool:
+    """Whether a file is of this format, by its first bytes."""
+    return head[257:262] == b"ustar"
+
+
 def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:  # noqa: ARG001 - the face of formats
     """Return what to do with a last sample that is cut short."""
     return {"truncated": fixed.check_truncated(given)}

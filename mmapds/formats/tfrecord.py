@@ -20,6 +20,13 @@ TEXT = False
 OPTIONS = {"truncated": fixed.OPTIONS["truncated"]}
 
 
+def recognises(head: bytes) -> bool:
+    """Whether a file is of this format, by its first bytes: a length and its CRC."""
+    crc = _native.crc32c(None, 0, head[:8])
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
+    return head[8:12] == masked.to_bytes(4, "little")
+
+
 def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:  # noqa: ARG001 - the face of formats
     """Return what to do with a last record that is cut short."""
     return {"truncated": fixed.check_truncated(given)}
