@@ -170,14 +170,9 @@ def _compute(dataset: Dataset, compute: Callable[[Any], float], piece: range) ->
         try:
             number = compute(sample)
         except Exception as error:
-            error.add_note(f"while computing a column for {_place(dataset, position)}")
+            error.add_note(f"while computing a column for {dataset._place(position)}")
             raise
         if isinstance(number, bool | str | bytes) or np.ndim(number) or not isinstance(number, int | float | np.number):
-            raise ColumnError(f"{_place(dataset, position)}: expected a number, the callable returned {number!r}")
+            raise ColumnError(f"{dataset._place(position)}: expected a number, the callable returned {number!r}")
         numbers.append(number)
     return np.array(numbers)
-
-
-def _place(dataset: Dataset, position: int) -> str:
-    where = dataset.where(position)
-    return f"{where.source} (byte {where.offset})"

@@ -409,10 +409,13 @@ class Dataset(Sequence[Any]):
         member, _, begin, end = self._records.locate(record)
         return Location(self._library.source_path(member), begin, end - begin)
 
+    def _place(self, position: SupportsIndex) -> str:
+        member, record, begin, _ = self._records.locate(self._record(position))
+        return self._library.place(member, record, begin)
+
     def _explain(self, position: SupportsIndex, error: Exception) -> None:
         """Say which record could not be decoded; a decoder of the user's keeps its own kind of error."""
-        member, record, begin, _ = self._records.locate(self._record(position))
-        place = self._library.place(member, record, begin)
+        place = self._place(position)
         if type(error) is FormatError:
             raise FormatError(f"{place}: {error}") from None
         if isinstance(self._given_decode, str):

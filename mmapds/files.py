@@ -31,17 +31,24 @@ def decoded(record: memoryview, url: str) -> dict[str, Any]:
     Extensions that are not in the table, pickles among them, keep their bytes, and so do images without Pillow.
     """
     found = sample(record, url)
-    for extension, data in found.items():
-        if extension in ("__key__", "__url__"):
-            continue
-        decode = _decoder(re.sub(r".*\.", "", extension))
-        if decode is None:
+    decode(found)
+    return found
+
+
+def decode(sample: dict[str, Any], *, images: bool = True) -> None:
+    """Decode the members of a sample in place, see `decoded`; images too or not.
+
+    Raises:
+      ValueError: a member is not what its extension says.
+    """
+    for extension, data in sample.items():
+        decoder = _decoder(re.sub(r".*\.", "", extension))
+        if extension in ("__key__", "__url__") or decoder is None or (decoder is _image and not images):
             continue
         try:
-            found[extension] = decode(data)
+            sample[extension] = decoder(data)
         except Exception as error:
-            raise ValueError(f"{found['__key__']}.{extension}: {error}") from error
-    return found
+            raise ValueError(f"{sample['__key__']}.{extension}: {error}") from error
 
 
 def _array(data: bytes) -> Any:
@@ -71,8 +78,8 @@ _DECODERS = {name: decode for decode, names in _TABLE.items() for name in names.
 
 
 def _decoder(name: str) -> Callable[[bytes], Any] | None:
-    decode = _DECODERS.get(name)
-    return decode if decode is not _image or _has_pillow() else None
+    decoder = _DECODERS.get(name)
+    return decoder if decoder is not _image or _has_pillow() else None
 
 
 @cache

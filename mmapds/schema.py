@@ -4,7 +4,7 @@ import json
 import operator
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -34,6 +34,8 @@ _TEXT = {"bytes": _BYTES, "str": _STR, "json": _JSON}
 _PYTHON = {bool: "bool", int: "int64", float: "float64", bytes: "bytes", str: "str", dict: "json"}
 _ROUND = {"float16": "<e", "float32": "<f", "float64": "<d"}
 _WIDTH = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}  # kinds of numbers, each of which holds those before
+_NULL, _EMPTY = "null", ("null", (None,))  # of values that do not tell their type
+_IN_JSON = {_NULL, "bool", "int64", "float64", "str", "json"}
 _DIMS = 8
 _NAME = re.compile(r"[^()\\]+")
 _ALIGNMENT = 64
@@ -105,15 +107,27 @@ class Schema:
                 raise FormatError(f"schema: two fields would fill the column {name!r}; rename one")
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> "Schema":
-        """Infer a schema from a record: the first axis of its arrays is ragged, the others are fixed.
+    def of(cls, records: Iterable[Mapping[str, Any]], *, nulls: bool = True) -> "Schema":
+        """Infer a schema that records fit: the first axis of their arrays is ragged, and every other that differs.
+
+        What differs in more than that is "json", if JSON can hold it; with `nulls`, so is what some have null or lack.
 
         Raises:
-          FormatError: a field has a value that does not tell.
+          FormatError: a field has a value that does not tell, or values that no type holds.
         """
-        if not isinstance(record, Mapping) or not record:
-            raise FormatError(f"found {_shown(record)}, expected a dict of fields")
-        return cls({name: _inferred(name, value) for name, value in record.items()})
+        found: dict[str, Any] = {}
+        for number, record in enumerate(records):
+            if not isinstance(record, Mapping) or not record:
+                raise FormatError(f"found {_shown(record)}, expected a dict of fields")
+            if nulls:
+                for name in found.keys() - record.keys():
+                    found[name] = _joined(name, found[name], _NULL)
+            for name, value in record.items():
+                if value is not None or nulls:
+                    inferred = _inferred(name, value)
+                    before = found.get(name, _NULL if number and nulls else inferred)
+                    found[name] = _joined(name, before, inferred)
+        return cls({name: "json" if what in (_NULL, _EMPTY) else what for name, what in found.items()})
 
     def describe(self) -> dict[str, Any]:
         """Return the schema as JSON holds it."""
@@ -201,7 +215,7 @@ def _field(name: Any, what: Any) -> Field:
         )
     try:
         dtype, shape = what
-        dtype = dtype if isinstance(dtype, str) else _dtype_name(dtype)
+        dtype = dtype if isinstance(dtype, str) else dtype_name(dtype)
         axes = tuple(axis if axis is None else operator.index(axis) for axis in shape)
     except (TypeError, ValueError):
         raise FormatError(f"schema: field {name!r} is {what!r}; expected a type or (dtype, shape)") from None
@@ -215,25 +229,57 @@ def _field(name: Any, what: Any) -> Field:
 def _inferred(name: Any, value: Any) -> Any:
     if type(value) in _PYTHON:
         return _PYTHON[type(value)]
+    if value is None:
+        return _NULL
     if isinstance(value, list):
         array = _listed(value)
-        return (array.dtype.name, (None, *array.shape[1:])) if array is not None and array.size else "json"
+        if array is None:
+            return "json"
+        return (array.dtype.name, (None, *array.shape[1:])) if array.size else _EMPTY
     if hasattr(value, "dtype") and hasattr(value, "shape"):
-        dtype = _dtype_name(value.dtype)
+        dtype = dtype_name(value.dtype)
         return (dtype, (None, *value.shape[1:])) if value.shape else dtype
     raise FormatError(f"field {name!r}: found {_shown(value)}, whose type does not tell how to store it; give a schema")
 
 
+def _joined(name: Any, one: Any, other: Any) -> Any:
+    """The type of what has values of two types.
+
+    Raises:
+      FormatError: there is none.
+    """
+    if one == other or (other == _NULL and one not in _IN_JSON):
+        return one  # and a record without it is told when it comes
+    if one == _NULL and other not in _IN_JSON:
+        return other
+    if {one, other} == {"int64", "float64"}:
+        return "float64"
+    arrays = [what for what in (one, other) if isinstance(what, tuple)]
+    if _EMPTY in arrays and len(arrays) == 2:
+        return one if other == _EMPTY else other
+    if len(arrays) == 2:
+        dtype = _joined(name, one[0], other[0])
+        if dtype in ITEM_BYTES and len(one[1]) == len(other[1]):
+            return dtype, tuple(a if a == b else None for a, b in zip(one[1], other[1], strict=True))
+    if "bytes" in (one, other):
+        raise FormatError(
+            f"field {name!r}: found bytes in some records and {one if other == 'bytes' else other} in others"
+        )
+    return "json"
+
+
 @cache
-def _dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: Any) -> str:
     """The name of a dtype of numpy's, ml_dtypes' or torch's."""
     return str(getattr(dtype, "name", None) or dtype).removeprefix("torch.")
 
 
 def _shown(value: Any) -> str:
     if hasattr(value, "dtype") and hasattr(value, "shape"):
-        return f"{_dtype_name(value.dtype)} of shape {tuple(value.shape)}"
-    return f"{type(value).__name__} {value!r:.40}" if isinstance(value, int | float | str) else type(value).__name__
+        return f"{dtype_name(value.dtype)} of shape {tuple(value.shape)}"
+    if isinstance(value, int | float | str | list | tuple):
+        return f"{type(value).__name__} {value!r:.40}"
+    return "null" if value is None else type(value).__name__
 
 
 def _unfit(field: Field, value: Any) -> FormatError:
@@ -285,9 +331,11 @@ def _as_array(field: Field, value: Any) -> Any:
     if array is None:
         raise _unfit(field, value)
     wanted = EXTENDED.get(field.dtype, field.dtype)
+    if found is None and array.size == 0 and field.shape and field.shape[0] is None and array.ndim == 1:
+        array = array.reshape(0, *(axis or 0 for axis in field.shape[1:]))  # an empty list has no axes of its own
     if found is None:  # a list has no dtype of its own
-        array = _cast(array, wanted) if field.dtype not in EXTENDED else None
-    elif _dtype_name(value.dtype) != field.dtype:
+        array = cast(array, wanted) if field.dtype not in EXTENDED else None
+    elif dtype_name(value.dtype) != field.dtype:
         array = None
     fits = array is not None and array.ndim == len(field.shape or ())
     if not fits or any(axis not in (None, size) for axis, size in zip(field.shape or (), array.shape, strict=True)):
@@ -302,12 +350,12 @@ def _memory(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = np.asarray(value)
     if isinstance(value, np.ndarray):
-        shown = EXTENDED.get(_dtype_name(value.dtype))
+        shown = EXTENDED.get(dtype_name(value.dtype))
         return value if shown is None else np.ascontiguousarray(value).reshape(value.shape).view(shown)
     if not (hasattr(value, "detach") and hasattr(value, "numpy")):
         return None
     tensor = value.detach().cpu()
-    name = _dtype_name(tensor.dtype)
+    name = dtype_name(tensor.dtype)
     if name in EXTENDED:
         import torch
 
@@ -326,8 +374,8 @@ def _listed(value: Any) -> Any:
     return array if array.dtype.kind in "biufc" else None
 
 
-def _cast(array: Any, dtype: str) -> Any:
-    """Numbers of a list as another dtype; None where that would lose more than digits."""
+def cast(array: Any, dtype: str) -> Any:
+    """Numbers as another dtype; None where that would lose more than digits."""
     import numpy as np
 
     to = np.dtype(dtype)

@@ -150,10 +150,10 @@ def check_unchanged(source: Source) -> None:
     try:
         now = os.stat(source.path)
     except OSError as error:
-        raise SourceError(f"{source.path}: went away while it was indexed ({reason(error)})") from None
+        raise SourceError(f"{source.path}: went away while it was read ({reason(error)})") from None
     if (now.st_size, now.st_mtime_ns) != (source.size, source.mtime_ns):
         raise SourceError(
-            f"{source.path}: changed while it was indexed (was {source.size} bytes, is {now.st_size} now); "
+            f"{source.path}: changed while it was read (was {source.size} bytes, is {now.st_size} now); "
             "run again when nothing writes to it"
         )
 

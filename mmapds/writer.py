@@ -121,7 +121,7 @@ class Writer:
         before = len(self._buffer)
         try:
             if self._schema is None:
-                self._begin(self._checked(Schema.of(record)))
+                self._begin(self._checked(_inferred(record)))
             assert self._schema is not None
             numbers = self._schema.pack(record, self._buffer)
             if self._signed_length is not None and numbers[self._signed_length] < 0:
@@ -198,6 +198,14 @@ class Writer:
             self.close()
         elif self._state == "open":
             self._abandon("closed: its block ended with an error")
+
+
+def _inferred(record: Mapping[str, Any]) -> Schema:
+    schema = Schema.of([record])
+    for name, value in record.items():
+        if value is None:
+            raise FormatError(f"field {name!r}: found null, which does not tell how to store it; give a schema")
+    return schema
 
 
 def _spool(spool: Spool, number_type: int, numbers: list[Any]) -> None:

@@ -3,17 +3,24 @@
 import io
 import os
 import re
+import shlex
+import struct
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
+import h5py
 import numpy as np
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import tfrecord
 
 import mmapds
 from mmapds import index
+from mmapds.convert import __main__ as convert
 
 ROOT = Path(__file__).parent.parent
 
@@ -85,8 +92,8 @@ def test_the_samplers_page_runs(tmp_path, monkeypatch):
     assert next(iter(names["resumed"])) == names["batches"].indices_at(10)[0].tolist()
 
 
-def test_the_formats_page_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def files_of_every_format():
+    """What the commands of the page of formats read."""
     np.arange(2048 * 5, dtype=np.uint16).tofile("tokens.bin")
     np.save("features.npy", np.ones((7, 80), np.float32))
     for shard in range(3):
@@ -98,13 +105,38 @@ def test_the_formats_page_runs(tmp_path, monkeypatch):
                     member = tarfile.TarInfo(f"{shard}/{i}.{name}")
                     member.size = len(data)
                     archive.addfile(member, io.BytesIO(data))
+    Path("messages.pb").write_bytes(b"\5hello\3you")
+    examples = tfrecord.TFRecordWriter("examples.tfrecord")
+    for i in range(5):
+        examples.write({"label": (i, "int")})
+    examples.close()
+    np.arange(1, 6, dtype=np.uint16).tofile("corpus.bin")
+    sizes, pointers, documents = struct.pack("<2i", 3, 2), struct.pack("<2q", 0, 6), struct.pack("<2q", 0, 2)
+    Path("corpus.idx").write_bytes(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 2, 2) + sizes + pointers + documents)
+    for name in ("corpus", "part-0", "part-1"):
+        pq.write_table(pa.table({"id": range(9), "tokens": [[i] * i for i in range(9)]}), f"{name}.parquet")
+    with h5py.File("features.h5", "w") as file:
+        file["speaker/utterance/feats"] = np.ones((3, 80))
+    Path("notes.jsonl").write_bytes(b'{"id": 1, "tokens": [1, 65535]}\n')
+
+
+def test_the_formats_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files_of_every_format()
+    commands = {"mmapds.index": index.main, "mmapds.convert": convert.main}
     for line in "".join(blocks("docs/formats.md", "sh")).splitlines():
-        assert index.main(line.split()[3:]) == 0
+        python, dash_m, module, *arguments = shlex.split(line)
+        assert (python, dash_m) == ("python", "-m")
+        assert commands[module](arguments) == 0, line
     names = {}
     for code in blocks("docs/formats.md", "python"):
         exec(code, names)
     assert names["blocks"][3].tolist() == list(range(2048 * 3, 2048 * 4))
     assert len(names["features"]) == 7
+    assert names["tokens"].tolist() == [3, 3, 3]
+    assert mmapds.open("features.mma")[0]["__key__"] == "speaker/utterance"
+    assert mmapds.open("notes.mma")[0]["tokens"].dtype == np.uint16
+    assert (len(mmapds.open("shards.mma")), len(mmapds.open("parts.mmx"))) == (15, 18)
 
 
 def test_every_link_in_the_documents_leads_somewhere():

@@ -273,7 +273,7 @@ def test_a_source_that_changes_meanwhile_is_not_indexed(write, monkeypatch):
         return real(*arguments)
 
     monkeypatch.setattr(jsonl, "_scan_block", scan_and_append)
-    with pytest.raises(mmapds.SourceError, match="changed while it was indexed"):
+    with pytest.raises(mmapds.SourceError, match="changed while it was read"):
         mmapds.build(path)
     monkeypatch.setattr(jsonl, "_scan_block", lambda *arguments: (os.truncate(path, 10), real(*arguments))[1])
     with pytest.raises(mmapds.SourceError, match="became shorter than"):
@@ -379,7 +379,7 @@ def test_a_disk_that_fails_in_the_background_is_said(write, tmp_path, monkeypatc
 def test_a_source_that_goes_away_is_said(write, monkeypatch):
     path = write([1])
     monkeypatch.setattr(index, "check_unchanged", lambda source: (os.unlink(source.path), check_unchanged(source)))
-    with pytest.raises(mmapds.SourceError, match=r"train.jsonl: went away while it was indexed \(no such file"):
+    with pytest.raises(mmapds.SourceError, match=r"train.jsonl: went away while it was read \(no such file"):
         mmapds.build(path)
 
 

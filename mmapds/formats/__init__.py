@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import FormatError
-from ..sources import named, unreadable
+from ..sources import named, quoted, unreadable
 from . import arrays, fixed, jsonl, megatron, npy, prefixed, tar, tfrecord
 
 _FORMATS: dict[str, ModuleType] = {
@@ -32,6 +32,8 @@ _FORMATS: dict[str, ModuleType] = {
 SUFFIXES: tuple[str, ...] = tuple(suffix for module in _FORMATS.values() for suffix in module.SUFFIXES)
 
 _HEAD = 4096  # bytes by which a file is known
+
+_CONVERTIBLE = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\x89HDF\r\n\x1a\n": "hdf5"}
 
 OPTIONS: dict[str, tuple[type, str, str]] = {
     name: option for module in _FORMATS.values() for name, option in module.OPTIONS.items()
@@ -59,17 +61,31 @@ def for_path(path: str) -> ModuleType:
     for module in _FORMATS.values():
         if named(path, module.SUFFIXES) or (hasattr(module, "claims") and module.claims(path)):
             return module
-    try:
-        with open(path, "rb", buffering=0) as file:
-            head = file.read(_HEAD)
-    except OSError as error:
-        raise unreadable(path, error) from None
+    head = _head(path)
     for module in _FORMATS.values():
         if hasattr(module, "recognises") and module.recognises(head):
             return module
+    if name := convertible(path):
+        raise FormatError(
+            f"{path}: {name}, whose records cannot be read in place; run: python -m mmapds.convert {quoted(path)}"
+        )
     if b"\0" in head:
         raise FormatError(f"{path}: neither its name nor its first bytes say what it is; choose with --format")
     return jsonl
+
+
+def convertible(path: str) -> str | None:
+    """Return what `mmapds.convert` calls a file that cannot be indexed, by its first bytes; None for all others."""
+    head = _head(path)
+    return next((name for mark, name in _CONVERTIBLE.items() if head.startswith(mark)), None)
+
+
+def _head(path: str) -> bytes:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read(_HEAD)
+    except OSError as error:
+        raise unreadable(path, error) from None
 
 
 def check_options(module: ModuleType, given: Mapping[str, Any]) -> None:

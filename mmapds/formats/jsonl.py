@@ -142,7 +142,7 @@ def _scan_block(measuring: Measuring, block: _Block, slot: _Slot) -> tuple[_Bloc
     except OSError as error:
         raise unreadable(block.source.path, error) from None
     if found < block.end:  # a map of what is no longer there would end the process
-        raise SourceError(f"{block.source.path}: became shorter than {block.end} bytes while it was indexed")
+        raise SourceError(f"{block.source.path}: became shorter than {block.end} bytes while it was read")
     begin = _first_byte(block, bytes(memoryview(block.map)[: len(_BOM)]))
     cells = tuple(slot.cells)
     return block, measuring.scan(block.source.path, block.map, begin, block.end, slot.starts, cells)
@@ -162,7 +162,7 @@ def _scan_starts(block: _Block, slot: _Slot) -> Measured:
         finally:
             os.close(fd)
     except EOFError:
-        raise SourceError(f"{block.source.path}: became shorter than {block.end} bytes while it was indexed") from None
+        raise SourceError(f"{block.source.path}: became shorter than {block.end} bytes while it was read") from None
     except OSError as error:
         raise unreadable(block.source.path, error) from None
     return Measured(slot.starts[:count], (), 0, pending, newlines)
