@@ -258,9 +258,10 @@ typedef struct {
     const uint8_t *name;  /* in the archive, or in `joined`; NULL before it is known */
     uint64_t name_size;
     uint64_t key_size;    /* bytes of the name that are the key of its sample; 0: it belongs to none */
-    const uint8_t *extension; /* what follows the dot after the key; in the archive */
+    const uint8_t *extension; /* what follows the dot after the key */
     uint64_t extension_size;
     uint8_t joined[MDS_TAR_JOINED];
+    uint8_t block[MDS_TAR_BLOCK]; /* the header, if it was not read from a map */
 } mds_tar_member;
 
 /* Read the member at byte `at` of an archive data[0..n). Reads nothing outside, and gives no bytes outside, whatever the
@@ -281,6 +282,9 @@ uint32_t mds_tar_hash(const uint8_t *key, size_t n);
 typedef struct {
     uint64_t at;         /* the next header; after a failure, the byte that shows it */
     uint64_t samples;    /* that were found */
+    uint64_t window;     /* where to look again how far apart headers are; how many there were since the last time: */
+    uint64_t headers;
+    int far;
     int open;            /* a sample has begun and is not yet told of; its first header, its end so far, its key: */
     uint64_t begin, end;
     uint64_t key_at;     /* in the archive; MDS_NONE: in `joined` */
@@ -296,8 +300,10 @@ typedef struct {
 /* Find samples: consecutive members with one key, others between them passed over. Of each, write where its first header
  * begins, how many bytes lie between there and the next sample (for the last: the end of its last member), and the hash of
  * its key. Stops when `capacity` are found or MDS_TAR_HEADERS were read, with MDS_TAR_OK. On MDS_TAR_TRUNCATED all samples
- * that were whole are there, and state->end is where the last of them ends. */
-mds_tar_status mds_tar_scan(const uint8_t *data, uint64_t n, mds_tar *state, uint64_t *begins, uint64_t *sizes,
+ * that were whole are there, and state->end is where the last of them ends.
+ *
+ * `fd` is the archive's file, of which data[0..n) is a map, or -1: headers that lie far apart are read from there. */
+mds_tar_status mds_tar_scan(const uint8_t *data, uint64_t n, int fd, mds_tar *state, uint64_t *begins, uint64_t *sizes,
                             uint64_t *hashes, size_t capacity, size_t *count);
 
 /* ---- arrays.c: records of named arrays ------------------------------------------------------------------ */

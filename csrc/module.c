@@ -5,8 +5,10 @@
 #include "mmapds.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const mds_kernels *kernels; /* chosen once, when the module is loaded */
 
@@ -152,27 +154,40 @@ static PyType_Spec map_spec = {"mmapds._native.Map", sizeof(MapObject), 0, Py_TP
 typedef struct {
     PyObject_HEAD
     PyObject *map; /* MapObject */
+    int fd;
     mds_tar state;
 } TarScannerObject;
 
 static PyObject *tar_scanner_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"map", NULL};
+    static char *names[] = {"map", "path", NULL};
     const module_state *state = PyType_GetModuleState(type);
-    PyObject *map;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!:TarScanner", names, state->map_type, &map))
+    PyObject *map, *path;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O&:TarScanner", names, state->map_type, &map,
+                                     PyUnicode_FSConverter, &path))
         return NULL;
     TarScannerObject *self = (TarScannerObject *)new_instance(type);
     if (self) {
+        const char *name = PyBytes_AsString(path);
         Py_INCREF(map);
         self->map = map;
+        Py_BEGIN_ALLOW_THREADS
+        self->fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        Py_END_ALLOW_THREADS
+        if (self->fd < 0) {
+            PyErr_SetFromErrnoWithFilename(PyExc_OSError, name);
+            Py_CLEAR(self);
+        }
     }
+    Py_DECREF(path);
     return (PyObject *)self;
 }
 
 static void tar_scanner_dealloc(PyObject *self)
 {
     Py_XDECREF(((TarScannerObject *)self)->map);
+    if (((TarScannerObject *)self)->fd >= 0)
+        close(((TarScannerObject *)self)->fd);
     free_instance(self);
 }
 
@@ -196,7 +211,7 @@ static PyObject *tar_scan(PyObject *object, PyObject *args)
     mds_tar_status status;
     size_t count;
     Py_BEGIN_ALLOW_THREADS
-    status = mds_tar_scan(map->data, map->size, &state, views[0].buf, views[1].buf, views[2].buf,
+    status = mds_tar_scan(map->data, map->size, self->fd, &state, views[0].buf, views[1].buf, views[2].buf,
                           (size_t)views[0].len / 8, &count);
     Py_END_ALLOW_THREADS
     self->state = state;

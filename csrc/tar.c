@@ -6,6 +6,11 @@
 #include "mmapds.h"
 
 #include <string.h>
+#include <unistd.h>
+
+/* A page fault takes as long as several calls of pread when little of what it maps is wanted: bench_tar. */
+#define WINDOW (1u << 20)
+#define FAR (8u << 10)
 
 /* Where the fields of a header are. */
 enum { NAME = 0, NAME_SIZE = 100, SIZE = 124, SIZE_SIZE = 12, CHECKSUM = 148, CHECKSUM_SIZE = 8, TYPE = 156, MAGIC = 257,
@@ -155,12 +160,13 @@ static void read_name(const uint8_t *block, const extended *told, mds_tar_member
     member->name_size = text_size(block + NAME, NAME_SIZE);
     /* Only POSIX has a prefix here: GNU, which writes "ustar  ", may have times. */
     const size_t prefix = memcmp(block + MAGIC, "ustar", 6) == 0 ? text_size(block + PREFIX, PREFIX_SIZE) : 0;
-    if (prefix) {
+    if (prefix || block == member->block) {
         memcpy(member->joined, block + PREFIX, prefix);
         member->joined[prefix] = '/';
-        memcpy(member->joined + prefix + 1, block + NAME, (size_t)member->name_size);
+        const size_t begin = prefix + (prefix > 0);
+        memcpy(member->joined + begin, block + NAME, (size_t)member->name_size);
         member->name = member->joined;
-        member->name_size += prefix + 1;
+        member->name_size += begin;
     }
 }
 
@@ -203,7 +209,15 @@ static mds_tar_status fail(mds_tar_member *member, mds_tar_status status, uint64
     return status;
 }
 
-mds_tar_status mds_tar_next(const uint8_t *data, uint64_t n, uint64_t at, mds_tar_member *member)
+/* The header at byte `at`, of the file if there is one, NULL if that became shorter meanwhile. What extends a header is
+ * read from the map: that is rare. So is what the system refuses, which a map cannot say but by ending the process. */
+static const uint8_t *read_header(const uint8_t *data, int fd, uint64_t at, mds_tar_member *member)
+{
+    const ssize_t got = fd < 0 ? -1 : pread(fd, member->block, MDS_TAR_BLOCK, (off_t)at);
+    return got < 0 ? data + at : got == MDS_TAR_BLOCK ? member->block : NULL;
+}
+
+static mds_tar_status next_member(const uint8_t *data, uint64_t n, int fd, uint64_t at, mds_tar_member *member)
 {
     extended told = {NULL, 0, 0, 0};
     member->header = at;
@@ -212,15 +226,17 @@ mds_tar_status mds_tar_next(const uint8_t *data, uint64_t n, uint64_t at, mds_ta
     for (;;) {
         if (at >= n)
             return fail(member, at == member->header ? MDS_TAR_END : MDS_TAR_TRUNCATED, at);
-        const uint8_t *block = data + at;
         const int first = at == member->header;
         if (n - at < MDS_TAR_BLOCK)
-            return fail(member, first && all_zeros(block, n - at) ? MDS_TAR_END : MDS_TAR_TRUNCATED, at);
+            return fail(member, first && all_zeros(data + at, n - at) ? MDS_TAR_END : MDS_TAR_TRUNCATED, at);
+        const uint8_t *block = read_header(data, fd, at, member);
+        if (!block)
+            return fail(member, MDS_TAR_TRUNCATED, at);
         if (!checksum_holds(block)) {
             if (!first || !all_zeros(block, MDS_TAR_BLOCK))
                 return fail(member, MDS_TAR_GARBAGE, at);
             const uint64_t left = n - at - MDS_TAR_BLOCK;
-            const int ends = all_zeros(block + MDS_TAR_BLOCK, left < MDS_TAR_BLOCK ? left : MDS_TAR_BLOCK);
+            const int ends = all_zeros(data + at + MDS_TAR_BLOCK, left < MDS_TAR_BLOCK ? left : MDS_TAR_BLOCK);
             return fail(member, ends ? MDS_TAR_END : MDS_TAR_ZEROS, at);
         }
         const uint8_t type = block[TYPE];
@@ -259,8 +275,7 @@ mds_tar_status mds_tar_next(const uint8_t *data, uint64_t n, uint64_t at, mds_ta
         if (regular && !is_meta(member->name, member->name_size)) {
             member->key_size = find_key(member->name, member->name_size);
             member->extension_size = member->name_size - member->key_size - (member->key_size > 0);
-            member->extension = told.name ? told.name + told.name_size - member->extension_size
-                                          : block + text_size(block, NAME_SIZE) - member->extension_size;
+            member->extension = member->name + member->name_size - member->extension_size;
         }
         if (size > n - at)
             return fail(member, MDS_TAR_TRUNCATED, header);
@@ -271,6 +286,11 @@ mds_tar_status mds_tar_next(const uint8_t *data, uint64_t n, uint64_t at, mds_ta
         member->next = n - member->end < blanks ? n : member->end + blanks;
         return MDS_TAR_OK;
     }
+}
+
+mds_tar_status mds_tar_next(const uint8_t *data, uint64_t n, uint64_t at, mds_tar_member *member)
+{
+    return next_member(data, n, -1, at, member);
 }
 
 static uint8_t lower(uint8_t byte)
@@ -360,13 +380,25 @@ static void begin_sample(const uint8_t *data, mds_tar *state, const mds_tar_memb
     }
 }
 
-mds_tar_status mds_tar_scan(const uint8_t *data, uint64_t n, mds_tar *state, uint64_t *begins, uint64_t *sizes,
+/* Count a header, and tell whether they lie far apart here. */
+static int is_far(mds_tar *state)
+{
+    if (state->at >= state->window) {
+        state->far = state->headers && state->headers < (state->at + WINDOW - state->window) / FAR;
+        state->window = state->at + WINDOW;
+        state->headers = 0;
+    }
+    state->headers++;
+    return state->far;
+}
+
+mds_tar_status mds_tar_scan(const uint8_t *data, uint64_t n, int fd, mds_tar *state, uint64_t *begins, uint64_t *sizes,
                             uint64_t *hashes, size_t capacity, size_t *count)
 {
     mds_tar_member member;
     *count = 0;
     for (size_t headers = 0; headers < MDS_TAR_HEADERS && *count < capacity; headers++) {
-        const mds_tar_status status = mds_tar_next(data, n, state->at, &member);
+        const mds_tar_status status = next_member(data, n, is_far(state) ? fd : -1, state->at, &member);
         const int same = status == MDS_TAR_OK || status == MDS_TAR_TRUNCATED ? has_open_key(data, state, &member) : 0;
         /* A sample ends where the next one or the archive does. Where that is cut, the sample may be too, unless
          * it is another that is. */

@@ -50,7 +50,7 @@ class Records:
     def many(self, records: Sequence[int] | NDArray[np.integer[Any]], /) -> list[Any]: ...
 
 class TarScanner:
-    def __new__(cls, map: Map) -> TarScanner: ...  # noqa: A002
+    def __new__(cls, map: Map, path: str) -> TarScanner: ...  # noqa: A002
     def scan(self, begins: Buffer, sizes: Buffer, hashes: Buffer, /) -> tuple[int, int, int, int, int]: ...
 
 class ArrayFields:

@@ -3,11 +3,13 @@
 import io
 import os
 import pickle
+import random
 import re
 import subprocess
 import sys
 import tarfile
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -113,6 +115,26 @@ def test_tarfile(write, dialect, directory):
     assert len(ds) == 20
     assert ds[3]["__key__"] == f"{directory}s0003"
     assert command("--verify", path).returncode == 0
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_members_large_and_small(write, dialect):
+    """Headers that lie far apart are read in another way, and archives may have both."""
+    rng = random.Random(0)
+    files = []
+    for i in range(400):
+        directory = ["", "a.b/", "d" * 60 + "/" + "e" * 80 + "/", ("" if dialect == "ustar" else "f" * 200) + "g/"][
+            i % 4
+        ]
+        for extension in ("jpg", "cls"):
+            size = 40_000 if i // 100 % 2 and extension == "jpg" else rng.randint(0, 50)
+            files.append((f"{directory}{i:03}.{extension}", rng.randbytes(size)))
+    path = write(archive(files, dialect), "a.tar")
+    mmapds.build(path)
+    assert len(check_against_webdataset(path)) == 400
+    cut = Path(path).read_bytes()[:6_000_000]
+    with pytest.raises(mmapds.FormatError, match=r"a.tar: record \d+ \(byte \d+\): is cut short, the file has 6000000"):
+        mmapds.build(write(cut, "a.tar"))
 
 
 @pytest.mark.parametrize("dialect", ["v7", "oldgnu", "gnu", "ustar", "pax"])

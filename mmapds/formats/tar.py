@@ -125,13 +125,14 @@ class _Scanner:
     def __init__(self, source: Source) -> None:
         try:
             self.map = _native.Map(source.path)
+            scanner = _native.TarScanner(self.map, source.path)
         except OSError as error:
             raise unreadable(source.path, error) from None
         if self.map.size != source.size:
             raise SourceError(
                 f"{source.path}: was {source.size} bytes and is {self.map.size} now; is something writing to it?"
             )
-        self.scan = partial(_native.TarScanner.scan, _native.TarScanner(self.map))
+        self.scan = partial(_native.TarScanner.scan, scanner)
 
 
 def _go_on(scanner: _Scanner, slot: _Slot) -> _Found:

@@ -29,8 +29,9 @@ static void inside(const uint8_t *data, uint64_t n, const mds_tar_member *member
     if (!member->key_size)
         return;
     CHECK(member->key_size + 1 + member->extension_size == member->name_size);
-    CHECK(member->extension >= data && member->extension + member->extension_size <= data + n);
-    CHECK(memcmp(member->extension, member->name + member->key_size + 1, member->extension_size) == 0);
+    CHECK(member->extension == member->name + member->key_size + 1);
+    const int joined = member->name == member->joined && member->name_size <= sizeof member->joined;
+    CHECK(joined || (member->name >= data && member->name + member->name_size <= data + n));
 }
 
 static void read_back(const uint8_t *data, uint64_t n, uint64_t begin, uint64_t size, uint64_t hash)
@@ -65,9 +66,11 @@ static void scan(const uint8_t *input, size_t n)
     const size_t room = n / MDS_TAR_BLOCK + 1;
     uint64_t *out = malloc(4 * room * sizeof *out);
     uint64_t *begins = out, *sizes = out + room, *hashes = out + 2 * room;
-    mds_tar whole = {.at = 0}, piecewise = {.at = 0};
+    mds_tar whole = {.at = 0}, piecewise = {.far = 1, .window = UINT64_MAX}; /* by pread */
+    FILE *file = tmpfile();
+    CHECK(file && fwrite(data, 1, n, file) == n && fflush(file) == 0);
     size_t count;
-    const mds_tar_status status = mds_tar_scan(data, n, &whole, begins, sizes, hashes, room, &count);
+    const mds_tar_status status = mds_tar_scan(data, n, -1, &whole, begins, sizes, hashes, room, &count);
     CHECK(status != MDS_TAR_OK && count == whole.samples && count < room && whole.at <= n && whole.end <= n);
     for (size_t k = 0; k < count; k++) {
         CHECK(k + 1 == count || begins[k] + sizes[k] == begins[k + 1]);
@@ -77,7 +80,7 @@ static void scan(const uint8_t *input, size_t n)
     for (size_t k = 0;; k++) {
         uint64_t begin, size, hash;
         size_t found;
-        const mds_tar_status again = mds_tar_scan(data, n, &piecewise, &begin, &size, &hash, 1, &found);
+        const mds_tar_status again = mds_tar_scan(data, n, fileno(file), &piecewise, &begin, &size, &hash, 1, &found);
         if (found)
             CHECK(k < count && begin == begins[k] && size == sizes[k] && hash == hashes[k]);
         if (again != MDS_TAR_OK) {
@@ -85,6 +88,7 @@ static void scan(const uint8_t *input, size_t n)
             break;
         }
     }
+    fclose(file);
     free(out);
     free(data);
 }
