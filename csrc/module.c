@@ -46,7 +46,7 @@ static int get_words(PyObject *object, int flags, Py_buffer *view, const char *w
 {
     if (PyObject_GetBuffer(object, view, flags) != 0)
         return -1;
-    if (view->len % 8 == 0 && (uintptr_t)view->buf % 8 == 0)
+    if (view->len == 0 || (view->len % 8 == 0 && (uintptr_t)view->buf % 8 == 0)) /* nothing has any address */
         return 0;
     PyErr_Format(PyExc_ValueError, "%s: expected whole 64-bit integers at an aligned address", what);
     PyBuffer_Release(view);
@@ -1347,7 +1347,8 @@ static void *take_numbers(words *all, PyObject *object, int flags, unsigned widt
     if (PyObject_GetBuffer(object, view, flags) != 0)
         return NULL;
     all->count++;
-    if (view->len % width == 0 && (uintptr_t)view->buf % width == 0 && (entries < 0 || view->len / width == entries))
+    const int is_aligned = view->len == 0 || (uintptr_t)view->buf % width == 0;
+    if (view->len % width == 0 && is_aligned && (entries < 0 || view->len / width == entries))
         return view->buf;
     PyErr_Format(PyExc_ValueError, "%s: expected aligned integers of %u bytes, and %zd of them", what, width, entries);
     return NULL;

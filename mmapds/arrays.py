@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,11 @@ class Tensors:
 
         _expect_read_only()
         self._from_numpy = torch.from_numpy
+        if isinstance(inner, partial) and "dtype" in inner.keywords:
+            try:
+                self._from_numpy(np.empty(0, inner.keywords["dtype"]))
+            except (TypeError, ValueError) as error:
+                raise Error(f"decode='torch': torch has no arrays of {inner.keywords['dtype']}: {error}") from None
 
     def __call__(self, record: Any) -> Any:
         sample = self._decode(record)

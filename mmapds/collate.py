@@ -126,7 +126,7 @@ _KINDS = {
 
 def _collate(values: Sequence[Any], path: str, pad: Any, rule: _Rule, outermost: bool = False) -> Any:
     """Batch one field; `path` says which, as it would be indexed in a sample."""
-    if isinstance(values[0], np.ndarray) and values[0].dtype.name == "bfloat16":  # of ml_dtypes, unknown to NumPy
+    if any(isinstance(value, np.ndarray) and value.dtype.kind == "V" for value in values):  # unknown to NumPy itself
         values = [_bfloat16(value) for value in values]
     if any(issubclass(each, list) for each in set(map(type, values))):
         values = [_listed(value, i, path) if isinstance(value, list) else value for i, value in enumerate(values)]

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import formats
 from ._native import Records
-from .decode import EXPECTS, Decoder, resolve, same, wants_location, wants_view
+from .decode import Decoder, expects, resolve, same, wants_location, wants_view
 from .errors import (
     DecodeError,
     Error,
@@ -122,6 +122,8 @@ def _index_path(path: str) -> str:
 class _Origin(NamedTuple):
     """What a pickle says of the indexes behind a dataset, in a few hundred bytes however many they are."""
 
+    directory: str
+    """The working directory, from which paths may be relative."""
     paths: bytes
     """Paths of the indexes, compressed; empty where even so they are long, and the patterns must do."""
     patterns: tuple[str, ...]
@@ -130,18 +132,23 @@ class _Origin(NamedTuple):
 
     @classmethod
     def of(cls, patterns: Sequence[str], indexes: Sequence[Index]) -> "_Origin":
-        paths = zlib.compress(
-            "\0".join(index.absolute(index.path) for index in indexes).encode(errors="surrogateescape")
-        )
+        directory = os.getcwd()
+        known = [index.path if index.opened_in == directory else index.absolute(index.path) for index in indexes]
+        paths = zlib.compress("\0".join(known).encode(errors="surrogateescape"))
         identity = zlib.crc32(b"".join(index.checksum.to_bytes(8, "little") for index in indexes))
         if len(paths) <= _SHORT:
-            return cls(paths, (), identity)
-        # Not normalised: what `..` means depends on links, and braces are no directories.
-        return cls(b"", tuple(os.path.join(os.getcwd(), pattern) for pattern in patterns), identity)
+            return cls(directory, paths, (), identity)
+        return cls(directory, b"", tuple(patterns), identity)
 
-    def index_paths(self) -> list[str]:
-        """Return the paths, where they are held."""
-        return zlib.decompress(self.paths).decode(errors="surrogateescape").split("\0")
+    def given(self) -> list[str]:
+        """Return what stands for the indexes: their paths, or patterns."""
+        paths = (
+            zlib.decompress(self.paths).decode(errors="surrogateescape").split("\0") if self.paths else self.patterns
+        )
+        if os.getcwd() == self.directory:
+            return list(paths)
+        # Not normalised: what `..` means depends on links, and braces are no directories.
+        return [os.path.join(self.directory, path) for path in paths]
 
     def open(self) -> list[Index]:
         """Open the indexes again.
@@ -149,11 +156,10 @@ class _Origin(NamedTuple):
         Raises:
           StaleIndexError: they are not what they were.
         """
-        paths = self.index_paths() if self.paths else _expand(self.patterns)
-        indexes = _open_indexes(paths, self.patterns or paths)
-        if _Origin.of(self.patterns, indexes).identity != self.identity:
-            named = ", ".join(self.patterns or paths)
-            raise StaleIndexError(f"{named}: other indexes than when the dataset was pickled; open it again")
+        given = self.given()
+        indexes = _open_indexes(given if self.paths else _expand(given), given)
+        if _Origin.of(given, indexes).identity != self.identity:
+            raise StaleIndexError(f"{', '.join(given)}: other indexes than when the dataset was pickled; open it again")
         return indexes
 
 
@@ -251,6 +257,8 @@ class Dataset(Sequence[Any]):
           KeyMissingError: there is none, or it is not in this view.
           FormatError: these records have no keys.
         """
+        if not isinstance(key, str):
+            raise TypeError(f"key = {key!r}, expected a string")
         first = 0
         for index in self._library.indexes:
             for record in candidates(index, key):
@@ -418,8 +426,8 @@ class Dataset(Sequence[Any]):
         place = self._place(position)
         if type(error) is FormatError:
             raise FormatError(f"{place}: {error}") from None
-        if isinstance(self._given_decode, str):
-            raise DecodeError(f"{place}: not {EXPECTS[self._given_decode]}: {error}") from error
+        if expected := expects(self._given_decode):
+            raise DecodeError(f"{place}: not {expected}: {error}") from error
         error.add_note(f"while decoding {place}")
 
     def __repr__(self) -> str:
@@ -460,7 +468,7 @@ def concat(datasets: Iterable[Dataset]) -> Dataset:
                 f"decode={_name(part._given_decode)}, access={part._library.access!r}"
             )
     indexes = [index for part in parts for index in part._library.indexes]
-    patterns = [pattern for part in parts for pattern in part._origin.patterns or part._origin.index_paths()]
+    patterns = [pattern for part in parts for pattern in part._origin.given()]
     library, origin = Library(indexes, access), _Origin.of(patterns, indexes)
     if all(part._rows is None for part in parts):
         return _dataset(library, origin, decode)

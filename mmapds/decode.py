@@ -64,14 +64,22 @@ BY_NAME: dict[str, Decoder] = {
     "tf_example": tf_example,
 }
 
-EXPECTS = {
-    "json": "JSON",
-    "text": "UTF-8 text",
-    "files": "a sample of a tar",
-    "wds": "a sample of a tar",
-    "tf_example": "a tf.train.Example",
+_EXPECTS: dict[Decoder, str] = {
+    orjson.loads: "JSON",
+    bytes.decode: "UTF-8 text",
+    _files: "a sample of a tar",
+    _wds: "what its extensions say",
+    tf_example: "a tf.train.Example",
+    array: "an array of that type",
+    vector: "an array of that type",
 }
-"""What a decoder that fails on bad records had expected."""
+
+
+def expects(decode: str | Decoder) -> str | None:
+    """What a decoder of mmapds that fails on a record had expected; None for decoders of the user's."""
+    if callable(decode):
+        return _EXPECTS.get(decode.func) if isinstance(decode, partial) else None
+    return _EXPECTS.get(BY_NAME[decode])
 
 
 def wants_view(decode: Decoder) -> bool:

@@ -1,5 +1,6 @@
 """Samples made of the members of a tar: their bytes by extension, or what those stand for."""
 
+import json
 import re
 from collections.abc import Callable
 from functools import cache
@@ -51,6 +52,13 @@ def decode(sample: dict[str, Any], *, images: bool = True) -> None:
             raise ValueError(f"{sample['__key__']}.{extension}: {error}") from error
 
 
+def _json(data: bytes) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return json.loads(data)  # which takes NaN, as other readers of tars do
+
+
 def _array(data: bytes) -> Any:
     return np.load(BytesIO(data), allow_pickle=False)
 
@@ -67,7 +75,7 @@ def _image(data: bytes) -> Any:
 
 
 _TABLE: dict[Callable[[bytes], Any], str] = {
-    orjson.loads: "json jsn",
+    _json: "json jsn",
     bytes.decode: "txt text transcript",
     int: "cls cls2 index inx id",
     _array: "npy",

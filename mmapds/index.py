@@ -41,15 +41,18 @@ class Summary(NamedTuple):
     """What the index has columns of, as they were asked for."""
     skipped: int
     """Records that were left out."""
+    cut: int
+    """Bytes after the last whole record, where what is cut short is left out."""
 
     def __str__(self) -> str:
         mean = self.size / self.records if self.records else 0.0
         sources = f" in {self.sources:,} sources" if self.sources > 1 else ""
         columns = f"; {', '.join(self.columns)}" if self.columns else ""
         skipped = f"; {self.skipped:,} records left out" if self.skipped else ""
+        cut = f", the last {self.cut:,} bytes" if self.cut else ""
         return (
             f"{self.path}: {self.records:,} records{sources}, {self.size:,} bytes, "
-            f"{mean:.1f} bytes a record ({self.smallest:,} to {self.largest:,}){columns}{skipped}"
+            f"{mean:.1f} bytes a record ({self.smallest:,} to {self.largest:,}){columns}{skipped}{cut}"
         )
 
 
@@ -141,7 +144,7 @@ def build_each(
         raise Error(f"workers = {workers}, expected 1 or more")
     given = dict(parameters or {})
     if out is None:
-        plans = [_plan(path, format_name, given) for path in paths]
+        plans = [_plan(path, format_name, given, force) for path in paths]
     else:
         plans = [(os.fspath(out), paths, format_name, given)]
     for index_path, members, wanted_format, options in plans:
@@ -163,14 +166,19 @@ def build_each(
 
 
 def _plan(
-    path: str, format_name: str | None, parameters: dict[str, Any]
+    path: str, format_name: str | None, parameters: dict[str, Any], force: bool
 ) -> tuple[str, list[str], str | None, dict[str, Any]]:
-    """Where to write an index, of which sources, in which format; an index that is there says what is not given."""
+    """Where to write an index, of which sources, in which format; an index that is there says what is not given.
+
+    That a last record may be cut short it says of its sources as they were alone.
+    """
     index_path = path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX
     before = Index(path) if path.endswith(INDEX_SUFFIX) else _readable(index_path)
     if before is not None and format_name in (None, before.format):
         options = formats.by_name(before.format).OPTIONS
         kept = {name: value for name, value in before.parameters.items() if name in options}
+        if force or not _is_current(before):
+            kept.pop("truncated", None)
         format_name, parameters = before.format, parameters or kept
     members = [path]
     if path.endswith(INDEX_SUFFIX) and before is not None:
@@ -280,6 +288,14 @@ class Asked(NamedTuple):
         )
 
 
+def _is_current(index: Index) -> bool:
+    try:
+        index.check_current()
+    except (SourceError, StaleIndexError):
+        return False
+    return True
+
+
 def _readable(index_path: str) -> Index | None:
     try:
         return Index(index_path)
@@ -318,7 +334,16 @@ def summarise(index: Index) -> Summary:
         max((source.largest for source in index.sources), default=0),
         tuple(f"{name} = {expressions[name]}" if name in expressions else name for name in index.columns),
         sum(source.skipped for source in index.sources),
+        sum(_cut(index, number) for number in range(len(index.sources))),
     )
+
+
+def _cut(index: Index, number: int) -> int:
+    source = index.sources[number]
+    if index.parameters.get("truncated") != "drop" or not source.skipped:
+        return 0
+    fixed = source.first + source.records * index.parameters.get("record_bytes", 0)
+    return source.size - (index.bounds(number)[-1] if index.has_bounds else fixed)
 
 
 def verify(index: Index) -> None:
@@ -333,6 +358,11 @@ def verify(index: Index) -> None:
     """
     index.check_current()
     index.verify_sections()
+    with index.understood():
+        _verify_records(index)
+
+
+def _verify_records(index: Index) -> None:
     stored = index.section("offsets").cast("Q") if index.has_bounds else memoryview(b"").cast("Q")
     sources = []
     for number, (_, size, mtime_ns, mark, *_) in enumerate(index.sources):

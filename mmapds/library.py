@@ -47,7 +47,10 @@ class Library:
         """
         if given is not None and given != "torch":
             return given
-        found: list[str | Decoder] = [formats.by_name(index.format).decoder(index.parameters) for index in self.indexes]
+        found: list[str | Decoder] = []
+        for index in self.indexes:
+            with index.understood():
+                found.append(formats.by_name(index.format).decoder(index.parameters))
         for index, decode in zip(self.indexes, found, strict=True):
             if not same(decode, found[0]):
                 raise Error(f"{self.indexes[0].path} and {index.path} differ in what their records are; give decode=")
@@ -77,11 +80,9 @@ class Library:
             raise SourceError(f"{path}: not a regular file; it is a source of {index.path}") from None
         index.check_source(number, opened.size, opened.mtime_ns)
         opened.advise(_ADVICE[self.access])
-        return (
-            opened,
-            index.bounds(number),
-            *formats.by_name(index.format).layout(index.parameters, index.sources[number]),
-        )
+        with index.understood():
+            layout = formats.by_name(index.format).layout(index.parameters, index.sources[number])
+        return opened, index.bounds(number), *layout
 
     def corrupt(self, member: int, record: int, begin: int, end: int, size: int) -> None:
         """Raise for bounds that the core found not to fit their source."""

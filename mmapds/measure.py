@@ -92,8 +92,6 @@ class Measuring:
 
     def __init__(self, columns: Mapping[str, str], missing: str | float, validate: bool) -> None:
         self.columns = {name: Expression.parse(text) for name, text in columns.items()}
-        if len(self.columns) > _native.MOST_COLUMNS:
-            raise ColumnError(f"{len(self.columns)} columns, expected up to {_native.MOST_COLUMNS}")
         self.missing = missing
         self.validate = bool(validate)
         self._fields = tuple((each.measure, each.path) for each in self.columns.values())
@@ -116,6 +114,8 @@ class Measuring:
           ColumnError: a record lacks a field, or it has the wrong type.
           DecodeError: a record is not JSON.
         """
+        if len(self.columns) > _native.MOST_COLUMNS:
+            raise ColumnError(f"{len(self.columns)} columns of JSON, expected up to {_native.MOST_COLUMNS}")
         found, kept, types, (status, failed, column, at) = _native.measure_lines(
             source, begin, end, begin, self._fields, self._missing, self._fill, self.validate, starts, cells
         )
@@ -213,9 +213,11 @@ def numbers(dtype: str, data: memoryview) -> "memoryview[Any]":
 
 def same_numbers(dtype: str, stored: memoryview, kind: int, cells: memoryview) -> bool:
     """Whether the numbers of a column are those of some cells, bit by bit; a column's type may be wider."""
+    if not len(cells):
+        return not len(stored)
     own, data = _DTYPES[kind], cells.cast("B")
     if dtype == "<u4":
-        if own != "<u8" or (len(cells) and _native.cells_largest(cells) >= 2**32):
+        if own != "<u8" or _native.cells_largest(cells) >= 2**32:
             return False
         narrowed = memoryview(bytearray(len(data) // 2))
         _native.cells_narrow(cells, narrowed)

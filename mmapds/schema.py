@@ -1,6 +1,7 @@
 """Schemas of records of named arrays: what fields they have, whether a record fits, and its bytes: docs/arrays.md."""
 
 import json
+import math
 import operator
 import re
 import struct
@@ -238,7 +239,9 @@ def _inferred(name: Any, value: Any) -> Any:
         return (array.dtype.name, (None, *array.shape[1:])) if array.size else _EMPTY
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         dtype = dtype_name(value.dtype)
-        return (dtype, (None, *value.shape[1:])) if value.shape else dtype
+        if value.shape:
+            return dtype, (None, *value.shape[1:])
+        return (dtype, ()) if dtype in EXTENDED or dtype.startswith("complex") else dtype
     raise FormatError(f"field {name!r}: found {_shown(value)}, whose type does not tell how to store it; give a schema")
 
 
@@ -270,7 +273,7 @@ def _joined(name: Any, one: Any, other: Any) -> Any:
 
 @cache
 def dtype_name(dtype: Any) -> str:
-    """The name of a dtype of numpy's, ml_dtypes' or torch's."""
+    """The name of a dtype of NumPy's, ml_dtypes' or torch's."""
     return str(getattr(dtype, "name", None) or dtype).removeprefix("torch.")
 
 
@@ -293,15 +296,34 @@ def _as_bytes(field: Field, value: Any) -> bytes | memoryview:
         except UnicodeEncodeError as error:
             raise FormatError(f"field {field.name!r}: found text that is not Unicode: {error}") from None
     if field.type == _BYTES and isinstance(value, bytes | bytearray | memoryview):
-        return memoryview(value).cast("B")
+        view = memoryview(value)
+        return view.cast("B") if view.c_contiguous and view.nbytes else view.tobytes()
     if field.type == _JSON:
         import orjson
 
         try:
-            return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+            text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
         except TypeError as error:
             raise FormatError(f"field {field.name!r}: found {_shown(value)}, which is not JSON: {error}") from None
+        if b"null" in text and not _is_finite(value):  # which orjson writes as null
+            raise FormatError(f"field {field.name!r}: found a number that is not finite, which JSON has not")
+        return text
     raise _unfit(field, value)
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether all numbers in a value are finite, as those of JSON are."""
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if getattr(getattr(value, "dtype", None), "kind", "") == "f":
+        import numpy as np
+
+        return bool(np.isfinite(value).all())
+    return True
 
 
 def _as_number(field: Field, value: Any) -> float:
@@ -354,13 +376,16 @@ def _memory(value: Any) -> Any:
         return value if shown is None else np.ascontiguousarray(value).reshape(value.shape).view(shown)
     if not (hasattr(value, "detach") and hasattr(value, "numpy")):
         return None
-    tensor = value.detach().cpu()
-    name = dtype_name(tensor.dtype)
-    if name in EXTENDED:
-        import torch
+    import torch
 
-        tensor = tensor.contiguous().view(getattr(torch, EXTENDED[name]))
-    return tensor.numpy()
+    try:
+        tensor = value.detach().cpu().resolve_conj().resolve_neg()
+        name = dtype_name(tensor.dtype)
+        if name in EXTENDED:
+            tensor = tensor.contiguous().view(getattr(torch, EXTENDED[name]))
+        return tensor.numpy()
+    except (RuntimeError, TypeError, NotImplementedError):  # sparse, quantized, without memory
+        return None
 
 
 def _listed(value: Any) -> Any:
@@ -387,7 +412,11 @@ def cast(array: Any, dtype: str) -> Any:
         limits = np.iinfo(to)
         if int(array.min()) < limits.min or int(array.max()) > limits.max:
             return None
-    return array.astype(to)
+    with np.errstate(over="ignore"):
+        converted = array.astype(to)
+    if to.kind in "fc" and np.isfinite(array).all() and not np.isfinite(converted).all():
+        return None
+    return converted
 
 
 def parse(text: bytes) -> tuple[Schema, dict[str, str]]:

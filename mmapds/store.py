@@ -91,6 +91,10 @@ class Layout(NamedTuple):
     """Where record 0 begins, and the size of every record, where they have one; else 0."""
 
 
+_ODD = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What metadata raise that are not as they should be."""
+
+
 class SectionWriter:
     """Writes a file of sections beside its final place and moves it there when it is whole.
 
@@ -113,7 +117,9 @@ class SectionWriter:
                 f"{path}: cannot write {self.NAME} here; expected the name of a file that ends in {self.SUFFIX}"
             )
         self.path = path
-        self._temporary = f"{path}.{os.urandom(4).hex()}.tmp"
+        self.target = os.path.join(os.getcwd(), path)
+        """Where it goes, whatever the working directory is by then."""
+        self._temporary = f"{self.target}.{os.urandom(4).hex()}.tmp"
         self._hash = xxh3_64
         self._sections: dict[str, dict[str, Any]] = {}
         self._open_section: tuple[str, str, int, Any] | None = None
@@ -226,11 +232,11 @@ class SectionWriter:
             self._flusher.stop()
             os.fsync(self._file.fileno())
             self._file.close()
-            with alone(os.path.dirname(self.path)):
-                if replaces is not None and Index(self.path).checksum != replaces.checksum:
+            with alone(os.path.dirname(self.target)):
+                if replaces is not None and Index(self.target).checksum != replaces.checksum:
                     raise StaleIndexError(f"{self.path}: was built again meanwhile; nothing was changed, run again")
-                os.replace(self._temporary, self.path)
-            _sync_directory(os.path.dirname(self.path) or ".")
+                os.replace(self._temporary, self.target)
+            _sync_directory(os.path.dirname(self.target))
 
     def __enter__(self) -> Self:
         return self
@@ -338,7 +344,7 @@ class SectionFile:
             self.sections = {
                 name: self._check_section(name, **section) for name, section in self.metadata["sections"].items()
             }
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _ODD as error:
             raise self._not_as_specified(error) from None
 
     def _read_header(self, view: memoryview) -> tuple[int, int, memoryview]:
@@ -379,6 +385,16 @@ class SectionFile:
     def _not_as_specified(self, error: Exception) -> FormatError:
         return self._damaged(f"its metadata are not as specified ({error!r})")
 
+    @contextmanager
+    def understood(self) -> Iterator[None]:
+        """Have errors that metadata raise when they are made use of say that it is these."""
+        try:
+            yield
+        except Error:
+            raise
+        except _ODD as error:
+            raise self._damaged(f"its metadata are not as specified ({error!r}), or newer than this mmapds") from error
+
     def _damaged(self, what: str) -> FormatError:
         return FormatError(f"{self.path}: DAMAGED: {what}; {self.REMEDY}")
 
@@ -411,7 +427,7 @@ class Index(SectionFile):
     MAGIC, NAME, REMEDY = INDEX_MAGIC, "AN INDEX", "build it again with --force"
 
     def __init__(self, path: str) -> None:
-        self._opened_in = os.getcwd()
+        self.opened_in = os.getcwd()
         try:
             opened = _native.Map(path)
         except FileNotFoundError:
@@ -426,7 +442,7 @@ class Index(SectionFile):
             self.format: str = self.metadata["format"]
             self.parameters: dict[str, Any] = dict(self.metadata.get("parameters", {}))
             self.sources = [IndexedSource.parse(source) for source in self.metadata["sources"]]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _ODD as error:
             raise self._not_as_specified(error) from None
         held = sum(source.records for source in self.sources)
         if held != self.records:
@@ -464,7 +480,7 @@ class Index(SectionFile):
 
     def absolute(self, path: str) -> str:
         """A path as it was meant when the index was opened, whatever the working directory is now."""
-        return os.path.join(self._opened_in, path)
+        return os.path.join(self.opened_in, path)
 
     @cached_property
     def _first_bounds(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from array import array
 from collections.abc import Mapping
 from types import TracebackType
@@ -89,7 +90,14 @@ class Writer:
         return schema
 
     def _begin(self, schema: Schema) -> None:
+        try:
+            self._begin_records(schema)
+        except BaseException:
+            self._abandon("closed: an earlier write failed")
+            raise
         self._schema = schema
+
+    def _begin_records(self, schema: Schema) -> None:
         self._columns: list[Field] = [field for field in schema.fields if field.column]
         self._numbers: list[list[float]] = [[] for _ in self._columns]
         self._starts: list[int] = []
@@ -120,18 +128,18 @@ class Writer:
             raise Error(f"{self.path}: the writer is {self._state}")
         before = len(self._buffer)
         try:
+            planned = self._schema or self._checked(_inferred(record))
+            numbers = planned.pack(record, self._buffer)
             if self._schema is None:
-                self._begin(self._checked(_inferred(record)))
-            assert self._schema is not None
-            numbers = self._schema.pack(record, self._buffer)
+                self._begin(planned)
             if self._signed_length is not None and numbers[self._signed_length] < 0:
-                del self._buffer[before:]
                 name = self._columns[self._signed_length].name
                 raise FormatError(f"field {name!r}: found {numbers[self._signed_length]}, expected a length, 0 or more")
         except FormatError as error:
+            del self._buffer[before:]
             raise FormatError(f"{self.path}: record {self._records}: {error}") from None
         except BaseException:
-            self._abandon("closed: an earlier write failed")
+            del self._buffer[before:]  # of whatever the record raised while it was looked at
             raise
         self._starts.append(self._at)
         self._at += len(self._buffer) - before
@@ -181,12 +189,19 @@ class Writer:
         if self._index:
             from .index import build
 
-            build(self.path, force=True)
+            build(self._file.target, force=True)
 
     def _abandon(self, state: str) -> None:
         """Give up what is left of the temporary file, which after a commit is nothing."""
         self._state = state
         self._file.__exit__(None, None, None)
+
+    def __del__(self) -> None:
+        if getattr(self, "_state", "") == "open" and hasattr(self, "_file"):
+            self._abandon("closed: it was forgotten")
+            warnings.warn(
+                f"{self.path}: a writer was not closed; nothing was written", ResourceWarning, stacklevel=2, source=self
+            )
 
     def __enter__(self) -> "Writer":
         return self

@@ -688,3 +688,104 @@ def test_what_is_no_array_file(write):
     for content in (b"", b"abc", bytes(200), b"\x89MMA\r\n\x1a\n" + bytes(200)):
         with pytest.raises(mmapds.FormatError, match=r"x.mma: (NOT AN ARRAY FILE|VERSION)"):
             mmapds.build(write(content, "x.mma"))
+
+
+def test_more_columns_than_json_has(tmp_path):
+    names = [f"c{i}" for i in range(100)]
+    path = store(tmp_path, [dict.fromkeys(names, i) for i in range(3)], length="c99")
+    assert mmapds.open(path).column("c98").tolist() == [0, 1, 2]
+    assert command(path, "--column", "size=bytes()").returncode == 0
+    assert command("--verify", path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "message"),
+    [
+        (("float32", (None,)), torch.eye(3).to_sparse(), "found float32 of shape"),
+        (("float32", (None,)), torch.empty(3, device="meta"), "found float32 of shape"),
+        (("float16", (None,)), [1e9], r"found list \[1000000000.0\], expected float16"),
+        (("float32", (None,)), [1.0, 1e300], r"found list \[1.0, 1e\+300\], expected float32"),
+        ("json", {"x": [1.0, float("nan")], "y": None}, "found a number that is not finite, which JSON has not"),
+        ("json", np.array([np.inf, 1], np.float32), "found a number that is not finite"),
+    ],
+)
+def test_a_value_that_does_not_fit_costs_nothing_else(tmp_path, schema, value, message):
+    good = {"json": {"x": None}}.get(schema, [1.0])
+    with mmapds.Writer(tmp_path / "a.mma", {"v": schema}) as writer:
+        writer.write({"v": good})
+        with pytest.raises(mmapds.FormatError, match=f"a.mma: record 1: field 'v': {message}"):
+            writer.write({"v": value})
+        writer.write({"v": good})
+    assert [sample["v"] if schema == "json" else sample["v"].tolist() for sample in mmapds.open(writer.path)] == [
+        good
+    ] * 2
+
+
+class Broken(dict):
+    """A record that fails while it is looked at."""
+
+    def __getitem__(self, name):
+        if name == "y":
+            raise RuntimeError("broken")
+        return super().__getitem__(name)
+
+
+def test_a_record_that_fails_is_left_out(tmp_path):
+    with mmapds.Writer(tmp_path / "a.mma", {"x": "int8", "y": "bytes"}) as writer:
+        with pytest.raises(RuntimeError, match="broken"):
+            writer.write(Broken(x=1, y=b""))
+        writer.write({"x": 2, "y": memoryview(b"abcdef")[::2]})
+        writer.write({"x": 3, "y": memoryview(np.empty((0, 3)))})
+    assert list(mmapds.open(writer.path)) == [{"x": 2, "y": b"ace"}, {"x": 3, "y": b""}]
+
+
+def test_tensors_that_are_seen_through_a_conjugate(tmp_path):
+    tensor = torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex64)
+    path = store(tmp_path, [{"c": tensor.conj(), "n": tensor.conj().imag}])
+    assert mmapds.open(path)[0]["c"].tolist() == [1 - 2j, 3 + 1j]
+    assert mmapds.open(path)[0]["n"].tolist() == [-2, 1]
+
+
+def test_single_numbers_of_odd_types_are_inferred(tmp_path):
+    record = {"b": torch.tensor(1.5, dtype=torch.bfloat16), "c": np.complex64(1j)}
+    assert Schema.of([record]).describe() == {"b": ["bfloat16", []], "c": ["complex64", []]}
+    assert mmapds.open(store(tmp_path, [record]))[0]["c"] == 1j
+
+
+@pytest.mark.parametrize("count", [3, 1 << 16, (1 << 16) + 1])
+def test_what_is_left_of_a_file_is_verified(tmp_path, count):
+    """Also where nothing is left, or nothing in the last piece; and a length that could be negative is none."""
+    schema = {"n": "int64", "f": "float64", "y": ("float32", (None,))}
+    record = np.ones(20, np.float32)
+    path = store(tmp_path, [{"n": i, "f": 0.5, "y": record} for i in range(count)], schema, length="n", index=False)
+    whole = Path(path).read_bytes()
+    first = whole.index(record.tobytes()) - 64
+    for kept in (0, count - 1, count):
+        Path(path).write_bytes(whole[: first + 192 * kept + 10])
+        ran = command(path, "--truncated", "drop", "--force")
+        assert ran.returncode == 0, ran.stderr
+        left_out = f"{count - kept:,} records left out, the last 10 bytes"
+        assert (left_out in ran.stdout) == (kept < count)
+        assert command("--verify", path).stderr == ""
+        assert mmapds.open(path).lengths.tolist() == list(range(kept))
+        assert mmapds.open(path).column("n").dtype == np.uint32
+
+
+def test_a_writer_that_goes_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    with mmapds.Writer("a.mma") as writer:
+        writer.write({"x": 1})
+        monkeypatch.chdir("in")
+    assert mmapds.open(tmp_path / "a.mma")[0] == {"x": 1}
+    assert sorted(os.listdir(tmp_path)) == ["a.mma", "a.mma.mmx", "in"]
+
+
+def test_a_writer_that_is_forgotten(tmp_path):
+    def forget():
+        writer = mmapds.Writer(tmp_path / "a.mma")
+        writer.write({"x": 1})
+
+    with pytest.warns(ResourceWarning, match="a.mma: a writer was not closed; nothing was written"):
+        forget()
+    assert os.listdir(tmp_path) == []

@@ -4,6 +4,7 @@ import functools
 import pickle
 from collections import UserDict
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -397,3 +398,12 @@ def test_errors_say_where_and_what(samples, options, message):
     assert message in str(caught.value)
     assert isinstance(caught.value, mmapds.Error)
     assert isinstance(caught.value, ValueError)
+
+
+def test_bfloat16_of_ml_dtypes_anywhere_in_a_batch():
+    odd = np.ones(2, ml_dtypes.bfloat16)
+    assert mmapds.pad_collate([{"x": []}, {"x": odd}])["x"].tolist() == [[0, 0], [1, 1]]
+    both = [{"x": np.ones(2, np.float32)}, {"x": odd}]
+    for batch in (both, both[::-1]):
+        found = mmapds.pad_collate(batch)["x"]
+        assert (found.tolist(), found.dtype) == ([[1, 1], [1, 1]], torch.float32)

@@ -469,7 +469,7 @@ def test_lengths_may_be_whole_floats_and_large_integers(write):
 
 
 def test_too_many_columns(write):
-    with pytest.raises(mmapds.ColumnError, match="65 columns, expected up to 64"):
+    with pytest.raises(mmapds.ColumnError, match="65 columns of JSON, expected up to 64"):
         mmapds.build(write([1]), columns={str(i): "bytes()" for i in range(65)})
 
 

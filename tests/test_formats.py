@@ -3,6 +3,7 @@
 import os
 import pickle
 import tarfile
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from test_index import command
 from torch.utils.data import DataLoader
 
 import mmapds
+from mmapds.decode import takes_view, vector
+from mmapds.store import Index, IndexWriter
 
 
 def save(tmp_path, name, array):
@@ -200,3 +203,109 @@ def test_files_are_known_by_their_first_bytes_too(tmp_path, write):
     with pytest.raises(mmapds.FormatError, match="neither its name nor its first bytes say what it is; choose with"):
         mmapds.build(write(bytes(100), "x.bin"))
     assert len(mmapds.open(write([1, 2], "x.text"), build=True)) == 2
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("{'descr': '<f4' \n", "not an .npy file"),
+        ("  {'descr': '<f4'}\n", "not an .npy file"),
+        ("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", r"x.npy: dtype dtype\('O'\) is not one of plain"),
+        (
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (5, 0)}",
+            r"x.npy: records of float32 and shape \(0,\) have 0",
+        ),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", "has 4 records, its header says 1$"),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (9,)}", "header says 9; if it was cut short, leave out"),
+    ],
+)
+def test_odd_headers_of_npy(write, header, message):
+    text = header.ljust(118).encode()
+    with pytest.raises(mmapds.FormatError, match=message):
+        mmapds.build(write(b"\x93NUMPY\x01\0" + len(text).to_bytes(2, "little") + text + bytes(16), "x.npy"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "(2,"}, r"dtype '\(2,' is unknown"),
+        ({"dtype": "i4,,i4"}, "is unknown|is not one of plain"),
+        ({"dtype": "\ud800"}, "is unknown"),
+        ({"dtype": None}, "dtype None is unknown"),
+        ({"dtype": "u1", "shape": [2**40, 2**40]}, "expected 1 or more, and up to 32 axes"),
+        ({"dtype": "u1", "shape": [1] * 33}, "expected 1 or more, and up to 32 axes"),
+        ({"dtype": "u1", "shape": [2.7]}, "expected sizes of 1 or more"),
+    ],
+)
+def test_odd_types_of_arrays(write, options, message):
+    with pytest.raises(mmapds.FormatError, match=message):
+        mmapds.build(write(bytes(64), "x.bin"), format="fixed", truncated="drop", **options)
+
+
+@pytest.mark.parametrize("dtype", [">f4", "S4"])
+def test_types_that_torch_has_not(write, dtype):
+    path = write(bytes(64), "x.bin")
+    mmapds.build(path, format="fixed", dtype=dtype)
+    assert len(mmapds.open(path)) == 16
+    with pytest.raises(mmapds.Error, match="decode='torch': torch has no arrays of"):
+        mmapds.open(path, decode="torch")
+
+
+def test_that_a_file_is_cut_short_is_said_of_that_file_alone(write):
+    path = write(b"\1\0\0\0a\5\0\0\0ab", "p.bin")
+    mmapds.build(path, format="prefixed", truncated="drop")
+    mmapds.build(path)
+    assert len(mmapds.open(path, build=True)) == 1
+    with pytest.raises(mmapds.FormatError, match="leave it out with --truncated drop"):
+        mmapds.build(path, force=True)
+    write(b"\1\0\0\0a\1\0\0\0b\xff\xff\0\0c" + b"\1\0\0\0d" * 1000, "p.bin")
+    with pytest.raises(mmapds.FormatError, match="leave it out with --truncated drop"):
+        mmapds.build(path)
+    ran = command(path, "--truncated", "drop")
+    assert "1 records left out, the last 5,005 bytes" in ran.stdout
+    write([1, 2], "p.bin")
+    with pytest.raises(mmapds.FormatError, match=r"record 0 \(byte 0\): is said to hold \d+ bytes, and"):
+        mmapds.build(path)
+
+
+def test_records_that_are_no_array(write):
+    """An index may be damaged where nobody looks; mmapds's own decoders say where."""
+    path = write(bytes(10), "x.bin")
+    mmapds.build(path, format="fixed", record_bytes=5)
+    with pytest.raises(ValueError, match="buffer size") as told:
+        mmapds.open(path, decode=takes_view(lambda record: vector(record, dtype=np.dtype("u2"))))[1]
+    assert type(told.value) is ValueError
+    with pytest.raises(mmapds.DecodeError, match=r"x.bin: record 1 \(byte 5\): not an array of that type: buffer size"):
+        mmapds.open(path, decode=partial(vector, dtype=np.dtype("u2")))[1]
+
+
+def test_parameters_that_a_newer_version_may_write(write):
+    path = write(b"\1\0\0\0a", "p.bin")
+    mmapds.build(path, format="prefixed")
+    index = Index(path + ".mmx")
+    for parameters in ({"prefix": "u16le", "truncated": "error"}, {}, {"prefix": 3}):
+        with IndexWriter(index.path) as writer:
+            writer.write_array("offsets", "<u8", index.section("offsets"))
+            writer.commit({**index.metadata, "parameters": parameters}, index.records)
+        with pytest.raises(mmapds.FormatError, match=r"p.bin.mmx: DAMAGED: its metadata are not as specified \("):
+            mmapds.open(path)[0]
+        ran = command("--verify", path)
+        assert ran.returncode == 1
+        assert ran.stderr.startswith(f"{path}.mmx: DAMAGED: ")
+        assert len(ran.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_paths_are_the_same_in_workers(tmp_path, monkeypatch, method):
+    monkeypatch.chdir(tmp_path)
+    with tarfile.open("a.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("0.txt"))
+    ds = mmapds.open("a.tar", build=True)
+    loader = DataLoader(ds, num_workers=1, collate_fn=list, multiprocessing_context=method)
+    assert next(iter(loader))[0]["__url__"] == ds[0]["__url__"] == "a.tar"
+    data = pickle.dumps(ds)
+    (tmp_path / "in").mkdir()
+    monkeypatch.chdir("in")
+    assert pickle.loads(data)[0]["__url__"] == str(tmp_path / "a.tar")
+    both = mmapds.concat([ds, pickle.loads(data)])
+    assert [sample["__url__"] for sample in pickle.loads(pickle.dumps(both))] == [str(tmp_path / "a.tar")] * 2

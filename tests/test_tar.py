@@ -520,7 +520,9 @@ def test_decoding_by_extension(write):
 def test_members_that_cannot_be_decoded(write, name, data):
     ds = mmapds.open(write(archive([("0.bin", b""), (f"a.{name}", data)]), "b.tar"), build=True)
     assert ds[1][name] == data
-    with pytest.raises(mmapds.DecodeError, match=rf"b\.tar: record 1 \(byte 512\): not a sample of a tar: a\.{name}: "):
+    with pytest.raises(
+        mmapds.DecodeError, match=rf"b\.tar: record 1 \(byte 512\): not what its extensions say: a\.{name}: "
+    ):
         mmapds.open(ds.sources[0], decode="wds")[1]
 
 
@@ -703,3 +705,20 @@ def test_threads_scan_shards_side_by_side(tmp_path):
     paths[4].write_bytes(archive(members_of())[:700])
     with pytest.raises(mmapds.FormatError, match=r"4\.tar: record 0 \(byte 512\): is cut short"):
         mmapds.build(paths, out=tmp_path / "all.mmx", workers=4)
+
+
+def test_json_that_is_not_quite(write):
+    path = write(archive([("a.json", b'{"x": NaN}')]), "a.tar")
+    (sample,) = mmapds.open(path, decode="wds", build=True)
+    assert np.isnan(sample["json"]["x"])
+
+
+def test_keys_are_text(shard):
+    with pytest.raises(TypeError, match="key = b's0000', expected a string"):
+        mmapds.open(shard).find(b"s0000")
+
+
+def test_a_last_sample_that_is_left_out_is_told(write):
+    path = write(archive(members_of())[:-30000], "a.tar")
+    ran = command(path, "--truncated", "drop")
+    assert "records left out, the last " in ran.stdout

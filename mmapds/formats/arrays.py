@@ -74,7 +74,7 @@ class _Head:
             raise FormatError(f"{path}: DAMAGED: its schema does not match its checksum; write or copy it again")
         try:
             self.schema, self.columns = parse(text)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise FormatError(f"{path}: DAMAGED: its schema is not as specified ({error!r}); write it again") from None
 
 
@@ -249,6 +249,13 @@ def _walked(number: int, source: Source, head: _Head, wanted: list[Field | None]
     yield piece(starts, cells, head.records - done, source.size, End(done, at))
 
 
+def _number_type(field: Field | None, cells: "array[int]") -> int:
+    if field is None or not field.is_scalar:
+        return _U64
+    is_signed = field.number_type == _I64 and max(cells, default=0) >= 2**63
+    return _I64 if is_signed else _F64 if field.number_type == _F64 else _U64
+
+
 def _piece(
     number: int,
     wanted: list[Field | None],
@@ -259,7 +266,7 @@ def _piece(
     end: End | None = None,
 ) -> Piece:
     columns = tuple(
-        (field.number_type if field and field.is_scalar else _U64, memoryview(column).cast("B").cast("Q"))
+        (_number_type(field, column), memoryview(column).cast("B").cast("Q"))
         for field, column in zip(wanted, cells, strict=True)
     )
     return Piece(number, memoryview(starts), columns, skipped, scanned, end)

@@ -1,5 +1,6 @@
 """Records of one size: token blocks, feature vectors, packed structs. They are where they are; nothing is stored."""
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
@@ -23,6 +24,9 @@ OPTIONS = {
 }
 
 
+_AXES = 32  # as many as every version of numpy has
+
+
 def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:  # noqa: ARG001 - the face of formats
     """Return `record_bytes`, and `dtype` and `shape` where a record is an array.
 
@@ -38,29 +42,35 @@ def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, An
                 "run with --record-bytes N, or --dtype D --shape N,N"
             )
         return {"record_bytes": size, "truncated": truncated}
-    dtype, itemsize = check_dtype(given["dtype"])
     shape = _shape(given.get("shape", ()))
-    size = prod(shape) * itemsize
-    if given.get("record_bytes", size) != size or size < 1:
+    dtype, size = check_array(given["dtype"], shape)
+    if given.get("record_bytes", size) != size:
         raise FormatError(f"record_bytes = {given.get('record_bytes')}, but {dtype} of shape {shape} is {size} bytes")
     return {"record_bytes": size, "dtype": dtype, "shape": list(shape), "truncated": truncated}
 
 
-def check_dtype(name: Any) -> tuple[str, int]:
-    """Return a dtype's name and its size in bytes.
+def check_array(name: Any, shape: Sequence[int]) -> tuple[str, int]:
+    """Return the name of an array's dtype, and the array's size in bytes.
 
     Raises:
-      FormatError: numpy has no such type of plain numbers.
+      FormatError: numpy has no such type of plain numbers, or no such arrays, or they have no bytes.
     """
     import numpy as np
 
     try:
         dtype = np.dtype(name)
-    except TypeError:
-        raise FormatError(f"dtype {name!r} is unknown; expected a name that numpy knows, such as uint16") from None
-    if dtype.hasobject or dtype.itemsize == 0 or dtype.fields or dtype.subdtype:
+    except (TypeError, ValueError, SyntaxError):
+        dtype = None
+    if dtype is None or name is None:  # which would stand for float64
+        raise FormatError(f"dtype {name!r} is unknown; expected a name that numpy knows, such as uint16")
+    if dtype.hasobject or dtype.fields or dtype.subdtype:
         raise FormatError(f"dtype {name!r} is not one of plain numbers or strings of one size")
-    return dtype.str, dtype.itemsize
+    size = prod(shape) * dtype.itemsize
+    if not 1 <= size < 2**63 or len(shape) > _AXES:
+        raise FormatError(
+            f"records of {dtype} and shape {tuple(shape)} have {size} bytes; expected 1 or more, and up to {_AXES} axes"
+        )
+    return dtype.str, size
 
 
 def check_truncated(given: Mapping[str, Any]) -> str:
@@ -77,8 +87,8 @@ def check_truncated(given: Mapping[str, Any]) -> str:
 
 def _shape(given: Any) -> tuple[int, ...]:
     try:
-        sizes = given.split(",") if isinstance(given, str) else [given] if isinstance(given, int) else given
-        shape = tuple(int(size) for size in sizes)
+        sizes = map(int, given.split(",")) if isinstance(given, str) else [given] if isinstance(given, int) else given
+        shape = tuple(map(operator.index, sizes))
     except (TypeError, ValueError):
         shape = (0,)
     if any(size < 1 for size in shape):

@@ -1,7 +1,6 @@
 """NumPy's .npy files: a record for each entry along the first axis."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import prod
 from typing import Any
 
 from ..errors import FormatError
@@ -39,13 +38,11 @@ def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, An
                 f"{other}: records are {header[1]} of shape {header[0][1:]}, those of {path} {dtype} of {shape[1:]}; "
                 "expected the same in one index"
             )
-    name, itemsize = fixed.check_dtype(dtype)
-    return {
-        "record_bytes": max(prod(shape[1:]) * itemsize, 1),
-        "dtype": name,
-        "shape": list(shape[1:]),
-        "truncated": truncated,
-    }
+    try:
+        name, size = fixed.check_array(dtype, shape[1:])
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None
+    return {"record_bytes": size, "dtype": name, "shape": list(shape[1:]), "truncated": truncated}
 
 
 def scan(
@@ -66,9 +63,9 @@ def scan(
         assert found.end is not None
         count = found.end.lines
         if count != shape[0] and not (parameters["truncated"] == "drop" and count < shape[0]):
+            advice = "; if it was cut short, leave out what is missing with --truncated drop"
             raise FormatError(
-                f"{source.path}: has {count} records, its header says {shape[0]}; "
-                "if it was cut short, leave out what is missing with --truncated drop"
+                f"{source.path}: has {count} records, its header says {shape[0]}{advice if count < shape[0] else ''}"
             )
         yield found._replace(skipped=shape[0] - count)
 
@@ -90,7 +87,7 @@ def _header(path: str) -> tuple[tuple[int, ...], Any, int]:
         raise unreadable(path, error) from None
     except FormatError:
         raise
-    except (ValueError, EOFError) as error:
+    except Exception as error:  # the header is parsed as Python, which fails in many ways
         raise FormatError(f"{path}: not an .npy file: {error}") from None
     if not shape:
         raise FormatError(f"{path}: one number, expected an array of one axis or more")

@@ -107,7 +107,9 @@ def scan(
             scanned = (source.size if end else min(found.at, source.size)) - before
             before += scanned
             columns = tuple((kind, slot.sizes[: found.number]) for kind in kinds)
-            yield Piece(number, slot.begins[: found.number], columns, 0, scanned, end, keys=slot.hashes[: found.number])
+            left_out = int(found.status == _TRUNCATED)
+            starts, keys = slot.begins[: found.number], slot.hashes[: found.number]
+            yield Piece(number, starts, columns, left_out, scanned, end, keys=keys)
             if end:
                 break
             found = _go_on(scanner, slot)
