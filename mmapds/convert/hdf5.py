@@ -64,7 +64,9 @@ class Reader:
                 if not isinstance(root, h5py.Group):
                     raise FormatError(f"{path}: has no group {self._root!r}; it has {', '.join(file)}")
                 yield root
-        except (OSError, KeyError, RuntimeError, UnicodeDecodeError) as error:
+        except Error:
+            raise
+        except (OSError, KeyError, RuntimeError, TypeError, ValueError, MemoryError) as error:
             raise FormatError(f"{path}: cannot be read as HDF5: {error}") from error
 
     def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:

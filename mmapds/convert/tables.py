@@ -66,7 +66,7 @@ class Reader:
         try:
             with self.open(path) as table:
                 yield table
-        except (pyarrow.ArrowException, OSError) as error:
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise FormatError(f"{path}: cannot be read as {self.NAME}: {str(error).splitlines()[0]}") from error
 
     def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
