@@ -2027,6 +2027,34 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static const struct {
+    const char *name;
+    int value;
+} constants[] = {
+    {"FRAMING_NONE", MDS_FRAMING_NONE},
+    {"FRAMING_LINES", MDS_FRAMING_LINES},
+    {"FRAMING_FIRST_LINE", MDS_FRAMING_FIRST_LINE},
+    {"FRAMING_U32LE", MDS_FRAMING_U32LE},
+    {"FRAMING_U32BE", MDS_FRAMING_U32BE},
+    {"FRAMING_U64LE", MDS_FRAMING_U64LE},
+    {"FRAMING_U64BE", MDS_FRAMING_U64BE},
+    {"FRAMING_VARINT", MDS_FRAMING_VARINT},
+    {"FRAMING_TFRECORD", MDS_FRAMING_TFRECORD},
+    {"MEASURE_NUMBER", MDS_MEASURE_NUMBER},
+    {"MEASURE_BYTES", MDS_MEASURE_BYTES},
+    {"MEASURE_CHARS", MDS_MEASURE_CHARS},
+    {"MEASURE_ITEMS", MDS_MEASURE_ITEMS},
+    {"MEASURE_RECORD", MDS_MEASURE_RECORD},
+    {"LONGEST_PATH", MDS_PATH},
+    {"MOST_COLUMNS", COLUMNS},
+    {"MISSING_ERROR", MDS_MISSING_ERROR},
+    {"MISSING_SKIP", MDS_MISSING_SKIP},
+    {"MISSING_FILL", MDS_MISSING_FILL},
+    {"ADVISE_NORMAL", MDS_ADVISE_NORMAL},
+    {"ADVISE_RANDOM", MDS_ADVISE_RANDOM},
+    {"ADVISE_SEQUENTIAL", MDS_ADVISE_SEQUENTIAL},
+};
+
 static int module_exec(PyObject *module)
 {
     const char *forced = getenv("MMAPDS_SIMD");
@@ -2040,29 +2068,10 @@ static int module_exec(PyObject *module)
         add_type(module, &permutation_spec, &state->permutation_type) != 0 ||
         add_type(module, &array_fields_spec, NULL) != 0 || add_type(module, &tar_scanner_spec, NULL) != 0)
         return -1;
-    if (PyModule_AddStringConstant(module, "SIMD", kernels->name) != 0 ||
-        PyModule_AddIntConstant(module, "FRAMING_NONE", MDS_FRAMING_NONE) != 0 ||
-        PyModule_AddIntConstant(module, "FRAMING_LINES", MDS_FRAMING_LINES) != 0 ||
-        PyModule_AddIntConstant(module, "FRAMING_FIRST_LINE", MDS_FRAMING_FIRST_LINE) != 0 ||
-        PyModule_AddIntConstant(module, "FRAMING_U32LE", MDS_FRAMING_U32LE) != 0 ||
-        PyModule_AddIntConstant(module, "FRAMING_U32BE", MDS_FRAMING_U32BE) != 0 ||
-        PyModule_AddIntConstant(module, "FRAMING_U64LE", MDS_FRAMING_U64LE) != 0 ||
-        PyModule_AddIntConstant(module, "FRAMING_U64BE", MDS_FRAMING_U64BE) != 0 ||
-        PyModule_AddIntConstant(module, "FRAMING_VARINT", MDS_FRAMING_VARINT) != 0 ||
-        PyModule_AddIntConstant(module, "FRAMING_TFRECORD", MDS_FRAMING_TFRECORD) != 0 ||
-        PyModule_AddIntConstant(module, "MEASURE_NUMBER", MDS_MEASURE_NUMBER) != 0 ||
-        PyModule_AddIntConstant(module, "MEASURE_BYTES", MDS_MEASURE_BYTES) != 0 ||
-        PyModule_AddIntConstant(module, "MEASURE_CHARS", MDS_MEASURE_CHARS) != 0 ||
-        PyModule_AddIntConstant(module, "MEASURE_ITEMS", MDS_MEASURE_ITEMS) != 0 ||
-        PyModule_AddIntConstant(module, "MEASURE_RECORD", MDS_MEASURE_RECORD) != 0 ||
-        PyModule_AddIntConstant(module, "LONGEST_PATH", MDS_PATH) != 0 ||
-        PyModule_AddIntConstant(module, "MOST_COLUMNS", COLUMNS) != 0 ||
-        PyModule_AddIntConstant(module, "MISSING_ERROR", MDS_MISSING_ERROR) != 0 ||
-        PyModule_AddIntConstant(module, "MISSING_SKIP", MDS_MISSING_SKIP) != 0 ||
-        PyModule_AddIntConstant(module, "MISSING_FILL", MDS_MISSING_FILL) != 0 ||
-        PyModule_AddIntConstant(module, "ADVISE_NORMAL", MDS_ADVISE_NORMAL) != 0 ||
-        PyModule_AddIntConstant(module, "ADVISE_RANDOM", MDS_ADVISE_RANDOM) != 0 ||
-        PyModule_AddIntConstant(module, "ADVISE_SEQUENTIAL", MDS_ADVISE_SEQUENTIAL) != 0)
+    for (size_t k = 0; k < sizeof constants / sizeof *constants; k++)
+        if (PyModule_AddIntConstant(module, constants[k].name, constants[k].value) != 0)
+            return -1;
+    if (PyModule_AddStringConstant(module, "SIMD", kernels->name) != 0)
         return -1;
     return 0;
 }

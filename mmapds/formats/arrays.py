@@ -16,14 +16,14 @@ from ..measure import NUMBER_TYPES, Measuring
 from ..schema import Field, Schema, parse
 from ..sources import Source, unreadable
 from ..store import COLUMN, IndexedSource, Layout, SectionFile
-from . import fixed
+from . import truncation
 from .piece import End, Piece
 
 NAME = "arrays"
 SUFFIX = ".mma"
 SUFFIXES = (SUFFIX,)
 TEXT = False
-OPTIONS = {"truncated": fixed.OPTIONS["truncated"]}
+OPTIONS = truncation.OPTIONS
 
 MAGIC = b"\x89MMA\r\n\x1a\n"
 """Damaged by any transfer that takes the file for text."""
@@ -123,7 +123,7 @@ def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, An
     Raises:
       FormatError: a source is no array file, or differs from another.
     """
-    truncated = fixed.check_truncated(given)
+    truncated = truncation.check(given)
     first, *others = map(_Head, sources)
     described = {"schema": first.schema.describe(), "columns": first.columns}
     for other in others:

@@ -11,6 +11,7 @@ from ..errors import FormatError
 from ..measure import Measuring
 from ..sources import Source
 from ..store import IndexedSource, Layout
+from . import truncation
 from .piece import End, Piece
 
 NAME = "fixed"
@@ -20,9 +21,8 @@ OPTIONS = {
     "record_bytes": (int, "N", "fixed: bytes in a record; or give dtype and shape"),
     "dtype": (str, "D", "fixed: type of a record's numbers, as numpy names it"),
     "shape": (str, "N,N", "fixed: shape of a record; default: one number"),
-    "truncated": (str, "error|drop", "what to do with a last record that is cut short"),
+    **truncation.OPTIONS,
 }
-
 
 _AXES = 32  # as many as every version of numpy has
 
@@ -33,7 +33,7 @@ def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, An
     Raises:
       FormatError: neither is given, both are and disagree, or they cannot be understood.
     """
-    truncated = check_truncated(given)
+    truncated = truncation.check(given)
     if "dtype" not in given:
         size = given.get("record_bytes")
         if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**63 or "shape" in given:
@@ -71,18 +71,6 @@ def check_array(name: Any, shape: Sequence[int]) -> tuple[str, int]:
             f"records of {dtype} and shape {tuple(shape)} have {size} bytes; expected 1 or more, and up to {_AXES} axes"
         )
     return dtype.str, size
-
-
-def check_truncated(given: Mapping[str, Any]) -> str:
-    """Return what to do with a last record that is cut short.
-
-    Raises:
-      FormatError: it is neither "error" nor "drop".
-    """
-    truncated = given.get("truncated", "error")
-    if truncated not in ("error", "drop"):
-        raise FormatError(f"truncated = {truncated!r}, expected 'error' or 'drop'")
-    return str(truncated)
 
 
 def _shape(given: Any) -> tuple[int, ...]:

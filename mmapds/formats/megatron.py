@@ -24,13 +24,13 @@ from ..errors import FormatError
 from ..measure import Measuring
 from ..sources import Source, fingerprint, inspect
 from ..store import IndexedSource, Layout
-from . import fixed, frames
+from . import frames, truncation
 from .piece import End, Piece
 
 NAME = "megatron"
 SUFFIXES: tuple[str, ...] = ()
 TEXT = False
-OPTIONS = {"truncated": fixed.OPTIONS["truncated"]}
+OPTIONS = truncation.OPTIONS
 
 _MMAP, _LEGACY = b"MMIDIDX\0\0", b"TNTIDX\0\0"
 _DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2", 9: "<u4", 10: "<u8"}
@@ -74,7 +74,7 @@ def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, An
     Raises:
       FormatError: there is no .idx beside a source, it makes no sense, or it is given itself.
     """
-    truncated = fixed.check_truncated(given)
+    truncated = truncation.check(given)
     marks = []
     first: _Idx | None = None
     for path in sources:

@@ -6,13 +6,13 @@ from typing import Any
 from ..errors import FormatError
 from ..measure import Measuring
 from ..sources import Source, unreadable
-from . import fixed
+from . import fixed, truncation
 from .piece import Piece
 
 NAME = "npy"
 SUFFIXES = (".npy",)
 TEXT = False
-OPTIONS = {"truncated": fixed.OPTIONS["truncated"]}
+OPTIONS = truncation.OPTIONS
 
 layout = fixed.layout
 decoder = fixed.decoder
@@ -29,7 +29,7 @@ def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, An
     Raises:
       FormatError: a source is no .npy file, has no records, holds objects, or differs from another.
     """
-    truncated = fixed.check_truncated(given)
+    truncated = truncation.check(given)
     headers = {path: _header(path) for path in sources}
     (path, (shape, dtype, _)), *others = headers.items()
     for other, header in others:

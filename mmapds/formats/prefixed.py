@@ -8,7 +8,7 @@ from ..errors import FormatError
 from ..measure import Measuring
 from ..sources import Source
 from ..store import IndexedSource, Layout
-from . import fixed, frames
+from . import frames, truncation
 from .piece import Piece
 
 NAME = "prefixed"
@@ -16,7 +16,7 @@ SUFFIXES: tuple[str, ...] = ()
 TEXT = False
 OPTIONS = {
     "prefix": (str, "P", "prefixed: u32le (the default), u32be, u64le, u64be or varint"),
-    "truncated": fixed.OPTIONS["truncated"],
+    **truncation.OPTIONS,
 }
 
 _FRAMINGS = {
@@ -37,7 +37,7 @@ def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, An
     prefix = given.get("prefix", "u32le")
     if prefix not in _FRAMINGS:
         raise FormatError(f"prefix = {prefix!r}, expected {', '.join(_FRAMINGS)}")
-    return {"prefix": prefix, "truncated": fixed.check_truncated(given)}
+    return {"prefix": prefix, "truncated": truncation.check(given)}
 
 
 def layout(parameters: Mapping[str, Any], source: IndexedSource) -> Layout:  # noqa: ARG001

@@ -16,13 +16,13 @@ from ..measure import Measuring
 from ..parallel import in_order
 from ..sources import Source, unreadable
 from ..store import IndexedSource, Layout
-from . import fixed
+from . import truncation
 from .piece import End, Piece
 
 NAME = "tar"
 SUFFIXES = (".tar",)
 TEXT = False
-OPTIONS = {"truncated": fixed.OPTIONS["truncated"]}
+OPTIONS = truncation.OPTIONS
 
 _OK, _END, _TRUNCATED, _GARBAGE, _NUMBER, _EXTENDED, _GLOBAL, _SPARSE, _ZEROS, _DUPLICATE = range(10)  # mds_tar_status
 _FOUND = {
@@ -44,7 +44,7 @@ def recognises(head: bytes) -> bool:
 
 def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:  # noqa: ARG001 - the face of formats
     """Return what to do with a last sample that is cut short."""
-    return {"truncated": fixed.check_truncated(given)}
+    return {"truncated": truncation.check(given)}
 
 
 def layout(parameters: Mapping[str, Any], source: IndexedSource) -> Layout:  # noqa: ARG001

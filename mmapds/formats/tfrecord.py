@@ -11,13 +11,13 @@ from .. import _native
 from ..measure import Measuring
 from ..sources import Source
 from ..store import IndexedSource, Layout
-from . import fixed, frames
+from . import frames, truncation
 from .piece import Piece
 
 NAME = "tfrecord"
 SUFFIXES = (".tfrecord", ".tfrecords")
 TEXT = False
-OPTIONS = {"truncated": fixed.OPTIONS["truncated"]}
+OPTIONS = truncation.OPTIONS
 
 
 def recognises(head: bytes) -> bool:
@@ -29,7 +29,7 @@ def recognises(head: bytes) -> bool:
 
 def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:  # noqa: ARG001 - the face of formats
     """Return what to do with a last record that is cut short."""
-    return {"truncated": fixed.check_truncated(given)}
+    return {"truncated": truncation.check(given)}
 
 
 def layout(parameters: Mapping[str, Any], source: IndexedSource) -> Layout:  # noqa: ARG001
