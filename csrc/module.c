@@ -13,7 +13,7 @@
 static const mds_kernels *kernels; /* chosen once, when the module is loaded */
 
 typedef struct {
-    PyTypeObject *map_type, *permutation_type;
+    PyTypeObject *map_type, *permutation_type, *records_type, *array_fields_type;
 } module_state;
 
 static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **keep)
@@ -557,35 +557,40 @@ static int records_request(RecordsObject *self, PyObject *rows, mds_request *req
     return 0;
 }
 
+/* Where the payloads of some rows lie, all pages asked for; *n is how many there are. NULL with an exception. */
+static mds_request *records_fetch(RecordsObject *self, PyObject *rows, Py_ssize_t *n)
+{
+    *n = PySequence_Size(rows);
+    if (*n < 0)
+        return NULL;
+    mds_request *requests = PyMem_Calloc((size_t)*n + 1, sizeof *requests);
+    mds_request **order = PyMem_Calloc((size_t)*n + 1, sizeof *order);
+    mds_status status = MDS_SYSTEM;
+    if (!requests || !order) {
+        PyErr_NoMemory();
+    } else if (records_request(self, rows, requests, *n) == 0) {
+        size_t failed = 0;
+        unsigned cold = self->cold; /* a copy: other threads use the original meanwhile */
+        Py_BEGIN_ALLOW_THREADS
+        status = mds_records_fetch(requests, order, (size_t)*n, self->will_need ? &cold : NULL, &failed);
+        Py_END_ALLOW_THREADS
+        self->cold = cold;
+        if (status != MDS_OK)
+            raise_corrupt(self, requests[failed].source, requests[failed].i, requests[failed].span);
+    }
+    PyMem_Free(order);
+    if (status == MDS_OK)
+        return requests;
+    PyMem_Free(requests);
+    return NULL;
+}
+
 static PyObject *records_many(PyObject *object, PyObject *rows)
 {
     RecordsObject *self = (RecordsObject *)object;
-    const Py_ssize_t n = PySequence_Size(rows);
-    if (n < 0)
-        return NULL;
-    PyObject *list = NULL;
-    mds_request *requests = PyMem_Calloc((size_t)n + 1, sizeof *requests);
-    mds_request **order = PyMem_Calloc((size_t)n + 1, sizeof *order);
-    if (!requests || !order) {
-        PyErr_NoMemory();
-        goto done;
-    }
-    if (records_request(self, rows, requests, n) != 0)
-        goto done;
-
-    mds_status status;
-    size_t failed = 0;
-    unsigned cold = self->cold; /* a copy: other threads use the original meanwhile */
-    Py_BEGIN_ALLOW_THREADS
-    status = mds_records_fetch(requests, order, (size_t)n, self->will_need ? &cold : NULL, &failed);
-    Py_END_ALLOW_THREADS
-    self->cold = cold;
-    if (status != MDS_OK) {
-        raise_corrupt(self, requests[failed].source, requests[failed].i, requests[failed].span);
-        goto done;
-    }
-
-    list = PyList_New(n);
+    Py_ssize_t n;
+    mds_request *requests = records_fetch(self, rows, &n);
+    PyObject *list = requests ? PyList_New(n) : NULL;
     for (Py_ssize_t k = 0; list && k < n; k++) {
         PyObject *payload = records_payload(self, requests[k].source, requests[k].span);
         if (!payload)
@@ -593,9 +598,7 @@ static PyObject *records_many(PyObject *object, PyObject *rows)
         else
             PyList_SetItem(list, k, payload);
     }
-done:
     PyMem_Free(requests);
-    PyMem_Free(order);
     return list;
 }
 
@@ -785,6 +788,14 @@ static PyObject *array_sample(const ArrayFieldsObject *self, PyObject *record, c
 
 #define FEW_FIELDS 16
 
+/* What to say of a record that mds_array_record refuses. */
+static PyObject *array_fields_reason(const ArrayFieldsObject *self, size_t failed, Py_ssize_t size)
+{
+    if (failed < (size_t)self->count)
+        return PyUnicode_FromFormat("field %R does not fit the record's %zd bytes", self->slots[failed].name, size);
+    return PyUnicode_FromFormat("its size does not fit its fields, or the %zd bytes it has", size);
+}
+
 static PyObject *array_fields_call(PyObject *object, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
     const ArrayFieldsObject *self = (ArrayFieldsObject *)object;
@@ -799,10 +810,12 @@ static PyObject *array_fields_call(PyObject *object, PyObject *args, PyObject *P
         PyErr_NoMemory();
     else if (mds_array_record(self->fields, (size_t)self->count, view.buf, (uint64_t)view.len, values, &size, &failed))
         sample = array_sample(self, record, view.buf, values);
-    else if (failed < (size_t)self->count)
-        PyErr_Format(self->error, "field %R does not fit the record's %zd bytes", self->slots[failed].name, view.len);
-    else
-        PyErr_Format(self->error, "its size does not fit its fields, or the %zd bytes it has", view.len);
+    else {
+        PyObject *reason = array_fields_reason(self, failed, view.len);
+        if (reason)
+            PyErr_SetObject(self->error, reason);
+        Py_XDECREF(reason);
+    }
     if (values != few)
         PyMem_Free(values);
     PyBuffer_Release(&view);
@@ -858,6 +871,224 @@ static PyType_Slot array_fields_slots[] = {
 
 static PyType_Spec array_fields_spec = {"mmapds._native.ArrayFields", sizeof(ArrayFieldsObject), 0, Py_TPFLAGS_DEFAULT,
                                         array_fields_slots};
+
+/* ---- ArrayBatch ---------------------------------------------------------------------------------------- */
+
+/* Records of named arrays, found and measured, none of which has become a Python object yet. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *records; /* RecordsObject: its maps are where the payloads lie */
+    PyObject *fields;  /* ArrayFieldsObject */
+    Py_ssize_t n;
+    mds_request *requests;
+    mds_array_value *values; /* of record k, from k * fields->count on */
+} ArrayBatchObject;
+
+static void array_batch_dealloc(PyObject *object)
+{
+    ArrayBatchObject *self = (ArrayBatchObject *)object;
+    Py_XDECREF(self->records);
+    Py_XDECREF(self->fields);
+    PyMem_Free(self->requests);
+    PyMem_Free(self->values);
+    free_instance(object);
+}
+
+static const uint8_t *batch_record(const ArrayBatchObject *self, Py_ssize_t k)
+{
+    return self->requests[k].source->map.data + self->requests[k].span.begin;
+}
+
+static PyObject *array_batch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"records", "rows", "fields", NULL};
+    const module_state *state = PyType_GetModuleState(type);
+    PyObject *records, *rows, *given;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO!:ArrayBatch", names, state->records_type, &records, &rows,
+                                     state->array_fields_type, &given))
+        return NULL;
+    const ArrayFieldsObject *fields = (ArrayFieldsObject *)given;
+    ArrayBatchObject *self = (ArrayBatchObject *)new_instance(type);
+    if (!self)
+        return NULL;
+    self->records = Py_NewRef(records);
+    self->fields = Py_NewRef(given);
+    self->requests = records_fetch((RecordsObject *)records, rows, &self->n);
+    if (!self->requests)
+        goto fail;
+    self->values = PyMem_Calloc((size_t)(self->n * fields->count) + 1, sizeof *self->values);
+    if (!self->values) {
+        PyErr_NoMemory();
+        goto fail;
+    }
+    Py_ssize_t k = 0;
+    int whole = 1;
+    size_t failed = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (; whole && k < self->n; k++) {
+        uint64_t size;
+        const mds_span span = self->requests[k].span;
+        whole = mds_array_record(fields->fields, (size_t)fields->count, batch_record(self, k), span.end - span.begin,
+                                 self->values + k * fields->count, &size, &failed);
+    }
+    Py_END_ALLOW_THREADS
+    if (whole)
+        return (PyObject *)self;
+    const mds_span span = self->requests[k - 1].span;
+    PyObject *reason = array_fields_reason(fields, failed, (Py_ssize_t)(span.end - span.begin));
+    PyObject *raised = reason ? Py_BuildValue("Nn", reason, k - 1) : NULL;
+    if (raised)
+        PyErr_SetObject(fields->error, raised);
+    Py_XDECREF(raised);
+fail:
+    Py_DECREF(self);
+    return NULL;
+}
+
+static Py_ssize_t array_batch_length(PyObject *object)
+{
+    return ((ArrayBatchObject *)object)->n;
+}
+
+static PyObject *batch_view(const ArrayBatchObject *self, Py_ssize_t k)
+{
+    return records_payload((RecordsObject *)self->records, self->requests[k].source, self->requests[k].span);
+}
+
+static PyObject *array_batch_item(PyObject *object, Py_ssize_t k)
+{
+    const ArrayBatchObject *self = (ArrayBatchObject *)object;
+    if (k >= 0 && k < self->n)
+        return batch_view(self, k);
+    PyErr_Format(PyExc_IndexError, "index %zd is out of range for %zd records", k, self->n);
+    return NULL;
+}
+
+/* The number of a field, from a Python int; -1 with an exception. */
+static Py_ssize_t batch_field(const ArrayBatchObject *self, PyObject *key)
+{
+    const Py_ssize_t f = PyNumber_AsSsize_t(key, PyExc_IndexError);
+    if (f >= 0 && f < ((ArrayFieldsObject *)self->fields)->count)
+        return f;
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_IndexError, "field %zd is out of range", f);
+    return -1;
+}
+
+static PyObject *array_batch_values(PyObject *object, PyObject *key)
+{
+    const ArrayBatchObject *self = (ArrayBatchObject *)object;
+    const ArrayFieldsObject *fields = (ArrayFieldsObject *)self->fields;
+    const Py_ssize_t f = batch_field(self, key);
+    PyObject *list = f < 0 ? NULL : PyList_New(self->n);
+    for (Py_ssize_t k = 0; list && k < self->n; k++) {
+        const mds_array_value *value = &self->values[k * fields->count + f];
+        PyObject *view = batch_view(self, k);
+        PyObject *made = view ? array_value(fields, f, view, (const char *)batch_record(self, k), value) : NULL;
+        Py_XDECREF(view);
+        if (!made)
+            Py_CLEAR(list);
+        else
+            PyList_SetItem(list, k, made);
+    }
+    return list;
+}
+
+static PyObject *array_batch_shapes(PyObject *object, PyObject *key)
+{
+    const ArrayBatchObject *self = (ArrayBatchObject *)object;
+    const ArrayFieldsObject *fields = (ArrayFieldsObject *)self->fields;
+    const Py_ssize_t f = batch_field(self, key);
+    if (f < 0)
+        return NULL;
+    const size_t size = 8 * fields->fields[f].dims;
+    PyObject *shapes = PyBytes_FromStringAndSize(NULL, self->n * (Py_ssize_t)size);
+    char *out = shapes ? PyBytes_AsString(shapes) : NULL;
+    for (Py_ssize_t k = 0; out && k < self->n; k++)
+        memcpy(out + (size_t)k * size, self->values[k * fields->count + f].shape, size);
+    return shapes;
+}
+
+static PyObject *array_batch_words(PyObject *object, PyObject *key)
+{
+    const ArrayBatchObject *self = (ArrayBatchObject *)object;
+    const Py_ssize_t f = batch_field(self, key), count = ((ArrayFieldsObject *)self->fields)->count;
+    if (f < 0)
+        return NULL;
+    PyObject *words = PyByteArray_FromStringAndSize(NULL, 8 * self->n);
+    char *out = words ? PyByteArray_AsString(words) : NULL;
+    for (Py_ssize_t k = 0; out && k < self->n; k++)
+        memcpy(out + 8 * k, &self->values[k * count + f].word, 8);
+    return words;
+}
+
+/* Where the rows of an array field lie, cut to `longest`; 0 where one has other bytes in a row than `row`. */
+static int batch_pieces(const ArrayBatchObject *self, Py_ssize_t f, uint64_t longest, int left, uint64_t row, mds_piece *pieces)
+{
+    const ArrayFieldsObject *fields = (ArrayFieldsObject *)self->fields;
+    for (Py_ssize_t k = 0; k < self->n; k++) {
+        const mds_array_value *value = &self->values[k * fields->count + f];
+        const uint64_t rows = value->shape[0], kept = rows < longest ? rows : longest;
+        if (rows ? value->size / rows != row || value->size % rows : value->size != 0)
+            return 0;
+        const uint8_t *data = batch_record(self, k) + value->begin + (left ? (rows - kept) * row : 0);
+        pieces[k] = (mds_piece){data, (size_t)(kept * row)};
+    }
+    return 1;
+}
+
+static PyObject *array_batch_pad(PyObject *object, PyObject *args)
+{
+    const ArrayBatchObject *self = (ArrayBatchObject *)object;
+    PyObject *key, *result = NULL;
+    unsigned long long longest, row, fill;
+    int left;
+    Py_buffer out;
+    if (!PyArg_ParseTuple(args, "OKpKKw*:pad", &key, &longest, &left, &row, &fill, &out))
+        return NULL;
+    const Py_ssize_t f = batch_field(self, key);
+    const size_t width = self->n ? (size_t)(out.len / self->n) : 0;
+    mds_piece *pieces = f < 0 ? NULL : PyMem_Calloc((size_t)self->n + 1, sizeof *pieces);
+    if (f >= 0 && !pieces) {
+        PyErr_NoMemory();
+    } else if (pieces) {
+        const mds_array_field *field = &((ArrayFieldsObject *)self->fields)->fields[f];
+        const int fits = row == 0 ? width == 0 : longest <= width / row && (size_t)out.len == width * (size_t)self->n;
+        if (field->kind != MDS_ARRAY_ITEMS || !field->dims || !fits || !batch_pieces(self, f, longest, left, row, pieces)) {
+            PyErr_SetString(PyExc_ValueError, "pad: expected a field of arrays that differ in the first axis alone, and room");
+        } else {
+            Py_BEGIN_ALLOW_THREADS
+            mds_pad_rows(pieces, (size_t)self->n, width, fill, out.buf);
+            Py_END_ALLOW_THREADS
+            result = Py_NewRef(Py_None);
+        }
+    }
+    PyMem_Free(pieces);
+    PyBuffer_Release(&out);
+    return result;
+}
+
+static PyMethodDef array_batch_methods[] = {
+    {"values", array_batch_values, METH_O, "values(field) -> list of a field's values, as in the dicts of ArrayFields"},
+    {"words", array_batch_words, METH_O, "words(field) -> 64 bits a record: its number, or its size"},
+    {"shapes", array_batch_shapes, METH_O, "shapes(field) -> u64 for each axis of each array"},
+    {"pad", array_batch_pad, METH_VARARGS,
+     "pad(field, longest, left, row, fill, out): write arrays of `row` bytes an entry into equal rows of `out`"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot array_batch_slots[] = {
+    {Py_tp_doc, "Records of named arrays, found and measured; an item is the payload of one."},
+    {Py_tp_new, array_batch_new},
+    {Py_tp_dealloc, array_batch_dealloc},
+    {Py_tp_methods, array_batch_methods},
+    {Py_sq_length, array_batch_length},
+    {Py_sq_item, array_batch_item},
+    {0, NULL},
+};
+
+static PyType_Spec array_batch_spec = {"mmapds._native.ArrayBatch", sizeof(ArrayBatchObject), 0, Py_TPFLAGS_DEFAULT,
+                                       array_batch_slots};
 
 /* ---- Permutation --------------------------------------------------------------------------------------- */
 
@@ -2064,9 +2295,10 @@ static int module_exec(PyObject *module)
         return -1;
     }
     module_state *state = PyModule_GetState(module);
-    if (add_type(module, &map_spec, &state->map_type) != 0 || add_type(module, &records_spec, NULL) != 0 ||
+    if (add_type(module, &map_spec, &state->map_type) != 0 || add_type(module, &records_spec, &state->records_type) != 0 ||
         add_type(module, &permutation_spec, &state->permutation_type) != 0 ||
-        add_type(module, &array_fields_spec, NULL) != 0 || add_type(module, &tar_scanner_spec, NULL) != 0)
+        add_type(module, &array_fields_spec, &state->array_fields_type) != 0 ||
+        add_type(module, &array_batch_spec, NULL) != 0 || add_type(module, &tar_scanner_spec, NULL) != 0)
         return -1;
     for (size_t k = 0; k < sizeof constants / sizeof *constants; k++)
         if (PyModule_AddIntConstant(module, constants[k].name, constants[k].value) != 0)
@@ -2080,6 +2312,8 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
 {
     module_state *state = PyModule_GetState(module);
     Py_VISIT(state->map_type);
+    Py_VISIT(state->records_type);
+    Py_VISIT(state->array_fields_type);
     Py_VISIT(state->permutation_type);
     return 0;
 }
@@ -2088,6 +2322,8 @@ static int module_clear(PyObject *module)
 {
     module_state *state = PyModule_GetState(module);
     Py_CLEAR(state->map_type);
+    Py_CLEAR(state->records_type);
+    Py_CLEAR(state->array_fields_type);
     Py_CLEAR(state->permutation_type);
     return 0;
 }

@@ -1,13 +1,14 @@
-"""Decoders of arrays: records of named arrays as views of their file, and arrays of any format as tensors."""
+"""Decoders of arrays: records of named arrays as views of their file, and arrays of any format as tensors; batches."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import orjson
 
+from . import _native
 from .decode import Decoder, resolve, same, wants_view
 from .errors import Error
 from .schema import EXTENDED, Schema
@@ -26,10 +27,11 @@ class ArrayDecoder:
         parsed = Schema(schema)
         extended = {field.name: field.dtype for field in parsed.fields if field.dtype in EXTENDED}
         self._as_tensors = extended if not _has_ml_dtypes() else {}
-        self._fields = parsed.native(_dtype, np.ndarray, orjson.loads)
+        self.schema = parsed
+        self.fields = parsed.native(_dtype, np.ndarray, orjson.loads)
 
     def __call__(self, record: Any) -> dict[str, Any]:
-        sample = self._fields(record)
+        sample: dict[str, Any] = self.fields(record)
         for name, dtype in self._as_tensors.items():
             sample[name] = tensor(sample[name], dtype)
         return sample
@@ -56,7 +58,7 @@ class Tensors:
     def __init__(self, inner: str | Decoder) -> None:
         if isinstance(inner, str):
             raise Error(f"decode='torch' is for records of arrays; these are {inner!r}")
-        self._inner = inner
+        self.inner = inner
         self._decode = resolve(inner)
         self.takes_view = wants_view(self._decode)
         import torch
@@ -83,16 +85,80 @@ class Tensors:
         return self._from_numpy(array) if known else tensor(array, array.dtype.name)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Tensors) and same(self._inner, other._inner)
+        return isinstance(other, Tensors) and same(self.inner, other.inner)
 
     def __hash__(self) -> int:
         return hash(Tensors)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tensors, (self._inner,)
+        return Tensors, (self.inner,)
 
     def __repr__(self) -> str:
         return "torch"
+
+
+def of_fields(decode: Decoder) -> ArrayDecoder | None:
+    """The decoder of named arrays that is behind a decoder, if there is one."""
+    found = decode.inner if isinstance(decode, Tensors) else decode
+    return found if isinstance(found, ArrayDecoder) else None
+
+
+class Batch(Sequence[Any]):
+    """Samples of named arrays that are made when they are asked for, and not at all by `pad_collate`.
+
+    Equal to a list of them, and sent to another process as such.
+
+    Args:
+      records: of all samples, found and measured.
+      decode: what makes a sample of a record.
+      explain: raises for an error at a position.
+    """
+
+    def __init__(self, records: _native.ArrayBatch, decode: Decoder, explain: Callable[[int, Exception], None]) -> None:
+        decoder = of_fields(decode)
+        assert decoder is not None
+        self.records = records
+        self.fields = {field.name: (number, field) for number, field in enumerate(decoder.schema.fields)}
+        """Number and description of each field, by name."""
+        self._decode = decode
+        self._explain = explain
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, key: int) -> Any: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[Any]: ...
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return [self[k] for k in range(*key.indices(len(self)))]
+        try:
+            return self._decode(self.records[key])
+        except ValueError as error:
+            self._explain(key, error)
+            raise
+
+    def values(self, name: str) -> list[Any]:
+        """Return what every sample has for a field."""
+        number, field = self.fields[name]
+        if field.shape is not None:
+            return [sample[name] for sample in self]
+        try:
+            return self.records.values(number)
+        except ValueError:
+            return [sample[name] for sample in self]  # which says of which sample that is
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == (list(other) if isinstance(other, Batch) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+    def __repr__(self) -> str:
+        return repr(list(self))
 
 
 def _has_ml_dtypes() -> bool:

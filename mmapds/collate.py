@@ -12,7 +12,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from . import _native
-from .arrays import tensor
+from .arrays import Batch, tensor
 from .errors import CollateError
 
 Array = NDArray[Any]
@@ -40,6 +40,9 @@ _TORCH: dict[Any, torch.dtype] = {
     float: torch.float64,
 }
 """torch's dtype for NumPy's, for torch's own and for a Python number."""
+
+_STORED = {str(dtype).removeprefix("torch."): dtype for dtype in (*_NUMPY, torch.bfloat16)}
+"""torch's dtype for what an array file calls it."""
 
 _NUMERIC = "biufc"
 """Kinds of NumPy dtypes that are numbers, be they supported or not."""
@@ -92,13 +95,13 @@ def pad_collate(
       CollateError: the batch is empty, samples differ in kind, fields or shape, a dtype is not one that NumPy and torch
         share (or bfloat16), or an argument or a pad value does not fit; it is also a ValueError.
     """
-    if not isinstance(samples, list | tuple):
+    if not isinstance(samples, list | tuple | Batch):
         raise CollateError(f"samples is a {type(samples).__name__}, expected a list of samples")
     if not samples:
         raise CollateError("samples is empty, expected one or more")
     if truncate not in ("right", "left"):
         raise CollateError(f'truncate = {truncate!r}, expected "right" or "left"')
-    limit = 2**63 if max_length is None else _positive("max_length", max_length)
+    limit = 2**63 - 1 if max_length is None else _positive("max_length", max_length)
     multiple = 1 if pad_to_multiple_of is None else _positive("pad_to_multiple_of", pad_to_multiple_of)
     return _collate(samples, "", pad_value, _Rule(limit, multiple, truncate == "left"), outermost=True)
 
@@ -126,6 +129,8 @@ _KINDS = {
 
 def _collate(values: Sequence[Any], path: str, pad: Any, rule: _Rule, outermost: bool = False) -> Any:
     """Batch one field; `path` says which, as it would be indexed in a sample."""
+    if isinstance(values, Batch):
+        return _fields(values, path, pad, rule)
     if any(isinstance(value, np.ndarray) and value.dtype.kind == "V" for value in values):  # unknown to NumPy itself
         values = [_bfloat16(value) for value in values]
     if any(issubclass(each, list) for each in set(map(type, values))):
@@ -195,15 +200,14 @@ def _mixed(values: Sequence[Any], path: str) -> str:
 
 
 def _fields(samples: Sequence[Mapping[Any, Any]], path: str, pad: Any, rule: _Rule) -> dict[Any, Any]:
-    names = samples[0].keys()
-    for i, sample in enumerate(samples):
-        if sample.keys() != names:
-            name = next(name for name in (*names, *sample) if name not in names or name not in sample)
-            lacks, has = (i, 0) if name in names else (0, i)
-            raise CollateError(f"samples[{lacks}]{path} has no field {name!r}, which samples[{has}]{path} has")
+    names = samples.fields.keys() if isinstance(samples, Batch) else _names(samples, path)
     batch: dict[Any, Any] = {}
     for name, each in _pads(names, path, pad):
-        value = _collate([sample[name] for sample in samples], f"{path}[{name!r}]", each, rule)
+        where = f"{path}[{name!r}]"
+        if isinstance(samples, Batch):
+            value = _stored(samples, name, where, each, rule)
+        else:
+            value = _collate([sample[name] for sample in samples], where, each, rule)
         if isinstance(value, tuple):
             lengths = f"{name}_lengths"
             if lengths in names:
@@ -212,6 +216,21 @@ def _fields(samples: Sequence[Mapping[Any, Any]], path: str, pad: Any, rule: _Ru
         else:
             batch[name] = value
     return batch
+
+
+def _names(samples: Sequence[Mapping[Any, Any]], path: str) -> Any:
+    """The fields that all samples have.
+
+    Raises:
+      CollateError: one lacks some.
+    """
+    names = samples[0].keys()
+    for i, sample in enumerate(samples):
+        if sample.keys() != names:
+            name = next(name for name in (*names, *sample) if name not in names or name not in sample)
+            lacks, has = (i, 0) if name in names else (0, i)
+            raise CollateError(f"samples[{lacks}]{path} has no field {name!r}, which samples[{has}]{path} has")
+    return names
 
 
 def _positions(samples: Sequence[Sequence[Any]], pad: Any, rule: _Rule) -> list[Any]:
@@ -333,6 +352,34 @@ def _padded(values: Sequence[Any], path: str, pad: Any, rule: _Rule) -> tuple[to
     return padded, counts
 
 
+def _stored(samples: Batch, name: str, path: str, pad: Any, rule: _Rule) -> Any:
+    """Batch a field of an array file from where it lies: what `_collate` makes of its values, without making them."""
+    number, field = samples.fields[name]
+    dtype = _STORED.get(field.dtype)
+    if isinstance(pad, Mapping) or dtype is None or not (field.shape or field.is_scalar):
+        return _collate(samples.values(name), path, pad, rule)
+    if field.is_scalar:
+        numbers = np.frombuffer(samples.records.words(number), np.float64 if field.dtype[0] == "f" else np.int64)
+        if field.dtype == "uint64" and (numbers < 0).any():
+            return _numbers(samples.values(name), path)  # which says that torch has no such integers
+        return torch.from_numpy(numbers.astype(np.bool_) if dtype is torch.bool else numbers)
+    fill = _fill(_number(pad, path), dtype, path)
+    shapes = np.frombuffer(samples.records.shapes(number), np.int64).reshape(len(samples), -1)
+    differs = (shapes[:, 1:] != shapes[0, 1:]).any(axis=1)
+    if differs.any():
+        i = int(differs.argmax())
+        raise CollateError(_tails(i, tuple(shapes[i].tolist()), tuple(shapes[0].tolist()), path))
+    lengths = np.minimum(shapes[:, 0], rule.max_length)
+    longest = int(lengths.max())
+    tail = shapes[0, 1:].tolist()
+    padded = _empty((len(samples), -(-longest // rule.multiple_of) * rule.multiple_of, *tail), dtype)
+    (memory,) = _memories([padded], dtype, path)
+    samples.records.pad(number, longest, rule.left, math.prod(tail) * dtype.itemsize, fill, memory)
+    counts = _empty((len(samples),), torch.int64)
+    counts.numpy()[:] = lengths
+    return padded, counts
+
+
 def _typed(values: Sequence[Any], path: str, pad: Number) -> tuple[Sequence[Any], torch.dtype]:
     """Return `values` as arrays and tensors of one dtype, empty lists included, and that dtype as torch calls it."""
     dtypes = [getattr(value, "dtype", None) for value in values]
@@ -373,11 +420,15 @@ def _memories(values: Sequence[Any], dtype: torch.dtype, path: str) -> list[Arra
     shape = arrays[0].shape
     for i, array in enumerate(arrays):
         if array.shape[1:] != shape[1:]:
-            raise CollateError(
-                f"samples[{i}]{path} has shape {array.shape} and samples[0]{path} {shape}; "
-                "expected them to differ in the first axis alone"
-            )
+            raise CollateError(_tails(i, array.shape, shape, path))
     return arrays
+
+
+def _tails(i: int, shape: tuple[int, ...], first: tuple[int, ...], path: str) -> str:
+    return (
+        f"samples[{i}]{path} has shape {shape} and samples[0]{path} {first}; expected them to differ in the first axis "
+        "alone"
+    )
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import formats
-from ._native import Records
+from ._native import ArrayBatch, ArrayFields, Records
+from .arrays import Batch, of_fields
 from .decode import Decoder, expects, resolve, same, wants_location, wants_view
 from .errors import (
     DecodeError,
@@ -180,6 +181,8 @@ class Dataset(Sequence[Any]):
         self._given_decode = decode
         self._decode = resolve(decode)
         self._is_located = wants_location(self._decode)
+        arrays = of_fields(self._decode)
+        self._fields = None if arrays is None else arrays.fields
         self._rows = rows  # None: all records, in order
         self._length = len(records) if rows is None else len(rows)
 
@@ -210,11 +213,12 @@ class Dataset(Sequence[Any]):
             self._explain(key, error)
             raise
 
-    def __getitems__(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> list[Any]:
+    def __getitems__(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
         """Return the samples at `positions`, in that order; what a DataLoader calls for each batch.
 
         Faster than `[ds[i] for i in positions]`: all are checked first, and all pages are asked for before the first
-        is waited for. Positions may repeat; negative ones count from the end.
+        is waited for. Positions may repeat; negative ones count from the end. What comes back is a list; of array files
+        (`.mma`) a sequence that makes a sample when it is asked for, and `pad_collate` needs none of them.
 
         Raises:
           IndexError: a position is out of range; nothing was read.
@@ -222,6 +226,8 @@ class Dataset(Sequence[Any]):
         """
         decode, samples = self._decode, []
         numbers = positions if self._rows is None else self._record_numbers(positions)
+        if self._fields is not None:
+            return self._batch(positions, numbers, self._fields)
         records = self._records.many(numbers)
         try:
             if self._is_located:
@@ -234,6 +240,18 @@ class Dataset(Sequence[Any]):
             self._explain(positions[len(samples)], error)
             raise
         return samples
+
+    def _batch(self, positions: Any, numbers: Any, fields: ArrayFields) -> Batch:
+        def explain(k: int, error: Exception) -> None:
+            self._explain(positions[k], error)
+
+        try:
+            return Batch(ArrayBatch(self._records, numbers, fields), self._decode, explain)
+        except FormatError as error:
+            if len(error.args) > 1:  # a record that is damaged, and which of them
+                reason, k = error.args
+                explain(k, FormatError(reason))
+            raise
 
     def __iter__(self) -> Iterator[Any]:
         # A generator, so that a StopIteration from a decoder is an error and not the end.

@@ -575,7 +575,11 @@ def test_a_damaged_record_is_named(tmp_path, word, value, message):
     for decode in (None, "torch"):
         ds = mmapds.open(path, decode=decode)
         assert ds[0]["t"] == ds[2]["t"] == "text"
-        for read in (lambda ds=ds: ds[1], lambda ds=ds: ds.__getitems__([0, 1])):
+        for read in (
+            lambda ds=ds: ds[1],
+            lambda ds=ds: list(ds.__getitems__([0, 1])),
+            lambda ds=ds: mmapds.pad_collate(ds.__getitems__([0, 1])),
+        ):
             with pytest.raises(mmapds.FormatError, match=message) as damaged:
                 read()
             assert str(damaged.value).startswith(f"{path}: record 1 (byte {at}): ")

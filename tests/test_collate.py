@@ -1,6 +1,7 @@
 """Padded batches: against plain Python for every dtype and shape, field by field, in workers, and every error."""
 
 import functools
+import gc
 import pickle
 from collections import UserDict
 
@@ -8,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
@@ -407,3 +408,127 @@ def test_bfloat16_of_ml_dtypes_anywhere_in_a_batch():
     for batch in (both, both[::-1]):
         found = mmapds.pad_collate(batch)["x"]
         assert (found.tolist(), found.dtype) == ([[1, 1], [1, 1]], torch.float32)
+
+
+# ---- from array files, where no sample is made ---------------------------------------------------------------
+
+
+STORED = {
+    "feats": ("float32", (None, 3)),
+    "tokens": ("int32", (None,)),
+    "grid": ("uint8", (None, None, 2)),
+    "box": ("float16", (4,)),
+    "bf": ("bfloat16", (None,)),
+    "odd": ("complex64", ()),
+    "none": ("float64", (None, 0)),
+    "id": "int64",
+    "huge": "uint64",
+    "score": "float32",
+    "clean": "bool",
+    "text": "str",
+    "raw": "bytes",
+    "meta": "json",
+}
+
+
+def stored_sample(draw_length, i, width):
+    rng = np.random.default_rng(i)
+    n = draw_length
+    return {
+        "feats": rng.normal(size=(n, 3)).astype(np.float32),
+        "tokens": rng.integers(-9, 9, n).astype(np.int32),
+        "grid": rng.integers(0, 9, (n, width, 2)).astype(np.uint8),
+        "box": rng.normal(size=4).astype(np.float16),
+        "bf": torch.arange(n, dtype=torch.bfloat16),
+        "odd": np.complex64(1j),
+        "none": np.empty((n, 0)),
+        "id": i - 2,
+        "huge": i,
+        "score": i / 4,
+        "clean": i % 2 == 0,
+        "text": f"text {i}",
+        "raw": bytes([i]),
+        "meta": {"x": [i]},
+    }
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    path = tmp_path_factory.mktemp("stored") / "a.mma"
+    rng = np.random.default_rng(0)
+    with mmapds.Writer(path, STORED) as writer:
+        for i in range(60):
+            writer.write(stored_sample(int(rng.integers(0, 7)), i, 3 if i < 50 else i % 3))
+    return str(path)
+
+
+def outcome(*arguments, **options):
+    try:
+        return mmapds.pad_collate(*arguments, **options)
+    except mmapds.CollateError as error:
+        return str(error)
+
+
+def alike(one, other):
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(alike(value, other[name]) for name, value in one.items())
+    return one == other
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(st.integers(0, 59), min_size=1, max_size=9),
+    names=st.sets(st.sampled_from(list(STORED)), min_size=1),
+    decode=st.sampled_from([None, "torch"]),
+    options=st.fixed_dictionaries(
+        {},
+        optional={
+            "pad_value": st.sampled_from([0, -1, 2.5, True, {"tokens": 7}, {"no": 1}, {"meta": {"x": -1}}, "x"]),
+            "pad_to_multiple_of": st.sampled_from([1, 4, 8]),
+            "max_length": st.sampled_from([1, 3, 100]),
+            "truncate": st.sampled_from(["left", "right"]),
+        },
+    ),
+)
+def test_array_files_make_the_batches_that_their_samples_make(stored, tmp_path, rows, names, decode, options):
+    """With any of the fields, so that what one cannot be in a batch does not hide the others."""
+    kept = [name for name in STORED if name in names]
+    path = tmp_path / f"{'-'.join(kept)}.mma"
+    if not path.exists():
+        with mmapds.Writer(path, {name: STORED[name] for name in kept}) as writer:
+            for sample in mmapds.open(stored):
+                writer.write({name: sample[name] for name in kept})
+    samples = mmapds.open(path, decode=decode).__getitems__(rows)
+    assert not isinstance(samples, list)
+    assert alike(outcome(samples, **options), outcome(list(samples), **options))
+
+
+def test_a_batch_of_an_array_file_is_as_good_as_a_list(stored):
+    ds = mmapds.open(stored)
+    batch = ds.__getitems__([3, -1, 3])
+    assert len(batch) == 3
+    assert [sample["id"] for sample in batch] == [1, 57, 1]
+    assert [sample["id"] for sample in batch[1:]] == [57, 1]
+    assert batch[-1]["text"] == "text 3"
+    assert torch.utils.data.default_collate([{"id": each["id"]} for each in batch])["id"].tolist() == [1, 57, 1]
+    numbers = mmapds.open(stored)[[5, 7]].__getitems__([1, 0])
+    assert [sample["id"] for sample in numbers] == [5, 3]
+    sent = pickle.loads(pickle.dumps(ds.__getitems__([1, 2])))
+    assert type(sent) is list
+    assert [sample["id"] for sample in sent] == [-1, 0]
+    with pytest.raises(IndexError, match="index 60 is out of range"):
+        ds.__getitems__([60])
+    with pytest.raises(IndexError, match="out of range for 3 records"):
+        batch[3]
+    assert repr(ds.__getitems__([])) == "[]"
+    assert ds.__getitems__([]) == []
+    with pytest.raises(mmapds.CollateError, match="samples is empty"):
+        mmapds.pad_collate(ds.__getitems__([]))
+
+
+def test_a_batch_outlives_its_dataset(stored):
+    batch = mmapds.open(stored).__getitems__(list(range(20)))
+    gc.collect()
+    assert [sample["id"] for sample in batch] == list(range(-2, 18))
