@@ -67,6 +67,11 @@ class Field:
         return self.type <= _BOOL
 
     @cached_property
+    def ragged(self) -> tuple[int, ...]:
+        """Its axes that may have any length."""
+        return tuple(axis for axis, length in enumerate(self.shape or ()) if length is None)
+
+    @cached_property
     def column(self) -> str | None:
         """The column that holds it, or its first length where that differs between records."""
         if self.is_scalar:
@@ -148,6 +153,15 @@ class Schema:
         return _native.ArrayFields(fields, make_array, loads, FormatError)
 
     @cached_property
+    def _table(self) -> struct.Struct:
+        """The words that a record begins with."""
+        codes = {_INT: "q", _FLOAT: "d"}
+        words = (
+            "Q" * len(field.ragged) if field.shape is not None else codes.get(field.type, "Q") for field in self.fields
+        )
+        return struct.Struct("<Q" + "".join(words))
+
+    @cached_property
     def _names(self) -> set[str]:
         return {field.name for field in self.fields}
 
@@ -166,7 +180,7 @@ class Schema:
                 f"{f'lacks field {missing[0]!r}' if missing else f'has a field {extra[0]!r}'}; "
                 f"expected {', '.join(repr(field.name) for field in self.fields)}"
             )
-        words: list[bytes] = [b""]
+        words: list[float] = [0]
         runs: list[Any] = []
         arrays: list[Any] = []
         columns: list[float] = []
@@ -175,29 +189,27 @@ class Schema:
             if field.shape is not None:
                 array = _as_array(field, value)
                 arrays.append(array)
-                ragged = [found for found, wanted in zip(array.shape, field.shape, strict=True) if wanted is None]
-                words += [length.to_bytes(8, "little") for length in ragged]
+                words += [array.shape[axis] for axis in field.ragged]
                 if field.column:
                     columns.append(array.shape[0])
             elif field.is_scalar:
                 number = _as_number(field, value)
                 columns.append(number)
-                words.append(
-                    struct.pack("<d", number) if field.type == _FLOAT else (int(number) % 2**64).to_bytes(8, "little")
-                )
+                words.append(number)
             else:
                 runs.append(_as_bytes(field, value))
-                words.append(len(runs[-1]).to_bytes(8, "little"))
+                words.append(len(runs[-1]))
         begin = len(out)
         size = 8 * len(words) + sum(map(len, runs))
         for array in arrays:
             size += -size % _ALIGNMENT + array.nbytes
-        words[0] = size.to_bytes(8, "little")
-        for part in (*words, *runs):
-            out += part
+        words[0] = size
+        out += self._table.pack(*words)
+        for run in runs:
+            out += run
         for array in arrays:
             out += bytes(-(len(out) - begin) % _ALIGNMENT)
-            out += array.reshape(-1).view("u1").data
+            out.extend(array)  # its bytes
         out += bytes(-(len(out) - begin) % _ALIGNMENT)
         return columns
 
@@ -362,7 +374,12 @@ def _as_array(field: Field, value: Any) -> Any:
     fits = array is not None and array.ndim == len(field.shape or ())
     if not fits or any(axis not in (None, size) for axis, size in zip(field.shape or (), array.shape, strict=True)):
         raise _unfit(field, value if found is not None or array is None else array)
-    return np.asarray(array, order="C", dtype=array.dtype.newbyteorder("<"))
+    return np.asarray(array, order="C", dtype=_little(array.dtype))
+
+
+@cache
+def _little(dtype: Any) -> Any:
+    return dtype.newbyteorder("<")
 
 
 def _memory(value: Any) -> Any:
