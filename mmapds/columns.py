@@ -63,6 +63,8 @@ def add_column(
     if len(indexes) != 1:
         raise ColumnError(f"{os.fspath(source_or_index)}: {len(indexes)} indexes, expected one; add to each of them")
     index = Index(os.path.realpath(indexes[0].path))
+    if name in index.parameters.get("columns", {}):
+        raise ColumnError(f"{index.path}: its sources have a column {name!r} themselves; give the new one another name")
     if callable(values):
         pieces = _computed(dataset, values, workers)
     else:

@@ -4,6 +4,7 @@ import operator
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, SupportsIndex, overload
 
 import numpy as np
@@ -100,6 +101,8 @@ def _open_indexes(paths: Iterable[str], patterns: Sequence[str]) -> list[Index]:
         except IndexMissingError:
             missing.append(path)
     if missing:
+        if os.path.exists(missing[0]):
+            formats.check_in_place(missing[0])
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         command = build_command(missing if len(missing) == 1 else list(patterns))
         raise IndexMissingError(f"{missing[0]}{more}: not indexed yet; run: {command} (or open it with build=True)")
@@ -460,6 +463,8 @@ class Dataset(Sequence[Any]):
 
 
 def _name(decode: str | Decoder) -> str:
+    if isinstance(decode, partial):
+        return f"{_name(decode.func)}({', '.join(f'{name}={value}' for name, value in decode.keywords.items())})"
     return repr(decode) if isinstance(decode, str) else getattr(decode, "__qualname__", repr(decode))
 
 

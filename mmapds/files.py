@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -43,8 +44,10 @@ def decode(sample: dict[str, Any], *, images: bool = True) -> None:
       ValueError: a member is not what its extension says.
     """
     for extension, data in sample.items():
-        decoder = _decoder(re.sub(r".*\.", "", extension))
-        if extension in ("__key__", "__url__") or decoder is None or (decoder is _image and not images):
+        decoder = _DECODERS.get(re.sub(r".*\.", "", extension))
+        if extension in ("__key__", "__url__") or decoder is None:
+            continue
+        if decoder is _image and not (images and _has_pillow()):
             continue
         try:
             sample[extension] = decoder(data)
@@ -85,15 +88,11 @@ _TABLE: dict[Callable[[bytes], Any], str] = {
 _DECODERS = {name: decode for decode, names in _TABLE.items() for name in names.split()}
 
 
-def _decoder(name: str) -> Callable[[bytes], Any] | None:
-    decoder = _DECODERS.get(name)
-    return decoder if decoder is not _image or _has_pillow() else None
-
-
 @cache
 def _has_pillow() -> bool:
     try:
         import_module("PIL.Image")
     except ImportError:
+        warnings.warn("images stay bytes; to decode them: pip install 'mmapds[images]'", stacklevel=2)
         return False
     return True

@@ -15,7 +15,7 @@ from .keys import write_keys
 from .lengths import write_length_order
 from .measure import NOTHING, Measuring, numbers, same_numbers
 from .parallel import cores
-from .sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, expand, fingerprint, inspect, reason
+from .sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, expand, fingerprint, inspect, quoted, reason
 from .store import Index, IndexedSource, IndexWriter, relative_to_index
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ def build(
         the record out of the index, or the number to take for it.
       validate: check that every record is JSON from its first byte to its last.
       workers: threads that scan, also within one file; all cores by default.
-      force: build even where an index is up to date. Otherwise expressions that an index was built with are kept.
+      force: build even where an index is up to date, and without the columns that were computed in Python. Expressions
+        that an index was built with are kept; to be rid of them, delete it.
       **parameters: options of the format, such as `record_bytes`; see docs/formats.md.
     Returns:
       The index's path; a list of them for several sources without `out`.
@@ -152,11 +153,12 @@ def build_each(
         chosen = _format(members, wanted_format)
         formats.check_options(chosen, options)
         framed = chosen.parameters(options, members)
-        before = None if force else _readable(index_path)
+        before = _readable(index_path)
         measuring = (asked or Asked()).after(before, computed, framed.get("columns", {}))
-        existing = before if before and _is_up_to_date(before, sources, chosen.NAME, framed, measuring) else None
+        is_current = before and _is_up_to_date(before, sources, chosen.NAME, framed, measuring)
+        existing = before if is_current and not force else None
         if existing is None:
-            if before is not None:
+            if before is not None and not force:
                 _check_nothing_is_lost(before, {*measuring.columns, *computed, *before.parameters.get("columns", {})})
             _write(index_path, sources, chosen, framed, workers, report, measuring)
             yield Built(summarise(Index(index_path)), fresh=True)
@@ -173,7 +175,7 @@ def _plan(
     That a last record may be cut short it says of its sources as they were alone.
     """
     index_path = path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX
-    before = Index(path) if path.endswith(INDEX_SUFFIX) else _readable(index_path)
+    before = _known(path) if path.endswith(INDEX_SUFFIX) else _readable(index_path)
     if before is not None and format_name in (None, before.format):
         options = formats.by_name(before.format).OPTIONS
         kept = {name: value for name, value in before.parameters.items() if name in options}
@@ -286,6 +288,20 @@ class Asked(NamedTuple):
             known["missing"] if self.missing is None else self.missing,
             known["validate"] if self.validate is None else self.validate,
         )
+
+
+def _known(index_path: str) -> Index:
+    """An index that stands for its sources.
+
+    Raises:
+      FormatError: it is damaged, and so does not say what they are.
+    """
+    try:
+        return Index(index_path)
+    except FormatError as error:
+        found = str(error).partition("; ")[0]
+        command = f"python -m mmapds.index SOURCE... -o {quoted(index_path)}"
+        raise FormatError(f"{found}; index its sources again: {command}") from None
 
 
 def _is_current(index: Index) -> bool:
@@ -414,7 +430,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     parser = argparse.ArgumentParser(
         prog="python -m mmapds.index",
-        description="Index JSONL files in place, so that mmapds.open() can read any record at once.",
+        description="Index JSONL, tars, TFRecords, arrays and other records in place, for mmapds.open() to read.",
         # Asked for its width, the default formatter imports half the standard library to find the terminal's.
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=20, width=100),
     )
@@ -516,7 +532,14 @@ def _inspect_indexes(options: Any) -> None:
             continue
         print(f"{summarise(index)}{'; verified' if options.verify else ''}")
         if options.info:
+            _print_format(index)
             _print_sources(index)
+
+
+def _print_format(index: Index) -> None:
+    shown = {name: value for name, value in index.parameters.items() if name not in ("columns", "idx")}
+    told = "".join(f", {name} {value}" for name, value in shown.items())
+    print(f"  {index.format}{told}")
 
 
 def _print_sources(index: Index) -> None:

@@ -45,6 +45,8 @@ class Library:
         Raises:
           Error: the indexes are of formats that differ in this.
         """
+        for index in self.indexes:
+            formats.check_decoder(index.format, given, index.path)
         if given is not None and given != "torch":
             return given
         found: list[str | Decoder] = []
@@ -58,7 +60,12 @@ class Library:
             return found[0]
         from .arrays import Tensors
 
-        return Tensors(found[0])
+        try:
+            return Tensors(found[0])
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise Error("decode='torch' needs torch; run: pip install 'mmapds[torch]'") from None
 
     def source_path(self, member: int) -> str:
         """Where a source lies."""

@@ -118,7 +118,7 @@ class LengthOrder(NamedTuple):
 class Budget(NamedTuple):
     """What a batch may hold."""
 
-    tokens: int
+    max_tokens: int
     """Most that the longest length times the number of records may be, in the unit of the lengths."""
     largest: int
     """Most records."""

@@ -36,6 +36,10 @@ def world(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
     if num_replicas is None:
         num_replicas = distributed.get_world_size() if initialised else int(os.environ.get("WORLD_SIZE", "1"))  # type: ignore[union-attr]
     if rank is None:
+        if num_replicas > 1 and not initialised and "RANK" not in os.environ:
+            raise OrderError(
+                f"num_replicas = {num_replicas} but there is no rank: give rank=, set RANK, or begin torch.distributed"
+            )
         rank = distributed.get_rank() if initialised else int(os.environ.get("RANK", "0"))  # type: ignore[union-attr]
     if num_replicas < 1:
         raise OrderError(f"num_replicas = {num_replicas}, expected 1 or more")
@@ -335,7 +339,7 @@ class Progress:
         for key in [*mine, *saved]:
             if saved.get(key) != mine.get(key):
                 raise StateError(
-                    f"the state is of another epoch: it has {key} = {saved.get(key)!r}, this sampler {mine.get(key)!r}"
+                    f"the state is of another order: it has {key} = {saved.get(key)!r}, this sampler {mine.get(key)!r}"
                 )
         try:
             exclude = state["exclude"]

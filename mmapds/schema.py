@@ -345,6 +345,8 @@ def _as_number(field: Field, value: Any) -> float:
                 raise TypeError
             layout = _ROUND[field.dtype]
             rounded: float = struct.unpack(layout, struct.pack(layout, float(value)))[0]
+            if isinstance(value, int) and rounded != value:
+                raise TypeError
             return rounded
         number = operator.index(value.item() if field.type == _BOOL and hasattr(value, "item") else value)
     except (TypeError, ValueError, OverflowError):
@@ -417,7 +419,7 @@ def _listed(value: Any) -> Any:
 
 
 def cast(array: Any, dtype: str) -> Any:
-    """Numbers as another dtype; None where that would lose more than digits."""
+    """Numbers as another dtype; None where that would lose more than the last digits of fractions."""
     import numpy as np
 
     to = np.dtype(dtype)
@@ -432,6 +434,8 @@ def cast(array: Any, dtype: str) -> Any:
     with np.errstate(over="ignore"):
         converted = array.astype(to)
     if to.kind in "fc" and np.isfinite(array).all() and not np.isfinite(converted).all():
+        return None
+    if to.kind in "fc" and array.dtype.kind in "iu" and not (converted.real.astype(array.dtype) == array).all():
         return None
     return converted
 

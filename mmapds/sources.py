@@ -80,7 +80,12 @@ def named(path: str, suffixes: tuple[str, ...]) -> bool:
     return re.sub(r"-\d+-of-\d+$", "", path).endswith(suffixes)
 
 
+_UNFINISHED = re.compile(r"\.mm[ax]\.[0-9a-f]{8}\.tmp$")
+"""What writers that were killed leave behind."""
+
+
 def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:
+    paths = [path for path in paths if not _UNFINISHED.search(path)]
     others = [path for path in paths if not path.endswith(INDEX_SUFFIX)]
     return others or (paths if INDEX_SUFFIX in suffixes else [])
 

@@ -298,7 +298,7 @@ class TokenBudgetBatchSampler(torch.utils.data.BatchSampler):
             steps=len(self),
             mean_batch_size=(samples + repeated) / batches,
             padding=measured[0],
-            fill=tokens / (len(self._plan) * self._budget.tokens),
+            fill=tokens / (len(self._plan) * self._budget.max_tokens),
             imbalance=measured[1],
         )
         print(summary)
@@ -450,20 +450,20 @@ def _select(
         raise OrderError(
             f"lengths[{record}] = 0, and {int(counts[end - 1]) - 1:,} more; expected 1 or more, or min_length=1"
         )
-    fits = bisect_left(range(end), True, begin, key=lambda i: budget.cost(int(values[i])) <= budget.tokens)
+    fits = bisect_left(range(end), True, begin, key=lambda i: budget.cost(int(values[i])) <= budget.max_tokens)
     over = int(counts[begin:fits].sum())
     if over and oversize == "error":
         record = int(by_length.order[int(counts[:begin].sum())])
         raise OrderError(
-            f"{over:,} samples exceed max_tokens = {budget.tokens} on their own, the longest is lengths[{record}] = "
-            f'{int(values[begin])}; expected a larger max_tokens, a max_length, or oversize="drop" or "single"'
+            f"{over:,} samples exceed max_tokens = {budget.max_tokens} on their own, the longest is lengths[{record}] "
+            f'= {int(values[begin])}; expected a larger max_tokens, a max_length, or oversize="drop" or "single"'
         )
     if oversize == "drop":
         begin = fits
     if begin == end:
         raise OrderError(
             f"no sample is left of {int(counts.sum()):,}, whose lengths are {int(values[-1])} to {int(values[0])}: "
-            f"min_length = {low}, max_length = {high if high < 2**63 else None}, max_tokens = {budget.tokens}"
+            f"min_length = {low}, max_length = {high if high < 2**63 else None}, max_tokens = {budget.max_tokens}"
         )
     left_out = {
         "too_short": int(counts[end:].sum()),

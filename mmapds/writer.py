@@ -5,6 +5,7 @@ import os
 import warnings
 from array import array
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -13,7 +14,7 @@ from .errors import Error, FormatError
 from .formats.arrays import MAGIC, SUFFIX
 from .measure import NUMBER_TYPES, Spool
 from .schema import Field, Schema
-from .sources import StrPath
+from .sources import INDEX_SUFFIX, StrPath
 from .store import COLUMN, SectionWriter
 
 _U64, _I64, _F64 = NUMBER_TYPES
@@ -189,6 +190,8 @@ class Writer:
         if self._index:
             from .index import build
 
+            with suppress(FileNotFoundError):
+                os.unlink(self._file.target + INDEX_SUFFIX)  # which is of another file, and may be measured otherwise
             build(self._file.target, force=True)
 
     def _abandon(self, state: str) -> None:

@@ -793,3 +793,28 @@ def test_a_writer_that_is_forgotten(tmp_path):
     with pytest.warns(ResourceWarning, match="a.mma: a writer was not closed; nothing was written"):
         forget()
     assert os.listdir(tmp_path) == []
+
+
+def test_a_column_that_the_file_has_is_not_replaced(tmp_path):
+    path = store(tmp_path, [{"x": 1}])
+    with pytest.raises(
+        mmapds.ColumnError, match="its sources have a column 'x' themselves; give the new one another name"
+    ):
+        mmapds.add_column(path, "x", [3])
+    mmapds.add_column(path, "y", [3])
+    assert command("--verify", path).returncode == 0
+
+
+def test_another_file_in_the_place_of_one_that_was_measured(tmp_path):
+    """The index of the first has a length of a field that the second has not."""
+    path = store(tmp_path, [{"x": np.ones(3)}])
+    mmapds.build(path, length="items(x)", columns={"size": "bytes()"})
+    store(tmp_path, [{"y": 1}])
+    assert mmapds.open(path).columns == ["y"]
+
+
+def test_what_killed_writers_leave_is_no_source(tmp_path):
+    store(tmp_path, [{"x": 1}])
+    (tmp_path / "a.mma.0123abcd.tmp").write_bytes(b"unfinished")
+    assert len(mmapds.open(str(tmp_path / "a*"), build=True)) == 1
+    assert len(mmapds.open(str(tmp_path / "*.mma*"))) == 1

@@ -205,12 +205,24 @@ def test_numbers_take_the_types_of_a_schema(tmp_path):
     assert [ds[0]["tokens"].dtype, ds[0]["x"].dtype] == ["u2", "f4"]
     assert ds.lengths.tolist() == [2, 0]
     for wrong in ("uint8", "bool"):
-        with pytest.raises(
-            mmapds.FormatError, match=rf"row 0: field 'tokens': found int64 .*, expected {wrong} of shape"
-        ):
+        message = rf"row 0: field 'tokens': found int64, 1 to 65535, which {wrong} does not hold; choose another"
+        with pytest.raises(mmapds.FormatError, match=message):
             convert(tmp_path / "a.parquet", schema={"tokens": [wrong, [None]]})
-    with pytest.raises(mmapds.FormatError, match="row 0: field 'x': found float64 of shape"):
+    with pytest.raises(
+        mmapds.FormatError, match=r"row 0: field 'x': found float64, 0\.1 to 0\.1, which int64 does not"
+    ):
         convert(tmp_path / "a.parquet", schema={"x": ["int64", [None]]})
+
+
+def test_integers_become_floats_only_where_none_is_lost(tmp_path):
+    save(pa.table({"id": [16777216, 16777217], "list": [[1], [2**53 + 1]]}), tmp_path / "a.parquet")
+    assert convert(tmp_path / "a.parquet", schema={"id": "float64"}).records == 2
+    for schema, message in [
+        ({"id": "float32"}, "row 1: field 'id': found int 16777217, expected float32"),
+        ({"list": ["float64", [None]]}, f"row 1: field 'list': found int64, {2**53 + 1} to {2**53 + 1}, which float64"),
+    ]:
+        with pytest.raises(mmapds.FormatError, match=message):
+            convert(tmp_path / "a.parquet", schema=schema)
 
 
 def utterances(path, count=200):
@@ -467,6 +479,7 @@ def test_what_is_refused(tmp_path, write, monkeypatch):
     text = write([{"x": 1}])
     cases = [
         ((path,), {}, r"a.parquet: row 1: null for field 'x'; leave such records out with --missing skip, or allow"),
+        ((path,), {"fields": "x"}, "fields = 'x', expected a list of names"),
         ((path,), {"fields": ["z"]}, "fields: there is no 'z'; the fields are 'x', 'y'"),
         ((path,), {"schema": {"z": "str"}}, "a.parquet: row 0: lacks field 'z'"),
         ((path,), {"schema": {"x": "int9"}}, "schema: field 'x' has type 'int9'"),
@@ -586,4 +599,12 @@ def test_indexing_what_must_be_converted(tmp_path):
             mmapds.FormatError, match=f"{kind}, whose records cannot be read in place; run: python -m mmapds.conv"
         ):
             mmapds.build(tmp_path / name)
+    save(pa.table({"x": [1]}), tmp_path / "b.arrow", "stream")
+    save(pa.table({"x": [1]}), tmp_path / "b.jsonl")
+    for name in ("b.arrow", "b.jsonl"):
+        for attempt in (mmapds.build, mmapds.open, lambda path: mmapds.open(path, build=True)):
+            with pytest.raises(mmapds.FormatError, match=r"cannot be read in place; run: python -m mmapds\.convert"):
+                attempt(tmp_path / name)
+    with pytest.raises(mmapds.FormatError, match=r"arrow cannot be read in place; run: python -m mmapds\.convert"):
+        mmapds.build(tmp_path / "b.arrow", format="arrow")
     assert {".parquet", ".arrow", ".h5", ".jsonl", ".tar", ".mmx"} <= set(SUFFIXES)

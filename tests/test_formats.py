@@ -309,3 +309,39 @@ def test_paths_are_the_same_in_workers(tmp_path, monkeypatch, method):
     assert pickle.loads(data)[0]["__url__"] == str(tmp_path / "a.tar")
     both = mmapds.concat([ds, pickle.loads(data)])
     assert [sample["__url__"] for sample in pickle.loads(pickle.dumps(both))] == [str(tmp_path / "a.tar")] * 2
+
+
+def test_decoders_that_are_not_for_a_format(write, tmp_path):
+    with mmapds.Writer(tmp_path / "a.mma") as writer:
+        writer.write({"x": 1})
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("0.txt"))
+    mmapds.build(tmp_path / "a.tar")
+    for name, decode, message in [
+        ("a.mma", "json", "decode='json', but its records are arrays; leave it out, or use 'torch'"),
+        ("a.mma", "wds", "decode='wds' is for samples of tars; its records are of format 'arrays'"),
+        ("a.tar", "json", "decode='json', but its records are samples of a tar; expected 'wds' or 'files'"),
+    ]:
+        with pytest.raises(mmapds.FormatError, match=message):
+            mmapds.open(tmp_path / name, decode=decode)
+    assert mmapds.open(tmp_path / "a.mma", decode="bytes").raw(0)
+    with pytest.raises(mmapds.FormatError, match="decode='files' is for samples of tars"):
+        mmapds.open(write([1]), decode="files", build=True)
+
+
+def test_decoders_are_shown_as_one_would_write_them(write):
+    path = write(bytes(8), "x.bin")
+    mmapds.build(path, format="fixed", dtype="uint16", shape=2)
+    assert repr(mmapds.open(path)).endswith("2 records, decode=array(dtype=uint16, shape=(2,))>")
+
+
+def test_info_says_what_the_records_are(write):
+    path = write(bytes(8), "x.bin")
+    mmapds.build(path, format="fixed", dtype="uint16", shape=2)
+    told = command("--info", path).stdout.splitlines()
+    assert told[1] == "  fixed, record_bytes 4, dtype <u2, shape [2], truncated error"
+
+
+def test_a_bin_whose_idx_is_missing(write):
+    with pytest.raises(mmapds.FormatError, match=r"choose with --format \(as one of Megatron's it would need an .idx"):
+        mmapds.build(write(bytes(8), "x.bin"))

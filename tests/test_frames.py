@@ -286,7 +286,7 @@ def test_a_bad_checksum_of_data_is_found_by_verify(write):
         ({"format": "prefixed", "length": "n"}, "'n' looks for a field, and these records are not JSON"),
         ({"format": "tfrecord", "length": "chars(text)"}, "looks for a field, and these records are not JSON"),
         ({"format": "prefixed", "validate": True}, "expected JSON, these records have a binary format"),
-        ({"format": "megatron"}, "x.idx: no such file or directory"),
+        ({"format": "megatron"}, "x.bin: .*x.idx, which says where its sequences begin, is missing"),
     ],
 )
 def test_what_is_refused(write, given, message):

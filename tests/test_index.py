@@ -240,7 +240,7 @@ def test_info_and_verify(write):
     assert "no such index; run: python -m mmapds.index" in command("--info", path).stderr
     mmapds.build(path)
     expected = f"{path}.mmx: 2 records, 20 bytes, 10.0 bytes a record (9 to 11)"
-    assert command("--info", path).stdout == f"{expected}\n  {path}: 2 records, 20 bytes; unchanged\n"
+    assert command("--info", path).stdout == f"{expected}\n  jsonl\n  {path}: 2 records, 20 bytes; unchanged\n"
     assert command("--info", f"{path}.mmx").stdout == command("--info", path).stdout
     assert command("--verify", path).stdout == f"{expected}; verified\n"
 
@@ -444,6 +444,16 @@ def test_info_says_what_changed(write, tmp_path):
     write([4, 5], "a.jsonl")
     os.unlink(paths[2])
     lines = command("--info", "all.mmx", cwd=tmp_path).stdout.splitlines()
-    assert lines[1].startswith("  a.jsonl: 1 records, 2 bytes; STALE: a.jsonl was 2 bytes when indexed and is 4 now")
-    assert lines[2] == "  b.jsonl: 1 records, 2 bytes; unchanged"
-    assert lines[3] == "  c.jsonl: 1 records, 2 bytes; MISSING: no such file or directory"
+    assert lines[1] == "  jsonl"
+    assert lines[2].startswith("  a.jsonl: 1 records, 2 bytes; STALE: a.jsonl was 2 bytes when indexed and is 4 now")
+    assert lines[3] == "  b.jsonl: 1 records, 2 bytes; unchanged"
+    assert lines[4] == "  c.jsonl: 1 records, 2 bytes; MISSING: no such file or directory"
+
+
+def test_an_index_that_is_damaged_and_stands_for_its_sources(write):
+    path = write([1])
+    mmapds.build(path)
+    Path(f"{path}.mmx").write_bytes(Path(f"{path}.mmx").read_bytes()[:200])
+    ran = command(f"{path}.mmx", "--force")
+    assert ran.stderr.endswith(f"; index its sources again: python -m mmapds.index SOURCE... -o {path}.mmx\n")
+    assert command(path).returncode == 0

@@ -641,3 +641,13 @@ def test_much_can_be_excluded_at_once():
     assert min(mine) >= 900_000
     assert not {950_000, 950_001} & set(mine)
     assert len(json.dumps(sampler.state_dict())) < 1000
+
+
+def test_a_world_without_a_rank(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(
+        mmapds.OrderError, match="num_replicas = 2 but there is no rank: give rank=, set RANK, or begin"
+    ):
+        mmapds.DistributedSampler(range(10), num_replicas=2)
+    monkeypatch.setenv("RANK", "1")
+    assert mmapds.DistributedSampler(range(10), num_replicas=2).rank == 1

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 
 import mmapds
 from mmapds import _native
+from mmapds import files as decoding
 from mmapds.decode import takes_location
 from mmapds.formats.tar import members
 from mmapds.store import Index
@@ -722,3 +723,13 @@ def test_a_last_sample_that_is_left_out_is_told(write):
     path = write(archive(members_of())[:-30000], "a.tar")
     ran = command(path, "--truncated", "drop")
     assert "records left out, the last " in ran.stdout
+
+
+def test_images_without_pillow(write, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    decoding._has_pillow.cache_clear()
+    ds = mmapds.open(write(archive([("a.png", b"picture")]), "a.tar"), decode="wds", build=True)
+    with pytest.warns(UserWarning, match=r"images stay bytes; to decode them: pip install 'mmapds\[images\]'"):
+        assert ds[0]["png"] == b"picture"
+    assert ds[0]["png"] == b"picture"  # said once
+    decoding._has_pillow.cache_clear()

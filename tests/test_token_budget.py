@@ -373,7 +373,7 @@ def test_states_that_do_not_belong():
         (lengths, {"group_size": 3}),
     ):
         sampler = TokenBudgetBatchSampler(other, 4000, num_replicas=1, rank=0, **options)
-        with pytest.raises(StateError, match="the state is of another epoch: it has"):
+        with pytest.raises(StateError, match="the state is of another order: it has"):
             sampler.load_state_dict(state)
     with pytest.raises(StateError):
         TokenBudgetBatchSampler(lengths, 4000).load_state_dict([1])

@@ -23,7 +23,7 @@ from ..decode import Decoder
 from ..errors import Error, FormatError, SourceError
 from ..formats.arrays import SUFFIX
 from ..schema import EXTENDED, Schema, cast, dtype_name
-from ..sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, inspect, named
+from ..sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, inspect
 from ..writer import Writer
 from . import arrow, hdf5, indexed, parquet
 
@@ -116,6 +116,8 @@ def convert(
       DecodeError: a record cannot be decoded.
       Error: the library that a format takes is missing, or the file cannot be written.
     """
+    if isinstance(fields, str):
+        raise FormatError(f"fields = {fields!r}, expected a list of names")
     if missing not in ("error", "skip"):
         raise FormatError(f"missing = {missing!r}, expected 'error' or 'skip'")
     paths = expand(sources, SUFFIXES)
@@ -170,8 +172,7 @@ def _reader(
 
 def _format(path: str) -> str:
     """Which of the readers reads a file; nothing where it can be indexed."""
-    by_name = (name for name, module in _READERS.items() if named(path, module.SUFFIXES))
-    return next(by_name, "") or formats.convertible(path) or ""
+    return formats.convertible(path) or ""
 
 
 def _schema(
@@ -204,6 +205,7 @@ def _copy(
 ) -> tuple[int, int]:
     """Write all records; return how many were read, and how many of these were left out."""
     done = skipped = 0
+    progress(0, reader.total)
     for record in reader.records(schema):
         try:
             fitted = _fitted(record, schema, skip, is_whole)
@@ -239,6 +241,11 @@ def _fitted(record: Mapping[str, Any], schema: Schema, skip: bool, is_whole: boo
             )
         if isinstance(value, np.ndarray) and field.shape is not None and dtype_name(value.dtype) != field.dtype:
             converted = None if field.dtype in EXTENDED else cast(value, field.dtype)
+            if converted is None and value.size and value.dtype.kind in "iuf":
+                raise FormatError(
+                    f"field {field.name!r}: found {value.dtype}, {value.min()} to {value.max()}, which {field.dtype} "
+                    "does not hold; choose another type with --schema"
+                )
             value = value if converted is None else converted  # which the writer refuses
         fitted[field.name] = value
     if is_whole and len(record) > len(fitted):

@@ -20,13 +20,13 @@ def main(arguments: list[str] | None = None) -> int:
     given = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
     started = time.perf_counter()
     try:
-        with _progress_bar(wanted=sys.stderr.isatty() and not options.quiet) as bar:
+        with _progress_bar(options.sources, wanted=sys.stderr.isatty() and not options.quiet) as bar:
             done = convert(
                 options.sources,
                 options.out,
                 format=options.format,
                 schema=_schema(options.schema),
-                fields=options.fields.split(",") if options.fields is not None else None,
+                fields=[name.strip() for name in options.fields.split(",")] if options.fields is not None else None,
                 length=options.length,
                 missing=options.missing,
                 infer=options.infer,
@@ -87,12 +87,13 @@ def _schema(text: str | None) -> Any:
         raise FormatError(f"--schema: expected a JSON object, or a file that holds one: {error}") from None
 
 
-def _progress_bar(*, wanted: bool) -> AbstractContextManager[Any]:
+def _progress_bar(sources: list[str], *, wanted: bool) -> AbstractContextManager[Any]:
     if not wanted:
         return nullcontext()
     from tqdm import tqdm
 
-    return tqdm(unit=" records", unit_scale=True, leave=False, file=sys.stderr)
+    name = sources[0] if len(sources) == 1 else f"{len(sources):,} sources"
+    return tqdm(desc=name, unit=" records", unit_scale=True, leave=False, file=sys.stderr)
 
 
 def _advance(bar: Any, count: int, total: int | None) -> None:

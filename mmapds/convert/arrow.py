@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..formats import CONVERTIBLE
 from . import tables
 
 NAME = "arrow"
-SUFFIXES = (".arrow", ".arrows", ".feather", ".ipc")
+SUFFIXES = CONVERTIBLE[NAME][1]
 OPTIONS: dict[str, tuple[type, str, str]] = {}
 
 _FILE = b"ARROW1"

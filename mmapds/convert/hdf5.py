@@ -4,21 +4,24 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from ..errors import Error, FormatError
+from ..formats import CONVERTIBLE
 from ..schema import Schema
 
 NAME = "hdf5"
-SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
+SUFFIXES = CONVERTIBLE[NAME][1]
 OPTIONS = {
     "records": (str, "rows|groups", "hdf5: a record is a row of all datasets, or a group (or a dataset) of its own"),
     "group": (str, "PATH", "hdf5: the group that holds the records; default: the root"),
 }
 
 _BYTES, _ROWS = 8 << 20, 1024  # that are read at once, unless a chunk has more
+_SHOWN = 8  # names in a message
 _DEPTH = 32  # of groups: links may lead in circles
 
 
@@ -62,12 +65,13 @@ class Reader:
             with h5py.File(path, "r") as file:
                 root = file.get(self._root)
                 if not isinstance(root, h5py.Group):
-                    raise FormatError(f"{path}: has no group {self._root!r}; it has {', '.join(file)}")
+                    shown = [*islice(file, _SHOWN), *(["..."] if len(file) > _SHOWN else [])]
+                    raise FormatError(f"{path}: has no group {self._root!r}; it has {', '.join(shown)}")
                 yield root
         except Error:
             raise
         except (OSError, KeyError, RuntimeError, TypeError, ValueError, MemoryError) as error:
-            raise FormatError(f"{path}: cannot be read as HDF5: {error}") from error
+            raise FormatError(f"{path}: cannot be read as HDF5, is it whole? {error}") from error
 
     def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
         """Yield every record: what it has of the fields of a schema, or all it has.

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..formats import CONVERTIBLE
 from . import tables
 
 NAME = "parquet"
-SUFFIXES = (".parquet", ".pq")
+SUFFIXES = CONVERTIBLE[NAME][1]
 OPTIONS: dict[str, tuple[type, str, str]] = {}
 
 

@@ -67,7 +67,9 @@ class Reader:
             with self.open(path) as table:
                 yield table
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise FormatError(f"{path}: cannot be read as {self.NAME}: {str(error).splitlines()[0]}") from error
+            raise FormatError(
+                f"{path}: cannot be read as {self.NAME}, is it whole? {str(error).splitlines()[0]}"
+            ) from error
 
     def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
         """Yield every row as a record with the fields of the schema that its file has."""

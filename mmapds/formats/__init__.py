@@ -33,7 +33,12 @@ SUFFIXES: tuple[str, ...] = tuple(suffix for module in _FORMATS.values() for suf
 
 _HEAD = 4096  # bytes by which a file is known
 
-_CONVERTIBLE = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\x89HDF\r\n\x1a\n": "hdf5"}
+CONVERTIBLE: dict[str, tuple[bytes, tuple[str, ...]]] = {
+    "parquet": (b"PAR1", (".parquet", ".pq")),
+    "arrow": (b"ARROW1", (".arrow", ".arrows", ".feather", ".ipc")),
+    "hdf5": (b"\x89HDF\r\n\x1a\n", (".h5", ".hdf5", ".hdf", ".he5")),
+}
+"""What must be converted: the first bytes of such files, and what their names end in."""
 
 OPTIONS: dict[str, tuple[type, str, str]] = {
     name: option for module in _FORMATS.values() for name, option in module.OPTIONS.items()
@@ -46,6 +51,8 @@ def by_name(name: str) -> ModuleType:
     Raises:
       FormatError: there is no such format.
     """
+    if name in CONVERTIBLE:
+        raise FormatError(f"{name} cannot be read in place; run: python -m mmapds.convert SOURCE")
     if name not in _FORMATS:
         raise FormatError(f"format {name!r} is unknown; known formats: {', '.join(sorted(_FORMATS))}")
     return _FORMATS[name]
@@ -58,6 +65,7 @@ def for_path(path: str) -> ModuleType:
       FormatError: nothing says what the file is.
       SourceError: it cannot be read.
     """
+    check_in_place(path)
     for module in _FORMATS.values():
         if named(path, module.SUFFIXES) or (hasattr(module, "claims") and module.claims(path)):
             return module
@@ -65,19 +73,39 @@ def for_path(path: str) -> ModuleType:
     for module in _FORMATS.values():
         if hasattr(module, "recognises") and module.recognises(head):
             return module
-    if name := convertible(path):
-        raise FormatError(
-            f"{path}: {name}, whose records cannot be read in place; run: python -m mmapds.convert {quoted(path)}"
-        )
     if b"\0" in head:
-        raise FormatError(f"{path}: neither its name nor its first bytes say what it is; choose with --format")
+        hint = " (as one of Megatron's it would need an .idx beside it)" if path.endswith(".bin") else ""
+        raise FormatError(f"{path}: neither its name nor its first bytes say what it is; choose with --format{hint}")
     return jsonl
 
 
+def check_decoder(name: str, decode: Any, path: str) -> None:
+    """Raise FormatError for a decoder, given by name, that cannot be of records of a format."""
+    if decode in ("files", "wds") and name != tar.NAME:
+        raise FormatError(f"{path}: decode={decode!r} is for samples of tars; its records are of format {name!r}")
+    if name == tar.NAME and decode in ("json", "text", "tf_example"):
+        raise FormatError(f"{path}: decode={decode!r}, but its records are samples of a tar; expected 'wds' or 'files'")
+    if name == arrays.NAME and decode in ("json", "text", "tf_example"):
+        raise FormatError(f"{path}: decode={decode!r}, but its records are arrays; leave it out, or use 'torch'")
+
+
 def convertible(path: str) -> str | None:
-    """Return what `mmapds.convert` calls a file that cannot be indexed, by its first bytes; None for all others."""
+    """Return what `mmapds.convert` calls a file that cannot be indexed, by its name or first bytes; None for others."""
     head = _head(path)
-    return next((name for mark, name in _CONVERTIBLE.items() if head.startswith(mark)), None)
+    return next(
+        (name for name, (mark, ends) in CONVERTIBLE.items() if head.startswith(mark) or named(path, ends)), None
+    )
+
+
+def check_in_place(path: str) -> None:
+    """Raise FormatError for a file that must be converted.
+
+    Raises:
+      SourceError: it cannot be read.
+    """
+    if name := convertible(path):
+        command = f"python -m mmapds.convert {quoted(path)}"
+        raise FormatError(f"{path}: {name}, whose records cannot be read in place; run: {command}")
 
 
 def _head(path: str) -> bytes:

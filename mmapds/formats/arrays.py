@@ -57,9 +57,9 @@ class _Head:
         view = memoryview(self.map)
         if len(view) < _HEADER + _SIZES or view[:8] != MAGIC:
             found = f"it begins with {bytes(view[:8])!r}, expected {MAGIC!r}"
-            raise FormatError(
-                f"{path}: NOT AN ARRAY FILE: {'it was not finished' if not any(view[:_HEADER]) else found}"
-            )
+            if not any(view[:_HEADER]):
+                found = "it was not finished; write it again"
+            raise FormatError(f"{path}: NOT AN ARRAY FILE: {found}")
         version = int.from_bytes(view[8:12], "little")
         if version != 1:
             raise FormatError(f"{path}: VERSION: file is format {version}, this mmapds reads 1; upgrade mmapds")

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from .. import _native
-from ..errors import FormatError
+from ..errors import FormatError, SourceError
 from ..measure import Measuring
 from ..sources import Source, fingerprint, inspect
 from ..store import IndexedSource, Layout
@@ -176,6 +176,8 @@ def _read(source: Source) -> _Idx:
     import numpy as np
 
     path = _beside(source.path)
+    if not os.path.exists(path):
+        raise SourceError(f"{source.path}: {path}, which says where its sequences begin, is missing")
     view = memoryview(frames.mapped(inspect(path)))
 
     def numbers(dtype: str, offset: int, count: int) -> Any:
