@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xxhash
+from bench_index import forget
 from conftest import DATA, timed
 from tfrecord import example_pb2
 
@@ -90,6 +91,7 @@ def test_build(compare, row, name):
     options = {"format": "prefixed", "prefix": name} if name != "tfrecord" else {"format": "tfrecord"}
 
     def build(**more):
+        forget(path)
         mmapds.build(path, force=True, **options, **more)
 
     def read():

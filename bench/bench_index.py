@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from conftest import DATA, anonymous, jsonl
@@ -13,7 +14,13 @@ GB = 10**9
 
 
 def index(path, *options):
+    forget(path)
     subprocess.run([sys.executable, "-m", "mmapds.index", "--quiet", "--force", *options, path], check=True)
+
+
+def forget(path):
+    """Remove the index of a source: one that is there would have its columns measured again."""
+    Path(f"{path}.mmx").unlink(missing_ok=True)
 
 
 def count_lines(path):
@@ -37,6 +44,7 @@ def test_whole_command(compare, size):
 
 def peak_anonymous(*arguments):
     """The most anonymous memory that an indexing process is seen to have, sampled every few milliseconds."""
+    forget(arguments[0])
     process = subprocess.Popen([sys.executable, "-m", "mmapds.index", "--quiet", "--force", *arguments])
     peak = 0
     while process.poll() is None:

