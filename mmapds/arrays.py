@@ -150,7 +150,7 @@ class Batch(Sequence[Any]):
             return [sample[name] for sample in self]  # which says of which sample that is
 
     def __eq__(self, other: object) -> bool:
-        return list(self) == (list(other) if isinstance(other, Batch) else other)
+        return self is other or list(self) == (list(other) if isinstance(other, Batch) else other)
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -35,7 +35,7 @@ _PYTHON = {bool: "bool", int: "int64", float: "float64", bytes: "bytes", str: "s
 _ROUND = {"float16": "<e", "float32": "<f", "float64": "<d"}
 _WIDTH = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}  # kinds of numbers, each of which holds those before
 _NULL, _EMPTY = "null", ("null", (None,))  # of values that do not tell their type
-_IN_JSON = {_NULL, "bool", "int64", "float64", "str", "json"}
+_IN_JSON = {_NULL, "bool", "int64", "uint64", "float64", "str", "json"}
 _DIMS = 8
 _NAME = re.compile(r"[^()\\]+")
 _ALIGNMENT = 64
@@ -124,8 +124,9 @@ class Schema:
           FormatError: a field has a value that does not tell, or values that no type holds.
         """
         found: dict[str, Any] = {}
+        only_null: dict[str, Any] = {}
         for number, record in enumerate(records):
-            if not isinstance(record, Mapping) or not record:
+            if not isinstance(record, Mapping):
                 raise FormatError(f"found {_shown(record)}, expected a dict of fields")
             if nulls:
                 for name in found.keys() - record.keys():
@@ -135,7 +136,10 @@ class Schema:
                     inferred = _inferred(name, value)
                     before = found.get(name, _NULL if number and nulls else inferred)
                     found[name] = _joined(name, before, inferred)
-        return cls({name: "json" if what in (_NULL, _EMPTY) else what for name, what in found.items()})
+                else:
+                    only_null[name] = _NULL
+        described = found | {name: what for name, what in only_null.items() if name not in found}
+        return cls({name: "json" if _is_untold(what) else what for name, what in described.items()})
 
     def describe(self) -> dict[str, Any]:
         """Return the schema as JSON holds it."""
@@ -241,16 +245,22 @@ def _field(name: Any, what: Any) -> Field:
     return Field(name, dtype, axes)
 
 
+def _is_untold(what: Any) -> bool:
+    return bool(what == _NULL or what[0] == _NULL)
+
+
 def _inferred(name: Any, value: Any) -> Any:
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        return "uint64" if 0 <= value < 2**64 else "json"
     if type(value) in _PYTHON:
         return _PYTHON[type(value)]
     if value is None:
         return _NULL
     if isinstance(value, list):
         array = _listed(value)
-        if array is None:
+        if array is None or array.ndim > _DIMS:
             return "json"
-        return (array.dtype.name, (None, *array.shape[1:])) if array.size else _EMPTY
+        return array.dtype.name if array.size else _NULL, (None, *array.shape[1:])
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         dtype = dtype_name(value.dtype)
         if value.shape:
@@ -275,8 +285,9 @@ def _joined(name: Any, one: Any, other: Any) -> Any:
     if _EMPTY in arrays and len(arrays) == 2:
         return one if other == _EMPTY else other
     if len(arrays) == 2:
-        dtype = _joined(name, one[0], other[0])
-        if dtype in ITEM_BYTES and len(one[1]) == len(other[1]):
+        told = [what[0] for what in arrays if what[0] != _NULL] or [_NULL]
+        dtype = _joined(name, told[0], told[-1])
+        if (dtype in ITEM_BYTES or dtype == _NULL) and len(one[1]) == len(other[1]):
             return dtype, tuple(a if a == b else None for a, b in zip(one[1], other[1], strict=True))
     if "bytes" in (one, other):
         raise FormatError(
@@ -417,7 +428,16 @@ def _listed(value: Any) -> Any:
         array = np.asarray(value)
     except (TypeError, ValueError, OverflowError):
         return None
+    if array.dtype.kind == "f" and array.size and np.abs(array).max() >= 2**53 and not _is_exact(value):
+        return None
     return array if array.dtype.kind in "biufc" else None
+
+
+def _is_exact(value: Any) -> bool:
+    """Whether the integers in a list are the same as floats."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_exact, value))
+    return not isinstance(value, int) or float(value) == value
 
 
 def cast(array: Any, dtype: str) -> Any:
@@ -433,12 +453,14 @@ def cast(array: Any, dtype: str) -> Any:
         limits = np.iinfo(to)
         if int(array.min()) < limits.min or int(array.max()) > limits.max:
             return None
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         converted = array.astype(to)
-    if to.kind in "fc" and np.isfinite(array).all() and not np.isfinite(converted).all():
-        return None
-    if to.kind in "fc" and array.dtype.kind in "iu" and not (converted.real.astype(array.dtype) == array).all():
-        return None
+        if to.kind in "fc" and (np.isfinite(array) & ~np.isfinite(converted)).any():
+            return None
+        if to.kind in "fc" and array.dtype.kind in "iu":
+            beyond = converted.real >= (2.0**63 if array.dtype.kind == "i" else 2.0**64)  # what no cast back may see
+            if beyond.any() or not (converted.real.astype(array.dtype) == array).all():
+                return None
     return converted
 
 

@@ -219,6 +219,8 @@ class Writer:
 
 
 def _inferred(record: Mapping[str, Any]) -> Schema:
+    if not record:
+        raise FormatError("found no fields, which does not tell what a record has; give a schema")
     schema = Schema.of([record])
     for name, value in record.items():
         if value is None:

@@ -120,6 +120,8 @@ def convert(
         raise FormatError(f"fields = {fields!r}, expected a list of names")
     if missing not in ("error", "skip"):
         raise FormatError(f"missing = {missing!r}, expected 'error' or 'skip'")
+    if infer < 1:
+        raise FormatError(f"infer = {infer}, expected 1 or more")
     paths = expand(sources, SUFFIXES)
     target = _target(paths, out)
     before = [inspect(path) for path in paths if not path.endswith(INDEX_SUFFIX)]
@@ -144,6 +146,8 @@ def _target(paths: list[str], out: StrPath | None) -> str:
     if out is None and len(paths) > 1:
         raise Error(f"{len(paths):,} sources become one file; name it with -o OUT{SUFFIX}")
     target = os.path.splitext(paths[0])[0] + SUFFIX if out is None else os.fspath(out)
+    if not os.path.isdir(os.path.dirname(target) or "."):
+        raise Error(f"{target}: cannot write the array file here (no such directory); give another place with -o")
     if os.path.exists(target) and any(os.path.samefile(path, target) for path in paths):
         raise Error(f"{target}: is a source; name another file with -o OUT{SUFFIX}")
     return target
@@ -184,15 +188,21 @@ def _schema(
       FormatError: a field is chosen that there is not.
     """
     described = given if given is not None else reader.schema
+    if given is not None and reader.schema is not None:
+        _check_names("schema", given, reader.schema)
     if described is None:
         described = Schema.of(islice(reader.records(None), infer), nulls=not skip).describe()
     if fields is not None:
         fields = list(fields)
-        for name in fields:
-            if name not in described:
-                raise FormatError(f"fields: there is no {name!r}; the fields are {', '.join(map(repr, described))}")
+        _check_names("fields", fields, described)
         described = {name: described[name] for name in fields}
     return Schema(described)
+
+
+def _check_names(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise FormatError(f"{what}: there is no {name!r}; the fields are {', '.join(map(repr, known))}")
 
 
 def _copy(

@@ -53,7 +53,13 @@ class Reader:
                     datasets = dict(_datasets(root))
                     self.total += max((dataset.shape[0] for dataset in datasets.values() if dataset.shape), default=0)
                     for name, dataset in datasets.items():
-                        self.schema |= _fields(name, dataset.dtype, dataset.shape or ())
+                        self._describe(path, _fields(name, dataset.dtype, dataset.shape or ()))
+
+    def _describe(self, path: str, fields: dict[str, Any]) -> None:
+        assert self.schema is not None
+        for name, found in fields.items():
+            if self.schema.setdefault(name, found) != found:
+                raise FormatError(f"{path}: field {name!r} is {found}, before {path} it was {self.schema[name]}")
 
     @contextmanager
     def _reading(self, path: str) -> Iterator[Any]:
@@ -132,7 +138,8 @@ def _fields(name: str, dtype: Any, shape: tuple[int, ...]) -> dict[str, Any]:
     if h5py.check_string_dtype(dtype):
         return {name: "json" if axes else "str"}
     ragged = h5py.check_vlen_dtype(dtype)
-    if ragged is not None and np.dtype(ragged).kind in "biufc" and not axes:
+    # Of another byte order h5py gives the bytes as they are, and says that they are not.
+    if ragged is not None and np.dtype(ragged).kind in "biufc" and np.dtype(ragged).isnative and not axes:
         return {name: (np.dtype(ragged).name, [None])}
     if dtype.kind in "biufc":
         return {name: (dtype.name, list(axes)) if axes else dtype.name}
@@ -218,7 +225,11 @@ def _groups(group: Any, wanted: set[str] | None, path: str = "", depth: int = 0)
 
 def _record(path: str, found: Any, datasets: Mapping[str, Any], wanted: set[str] | None) -> dict[str, Any]:
     """A record made of datasets, and of the attributes of what holds them."""
-    record = {"__key__": path, **{name: _value(value) for name, value in found.attrs.items()}}
+    record = {"__key__": path}
+    for name, value in found.attrs.items():
+        if name in datasets or name in record:
+            raise FormatError(f"{found.file.filename}: {path!r} has an attribute {name!r}, which is a field already")
+        record[name] = _value(value)
     for name, dataset in datasets.items():
         if wanted is None or not wanted.isdisjoint(_fields(name, dataset.dtype, (1, *(dataset.shape or ())))):
             record |= _one(name, dataset)
@@ -236,6 +247,10 @@ def _one(name: str, dataset: Any) -> dict[str, Any]:
 
 def _value(value: Any) -> Any:
     """An attribute."""
+    import h5py
+
+    if isinstance(value, h5py.Empty):
+        return None
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":

@@ -66,10 +66,11 @@ class Reader:
         try:
             with self.open(path) as table:
                 yield table
-        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise FormatError(
-                f"{path}: cannot be read as {self.NAME}, is it whole? {str(error).splitlines()[0]}"
-            ) from error
+        except Error:
+            raise
+        except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+            reason = str(error).partition("\n")[0]
+            raise FormatError(f"{path}: cannot be read as {self.NAME}, is it whole? {reason}") from error
 
     def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
         """Yield every row as a record with the fields of the schema that its file has."""
@@ -114,7 +115,7 @@ def _flat(field: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     import pyarrow.types as is_type
 
     found, name = _storage(field.type), prefix + field.name
-    if is_type.is_struct(found):
+    if is_type.is_struct(found) and found.num_fields:
         for part in found:
             yield from _flat(part, f"{name}.")
     else:
@@ -166,8 +167,14 @@ def _is_number(found: Any) -> bool:
 def _is_ragged(found: Any) -> bool:
     import pyarrow.types as is_type
 
-    views = is_type.is_list_view(found) or is_type.is_large_list_view(found)
-    return bool(is_type.is_list(found) or is_type.is_large_list(found) or views)
+    return bool(is_type.is_list(found) or is_type.is_large_list(found) or _is_view(found))
+
+
+def _is_view(found: Any) -> bool:
+    """Whether lists may lie in any order, and share what they hold."""
+    import pyarrow.types as is_type
+
+    return bool(is_type.is_list_view(found) or is_type.is_large_list_view(found))
 
 
 def _listed(found: Any) -> tuple[Any, list[int | None]]:
@@ -196,7 +203,7 @@ def _columns(array: Any, name: str, described: Mapping[str, Any]) -> Iterator[tu
     import pyarrow.types as is_type
 
     array = _stored(array)
-    if is_type.is_struct(array.type):
+    if is_type.is_struct(array.type) and array.type.num_fields:
         for part, values in zip(array.type, array.flatten(), strict=True):  # in which a null struct has null parts
             yield from _columns(values, f"{name}.{part.name}", described)
     elif name in described:
@@ -235,6 +242,8 @@ def _values(array: Any) -> Values:
 
 def _arrays(array: Any) -> Values:
     """The lists of a column as arrays that share its memory; those that are no array as nested lists."""
+    if _is_view(array.type):
+        return array.to_pylist()  # type: ignore[no-any-return]
     begins, ends, parts = _bounds(array)
     elements = _elements(parts)
     if elements is None:
@@ -248,22 +257,19 @@ def _arrays(array: Any) -> Values:
 
 def _bounds(array: Any) -> tuple[Any, Any, Any]:
     """Where each list begins and ends, in an array of what they hold."""
-    import pyarrow as pa
     import pyarrow.types as is_type
 
     if is_type.is_fixed_size_list(array.type):
         size = array.type.list_size
         bounds = np.arange(len(array) + 1) * size
         return bounds[:-1], bounds[1:], _stored(array.values.slice(array.offset * size, len(array) * size))
-    if is_type.is_list_view(array.type) or is_type.is_large_list_view(array.type):
-        array = array.cast(pa.large_list(array.type.value_field))
     bounds = array.offsets.to_numpy()
     return bounds[:-1], bounds[1:], _stored(array.values)
 
 
 def _elements(array: Any) -> Callable[[int, int], Any] | None:
     """What gives a range of an array as one of numpy's, or None if its lists differ in length; none where nulls are."""
-    if array.null_count:
+    if array.null_count or _is_view(array.type):
         return None
     if _is_number(array.type):
         values = array.to_numpy(zero_copy_only=False)
