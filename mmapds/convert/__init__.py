@@ -3,10 +3,11 @@
 Parquet, Arrow and HDF5 are read by the libraries that own them; whatever mmapds indexes, by way of an index that is
 gone afterwards. Each reader of the former is a module with this face:
 
-NAME       the format's name, as `--format` takes it
-SUFFIXES   file names it is chosen for
-OPTIONS    what it can be told, by name: (type, placeholder, help), for the command line
-Reader     made of paths and options; see below
+NAME      the format's name, as `--format` takes it
+OPTIONS   what it can be told, by name: (type, placeholder, help), for the command line
+Reader    made of paths and options; see below
+
+What the files of each are known by is in `formats.CONVERTIBLE`, as indexing has to know them too.
 """
 
 import os
@@ -31,7 +32,7 @@ _READERS: dict[str, ModuleType] = {module.NAME: module for module in (parquet, a
 
 SUFFIXES: tuple[str, ...] = (
     *formats.SUFFIXES,
-    *(suffix for module in _READERS.values() for suffix in module.SUFFIXES),
+    *(suffix for _, suffixes in formats.CONVERTIBLE.values() for suffix in suffixes),
     INDEX_SUFFIX,
 )
 
@@ -99,7 +100,8 @@ def convert(
       out: the array file (`.mma`); by default it lies beside a single source: `train.parquet` becomes `train.mma`.
       format: "parquet", "arrow", "hdf5", or how records are framed; by default names, or else first bytes, decide.
       schema: the fields to write and their types, as `mmapds.Writer` takes them. Numbers of arrays are converted where
-        nothing but digits is lost. By default what the sources say, or else what suits their first records.
+        nothing but the last digits of fractions is lost. By default what the sources say, or what suits their
+        first records.
       fields: which fields to write, in this order; all by default. Fields of structs and groups have dotted names.
       length: the field that token budgets are planned by.
       missing: what to do with a record that lacks a field or has null there: "error", or "skip" to leave the record
@@ -161,7 +163,7 @@ def _reader(
     Raises:
       FormatError: they are of several formats, or an option is not one of theirs.
     """
-    found = {name or _format(path): path for path in paths}
+    found = {name or formats.convertible(path) or "": path for path in paths}
     if len(found) > 1:
         listed = ", ".join(f"{path} is {found_name or 'indexed'}" for found_name, path in found.items())
         raise FormatError(f"one conversion reads one format, but {listed}; choose with --format")
@@ -172,11 +174,6 @@ def _reader(
         raise FormatError(f"decode={decode!r} is for records that are indexed; {module.NAME} has fields")
     formats.check_options(module, options)
     return module.Reader(paths, **options)  # type: ignore[no-any-return]
-
-
-def _format(path: str) -> str:
-    """Which of the readers reads a file; nothing where it can be indexed."""
-    return formats.convertible(path) or ""
 
 
 def _schema(

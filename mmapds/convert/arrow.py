@@ -4,11 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..formats import CONVERTIBLE
 from . import tables
 
 NAME = "arrow"
-SUFFIXES = CONVERTIBLE[NAME][1]
 OPTIONS: dict[str, tuple[type, str, str]] = {}
 
 _FILE = b"ARROW1"
@@ -19,8 +17,9 @@ class Reader(tables.Reader):
 
     NAME = "Arrow"
 
+    @staticmethod
     @contextmanager
-    def open(self, path: str) -> Iterator[tables.Table]:
+    def open(path: str) -> Iterator[tables.Table]:
         """Map a file, or a stream that was written to one."""
         import pyarrow as pa
 

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import Error, FormatError
-from ..formats import CONVERTIBLE
 from ..schema import Schema
 
 NAME = "hdf5"
-SUFFIXES = CONVERTIBLE[NAME][1]
 OPTIONS = {
     "records": (str, "rows|groups", "hdf5: a record is a row of all datasets, or a group (or a dataset) of its own"),
     "group": (str, "PATH", "hdf5: the group that holds the records; default: the root"),

@@ -1,5 +1,6 @@
 """Tables of Arrow's columns as records, whichever files they come from."""
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -25,7 +26,7 @@ class Table(NamedTuple):
     """Given the columns that are wanted, the rows in some batches."""
 
 
-class Reader:
+class Reader(ABC):
     """The rows of some tables as records.
 
     Numbers, text and bytes become themselves; lists of numbers arrays; structs a field for each part, "image.bytes".
@@ -53,9 +54,10 @@ class Reader:
                         )
         self.total: int | None = None if None in rows else sum(row or 0 for row in rows)
 
-    def open(self, path: str) -> AbstractContextManager[Table]:
-        """Open a file, as subclasses do."""
-        raise NotImplementedError
+    @staticmethod
+    @abstractmethod
+    def open(path: str) -> AbstractContextManager[Table]:
+        """Open a file."""
 
     @contextmanager
     def _reading(self, path: str) -> Iterator[Table]:
@@ -93,7 +95,8 @@ class Reader:
         return f"{self._paths[source]}: row {number - self._begins[source]}"
 
     def close(self) -> None:
-        """Files are open only while they are read."""
+        """Forget where sources begin; they are open only while they are read."""
+        self._begins.clear()
 
 
 def _fields(path: str, schema: Any) -> Iterator[tuple[str, Any]]:
