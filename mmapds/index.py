@@ -195,7 +195,7 @@ def _format(paths: list[str], name: str | None) -> ModuleType:
     if len(found) > 1:
         listed = ", ".join(f"{path} is {name}" for name, path in found.items())
         raise FormatError(f"one index holds one format, but {listed}; choose with --format")
-    return formats.for_path(paths[0])
+    return formats.by_name(next(iter(found)))
 
 
 def _write(

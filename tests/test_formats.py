@@ -318,14 +318,21 @@ def test_decoders_that_are_not_for_a_format(write, tmp_path):
         archive.addfile(tarfile.TarInfo("0.txt"))
     mmapds.build(tmp_path / "a.tar")
     for name, decode, message in [
-        ("a.mma", "json", "decode='json', but its records are arrays; leave it out, or use 'torch'"),
-        ("a.mma", "wds", "decode='wds' is for samples of tars; its records are of format 'arrays'"),
-        ("a.tar", "json", "decode='json', but its records are samples of a tar; expected 'wds' or 'files'"),
+        ("a.mma", "json", "decode='json', but its records are of format 'arrays'; leave it out, or choose of 'bytes'"),
+        ("a.mma", "wds", "decode='wds', but its records are of format 'arrays'; leave it out, or choose of 'bytes'"),
+        (
+            "a.tar",
+            "json",
+            "decode='json', but its records are of format 'tar'; leave it out, or choose of 'files', 'wds', 'bytes'",
+        ),
     ]:
         with pytest.raises(mmapds.FormatError, match=message):
             mmapds.open(tmp_path / name, decode=decode)
     assert mmapds.open(tmp_path / "a.mma", decode="bytes").raw(0)
-    with pytest.raises(mmapds.FormatError, match="decode='files' is for samples of tars"):
+    with pytest.raises(
+        mmapds.FormatError,
+        match="decode='files', but its records are of format 'jsonl'; leave it out, or choose of 'json', 'text'",
+    ):
         mmapds.open(write([1]), decode="files", build=True)
 
 

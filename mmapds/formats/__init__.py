@@ -11,6 +11,7 @@ scan()        the bounds of every record of every source, in order, and its colu
 
 and, where it has need of them:
 
+DECODERS      the names of decoders that its records can be given to, where these are not those of any bytes
 recognises()  whether a file is of this format, by its first bytes, where its name says nothing
 claims()      whether a file is of this format, by its name and what lies beside it
 verify()      what `--verify` checks in the sources beyond what a scan does
@@ -32,6 +33,9 @@ _FORMATS: dict[str, ModuleType] = {
 SUFFIXES: tuple[str, ...] = tuple(suffix for module in _FORMATS.values() for suffix in module.SUFFIXES)
 
 _HEAD = 4096  # bytes by which a file is known
+
+_DECODERS = ("json", "text", "bytes", "tf_example")
+_ALL_DECODERS = {*_DECODERS, *(name for module in _FORMATS.values() for name in getattr(module, "DECODERS", ()))}
 
 CONVERTIBLE: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "parquet": (b"PAR1", (".parquet", ".pq")),
@@ -65,11 +69,11 @@ def for_path(path: str) -> ModuleType:
       FormatError: nothing says what the file is.
       SourceError: it cannot be read.
     """
-    check_in_place(path)
+    head = _head(path)
+    _check_in_place(path, head)
     for module in _FORMATS.values():
         if named(path, module.SUFFIXES) or (hasattr(module, "claims") and module.claims(path)):
             return module
-    head = _head(path)
     for module in _FORMATS.values():
         if hasattr(module, "recognises") and module.recognises(head):
             return module
@@ -80,21 +84,18 @@ def for_path(path: str) -> ModuleType:
 
 
 def check_decoder(name: str, decode: Any, path: str) -> None:
-    """Raise FormatError for a decoder, given by name, that cannot be of records of a format."""
-    if decode in ("files", "wds") and name != tar.NAME:
-        raise FormatError(f"{path}: decode={decode!r} is for samples of tars; its records are of format {name!r}")
-    if name == tar.NAME and decode in ("json", "text", "tf_example"):
-        raise FormatError(f"{path}: decode={decode!r}, but its records are samples of a tar; expected 'wds' or 'files'")
-    if name == arrays.NAME and decode in ("json", "text", "tf_example"):
-        raise FormatError(f"{path}: decode={decode!r}, but its records are arrays; leave it out, or use 'torch'")
+    """Raise FormatError for a decoder, given by name, that is none of a format's."""
+    known = getattr(by_name(name), "DECODERS", _DECODERS)
+    if isinstance(decode, str) and decode not in (*known, "torch") and decode in _ALL_DECODERS:
+        expected = ", ".join(map(repr, known))
+        raise FormatError(
+            f"{path}: decode={decode!r}, but its records are of format {name!r}; leave it out, or choose of {expected}"
+        )
 
 
 def convertible(path: str) -> str | None:
     """Return what `mmapds.convert` calls a file that cannot be indexed, by its name or first bytes; None for others."""
-    head = _head(path)
-    return next(
-        (name for name, (mark, ends) in CONVERTIBLE.items() if head.startswith(mark) or named(path, ends)), None
-    )
+    return _convertible(path, _head(path))
 
 
 def check_in_place(path: str) -> None:
@@ -103,7 +104,18 @@ def check_in_place(path: str) -> None:
     Raises:
       SourceError: it cannot be read.
     """
-    if name := convertible(path):
+    _check_in_place(path, _head(path))
+
+
+def _convertible(path: str, head: bytes) -> str | None:
+    for name, (mark, suffixes) in CONVERTIBLE.items():
+        if head.startswith(mark) or named(path, suffixes):
+            return name
+    return None
+
+
+def _check_in_place(path: str, head: bytes) -> None:
+    if name := _convertible(path, head):
         command = f"python -m mmapds.convert {quoted(path)}"
         raise FormatError(f"{path}: {name}, whose records cannot be read in place; run: {command}")
 

@@ -25,6 +25,7 @@ NAME = "arrays"
 SUFFIX = ".mma"
 SUFFIXES = (SUFFIX,)
 TEXT = False
+DECODERS = ("bytes",)
 OPTIONS = truncation.OPTIONS
 
 MAGIC = b"\x89MMA\r\n\x1a\n"

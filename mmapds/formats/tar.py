@@ -22,6 +22,7 @@ from .piece import End, Piece
 NAME = "tar"
 SUFFIXES = (".tar",)
 TEXT = False
+DECODERS = ("files", "wds", "bytes")
 OPTIONS = truncation.OPTIONS
 
 _OK, _END, _TRUNCATED, _GARBAGE, _NUMBER, _EXTENDED, _GLOBAL, _SPARSE, _ZEROS, _DUPLICATE = range(10)  # mds_tar_status
