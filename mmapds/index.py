@@ -213,7 +213,7 @@ def _write(
         keys = None
         if "record_bytes" not in parameters:
             writer.begin_section("offsets", "<u8")
-        records, skipped, smallest, largest, previous = 0, 0, 2**64 - 1, 0, None
+        records, skipped, scanned, smallest, largest, previous = 0, 0, 0, 2**64 - 1, 0, None
         for piece in chosen.scan(sources, parameters=parameters, workers=workers, measuring=measuring):
             with writer.writing():
                 for spool, (kind, cells) in zip(spools, piece.columns, strict=True):
@@ -229,9 +229,15 @@ def _write(
                 previous = starts[-1]
                 records += len(starts)
             report(piece.scanned)
+            scanned += piece.scanned
             if piece.end is None:
                 continue
             check_unchanged(source)
+            if piece.source != len(done) or scanned != source.size:
+                raise Error(
+                    f"{source.path}: the scan of format {chosen.NAME!r} is not whole: expected {source.size} bytes of "
+                    f"source {len(done)}, found {scanned} of source {piece.source}; nothing was changed"
+                )
             if piece.end.fixed is not None:
                 records = piece.end.fixed
                 smallest = largest = parameters["record_bytes"] if records else 0
@@ -244,7 +250,12 @@ def _write(
             size, mtime_ns = source.size, source.mtime_ns
             counts = records, piece.end.lines, smallest, largest, skipped, piece.end.first
             done.append(IndexedSource(path, size, mtime_ns, mark, *counts))
-            records, skipped, smallest, largest, previous = 0, 0, 2**64 - 1, 0, None
+            records, skipped, scanned, smallest, largest, previous = 0, 0, 0, 2**64 - 1, 0, None
+        if len(done) != len(sources):
+            raise Error(
+                f"{index_path}: the scan of format {chosen.NAME!r} is not whole: expected {len(sources)} sources, found "
+                f"{len(done)}; nothing was changed"
+            )
         for name, spool in zip(measuring.columns, spools, strict=True):
             writer.write_column(name, spool)
         if "length" in measuring.columns:
@@ -415,6 +426,10 @@ def _verify_records(index: Index) -> None:
                 f"{index.path}: DAMAGED: its records are not those of {path}; run: {index.rebuild_command()}"
             )
         at = stop
+    if at != len(stored):
+        raise FormatError(
+            f"{index.path}: DAMAGED: its sources have {at} bounds, it holds {len(stored)}; run: {index.rebuild_command()}"
+        )
     if hasattr(module, "verify"):
         module.verify(sources, index.parameters)
 

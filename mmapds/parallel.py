@@ -46,6 +46,8 @@ def in_order(
 
     A slot is memory that a task works in and that its result may refer to. It is free again when the consumer asks for
     the next result, so there are never more than `len(slots)` results, however far ahead some thread is.
+
+    An exception of `work`, or of `tasks` while it makes the next one, is raised in the place of that task's result.
     """
     if workers == 1:
         for task in tasks:
@@ -97,6 +99,12 @@ class _Pool(Generic[Task, Slot, Result]):
                 try:
                     task = next(self._tasks)
                 except StopIteration:
+                    self._exhausted_after = self._taken
+                    self._changed.notify()
+                    return
+                except BaseException as error:  # raised to the consumer when it gets here, and there are no more tasks
+                    self._done[self._taken] = partial(_fail, error), slot
+                    self._taken += 1
                     self._exhausted_after = self._taken
                     self._changed.notify()
                     return

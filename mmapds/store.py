@@ -1,5 +1,6 @@
 """The .mmx file: written once and atomically, opened in constant time, trusted in nothing. See docs/format.md."""
 
+import errno
 import json
 import mmap
 import os
@@ -163,7 +164,7 @@ class SectionWriter:
         name = f"{self._temporary}.{os.urandom(4).hex()}"
         with self.writing(), open(name, "x+b") as file:
             os.unlink(name)
-            file.truncate(size)
+            _allocate(file.fileno(), size)
             return mmap.mmap(file.fileno(), size)
 
     def write_column(self, name: str, spool: Spool) -> None:
@@ -298,6 +299,24 @@ class _Flusher:
                 os.fsync(self._fd)
         except OSError as error:
             self._error = error
+
+
+def _allocate(fd: int, size: int) -> None:
+    """Give an empty file all its blocks, as a store to a map of a file without them is SIGBUS where the disk is full.
+
+    Raises:
+      OSError: there is no room.
+    """
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except (AttributeError, OSError) as error:  # macOS has no such call, and some file systems refuse it
+        if isinstance(error, OSError) and error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        zeros = bytes(_PIECE)
+        for begin in range(0, size, _PIECE):
+            left = memoryview(zeros)[: size - begin]
+            while left:  # a write may take less than all
+                left = left[os.write(fd, left) :]
 
 
 def build_command(paths: list[str], out: str | None = None) -> str:

@@ -1,0 +1,96 @@
+"""Builds while sources change and disks fill up: an error that says so, the index before it untouched, nothing left."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import mmapds
+from mmapds.index import Asked, build_each
+from mmapds.store import IndexWriter
+
+RECORDS = 5_000_000  # whose lengths are sorted in a file, not in memory
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """Sources that are small, and more of them than threads look at ahead."""
+    paths = [tmp_path / f"part-{number:02}.jsonl" for number in range(24)]
+    for path in paths:
+        path.write_bytes(b'{"n": 1}\n' * 100)
+    return [str(path) for path in paths]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("change", ["grows", "goes away", "shrinks"])
+@pytest.mark.parametrize("columns", [{}, {"length": "n"}])
+def test_an_index_is_never_shorter_than_its_sources(shards, tmp_path, workers, change, columns):
+    out = tmp_path / "all.mmx"
+    mmapds.build(shards[:3], out=out)
+    before = out.read_bytes()
+
+    def interfere(_):
+        if change == "grows":
+            with open(shards[-1], "ab") as file:
+                file.write(b'{"n": 2}\n')
+        elif os.path.exists(shards[-1]):
+            os.unlink(shards[-1]) if change == "goes away" else os.truncate(shards[-1], 9)
+
+    with pytest.raises(mmapds.SourceError, match=r"part-23\.jsonl: "):
+        list(build_each(shards, out, None, workers, True, interfere, Asked(columns)))
+    assert out.read_bytes() == before
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.fixture
+def small_disk():
+    """Run a command in a file system of its own size, which is mounted at the command's working directory."""
+
+    def run(megabytes, *command):
+        directory = tempfile.mkdtemp()
+        namespace = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+        if shutil.which("unshare") is None or subprocess.run([*namespace, "true"], check=False).returncode != 0:
+            pytest.skip("this machine lets no one mount a file system")
+        script = (
+            f'mount -t tmpfs -o size={megabytes}m tmpfs "$0" && cd "$0" && "$@"; status=$?; ls -A >&2; exit $status'
+        )
+        try:
+            return subprocess.run(
+                [*namespace, "sh", "-c", script, directory, *command], capture_output=True, text=True, check=False
+            )
+        finally:
+            os.rmdir(directory)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def many_lengths(tmp_path_factory):
+    path = tmp_path_factory.mktemp("many") / "train.jsonl"
+    path.write_bytes(b"".join(b'{"n":%d}\n' % (number % 100) for number in range(1000)) * (RECORDS // 1000))
+    return path
+
+
+@pytest.mark.parametrize("megabytes", [50, 61, 75, 90, 105])
+def test_a_disk_that_fills_up_is_an_error_at_every_stage(small_disk, many_lengths, megabytes):
+    command = [sys.executable, "-m", "mmapds.index", str(many_lengths), "-o", "train.mmx", "--length", "n"]
+    result = small_disk(megabytes, *command)
+    assert result.returncode == 1, result.stderr
+    assert result.stderr == (
+        "train.mmx: cannot write the index (no space left on device); nothing was changed; make room, or give another "
+        "place with -o OUT.mmx (out= in Python)\n"
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_scratch_files_have_their_blocks_before_they_are_written_to(tmp_path):
+    size = 64 << 20
+    with IndexWriter(str(tmp_path / "a.mmx")) as writer:
+        with writer.scratch(size):
+            held = [Path(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+            found = [link.stat().st_blocks * 512 for link in held if link.exists() and "(deleted)" in os.readlink(link)]
+        assert max(found) >= size

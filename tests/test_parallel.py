@@ -1,0 +1,50 @@
+"""Work that threads share: its results in order, and no failure that passes for the end."""
+
+import pytest
+
+from mmapds.parallel import in_order
+
+
+def tasks(count, failure=None):
+    yield from range(count)
+    if failure is not None:
+        raise failure
+
+
+def results(source, workers, work=lambda task, slot: (task, slot)):
+    found = []
+    for task, _ in in_order(work, source, workers=workers, slots=[object() for _ in range(workers + 2)]):
+        found.append(task)
+    return found
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("count", [0, 1, 4, 100])
+def test_results_come_in_the_order_of_the_tasks(workers, count):
+    assert results(tasks(count), workers) == list(range(count))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("count", [0, 1, 4, 100])
+def test_tasks_that_fail_to_come_are_an_error_in_their_turn(workers, count):
+    seen = []
+    with pytest.raises(OSError, match="went away"):
+        for task, _ in in_order(
+            lambda task, slot: (task, slot),
+            tasks(count, OSError("went away")),
+            workers=workers,
+            slots=[object() for _ in range(workers + 2)],
+        ):
+            seen.append(task)
+    assert seen == list(range(count))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_work_that_fails_is_an_error_in_its_turn(workers):
+    def work(task, slot):
+        if task == 7:
+            raise ValueError("seven")
+        return task, slot
+
+    with pytest.raises(ValueError, match="seven"):
+        results(tasks(100), workers, work)
