@@ -27,8 +27,8 @@ from .keys import candidates
 from .library import Library
 from .permutation import Permutation
 from .rows import ArrayRows, ChainedRows, NestedRows, PermutedRows, RangeRows, Rows
-from .sources import INDEX_SUFFIX, StrPath, expand
-from .store import Index, build_command
+from .sources import INDEX_SUFFIX, StrPath, build_command, expand
+from .store import Index
 
 _ON_A_LINE = 3  # sources that a repr names
 _SHORT = 512  # bytes of paths that a pickle holds
@@ -296,6 +296,11 @@ class Dataset(Sequence[Any]):
         return [self._library.source_path(member) for member in range(len(self._library.members))]
 
     @property
+    def indexes(self) -> list[str]:
+        """Paths of the indexes behind the dataset."""
+        return [index.path for index in self._library.indexes]
+
+    @property
     def source_starts(self) -> NDArray[np.int64]:
         """Position of the first record of each source, and the length: shape (number of sources + 1,).
 
@@ -355,9 +360,7 @@ class Dataset(Sequence[Any]):
         unsigned = {order.dtype.kind, values.dtype.kind, counts.dtype.kind} == {"u"}
         falling = unsigned and bool((values[1:] < values[:-1]).all())
         if not falling or (counts == 0).any() or (counts > index.records).any() or counts.sum() != index.records:
-            raise FormatError(
-                f"{index.path}: DAMAGED: its histogram of lengths is none; run: {index.rebuild_command()} --force"
-            )
+            raise index.damaged("its length histogram is inconsistent")
         return order, values, counts
 
     def split(self, fractions: Sequence[float], seed: int | None = 0) -> list["Dataset"]:

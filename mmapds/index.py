@@ -15,7 +15,7 @@ from .keys import write_keys
 from .lengths import write_length_order
 from .measure import NOTHING, Measuring, numbers, same_numbers
 from .parallel import cores
-from .sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, expand, fingerprint, inspect, quoted, reason
+from .sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, expand, fingerprint, inspect, reason
 from .store import Index, IndexedSource, IndexWriter, relative_to_index
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _plan(
     That a last record may be cut short it says of its sources as they were alone.
     """
     index_path = path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX
-    before = _known(path) if path.endswith(INDEX_SUFFIX) else _readable(index_path)
+    before = Index(path) if path.endswith(INDEX_SUFFIX) else _readable(index_path)
     if before is not None and format_name in (None, before.format):
         options = formats.by_name(before.format).OPTIONS
         kept = {name: value for name, value in before.parameters.items() if name in options}
@@ -253,8 +253,8 @@ def _write(
             records, skipped, scanned, smallest, largest, previous = 0, 0, 0, 2**64 - 1, 0, None
         if len(done) != len(sources):
             raise Error(
-                f"{index_path}: the scan of format {chosen.NAME!r} is not whole: expected {len(sources)} sources, found "
-                f"{len(done)}; nothing was changed"
+                f"{index_path}: the scan of format {chosen.NAME!r} is not whole: expected {len(sources)} sources, "
+                f"found {len(done)}; nothing was changed"
             )
         for name, spool in zip(measuring.columns, spools, strict=True):
             writer.write_column(name, spool)
@@ -299,20 +299,6 @@ class Asked(NamedTuple):
             known["missing"] if self.missing is None else self.missing,
             known["validate"] if self.validate is None else self.validate,
         )
-
-
-def _known(index_path: str) -> Index:
-    """An index that stands for its sources.
-
-    Raises:
-      FormatError: it is damaged, and so does not say what they are.
-    """
-    try:
-        return Index(index_path)
-    except FormatError as error:
-        found = str(error).partition("; ")[0]
-        command = f"python -m mmapds.index SOURCE... -o {quoted(index_path)}"
-        raise FormatError(f"{found}; index its sources again: {command}") from None
 
 
 def _is_current(index: Index) -> bool:
@@ -396,7 +382,7 @@ def _verify_records(index: Index) -> None:
         path = index.source_path(number)
         sources.append(Source(path, size, mtime_ns))
         if fingerprint(path, size) != mark:
-            raise StaleIndexError(f"{index.path}: STALE: {path} has other content; run: {index.rebuild_command()}")
+            raise StaleIndexError(f"{index.path}: STALE: {path} has other content; {index.remedy()}")
     at = 0
     measuring = Asked().after(index)
     columns = [(name, _cells(index, name)) for name in measuring.columns]
@@ -407,29 +393,18 @@ def _verify_records(index: Index) -> None:
         if piece.end is not None and piece.end.fixed is not None:
             found_records = piece.end.fixed
             if found_records != index.sources[piece.source].records:
-                raise FormatError(
-                    f"{index.path}: DAMAGED: its records are not those of {sources[piece.source].path}; "
-                    f"run: {index.rebuild_command()}"
-                )
+                raise index.damaged(f"its records are not those of {sources[piece.source].path}")
         for (name, (dtype, cells)), (kind, found) in zip(columns, piece.columns, strict=True):
             if not same_numbers(dtype, cells[records : records + found_records], kind, found):
-                path = sources[piece.source].path
-                raise FormatError(
-                    f"{index.path}: DAMAGED: its column {name!r} is not that of {path}; run: {index.rebuild_command()}"
-                )
+                raise index.damaged(f"its column {name!r} is not that of {sources[piece.source].path}")
         records += found_records
         end = [piece.end.end] if piece.end is not None and index.has_bounds else []
         stop = at + len(piece.starts) + len(end)
         if stored[at:stop] != piece.starts if not end else list(stored[at:stop]) != [*piece.starts, *end]:
-            path = sources[piece.source].path
-            raise FormatError(
-                f"{index.path}: DAMAGED: its records are not those of {path}; run: {index.rebuild_command()}"
-            )
+            raise index.damaged(f"its records are not those of {sources[piece.source].path}")
         at = stop
     if at != len(stored):
-        raise FormatError(
-            f"{index.path}: DAMAGED: its sources have {at} bounds, it holds {len(stored)}; run: {index.rebuild_command()}"
-        )
+        raise index.damaged(f"it holds {len(stored)} bounds, its sources have {at}")
     if hasattr(module, "verify"):
         module.verify(sources, index.parameters)
 

@@ -60,7 +60,7 @@ def candidates(index: "Index", key: str) -> Iterator[int]:
     hashes, records = (index.section(name) for name in ("key_hashes", "key_records"))
     hashes, records = hashes.cast("I"), records.cast("I" if index.sections["key_records"].dtype == "<u4" else "Q")
     if len(hashes) != index.records or len(records) != index.records:
-        raise FormatError(f"{index.path}: DAMAGED: it has not a key for every record; build it again with --force")
+        raise index.damaged(f"expected {index.records} keys, found {len(hashes)} hashes and {len(records)} records")
     try:
         wanted = _native.tar_hash(key.encode(errors="surrogateescape"))
     except UnicodeEncodeError:  # no bytes are read as such text
@@ -69,5 +69,5 @@ def candidates(index: "Index", key: str) -> Iterator[int]:
         if hashes[at] != wanted:
             return
         if records[at] >= index.records:
-            raise FormatError(f"{index.path}: DAMAGED: a key is of a record it lacks; build it again with --force")
+            raise index.damaged(f"a key is of record {records[at]}, expected less than {index.records}")
         yield records[at]

@@ -4,7 +4,7 @@ import numpy as np
 
 from . import _native, formats
 from .decode import Decoder, same
-from .errors import Error, FormatError, SourceError
+from .errors import Error, SourceError
 from .sources import reason
 from .store import Index
 
@@ -94,9 +94,8 @@ class Library:
     def corrupt(self, member: int, record: int, begin: int, end: int, size: int) -> None:
         """Raise for bounds that the core found not to fit their source."""
         index, number = self.members[member]
-        raise FormatError(
-            f"{index.path}: DAMAGED: record {record} of {index.source_path(number)} is said to be bytes {begin} to "
-            f"{end}, the file has {size}; run: {index.rebuild_command()} --force"
+        raise index.damaged(
+            f"record {record} of {index.source_path(number)} is said to be bytes {begin} to {end}, the file has {size}"
         )
 
     def place(self, member: int, record: int, offset: int) -> str:

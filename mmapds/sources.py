@@ -144,6 +144,11 @@ def quoted(path: str) -> str:
     return shlex.quote(f"./{path}" if path.startswith("-") else path)
 
 
+def build_command(paths: list[str], *options: str) -> str:
+    """Return the shell command that indexes `paths`."""
+    return " ".join(["python -m mmapds.index", *map(quoted, paths), *options])
+
+
 def _compressed(path: str, name: str, command: str) -> SourceError:
     return SourceError(
         f"{path}: compressed ({name}); records are read in place, so decompress it first: {command} {quoted(path)}"

@@ -18,7 +18,7 @@ from . import _native
 from .errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
 from .measure import NOTHING, Spool
 from .parallel import alone
-from .sources import INDEX_MAGIC, INDEX_SUFFIX, quoted, reason
+from .sources import INDEX_MAGIC, INDEX_SUFFIX, build_command, quoted, reason
 
 VERSION = 1
 
@@ -319,12 +319,6 @@ def _allocate(fd: int, size: int) -> None:
                 left = left[os.write(fd, left) :]
 
 
-def build_command(paths: list[str], out: str | None = None) -> str:
-    """Return the shell command that indexes `paths`."""
-    target = f" -o {quoted(out)}" if out else ""
-    return f"python -m mmapds.index {' '.join(map(quoted, paths))}{target}"
-
-
 def relative_to_index(source: str, index: str) -> str:
     """Return a source's path as an index stores it, so that the two can be moved together."""
     directory = os.path.realpath(os.path.dirname(index))
@@ -348,8 +342,6 @@ class SectionFile:
     MAGIC: bytes
     NAME: str
     """What messages call such a file, after NOT."""
-    REMEDY: str
-    """What the user can do about a damaged one."""
     DTYPES: Collection[str] = ("<u4", "<u8", "<i8", "<f8")
     """What its sections may hold."""
 
@@ -379,18 +371,18 @@ class SectionFile:
                 f"{self.path}: VERSION: file is format {version}, this mmapds reads {VERSION}; upgrade mmapds"
             )
         if file_size != size:
-            raise self._damaged(f"it has {size} bytes, its header says {file_size}")
+            raise self.damaged(f"it has {size} bytes, its header says {file_size}")
         if header_size != _HEADER.size or reserved != 0:
-            raise self._damaged("a reserved field of its header is set")
+            raise self.damaged("a reserved field of its header is set")
         if offset < _HEADER.size or length > size or offset > size - length:
-            raise self._damaged(f"its metadata, bytes {offset} to {offset + length}, are outside the file")
+            raise self.damaged(f"its metadata, bytes {offset} to {offset + length}, are outside the file")
         from xxhash import xxh3_64
 
         text = view[offset : offset + length]
         digest = xxh3_64(view[:_CHECKED])
         digest.update(text)
         if digest.intdigest() != checksum:
-            raise self._damaged("its header and metadata do not match their checksum")
+            raise self.damaged("its header and metadata do not match their checksum")
         return records, checksum, text
 
     def _check_section(self, name: str, dtype: str, shape: list[int], offset: int, xxh3: str, **_: Any) -> Section:
@@ -398,11 +390,11 @@ class SectionFile:
         section = Section(dtype, count, offset, xxh3)
         whole = all(type(n) is int and n >= 0 for n in (count, offset)) and dtype in self.DTYPES
         if not whole or offset % _ALIGNMENT or offset + section.size > len(memoryview(self.map)):
-            raise self._damaged(f"section {name!r} does not fit the file")
+            raise self.damaged(f"section {name!r} does not fit the file")
         return section
 
     def _not_as_specified(self, error: Exception) -> FormatError:
-        return self._damaged(f"its metadata are not as specified ({error!r})")
+        return self.damaged(f"its metadata are not as specified ({error!r})")
 
     @contextmanager
     def understood(self) -> Iterator[None]:
@@ -412,10 +404,15 @@ class SectionFile:
         except Error:
             raise
         except _ODD as error:
-            raise self._damaged(f"its metadata are not as specified ({error!r}), or newer than this mmapds") from error
+            raise self.damaged(f"its metadata are not as specified ({error!r}), or newer than this mmapds") from error
 
-    def _damaged(self, what: str) -> FormatError:
-        return FormatError(f"{self.path}: DAMAGED: {what}; {self.REMEDY}")
+    def remedy(self) -> str:
+        """Return what the user can do about a damaged file, as the end of a message."""
+        return "write or copy it again"
+
+    def damaged(self, what: str) -> FormatError:
+        """Return the error to raise for a file that is not as its writer left it."""
+        return FormatError(f"{self.path}: DAMAGED: {what}; {self.remedy()}")
 
     def section(self, name: str) -> memoryview:
         """The bytes of a section, mapped."""
@@ -432,7 +429,7 @@ class SectionFile:
         from xxhash import xxh3_64
 
         if xxh3_64(self.section(name)).hexdigest() != self.sections[name].xxh3:
-            raise self._damaged(f"section {name!r} does not match its checksum")
+            raise self.damaged(f"section {name!r} does not match its checksum")
 
 
 class Index(SectionFile):
@@ -443,7 +440,7 @@ class Index(SectionFile):
       FormatError: it is not an index, is damaged, or needs a newer mmapds.
     """
 
-    MAGIC, NAME, REMEDY = INDEX_MAGIC, "AN INDEX", "build it again with --force"
+    MAGIC, NAME = INDEX_MAGIC, "AN INDEX"
 
     def __init__(self, path: str) -> None:
         self.opened_in = os.getcwd()
@@ -456,7 +453,9 @@ class Index(SectionFile):
             raise Error(f"{path}: {reason(error)}") from None
         except ValueError as error:
             raise FormatError(f"{path}: NOT AN INDEX: {error}") from None
+        self.sources: list[IndexedSource] = []
         super().__init__(path, opened)
+        self._check_measuring()
         try:
             self.format: str = self.metadata["format"]
             self.parameters: dict[str, Any] = dict(self.metadata.get("parameters", {}))
@@ -465,26 +464,25 @@ class Index(SectionFile):
             raise self._not_as_specified(error) from None
         held = sum(source.records for source in self.sources)
         if held != self.records:
-            raise self._damaged(f"its sources hold {held} records, its header says {self.records}")
-        self._check_measuring()
+            raise self.damaged(f"its sources hold {held} records, its header says {self.records}")
         for name, wanted in (("length_order", self.records), ("length_counts", None)):
             found, values = self.sections.get(name), self.sections.get("length_values")
             if found is not None and (values is None or found.items != (values.items if wanted is None else wanted)):
-                raise self._damaged(f"its section {name!r} has {found.items} numbers")
+                raise self.damaged(f"its section {name!r} has {found.items} numbers")
         for name, section in self.columns.items():
             if section.items != self.records:
-                raise self._damaged(f"its column {name!r} has {section.items} numbers for {self.records} records")
+                raise self.damaged(f"its column {name!r} has {section.items} numbers for {self.records} records")
         offsets = self.sections.get("offsets")
         self.has_bounds = offsets is not None or "record_bytes" not in self.parameters
         if self.has_bounds and not self._fit(offsets):
-            raise self._damaged("it has not as many offsets as its records need")
+            raise self.damaged("it has not as many offsets as its records need")
 
     def _check_measuring(self) -> None:
         found = self.metadata.get("columns", NOTHING)
         kinds = {"expressions": dict, "missing": str | int | float, "validate": bool}
         whole = isinstance(found, dict) and all(isinstance(found.get(name), kind) for name, kind in kinds.items())
         if not whole or not all(isinstance(text, str) for text in found["expressions"].values()):
-            raise self._damaged(f"its metadata say of columns {found!r}")
+            raise self.damaged(f"its metadata say of columns {found!r}")
 
     def _fit(self, offsets: Section | None) -> bool:
         wanted = self.records + len(self.sources)
@@ -539,6 +537,12 @@ class Index(SectionFile):
         """How the columns were measured: see `Measuring.describe`."""
         return dict(self.metadata.get("columns") or NOTHING)
 
+    @property
+    def computed_columns(self) -> list[str]:
+        """Names of the columns that only Python can make again: neither an expression nor the sources have them."""
+        known = {*self.measuring["expressions"], *self.parameters.get("columns", {})}
+        return [name for name in self.columns if name not in known]
+
     def check_current(self) -> None:
         """Raise StaleIndexError unless every source has the size and time it had when it was indexed."""
         for number in range(len(self.sources)):
@@ -559,9 +563,25 @@ class Index(SectionFile):
             changed = f"{name} was written again after it was indexed (same size, another time)"
         else:
             return
-        raise StaleIndexError(f"{self.path}: STALE: {changed}; run: {self.rebuild_command()}")
+        raise StaleIndexError(f"{self.path}: STALE: {changed}; {self.remedy(force=False)}")
 
-    def rebuild_command(self) -> str:
-        """The shell command that builds this index again."""
+    def remedy(self, *, force: bool = True) -> str:
+        """Return the one command that mends this index, as the end of a message.
+
+        Args:
+          force: its sources have the size and time they had, so that it passes for up to date; False where they differ.
+        """
+        if not self.sources:  # which damaged metadata do not tell
+            source = self.path.removesuffix(INDEX_SUFFIX)
+            if os.path.exists(source):
+                return f"run: {build_command([source])} (with the options that it was built with)"
+            return f"run: {build_command(['SOURCE...'], '-o', quoted(self.path))}"
+        if computed := self.computed_columns:
+            lost = ", ".join(map(repr, computed))
+            return f"run: {self.rebuild_command('--force')} (and add again what was computed in Python: {lost})"
+        return f"run: {self.rebuild_command(*['--force'] * force)}"
+
+    def rebuild_command(self, *options: str) -> str:
+        """Return the shell command that builds this index again."""
         paths = [self.source_path(number) for number in range(len(self.sources))]
-        return build_command(paths if [self.path] == [path + INDEX_SUFFIX for path in paths] else [self.path])
+        return build_command(paths if [self.path] == [path + INDEX_SUFFIX for path in paths] else [self.path], *options)

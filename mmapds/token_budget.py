@@ -16,6 +16,7 @@ from .orders import Order, Sequential, Shuffled, integer
 from .plans import BucketPlan, Budget, Int64s, LengthOrder, Reader, Selection, WindowPlan
 from .progress import Deal, Progress, Run, world
 from .samplers import Exclude
+from .sources import build_command
 
 _BLOCK = 256  # batches of a rank that are made at a time
 _MEASURED = 100_000  # batches that a summary looks at
@@ -140,6 +141,7 @@ class TokenBudgetBatchSampler(torch.utils.data.BatchSampler):
             0 if quadratic_length is None else _count("quadratic_length", quadratic_length),
         )
         self._lengths, by_length = _read_lengths(dataset_or_lengths, target_lengths, order_cache)
+        self._indexes: list[str] = getattr(dataset_or_lengths, "indexes", [])  # for messages
         low = 0 if min_length is None else _count("min_length", min_length, 0)
         high = 2**64 - 1 if max_length is None else _count("max_length", max_length)
         self._selection, self._left_out = _select(by_length, self._budget, low, high, oversize)
@@ -236,7 +238,10 @@ class TokenBudgetBatchSampler(torch.utils.data.BatchSampler):
         except OrderError:
             raise
         except ValueError as error:
-            raise FormatError(f"length_order: DAMAGED: {error}; build the index again with --force") from None
+            if not self._indexes:
+                raise FormatError(f"order_cache: DAMAGED: {error}; delete it") from None
+            command = build_command(self._indexes, "--force")
+            raise FormatError(f"{self._indexes[0]}: DAMAGED: {error}; run: {command}") from None
 
     def _shared(self, read: tuple[Int64s, Int64s], hidden: "_Hidden") -> list[Int64s]:
         """The batches of a last step that does not go round, split up so that every rank has one.

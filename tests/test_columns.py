@@ -511,5 +511,5 @@ def test_a_damaged_histogram_is_an_error(write, name, at, value):
     where = index.sections[name].offset + at
     data[where : where + 8] = value.to_bytes(8, "little")
     Path(path + ".mmx").write_bytes(data)
-    with pytest.raises(mmapds.FormatError, match="its histogram of lengths is none; run: "):
+    with pytest.raises(mmapds.FormatError, match="its length histogram is inconsistent; run: "):
         mmapds.TokenBudgetBatchSampler(mmapds.open(path), 30)

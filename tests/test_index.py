@@ -455,5 +455,5 @@ def test_an_index_that_is_damaged_and_stands_for_its_sources(write):
     mmapds.build(path)
     Path(f"{path}.mmx").write_bytes(Path(f"{path}.mmx").read_bytes()[:200])
     ran = command(f"{path}.mmx", "--force")
-    assert ran.stderr.endswith(f"; index its sources again: python -m mmapds.index SOURCE... -o {path}.mmx\n")
+    assert ran.stderr.endswith(f"; run: python -m mmapds.index {path} (with the options that it was built with)\n")
     assert command(path).returncode == 0

@@ -11,17 +11,18 @@ def tasks(count, failure=None):
         raise failure
 
 
-def results(source, workers, work=lambda task, slot: (task, slot)):
-    found = []
+def run(source, workers, found, work=lambda task, slot: (task, slot)):
+    """Append every result to a list, as it comes."""
     for task, _ in in_order(work, source, workers=workers, slots=[object() for _ in range(workers + 2)]):
         found.append(task)
-    return found
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 @pytest.mark.parametrize("count", [0, 1, 4, 100])
 def test_results_come_in_the_order_of_the_tasks(workers, count):
-    assert results(tasks(count), workers) == list(range(count))
+    found = []
+    run(tasks(count), workers, found)
+    assert found == list(range(count))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
@@ -29,13 +30,7 @@ def test_results_come_in_the_order_of_the_tasks(workers, count):
 def test_tasks_that_fail_to_come_are_an_error_in_their_turn(workers, count):
     seen = []
     with pytest.raises(OSError, match="went away"):
-        for task, _ in in_order(
-            lambda task, slot: (task, slot),
-            tasks(count, OSError("went away")),
-            workers=workers,
-            slots=[object() for _ in range(workers + 2)],
-        ):
-            seen.append(task)
+        run(tasks(count, OSError("went away")), workers, seen)
     assert seen == list(range(count))
 
 
@@ -46,5 +41,7 @@ def test_work_that_fails_is_an_error_in_its_turn(workers):
             raise ValueError("seven")
         return task, slot
 
+    seen = []
     with pytest.raises(ValueError, match="seven"):
-        results(tasks(100), workers, work)
+        run(tasks(100), workers, seen, work)
+    assert seen == list(range(7))

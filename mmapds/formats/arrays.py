@@ -86,17 +86,17 @@ class _Head:
 class _File(SectionFile):
     """A whole array file."""
 
-    MAGIC, NAME, REMEDY = MAGIC, "AN ARRAY FILE", "write or copy it again"
+    MAGIC, NAME = MAGIC, "AN ARRAY FILE"
     DTYPES = ("|u1", "<u4", "<u8", "<i8", "<f8")
 
     def __init__(self, head: _Head) -> None:
         super().__init__(head.path, head.map)
         names = ["offsets", *(COLUMN + field.column for field in head.schema.fields if field.column)]
         if not all(name in self.sections and self.sections[name].items == self.records for name in names):
-            raise self._damaged("it has not an offset, and a number of each column, for each record")
+            raise self.damaged("it has not an offset, and a number of each column, for each record")
         dtypes = {self.sections[name].dtype for name in names}
         if "records" not in self.sections or "|u1" in dtypes or self.sections["offsets"].dtype not in ("<u4", "<u8"):
-            raise self._damaged("its sections are not as specified")
+            raise self.damaged("its sections are not as specified")
         for name in names:
             self.verify_section(name)
 

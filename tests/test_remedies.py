@@ -1,0 +1,210 @@
+"""The command that a message names mends what the message is about: each is run, and the index verified after it."""
+
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tarfile
+
+import numpy as np
+import pytest
+
+import mmapds
+from mmapds.index import verify
+from mmapds.store import Index
+
+
+def run_remedy(message):
+    """Run the command that a message ends with, which may be followed by a remark in parentheses."""
+    found = re.fullmatch(r".*; run: (python -m mmapds\.index .*?)(?: \([^()]*(\(.*\))?[^()]*\))?", str(message), re.S)
+    assert found, message
+    _, *arguments = shlex.split(found[1])
+    ran = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "up to date" not in ran.stdout
+    return ran
+
+
+@pytest.fixture
+def corpus(write):
+    path = write([{"n": number % 7 + 1, "text": "x" * (number % 40)} for number in range(2000)])
+    mmapds.build(path, length="n")
+    return path
+
+
+def flip(path, at):
+    """Change a byte, and leave the times of the file as they were."""
+    found = os.stat(path)
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def section(index, name):
+    return Index(index).sections[name].offset
+
+
+def overwrite(index, name, begin, size):
+    """Fill part of a section with ones, whose checksum is not looked at when it is opened."""
+    at = section(index, name) + begin
+    with open(index, "r+b") as file:
+        file.seek(at)
+        file.write(b"\xff" * size)
+
+
+def mended(path, kind, message):
+    """The error that says what is wrong, and after its command none."""
+    index = path if path.endswith(".mmx") else f"{path}.mmx"
+    with pytest.raises(kind, match=message) as error:
+        verify(Index(index))
+    run_remedy(error.value)
+    verify(Index(index))
+    assert len(mmapds.open(path)) == Index(index).records
+
+
+def test_a_source_that_grew(corpus):
+    with open(corpus, "a") as file:
+        file.write('{"n": 5}\n')
+    mended(corpus, mmapds.StaleIndexError, "STALE: train.jsonl was [0-9]+ bytes when indexed and is [0-9]+ now")
+    assert len(mmapds.open(corpus)) == 2001
+    assert mmapds.open(corpus).columns == ["length"]
+
+
+def test_a_source_that_was_written_again(corpus):
+    os.utime(corpus)
+    mended(corpus, mmapds.StaleIndexError, "STALE: train.jsonl was written again after it was indexed")
+
+
+def test_a_source_of_the_same_size_and_time_with_other_content(corpus):
+    flip(corpus, 6)  # a digit
+    mended(corpus, mmapds.StaleIndexError, "STALE: .*train.jsonl has other content")
+
+
+def test_a_source_whose_records_lie_elsewhere(write):
+    path = write(b"1\n" * 100_000)
+    mmapds.build(path)
+    flip(path, 100_001)  # a newline beyond what the fingerprint sees
+    mended(path, mmapds.FormatError, r"DAMAGED: its records are not those of .*train.jsonl")
+
+
+def test_a_column_of_other_numbers(write):
+    path = write(b'{"n": 1}\n' * 40_000)
+    mmapds.build(path, length="n")
+    flip(path, 9 * 20_000 + 6)
+    mended(path, mmapds.FormatError, "DAMAGED: its column 'length' is not that of .*train.jsonl")
+
+
+@pytest.mark.parametrize("name", ["offsets", "column:length", "length_order", "length_values", "length_counts"])
+def test_a_damaged_section(corpus, name):
+    flip(f"{corpus}.mmx", section(f"{corpus}.mmx", name) + 5)
+    mended(corpus, mmapds.FormatError, f"DAMAGED: section '{name}' does not match its checksum")
+    assert mmapds.open(corpus).columns == ["length"]
+
+
+@pytest.mark.parametrize("at", [16, 30, 50, -10])
+def test_a_damaged_header(corpus, at):
+    flip(f"{corpus}.mmx", at % os.path.getsize(f"{corpus}.mmx"))
+    with pytest.raises(mmapds.FormatError, match="DAMAGED: ") as error:
+        mmapds.open(corpus)
+    run_remedy(error.value)
+    assert len(mmapds.open(corpus)) == 2000
+
+
+def test_a_damaged_index_of_several_sources_names_what_only_the_user_knows(write, tmp_path):
+    write([1, 2], "a.jsonl"), write([3], "b.jsonl")
+    out = tmp_path / "all.mmx"
+    mmapds.build([tmp_path / "a.jsonl", tmp_path / "b.jsonl"], out=out)
+    flip(out, 50)
+    with pytest.raises(mmapds.FormatError) as error:
+        mmapds.open(out)
+    message = str(error.value)
+    assert message.endswith(f"; run: python -m mmapds.index SOURCE... -o {out}")
+    run_remedy(message.replace("SOURCE...", f"{tmp_path}/a.jsonl {tmp_path}/b.jsonl"))
+    assert list(mmapds.open(out)) == [1, 2, 3]
+
+
+def test_an_index_of_several_sources(write, tmp_path):
+    first, second = write([1, 2], "a.jsonl"), write([3], "b.jsonl")
+    out = str(tmp_path / "all.mmx")
+    mmapds.build([first, second], out=out)
+    flip(out, section(out, "offsets"))
+    mended(out, mmapds.FormatError, "DAMAGED: section 'offsets' does not match its checksum")
+    with open(second, "a") as file:
+        file.write("4\n")
+    mended(out, mmapds.StaleIndexError, "STALE: b.jsonl was 2 bytes when indexed and is 4 now")
+    assert list(mmapds.open(out)) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("change", ["grown", "damaged"])
+def test_an_index_with_a_column_that_was_computed_in_python(corpus, change):
+    mmapds.add_column(corpus, "square", np.arange(2000) ** 2)
+    if change == "grown":
+        with open(corpus, "a") as file:
+            file.write('{"n": 5}\n')
+    else:
+        flip(f"{corpus}.mmx", section(f"{corpus}.mmx", "offsets"))
+    kind = mmapds.StaleIndexError if change == "grown" else mmapds.FormatError
+    mended(corpus, kind, r"--force \(and add again what was computed in Python: 'square'\)$")
+    assert mmapds.open(corpus).columns == ["length"]
+
+
+def test_bounds_that_do_not_fit_the_source(corpus):
+    overwrite(f"{corpus}.mmx", "offsets", 8, 8)
+    with pytest.raises(mmapds.FormatError, match=r"DAMAGED: record 0 of .* is said to be bytes") as error:
+        mmapds.open(corpus)[0]
+    run_remedy(error.value)
+    assert mmapds.open(corpus)[0]["n"] == 1
+
+
+def test_a_missing_index(write):
+    path = write([1, 2])
+    with pytest.raises(mmapds.IndexMissingError) as error:
+        mmapds.open(path)
+    run_remedy(error.value)
+    assert list(mmapds.open(path)) == [1, 2]
+    os.unlink(f"{path}.mmx")
+    with pytest.raises(mmapds.IndexMissingError) as error:
+        Index(f"{path}.mmx")
+    run_remedy(error.value)
+    assert list(mmapds.open(path)) == [1, 2]
+
+
+def test_missing_indexes_of_a_pattern(write, tmp_path):
+    write([1], "a b-0.jsonl"), write([2], "a b-1.jsonl")
+    with pytest.raises(mmapds.IndexMissingError, match="and 1 more: not indexed yet") as error:
+        mmapds.open(tmp_path / "a b-*.jsonl")
+    run_remedy(error.value)
+    assert list(mmapds.open(tmp_path / "a b-*.jsonl")) == [1, 2]
+
+
+def test_damaged_keys(tmp_path):
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as archive:
+        for number in range(10):
+            member = tarfile.TarInfo(f"{number}.txt")
+            member.size = 1
+            archive.addfile(member, io.BytesIO(b"x"))
+    mmapds.build(path)
+    overwrite(f"{path}.mmx", "key_records", 0, 40)
+    with pytest.raises(
+        mmapds.FormatError, match="DAMAGED: a key is of record 4294967295, expected less than 10"
+    ) as error:
+        mmapds.open(path).find("3")
+    run_remedy(error.value)
+    assert mmapds.open(path).find("3") == 3
+
+
+def test_a_damaged_length_order(corpus):
+    pytest.importorskip("torch")
+    overwrite(f"{corpus}.mmx", "length_order", 0, 8000)
+    sampler = mmapds.TokenBudgetBatchSampler(mmapds.open(corpus), 100)
+    with pytest.raises(mmapds.FormatError, match=f"{corpus}.mmx: DAMAGED: ") as error:
+        next(iter(sampler))
+    run_remedy(error.value)
+    sampler = mmapds.TokenBudgetBatchSampler(mmapds.open(corpus), 100)
+    assert sorted(record for batch in sampler for record in batch) == list(range(2000))
