@@ -114,33 +114,6 @@ class Schema:
             if columns.count(name) > 1:
                 raise FormatError(f"schema: two fields would fill the column {name!r}; rename one")
 
-    @classmethod
-    def of(cls, records: Iterable[Mapping[str, Any]], *, nulls: bool = True) -> "Schema":
-        """Infer a schema that records fit: the first axis of their arrays is ragged, and every other that differs.
-
-        What differs in more than that is "json", if JSON can hold it; with `nulls`, so is what some have null or lack.
-
-        Raises:
-          FormatError: a field has a value that does not tell, or values that no type holds.
-        """
-        found: dict[str, Any] = {}
-        only_null: dict[str, Any] = {}
-        for number, record in enumerate(records):
-            if not isinstance(record, Mapping):
-                raise FormatError(f"found {_shown(record)}, expected a dict of fields")
-            if nulls:
-                for name in found.keys() - record.keys():
-                    found[name] = _joined(name, found[name], _NULL)
-            for name, value in record.items():
-                if value is not None or nulls:
-                    inferred = _inferred(name, value)
-                    before = found.get(name, _NULL if number and nulls else inferred)
-                    found[name] = _joined(name, before, inferred)
-                else:
-                    only_null[name] = _NULL
-        described = found | {name: what for name, what in only_null.items() if name not in found}
-        return cls({name: "json" if _is_untold(what) else what for name, what in described.items()})
-
     def describe(self) -> dict[str, Any]:
         """Return the schema as JSON holds it."""
         return {
@@ -159,7 +132,7 @@ class Schema:
         return _native.ArrayFields(fields, make_array, loads, FormatError)
 
     @cached_property
-    def _table(self) -> struct.Struct:
+    def table(self) -> struct.Struct:
         """The words that a record begins with."""
         codes = {_INT: "q", _FLOAT: "d"}
         words = (
@@ -168,56 +141,9 @@ class Schema:
         return struct.Struct("<Q" + "".join(words))
 
     @cached_property
-    def _names(self) -> set[str]:
+    def names(self) -> set[str]:
+        """The names of the fields."""
         return {field.name for field in self.fields}
-
-    def pack(self, record: Mapping[str, Any], out: bytearray) -> list[float]:
-        """Append a record to `out`, whose size is a multiple of 64 before and after; return the numbers of its columns.
-
-        Raises:
-          FormatError: the record does not fit; nothing was appended.
-        """
-        if not isinstance(record, Mapping):
-            raise FormatError(f"found {_shown(record)}, expected a dict of fields")
-        if record.keys() != self._names:
-            missing = [name for name in self._names if name not in record]
-            extra = [name for name in record if name not in self._names]
-            raise FormatError(
-                f"{f'lacks field {missing[0]!r}' if missing else f'has a field {extra[0]!r}'}; "
-                f"expected {', '.join(repr(field.name) for field in self.fields)}"
-            )
-        words: list[float] = [0]
-        runs: list[Any] = []
-        arrays: list[Any] = []
-        columns: list[float] = []
-        for field in self.fields:
-            value = record[field.name]
-            if field.shape is not None:
-                array = _as_array(field, value)
-                arrays.append(array)
-                words += [array.shape[axis] for axis in field.ragged]
-                if field.column:
-                    columns.append(array.shape[0])
-            elif field.is_scalar:
-                number = _as_number(field, value)
-                columns.append(number)
-                words.append(number)
-            else:
-                runs.append(_as_bytes(field, value))
-                words.append(len(runs[-1]))
-        begin = len(out)
-        size = 8 * len(words) + sum(map(len, runs))
-        for array in arrays:
-            size += -size % _ALIGNMENT + array.nbytes
-        words[0] = size
-        out += self._table.pack(*words)
-        for run in runs:
-            out += run
-        for array in arrays:
-            out += bytes(-(len(out) - begin) % _ALIGNMENT)
-            out.extend(array)  # its bytes
-        out += bytes(-(len(out) - begin) % _ALIGNMENT)
-        return columns
 
 
 def _field(name: Any, what: Any) -> Field:
@@ -243,6 +169,33 @@ def _field(name: Any, what: Any) -> Field:
     if len(axes) > _DIMS or any(axis is not None and not 0 <= axis < 2**31 for axis in axes):
         raise FormatError(f"schema: field {name!r} has shape {axes}; expected up to {_DIMS} axes of 0 to 2^31, or None")
     return Field(name, dtype, axes)
+
+
+def infer_schema(records: Iterable[Mapping[str, Any]], *, nulls: bool = True) -> Schema:
+    """Infer a schema that records fit: the first axis of their arrays is ragged, and every other that differs.
+
+    What differs in more than that is "json", if JSON can hold it; with `nulls`, so is what some have null or lack.
+
+    Raises:
+      FormatError: a field has a value that does not tell, or values that no type holds.
+    """
+    found: dict[str, Any] = {}
+    only_null: dict[str, Any] = {}
+    for number, record in enumerate(records):
+        if not isinstance(record, Mapping):
+            raise FormatError(f"found {_shown(record)}, expected a dict of fields")
+        if nulls:
+            for name in found.keys() - record.keys():
+                found[name] = _joined(name, found[name], _NULL)
+        for name, value in record.items():
+            if value is not None or nulls:
+                inferred = _inferred(name, value)
+                before = found.get(name, _NULL if number and nulls else inferred)
+                found[name] = _joined(name, before, inferred)
+            else:
+                only_null[name] = _NULL
+    described = found | {name: what for name, what in only_null.items() if name not in found}
+    return Schema({name: "json" if _is_untold(what) else what for name, what in described.items()})
 
 
 def _is_untold(what: Any) -> bool:
@@ -300,6 +253,55 @@ def _joined(name: Any, one: Any, other: Any) -> Any:
 def dtype_name(dtype: Any) -> str:
     """The name of a dtype of NumPy's, ml_dtypes' or torch's."""
     return str(getattr(dtype, "name", None) or dtype).removeprefix("torch.")
+
+
+def pack(schema: Schema, record: Mapping[str, Any], out: bytearray) -> list[float]:
+    """Append a record to `out`, whose size is a multiple of 64 before and after; return the numbers of its columns.
+
+    Raises:
+      FormatError: the record does not fit; nothing was appended.
+    """
+    if not isinstance(record, Mapping):
+        raise FormatError(f"found {_shown(record)}, expected a dict of fields")
+    if record.keys() != schema.names:
+        missing = [name for name in schema.names if name not in record]
+        extra = [name for name in record if name not in schema.names]
+        raise FormatError(
+            f"{f'lacks field {missing[0]!r}' if missing else f'has a field {extra[0]!r}'}; "
+            f"expected {', '.join(repr(field.name) for field in schema.fields)}"
+        )
+    words: list[float] = [0]
+    runs: list[Any] = []
+    arrays: list[Any] = []
+    columns: list[float] = []
+    for field in schema.fields:
+        value = record[field.name]
+        if field.shape is not None:
+            array = _as_array(field, value)
+            arrays.append(array)
+            words += [array.shape[axis] for axis in field.ragged]
+            if field.column:
+                columns.append(array.shape[0])
+        elif field.is_scalar:
+            number = _as_number(field, value)
+            columns.append(number)
+            words.append(number)
+        else:
+            runs.append(_as_bytes(field, value))
+            words.append(len(runs[-1]))
+    begin = len(out)
+    size = 8 * len(words) + sum(map(len, runs))
+    for array in arrays:
+        size += -size % _ALIGNMENT + array.nbytes
+    words[0] = size
+    out += schema.table.pack(*words)
+    for run in runs:
+        out += run
+    for array in arrays:
+        out += bytes(-(len(out) - begin) % _ALIGNMENT)
+        out.extend(array)  # its bytes
+    out += bytes(-(len(out) - begin) % _ALIGNMENT)
+    return columns
 
 
 def _shown(value: Any) -> str:

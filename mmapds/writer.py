@@ -13,7 +13,7 @@ from . import __version__
 from .errors import Error, FormatError
 from .formats.arrays import MAGIC, SUFFIX
 from .measure import NUMBER_TYPES, Spool
-from .schema import Field, Schema
+from .schema import Field, Schema, infer_schema, pack
 from .sources import INDEX_SUFFIX, StrPath
 from .store import COLUMN, SectionWriter
 
@@ -130,7 +130,7 @@ class Writer:
         before = len(self._buffer)
         try:
             planned = self._schema or self._checked(_inferred(record))
-            numbers = planned.pack(record, self._buffer)
+            numbers = pack(planned, record, self._buffer)
             if self._schema is None:
                 self._begin(planned)
             if self._signed_length is not None and numbers[self._signed_length] < 0:
@@ -221,7 +221,7 @@ class Writer:
 def _inferred(record: Mapping[str, Any]) -> Schema:
     if not record:
         raise FormatError("found no fields, which does not tell what a record has; give a schema")
-    schema = Schema.of([record])
+    schema = infer_schema([record])
     for name, value in record.items():
         if value is None:
             raise FormatError(f"field {name!r}: found null, which does not tell how to store it; give a schema")

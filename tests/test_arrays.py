@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 import mmapds
 from mmapds import arrays as decoders
-from mmapds.schema import ITEM_BYTES, Schema
+from mmapds.schema import ITEM_BYTES, infer_schema
 
 DTYPES = [name for name, size in ITEM_BYTES.items() if name not in decoders.EXTENDED]
 
@@ -209,7 +209,7 @@ def test_a_schema_is_inferred_from_the_first_record(tmp_path):
         "s": "text",
         "y": b"bytes",
     }
-    assert Schema.of([record]).describe() == {
+    assert infer_schema([record]).describe() == {
         "f": ["float32", [None, 4]],
         "t": ["int16", [None]],
         "l": ["int64", [None]],
@@ -752,7 +752,7 @@ def test_tensors_that_are_seen_through_a_conjugate(tmp_path):
 
 def test_single_numbers_of_odd_types_are_inferred(tmp_path):
     record = {"b": torch.tensor(1.5, dtype=torch.bfloat16), "c": np.complex64(1j)}
-    assert Schema.of([record]).describe() == {"b": ["bfloat16", []], "c": ["complex64", []]}
+    assert infer_schema([record]).describe() == {"b": ["bfloat16", []], "c": ["complex64", []]}
     assert mmapds.open(store(tmp_path, [record]))[0]["c"] == 1j
 
 

@@ -23,7 +23,7 @@ from .. import formats
 from ..decode import Decoder
 from ..errors import Error, FormatError, SourceError
 from ..formats.arrays import SUFFIX
-from ..schema import EXTENDED, Schema, cast, dtype_name
+from ..schema import EXTENDED, Schema, cast, dtype_name, infer_schema
 from ..sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, inspect
 from ..writer import Writer
 from . import arrow, hdf5, indexed, parquet
@@ -188,7 +188,7 @@ def _schema(
     if given is not None and reader.schema is not None:
         _check_names("schema", given, reader.schema)
     if described is None:
-        described = Schema.of(islice(reader.records(None), infer), nulls=not skip).describe()
+        described = infer_schema(islice(reader.records(None), infer), nulls=not skip).describe()
     if fields is not None:
         fields = list(fields)
         _check_names("fields", fields, described)
