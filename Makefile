@@ -19,8 +19,9 @@ demo: $(STAMP)
 bench: $(STAMP)
 	$(VENV)/bin/python -m pytest -q -W ignore bench/bench_*.py
 
-# The build is repeated only when what it is made from changes.
-$(STAMP): pyproject.toml constraints.txt $(wildcard csrc/*)
+# The build is repeated only when what it is made from changes: C files, or which modules there are.
+SOURCES := $(shell find csrc mmapds -type d -not -name __pycache__) $(wildcard csrc/*.[ch] csrc/*/*.[ch] csrc/CMakeLists.txt)
+$(STAMP): pyproject.toml constraints.txt $(SOURCES)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=constraints.txt $(VENV)/bin/python -m pip install --disable-pip-version-check -q -e '.[torch,dev]'
 	touch $@

@@ -6,8 +6,8 @@ from bench_index import GB, count_lines, index, peak_anonymous
 from conftest import jsonl
 
 from mmapds import _native
-from mmapds.measure import Expression
-from mmapds.store import Index
+from mmapds.formats.measuring import Expression
+from mmapds.storage.index_file import Index
 
 
 @pytest.mark.parametrize(

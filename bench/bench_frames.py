@@ -9,10 +9,10 @@ from tfrecord import example_pb2
 
 import mmapds
 from mmapds import _native
-from mmapds.formats import frames
-from mmapds.formats.frames import mapped
-from mmapds.sources import inspect
-from mmapds.tf_example import tf_example
+from mmapds.dataset.tf_example import tf_example
+from mmapds.formats import _frames as frames
+from mmapds.formats._frames import mapped
+from mmapds.storage.sources import inspect
 
 RECORDS = 2_000_000
 FRAMINGS = {

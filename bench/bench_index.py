@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import DATA, anonymous, jsonl
 
-from mmapds.store import Index
+from mmapds.storage.index_file import Index
 
 GB = 10**9
 

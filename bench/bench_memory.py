@@ -13,7 +13,7 @@ from conftest import DATA, anonymous
 from torch.utils.data import DataLoader, Sampler
 
 import mmapds
-from mmapds.store import IndexedSource, IndexWriter
+from mmapds.storage.index_file import IndexedSource, IndexWriter
 
 RECORDS = 10**8
 SIZE = 16

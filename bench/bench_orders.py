@@ -9,7 +9,11 @@ import torch
 from conftest import anonymous, timed
 from torch.utils.data.distributed import DistributedSampler as TorchSampler
 
-from mmapds import DistributedBatchSampler, DistributedSampler, orders
+from mmapds import (
+    DistributedBatchSampler,
+    DistributedSampler,
+    orders,
+)
 
 N = 10**9
 BLOCK = 10**6

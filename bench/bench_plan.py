@@ -10,7 +10,10 @@ import pytest
 from conftest import anonymous, timed
 
 import mmapds
-from mmapds import TokenBudgetBatchSampler, plans
+from mmapds import (
+    TokenBudgetBatchSampler,
+)
+from mmapds.samplers.lengths import LengthOrder
 
 BUDGET = 16_384
 MS = 1e3
@@ -63,7 +66,7 @@ def test_at_1e8(large, row):
 
 def test_building_the_order(row):
     lengths = log_normal(10**8)
-    seconds = timed(lambda: plans.LengthOrder.of(lengths))
+    seconds = timed(lambda: LengthOrder.of(lengths))
     row("sorting 10^8 lengths", "", f"{10**8 / seconds / 1e6:.0f} M records/s", ">= 20 M records/s")
     np.argsort(lengths[: 10**7], kind="stable")
     theirs = timed(lambda: np.argsort(lengths[: 10**7], kind="stable")) * 10

@@ -15,7 +15,7 @@ from xxhash import xxh3_64
 
 import mmapds
 from mmapds import pad_collate
-from mmapds.schema import Schema
+from mmapds.arrays.schema import Schema
 from mmapds.writer import _File
 
 BATCH = 64

@@ -26,13 +26,17 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from .collate import pad_collate
+    from .build_index import build
     from .columns import add_column
-    from .dataset import Dataset, Location, concat, open  # noqa: A004 - mmapds.open is the public name
-    from .index import build
-    from .permutation import Permutation
-    from .samplers import ChunkedSampler, DistributedBatchSampler, DistributedSampler, MixtureSampler
-    from .token_budget import TokenBudgetBatchSampler
+    from .dataset.collate import pad_collate
+    from .dataset.dataset import Dataset, Location
+    from .dataset.opening import (
+        concat,
+        open,  # noqa: A004 - mmapds.open is the public name
+    )
+    from .orders.permutation import Permutation
+    from .samplers.distributed import ChunkedSampler, DistributedBatchSampler, DistributedSampler, MixtureSampler
+    from .samplers.token_budget import TokenBudgetBatchSampler
     from .writer import Writer
 
 __version__ = "0.1.0"
@@ -66,20 +70,20 @@ __all__ = [
 ]
 
 _LAZY = {
-    "ChunkedSampler": "samplers",
-    "Dataset": "dataset",
-    "DistributedBatchSampler": "samplers",
-    "DistributedSampler": "samplers",
-    "Location": "dataset",
-    "MixtureSampler": "samplers",
-    "Permutation": "permutation",
-    "TokenBudgetBatchSampler": "token_budget",
+    "ChunkedSampler": "samplers.distributed",
+    "Dataset": "dataset.dataset",
+    "DistributedBatchSampler": "samplers.distributed",
+    "DistributedSampler": "samplers.distributed",
+    "Location": "dataset.dataset",
+    "MixtureSampler": "samplers.distributed",
+    "Permutation": "orders.permutation",
+    "TokenBudgetBatchSampler": "samplers.token_budget",
     "Writer": "writer",
     "add_column": "columns",
-    "build": "index",
-    "concat": "dataset",
-    "open": "dataset",
-    "pad_collate": "collate",
+    "build": "build_index",
+    "concat": "dataset.opening",
+    "open": "dataset.opening",
+    "pad_collate": "dataset.collate",
 }
 
 

@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .dataset import Dataset
-from .dataset import open as open_dataset
-from .decode import Decoder
+from .dataset.dataset import Dataset
+from .dataset.decode import Decoder
+from .dataset.opening import open as open_dataset
 from .errors import ColumnError
-from .lengths import write_length_order
-from .measure import as_numbers
-from .parallel import cores
-from .sources import StrPath
-from .store import COLUMN, Index, IndexWriter
+from .index.length_order import write_length_order
+from .storage.index_file import Index, IndexWriter
+from .storage.numbers import as_numbers
+from .storage.sections import COLUMN
+from .storage.sources import StrPath
+from .storage.threads import cores
 
 _PIECE = 4096  # samples that one task of a worker covers
 _LENGTH_SECTIONS = ("length_order", "length_values", "length_counts")
@@ -59,7 +60,7 @@ def add_column(
     if not isinstance(name, str) or not name:
         raise ColumnError(f"name = {name!r}, expected a string")
     dataset = open_dataset(source_or_index, decode=decode)
-    indexes = dataset._library.indexes
+    indexes = dataset._catalog.indexes
     if len(indexes) != 1:
         raise ColumnError(f"{os.fspath(source_or_index)}: {len(indexes)} indexes, expected one; add to each of them")
     index = Index(os.path.realpath(indexes[0].path))
@@ -85,7 +86,7 @@ def add_column(
         metadata = {key: value for key, value in index.metadata.items() if key != "sections"}
         expressions = {key: text for key, text in index.measuring["expressions"].items() if key != name}
         columns = {**index.measuring, "expressions": expressions}
-        writer.commit({**metadata, "columns": columns}, index.records, replaces=index)
+        writer.replace(index, {**metadata, "columns": columns})
 
 
 def _checked(values: NDArray[Any], records: int) -> NDArray[Any]:

@@ -10,12 +10,15 @@ from types import TracebackType
 from typing import Any
 
 from . import __version__
+from .arrays.array_file import MAGIC, SUFFIX
+from .arrays.infer import infer_schema
+from .arrays.schema import Field, Schema
+from .arrays.values import pack
 from .errors import Error, FormatError
-from .formats.arrays import MAGIC, SUFFIX
-from .measure import NUMBER_TYPES, Spool
-from .schema import Field, Schema, infer_schema, pack
-from .sources import INDEX_SUFFIX, StrPath
-from .store import COLUMN, SectionWriter
+from .storage.numbers import NUMBER_TYPES
+from .storage.sections import COLUMN, SectionWriter
+from .storage.sources import INDEX_SUFFIX, StrPath
+from .storage.spool import Spool
 
 _U64, _I64, _F64 = NUMBER_TYPES
 _CODES = ("Q", "q", "d")
@@ -188,7 +191,7 @@ class Writer:
             raise
         self._abandon("closed")
         if self._index:
-            from .index import build
+            from .build_index import build
 
             with suppress(FileNotFoundError):
                 os.unlink(self._file.target + INDEX_SUFFIX)  # which is of another file, and may be measured otherwise

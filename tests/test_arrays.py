@@ -21,8 +21,9 @@ from test_index import command
 from torch.utils.data import DataLoader
 
 import mmapds
-from mmapds import arrays as decoders
-from mmapds.schema import ITEM_BYTES, infer_schema
+from mmapds.arrays.infer import infer_schema
+from mmapds.arrays.schema import ITEM_BYTES
+from mmapds.dataset import array_decoder as decoders
 
 DTYPES = [name for name, size in ITEM_BYTES.items() if name not in decoders.EXTENDED]
 
@@ -239,8 +240,8 @@ def test_no_records(tmp_path):
 def test_many_records_flow_through_small_buffers(tmp_path, monkeypatch):
     monkeypatch.setattr("mmapds.writer._AT_ONCE", 1000)
     monkeypatch.setattr("mmapds.writer._NUMBERS", 7)
-    monkeypatch.setattr("mmapds.measure._IN_MEMORY", 100)
-    monkeypatch.setattr("mmapds.formats.arrays._AT_ONCE", 10)
+    monkeypatch.setattr("mmapds.storage.spool._IN_MEMORY", 100)
+    monkeypatch.setattr("mmapds.formats.mma._AT_ONCE", 10)
     records = utterances(101)
     path = store(tmp_path, records)
     ds = mmapds.open(path)

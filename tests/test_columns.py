@@ -14,9 +14,12 @@ from test_index import command
 from test_store import rewrite
 
 import mmapds
-from mmapds import columns, measure
+from mmapds import (
+    columns,
+)
 from mmapds.formats import jsonl
-from mmapds.store import Index
+from mmapds.storage import spool
+from mmapds.storage.index_file import Index
 
 
 @pytest.fixture
@@ -391,7 +394,7 @@ def test_a_spool_that_cannot_be_written_leaves_nothing(corpus, tmp_path, monkeyp
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(measure.Spool, "append", full)
+    monkeypatch.setattr(spool.Spool, "append", full)
     with pytest.raises(mmapds.Error, match=r"cannot write the index \(no space left on device\)"):
         mmapds.build(path, length="id")
     assert [each.name for each in tmp_path.iterdir()] == ["train.jsonl"]

@@ -19,8 +19,8 @@ import pytest
 import tfrecord
 
 import mmapds
-from mmapds import index
 from mmapds.convert import __main__ as convert
+from mmapds.index import __main__ as index
 
 ROOT = Path(__file__).parent.parent
 

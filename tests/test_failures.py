@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import mmapds
-from mmapds.index import Asked, build_each
-from mmapds.store import IndexWriter
+from mmapds.index.build import Asked, build_each
+from mmapds.storage.index_file import IndexWriter
 
 RECORDS = 5_000_000  # whose lengths are sorted in a file, not in memory
 

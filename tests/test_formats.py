@@ -13,8 +13,8 @@ from test_index import command
 from torch.utils.data import DataLoader
 
 import mmapds
-from mmapds.decode import takes_view, vector
-from mmapds.store import Index, IndexWriter
+from mmapds.dataset.decode import takes_view, vector
+from mmapds.storage.index_file import Index, IndexWriter
 
 
 def save(tmp_path, name, array):

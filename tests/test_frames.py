@@ -21,9 +21,9 @@ from torch.utils.data import DataLoader
 
 import mmapds
 from mmapds import _native
-from mmapds.formats import frames
-from mmapds.store import Index
-from mmapds.tf_example import tf_example
+from mmapds.dataset.tf_example import tf_example
+from mmapds.formats import _frames as frames
+from mmapds.storage.index_file import Index
 
 DATA = Path(__file__).parent / "data"
 PREFIXES = {

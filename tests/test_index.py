@@ -16,10 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mmapds
-from mmapds import index, store
 from mmapds.formats import jsonl
-from mmapds.sources import check_unchanged
-from mmapds.store import Index
+from mmapds.index import build
+from mmapds.storage import sections
+from mmapds.storage.index_file import Index
+from mmapds.storage.sources import check_unchanged
 
 LINES = st.lists(st.sampled_from([b'{"a":1}', b"", b"  ", b"\t\r", b"x" * 70, b"\x00", b"\xff\xfe", b"\xef\xbb\xbf"]))
 ENDS = st.sampled_from([b"\n", b"\r\n"])
@@ -321,7 +322,7 @@ def test_an_index_has_ordinary_permissions(write):
 
 
 def test_a_failing_thread_fails_the_build_in_order():
-    from mmapds.parallel import in_order
+    from mmapds.storage.threads import in_order
 
     def work(task, _):
         if task == 5:
@@ -370,7 +371,7 @@ def test_a_disk_that_fails_in_the_background_is_said(write, tmp_path, monkeypatc
             raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(store._Flusher, "_ENOUGH", 1000)
+    monkeypatch.setattr(sections._Flusher, "_ENOUGH", 1000)
     with pytest.raises(mmapds.Error, match=r"cannot write the index \(input/output error\)"):
         mmapds.build(path)
     assert [each.name for each in tmp_path.iterdir()] == ["train.jsonl"]
@@ -378,7 +379,7 @@ def test_a_disk_that_fails_in_the_background_is_said(write, tmp_path, monkeypatc
 
 def test_a_source_that_goes_away_is_said(write, monkeypatch):
     path = write([1])
-    monkeypatch.setattr(index, "check_unchanged", lambda source: (os.unlink(source.path), check_unchanged(source)))
+    monkeypatch.setattr(build, "check_unchanged", lambda source: (os.unlink(source.path), check_unchanged(source)))
     with pytest.raises(mmapds.SourceError, match=r"train.jsonl: went away while it was read \(no such file"):
         mmapds.build(path)
 

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from mmapds import _native
-from mmapds.measure import Expression
+from mmapds.formats.measuring import Expression
 
 VARIANTS = _native.simd_variants()
 CASES = int(os.environ.get("MMAPDS_JSON_CASES", "10000"))

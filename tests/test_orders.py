@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmapds import OrderError
-from mmapds.orders import Chunked, Mixture, Order, Resampled, Sequential, Shuffled
+from mmapds.orders.basic import Order, Resampled, Sequential, Shuffled
+from mmapds.orders.chunked import Chunked
+from mmapds.orders.mixture import Mixture
 
 ORDERS = [
     Sequential(100),

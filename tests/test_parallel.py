@@ -2,7 +2,7 @@
 
 import pytest
 
-from mmapds.parallel import in_order
+from mmapds.storage.threads import in_order
 
 
 def tasks(count, failure=None):

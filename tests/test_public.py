@@ -55,7 +55,7 @@ def test_datasets_do_not_load_torch(write):
 
 
 def test_indexing_loads_neither_torch_nor_numpy(write):
-    code = f"from mmapds.index import main; main([{write([1])!r}, '--quiet'])"
+    code = f"from mmapds.index.__main__ import main; main([{write([1])!r}, '--quiet'])"
     assert not {"torch", "numpy", "orjson", "tqdm"} & loaded_by(code)
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import mmapds
-from mmapds.index import verify
-from mmapds.store import Index
+from mmapds.index.verify import verify
+from mmapds.storage.index_file import Index
 
 
 def run_remedy(message):

@@ -22,10 +22,10 @@ from torch.utils.data import DataLoader
 
 import mmapds
 from mmapds import _native
-from mmapds import files as decoding
-from mmapds.decode import takes_location
+from mmapds.dataset import webdataset as decoding
+from mmapds.dataset.decode import takes_location
 from mmapds.formats.tar import members
-from mmapds.store import Index
+from mmapds.storage.index_file import Index
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -15,7 +15,13 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
-from mmapds import OrderError, StateError, TokenBudgetBatchSampler, orders, plans
+from mmapds import (
+    OrderError,
+    StateError,
+    TokenBudgetBatchSampler,
+    orders,
+)
+from mmapds.samplers.lengths import LengthOrder
 
 PLANNERS = ["bucket", "window"]
 
@@ -449,7 +455,7 @@ def test_an_order_is_sorted_once_for_all_processes(tmp_path):
 def test_sorting_lengths(largest):
     lengths = np.random.default_rng(0).integers(0, largest, 5000, endpoint=True)
     unsigned = lengths.astype(np.uint32 if largest < 2**32 else np.uint64)
-    order, values, counts = plans.LengthOrder.of(unsigned)
+    order, values, counts = LengthOrder.of(unsigned)
     assert order.tolist() == np.argsort(-lengths, kind="stable").tolist()
     wanted, numbers = np.unique(lengths, return_counts=True)
     assert (values.tolist(), counts.tolist()) == (wanted[::-1].tolist(), numbers[::-1].tolist())

@@ -20,11 +20,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from .. import formats
-from ..decode import Decoder
+from ..arrays.array_file import SUFFIX
+from ..arrays.infer import infer_schema
+from ..arrays.schema import EXTENDED, Schema, dtype_name
+from ..arrays.values import cast
+from ..dataset.decode import Decoder
 from ..errors import Error, FormatError, SourceError
-from ..formats.arrays import SUFFIX
-from ..schema import EXTENDED, Schema, cast, dtype_name, infer_schema
-from ..sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, inspect
+from ..storage.sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, inspect
 from ..writer import Writer
 from . import arrow, hdf5, indexed, parquet
 

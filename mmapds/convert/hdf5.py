@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.schema import Schema
 from ..errors import Error, FormatError
-from ..schema import Schema
 
 NAME = "hdf5"
 OPTIONS = {

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from .. import dataset, files
-from ..decode import Decoder
+from ..arrays.schema import Schema
+from ..build_index import build
+from ..dataset import webdataset
+from ..dataset.decode import Decoder
+from ..dataset.opening import open as open_dataset
 from ..errors import DecodeError, SourceError, StaleIndexError
 from ..formats import tar
-from ..index import build
-from ..schema import Schema
-from ..sources import INDEX_SUFFIX
-from ..store import Index
+from ..storage.index_file import Index
+from ..storage.sources import INDEX_SUFFIX
 
 _AT_ONCE = 256  # records
 
@@ -46,7 +47,7 @@ class Reader:
                 self._built = Path(hidden)
                 build(paths, out=hidden, format=name, **options)
                 paths = [hidden]
-            self._samples = dataset.open(paths, decode=decode, access="sequential")
+            self._samples = open_dataset(paths, decode=decode, access="sequential")
         except BaseException:
             self.close()
             raise
@@ -112,7 +113,7 @@ def _is_one_of_bytes(values: list[Any]) -> bool:
 def _members(sample: dict[str, Any]) -> dict[str, Any]:
     """The members of a sample of a tar, decoded; images keep their bytes, each array of an npz becomes a field."""
     del sample["__url__"]
-    files.decode(sample, images=False)
+    webdataset.decode(sample, images=False)
     for name in [name for name in sample if name.rpartition(".")[2] == "npz"]:
         sample |= {f"{name}.{part}": array for part, array in sample.pop(name).items()}
     return sample

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from ..arrays.schema import Schema
 from ..errors import Error, FormatError
-from ..schema import Schema
 
 _AT_ONCE = 1024  # rows
 

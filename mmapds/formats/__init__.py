@@ -23,11 +23,11 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import FormatError
-from ..sources import named, quoted, unreadable
-from . import arrays, fixed, jsonl, megatron, npy, prefixed, tar, tfrecord
+from ..storage.sources import named, quoted, unreadable
+from . import fixed, jsonl, megatron, mma, npy, prefixed, tar, tfrecord
 
 _FORMATS: dict[str, ModuleType] = {
-    module.NAME: module for module in (jsonl, arrays, fixed, megatron, npy, prefixed, tar, tfrecord)
+    module.NAME: module for module in (jsonl, mma, fixed, megatron, npy, prefixed, tar, tfrecord)
 }
 
 SUFFIXES: tuple[str, ...] = tuple(suffix for module in _FORMATS.values() for suffix in module.SUFFIXES)

@@ -2,17 +2,16 @@
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from math import prod
 from typing import Any
 
 from .. import _native
 from ..errors import FormatError
-from ..measure import Measuring
-from ..sources import Source
-from ..store import IndexedSource, Layout
+from ..storage.index_file import IndexedSource
+from ..storage.sources import Source
 from . import truncation
-from .piece import End, Piece
+from .format import ArrayOf, End, Layout, Piece, Sample
+from .measuring import Measuring
 
 NAME = "fixed"
 SUFFIXES: tuple[str, ...] = ()
@@ -89,15 +88,11 @@ def layout(parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
     return Layout(_native.FRAMING_NONE, source.first, parameters["record_bytes"])
 
 
-def decoder(parameters: Mapping[str, Any]) -> Any:
-    """An array that shares memory with the file; bytes where no dtype was given."""
+def decoder(parameters: Mapping[str, Any]) -> Sample:
+    """An array; bytes where no dtype was given."""
     if "dtype" not in parameters:
         return "bytes"
-    import numpy as np  # which an index of other formats does without
-
-    from ..decode import array
-
-    return partial(array, dtype=np.dtype(parameters["dtype"]), shape=tuple(parameters["shape"]))
+    return ArrayOf(parameters["dtype"], tuple(parameters["shape"]))
 
 
 def scan(

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from ..errors import SourceError
-from ..measure import Measured, Measuring
-from ..parallel import in_order
-from ..sources import Source, unreadable
-from ..store import IndexedSource, Layout
-from .piece import End, Piece
+from ..storage.index_file import IndexedSource
+from ..storage.sources import Source, unreadable
+from ..storage.threads import in_order
+from .format import End, Layout, Piece
+from .measuring import Measured, Measuring
 
 NAME = "jsonl"
 SUFFIXES = (".jsonl", ".ndjson")

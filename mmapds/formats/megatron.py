@@ -16,16 +16,16 @@ Where the sequences begin is copied into the index, so that the `.idx` is not re
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from .. import _native
 from ..errors import FormatError, SourceError
-from ..measure import Measuring
-from ..sources import Source, fingerprint, inspect
-from ..store import IndexedSource, Layout
-from . import frames, truncation
-from .piece import End, Piece
+from ..storage.index_file import IndexedSource
+from ..storage.sources import Source, fingerprint, inspect
+from . import _frames as frames
+from . import truncation
+from .format import ArrayOf, End, Layout, Piece, Sample
+from .measuring import Measuring
 
 NAME = "megatron"
 SUFFIXES: tuple[str, ...] = ()
@@ -96,13 +96,9 @@ def layout(parameters: Mapping[str, Any], source: IndexedSource) -> Layout:  # n
     return Layout(_native.FRAMING_NONE)
 
 
-def decoder(parameters: Mapping[str, Any]) -> Any:
-    """An array of tokens that shares memory with the file."""
-    import numpy as np
-
-    from ..decode import vector
-
-    return partial(vector, dtype=np.dtype(parameters["dtype"]))
+def decoder(parameters: Mapping[str, Any]) -> Sample:
+    """An array of tokens."""
+    return ArrayOf(parameters["dtype"], None)
 
 
 def scan(

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import FormatError
-from ..measure import Measuring
-from ..sources import Source, unreadable
+from ..storage.sources import Source, unreadable
 from . import fixed, truncation
-from .piece import Piece
+from .format import Piece
+from .measuring import Measuring
 
 NAME = "npy"
 SUFFIXES = (".npy",)

@@ -5,11 +5,12 @@ from typing import Any
 
 from .. import _native
 from ..errors import FormatError
-from ..measure import Measuring
-from ..sources import Source
-from ..store import IndexedSource, Layout
-from . import frames, truncation
-from .piece import Piece
+from ..storage.index_file import IndexedSource
+from ..storage.sources import Source
+from . import _frames as frames
+from . import truncation
+from .format import Layout, Piece
+from .measuring import Measuring
 
 NAME = "prefixed"
 SUFFIXES: tuple[str, ...] = ()

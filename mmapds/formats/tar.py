@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from ..errors import FormatError, SourceError
-from ..measure import Measuring
-from ..parallel import in_order
-from ..sources import Source, unreadable
-from ..store import IndexedSource, Layout
+from ..storage.index_file import IndexedSource
+from ..storage.sources import Source, unreadable
+from ..storage.threads import in_order
 from . import truncation
-from .piece import End, Piece
+from .format import End, Layout, Piece
+from .measuring import Measuring
 
 NAME = "tar"
 SUFFIXES = (".tar",)

@@ -1,0 +1,183 @@
+"""Schemas of records of named arrays: what fields they have, whether a record fits, and its bytes: docs/arrays.md."""
+
+import json
+import operator
+import re
+import struct
+from collections.abc import Callable, Mapping
+from functools import cache, cached_property
+from typing import Any
+
+from .. import _native
+from ..errors import FormatError
+from ..storage.numbers import NUMBER_TYPES
+
+ITEM_BYTES = {
+    "bool": 1,
+    **{f"{kind}{8 * size}": size for kind in ("int", "uint") for size in (1, 2, 4, 8)},
+    **{f"float{8 * size}": size for size in (2, 4, 8)},
+    "complex64": 8,
+    "complex128": 16,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+}
+"""dtype of an array to the bytes of an element."""
+EXTENDED = {"bfloat16": "int16", "float8_e4m3fn": "int8", "float8_e5m2": "int8"}
+"""Those that NumPy has only with ml_dtypes, and what it shows their memory as without."""
+_U64, _I64, _F64 = NUMBER_TYPES
+_UINT, _INT, _FLOAT, _BOOL, _BYTES, _STR, _JSON, _ARRAY = range(8)  # what the binding calls field_type
+_TEXT = {"bytes": _BYTES, "str": _STR, "json": _JSON}
+MAX_DIMS = 8
+_NAME = re.compile(r"[^()\\]+")
+
+
+class Field:
+    """A named part of every record.
+
+    Args:
+      dtype: "bytes", "str", "json", or that of a number or of an array's elements.
+      shape: of an array, None standing for a ragged axis; of anything else None.
+    """
+
+    def __init__(self, name: str, dtype: str, shape: tuple[int | None, ...] | None) -> None:
+        self.name = name
+        self.dtype = dtype
+        self.shape = shape
+
+    @cached_property
+    def type(self) -> int:
+        """What the core makes of it."""
+        if self.shape is not None:
+            return _ARRAY
+        if self.dtype in _TEXT:
+            return _TEXT[self.dtype]
+        return {"b": _BOOL, "u": _UINT, "i": _INT, "f": _FLOAT}[self.dtype[0]]
+
+    @cached_property
+    def is_scalar(self) -> bool:
+        """Whether it is one number."""
+        return self.type <= _BOOL
+
+    @cached_property
+    def ragged(self) -> tuple[int, ...]:
+        """Its axes that may have any length."""
+        return tuple(axis for axis, length in enumerate(self.shape or ()) if length is None)
+
+    @cached_property
+    def column(self) -> str | None:
+        """The column that holds it, or its first length where that differs between records."""
+        if self.is_scalar:
+            return self.name
+        return f"{self.name}_length" if self.shape and self.shape[0] is None else None
+
+    @property
+    def expression(self) -> str:
+        """What `python -m mmapds.index` calls what the column holds."""
+        name = self.name.replace(".", r"\.")
+        return name if self.is_scalar else f"items({name})"
+
+    @cached_property
+    def number_type(self) -> int:
+        """How to read the 64 bits of its number."""
+        return _F64 if self.type == _FLOAT else _I64 if self.type == _INT else _U64
+
+    def __str__(self) -> str:
+        return self.dtype if self.shape is None else f"{self.dtype} of shape {self.shape}".replace(",)", ",)")
+
+
+class Schema:
+    """The fields of a file, in their order.
+
+    Args:
+      given: name to "bytes", "str", "json", the dtype of a number ("int64", "float32", "bool", ...), or (dtype, shape)
+        for arrays, in whose shape None stands for a ragged axis.
+    Raises:
+      FormatError: it cannot be understood.
+    """
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        if not isinstance(given, Mapping):
+            raise FormatError(f"schema = {given!r}, expected a dict of field name to type")
+        self.fields = tuple(_field(name, what) for name, what in given.items())
+        columns = [field.column for field in self.fields if field.column]
+        for name in columns:
+            if columns.count(name) > 1:
+                raise FormatError(f"schema: two fields would fill the column {name!r}; rename one")
+
+    def describe(self) -> dict[str, Any]:
+        """Return the schema as JSON holds it."""
+        return {
+            field.name: field.dtype if field.shape is None else [field.dtype, list(field.shape)]
+            for field in self.fields
+        }
+
+    def native(self, dtype: Callable[[str], Any], make_array: Any, loads: Any) -> _native.ArrayFields:
+        """Return what reads records; `dtype` makes array types of their names."""
+        fields = tuple(
+            (field.name, field.type, ITEM_BYTES.get(field.dtype, 1), field.shape or (), dtype(field.dtype))
+            if field.shape is not None
+            else (field.name, field.type, 1, (), None)
+            for field in self.fields
+        )
+        return _native.ArrayFields(fields, make_array, loads, FormatError)
+
+    @cached_property
+    def table(self) -> struct.Struct:
+        """The words that a record begins with."""
+        codes = {_INT: "q", _FLOAT: "d"}
+        words = (
+            "Q" * len(field.ragged) if field.shape is not None else codes.get(field.type, "Q") for field in self.fields
+        )
+        return struct.Struct("<Q" + "".join(words))
+
+    @cached_property
+    def names(self) -> set[str]:
+        """The names of the fields."""
+        return {field.name for field in self.fields}
+
+
+def _field(name: Any, what: Any) -> Field:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or not name.isprintable():
+        raise FormatError(
+            f"schema: {name!r} is no name of a field; expected printable text without parentheses and backslashes"
+        )
+    if isinstance(what, str):
+        if what in _TEXT or (what in ITEM_BYTES and what not in EXTENDED and what[0] != "c"):
+            return Field(name, what, None)
+        raise FormatError(
+            f"schema: field {name!r} has type {what!r}; expected 'bytes', 'str', 'json', a number type such as 'int64' "
+            "or 'float32', or (dtype, shape) for arrays"
+        )
+    try:
+        dtype, shape = what
+        dtype = dtype if isinstance(dtype, str) else dtype_name(dtype)
+        axes = tuple(axis if axis is None else operator.index(axis) for axis in shape)
+    except (TypeError, ValueError):
+        raise FormatError(f"schema: field {name!r} is {what!r}; expected a type or (dtype, shape)") from None
+    if dtype not in ITEM_BYTES:
+        raise FormatError(f"schema: field {name!r} has dtype {dtype!r}; expected one of {', '.join(ITEM_BYTES)}")
+    if len(axes) > MAX_DIMS or any(axis is not None and not 0 <= axis < 2**31 for axis in axes):
+        raise FormatError(
+            f"schema: field {name!r} has shape {axes}; expected up to {MAX_DIMS} axes of 0 to 2^31, or None"
+        )
+    return Field(name, dtype, axes)
+
+
+@cache
+def dtype_name(dtype: Any) -> str:
+    """The name of a dtype of NumPy's, ml_dtypes' or torch's."""
+    return str(getattr(dtype, "name", None) or dtype).removeprefix("torch.")
+
+
+def parse(text: bytes) -> tuple[Schema, dict[str, str]]:
+    """Read what a file says of its records: their schema, and the columns to index them with, name to expression.
+
+    Raises:
+      KeyError, TypeError, ValueError: it is not as specified.
+    """
+    described = json.loads(text)
+    columns = described["columns"]
+    if not all(isinstance(part, str) for pair in columns.items() for part in pair):
+        raise TypeError("columns are not text")
+    return Schema(described["schema"]), dict(columns)

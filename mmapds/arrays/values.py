@@ -1,0 +1,226 @@
+"""The values of a record as the bytes that an array file holds."""
+
+import math
+import operator
+import struct
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from ..errors import FormatError
+from .schema import _BOOL, _BYTES, _FLOAT, _INT, _JSON, _STR, EXTENDED, ITEM_BYTES, Field, Schema, dtype_name
+
+_ROUND = {"float16": "<e", "float32": "<f", "float64": "<d"}
+_WIDTH = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}  # kinds of numbers, each of which holds those before
+_ALIGNMENT = 64
+
+
+def pack(schema: Schema, record: Mapping[str, Any], out: bytearray) -> list[float]:
+    """Append a record to `out`, whose size is a multiple of 64 before and after; return the numbers of its columns.
+
+    Raises:
+      FormatError: the record does not fit; nothing was appended.
+    """
+    if not isinstance(record, Mapping):
+        raise FormatError(f"found {shown(record)}, expected a dict of fields")
+    if record.keys() != schema.names:
+        missing = [name for name in schema.names if name not in record]
+        extra = [name for name in record if name not in schema.names]
+        raise FormatError(
+            f"{f'lacks field {missing[0]!r}' if missing else f'has a field {extra[0]!r}'}; "
+            f"expected {', '.join(repr(field.name) for field in schema.fields)}"
+        )
+    words: list[float] = [0]
+    runs: list[Any] = []
+    arrays: list[Any] = []
+    columns: list[float] = []
+    for field in schema.fields:
+        value = record[field.name]
+        if field.shape is not None:
+            array = _as_array(field, value)
+            arrays.append(array)
+            words += [array.shape[axis] for axis in field.ragged]
+            if field.column:
+                columns.append(array.shape[0])
+        elif field.is_scalar:
+            number = _as_number(field, value)
+            columns.append(number)
+            words.append(number)
+        else:
+            runs.append(_as_bytes(field, value))
+            words.append(len(runs[-1]))
+    begin = len(out)
+    size = 8 * len(words) + sum(map(len, runs))
+    for array in arrays:
+        size += -size % _ALIGNMENT + array.nbytes
+    words[0] = size
+    out += schema.table.pack(*words)
+    for run in runs:
+        out += run
+    for array in arrays:
+        out += bytes(-(len(out) - begin) % _ALIGNMENT)
+        out.extend(array)  # its bytes
+    out += bytes(-(len(out) - begin) % _ALIGNMENT)
+    return columns
+
+
+def shown(value: Any) -> str:
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{dtype_name(value.dtype)} of shape {tuple(value.shape)}"
+    if isinstance(value, int | float | str | list | tuple):
+        return f"{type(value).__name__} {value!r:.40}"
+    return "null" if value is None else type(value).__name__
+
+
+def _unfit(field: Field, value: Any) -> FormatError:
+    return FormatError(f"field {field.name!r}: found {shown(value)}, expected {field}")
+
+
+def _as_bytes(field: Field, value: Any) -> bytes | memoryview:
+    if field.type == _STR and isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise FormatError(f"field {field.name!r}: found text that is not Unicode: {error}") from None
+    if field.type == _BYTES and isinstance(value, bytes | bytearray | memoryview):
+        view = memoryview(value)
+        return view.cast("B") if view.c_contiguous and view.nbytes else view.tobytes()
+    if field.type == _JSON:
+        import orjson
+
+        try:
+            text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+        except TypeError as error:
+            raise FormatError(f"field {field.name!r}: found {shown(value)}, which is not JSON: {error}") from None
+        if b"null" in text and not _is_finite(value):  # which orjson writes as null
+            raise FormatError(f"field {field.name!r}: found a number that is not finite, which JSON has not")
+        return text
+    raise _unfit(field, value)
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether all numbers in a value are finite, as those of JSON are."""
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if getattr(getattr(value, "dtype", None), "kind", "") == "f":
+        import numpy as np
+
+        return bool(np.isfinite(value).all())
+    return True
+
+
+def _as_number(field: Field, value: Any) -> float:
+    try:
+        if field.type == _FLOAT:
+            if isinstance(value, str | bytes):
+                raise TypeError
+            layout = _ROUND[field.dtype]
+            rounded: float = struct.unpack(layout, struct.pack(layout, float(value)))[0]
+            if isinstance(value, int) and rounded != value:
+                raise TypeError
+            return rounded
+        number = operator.index(value.item() if field.type == _BOOL and hasattr(value, "item") else value)
+    except (TypeError, ValueError, OverflowError):
+        raise _unfit(field, value) from None
+    bits = 1 if field.type == _BOOL else 8 * ITEM_BYTES[field.dtype]
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if field.type == _INT else (0, 2**bits)
+    if not low <= number < high:
+        raise _unfit(field, value)
+    return number
+
+
+def _as_array(field: Field, value: Any) -> Any:
+    """A contiguous little-endian array that fits the field."""
+    import numpy as np
+
+    found = _memory(value)
+    array = list_as_array(value) if found is None and isinstance(value, list | tuple) else found
+    if array is None:
+        raise _unfit(field, value)
+    wanted = EXTENDED.get(field.dtype, field.dtype)
+    if found is None and array.size == 0 and field.shape and field.shape[0] is None and array.ndim == 1:
+        array = array.reshape(0, *(axis or 0 for axis in field.shape[1:]))  # an empty list has no axes of its own
+    if found is None:  # a list has no dtype of its own
+        array = cast(array, wanted) if field.dtype not in EXTENDED else None
+    elif dtype_name(value.dtype) != field.dtype:
+        array = None
+    fits = array is not None and array.ndim == len(field.shape or ())
+    if not fits or any(axis not in (None, size) for axis, size in zip(field.shape or (), array.shape, strict=True)):
+        raise _unfit(field, value if found is not None or array is None else array)
+    return np.asarray(array, order="C", dtype=_little(array.dtype))
+
+
+@cache
+def _little(dtype: Any) -> Any:
+    return dtype.newbyteorder("<")
+
+
+def _memory(value: Any) -> Any:
+    """An array of numpy's, or the memory of a tensor; numbers that numpy lacks are shown as integers of their size."""
+    import numpy as np
+
+    if isinstance(value, np.generic):
+        value = np.asarray(value)
+    if isinstance(value, np.ndarray):
+        shown = EXTENDED.get(dtype_name(value.dtype))
+        return value if shown is None else np.ascontiguousarray(value).reshape(value.shape).view(shown)
+    if not (hasattr(value, "detach") and hasattr(value, "numpy")):
+        return None
+    import torch
+
+    try:
+        tensor = value.detach().cpu().resolve_conj().resolve_neg()
+        name = dtype_name(tensor.dtype)
+        if name in EXTENDED:
+            tensor = tensor.contiguous().view(getattr(torch, EXTENDED[name]))
+        return tensor.numpy()
+    except (RuntimeError, TypeError, NotImplementedError):  # sparse, quantized, without memory
+        return None
+
+
+def list_as_array(value: Any) -> Any:
+    """A list of numbers, at any depth, as an array; None if it is none."""
+    import numpy as np
+
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if array.dtype.kind == "f" and array.size and np.abs(array).max() >= 2**53 and not _is_exact(value):
+        return None
+    return array if array.dtype.kind in "biufc" else None
+
+
+def _is_exact(value: Any) -> bool:
+    """Whether the integers in a list are the same as floats."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_exact, value))
+    return not isinstance(value, int) or float(value) == value
+
+
+def cast(array: Any, dtype: str) -> Any:
+    """Numbers as another dtype; None where that would lose more than the last digits of fractions."""
+    import numpy as np
+
+    to = np.dtype(dtype)
+    if array.size == 0:
+        return array.astype(to)
+    if _WIDTH[array.dtype.kind] > _WIDTH[to.kind]:
+        return None
+    if to.kind in "iu" and array.dtype.kind in "iu":
+        limits = np.iinfo(to)
+        if int(array.min()) < limits.min or int(array.max()) > limits.max:
+            return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted = array.astype(to)
+        if to.kind in "fc" and (np.isfinite(array) & ~np.isfinite(converted)).any():
+            return None
+        if to.kind in "fc" and array.dtype.kind in "iu":
+            beyond = converted.real >= (2.0**63 if array.dtype.kind == "i" else 2.0**64)  # what no cast back may see
+            if beyond.any() or not (converted.real.astype(array.dtype) == array).all():
+                return None
+    return converted

@@ -1,0 +1,1 @@
+"""From an index to samples, and from samples to batches."""

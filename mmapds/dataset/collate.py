@@ -1,0 +1,428 @@
+"""Collating: from a list of samples to one batch of padded tensors."""
+
+import functools
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch.utils.data
+from numpy.typing import NDArray
+
+from .. import _native
+from ..errors import CollateError
+from .array_decoder import tensor
+from .batch import Batch
+
+Array = NDArray[Any]
+Number = int | float | bool
+_NUMPY = {
+    torch.bool: np.dtype(np.bool_),
+    torch.uint8: np.dtype(np.uint8),
+    torch.int8: np.dtype(np.int8),
+    torch.uint16: np.dtype(np.uint16),
+    torch.int16: np.dtype(np.int16),
+    torch.uint32: np.dtype(np.uint32),
+    torch.int32: np.dtype(np.int32),
+    torch.uint64: np.dtype(np.uint64),
+    torch.int64: np.dtype(np.int64),
+    torch.float16: np.dtype(np.float16),
+    torch.float32: np.dtype(np.float32),
+    torch.float64: np.dtype(np.float64),
+}
+_TORCH: dict[Any, torch.dtype] = {
+    **{array: tensor for tensor, array in _NUMPY.items()},
+    **{tensor: tensor for tensor in (*_NUMPY, torch.bfloat16)},
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float64,
+}
+"""torch's dtype for NumPy's, for torch's own and for a Python number."""
+_STORED = {str(dtype).removeprefix("torch."): dtype for dtype in (*_NUMPY, torch.bfloat16)}
+"""torch's dtype for what an array file calls it."""
+_NUMERIC = "biufc"
+"""Kinds of NumPy dtypes that are numbers, be they supported or not."""
+_LISTED = (int, float, np.bool_, np.integer, np.floating)
+"""What a list must hold to be an array."""
+
+
+class _Rule(NamedTuple):
+    """How the first axis is cut and rounded up."""
+
+    max_length: int
+    multiple_of: int
+    left: bool
+
+
+def pad_collate(
+    samples: Sequence[Any],
+    *,
+    pad_value: Number | Mapping[Any, Any] = 0,
+    pad_to_multiple_of: int | None = None,
+    max_length: int | None = None,
+    truncate: Literal["right", "left"] = "right",
+) -> Any:
+    """Return one batch of `samples`, for DataLoader's `collate_fn`: arrays of any length are padded to the longest.
+
+    What comes back depends on what the samples are, and never on whether their lengths happen to agree:
+
+    - Arrays, tensors and lists of numbers, of shape (n_i, ...), become a pair: the padded tensor of shape (batch,
+      longest, ...) and the lengths, int64 of shape (batch,). A list of integers is int64, one with floats has torch's
+      default dtype, and an empty one goes with any (where all are, the pad value decides). Dtypes that differ are
+      promoted by torch's rules.
+    - Numbers, and arrays of no dimension, become one tensor of shape (batch,): int64 for ints, float64 as soon as one
+      is a float, bool for bools, their promoted dtype for those of NumPy and torch.
+    - Dicts become a dict, field by field and at any depth; an array field gives `name` and `name + "_lengths"`.
+    - Samples that are tuples, or lists of anything but numbers, become a list with the batch of each position.
+    - All else (strings, bytes, None, lists and tuples inside a sample, ...) becomes the list of the values.
+
+    Every byte of a padded tensor is written once, in a worker of a DataLoader straight into the shared memory that the
+    training process reads it from.
+
+    Args:
+      samples: the samples of a batch, one or more, all of one kind and with the same fields.
+      pad_value: a number that every padded dtype can hold, or one for each field by its name (or position); fields not
+        named get 0. For a nested dict, give a dict of its fields.
+      pad_to_multiple_of: round the longest length up to a multiple of this, even beyond `max_length`.
+      max_length: longer arrays are cut to this length, and their lengths say so.
+      truncate: cut off the end ("right") or the start ("left").
+    Raises:
+      CollateError: the batch is empty, samples differ in kind, fields or shape, a dtype is not one that NumPy and torch
+        share (or bfloat16), or an argument or a pad value does not fit; it is also a ValueError.
+    """
+    if not isinstance(samples, list | tuple | Batch):
+        raise CollateError(f"samples is a {type(samples).__name__}, expected a list of samples")
+    if not samples:
+        raise CollateError("samples is empty, expected one or more")
+    if truncate not in ("right", "left"):
+        raise CollateError(f'truncate = {truncate!r}, expected "right" or "left"')
+    limit = 2**63 - 1 if max_length is None else _positive("max_length", max_length)
+    multiple = 1 if pad_to_multiple_of is None else _positive("pad_to_multiple_of", pad_to_multiple_of)
+    return _collate(samples, "", pad_value, _Rule(limit, multiple, truncate == "left"), outermost=True)
+
+
+def _positive(name: str, value: int) -> int:
+    try:
+        if operator.index(value) >= 1:
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise CollateError(f"{name} = {value!r}, expected an integer of 1 or more")
+
+
+_KINDS = {
+    "array": "an array or a list of numbers",
+    "number": "a number",
+    "fields": "a dict",
+    "empty": "an empty list",
+    "list": "a list that holds other things than numbers",
+    "tuple": "a tuple",
+}
+
+
+def _collate(values: Sequence[Any], path: str, pad: Any, rule: _Rule, outermost: bool = False) -> Any:
+    """Batch one field; `path` says which, as it would be indexed in a sample."""
+    if isinstance(values, Batch):
+        return _fields(values, path, pad, rule)
+    if any(isinstance(value, np.ndarray) and value.dtype.kind == "V" for value in values):  # unknown to NumPy itself
+        values = [_bfloat16(value) for value in values]
+    if any(issubclass(each, list) for each in set(map(type, values))):
+        values = [_listed(value, i, path) if isinstance(value, list) else value for i, value in enumerate(values)]
+    found = set(map(_kind, values))
+    if found == {"fields"}:
+        return _fields(values, path, pad, rule)
+    if outermost and found <= {"tuple", "list", "empty"} and found != {"empty"}:
+        return _positions(values, pad, rule)
+    if isinstance(pad, Mapping):
+        raise CollateError(f"pad_value{path} = {pad!r}, but samples[0]{path} has no fields; expected a number")
+    if found <= {"array", "empty"}:
+        return _padded(values, path, pad, rule)
+    if found == {"number"}:
+        return _numbers(values, path)
+    if found & {"array", "number", "fields"}:
+        raise CollateError(_mixed(values, path))
+    return list(values)
+
+
+def _bfloat16(value: Any) -> Any:
+    """An array of ml_dtypes' bfloat16 as a tensor that has its memory, and any other value as it is."""
+    known = isinstance(value, np.ndarray) and value.dtype.name == "bfloat16"
+    return tensor(value, "bfloat16") if known else value
+
+
+def _listed(value: list[Any], i: int, path: str) -> Array | list[Any]:
+    """Return a list of numbers as an array, and any other as it is."""
+    types = set(map(type, value))
+    if not all(issubclass(each, _LISTED) for each in types):
+        return value
+    if not types:
+        return []
+    if any(issubclass(each, float | np.floating) for each in types):
+        dtype = _NUMPY.get(torch.get_default_dtype(), np.dtype(np.float32))
+    else:
+        dtype = np.dtype(np.bool_ if types <= {bool, np.bool_} else np.int64)
+    try:
+        return np.array(value, dtype)
+    except OverflowError:
+        raise CollateError(f"samples[{i}]{path}: {max(value, key=abs)} does not fit {dtype}") from None
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return "other" if value.dtype.kind not in _NUMERIC else "array" if value.ndim else "number"
+    if isinstance(value, torch.Tensor):
+        return "array" if value.ndim else "number"
+    if isinstance(value, np.generic):
+        return "number" if value.dtype.kind in _NUMERIC else "other"
+    if isinstance(value, int | float):
+        return "number"
+    if isinstance(value, Mapping):
+        return "fields"
+    if isinstance(value, list):
+        return "list" if value else "empty"
+    return "tuple" if isinstance(value, tuple) else "other"
+
+
+def _mixed(values: Sequence[Any], path: str) -> str:
+    kinds = [_kind(value) for value in values]
+    one = next(i for i, kind in enumerate(kinds) if kind in ("array", "number", "fields"))
+    alike = {"array", "empty"} if kinds[one] == "array" else {kinds[one]}
+    other = next(i for i, kind in enumerate(kinds) if kind not in alike)
+    what = [_KINDS.get(kinds[i], f"of type {type(values[i]).__name__}") for i in (one, other)]
+    return f"samples[{one}]{path} is {what[0]} and samples[{other}]{path} is {what[1]}; expected the same kind in both"
+
+
+def _fields(samples: Sequence[Mapping[Any, Any]], path: str, pad: Any, rule: _Rule) -> dict[Any, Any]:
+    names = samples.fields.keys() if isinstance(samples, Batch) else _names(samples, path)
+    batch: dict[Any, Any] = {}
+    for name, each in _pads(names, path, pad):
+        where = f"{path}[{name!r}]"
+        if isinstance(samples, Batch):
+            value = _stored(samples, name, where, each, rule)
+        else:
+            value = _collate([sample[name] for sample in samples], where, each, rule)
+        if isinstance(value, tuple):
+            lengths = f"{name}_lengths"
+            if lengths in names:
+                raise CollateError(f"samples[0]{path} has a field {lengths!r}, where the lengths of {name!r} belong")
+            batch[name], batch[lengths] = value
+        else:
+            batch[name] = value
+    return batch
+
+
+def _names(samples: Sequence[Mapping[Any, Any]], path: str) -> Any:
+    """The fields that all samples have.
+
+    Raises:
+      CollateError: one lacks some.
+    """
+    names = samples[0].keys()
+    for i, sample in enumerate(samples):
+        if sample.keys() != names:
+            name = next(name for name in (*names, *sample) if name not in names or name not in sample)
+            lacks, has = (i, 0) if name in names else (0, i)
+            raise CollateError(f"samples[{lacks}]{path} has no field {name!r}, which samples[{has}]{path} has")
+    return names
+
+
+def _positions(samples: Sequence[Sequence[Any]], pad: Any, rule: _Rule) -> list[Any]:
+    count = len(samples[0])
+    for i, sample in enumerate(samples):
+        if len(sample) != count:
+            raise CollateError(f"samples[{i}] has {len(sample)} items and samples[0] has {count}")
+    return [
+        _collate([sample[k] for sample in samples], f"[{k}]", each, rule) for k, each in _pads(range(count), "", pad)
+    ]
+
+
+def _pads(names: Any, path: str, pad: Any) -> list[tuple[Any, Any]]:
+    """Return (name, pad value) for every field."""
+    if not isinstance(pad, Mapping):
+        return [(name, pad) for name in names]
+    for name in pad:
+        if name not in names:
+            raise CollateError(f"pad_value{path} names {name!r}; expected one of {', '.join(map(repr, names))}")
+    return [(name, pad.get(name, 0)) for name in names]
+
+
+def _numbers(values: Sequence[Any], path: str) -> torch.Tensor:
+    types = set(map(type, values))
+    if types <= {bool, int, float}:
+        dtype = torch.float64 if float in types else torch.int64 if int in types else torch.bool
+    else:
+        dtype = _dtype([_number_dtype(value) for value in values], path)
+    try:
+        return torch.tensor([value.item() if hasattr(value, "item") else value for value in values], dtype=dtype)
+    except (RuntimeError, OverflowError, ValueError) as error:
+        raise CollateError(f"samples[...]{path} do not make a tensor of {_name(dtype)}: {error}") from error
+
+
+def _number_dtype(value: Any) -> Any:
+    if hasattr(value, "dtype"):
+        return value.dtype
+    return bool if isinstance(value, bool) else int if isinstance(value, int) else float
+
+
+def _dtype(dtypes: Sequence[Any], path: str) -> torch.dtype:
+    """Return the dtype that holds those of the samples by the rules of torch; None stands for any."""
+    found = []
+    for dtype in dict.fromkeys(dtypes):
+        if dtype is None:
+            continue
+        native = dtype.newbyteorder("=") if isinstance(dtype, np.dtype) else dtype
+        if native not in _TORCH:
+            raise CollateError(
+                f"samples[{dtypes.index(dtype)}]{path} has dtype {_name(dtype)}; expected bool, an integer of 8 to 64 "
+                "bits, a float of 16 to 64 bits or bfloat16"
+            )
+        found.append(_TORCH[native])
+    try:
+        return functools.reduce(torch.promote_types, found)
+    except RuntimeError:
+        names = ", ".join(map(_name, found))
+        raise CollateError(f"samples[...]{path} have dtypes that torch cannot promote: {names}; cast them") from None
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _fill(pad: Number, dtype: torch.dtype, path: str) -> int:
+    """Return the bytes of a pad value in `dtype`, repeated until they are 8, as one integer.
+
+    Raises:
+      CollateError: `dtype` cannot hold it. Rounding is no reason; a fraction, an infinity or the sign of an integer is.
+    """
+    low: float
+    high: float
+    if dtype.is_floating_point:
+        low, high = torch.finfo(dtype).min, torch.finfo(dtype).max
+        fits = low <= pad <= high or pad in (math.inf, -math.inf) or pad != pad
+    else:
+        low, high = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+        fits = low <= pad <= high and pad == int(pad)
+    if not fits:
+        hint = "; give each field its own: pad_value={name: number}" if path else ""
+        raise CollateError(
+            f"pad_value = {pad!r} does not fit {_name(dtype)} ({low} to {high}), the dtype of samples[...]{path}{hint}"
+        )
+    value = float(pad) if dtype.is_floating_point else int(pad)
+    return int(torch.full((8 // dtype.itemsize,), value, dtype=dtype).view(torch.int64).item()) & (2**64 - 1)
+
+
+def _number(pad: Any, path: str) -> Number:
+    if isinstance(pad, np.generic | np.ndarray | torch.Tensor) and pad.ndim == 0:
+        pad = pad.item()
+    if not isinstance(pad, int | float):
+        raise CollateError(f"pad_value = {pad!r}, expected a number for samples[...]{path}")
+    return pad
+
+
+def _padded(values: Sequence[Any], path: str, pad: Any, rule: _Rule) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the padded tensor of `values`, which are arrays, tensors and empty lists, and their lengths."""
+    pad = _number(pad, path)
+    values, dtype = _typed(values, path, pad)
+    fill = _fill(pad, dtype, path)
+    arrays = _memories(values, dtype, path)
+    lengths = [len(array) for array in arrays]
+    longest = max(lengths)
+    if longest > rule.max_length:
+        longest = rule.max_length
+        arrays = [array[-longest:] if rule.left else array[:longest] for array in arrays]
+        lengths = [len(array) for array in arrays]
+    width = -(-longest // rule.multiple_of) * rule.multiple_of
+    padded = _empty((len(arrays), width, *arrays[0].shape[1:]), dtype)
+    _native.pad_rows(arrays, fill, _memories([padded], dtype, path)[0])
+    counts = _empty((len(arrays),), torch.int64)
+    counts.numpy()[:] = lengths
+    return padded, counts
+
+
+def _stored(samples: Batch, name: str, path: str, pad: Any, rule: _Rule) -> Any:
+    """Batch a field of an array file from where it lies: what `_collate` makes of its values, without making them."""
+    number, field = samples.fields[name]
+    dtype = _STORED.get(field.dtype)
+    if isinstance(pad, Mapping) or dtype is None or not (field.shape or field.is_scalar):
+        return _collate(samples.values(name), path, pad, rule)
+    if field.is_scalar:
+        numbers = np.frombuffer(samples.records.words(number), np.float64 if field.dtype[0] == "f" else np.int64)
+        if field.dtype == "uint64" and (numbers < 0).any():
+            return _numbers(samples.values(name), path)  # which says that torch has no such integers
+        return torch.from_numpy(numbers.astype(np.bool_) if dtype is torch.bool else numbers)
+    fill = _fill(_number(pad, path), dtype, path)
+    shapes = np.frombuffer(samples.records.shapes(number), np.int64).reshape(len(samples), -1)
+    differs = (shapes[:, 1:] != shapes[0, 1:]).any(axis=1)
+    if differs.any():
+        i = int(differs.argmax())
+        raise CollateError(_tails(i, tuple(shapes[i].tolist()), tuple(shapes[0].tolist()), path))
+    lengths = np.minimum(shapes[:, 0], rule.max_length)
+    longest = int(lengths.max())
+    tail = shapes[0, 1:].tolist()
+    padded = _empty((len(samples), -(-longest // rule.multiple_of) * rule.multiple_of, *tail), dtype)
+    (memory,) = _memories([padded], dtype, path)
+    samples.records.pad(number, longest, rule.left, math.prod(tail) * dtype.itemsize, fill, memory)
+    counts = _empty((len(samples),), torch.int64)
+    counts.numpy()[:] = lengths
+    return padded, counts
+
+
+def _typed(values: Sequence[Any], path: str, pad: Number) -> tuple[Sequence[Any], torch.dtype]:
+    """Return `values` as arrays and tensors of one dtype, empty lists included, and that dtype as torch calls it."""
+    dtypes = [getattr(value, "dtype", None) for value in values]
+    given = dict.fromkeys(dtypes)
+    if given.keys() != {None}:
+        dtype = _dtype(dtypes, path)
+    else:  # nothing but empty lists: the padding is all there is to go by
+        dtype = torch.get_default_dtype() if isinstance(pad, float) else torch.int64
+    if given.keys() <= {dtype, _NUMPY.get(dtype, dtype)}:
+        return values, dtype
+    tail = next((value.shape[1:] for value in values if not isinstance(value, list)), ())
+    empty = np.empty((0, *tail))
+    return [_cast(empty if isinstance(value, list) else value, dtype) for value in values], dtype
+
+
+def _cast(value: Array | torch.Tensor, dtype: torch.dtype) -> Array | torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype)
+    if dtype in _NUMPY:
+        return value.astype(_NUMPY[dtype], copy=False)
+    return torch.from_numpy(value.astype(np.float32)).to(dtype)
+
+
+def _memories(values: Sequence[Any], dtype: torch.dtype, path: str) -> list[Array]:
+    """Return the memory of arrays and tensors of one dtype, contiguous; NumPy has no bfloat16 and shows it as int16.
+
+    Raises:
+      CollateError: they differ in more than the first axis, or the memory of one is out of reach.
+    """
+    arrays: list[Array] = []
+    try:
+        for value in values:
+            if not isinstance(value, np.ndarray):
+                value = value.view(torch.int16).numpy() if dtype is torch.bfloat16 else value.numpy()
+            arrays.append(np.ascontiguousarray(value))
+    except (TypeError, RuntimeError) as error:  # on a device, sparse, part of a graph: torch says what to do
+        raise CollateError(f"samples[{len(arrays)}]{path}: {error}") from error
+    shape = arrays[0].shape
+    for i, array in enumerate(arrays):
+        if array.shape[1:] != shape[1:]:
+            raise CollateError(_tails(i, array.shape, shape, path))
+    return arrays
+
+
+def _tails(i: int, shape: tuple[int, ...], first: tuple[int, ...], path: str) -> str:
+    return (
+        f"samples[{i}]{path} has shape {shape} and samples[0]{path} {first}; expected them to differ in the first axis "
+        "alone"
+    )
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor to be written; shared by processes in a worker, so that sending it copies nothing."""
+    size = math.prod(shape) * dtype.itemsize
+    if size == 0 or torch.utils.data.get_worker_info() is None:
+        return torch.empty(shape, dtype=dtype)
+    storage: torch.UntypedStorage = torch.UntypedStorage._new_shared(size, device="cpu")  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=dtype).set_(storage).view(shape)

@@ -1,0 +1,347 @@
+"""The dataset: a sequence of samples over one index or many, nothing of which is held in memory."""
+
+import operator
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, SupportsIndex, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .. import formats
+from .._native import ArrayBatch, ArrayFields, Records
+from ..errors import DecodeError, Error, FormatError, KeyMissingError
+from ..index.keys import candidates
+from ..orders.permutation import Permutation
+from .array_decoder import of_fields
+from .batch import Batch
+from .catalog import Catalog
+from .decode import Decoder, expects, resolve, wants_location, wants_view
+from .origin import Origin
+from .views import ArrayRows, NestedRows, PermutedRows, RangeRows, Rows
+
+_ON_A_LINE = 3  # sources that a repr names
+
+
+class Location(NamedTuple):
+    """Where a record lies."""
+
+    source: str
+    """Path of the file."""
+    offset: int
+    """Byte at which the payload begins."""
+    size: int
+    """Bytes in the payload."""
+
+
+def make_dataset(catalog: Catalog, origin: "Origin", decode: str | Decoder, rows: Rows | None = None) -> "Dataset":
+    return Dataset(catalog, catalog.records(views=wants_view(resolve(decode))), origin, decode, rows)
+
+
+class Dataset(Sequence[Any]):
+    """Samples by number: `ds[i]` reads one index entry and one record, and keeps neither.
+
+    Made by `mmapds.open`. A slice, an array of ints or a mask gives a view, which is a dataset too; no data are copied.
+    Safe in threads and after a fork; pickles by path. Iterating, `in`, `index` and `count` are those of any
+    sequence.
+    """
+
+    def __init__(
+        self, catalog: Catalog, records: Records, origin: Origin, decode: str | Decoder, rows: Rows | None = None
+    ) -> None:
+        self._catalog = catalog
+        self._records = records
+        self._origin = origin
+        self._given_decode = decode
+        self._decode = resolve(decode)
+        self._is_located = wants_location(self._decode)
+        arrays = of_fields(self._decode)
+        self._fields = None if arrays is None else arrays.fields
+        self._rows = rows  # None: all records, in order
+        self._length = len(records) if rows is None else len(rows)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> Any: ...
+    @overload
+    def __getitem__(self, key: slice | ArrayLike) -> "Dataset": ...
+    def __getitem__(self, key: Any) -> Any:
+        """Return the sample at an int; a view for a slice, an array of ints (negative ones count from the end) or a
+        mask of bools as long as the dataset.
+
+        Raises:
+          IndexError: a position is out of range, a mask has another length, or an array is of neither kind.
+          DecodeError: the record is not what the decoder expects.
+        """
+        if not isinstance(key, int):
+            if not hasattr(key, "__index__") or getattr(key, "ndim", False):  # arrays and tensors have both
+                return self._view(key)
+            key = operator.index(key)
+        number = key if self._rows is None else self._record(key)
+        record = self._records[number]
+        try:
+            return self._decode(record, self._locate(number)) if self._is_located else self._decode(record)
+        except Exception as error:
+            self._explain(key, error)
+            raise
+
+    def __getitems__(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
+        """Return the samples at `positions`, in that order; what a DataLoader calls for each batch.
+
+        Faster than `[ds[i] for i in positions]`: all are checked first, and all pages are asked for before the first
+        is waited for. Positions may repeat; negative ones count from the end. What comes back is a list; of array files
+        (`.mma`) a sequence that makes a sample when it is asked for, and `pad_collate` needs none of them.
+
+        Raises:
+          IndexError: a position is out of range; nothing was read.
+          DecodeError: a record is not what the decoder expects.
+        """
+        decode, samples = self._decode, []
+        numbers = positions if self._rows is None else self._record_numbers(positions)
+        if self._fields is not None:
+            return self._batch(positions, numbers, self._fields)
+        records = self._records.many(numbers)
+        try:
+            if self._is_located:
+                for record, number in zip(records, numbers, strict=True):
+                    samples.append(decode(record, self._locate(number)))
+            else:
+                for record in records:
+                    samples.append(decode(record))
+        except Exception as error:
+            self._explain(positions[len(samples)], error)
+            raise
+        return samples
+
+    def _batch(self, positions: Any, numbers: Any, fields: ArrayFields) -> Batch:
+        def explain(k: int, error: Exception) -> None:
+            self._explain(positions[k], error)
+
+        try:
+            return Batch(ArrayBatch(self._records, numbers, fields), self._decode, explain)
+        except FormatError as error:
+            if len(error.args) > 1:  # a record that is damaged, and which of them
+                reason, k = error.args
+                explain(k, FormatError(reason))
+            raise
+
+    def __iter__(self) -> Iterator[Any]:
+        # A generator, so that a StopIteration from a decoder is an error and not the end.
+        for position in range(self._length):
+            yield self[position]
+
+    def raw(self, position: SupportsIndex) -> bytes:
+        """Return the bytes of a record, without its framing, undecoded."""
+        return bytes(self._records[position if self._rows is None else self._record(position)])
+
+    def where(self, position: SupportsIndex) -> Location:
+        """Return where a record lies: which file, which byte, how many bytes."""
+        return self._locate(self._record(position))
+
+    def find(self, key: str) -> int:
+        """Return the position of the record that has a key, as those of a tar do; of several, the first record's.
+
+        Takes a binary search in the index and reads the record; holds nothing in memory.
+
+        Raises:
+          KeyMissingError: there is none, or it is not in this view.
+          FormatError: these records have no keys.
+        """
+        if not isinstance(key, str):
+            raise TypeError(f"key = {key!r}, expected a string")
+        first = 0
+        for index in self._catalog.indexes:
+            for record in candidates(index, key):
+                if formats.by_name(index.format).key(self._records[first + record]) == key:
+                    shown = [first + record] if self._rows is None else self._rows.positions(first + record)
+                    if shown:
+                        return min(shown)
+            first += index.records
+        raise KeyMissingError(f"no record of this dataset has the key {key!r}")
+
+    @property
+    def sources(self) -> list[str]:
+        """Paths of the files behind the dataset, in the order in which records are numbered."""
+        return [self._catalog.source_path(member) for member in range(len(self._catalog.members))]
+
+    @property
+    def indexes(self) -> list[str]:
+        """Paths of the indexes behind the dataset."""
+        return [index.path for index in self._catalog.indexes]
+
+    @property
+    def source_starts(self) -> NDArray[np.int64]:
+        """Position of the first record of each source, and the length: shape (number of sources + 1,).
+
+        A view has no sources of its own and counts as one.
+        """
+        if self._rows is not None:
+            return np.array([0, self._length], np.int64)
+        return self._catalog.starts.astype(np.int64)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that every index behind the dataset has."""
+        indexes = self._catalog.indexes
+        return [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a column, a number for each sample: shape (len(self),), of type u32, u64, i64 or f64, read-only.
+
+        It is mapped and takes no memory where the dataset, or the slice of it, is of one index; it is a copy for other
+        views and for several indexes.
+
+        Raises:
+          ColumnError: an index has no such column; the message has the command that adds it.
+        """
+        parts = [index.column(name) for index in self._catalog.indexes]
+        arrays = [np.frombuffer(data, dtype) for dtype, data in parts]
+        whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        if isinstance(self._rows, RangeRows):
+            rows = self._rows.range
+            whole = whole[rows.start : rows.stop if rows.stop >= 0 else None : rows.step] if rows else whole[:0]
+        elif self._rows is not None:
+            whole = whole[self._rows.many(np.arange(self._length, dtype=np.int64))]
+        whole.flags.writeable = False
+        return whole
+
+    @property
+    def lengths(self) -> NDArray[Any]:
+        """The column that token budgets are planned by: `column("length")`."""
+        return self.column("length")
+
+    @property
+    def length_order(self) -> tuple[NDArray[Any], NDArray[np.uint64], NDArray[np.uint64]] | None:
+        """Records in order of their length, mapped from the index; None for views, several indexes, or no lengths.
+
+        The arrays are the record numbers, the longest first; the lengths there are, falling; how many records have
+        each of them.
+        """
+        index = self._catalog.indexes[0]
+        names = ("length_order", "length_values", "length_counts")
+        if (
+            self._rows is not None
+            or len(self._catalog.indexes) > 1
+            or not all(name in index.sections for name in names)
+        ):
+            return None
+        order, values, counts = (np.frombuffer(index.section(name), index.sections[name].dtype) for name in names)
+        unsigned = {order.dtype.kind, values.dtype.kind, counts.dtype.kind} == {"u"}
+        falling = unsigned and bool((values[1:] < values[:-1]).all())
+        if not falling or (counts == 0).any() or (counts > index.records).any() or counts.sum() != index.records:
+            raise index.damaged("its length histogram is inconsistent")
+        return order, values, counts
+
+    def split(self, fractions: Sequence[float], seed: int | None = 0) -> list["Dataset"]:
+        """Cut the dataset into views that share no record and together hold all.
+
+        Args:
+          fractions: size of each view; they add up to 1.
+          seed: which records go where. Every view is then in shuffled order, in constant memory. None cuts without
+            shuffling: each view is a run of neighbours.
+        Raises:
+          Error: a fraction is negative or not finite, or they do not add up to 1.
+        """
+        fractions = list(fractions)
+        sizes = np.asarray(fractions, float)
+        if sizes.ndim != 1 or not len(sizes) or not (sizes >= 0).all() or abs(sizes.sum() - 1) > 1e-9:
+            raise Error(f"fractions = {fractions}, expected numbers from 0 to 1 that add up to 1")
+        ends = np.rint(np.cumsum(sizes) * self._length).astype(np.int64).tolist()
+        ends[-1] = self._length
+        runs = [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+        if seed is None or self._length == 0:
+            return [self._select(RangeRows(run)) for run in runs]
+        permutation = Permutation(self._length, seed)
+        return [self._select(PermutedRows(permutation, run)) for run in runs]
+
+    def _view(self, key: Any) -> "Dataset":
+        if isinstance(key, slice):
+            return self._select(RangeRows(range(self._length)[key]))
+        positions = np.array(np.asarray(key))  # a copy: the caller may go on to change its own
+        if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iub"):
+            raise IndexError(
+                f"expected an int, a slice, or a one-dimensional array of ints or bools, found {type(key).__name__} "
+                f"of dtype {positions.dtype} and shape {positions.shape}"
+            )
+        if positions.dtype.kind == "b":
+            if len(positions) != self._length:
+                raise IndexError(f"a mask of {len(positions)} for {self._length} records")
+            return self._select(ArrayRows(np.flatnonzero(positions)))
+        return self._select(ArrayRows(self._checked(positions)))
+
+    def _select(self, inner: Rows) -> "Dataset":
+        """The view that shows the given positions of this dataset."""
+        rows: Rows
+        if self._rows is None:
+            rows = inner
+        elif isinstance(inner, ArrayRows):
+            rows = ArrayRows(self._rows.many(inner.array))
+        elif isinstance(inner, RangeRows):
+            rows = self._rows.part(inner.range)
+        else:
+            rows = NestedRows(self._rows, inner)
+        return Dataset(self._catalog, self._records, self._origin, self._given_decode, rows)
+
+    def _checked(self, positions: Any) -> NDArray[np.int64]:
+        """Positions as int64, in range, none negative."""
+        given = np.asarray(positions)
+        if given.size and (given.dtype.kind not in "iu" or int(given.max()) > 2**63 - 1):
+            raise IndexError(f"expected record numbers, found {given.dtype} up to {given.max()}")
+        found = given.astype(np.int64, copy=False)
+        outside = (found < -self._length) | (found >= self._length)
+        if outside.any():
+            at = int(np.argmax(outside))
+            raise IndexError(f"index[{at}] = {found[at]} is out of range for {self._length} records")
+        return np.where(found < 0, found + self._length, found) if found.size and found.min() < 0 else found
+
+    def _record(self, position: SupportsIndex) -> int:
+        """The record number at a position."""
+        index = operator.index(position)
+        if not -self._length <= index < self._length:
+            raise IndexError(f"index {index} is out of range for {self._length} records")
+        index %= self._length
+        return index if self._rows is None else self._rows.one(index)
+
+    def _record_numbers(self, positions: Any) -> NDArray[np.int64]:
+        checked = self._checked(positions)
+        return checked if self._rows is None else self._rows.many(checked)
+
+    def _locate(self, record: SupportsIndex) -> Location:
+        member, _, begin, end = self._records.locate(record)
+        return Location(self._catalog.source_path(member), begin, end - begin)
+
+    def _place(self, position: SupportsIndex) -> str:
+        member, record, begin, _ = self._records.locate(self._record(position))
+        return self._catalog.place(member, record, begin)
+
+    def _explain(self, position: SupportsIndex, error: Exception) -> None:
+        """Say which record could not be decoded; a decoder of the user's keeps its own kind of error."""
+        place = self._place(position)
+        if type(error) is FormatError:
+            raise FormatError(f"{place}: {error}") from None
+        if expected := expects(self._given_decode):
+            raise DecodeError(f"{place}: not {expected}: {error}") from error
+        error.add_note(f"while decoding {place}")
+
+    def __repr__(self) -> str:
+        paths = self.sources
+        names = ", ".join(paths[:_ON_A_LINE]) + (f", ... {len(paths):,} sources" if len(paths) > _ON_A_LINE else "")
+        total = len(self._records)
+        count = f"{total:,}" if self._rows is None else f"{self._length:,} of {total:,}"
+        return f"<mmapds.Dataset {names}: {count} records, decode={decoder_name(self._given_decode)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self._origin, self._catalog.access, self._given_decode, self._rows)
+
+
+def decoder_name(decode: str | Decoder) -> str:
+    if isinstance(decode, partial):
+        return f"{decoder_name(decode.func)}({', '.join(f'{name}={value}' for name, value in decode.keywords.items())})"
+    return repr(decode) if isinstance(decode, str) else getattr(decode, "__qualname__", repr(decode))
+
+
+def _reopen(origin: Origin, access: str, decode: str | Decoder, rows: Rows | None) -> Dataset:
+    """Open a pickled dataset again. Sources are checked when they are first read, not all at once in every worker."""
+    return make_dataset(Catalog(origin.open(), access), origin, decode, rows)

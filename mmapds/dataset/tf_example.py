@@ -1,0 +1,129 @@
+"""tf.train.Example without TensorFlow: the part of the protobuf wire format that its three kinds of lists need.
+
+The messages are those of tensorflow/core/example/example.proto and feature.proto, field numbers in brackets:
+
+  Example      features [1]: Features
+  Features     feature [1]: entries of a map; an entry has key [1]: string and value [2]: Feature
+  Feature      one of bytes_list [1], float_list [2], int64_list [3]
+  the lists    value [1]: repeated bytes; float or int64, packed into one field or one by one
+
+As in protobuf, unknown fields are skipped, a message that comes in parts is their concatenation, and of a key that
+comes twice the last counts.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _native
+
+Feature = list[bytes] | NDArray[np.float32] | NDArray[np.int64]
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
+
+
+def tf_example(record: bytes) -> dict[str, Feature]:
+    """Return the features of a serialized tf.train.Example.
+
+    Returns:
+      name to a list of bytes, a float32 array or an int64 array of shape (values,), as the feature's kind is; arrays of
+      floats may be read-only. A feature of no kind is an empty list.
+    Raises:
+      ValueError: the bytes are no such message.
+    """
+    features: dict[str, Feature] = {}
+    for begin, end in _messages(record, 0, len(record)):
+        for entry_begin, entry_end in _messages(record, begin, end):
+            name, parts = "", []
+            for number, wire, at, stop in _fields(record, entry_begin, entry_end):
+                if number == 1 and wire == _BYTES:
+                    name = record[at:stop].decode()
+                elif number == 2 and wire == _BYTES:
+                    parts.append((at, stop))
+            features[name] = _feature(record, parts)
+    return features
+
+
+def _feature(record: bytes, parts: list[tuple[int, int]]) -> Feature:
+    kind = 0
+    lists: list[tuple[int, int]] = []
+    for begin, end in parts:
+        for number, wire, at, stop in _fields(record, begin, end):
+            if 1 <= number <= 3 and wire == _BYTES:
+                if number != kind:
+                    kind, lists = number, []
+                lists.append((at, stop))
+    fields = [field for begin, end in lists for field in _fields(record, begin, end) if field[0] == 1]
+    if kind == 2:
+        return _joined([_floats(record, *field) for field in fields], np.float32)
+    if kind == 3:
+        return _joined([_integers(record, *field) for field in fields], np.int64)
+    if any(wire != _BYTES for _, wire, _, _ in fields):
+        raise ValueError("a bytes_list holds what is not bytes")
+    return [record[at:stop] for _, _, at, stop in fields]
+
+
+def _joined(arrays: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate([np.empty(0, dtype), *arrays])
+
+
+def _floats(record: bytes, _: int, wire: int, at: int, stop: int) -> NDArray[np.float32]:
+    if wire not in (_BYTES, _FIXED32) or (stop - at) % 4:
+        raise ValueError(f"byte {at}: a float_list holds what is not floats")
+    return np.frombuffer(record, "<f4", (stop - at) // 4, at)
+
+
+def _integers(record: bytes, _: int, wire: int, at: int, stop: int) -> NDArray[np.int64]:
+    if wire not in (_BYTES, _VARINT):
+        raise ValueError(f"byte {at}: an int64_list holds what is not integers")
+    return np.frombuffer(_native.varints(record, at, stop), np.int64)
+
+
+def _messages(record: bytes, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Where the messages in field 1 lie."""
+    for number, wire, at, stop in _fields(record, begin, end):
+        if number == 1:
+            if wire != _BYTES:
+                raise ValueError(f"byte {at}: field {number} is no message")
+            yield at, stop
+
+
+def _fields(record: bytes, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """(number, wire type, begin, end) of each field of a message; begin and end are those of its value."""
+    at = begin
+    while at < end:
+        key, at = record[at], at + 1  # most are of one byte
+        if key >= 128:
+            key, at = _varint(record, at - 1, end)
+        number, wire = key >> 3, key & 7
+        if wire == _BYTES:
+            if at < end and record[at] < 128:
+                size, at = record[at], at + 1
+            else:
+                size, at = _varint(record, at, end)
+            stop = at + size
+        elif wire == _VARINT:
+            _, stop = _varint(record, at, end)
+        elif wire in (_FIXED32, _FIXED64):
+            stop = at + (4 if wire == _FIXED32 else 8)
+        else:
+            raise ValueError(f"byte {at}: wire type {wire}")
+        if stop > end or number == 0:
+            raise ValueError(f"byte {at}: field {number} does not fit its message")
+        yield number, wire, at, stop
+        at = stop
+
+
+def _varint(record: bytes, at: int, end: int) -> tuple[int, int]:
+    """The integer at a byte, modulo 2^64, and where it ends."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= end:
+            raise ValueError(f"byte {at}: ends inside an integer")
+        byte = record[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value & (2**64 - 1), at
+    raise ValueError(f"byte {at - 10}: an integer of more than 10 bytes")

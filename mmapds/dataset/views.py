@@ -1,0 +1,166 @@
+"""Which records a dataset shows, in which order: small immutable selections that compose.
+
+All have one face: `len(rows)`, `rows.one(i)` for a position already in range, `rows.many(positions)` for an int64 array
+of them, `rows.part(range)` for those at a range of positions, in constant time; and `rows.positions(record)`, all the
+positions that show a record.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..orders.permutation import Permutation
+
+Int64s = NDArray[np.int64]
+
+
+class Rows(Protocol):
+    """The face that every selection has."""
+
+    def __len__(self) -> int: ...
+    def one(self, position: int) -> int: ...
+    def many(self, positions: Int64s) -> Int64s: ...
+    def part(self, positions: range) -> "Rows": ...
+    def positions(self, record: int) -> list[int]: ...
+
+
+def _compose(outer: range, inner: range) -> range:
+    """The members of `outer` at the positions in `inner`."""
+    return range(outer.start + outer.step * inner.start, outer.start + outer.step * inner.stop, outer.step * inner.step)
+
+
+class RangeRows:
+    """Records at equal distances, forwards or backwards."""
+
+    def __init__(self, rows: range) -> None:
+        self.range = rows
+        self.one = rows.__getitem__
+
+    def __len__(self) -> int:
+        return len(self.range)
+
+    def many(self, positions: Int64s) -> Int64s:
+        return self.range.start + self.range.step * positions
+
+    def part(self, positions: range) -> "RangeRows":
+        return RangeRows(_compose(self.range, positions))
+
+    def positions(self, record: int) -> list[int]:
+        return [self.range.index(record)] if record in self.range else []
+
+    def __reduce__(self) -> tuple[type, tuple[range]]:
+        return RangeRows, (self.range,)
+
+
+class ArrayRows:
+    """Any records in any order: eight bytes each."""
+
+    def __init__(self, rows: Int64s) -> None:
+        self.array = rows
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def one(self, position: int) -> int:
+        return int(self.array[position])
+
+    def many(self, positions: Int64s) -> Int64s:
+        return self.array[positions]
+
+    def part(self, positions: range) -> "ArrayRows":
+        stop = positions.stop if positions.stop >= 0 else None
+        return ArrayRows(self.array[positions.start : stop : positions.step] if positions else self.array[:0])
+
+    def positions(self, record: int) -> list[int]:
+        found: list[int] = np.flatnonzero(self.array == record).tolist()
+        return found
+
+
+class PermutedRows:
+    """Part of a shuffled order, in constant memory."""
+
+    def __init__(self, permutation: Permutation, positions: range) -> None:
+        self._permutation = permutation
+        self._positions = positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def one(self, position: int) -> int:
+        return self._permutation[self._positions[position]]
+
+    def many(self, positions: Int64s) -> Int64s:
+        return self._permutation[self._positions.start + self._positions.step * positions]
+
+    def part(self, positions: range) -> "PermutedRows":
+        return PermutedRows(self._permutation, _compose(self._positions, positions))
+
+    def positions(self, record: int) -> list[int]:
+        if record >= len(self._permutation):
+            return []
+        place = self._permutation.native.one(record, True)
+        return [self._positions.index(place)] if place in self._positions else []
+
+
+class NestedRows:
+    """A selection of a selection that cannot be told more simply."""
+
+    def __init__(self, outer: Rows, inner: Rows) -> None:
+        self._outer = outer
+        self._inner = inner
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def one(self, position: int) -> int:
+        return self._outer.one(self._inner.one(position))
+
+    def many(self, positions: Int64s) -> Int64s:
+        return self._outer.many(self._inner.many(positions))
+
+    def part(self, positions: range) -> "NestedRows":
+        return NestedRows(self._outer, self._inner.part(positions))
+
+    def positions(self, record: int) -> list[int]:
+        return [found for place in self._outer.positions(record) for found in self._inner.positions(place)]
+
+
+class ChainedRows:
+    """Selections one after another, each counted from its own first record."""
+
+    def __init__(self, parts: Iterable[tuple[int, Rows]]) -> None:
+        self._parts = [(first, rows) for first, rows in parts if len(rows)]
+        self._ends = np.cumsum([len(rows) for _, rows in self._parts], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def one(self, position: int) -> int:
+        part = bisect_right(self._ends, position)
+        first, rows = self._parts[part]
+        return first + rows.one(position - (int(self._ends[part - 1]) if part else 0))
+
+    def many(self, positions: Int64s) -> Int64s:
+        out = np.empty_like(positions)
+        parts = np.searchsorted(self._ends, positions, side="right")
+        for part in np.unique(parts):
+            here = parts == part
+            first, rows = self._parts[part]
+            begin = self._ends[part - 1] if part else 0
+            out[here] = first + rows.many(positions[here] - begin)
+        return out
+
+    def part(self, positions: range) -> "NestedRows":
+        return NestedRows(self, RangeRows(positions))
+
+    def positions(self, record: int) -> list[int]:
+        begins = [0, *self._ends.tolist()]
+        return [
+            begin + found
+            for begin, (first, rows) in zip(begins, self._parts, strict=False)
+            if record >= first
+            for found in rows.positions(record - first)
+        ]

@@ -1,0 +1,98 @@
+"""Samples made of the members of a tar: their bytes by extension, or what those stand for."""
+
+import json
+import re
+import warnings
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import orjson
+
+from ..formats import tar
+
+
+def sample(record: memoryview, url: str) -> dict[str, Any]:
+    """Return `{"__key__": ..., "__url__": ..., extension: bytes, ...}`, extensions in lower case."""
+    key, members = tar.members(record)
+    found: dict[str, Any] = {"__key__": key, "__url__": url}
+    for extension, begin, end in members:
+        extension = extension.lower()
+        if extension in found:
+            raise ValueError(f"{key!r} has a second member {extension!r}, expected every extension once")
+        found[extension] = bytes(record[begin:end])
+    return found
+
+
+def decoded(record: memoryview, url: str) -> dict[str, Any]:
+    """Return a sample whose members are decoded by what follows the last dot of their extension.
+
+    Extensions that are not in the table, pickles among them, keep their bytes, and so do images without Pillow.
+    """
+    found = sample(record, url)
+    decode(found)
+    return found
+
+
+def decode(sample: dict[str, Any], *, images: bool = True) -> None:
+    """Decode the members of a sample in place, see `decoded`; images too or not.
+
+    Raises:
+      ValueError: a member is not what its extension says.
+    """
+    for extension, data in sample.items():
+        decoder = _DECODERS.get(re.sub(r".*\.", "", extension))
+        if extension in ("__key__", "__url__") or decoder is None:
+            continue
+        if decoder is _image and not (images and _has_pillow()):
+            continue
+        try:
+            sample[extension] = decoder(data)
+        except Exception as error:
+            raise ValueError(f"{sample['__key__']}.{extension}: {error}") from error
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return json.loads(data)  # which takes NaN, as other readers of tars do
+
+
+def _array(data: bytes) -> Any:
+    return np.load(BytesIO(data), allow_pickle=False)
+
+
+def _arrays(data: bytes) -> dict[str, Any]:
+    with np.load(BytesIO(data), allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _image(data: bytes) -> Any:
+    image = import_module("PIL.Image").open(BytesIO(data))
+    image.load()
+    return image
+
+
+_TABLE: dict[Callable[[bytes], Any], str] = {
+    _json: "json jsn",
+    bytes.decode: "txt text transcript",
+    int: "cls cls2 index inx id",
+    _array: "npy",
+    _arrays: "npz",
+    _image: "jpg jpeg png webp",
+}
+_DECODERS = {name: decode for decode, names in _TABLE.items() for name in names.split()}
+
+
+@cache
+def _has_pillow() -> bool:
+    try:
+        import_module("PIL.Image")
+    except ImportError:
+        warnings.warn("images stay bytes; to decode them: pip install 'mmapds[images]'", stacklevel=2)
+        return False
+    return True

@@ -1,0 +1,190 @@
+"""What is measured of every record while it is indexed: column expressions, and the numbers they give.
+
+An expression names a field of a JSON record by its path and says what of it counts:
+
+  meta.frames     the number there
+  bytes(text)     bytes of the string there, in UTF-8
+  chars(text)     its code points
+  items(tokens)   elements of the array there
+  bytes()         bytes of the whole record
+
+Dots part the keys of a path; a dot that belongs to a key is written `\\.`.
+"""
+
+import re
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .. import _native
+from ..errors import ColumnError, DecodeError
+from ..storage.numbers import _F64, _I64, _U64
+from ..storage.spool import _COPY
+
+_MEASURES = {"bytes": _native.MEASURE_BYTES, "chars": _native.MEASURE_CHARS, "items": _native.MEASURE_ITEMS}
+_EXPECTED = {
+    _native.MEASURE_NUMBER: "a number",
+    _native.MEASURE_BYTES: "a string",
+    _native.MEASURE_CHARS: "a string",
+    _native.MEASURE_ITEMS: "an array",
+}
+_FOUND = {b'"': "a string", b"[": "an array", b"{": "an object", b"t": "true", b"f": "false", b"n": "null"}
+_OK, _MISSING, _TYPE, _INVALID = range(4)  # and mds_json_status
+
+
+class Expression(NamedTuple):
+    """What is measured of a record."""
+
+    text: str
+    measure: int
+    path: tuple[bytes, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Expression":
+        """Read an expression as the user writes it.
+
+        Raises:
+          ColumnError: it is none.
+        """
+        if text == "bytes()":
+            return cls(text, _native.MEASURE_RECORD, ())
+        call = re.fullmatch(r"(\w+)\((.*)\)", text)
+        if call and call[1] not in _MEASURES:
+            raise ColumnError(f"{text!r}: expected a path, bytes(path), chars(path), items(path) or bytes()")
+        measure = _MEASURES[call[1]] if call else _native.MEASURE_NUMBER
+        keys = [key.replace(r"\.", ".") for key in re.split(r"(?<!\\)\.", call[2] if call else text)]
+        if not all(keys) or len(keys) > _native.LONGEST_PATH:
+            raise ColumnError(f"{text!r}: expected a path of 1 to {_native.LONGEST_PATH} keys parted by dots")
+        try:
+            return cls(text, measure, tuple(key.encode() for key in keys))
+        except UnicodeEncodeError:
+            raise ColumnError(f"{text!r}: expected UTF-8") from None
+
+
+class Measuring:
+    """The columns that a scan measures, and what it does with records that lack one.
+
+    Args:
+      columns: name to expression.
+      missing: "error", "skip" to leave such records out of the index, or the number that stands for them. A null counts
+        as missing; a field of the wrong type is always an error.
+      validate: check that every record is JSON from its first byte to its last.
+    Raises:
+      ColumnError: an expression or `missing` cannot be understood.
+    """
+
+    def __init__(self, columns: Mapping[str, str], missing: str | float, validate: bool) -> None:
+        self.columns = {name: Expression.parse(text) for name, text in columns.items()}
+        self.missing = missing
+        self.validate = bool(validate)
+        self._fields = tuple((each.measure, each.path) for each in self.columns.values())
+        self._missing, self._fill = _parse_missing(missing)
+
+    def __bool__(self) -> bool:
+        return bool(self.columns) or self.validate
+
+    def describe(self) -> dict[str, Any]:
+        """Return what an index says of how its columns were made."""
+        texts = {name: each.text for name, each in self.columns.items()}
+        return {"expressions": texts, "missing": self.missing, "validate": self.validate}
+
+    def scan(
+        self, path: str, source: _native.Map, begin: int, end: int, starts: memoryview, cells: tuple[memoryview, ...]
+    ) -> "Measured":
+        """Find and measure the records that begin in a block of a source, into memory that has room for them.
+
+        Raises:
+          ColumnError: a record lacks a field, or it has the wrong type.
+          DecodeError: a record is not JSON.
+        """
+        if len(self.columns) > _native.MOST_COLUMNS:
+            raise ColumnError(f"{len(self.columns)} columns of JSON, expected up to {_native.MOST_COLUMNS}")
+        found, kept, types, (status, failed, column, at) = _native.measure_lines(
+            source, begin, end, begin, self._fields, self._missing, self._fill, self.validate, starts, cells
+        )
+        if status != _OK:
+            raise self._error(status, path, source, failed, column, at)
+        records, pending, newlines = found
+        columns = tuple((kind, each[:kept]) for kind, each in zip(types, cells, strict=True))
+        return Measured(starts[:kept], columns, records - kept, pending, newlines)
+
+    def constant(self, records: int, size: int) -> tuple[tuple[int, memoryview], ...]:
+        """The columns of records that are all of one size and not JSON: `bytes()` is all that can be said of them.
+
+        Raises:
+          ColumnError: something else is to be measured.
+        """
+        return self.sizes(memoryview(size.to_bytes(8, "little") * records).cast("Q"))
+
+    def sizes(self, cells: memoryview) -> tuple[tuple[int, memoryview], ...]:
+        """The columns of records that are of these sizes and not JSON; see `constant`."""
+        if self.validate:
+            raise ColumnError("validate: expected JSON, these records have a binary format")
+        for name, expression in self.columns.items():
+            if expression.measure != _native.MEASURE_RECORD:
+                raise ColumnError(
+                    f"column {name!r}: {expression.text!r} looks for a field, and these records are not JSON; expected "
+                    "bytes(), or use mmapds.add_column"
+                )
+        return tuple((_U64, cells) for _ in self.columns)
+
+    def _error(self, status: int, path: str, source: _native.Map, begin: int, column: int, at: int) -> Exception:
+        view = memoryview(source)
+        step = _COPY
+        line = 1 + sum(bytes(view[i : min(i + step, begin)]).count(b"\n") for i in range(0, begin, step))
+        place = f"{path}:{line} (byte {at})"
+        if status == _INVALID:
+            import orjson
+
+            end = next((i for i in range(begin, len(view)) if view[i] == 0x0A), len(view))
+            try:
+                orjson.loads(view[begin:end])
+                reason = "unexpected byte"
+            except orjson.JSONDecodeError as error:
+                reason = str(error)
+            return DecodeError(f"{place}: not JSON: {reason}")
+        expression = list(self.columns.values())[column]
+        if status == _MISSING:
+            return ColumnError(
+                f"{place}: expected {_EXPECTED[expression.measure]} at `{_shown(expression)}`, found nothing; leave "
+                "such records out with --missing skip, or give them a value with --missing N"
+            )
+        found = _FOUND.get(bytes(view[at : at + 1]), "a number")
+        if view[at] != 0x7B and at == _first_byte(view, begin):
+            return ColumnError(f"{place}: expected an object with `{_shown(expression)}`, found {found}")
+        nested = len(expression.path) > 1
+        expected = f"{_EXPECTED[expression.measure]}{', and objects on the way to it,' if nested else ''}"
+        return ColumnError(f"{place}: expected {expected} at `{_shown(expression)}`, found {found}")
+
+
+def _shown(expression: Expression) -> str:
+    return ".".join(key.decode() for key in expression.path)
+
+
+def _first_byte(view: memoryview, begin: int) -> int:
+    return next(i for i in range(begin, len(view)) if view[i] not in b" \t\r\n")
+
+
+def _parse_missing(missing: str | float) -> tuple[int, tuple[int, int]]:
+    if missing == "error":
+        return _native.MISSING_ERROR, (_U64, 0)
+    if missing == "skip":
+        return _native.MISSING_SKIP, (_U64, 0)
+    if isinstance(missing, int) and not isinstance(missing, bool) and -(2**63) <= missing < 2**64:
+        return _native.MISSING_FILL, (_I64 if missing < 0 else _U64, missing % 2**64)
+    if isinstance(missing, float):
+        return _native.MISSING_FILL, (_F64, int.from_bytes(struct.pack("<d", missing), "little"))
+    raise ColumnError(f"missing = {missing!r}, expected 'error', 'skip' or a number of up to 64 bits")
+
+
+class Measured(NamedTuple):
+    """The records that begin in a block of a source."""
+
+    starts: memoryview
+    """uint64: where those that are kept begin."""
+    columns: tuple[tuple[int, memoryview], ...]
+    """For each column, the type of its numbers, and a 64-bit cell for each record."""
+    skipped: int
+    pending: int | None
+    newlines: int
+    """See mds_lines in csrc/mmapds.h."""

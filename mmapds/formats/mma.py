@@ -1,0 +1,189 @@
+"""mmapds's own array files: records of named fields, written by `mmapds.Writer`. See docs/arrays.md.
+
+A file holds where its records begin, and its columns, so that indexing copies these and reads no record. Only of a file
+that is cut short the records themselves are walked through.
+"""
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from .. import _native
+from ..arrays.array_file import _F64, _I64, _U64, MAGIC, RECORD_ALIGNMENT, SUFFIX, ArrayFile, Cells, Head
+from ..errors import ColumnError, FormatError
+from ..storage.index_file import IndexedSource
+from ..storage.sections import COLUMN
+from ..storage.sources import Source
+from . import truncation
+from .format import End, FieldsOf, Layout, Piece, Sample
+from .measuring import Measuring
+
+if TYPE_CHECKING:
+    from ..arrays.schema import Field, Schema
+
+NAME = "arrays"
+SUFFIXES = (SUFFIX,)
+TEXT = False
+DECODERS = ("bytes",)
+OPTIONS = truncation.OPTIONS
+_AT_ONCE = 1 << 16  # records in a piece
+
+
+def recognises(head: bytes) -> bool:
+    """Whether a file is of this format, by its first bytes."""
+    return head.startswith(MAGIC)
+
+
+def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+    """Return the schema and the columns that the sources hold, name to expression, which all must share.
+
+    Raises:
+      FormatError: a source is no array file, or differs from another.
+    """
+    truncated = truncation.check(given)
+    first, *others = map(Head, sources)
+    described = {"schema": first.schema.describe(), "columns": first.columns}
+    for other in others:
+        for part, found in (("schema", other.schema.describe()), ("columns", other.columns)):
+            if list(found.items()) != list(described[part].items()):
+                raise FormatError(
+                    f"{other.path}: has {part} {found}, {first.path} {described[part]}; expected the same in one index"
+                )
+    return {**described, "truncated": truncated}
+
+
+def layout(parameters: Mapping[str, Any], source: IndexedSource) -> Layout:  # noqa: ARG001 - the face of formats
+    """A record tells where its parts are, relative to its beginning."""
+    return Layout(_native.FRAMING_NONE)
+
+
+def decoder(parameters: Mapping[str, Any]) -> Sample:
+    """A dict of fields."""
+    return FieldsOf(parameters["schema"])
+
+
+def scan(
+    sources: Sequence[Source],
+    *,
+    parameters: Mapping[str, Any],
+    workers: int,  # noqa: ARG001
+    measuring: Measuring,
+) -> Iterator[Piece]:
+    """Yield where every record of every source begins, and its columns, as the sources themselves say.
+
+    Raises:
+      FormatError: a source is damaged, or cut short.
+      ColumnError: a column is asked for that the sources do not hold.
+    """
+    if measuring.validate:
+        raise ColumnError("validate: expected JSON, these records have a binary format")
+    for number, source in enumerate(sources):
+        head = Head(source.path)
+        wanted = _wanted(head.schema, measuring)
+        if head.size <= source.size:
+            yield from _stored(number, source, ArrayFile(head), wanted)
+        else:
+            yield from _walked(number, source, head, wanted, drop=parameters["truncated"] == "drop")
+
+
+def verify(sources: Sequence[Source], parameters: Mapping[str, Any]) -> None:  # noqa: ARG001 - the face of formats
+    """Check the records of all sources against their checksums.
+
+    Raises:
+      FormatError: some are damaged.
+    """
+    for source in sources:
+        head = Head(source.path)
+        if head.size <= head.map.size:
+            ArrayFile(head).verify_sections()
+
+
+def _wanted(schema: "Schema", measuring: Measuring) -> "list[Field | None]":
+    """The field behind each column; None stands for the bytes of the record."""
+    held: dict[tuple[int, tuple[bytes, ...]], Field | None] = {
+        (_native.MEASURE_NUMBER if field.is_scalar else _native.MEASURE_ITEMS, (field.name.encode(),)): field
+        for field in schema.fields
+        if field.column
+    } | {(_native.MEASURE_RECORD, ()): None}
+    for name, expression in measuring.columns.items():
+        if (expression.measure, expression.path) not in held:
+            known = ", ".join(field.expression for field in held.values() if field)
+            raise ColumnError(
+                f"column {name!r}: array files do not hold {expression.text!r}; expected bytes(){known and ', '}{known}"
+                ", or use mmapds.add_column"
+            )
+    return [held[expression.measure, expression.path] for expression in measuring.columns.values()]
+
+
+def _stored(number: int, source: Source, file: ArrayFile, wanted: "list[Field | None]") -> Iterator[Piece]:
+    for begin in range(0, max(file.records, 1), _AT_ONCE):
+        end = min(begin + _AT_ONCE, file.records)
+        _, starts = file.cells("offsets", begin, end)
+        last = end == file.records
+        after = file.end if last else file.cells("offsets", end, end + 1)[1][0]
+        columns = tuple(
+            file.cells(f"{COLUMN}{field.column}", begin, end) if field else _sizes(starts, after) for field in wanted
+        )
+        done = End(file.records, file.end) if last else None
+        yield Piece(number, starts, columns, 0, source.size if last else 0, done)
+
+
+def _sizes(starts: memoryview, after: int) -> Cells:
+    return _U64, memoryview(array("Q", ((b - a) % 2**64 for a, b in pairwise([*starts, after])))).cast("B").cast("Q")
+
+
+def _walked(number: int, source: Source, head: Head, wanted: "list[Field | None]", *, drop: bool) -> Iterator[Piece]:
+    """The records before the place where a file is cut short."""
+    fields = head.schema.native(str, None, None)
+    view = memoryview(head.map)
+    places = [head.schema.fields.index(field) + 1 if field else 0 for field in wanted]
+    starts, cells = array("Q"), [array("Q") for _ in wanted]
+    at, done = head.first, 0
+    piece = partial(_piece, number, wanted)
+    while done < head.records and (words := fields.words(view, at)) is not None:
+        done += 1
+        starts.append(at)
+        stop = min(at + words[0] + -words[0] % RECORD_ALIGNMENT, source.size)
+        words = (stop - at, *words[1:])
+        for column, place in zip(cells, places, strict=True):
+            column.append(words[place])
+        at = stop
+        if len(starts) == _AT_ONCE and drop:
+            yield piece(starts, cells)
+            starts, cells = array("Q"), [array("Q") for _ in wanted]
+    if not drop:
+        cut = (
+            f"record {done} (byte {at}) is cut short"
+            if done < head.records
+            else "the end, after all records, is missing"
+        )
+        raise FormatError(
+            f"{source.path}: {cut}: the file has {source.size} bytes, its header says {head.size}; copy it again, or "
+            "leave out what is missing with --truncated drop"
+        )
+    yield piece(starts, cells, head.records - done, source.size, End(done, at))
+
+
+def _number_type(field: "Field | None", cells: "array[int]") -> int:
+    if field is None or not field.is_scalar:
+        return _U64
+    is_signed = field.number_type == _I64 and max(cells, default=0) >= 2**63
+    return _I64 if is_signed else _F64 if field.number_type == _F64 else _U64
+
+
+def _piece(
+    number: int,
+    wanted: "list[Field | None]",
+    starts: "array[int]",
+    cells: "list[array[int]]",
+    skipped: int = 0,
+    scanned: int = 0,
+    end: End | None = None,
+) -> Piece:
+    columns = tuple(
+        (_number_type(field, column), memoryview(column).cast("B").cast("Q"))
+        for field, column in zip(wanted, cells, strict=True)
+    )
+    return Piece(number, memoryview(starts), columns, skipped, scanned, end)

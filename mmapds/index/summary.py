@@ -1,0 +1,59 @@
+"""What an index covers, in a line."""
+
+from typing import NamedTuple
+
+from ..storage.index_file import Index
+
+
+class Summary(NamedTuple):
+    """What an index covers."""
+
+    path: str
+    sources: int
+    records: int
+    size: int
+    """Bytes in the sources."""
+    smallest: int
+    largest: int
+    """Sizes of records in bytes, line ends and following blank lines included; 0 when there are none."""
+    columns: tuple[str, ...]
+    """What the index has columns of, as they were asked for."""
+    skipped: int
+    """Records that were left out."""
+    cut: int
+    """Bytes after the last whole record, where what is cut short is left out."""
+
+    def __str__(self) -> str:
+        mean = self.size / self.records if self.records else 0.0
+        sources = f" in {self.sources:,} sources" if self.sources > 1 else ""
+        columns = f"; {', '.join(self.columns)}" if self.columns else ""
+        skipped = f"; {self.skipped:,} records left out" if self.skipped else ""
+        cut = f", the last {self.cut:,} bytes" if self.cut else ""
+        return (
+            f"{self.path}: {self.records:,} records{sources}, {self.size:,} bytes, "
+            f"{mean:.1f} bytes a record ({self.smallest:,} to {self.largest:,}){columns}{skipped}{cut}"
+        )
+
+
+def summarise(index: Index) -> Summary:
+    """Return what an index covers, from its metadata alone."""
+    expressions = index.measuring["expressions"]
+    return Summary(
+        index.path,
+        len(index.sources),
+        index.records,
+        sum(source.size for source in index.sources),
+        min((source.smallest for source in index.sources if source.records), default=0),
+        max((source.largest for source in index.sources), default=0),
+        tuple(f"{name} = {expressions[name]}" if name in expressions else name for name in index.columns),
+        sum(source.skipped for source in index.sources),
+        sum(_cut(index, number) for number in range(len(index.sources))),
+    )
+
+
+def _cut(index: Index, number: int) -> int:
+    source = index.sources[number]
+    if index.parameters.get("truncated") != "drop" or not source.skipped:
+        return 0
+    fixed = source.first + source.records * index.parameters.get("record_bytes", 0)
+    return source.size - (index.bounds(number)[-1] if index.has_bounds else fixed)

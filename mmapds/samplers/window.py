@@ -1,0 +1,188 @@
+"""Batches of records that come near one another in an order."""
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _native
+from ..errors import OrderError
+from ..orders.basic import Order
+from ..orders.permutation import Permutation
+from .lengths import Int64s, Selection, Uint64s
+from .plan import _WORD, Budget, Plan
+
+_MIXED = 1 << 32  # and of the first batches of a window plan that are mixed
+_TABLE = 1 << 20  # lengths below this are looked up in a table
+_CHUNK = 65_536  # positions of an order that are streamed at a time
+
+
+class WindowPlan(Plan):
+    """Batches of records that come near one another in an order: for chunked orders, and for fully random mates.
+
+    Lengths are cut into buckets so wide that a record waits for its batch some `sort_window` positions of the order, in
+    the mean. As the order goes by, every record joins the open batch of its bucket, and a batch is ready when it is
+    full. That is what sorting windows and cutting them comes to, without their edges: every epoch has as many batches,
+    whatever its order, since a bucket always has as many records.
+
+    A reader goes through the order from its beginning, at some 10^7 records a second, to the batch that is asked for.
+
+    Args:
+      values: u32 or u64, shape (records,): the lengths.
+      order: a bijection of the records.
+      shuffle: False gives batches as they become ready, and not in keyed order, some at a time.
+    """
+
+    def __init__(
+        self,
+        selection: Selection,
+        values: NDArray[Any],
+        budget: Budget,
+        *,
+        order: Order,
+        sort_window: int,
+        seed: int,
+        shuffle: bool,
+    ) -> None:
+        # A bucket with this many batches has its records 2 * sort_window apart from one batch to the next. With one,
+        # its records would have the same mates in every epoch.
+        wanted = min(max(selection.records // (2 * sort_window), 2), 2**32)
+        super().__init__(selection, len(values), budget, wanted, False, seed)
+        self.lengths = values
+        self.order = order
+        self.shuffle = shuffle
+        self._sort_window = sort_window
+        buckets = self.buckets.copy()
+        if len(buckets) > 1 and buckets[-1, 2] == 1 and buckets[-1, 3] <= buckets[-2, 3]:
+            # Records that make no whole batch: one more batch of the bucket before, though not a full one.
+            buckets[-2, 2] += 1
+            buckets = buckets[:-1]
+        self.buckets = buckets
+        self._batches = int(buckets[-1, 1] + buckets[-1, 2])
+        self.tables = _Tables.of(self)
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def describe(self) -> dict[str, Any]:
+        """Return what tells this plan from others."""
+        what = {"order": "token budget, windows", "sort_window": self._sort_window, "shuffle": self.shuffle}
+        return {**what, "of": self.order.describe(), **super().describe()}
+
+    def reader(self, epoch: int) -> "_WindowReader":
+        """Return a reader of an epoch, which takes positions in ascending order, or begins again."""
+        return _WindowReader(self, epoch)
+
+    def positions_of(self, epoch: int, records: Int64s) -> Int64s:
+        """Return where the batches stand that hold nothing but `records`."""
+        found = []
+        reader = self.reader(epoch)
+        for begin in range(0, len(self), _CHUNK):
+            out, ends = reader.read(np.arange(begin, min(begin + _CHUNK, len(self)), dtype=np.int64))
+            begins = np.concatenate([[0], ends[:-1]])
+            wholly = np.logical_and.reduceat(np.isin(out, records), begins)
+            found.append(begin + np.flatnonzero(wholly))
+        return np.concatenate(found).astype(np.int64)
+
+
+class _Tables(NamedTuple):
+    """From a record's length to its bucket: see mds_stream in csrc/mmapds.h."""
+
+    values: Uint64s
+    first_buckets: NDArray[np.uint32]
+    splits: Uint64s
+    table: NDArray[np.uint32]
+    open_first: Uint64s
+
+    @classmethod
+    def of(cls, plan: WindowPlan) -> "_Tables":
+        selection, buckets = plan.selection, plan.buckets
+        values, starts = np.ascontiguousarray(selection.values), selection.starts
+        firsts = buckets[:, 0].astype(np.int64)
+        first_buckets = np.searchsorted(firsts, starts[:-1], side="right") - 1
+        splits = np.full(len(values), _WORD, np.uint64)
+        runs = np.searchsorted(starts, firsts, side="right") - 1
+        within = firsts > starts[runs]
+        splits[runs[within]] = selection.by_length.order[selection.first + firsts[within]]
+        table = np.full(min(int(values[0]) + 1, _TABLE), 2**32 - 1, np.uint32)
+        short = values < len(table)
+        table[values[short]] = np.flatnonzero(short)
+        open_first = np.concatenate([[0], np.cumsum(buckets[:, 3])]).astype(np.uint64)
+        return cls(values, first_buckets.astype(np.uint32), splits, table, open_first)
+
+
+class _WindowReader:
+    """Streams the order, some batches at a time, and gives those in keyed order.
+
+    All buckets begin empty, so that they would fill up in step, the small ones first: lengths would rise and fall.
+    """
+
+    def __init__(self, plan: WindowPlan, epoch: int) -> None:
+        self._plan = plan
+        self._epoch = epoch
+        self._together = 4 * len(plan.buckets)  # batches that are mixed: about four of each bucket
+        self._begin()
+
+    def _begin(self) -> None:
+        plan = self._plan
+        self._block = -1  # the number of the batches at hand
+        self._batches: list[Int64s] = []
+        self._position = 0  # in the order
+        self._records = np.empty(0, np.int64)  # of the order, not yet streamed
+        self._taken = np.zeros(len(plan.buckets), np.uint64)
+        self._open = np.empty(int(plan.tables.open_first[-1]), np.int64)
+
+    def read(self, positions: Int64s) -> tuple[Int64s, Int64s]:
+        blocks, places = np.divmod(positions, self._together)
+        if len(blocks) and blocks[0] < self._block:
+            self._begin()
+        found: list[Int64s] = []
+        for block in np.unique(blocks).tolist():
+            while self._block < block:
+                self._block += 1
+                size = min(self._together, len(self._plan) - self._block * self._together)
+                self._batches = self._stream(size)
+            here = places[blocks == block]
+            if self._plan.shuffle:
+                here = Permutation(len(self._batches), self._plan.seed, self._epoch, stream=_MIXED + block)[here]
+            found += [self._batches[place] for place in here.tolist()]
+        return np.concatenate(found), np.cumsum([len(batch) for batch in found])
+
+    def _stream(self, count: int) -> list[Int64s]:
+        """Go on through the order until `count` batches are ready."""
+        plan, order, tables = self._plan, self._plan.order, self._plan.tables
+        largest = int(plan.buckets[:, 3].max())
+        batches: list[Int64s] = []
+        while len(batches) < count:
+            if not len(self._records):
+                stop = min(self._position + _CHUNK, len(order))
+                if stop == self._position:
+                    raise OrderError(f"the order gave only some of {plan.records} records, expected each of them once")
+                positions = np.arange(self._position, stop, dtype=np.int64)
+                self._records = np.ascontiguousarray(order.at(self._epoch, positions), np.int64)
+                self._position = stop
+            out = np.empty(len(self._records) + largest, np.int64)
+            ends = np.empty(count - len(batches), np.int64)
+            try:
+                consumed, ready = _native.stream_push(
+                    plan.buckets,
+                    plan.selection.records,
+                    plan.lengths,
+                    plan.lengths.itemsize,
+                    tables.values,
+                    tables.first_buckets,
+                    tables.splits,
+                    tables.table,
+                    self._taken,
+                    self._open,
+                    tables.open_first,
+                    self._records,
+                    out,
+                    ends,
+                )
+            except ValueError as error:
+                raise OrderError(f"{error}; expected each of {plan.records} records once") from None
+            self._records = self._records[consumed:]
+            batches += [out[begin:end] for begin, end in pairwise([0, *ends[:ready].tolist()])]
+        return batches

@@ -1,0 +1,107 @@
+"""Sharing work over threads. The core releases the GIL, so threads are all the parallelism indexing needs."""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from queue import SimpleQueue
+from typing import Generic, NoReturn, TypeVar
+
+Task = TypeVar("Task")
+Slot = TypeVar("Slot")
+Result = TypeVar("Result")
+
+
+def cores() -> int:
+    """The number of cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def in_order(
+    work: Callable[[Task, Slot], Result], tasks: Iterable[Task], *, workers: int, slots: list[Slot]
+) -> Iterator[Result]:
+    """Yield `work(task, slot)` for every task, in the order of the tasks, computed by `workers` threads.
+
+    A slot is memory that a task works in and that its result may refer to. It is free again when the consumer asks for
+    the next result, so there are never more than `len(slots)` results, however far ahead some thread is.
+
+    An exception of `work`, or of `tasks` while it makes the next one, is raised in the place of that task's result.
+    """
+    if workers == 1:
+        for task in tasks:
+            yield work(task, slots[0])
+    else:
+        yield from _Pool(work, tasks, workers, slots)
+
+
+class _Pool(Generic[Task, Slot, Result]):
+    def __init__(
+        self, work: Callable[[Task, Slot], Result], tasks: Iterable[Task], workers: int, slots: list[Slot]
+    ) -> None:
+        self._work = work
+        self._tasks = iter(tasks)
+        self._free: SimpleQueue[Slot | None] = SimpleQueue()
+        self._changed = threading.Condition()
+        self._taken = 0
+        self._yielded = 0
+        self._exhausted_after: int | None = None
+        self._done: dict[int, tuple[Callable[[], Result], Slot]] = {}
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(workers)]
+        for slot in slots:
+            self._free.put(slot)
+
+    def __iter__(self) -> Iterator[Result]:
+        for thread in self._threads:
+            thread.start()
+        try:
+            while (finished := self._next()) is not None:
+                result, slot = finished
+                yield result()
+                self._free.put(slot)
+        finally:
+            for _ in self._threads:
+                self._free.put(None)
+            for thread in self._threads:
+                thread.join()
+
+    def _next(self) -> tuple[Callable[[], Result], Slot] | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._yielded in self._done or self._exhausted_after == self._yielded)
+            self._yielded += 1
+            return self._done.pop(self._yielded - 1, None)
+
+    def _run(self) -> None:
+        # A thread takes its slot before its task, so that the oldest unfinished task always has one.
+        while (slot := self._free.get()) is not None:
+            with self._changed:
+                try:
+                    task = next(self._tasks)
+                except StopIteration:
+                    self._exhausted_after = self._taken
+                    self._changed.notify()
+                    return
+                except BaseException as error:  # raised to the consumer when it gets here, and there are no more tasks
+                    self._done[self._taken] = partial(_fail, error), slot
+                    self._taken += 1
+                    self._exhausted_after = self._taken
+                    self._changed.notify()
+                    return
+                number, self._taken = self._taken, self._taken + 1
+            result: Callable[[], Result]
+            try:
+                result = partial(_value, self._work(task, slot))
+            except BaseException as error:  # the consumer raises it
+                result = partial(_fail, error)
+            with self._changed:
+                self._done[number] = result, slot
+                self._changed.notify()
+
+
+def _value(value: Result) -> Result:
+    return value
+
+
+def _fail(error: BaseException) -> NoReturn:
+    raise error
