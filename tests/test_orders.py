@@ -190,12 +190,12 @@ def test_a_mixture_in_the_datasets_own_order():
         (lambda: Chunked([0, 0], 2), "n = 0"),
         (lambda: Resampled(10, 0), "epoch_size = 0"),
         (lambda: Mixture([], []), r"weights = \[\], expected one number for each dataset"),
-        (lambda: Mixture([1], [1, 2]), "2 weights for 1 datasets"),
+        (lambda: Mixture([1], [1, 2]), "weights: expected 1, one for each dataset, found 2"),
         (lambda: Mixture([1, 1], [1, -2]), r"weights = \[1, -2\], expected finite numbers of 0 or more"),
         (lambda: Mixture([1, 1], [1, float("nan")]), "expected finite numbers"),
         (lambda: Mixture([1, 1], [0, 0]), "not all 0"),
         (lambda: Mixture([1, 0], [1, 1]), r"sizes\[1\] = 0"),
-        (lambda: Mixture([1, 1], [1, 1], stop="last"), "stop='last', expected 'first' or 'longest'"),
+        (lambda: Mixture([1, 1], [1, 1], stop="last"), "stop = 'last', expected 'first' or 'longest'"),
     ],
 )
 def test_bad_arguments(make, message):

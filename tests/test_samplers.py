@@ -546,7 +546,7 @@ def test_no_shuffle():
         (lambda: DistributedSampler(range(10), exclude={"days": [1]}), "exclude has 'days', expected 'steps' or"),
         (lambda: DistributedSampler(range(10), exclude={"steps": [(3, 2)]}), r"steps \(3, 2\), expected 0 <= begin"),
         (lambda: ChunkedSampler(range(10), 0), "chunk_size = 0"),
-        (lambda: MixtureSampler([10], []), "0 weights for 1 datasets"),
+        (lambda: MixtureSampler([10], []), "weights: expected 1, one for each dataset, found 0"),
         (lambda: MixtureSampler([10], [-1]), "expected finite numbers of 0 or more"),
         (lambda: MixtureSampler([10], [float("nan")]), "expected finite numbers of 0 or more"),
         (lambda: MixtureSampler({1, 2}, [1]), "expected a list of datasets or sizes, found set"),

@@ -1,4 +1,4 @@
-"""What an order is, and the orders that are one permutation, or none."""
+"""The protocol of orders, and the plain ones: sequential, shuffled, with replacement."""
 
 import operator
 from functools import lru_cache
@@ -9,17 +9,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import _native
 from ..errors import OrderError
-from .permutation import Permutation
+from .permutation import Permutation, word
 
 Int64s = NDArray[np.int64]
 VERSION = 1
-"""Raised when an order changes for the same arguments, so that an old state is refused and not misread."""
-_WORD = 2**64 - 1
+"""Increased when an order changes for the same arguments, so that old states are refused, not misread."""
 
 
 @runtime_checkable
 class Order(Protocol):
-    """The face of every order."""
+    """What samplers need of an order; see `mmapds.orders`."""
 
     def __len__(self) -> int: ...
     def at(self, epoch: int, positions: Int64s) -> Int64s: ...
@@ -27,10 +26,13 @@ class Order(Protocol):
 
 
 def integer(name: str, value: SupportsIndex, least: int | None = None) -> int:
-    """Return an argument as an int, whatever kind of integer it is; with `least`, from there to 2**63.
+    """Return an integer of any type as an int.
 
+    Args:
+      name: what to call the value in an error.
+      least: smallest value allowed; values must then be below 2**63.
     Raises:
-      OrderError: it is not one.
+      OrderError: the value is not an integer, or out of range.
     """
     number = operator.index(value) if hasattr(value, "__index__") else None
     if number is not None and (least is None or least <= number < 2**63):
@@ -39,6 +41,7 @@ def integer(name: str, value: SupportsIndex, least: int | None = None) -> int:
 
 
 def as_positions(positions: ArrayLike) -> Int64s:
+    """Return positions, or record numbers, as the core takes them: a contiguous int64 array."""
     return np.ascontiguousarray(positions, dtype=np.int64)
 
 
@@ -48,7 +51,7 @@ def _permutation(n: int, seed: int, epoch: int, stream: int = 0) -> Permutation:
 
 
 class Sequential:
-    """Record i at position i."""
+    """Record i stands at position i."""
 
     def __init__(self, n: int) -> None:
         self._n = integer("n", n, 1)
@@ -57,20 +60,20 @@ class Sequential:
         return self._n
 
     def at(self, epoch: int, positions: Int64s) -> Int64s:  # noqa: ARG002 - every epoch is the same
-        """Return the positions themselves."""
+        """Return the records at `positions`: the same numbers."""
         return as_positions(positions).copy()
 
     def positions_of(self, epoch: int, records: Int64s) -> Int64s:  # noqa: ARG002
-        """Return where records stand."""
+        """Return the positions of `records`."""
         return as_positions(records).copy()
 
     def describe(self) -> dict[str, Any]:
-        """Return what tells this order from others."""
+        """Return what identifies this order, for states."""
         return {"order": "sequential", "version": VERSION, "n": self._n}
 
 
 class Shuffled:
-    """All records, each once, in an order that (seed, epoch) choose. See `mmapds.Permutation`."""
+    """Every record once, in an order chosen by (seed, epoch). See `mmapds.Permutation`."""
 
     def __init__(self, n: int, seed: int = 0) -> None:
         self._n = integer("n", n, 1)
@@ -84,16 +87,16 @@ class Shuffled:
         return _permutation(self._n, self._seed, epoch)[as_positions(positions)]
 
     def positions_of(self, epoch: int, records: Int64s) -> Int64s:
-        """Return where records stand."""
+        """Return the positions of `records`."""
         return _permutation(self._n, self._seed, epoch).inverse(as_positions(records))
 
     def describe(self) -> dict[str, Any]:
-        """Return what tells this order from others."""
+        """Return what identifies this order, for states."""
         return {"order": "shuffled", "version": VERSION, "n": self._n, "seed": self._seed}
 
 
 class Resampled:
-    """Records drawn with replacement: an epoch is as long as you like, and a record may come again or not at all."""
+    """Records drawn with replacement. An epoch has any length; a record may come several times in it, or never."""
 
     def __init__(self, n: int, epoch_size: int | None = None, seed: int = 0) -> None:
         self._n = integer("n", n, 1)
@@ -107,10 +110,10 @@ class Resampled:
         """Return the records at `positions`."""
         positions = as_positions(positions)
         out = np.empty_like(positions)
-        _native.draw(self._n, self._seed & _WORD, epoch & _WORD, positions, out)
+        _native.draw(self._n, word(self._seed), word(epoch), positions, out)
         return out
 
     def describe(self) -> dict[str, Any]:
-        """Return what tells this order from others."""
+        """Return what identifies this order, for states."""
         described = {"order": "resampled", "version": VERSION, "n": self._n, "epoch_size": self._epoch_size}
         return {**described, "seed": self._seed}

@@ -1,4 +1,4 @@
-"""Shuffled by chunks of neighbours."""
+"""Chunks of consecutive records in shuffled order: random enough to train, nearly sequential for disks."""
 
 from hashlib import blake2b
 from typing import Any
@@ -8,7 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import _native
 from ..errors import OrderError
-from .basic import _WORD, VERSION, Int64s, as_positions, integer
+from .basic import VERSION, Int64s, as_positions, integer
+from .permutation import WORD as _WORD
 from .permutation import Permutation
 
 Uint64s = NDArray[np.uint64]
@@ -16,27 +17,27 @@ _Tables = tuple[Uint64s, Uint64s, Uint64s, Permutation]
 
 
 class Chunked:
-    """Shuffled enough for training, near enough in the file for disks: chunks of neighbours, mixed some at a time.
+    """Shuffles chunks of consecutive records, and the records of `mix_chunks` chunks together.
 
-    An epoch takes the chunks in keyed order, `mix_chunks` of them together, and the records of each such mix in keyed
-    order. While a mix lasts, reads stay within `mix_chunks * chunk_size` records. Every record comes once an epoch; a
-    chunk holds records of one source only, so the last chunk of a source may be short.
+    An epoch takes the chunks in keyed order, `mix_chunks` at a time, and reads the records of these in keyed order. So
+    reads stay within `mix_chunks * chunk_size` records for as many steps. Every record comes once an epoch. A chunk
+    holds records of one source only, so the last chunk of a source may be short.
 
     Args:
-      n: number of records, or the record numbers at which sources begin followed by the number of records
-        (`Dataset.source_starts`); pass a plain number to let chunks cross sources.
+      n: number of records; or the record number at which each source begins, then the number of records
+        (`Dataset.source_starts`). With a plain number, chunks cross sources.
       chunk_size: consecutive records in a chunk.
-      mix_chunks: chunks that are mixed; 1 shuffles inside each chunk alone.
+      mix_chunks: chunks that are mixed; 1 shuffles only inside each chunk.
       seed: chooses the orders.
+    Raises:
+      OrderError: an argument is out of range.
     """
 
     def __init__(self, n: int | ArrayLike, chunk_size: int, *, mix_chunks: int = 16, seed: int = 0) -> None:
-        starts: Int64s = np.asarray([0, n] if np.ndim(n) == 0 else n).astype(np.int64)
-        if starts.ndim != 1 or len(starts) < 2 or starts[0] != 0 or (starts[1:] < starts[:-1]).any():
-            raise OrderError("expected record numbers that begin with 0 and never fall")
+        starts = _source_starts(n)
         self._n = integer("n", int(starts[-1]), 1)
         sizes = starts[1:] - starts[:-1]
-        # A chunk is never larger than a source, and a mix has no more chunks than there are.
+        # No larger than they can be, so that products of the two fit 64 bits.
         self._chunk_size = min(integer("chunk_size", chunk_size, 1), int(sizes.max()))
         chunks = -(-sizes // self._chunk_size)
         self._mix_chunks = min(integer("mix_chunks", mix_chunks, 1), int(chunks.sum()))
@@ -73,7 +74,7 @@ class Chunked:
         return out
 
     def _tables(self, epoch: int) -> _Tables:
-        """Where the short chunks stand in an epoch, at most one for each source; and the order of all chunks."""
+        """Where the short chunks of an epoch stand, at most one for each source; and the order of all chunks."""
         if self._epoch is None or self._epoch[0] != epoch:
             order = Permutation(int(self._first_chunk[-1]), self._seed, epoch, stream=1)
             slots = order.inverse(self._short)
@@ -87,7 +88,7 @@ class Chunked:
         return self._epoch[1]
 
     def describe(self) -> dict[str, Any]:
-        """Return what tells this order from others."""
+        """Return what identifies this order, for states."""
         return {
             "order": "chunked",
             "version": VERSION,
@@ -98,3 +99,19 @@ class Chunked:
             "mix_chunks": self._mix_chunks,
             "seed": self._seed,
         }
+
+
+def _source_starts(n: int | ArrayLike) -> Int64s:
+    """The record number at which each source begins, then the number of records."""
+    starts: Int64s = np.asarray([0, n] if np.ndim(n) == 0 else n).astype(np.int64)
+    if np.ndim(n) == 0:
+        integer("n", int(starts[1]), 1)
+    if starts.ndim != 1 or len(starts) < 2:
+        raise OrderError(f"n: expected shape (sources + 1,), found {starts.shape}")
+    if starts[0] != 0:
+        raise OrderError(f"n[0] = {starts[0]}, expected 0: starts of sources begin with 0")
+    falls = np.flatnonzero(starts[1:] < starts[:-1])
+    if len(falls):
+        i = int(falls[0]) + 1
+        raise OrderError(f"n[{i}] = {starts[i]}, expected {starts[i - 1]} or more: starts of sources never fall")
+    return starts

@@ -8,23 +8,27 @@ import numpy as np
 
 from .. import _native
 from ..errors import OrderError
-from .basic import _WORD, VERSION, Int64s, as_positions, integer
+from .basic import VERSION, Int64s, as_positions, integer
+from .permutation import WORD as _WORD
 
 
 class Mixture:
-    """Several datasets in fixed proportions: at any position, each has had its share to within one sample.
+    """Mixes datasets in fixed proportions: up to any position, each has its share to within one sample.
 
-    Record numbers count through the datasets in order, as `mmapds.concat` does. Each is shuffled by a key of its own,
-    and anew whenever it is used up. Proportions repeat with a period of `sum(order.weights)` positions; the table of
-    one period is all that is kept.
+    Record numbers count through the datasets in order, as those of `mmapds.concat` do. Each dataset is shuffled on its
+    own, and again each time all of it has been read. Proportions repeat with a period of `sum(order.weights)`
+    positions; a table of one period is all that is stored.
 
     Args:
       sizes: records in each dataset.
-      weights: share of each; they need not add up to anything. Shares that are fractions with a common denominator of
-        up to 65,536 are kept exactly, others are rounded to 65,536ths: `order.weights` has the integers in use.
-      stop: "first" ends an epoch when the first dataset has been seen whole, "longest" when all have.
+      weights: share of each, on any scale. Shares that are fractions with a common denominator of up to 65,536 are
+        exact; others are rounded to 65,536ths. `order.weights` has the integers in use.
+      seed: chooses the orders.
+      stop: "first" ends an epoch when one dataset has been read whole, "longest" when all have.
       epoch_size: positions in an epoch, instead of `stop`.
       shuffle: False reads each dataset in its own order.
+    Raises:
+      OrderError: an argument is out of range.
     """
 
     LONGEST_PERIOD = 65_536
@@ -40,9 +44,9 @@ class Mixture:
         shuffle: bool = True,
     ) -> None:
         if len(sizes) != len(weights):
-            raise OrderError(f"{len(weights)} weights for {len(sizes)} datasets, expected one each")
+            raise OrderError(f"weights: expected {len(sizes)}, one for each dataset, found {len(weights)}")
         if stop not in ("first", "longest"):
-            raise OrderError(f"stop={stop!r}, expected 'first' or 'longest'")
+            raise OrderError(f"stop = {stop!r}, expected 'first' or 'longest'")
         self.weights = _integer_weights(weights, self.LONGEST_PERIOD)
         self._sizes = [integer(f"sizes[{d}]", n, 1 if self.weights[d] else 0) for d, n in enumerate(sizes)]
         self._seed = integer("seed", seed)
@@ -60,7 +64,7 @@ class Mixture:
             self._epoch_size = integer("epoch_size", epoch_size, 1)
 
     def _end(self, member: int) -> int:
-        """The position after the one where a dataset has been seen whole."""
+        """Return the positions after which a dataset has been read whole."""
         period, rank = divmod(self._sizes[member] - 1, self.weights[member])
         places = np.flatnonzero(np.frombuffer(self._which, np.uint32) == member)
         return period * sum(self.weights) + int(places[rank]) + 1
@@ -69,7 +73,7 @@ class Mixture:
         return self._epoch_size
 
     def members_at(self, positions: Int64s) -> Int64s:
-        """Return which dataset each position takes a sample of; the same in every epoch."""
+        """Return the dataset that each position reads; the same in every epoch."""
         which = np.frombuffer(self._which, np.uint32)
         return which[as_positions(positions) % len(which)].astype(np.int64)
 
@@ -92,7 +96,7 @@ class Mixture:
         return out
 
     def describe(self) -> dict[str, Any]:
-        """Return what tells this order from others."""
+        """Return what identifies this order, for states."""
         return {
             "order": "mixture",
             "version": VERSION,
@@ -105,7 +109,7 @@ class Mixture:
 
 
 def _integer_weights(weights: Sequence[float], longest: int) -> list[int]:
-    """Integers in the proportions of `weights` that add up to at most `longest`."""
+    """Return integers in the proportions of `weights`, with a sum of at most `longest`."""
     values = np.asarray(weights, float)
     if values.ndim != 1 or not len(values):
         raise OrderError(f"weights = {weights}, expected one number for each dataset")
@@ -118,7 +122,7 @@ def _integer_weights(weights: Sequence[float], longest: int) -> list[int]:
     exact = all(abs(near - share) <= share / 2**40 for near, share in zip(simple, shares, strict=True))
     if exact and sum(simple) == 1 and denominator <= longest:
         return [int(share * denominator) for share in simple]
-    # Largest remainders: whole parts first, then one more to those that lose most; what has weight keeps some.
+    # Largest remainders: whole parts first, then one more for those that lost most. A weight above 0 keeps 1 or more.
     whole = [max(int(share * longest), 1 if share else 0) for share in shares]
     lost = sorted(range(len(shares)), key=lambda d: shares[d] * longest - whole[d], reverse=True)
     for d in lost[: max(longest - sum(whole), 0)]:

@@ -1,27 +1,32 @@
-"""A keyed permutation: the whole shuffled order of an epoch, in constant memory."""
+"""A keyed permutation: the shuffled order of an epoch, in constant memory."""
 
 import operator
-from typing import Any, overload
+from typing import Any, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _native
 
-_WORD = 2**64 - 1
+WORD = 2**64 - 1
+
+
+def word(value: SupportsIndex) -> int:
+    """Return an integer modulo 2**64, as the core takes seeds and epochs."""
+    return operator.index(value) & WORD
 
 
 class Permutation:
-    """A bijection of [0, n) chosen by (seed, epoch), computed where it is asked for and stored nowhere.
+    """A bijection of [0, n) chosen by (seed, epoch). Values are computed when asked for; nothing is stored.
 
-    The same arguments give the same permutation on every machine. The construction and its source stand in
-    csrc/permute.c; it is not meant to resist somebody who wants to predict it.
+    The same arguments give the same permutation on every machine. csrc/permute.c has the construction and its source;
+    it is not cryptographic: whoever sees enough values may predict others.
 
     Args:
       n: size of the domain, 1 <= n < 2**63.
       seed: any integer; taken modulo 2**64.
       epoch: any integer; hashed with the seed, so that (0, 1) and (1, 0) have nothing in common.
-      stream: separates permutations that share seed and epoch but must not be alike.
+      stream: chooses independent permutations of the same seed and epoch.
     Raises:
       ValueError: n is out of range.
     """
@@ -31,7 +36,7 @@ class Permutation:
         if not 1 <= n < 2**63:
             raise ValueError(f"n = {n}, expected 1 <= n < 2**63")
         self.n, self.seed, self.epoch, self.stream = n, seed, epoch, stream
-        self.native = _native.Permutation(n, seed & _WORD, epoch & _WORD, stream & _WORD)
+        self.native = _native.Permutation(n, word(seed), word(epoch), word(stream))
 
     def __len__(self) -> int:
         return self.n
@@ -43,7 +48,7 @@ class Permutation:
     def __getitem__(self, positions: Any) -> Any:
         """Return the values at `positions`: an int for an int, an int64 array for a slice or an array of its shape.
 
-        Negative ints, and slices, count as they do for a list; values of an array must lie in [0, n).
+        Negative ints and slices count as in a list; the values of an array must lie in [0, n).
 
         Raises:
           IndexError: a position is out of range.
@@ -58,7 +63,7 @@ class Permutation:
         return self._array(positions, inverse=False)
 
     def range(self, positions: range) -> NDArray[np.int64]:
-        """Return the values at a range of positions, the fastest way to many of them."""
+        """Return the values at a range of positions; the fastest way to many of them."""
         out = np.empty(len(positions), np.int64)
         self.native.range(positions.start, positions.step, out)
         return out
@@ -76,7 +81,8 @@ class Permutation:
     def _array(self, values: ArrayLike, *, inverse: bool) -> NDArray[np.int64]:
         given = np.asarray(values)
         if given.size and given.dtype.kind not in "iu":
-            raise IndexError(f"expected an array of integers, found dtype {given.dtype}")
+            name = "values" if inverse else "positions"
+            raise IndexError(f"{name}: expected an array of integers, found dtype {given.dtype}")
         given = np.ascontiguousarray(given, dtype=np.int64)
         out = np.empty_like(given)
         self.native.array(given, out, inverse)
