@@ -534,17 +534,20 @@ def test_no_shuffle():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DistributedSampler(range(10), 2, 2), r"Invalid rank 2, rank should be in the interval \[0, 1\]"),
-        (lambda: DistributedSampler(range(10), 2, -1), "Invalid rank -1"),
+        (lambda: DistributedSampler(range(10), 2, 2), r"^rank = 2, expected 0 to 1 \(num_replicas = 2\)$"),
+        (lambda: DistributedSampler(range(10), 2, -1), "rank = -1, expected 0 to 1"),
         (lambda: DistributedSampler(range(10), 0, 0), "num_replicas = 0"),
         (lambda: DistributedSampler([]), "n = 0, expected an integer of 1 or more"),
         (lambda: DistributedSampler(range(10), 2, 0, start_step=-1), "start_step = -1, expected 0 to 5"),
         (lambda: DistributedSampler(range(10), 2, 0, start_step=6), "start_step = 6, expected 0 to 5"),
         (lambda: DistributedSampler(range(10), epoch_size=0), "epoch_size = 0, expected 1 to 10"),
-        (lambda: DistributedSampler(range(10), epoch_size=11), "expected 1 to 10; orders.Resampled may be longer"),
-        (lambda: DistributedSampler(range(10), order=[1, 2]), "has no at"),
-        (lambda: DistributedSampler(range(10), exclude={"days": [1]}), "exclude has 'days', expected 'steps' or"),
-        (lambda: DistributedSampler(range(10), exclude={"steps": [(3, 2)]}), r"steps \(3, 2\), expected 0 <= begin"),
+        (lambda: DistributedSampler(range(10), epoch_size=11), "expected 1 to 10; use orders.Resampled for"),
+        (lambda: DistributedSampler(range(10), order=[1, 2]), r"order: expected at\(\), .*, found list"),
+        (lambda: DistributedSampler(range(10), exclude={"days": [1]}), "'steps' and 'records', found 'days'"),
+        (
+            lambda: DistributedSampler(range(10), exclude={"steps": [(3, 2)]}),
+            r"\['steps'\]\[0\] = \(3, 2\), expected 0 <=",
+        ),
         (lambda: ChunkedSampler(range(10), 0), "chunk_size = 0"),
         (lambda: MixtureSampler([10], []), "weights: expected 1, one for each dataset, found 0"),
         (lambda: MixtureSampler([10], [-1]), "expected finite numbers of 0 or more"),
@@ -564,15 +567,15 @@ def test_bad_arguments(make, message):
     ("change", "message"),
     [
         (lambda _: None, "expected the dict that state_dict\\(\\) returned, found NoneType"),
-        (lambda _: {}, "it has no epoch, epoch_size, exclude, order, position, version"),
-        (lambda s: s | {"version": 2}, "the state is of version 2, this mmapds reads 1"),
-        (lambda s: s | {"position": -1}, "position = -1, expected 0 to 100"),
-        (lambda s: s | {"position": 101}, "position = 101, expected 0 to 100"),
-        (lambda s: s | {"order": s["order"] | {"n": 99}}, "it has n = 99, this sampler 100"),
-        (lambda s: s | {"order": s["order"] | {"seed": 1}}, "it has seed = 1, this sampler 0"),
-        (lambda s: s | {"order": s["order"] | {"version": 9}}, "it has version = 9, this sampler 1"),
-        (lambda s: s | {"order": {"order": "sequential"}}, "it has order = 'sequential', this sampler 'shuffled'"),
-        (lambda s: s | {"epoch_size": 50}, "it has epoch_size = 50, this sampler 100"),
+        (lambda _: {}, "found one without epoch, epoch_size, exclude, order, position, version"),
+        (lambda s: s | {"version": 2}, r"state\['version'\] = 2, expected 1"),
+        (lambda s: s | {"position": -1}, r"state\['position'\] = -1, expected 0 to 100"),
+        (lambda s: s | {"position": 101}, r"state\['position'\] = 101, expected 0 to 100"),
+        (lambda s: s | {"order": s["order"] | {"n": 99}}, "state: of another order: expected n = 100, found 99"),
+        (lambda s: s | {"order": s["order"] | {"seed": 1}}, "expected seed = 0, found 1"),
+        (lambda s: s | {"order": s["order"] | {"version": 9}}, "expected version = 1, found 9"),
+        (lambda s: s | {"order": {"order": "sequential"}}, "expected order = 'shuffled', found 'sequential'"),
+        (lambda s: s | {"epoch_size": 50}, "expected epoch_size = 100, found 50"),
     ],
 )
 def test_a_state_that_is_not_this_samplers_is_refused(change, message):
@@ -646,7 +649,7 @@ def test_much_can_be_excluded_at_once():
 def test_a_world_without_a_rank(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(
-        mmapds.OrderError, match="num_replicas = 2 but there is no rank: give rank=, set RANK, or begin"
+        mmapds.OrderError, match=r"rank = None, expected 0 to 1 .*; pass rank=, set RANK, or initialise"
     ):
         mmapds.DistributedSampler(range(10), num_replicas=2)
     monkeypatch.setenv("RANK", "1")

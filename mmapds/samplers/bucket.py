@@ -1,4 +1,4 @@
-"""Batches of records alike in length, with other mates every epoch."""
+"""The bucket planner: batches of records of about one length, shuffled anew every epoch."""
 
 from typing import Any
 
@@ -6,24 +6,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _native
-from ..orders.permutation import Permutation
-from .lengths import Int64s, Selection, Uint64s
-from .plan import _WORD, Budget, Plan
+from ..orders.basic import Int64s
+from ..orders.permutation import WORD as _WORD
+from ..orders.permutation import Permutation, word
+from .lengths import Selection, Uint64s
+from .plan import Budget, Plan
 
 _GROUPS = 2  # stream of the permutation of groups; records and chunks have 0 and 1
-_ENOUGH = 8  # batches in which the records of a bucket can change places
+_ENOUGH = 8  # batches that a bucket should have, so that records can change places
 
 
 class BucketPlan(Plan):
-    """Batches of records that are alike in length, the same ones in number and size every epoch, with other mates.
+    """Cuts records in order of length into buckets of whole batches, once.
 
-    Records in order of length are cut into buckets of whole batches. An epoch permutes the records of each bucket, and
-    the groups of neighbouring batches; nothing is kept but the buckets.
+    Every epoch has the same number of batches, of the same sizes. It permutes the records inside each bucket, and the
+    groups of neighbouring batches. Only the buckets are stored.
 
     Args:
       values: u32 or u64, shape (records,): the lengths.
-      group_size: batches that stay together, to be the batches of one step on all ranks.
-      shuffle: False reads batches from the longest to the shortest, and the same ones every epoch.
+      group_size: neighbouring batches that stay together, to be the batches of one step on all ranks.
+      shuffle: False reads the batches from the longest to the shortest, the same ones every epoch.
     """
 
     def __init__(
@@ -41,48 +43,48 @@ class BucketPlan(Plan):
         self.group_size = group_size
         self._shuffle = shuffle
         self._batches = int(self.buckets[-1, 1] + self.buckets[-1, 2])
-        self._groups = self._batches // group_size  # whole ones
+        self._groups = self._batches // group_size  # without the last one, if it is smaller
 
     def __len__(self) -> int:
         return self._batches
 
     def describe(self) -> dict[str, Any]:
-        """Return what tells this plan from others."""
+        """Return what identifies this plan, for states."""
         what = {"order": "token budget, buckets", "shuffle": self._shuffle, "group_size": self.group_size}
         return {**what, **super().describe()}
 
     def reader(self, epoch: int) -> "_BucketReader":
-        """Return a reader of an epoch, which takes positions in any order."""
+        """Return a reader of an epoch; it reads batches in any order, at no cost for going back."""
         return _BucketReader(self, epoch)
 
     def batches_at(self, epoch: int, positions: Int64s) -> Int64s:
-        """Return which batch of the plan stands at each position."""
+        """Return the number, by length, of the batch at each position."""
         if not self._shuffle:
             return positions
         groups, places = np.divmod(positions, self.group_size)
         whole = groups < self._groups
         if self._groups:
             groups[whole] = self._permutation(epoch)[groups[whole]]
-        # In its group every batch takes turns, so that no rank has the longest all the time.
+        # Each group is rotated by a random number, so that no rank always has the longest batch.
         sizes = np.where(whole, self.group_size, max(self._batches % self.group_size, 1))
-        batches: Int64s = groups * self.group_size + (places + self._turns(epoch, groups)) % sizes
+        batches: Int64s = groups * self.group_size + (places + self._rotations(epoch, groups)) % sizes
         return batches
 
     def positions_of_batches(self, epoch: int, batches: Int64s) -> Int64s:
-        """Return where batches of the plan stand."""
+        """Return the positions of batches, given by their numbers; the inverse of `batches_at`."""
         if not self._shuffle:
             return batches
         groups, places = np.divmod(batches, self.group_size)
         whole = groups < self._groups
         sizes = np.where(whole, self.group_size, max(self._batches % self.group_size, 1))
-        places = (places - self._turns(epoch, groups)) % sizes
+        places = (places - self._rotations(epoch, groups)) % sizes
         if self._groups:
             groups[whole] = self._permutation(epoch).inverse(groups[whole])
         positions: Int64s = groups * self.group_size + places
         return positions
 
     def positions_of(self, epoch: int, records: Int64s) -> Int64s:
-        """Return where the batches stand that hold nothing but `records`, which are ascending."""
+        """Return the positions of the batches that hold only some of these records, which ascend."""
         ranks = self._ranks(records)
         batches = np.empty_like(ranks)
         _native.plan_find(*self._arguments(epoch), ranks, batches)
@@ -90,7 +92,7 @@ class BucketPlan(Plan):
         return self.positions_of_batches(epoch, found[counts == self._sizes(found)])
 
     def _ranks(self, records: Int64s) -> Int64s:
-        """Where records stand in the planned part of the length order, those that do: a search for each length."""
+        """Return the ranks of records in the planned part of the length order; records outside it are left out."""
         selection, starts = self.selection, self.selection.starts
         lengths = self._lengths[records]
         ranks = [np.empty(0, np.int64)]
@@ -99,21 +101,21 @@ class BucketPlan(Plan):
             if value == len(selection.values) or selection.values[value] != length:
                 continue
             first = selection.first + int(starts[value])
-            run = selection.by_length.order[first : first + int(selection.counts[value])]
-            places = np.searchsorted(run, records[lengths == length])
-            ranks.append(starts[value] + places[places < len(run)])
+            same = selection.by_length.order[first : first + int(selection.counts[value])]  # ascending records
+            places = np.searchsorted(same, records[lengths == length])
+            ranks.append(starts[value] + places[places < len(same)])
         return np.concatenate(ranks).astype(np.int64)
 
     def _permutation(self, epoch: int) -> Permutation:
         return Permutation(self._groups, self.seed, epoch, stream=_GROUPS)
 
-    def _turns(self, epoch: int, groups: Int64s) -> Int64s:
-        turns = np.empty_like(groups)
-        _native.draw(self.group_size, self.seed & _WORD, epoch & _WORD, np.ascontiguousarray(groups), turns)
-        return turns
+    def _rotations(self, epoch: int, groups: Int64s) -> Int64s:
+        rotations = np.empty_like(groups)
+        _native.draw(self.group_size, word(self.seed), word(epoch), np.ascontiguousarray(groups), rotations)
+        return rotations
 
     def _sizes(self, batches: Int64s) -> Int64s:
-        """Records in batches of the plan."""
+        """Return the number of records in batches, given by their numbers."""
         firsts = self.buckets[:, 1].astype(np.int64)
         sizes: Int64s = self.buckets[np.searchsorted(firsts, batches, side="right") - 1, 3].astype(np.int64)
         return sizes
@@ -124,7 +126,7 @@ class BucketPlan(Plan):
         return *where, self.seed & _WORD, epoch & _WORD, self._shuffle
 
     def records_of(self, epoch: int, batches: Int64s) -> tuple[Int64s, Int64s]:
-        """The records of batches of the plan, one after another; and where each batch ends."""
+        """Return the records of batches, given by their numbers, one after another; and where each batch ends."""
         out = np.empty(int(self._sizes(batches).sum()), np.int64)
         ends = np.empty_like(batches)
         _native.plan_batches(*self._arguments(epoch), np.ascontiguousarray(batches), out, ends)

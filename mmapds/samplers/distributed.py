@@ -1,9 +1,9 @@
 """Samplers for torch's DataLoader: constant memory, no wait at the start of an epoch, and resume at any step at once.
 
-They take a dataset for its length alone, and know nothing of what is in it.
+They use only the length of a dataset.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -11,31 +11,30 @@ import torch.utils.data.distributed
 from numpy.typing import NDArray
 
 from ..errors import OrderError
-from ..orders.basic import Order, Sequential, Shuffled
+from ..orders.basic import Order, Sequential, Shuffled, integer
 from ..orders.chunked import Chunked
 from ..orders.mixture import Mixture
-from .epoch import Deal, Progress, world
+from .epoch import EpochProgress, Exclude, OrderedRecords, Sharding, world
+from .resumable import ResumableSampler
 
-Exclude = Mapping[str, Iterable[Any]]
 
+class DistributedSampler(ResumableSampler, torch.utils.data.distributed.DistributedSampler[Any]):
+    """A drop-in replacement for torch's DistributedSampler, without its list of all indices.
 
-class DistributedSampler(torch.utils.data.distributed.DistributedSampler[Any]):
-    """torch's DistributedSampler, which it can replace as it stands, without its list of all indices.
-
-    Its first six arguments, its counts, its padding and its public attributes are those of torch's; so are its indices
-    with `shuffle=False`. Without torch.distributed and without RANK and WORLD_SIZE, it serves a single process.
+    Its first six arguments, counts, padding and public attributes are those of torch's; so are its indices with
+    `shuffle=False`. Without torch.distributed and without RANK and WORLD_SIZE, it is the sampler of a single process.
 
     Args:
       dataset: anything with a length.
       num_replicas, rank: default to those of torch.distributed, else of the environment, else to 1 and 0.
       shuffle: a new order every epoch (see `set_epoch`), else the order of the dataset.
       seed: chooses the orders; the same on all ranks.
-      drop_last: leave out the tail that does not go round, instead of filling it up from the start of the epoch.
+      drop_last: leave out a last step that is not full, instead of padding it from the beginning of the epoch.
       order: an order of your own (see `mmapds.orders`), instead of `shuffle` and `seed`.
       epoch_size: positions of the order in an epoch, over all ranks; all by default.
       start_step: where the first pass begins, in steps (a step is one sample on every rank).
-      exclude: what the first pass leaves out, everything else keeping its order: `{"steps": [(1200, 1300)], "records":
-        [17, (500, 600)]}`, in numbers or half-open ranges. Steps count as they do without the exclusion.
+      exclude: what the first pass leaves out: `{"steps": [(1200, 1300)], "records": [17, (500, 600)]}`, in numbers or
+        half-open ranges. Everything else keeps its order. Steps count as without the exclusion.
     Raises:
       OrderError: an argument is out of range; it is also a ValueError.
     """
@@ -57,59 +56,22 @@ class DistributedSampler(torch.utils.data.distributed.DistributedSampler[Any]):
         num_replicas, rank = world(num_replicas, rank)
         if order is None:
             order = Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
-        self._progress = Progress(
-            order,
-            Deal(num_replicas, rank, 1, drop_last),
-            epoch_size=epoch_size,
-            start_step=start_step,
-            exclude=exclude,
-        )
+        self._records = OrderedRecords(order, epoch_size)
+        sharding = Sharding(num_replicas, rank, 1, drop_last)
+        self._progress = EpochProgress(self._records, sharding, start_step=start_step, exclude=exclude)
         super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
         self.num_samples = len(self._progress)
         self.total_size = self.num_samples * num_replicas
 
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next pass is of."""
-        return self._progress.epoch
-
-    @epoch.setter
-    def epoch(self, epoch: int) -> None:
-        self._progress.set_epoch(epoch)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next pass; any but a restored state's own clears the position it restored."""
-        self._progress.set_epoch(epoch)
-
-    def __len__(self) -> int:
-        """Steps in a whole epoch: the same on every rank, in every epoch, and wherever a pass begins."""
-        return self.num_samples
-
     def __iter__(self) -> Iterator[int]:
-        """Return a pass that begins, and reads the epoch, when its first index is asked for."""
+        """Return an iterator over a pass, which begins, and reads the epoch, with its first index."""
         # A generator: nothing happens before the first next(), as a DataLoader may make two and use one.
-        yield from self._progress.begin().samples()
+        begun, records = self._progress.begin(), self._records
+        yield from begun.map(lambda _, positions: records.at(begun.epoch, positions[:, 0]).tolist())
 
     def indices_at(self, step: int) -> NDArray[np.int64]:
-        """Return the records that make up a step of this epoch, one for each rank: shape (num_replicas,)."""
-        return self._progress.records_at(step)[:, 0]
-
-    def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """Return where the epoch is, in a small dict that JSON can hold, the same on every rank.
-
-        Args:
-          step: steps of the epoch that the trainer has finished; by default those handed out, which workers that
-            prefetch let run ahead of the trainer.
-        """
-        return self._progress.state_dict(step)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state in the next pass, at any number of replicas; an exhausted one starts a full pass.
-
-        Raises:
-          StateError: the state is of another dataset size, seed, order or version, or none at all.
-        """
-        self._progress.load_state_dict(state_dict)
+        """Return the records in a step of this epoch, one for each rank: shape (num_replicas,)."""
+        return self._records.at(self.epoch, self._progress.positions_at(step)[:, 0])
 
 
 class ChunkedSampler(DistributedSampler):
@@ -118,9 +80,10 @@ class ChunkedSampler(DistributedSampler):
     Args:
       dataset: anything with a length. Chunks do not cross the sources of an mmapds dataset.
       chunk_size: consecutive records in a chunk.
-      mix_chunks: chunks that are shuffled together; reads stay within `mix_chunks * chunk_size` records for as long.
+      mix_chunks: chunks that are shuffled together; reads stay within `mix_chunks * chunk_size` records for as many
+        positions.
       cross_sources: let chunks cross sources.
-    The others are those of `DistributedSampler`.
+    The other arguments are those of `DistributedSampler`.
     """
 
     def __init__(
@@ -156,16 +119,16 @@ class ChunkedSampler(DistributedSampler):
 
 
 class MixtureSampler(DistributedSampler):
-    """Mixes datasets in fixed proportions, each shuffled by itself and again whenever it is used up.
+    """Mixes datasets in fixed proportions. Each is shuffled on its own, and again each time it has been read whole.
 
     Indices count through the datasets in order, as those of `mmapds.concat` do.
 
     Args:
       datasets: datasets or their sizes, or one mmapds dataset, whose sources are then mixed.
-      weights: share of each; see `orders.Mixture` for which are exact.
-      stop: "first" ends an epoch when the first dataset has been seen whole, "longest" when all have.
+      weights: share of each; `orders.Mixture` says which are exact.
+      stop: "first" ends an epoch when one dataset has been read whole, "longest" when all have.
       epoch_size: positions in an epoch over all ranks, instead of `stop`.
-    The others are those of `DistributedSampler`.
+    The other arguments are those of `DistributedSampler`.
     """
 
     def __init__(
@@ -204,18 +167,19 @@ class MixtureSampler(DistributedSampler):
         )
 
 
-class DistributedBatchSampler(torch.utils.data.BatchSampler):
-    """Batches of a fixed size straight from an order, the same number on every rank.
+class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
+    """Batches of a fixed size, as many on every rank.
 
-    It gives the batches that a BatchSampler over a `DistributedSampler` gives, and keeps its place in batches. That
-    sampler is its `sampler`: `set_epoch` on either drives both, which is how Lightning and accelerate reach it.
+    The batches are those of a BatchSampler over a `DistributedSampler`, but states count in batches. Its attribute
+    `sampler` is such a sampler: `set_epoch` on either one is for both, as Lightning and accelerate need.
 
     Args:
-      dataset: anything with a length, or a `DistributedSampler` whose order and world it then takes.
+      dataset: anything with a length, or a `DistributedSampler`, whose order, epoch size, num_replicas and rank are
+        then used.
       batch_size: samples in a batch of one rank.
-      drop_last: leave out a last step that is not full on every rank; else its batches are smaller, equally on all.
+      drop_last: leave out a last step that is not full on every rank; else its batches are smaller, all of one size.
       start_step: where the first pass begins, in batches.
-    The others are those of `DistributedSampler`.
+    The other arguments are those of `DistributedSampler`.
     """
 
     sampler: DistributedSampler
@@ -235,8 +199,7 @@ class DistributedBatchSampler(torch.utils.data.BatchSampler):
         start_step: int = 0,
         exclude: Exclude | None = None,
     ) -> None:
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise OrderError(f"batch_size = {batch_size!r}, expected an integer of 1 or more")
+        batch_size = integer("batch_size", batch_size, 1)
         if isinstance(dataset, DistributedSampler):
             sampler = dataset
         else:
@@ -244,45 +207,27 @@ class DistributedBatchSampler(torch.utils.data.BatchSampler):
                 dataset, num_replicas, rank, shuffle, seed, drop_last, order=order, epoch_size=epoch_size
             )
         super().__init__(sampler, batch_size, drop_last)
-        self._own = Progress(
-            sampler._progress.order,
-            Deal(sampler.num_replicas, sampler.rank, batch_size, drop_last),
-            epoch_size=sampler._progress.total,
-            start_step=start_step,
-            exclude=exclude,
-        )
+        self._records = sampler._records
+        sharding = Sharding(sampler.num_replicas, sampler.rank, batch_size, drop_last)
+        self._progress = EpochProgress(self._records, sharding, start_step=start_step, exclude=exclude)
 
-    @property
-    def _progress(self) -> Progress:
-        self._own.set_epoch(self.sampler.epoch)
-        return self._own
+    def _synchronised(self) -> EpochProgress:
+        self._progress.set_epoch(self.sampler.epoch)
+        return self._progress
 
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next pass is of: its sampler's."""
-        return self._progress.epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next pass; any but a restored state's own clears the position it restored."""
+    def _choose_epoch(self, epoch: int) -> None:
         self.sampler.set_epoch(epoch)
 
-    def __len__(self) -> int:
-        """Batches in a whole epoch: the same on every rank, in every epoch, and wherever a pass begins."""
-        return len(self._own)
-
     def __iter__(self) -> Iterator[list[int]]:
-        """Return a pass that begins, and reads the epoch, when its first batch is asked for."""
-        yield from self._progress.begin()
+        """Return an iterator over a pass, which begins, and reads the epoch, with its first batch."""
+        begun, records = self._synchronised().begin(), self._records
+        yield from begun.map(lambda _, positions: records.at(begun.epoch, positions).tolist())
 
     def indices_at(self, step: int) -> NDArray[np.int64]:
-        """Return the records that make up a step of this epoch, a row for each rank: shape (num_replicas, batch)."""
-        return self._progress.records_at(step)
-
-    def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """Return where the epoch is; see `DistributedSampler.state_dict`. Steps are batches."""
-        return self._progress.state_dict(step)
+        """Return the records in a step of this epoch, a row for each rank: shape (num_replicas, batch)."""
+        return self._records.at(self.epoch, self._synchronised().positions_at(step))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state, also one of another batch size; see `DistributedSampler.load_state_dict`."""
-        self._own.load_state_dict(state_dict)
-        self.sampler.set_epoch(self._own.epoch)
+        """Begin the next pass where a state was saved, also with another batch size; see `DistributedSampler`."""
+        super().load_state_dict(state_dict)
+        self._choose_epoch(self._progress.epoch)

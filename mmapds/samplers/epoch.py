@@ -1,33 +1,35 @@
-"""How an order is dealt out to replicas step by step, how far that has come, and how it goes on elsewhere.
+"""The positions of an epoch: which rank takes which in each step, which are excluded, and where a pass resumes.
 
-All bookkeeping is in positions of the order. A position means the same whatever the number of replicas and the size of
-batches, so a state is a position and little else, and any world can continue from it.
+All bookkeeping is in positions. A position means the same for any number of replicas and any batch size, so a state is
+little more than one position, and any world can continue from it.
 """
 
 import operator
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import OrderError, StateError
-from ..orders.basic import Order
+from ..orders.basic import Int64s, Order
 
-Int64s = NDArray[np.int64]
 Ranges = tuple[tuple[int, int], ...]
+"""Half-open ranges (begin, end)."""
+Exclude = Mapping[str, Iterable[Any]]
+"""What a sampler's `exclude=` takes."""
 STATE_VERSION = 1
-_BLOCK = 8192  # positions computed at a time: enough to hide the call, few enough for the first to come at once
-_SEARCH = 1 << 20  # positions looked through at a time for excluded records
+_STATE_KEYS = {"version", "epoch", "position", "epoch_size", "order", "exclude"}
+_BLOCK = 8192  # positions computed at a time: enough to hide the cost of a call, few enough for a quick first one
+_SEARCH = 1 << 20  # positions searched at a time for excluded records
 
 
 def world(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
-    """Return (num_replicas, rank) as given, else from torch.distributed, else from the environment, else (1, 0).
+    """Return (num_replicas, rank): as given, else from torch.distributed, else from the environment, else (1, 0).
 
     Raises:
-      OrderError: rank is outside [0, num_replicas).
+      OrderError: rank is outside [0, num_replicas), or not known.
     """
     distributed = sys.modules.get("torch.distributed")
     initialised = distributed is not None and distributed.is_available() and distributed.is_initialized()
@@ -36,18 +38,19 @@ def world(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
     if rank is None:
         if num_replicas > 1 and not initialised and "RANK" not in os.environ:
             raise OrderError(
-                f"num_replicas = {num_replicas} but there is no rank: give rank=, set RANK, or begin torch.distributed"
+                f"rank = None, expected 0 to {num_replicas - 1} (num_replicas = {num_replicas}); "
+                "pass rank=, set RANK, or initialise torch.distributed"
             )
         rank = distributed.get_rank() if initialised else int(os.environ.get("RANK", "0"))  # type: ignore[union-attr]
     if num_replicas < 1:
         raise OrderError(f"num_replicas = {num_replicas}, expected 1 or more")
     if not 0 <= rank < num_replicas:
-        raise OrderError(f"Invalid rank {rank}, rank should be in the interval [0, {num_replicas - 1}]")
+        raise OrderError(f"rank = {rank}, expected 0 to {num_replicas - 1} (num_replicas = {num_replicas})")
     return num_replicas, rank
 
 
-class Deal(NamedTuple):
-    """Who gets what: a step takes the next `num_replicas * batch_size` positions, dealt out one by one in turn."""
+class Sharding(NamedTuple):
+    """How ranks share an epoch: a step is the next `num_replicas * batch_size` positions, one to each rank in turn."""
 
     num_replicas: int
     rank: int
@@ -56,294 +59,319 @@ class Deal(NamedTuple):
 
     @property
     def stride(self) -> int:
-        """Positions that a step takes, all replicas together."""
+        """Positions in a step, over all ranks."""
         return self.num_replicas * self.batch_size
 
     def steps(self, positions: int) -> int:
-        """Steps that some positions make, the same on every replica."""
+        """Return how many steps some positions make; the same on every rank."""
         if self.drop_last:
             return positions // self.stride
         return -(-positions // self.stride)
 
 
-class Gaps:
-    """Positions to leave out: what is left is numbered through without them."""
+class EpochContents(Protocol):
+    """What stands at the positions of every epoch: records in an order, or the batches of a plan."""
 
-    def __init__(self, ranges: Iterable[Sequence[int]], total: int, positions: Int64s | None = None) -> None:
+    def __len__(self) -> int:
+        """Return the positions in an epoch."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what identifies the contents, for states."""
+
+    def positions_holding(self, epoch: int, records: Ranges) -> Int64s:
+        """Return the positions that hold nothing but these records."""
+
+
+class OrderedRecords:
+    """Records in an order, the first `epoch_size` positions of it.
+
+    Raises:
+      OrderError: it is not an order, or has fewer positions.
+    """
+
+    def __init__(self, order: Order, epoch_size: int | None) -> None:
+        if not isinstance(order, Order):
+            found = type(order).__name__
+            raise OrderError(f"order: expected at(), describe() and a length (see mmapds.orders), found {found}")
+        self._order = order
+        self._size = len(order) if epoch_size is None else operator.index(epoch_size)
+        if not 1 <= self._size <= len(order):
+            hint = "; use orders.Resampled for longer epochs" if self._size > len(order) else ""
+            raise OrderError(f"epoch_size = {self._size}, expected 1 to {len(order)}{hint}")
+
+    def __len__(self) -> int:
+        return self._size
+
+    def describe(self) -> dict[str, Any]:
+        return self._order.describe()
+
+    def at(self, epoch: int, positions: Int64s) -> Int64s:
+        """Return the records at positions, in the shape of these."""
+        return self._order.at(epoch, positions.ravel()).reshape(positions.shape)
+
+    def positions_holding(self, epoch: int, records: Ranges) -> Int64s:
+        """Return where these records stand: from the order's `positions_of`, else by a search of the epoch."""
+        wanted = members(records, len(self._order))
+        if not len(wanted):
+            return wanted
+        if hasattr(self._order, "positions_of"):
+            found: Int64s = self._order.positions_of(epoch, wanted)
+            return found
+        parts = []
+        for first in range(0, self._size, _SEARCH):
+            positions = np.arange(first, min(first + _SEARCH, self._size), dtype=np.int64)
+            parts.append(positions[np.isin(self._order.at(epoch, positions), wanted)])
+        return np.concatenate(parts)
+
+
+def members(ranges: Ranges, limit: int) -> Int64s:
+    """Return the numbers in some ranges that are below a limit, ascending, each once."""
+    pieces = [np.arange(begin, min(end, limit), dtype=np.int64) for begin, end in ranges if begin < limit]
+    return np.unique(np.concatenate(pieces)) if pieces else np.empty(0, np.int64)
+
+
+class Exclusions:
+    """Positions that a pass leaves out. The others are numbered in order, without gaps."""
+
+    def __init__(self, ranges: Ranges, positions: Int64s, total: int) -> None:
         given = np.array([(max(begin, 0), min(end, total)) for begin, end in ranges], np.int64).reshape(-1, 2)
-        if positions is not None:
-            given = np.concatenate([given, np.stack([positions, positions + 1], axis=1)])
+        given = np.concatenate([given, np.stack([positions, positions + 1], axis=1)])
         given = given[given[:, 0] < given[:, 1]]
         given = given[np.argsort(given[:, 0], kind="stable")]
-        reach = np.maximum.accumulate(given[:, 1])  # how far the ranges up to each go
+        reach = np.maximum.accumulate(given[:, 1])  # the largest end so far
         first = np.concatenate([[True], given[1:, 0] > reach[:-1]])[: len(given)]
         last = np.concatenate([first[1:], [True]])[: len(given)]
-        bounds = np.stack([given[first, 0], reach[last]], axis=1)
-        self._begins = bounds[:, 0]
-        sizes = bounds[:, 1] - bounds[:, 0]
-        self._before = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        self._numbers = self._begins - self._before[:-1]
-        self.left = total - int(self._before[-1])
+        merged = np.stack([given[first, 0], reach[last]], axis=1)
+        self._begins = merged[:, 0]
+        sizes = merged[:, 1] - merged[:, 0]
+        self._excluded = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)  # before each range, and in all
+        self._numbers = self._begins - self._excluded[:-1]  # of the first position after each range
+        self.left = total - int(self._excluded[-1])
+        """How many positions are not excluded."""
 
     def number(self, position: int) -> int:
-        """How many positions are left before one."""
-        gap = int(np.searchsorted(self._begins, position, side="left"))
-        if gap == 0:
+        """Return how many positions before this one are not excluded."""
+        i = int(np.searchsorted(self._begins, position, side="left"))
+        if i == 0:
             return position
-        inside = min(position - int(self._begins[gap - 1]), int(self._before[gap] - self._before[gap - 1]))
-        return position - int(self._before[gap - 1]) - inside
+        size = int(self._excluded[i] - self._excluded[i - 1])
+        inside = min(position - int(self._begins[i - 1]), size)
+        return position - int(self._excluded[i - 1]) - inside
 
     def positions(self, numbers: Int64s) -> Int64s:
-        """The positions that have these numbers."""
+        """Return the positions that have these numbers."""
         if not len(self._begins):
             return numbers
-        return numbers + self._before[np.searchsorted(self._numbers, numbers, side="right")]
+        return numbers + self._excluded[np.searchsorted(self._numbers, numbers, side="right")]
 
 
-class Start(NamedTuple):
-    """Where an epoch is to begin, or to go on."""
+class ResumePoint(NamedTuple):
+    """Where a pass begins, and what it excludes."""
 
     position: int = 0
     epoch: int | None = None
-    """The epoch that the position is of; None for whichever comes first."""
+    """The epoch that the position belongs to; None for any."""
     positions: Ranges = ()
-    """Ranges of positions to leave out."""
+    """Positions to exclude."""
     records: Ranges = ()
-    """Ranges of record numbers to leave out."""
+    """Record numbers to exclude."""
     steps: Ranges = ()
-    """Ranges of steps to leave out, counted as the epoch's steps are at this number of replicas."""
+    """Steps to exclude, counted as without exclusions at this number of replicas."""
 
 
-class Run:
-    """One pass over an epoch, from where it begins to its end."""
+class Pass:
+    """One pass over an epoch, from a resume point to the end: the positions of each step.
 
-    def __init__(self, order: Order, total: int, deal: Deal, epoch: int, start: Start, block: int) -> None:
+    Attributes:
+      start: the resume point, its steps turned into positions.
+      first_step: the steps of the epoch that come before this pass.
+      steps: how many steps it has.
+    """
+
+    def __init__(
+        self, contents: EpochContents, sharding: Sharding, epoch: int, start: ResumePoint, block_size: int
+    ) -> None:
         self.epoch = epoch
-        self.start = start._replace(positions=start.positions + self._step_positions(start, deal.stride), steps=())
-        self._order = order
-        self._total = total
-        self._deal = deal
-        self._gaps = Gaps(self.start.positions, total, _stand(order, epoch, total, start.records))
-        self._block_size = block
-        self._begin = self._gaps.number(start.position)
-        self.first_step = self._begin // deal.stride
-        self.steps = deal.steps(self._gaps.left - self._begin)
+        self._total = len(contents)
+        self._sharding = sharding
+        self._block_size = block_size
+        step_zero = start.position % sharding.stride  # the position where step 0 would have begun
+        excluded = tuple((step_zero + b * sharding.stride, step_zero + e * sharding.stride) for b, e in start.steps)
+        self.start = start._replace(positions=start.positions + excluded, steps=())
+        found = contents.positions_holding(epoch, start.records) if start.records else np.empty(0, np.int64)
+        self._exclusions = Exclusions(self.start.positions, found, self._total)
+        self._begin = self._exclusions.number(start.position)
+        self.first_step = self._begin // sharding.stride
+        self.steps = sharding.steps(self._exclusions.left - self._begin)
         self._block: Iterator[Any] = iter(())
         self._block_end = 0
 
-    def _step_positions(self, start: Start, stride: int) -> Ranges:
-        origin = start.position % stride  # where step 0 would have begun
-        return tuple((origin + begin * stride, origin + end * stride) for begin, end in start.steps)
-
     @property
     def done(self) -> int:
-        """Steps that were handed out."""
+        """Steps that were yielded."""
         return self._block_end - operator.length_hint(self._block)
 
-    def position(self, step: int) -> int:
-        """The position after some steps of this run."""
-        number = self._begin + step * self._deal.stride
-        if number >= self._gaps.left:
+    def position_after(self, steps: int) -> int:
+        """Return the position that comes next after some steps of this pass."""
+        number = self._begin + steps * self._sharding.stride
+        if number >= self._exclusions.left:
             return self._total
-        return int(self._gaps.positions(np.array([number]))[0])
+        return int(self._exclusions.positions(np.array([number]))[0])
 
-    def records(self, first: int, steps: int, ranks: Sequence[int]) -> Int64s:
-        """The records of some steps that are alike in size, shape (steps, batch, ranks).
+    def positions(self, first: int, steps: int, ranks: Sequence[int]) -> Int64s:
+        """Return the positions of some steps that are of one size: shape (steps, batch, ranks).
 
-        Positions beyond the end are filled from the beginning, as torch's own sampler does.
+        Positions beyond the end start again at the beginning, as torch's own sampler pads.
         """
-        replicas, _, batch, _ = self._deal
-        left = -(-(self._gaps.left - self._begin) // replicas) - first * batch
+        replicas, _, batch, _ = self._sharding
+        left = -(-(self._exclusions.left - self._begin) // replicas) - first * batch
         columns = min(batch, left)
         column = np.arange(steps * columns, dtype=np.int64).reshape(steps, columns, 1)
         numbers = self._begin + (first * batch + column) * replicas + np.asarray(ranks, np.int64)
-        if numbers.size and numbers[-1, -1, -1] >= self._gaps.left:
-            numbers %= self._gaps.left
-        return self._order.at(self.epoch, self._gaps.positions(numbers).ravel()).reshape(numbers.shape)
+        if numbers.size and numbers[-1, -1, -1] >= self._exclusions.left:
+            numbers %= self._exclusions.left
+        return self._exclusions.positions(numbers)
 
-    def __iter__(self) -> Iterator[list[int]]:
-        """Yield the batches of this rank as fresh lists, one a step.
+    def map(self, make: Callable[[int, Int64s], list[Any]]) -> Iterator[Any]:
+        """Yield what a function returns for each step, in order.
 
-        The place in the epoch is read off the iterator over a block, so that nothing is counted sample by sample.
+        Args:
+          make: takes the number of a step of this pass, and the positions of this rank in the steps from there on,
+            shape (steps, batch); returns a list with an item for each of these steps.
         """
-        return self.deliver(lambda _, records: records[:, :, 0].tolist())
-
-    def samples(self) -> Iterator[int]:
-        """Yield the records of this rank one by one, where a step is a single one."""
-        return self.deliver(lambda _, records: records[:, 0, 0].tolist())
-
-    def deliver(self, make: Callable[[int, Int64s], list[Any]]) -> Iterator[Any]:
-        """Yield what `make` makes of the steps from a number on, given the records of this rank in them."""
-        for first, records in self._blocks():
-            self._block = iter(make(first, records))
-            self._block_end = first + len(records)
+        for first, positions in self._blocks():
+            # The place in the epoch is read off this iterator, so that nothing is counted step by step.
+            self._block = iter(make(first, positions))
+            self._block_end = first + len(positions)
             yield from self._block
 
     def remainder(self, step: int) -> Int64s:
-        """The positions of a last step that does not go round, without what would fill it up; else none."""
-        begin = self._begin + step * self._deal.stride
-        if begin + self._deal.stride <= self._gaps.left:
+        """Return the positions of a last step that has too few for all ranks, without padding; none of other steps."""
+        begin = self._begin + step * self._sharding.stride
+        if begin + self._sharding.stride <= self._exclusions.left:
             return np.empty(0, np.int64)
-        return self._gaps.positions(np.arange(begin, self._gaps.left, dtype=np.int64))
+        return self._exclusions.positions(np.arange(begin, self._exclusions.left, dtype=np.int64))
 
     def _blocks(self) -> Iterator[tuple[int, Int64s]]:
-        ranks, batch = [self._deal.rank], self._deal.batch_size
-        # The last step may be smaller than the others, so it stands alone.
-        whole = self.steps if (self._gaps.left - self._begin) % self._deal.stride == 0 else max(self.steps - 1, 0)
-        if self._deal.drop_last:
-            whole = self.steps
+        ranks, batch = [self._sharding.rank], self._sharding.batch_size
+        # The last step may be smaller than the others, so it is a block of its own.
+        even = (self._exclusions.left - self._begin) % self._sharding.stride == 0
+        whole = self.steps if even or self._sharding.drop_last else max(self.steps - 1, 0)
         size = max(self._block_size // batch, 1)
         for first in range(0, whole, size):
-            yield first, self.records(first, min(size, whole - first), ranks)
+            yield first, self.positions(first, min(size, whole - first), ranks)[:, :, 0]
         if whole < self.steps:
-            yield whole, self.records(whole, 1, ranks)
+            yield whole, self.positions(whole, 1, ranks)[:, :, 0]
 
 
-def _stand(order: Order, epoch: int, total: int, records: Ranges) -> Int64s:
-    """The positions in an epoch of the records in some ranges."""
-    limit = getattr(order, "records", len(order))
-    pieces = [np.arange(begin, min(end, limit), dtype=np.int64) for begin, end in records if begin < limit]
-    wanted = np.unique(np.concatenate(pieces)) if pieces else np.empty(0, np.int64)
-    if not len(wanted):
-        return wanted
-    if hasattr(order, "positions_of"):
-        found: Int64s = order.positions_of(epoch, wanted)
-        return found
-    parts = []
-    for first in range(0, total, _SEARCH):
-        positions = np.arange(first, min(first + _SEARCH, total), dtype=np.int64)
-        parts.append(positions[np.isin(order.at(epoch, positions), wanted)])
-    return np.concatenate(parts)
-
-
-class Progress:
-    """The epoch, where in it to begin, and the run that is under way; what samplers of every kind share."""
+class EpochProgress:
+    """The epoch, the pass under way, and where the next one begins."""
 
     def __init__(
         self,
-        order: Order,
-        deal: Deal,
+        contents: EpochContents,
+        sharding: Sharding,
         *,
-        epoch_size: int | None,
         start_step: int,
-        exclude: Mapping[str, Iterable[Any]] | None,
-        block: int = _BLOCK,
+        exclude: Exclude | None,
+        block_size: int = _BLOCK,
     ) -> None:
-        if not isinstance(order, Order):
-            raise OrderError(f"order={order!r} has no at(), describe() or length; see mmapds.orders")
-        self.order = order
-        self.deal = deal
-        self.total = len(order) if epoch_size is None else operator.index(epoch_size)
-        if not 1 <= self.total <= len(order):
-            hint = "; orders.Resampled may be longer" if self.total > len(order) else ""
-            raise OrderError(f"epoch_size = {self.total}, expected 1 to {len(order)}{hint}")
+        self.contents = contents
+        self.sharding = sharding
         self.epoch = 0
-        self._block = block
+        self._block_size = block_size
         start_step = operator.index(start_step)
         if not 0 <= start_step <= len(self):
             raise OrderError(f"start_step = {start_step}, expected 0 to {len(self)}, the steps of an epoch")
         self._exclude = _parse_exclude(exclude)
-        # Not bound to an epoch: a trainer that passes start_step chooses the epoch only afterwards.
-        self._next: Start | None = Start(start_step * deal.stride, None, **self._exclude)
-        self._run: Run | None = None
-        self._coming: Run | None = None  # made of _next when somebody asked
+        # Of any epoch: a trainer that passes start_step chooses the epoch afterwards.
+        self._next: ResumePoint | None = ResumePoint(start_step * sharding.stride, None, **self._exclude)
+        self._pass: Pass | None = None
+        self._next_pass: Pass | None = None  # made of _next when first asked for
 
     def __len__(self) -> int:
-        return self.deal.steps(self.total)
+        return self.sharding.steps(len(self.contents))
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch; one that is new clears a restored position, which was another epoch's."""
+        """Choose the epoch; a new one clears a restored position, which belongs to the old one."""
         epoch = operator.index(epoch)
         if epoch == self.epoch:
             return
         self.epoch = epoch
-        self._run = self._coming = None
+        self._pass = self._next_pass = None
         if self._next is not None and self._next.epoch is not None:
             self._next = None
 
-    def begin(self) -> Run:
+    def begin(self) -> Pass:
         """Begin the next pass; the one after it begins at the start of its epoch."""
-        self._run = self._next_run()
-        self._next = self._coming = None
-        return self._run
+        self._pass = self._coming()
+        self._next = self._next_pass = None
+        return self._pass
 
-    def current(self) -> Run:
-        """The pass under way, or the one that would begin now."""
-        return self._run if self._run is not None and self._next is None else self._next_run()
+    def current(self) -> Pass:
+        """Return the pass under way, or the one that would begin now."""
+        return self._pass if self._pass is not None and self._next is None else self._coming()
 
-    def _next_run(self) -> Run:
-        if self._coming is None:
-            self._coming = self._new_run()
-        return self._coming
+    def _coming(self) -> Pass:
+        if self._next_pass is None:
+            self._next_pass = self._new_pass(self._next or ResumePoint())
+        return self._next_pass
 
-    def _new_run(self) -> Run:
-        return Run(self.order, self.total, self.deal, self.epoch, self._next or Start(), self._block)
+    def _new_pass(self, start: ResumePoint) -> Pass:
+        return Pass(self.contents, self.sharding, self.epoch, start, self._block_size)
 
-    def run_at(self, step: int) -> Run:
-        """The run in which a step of the epoch falls: the current one, or the part before it began."""
+    def pass_at(self, step: int) -> Pass:
+        """Return the pass that has a step of the epoch: the current one, or a whole one for steps before it."""
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} is out of range for the {len(self)} steps of an epoch")
-        run = self.current()
-        if step < run.first_step:
-            run = Run(self.order, self.total, self.deal, self.epoch, Start(), self._block)
-        if step - run.first_step >= run.steps:
-            raise IndexError(f"step {step} is out of range: this pass ends after step {run.first_step + run.steps - 1}")
-        return run
+        found = self.current()
+        if step < found.first_step:
+            found = self._new_pass(ResumePoint())
+        last = found.first_step + found.steps - 1
+        if step > last:
+            raise IndexError(f"step {step} is out of range for this pass, which ends after step {last}")
+        return found
 
-    def records_at(self, step: int) -> Int64s:
-        """The records of all replicas in a step, shape (num_replicas, batch)."""
-        run = self.run_at(step)
-        found = run.records(step - run.first_step, 1, range(self.deal.num_replicas))
-        return np.ascontiguousarray(found[0].T)
+    def positions_at(self, step: int) -> Int64s:
+        """Return the positions of all ranks in a step of this epoch: shape (num_replicas, batch)."""
+        found = self.pass_at(step)
+        positions = found.positions(step - found.first_step, 1, range(self.sharding.num_replicas))
+        return np.ascontiguousarray(positions[0].T)
 
     def state_dict(self, step: int | None) -> dict[str, Any]:
-        """Return the state after the last step that was handed out, or after `step` steps of the epoch."""
-        run = self.current()
-        done = run.done if step is None else operator.index(step) - run.first_step
-        if not 0 <= done <= run.steps:
-            last = run.first_step + run.steps
-            raise StateError(f"step = {step}, expected {run.first_step} to {last}, the steps of this pass")
+        """Return the state after the last step that was yielded, or after `step` steps of the epoch."""
+        current, total = self.current(), len(self.contents)
+        done = current.done if step is None else operator.index(step) - current.first_step
+        if not 0 <= done <= current.steps:
+            last = current.first_step + current.steps
+            raise StateError(f"step = {step}, expected {current.first_step} to {last}, the steps of this pass")
+        position = current.position_after(done) if done else current.start.position
         return {
             "version": STATE_VERSION,
-            "epoch": run.epoch,
-            # A tail that drop_last leaves out is no place to go on from.
-            "position": run.start.position if not done else self.total if done == run.steps else run.position(done),
-            "epoch_size": self.total,
-            "order": self.order.describe(),
+            "epoch": current.epoch,
+            # After the last step, a tail that drop_last leaves out is over too.
+            "position": total if done and done == current.steps else position,
+            "epoch_size": total,
+            "order": self.contents.describe(),
             "exclude": {
-                "positions": [list(each) for each in run.start.positions],
-                "records": [list(each) for each in run.start.records],
+                "positions": [list(each) for each in current.start.positions],
+                "records": [list(each) for each in current.start.records],
                 "given": {kind: [list(each) for each in ranges] for kind, ranges in self._exclude.items()},
             },
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, whatever the number of replicas it was saved with.
+        """Begin the next pass where a state was saved, whatever the number of replicas then.
 
         Raises:
-          StateError: it is no state, or one of another dataset size, seed, order or version.
+          StateError: it is not a state, or belongs to another dataset size, seed, order or version.
         """
-        if not isinstance(state, Mapping):
-            raise StateError(f"expected the dict that state_dict() returned, found {type(state).__name__}")
-        missing = {"version", "epoch", "position", "epoch_size", "order", "exclude"} - set(state)
-        if missing:
-            raise StateError(f"not a sampler's state: it has no {', '.join(sorted(missing))}")
-        if state["version"] != STATE_VERSION:
-            raise StateError(f"the state is of version {state['version']}, this mmapds reads {STATE_VERSION}")
-        if not isinstance(state["order"], Mapping):
-            raise StateError(f"not a sampler's state: order = {state['order']!r}, expected a dict")
-        saved, mine = dict(state["order"]), self.order.describe()
-        saved, mine = saved | {"epoch_size": state["epoch_size"]}, mine | {"epoch_size": self.total}
-        for key in [*mine, *saved]:
-            if saved.get(key) != mine.get(key):
-                raise StateError(
-                    f"the state is of another order: it has {key} = {saved.get(key)!r}, this sampler {mine.get(key)!r}"
-                )
+        self._check_state(state)
         try:
             exclude = state["exclude"]
-            # What the state's own sampler was told to exclude is in it, or behind it.
+            # The state already has what the same `exclude` left out before it was saved.
             new = self._exclude if _parse_exclude(exclude["given"]) != self._exclude else _parse_exclude(None)
-            start = Start(
+            start = ResumePoint(
                 operator.index(state["position"]),
                 operator.index(state["epoch"]),
                 positions=_ranges(exclude["positions"]),
@@ -351,27 +379,52 @@ class Progress:
                 steps=new["steps"],
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StateError(f"not a sampler's state: {error!r} in {dict(state)}") from None
-        if not 0 <= start.position <= self.total:
-            raise StateError(f"position = {start.position}, expected 0 to {self.total}")
+            raise StateError(
+                f"state: malformed ({error!r}): expected the dict that state_dict() returned, found {dict(state)}"
+            ) from None
+        total = len(self.contents)
+        if not 0 <= start.position <= total:
+            raise StateError(f"state['position'] = {start.position}, expected 0 to {total}")
         self.epoch = operator.index(state["epoch"])
-        self._run = self._coming = None
-        # Exhausted, or too little left for a step of this world: the next pass is a full one.
-        self._next = start if self.deal.steps(self.total - start.position) else None
+        self._pass = self._next_pass = None
+        # Where too little is left for a step of this world, the next pass is a full one.
+        self._next = start if self.sharding.steps(total - start.position) else None
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise StateError unless a state has the right keys and version, and is of these contents."""
+        if not isinstance(state, Mapping):
+            raise StateError(f"state: expected the dict that state_dict() returned, found {type(state).__name__}")
+        missing = _STATE_KEYS - set(state)
+        if missing:
+            raise StateError(
+                f"state: expected the dict that state_dict() returned, found one without {', '.join(sorted(missing))}"
+            )
+        if state["version"] != STATE_VERSION:
+            raise StateError(f"state['version'] = {state['version']!r}, expected {STATE_VERSION}; use the same mmapds")
+        if not isinstance(state["order"], Mapping):
+            raise StateError(f"state['order'] = {state['order']!r}, expected a dict")
+        saved = {**state["order"], "epoch_size": state["epoch_size"]}
+        own = {**self.contents.describe(), "epoch_size": len(self.contents)}
+        for key in [*own, *saved]:
+            if saved.get(key) != own.get(key):
+                raise StateError(
+                    f"state: of another order: expected {key} = {own.get(key)!r}, found {saved.get(key)!r}; "
+                    "make the sampler with the arguments it had when the state was saved"
+                )
 
 
 def _ranges(pairs: Iterable[Sequence[Any]]) -> Ranges:
     return tuple((operator.index(begin), operator.index(end)) for begin, end in pairs)
 
 
-def _parse_exclude(exclude: Mapping[str, Iterable[Any]] | None) -> dict[str, Ranges]:
+def _parse_exclude(exclude: Exclude | None) -> dict[str, Ranges]:
     parsed: dict[str, Ranges] = {"steps": (), "records": ()}
     for kind, given in (exclude or {}).items():
         if kind not in parsed:
-            raise OrderError(f"exclude has {kind!r}, expected 'steps' or 'records'")
+            raise OrderError(f"exclude: expected the keys 'steps' and 'records', found {kind!r}")
         ranges = _ranges((each, each + 1) if hasattr(each, "__index__") else each for each in given)
-        for begin, end in ranges:
+        for i, (begin, end) in enumerate(ranges):
             if not 0 <= begin <= end:
-                raise OrderError(f"exclude: {kind} ({begin}, {end}), expected 0 <= begin <= end")
+                raise OrderError(f"exclude[{kind!r}][{i}] = ({begin}, {end}), expected 0 <= begin <= end")
         parsed[kind] = ranges
     return parsed

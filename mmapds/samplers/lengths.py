@@ -1,4 +1,4 @@
-"""Records in order of their length: sorted once, and which of them are planned."""
+"""The lengths a sampler is given, the order of records by length, and the part of it that is planned."""
 
 import os
 from contextlib import suppress
@@ -7,31 +7,35 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import OrderError
+from ..errors import ColumnError, OrderError
+from ..orders.basic import Int64s
 from ..storage.lock import alone
+from ..storage.numbers import as_numbers
 from ..storage.sort import AT_ONCE, order_bytes, sort
 
-Int64s = NDArray[np.int64]
 Uint64s = NDArray[np.uint64]
-_CACHE = b"\x89mmapds length order 1\r\n"  # begins a cache
+_CACHE = b"\x89mmapds length order 1\r\n"  # the first bytes of a cache file
 
 
 class LengthOrder(NamedTuple):
-    """Records in order of their length, and how many have each."""
+    """Records in order of their length, and the number of records of each length."""
 
     order: NDArray[Any]
     """u32 or u64, shape (records,): the longest first, equally long ones in ascending order."""
     values: Uint64s
-    """The lengths there are, falling."""
+    """The distinct lengths, falling."""
     counts: Uint64s
-    """How many records have each."""
+    """How many records have each length."""
 
     @classmethod
     def of(cls, values: NDArray[Any], cache: str | None = None) -> "LengthOrder":
-        """Sort lengths, given as u32 or u64; with a path, only where no process of this machine has done it before.
+        """Sort lengths, given as u32 or u64.
 
-        A cache is made by one process while others wait for it, and is mapped by all. One that is of other lengths is
-        replaced.
+        With a path, one process of a machine sorts and writes the order there, while others wait; then all of them map
+        it. A cache of other lengths is replaced.
+
+        Raises:
+          OrderError: the cache cannot be written, or the file is not a cache.
         """
         if cache is None:
             return cls._sorted(values)
@@ -45,7 +49,8 @@ class LengthOrder(NamedTuple):
                     cls._sorted(values)._save(cache, mark)
                     found = cls._cached(cache, mark)
         except OSError as error:
-            raise OrderError(f"order_cache = {cache!r} cannot be written: {error.strerror}") from None
+            reason = error.strerror
+            raise OrderError(f"order_cache = {cache!r}, expected a path that can be written ({reason})") from None
         assert found is not None
         return found
 
@@ -73,15 +78,17 @@ class LengthOrder(NamedTuple):
 
     @classmethod
     def _cached(cls, path: str, mark: Uint64s) -> "LengthOrder | None":
-        """What a cache holds; None if there is none, or one of other lengths, or a damaged one.
+        """Return what a cache holds; None if it does not exist, is damaged, or is of other lengths.
 
         Raises:
-          OrderError: the file is something else, which is not to be overwritten.
+          OrderError: the file is not a cache, so it must not be overwritten.
         """
         try:
             with open(path, "rb") as file:
                 if file.read(len(_CACHE)) != _CACHE:
-                    raise OrderError(f"order_cache = {path!r} is a file that is no cache; expected one, or a new name")
+                    raise OrderError(
+                        f"order_cache = {path!r}, expected an order cache or a new path, found another file"
+                    )
                 found, values, counts = np.load(file), np.load(file), np.load(file)
                 header = np.lib.format.read_magic(file), np.lib.format.read_array_header_1_0(file)
                 shape, _, dtype = header[1]
@@ -98,30 +105,82 @@ class LengthOrder(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The part of a length order that is planned: its longest and shortest records may be left out."""
+    """The part of a length order that is planned. Records that are too long or too short are left out."""
 
     by_length: LengthOrder
     first: int
-    """Records of the order that come before."""
+    """Number of records that come before it in the order."""
     kept: slice
-    """Which of the lengths there are."""
+    """Its part of the distinct lengths."""
 
     @property
     def values(self) -> Uint64s:
-        """Lengths, falling."""
+        """The distinct lengths, falling."""
         return self.by_length.values[self.kept]
 
     @property
     def counts(self) -> Uint64s:
-        """How many records have each."""
+        """How many records have each length."""
         return self.by_length.counts[self.kept]
 
     @property
     def records(self) -> int:
-        """How many there are."""
+        """How many records are planned."""
         return int(self.counts.sum())
 
     @property
     def starts(self) -> Int64s:
-        """Rank of the first record of each length, from the first that is planned on; and the number of records."""
+        """The rank of the first record of each length, where the first planned record has 0; then `records`."""
         return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
+
+
+def read_lengths(given: Any, targets: Any, cache: str | None) -> tuple[NDArray[Any], LengthOrder]:
+    """Return lengths as u32 or u64, and their order; both are the index's own where it has them.
+
+    Args:
+      given: an mmapds dataset, or the lengths.
+      targets: second lengths, or None; of each record, the larger length counts.
+      cache: where to keep the order of lengths that are not an index's.
+    """
+    if hasattr(given, "length_order"):
+        lengths, stored = given.lengths, given.length_order
+        if lengths.dtype.kind != "u":
+            raise ColumnError(f"column 'length': expected integers of 0 or more, found type {lengths.dtype}")
+    else:
+        lengths, stored = as_lengths("lengths", given), None
+    if len(lengths) == 0:
+        raise OrderError("lengths: expected one sample or more, found 0")
+    if targets is not None:
+        second = as_lengths("target_lengths", targets)
+        if len(second) != len(lengths):
+            raise OrderError(f"target_lengths: expected {len(lengths)}, one for each length, found {len(second)}")
+        lengths, stored = np.maximum(lengths, second), None
+    if stored is not None:
+        return lengths, LengthOrder(*stored)
+    lengths = np.ascontiguousarray(lengths)
+    return lengths, LengthOrder.of(lengths, cache)
+
+
+def as_lengths(name: str, given: Any) -> NDArray[Any]:
+    """Return an array or list of lengths as u32, or u64 where one needs it.
+
+    Raises:
+      OrderError: `given`, called `name`, has another shape, type or a negative number.
+    """
+    if not isinstance(given, list | tuple | np.ndarray) and not hasattr(given, "__array__"):
+        raise OrderError(
+            f"{name}: expected an mmapds dataset, or an array or list of integers, found {type(given).__name__}"
+        )
+    values = as_numbers(given)
+    if values.ndim != 1:
+        raise OrderError(f"{name}: expected one dimension, found shape {values.shape}")
+    if not values.size:
+        return values.astype(np.uint32)
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        raise OrderError(f"{name}[{int(np.argmax(np.isnan(values)))}] = nan, expected an integer of 1 or more")
+    if values.dtype.kind not in "iu":
+        raise OrderError(f"{name}: expected integers of 1 or more, found type {values.dtype}")
+    if values.min() < 0:
+        at = int(np.argmax(values < 0))
+        raise OrderError(f"{name}[{at}] = {values[at]}, expected 1 or more")
+    return np.ascontiguousarray(values, np.uint32 if int(values.max()) < 2**32 else np.uint64)

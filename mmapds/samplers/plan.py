@@ -1,52 +1,101 @@
 """Plans: how an epoch is cut into batches under a budget. Made once from the lengths, read batch by batch.
 
-A plan numbers the batches of an epoch by position, as an order does records; a reader of an epoch tells what is in
-them.
+A plan has a batch at every position of an epoch, as an order has a record. `plan.reader(epoch)` reads the batches.
 """
 
+from abc import ABC, abstractmethod
+from bisect import bisect_left
 from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from .. import _native
-from .lengths import Int64s, Selection
+from ..errors import OrderError
+from ..orders.basic import Int64s
+from .epoch import Ranges, members
+from .lengths import LengthOrder, Selection
 
 VERSION = 1
-"""Raised when a plan changes for the same arguments, so that an old state is refused and not misread."""
-_WORD = 2**64 - 1
+"""Increased when a plan changes for the same arguments, so that old states are refused, not misread."""
 
 
 class Budget(NamedTuple):
-    """What a batch may hold."""
+    """What a batch may hold. The size of a batch follows from its longest record: see mds_batch_size in csrc/plan.c."""
 
     max_tokens: int
-    """Most that the longest length times the number of records may be, in the unit of the lengths."""
+    """Largest cost of the longest record times the number of records, in the unit of the lengths."""
     largest: int
-    """Most records."""
+    """Most records in a batch."""
     multiple: int
-    """Sizes of at least this many records are multiples of it."""
+    """Batches of at least this many records have a multiple of it."""
     quadratic: int
-    """A record of length L costs L + L^2 / quadratic; 0: L."""
+    """A record of length L costs L + L^2 / quadratic; with 0, it costs L."""
 
     def cost(self, length: int) -> int:
-        """What one record costs."""
+        """Return what one record costs; the same rule as in mds_batch_size, and a test compares them."""
         return length + (-(-length * length // self.quadratic) if self.quadratic else 0)
+
+
+class LeftOut(NamedTuple):
+    """How many samples are not planned, or alone over the budget; see `BudgetSummary`."""
+
+    too_short: int
+    too_long: int
+    single: int
+
+
+def select(
+    by_length: LengthOrder, budget: Budget, min_length: int, max_length: int | None, oversize: str
+) -> tuple[Selection, LeftOut]:
+    """Return the samples to plan, and how many are left out.
+
+    Raises:
+      OrderError: a length is 0, a sample exceeds the budget and `oversize` is "error", or no sample is left.
+    """
+    values, counts = by_length.values, by_length.counts
+    begin = 0 if max_length is None else int((values > np.uint64(max_length)).sum())
+    end = max(int((values >= np.uint64(min_length)).sum()), begin)
+    if end > begin and values[end - 1] == 0:
+        record = int(by_length.order[int(counts[:end].sum()) - 1])
+        raise OrderError(
+            f"lengths[{record}] = 0, expected 1 or more; {int(counts[end - 1]):,} samples have length 0, and "
+            "min_length=1 leaves them out"
+        )
+    fits = bisect_left(range(end), True, begin, key=lambda i: budget.cost(int(values[i])) <= budget.max_tokens)
+    over = int(counts[begin:fits].sum())
+    if over and oversize == "error":
+        record = int(by_length.order[int(counts[:begin].sum())])
+        longest = int(values[begin])
+        raise OrderError(
+            f"max_tokens = {budget.max_tokens}, expected {budget.cost(longest)} or more, the cost of lengths[{record}] "
+            f"= {longest}; {over:,} samples cost more than max_tokens alone: leave them out by max_length or "
+            "oversize='drop', or use oversize='single'"
+        )
+    if oversize == "drop":
+        begin = fits
+    if begin == end:
+        raise OrderError(
+            f"lengths: expected samples within min_length = {min_length}, max_length = {max_length} and max_tokens = "
+            f"{budget.max_tokens}, found {int(counts.sum()):,} samples of lengths {int(values[-1])} to {int(values[0])}"
+        )
+    left_out = LeftOut(int(counts[end:].sum()), int(counts[:begin].sum()), over if oversize == "single" else 0)
+    return Selection(by_length, int(counts[:begin].sum()), slice(begin, end)), left_out
 
 
 class Reader(Protocol):
     """Reads the batches of one epoch."""
 
     def read(self, positions: Int64s) -> tuple[Int64s, Int64s]:
-        """The records of the batches at ascending positions, one after another; and where each batch ends."""
+        """Return the records of the batches at ascending positions, one after another, and where each batch ends."""
 
 
-class Plan:
-    """What plans have in common: an order of batches (see `mmapds.orders.Order`)."""
+class Plan(ABC):
+    """What both planners share. A plan is the contents of an epoch (see `epoch.EpochContents`), in batches."""
 
     def __init__(self, selection: Selection, records: int, budget: Budget, wanted: int, close: bool, seed: int) -> None:
         self.records = records
-        """In the dataset: record numbers are below."""
+        """Number of records in the dataset, planned or not."""
         self.selection = selection
         self.seed = seed
         self._budget = budget
@@ -55,12 +104,25 @@ class Plan:
         self.buckets = np.frombuffer(found, np.uint64).reshape(-1, 4)
         """Rows of (first rank, first batch, batches, size)."""
 
-    def at(self, epoch: int, positions: Int64s) -> Int64s:  # noqa: ARG002 - the readers know about epochs
-        """Return the positions: what stands at one is known to a reader alone."""
-        return positions
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch."""
+
+    @abstractmethod
+    def positions_of(self, epoch: int, records: Int64s) -> Int64s:
+        """Return the positions of the batches that hold only some of these records, which ascend."""
+
+    def positions_holding(self, epoch: int, records: Ranges) -> Int64s:
+        """Return the positions of the batches that hold only records in these ranges."""
+        wanted = members(records, self.records)
+        return self.positions_of(epoch, wanted) if len(wanted) else wanted
+
+    @abstractmethod
+    def reader(self, epoch: int) -> Reader:
+        """Return a reader of the batches of an epoch."""
 
     def describe(self) -> dict[str, Any]:
-        """Return what tells this plan from others."""
+        """Return what identifies this plan, for states."""
         digest = blake2b(self.selection.values.tobytes() + self.selection.counts.tobytes(), digest_size=8).hexdigest()
         return {
             "version": VERSION,

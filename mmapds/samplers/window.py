@@ -1,4 +1,4 @@
-"""Batches of records that come near one another in an order."""
+"""The window planner: batches of records that are near one another in an order."""
 
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -8,30 +8,30 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..errors import OrderError
-from ..orders.basic import Order
-from ..orders.permutation import Permutation
-from .lengths import Int64s, Selection, Uint64s
-from .plan import _WORD, Budget, Plan
+from ..orders.basic import Int64s, Order
+from ..orders.permutation import Permutation, word
+from .lengths import Selection, Uint64s
+from .plan import Budget, Plan
 
-_MIXED = 1 << 32  # and of the first batches of a window plan that are mixed
+_MIXED = 1 << 32  # stream of the first permutation of ready batches; later ones have the streams after it
 _TABLE = 1 << 20  # lengths below this are looked up in a table
-_CHUNK = 65_536  # positions of an order that are streamed at a time
+_CHUNK = 65_536  # positions of an order that are read at a time
 
 
 class WindowPlan(Plan):
-    """Batches of records that come near one another in an order: for chunked orders, and for fully random mates.
+    """Follows an order of records: for chunked orders, and for fully random batches.
 
-    Lengths are cut into buckets so wide that a record waits for its batch some `sort_window` positions of the order, in
-    the mean. As the order goes by, every record joins the open batch of its bucket, and a batch is ready when it is
-    full. That is what sorting windows and cutting them comes to, without their edges: every epoch has as many batches,
-    whatever its order, since a bucket always has as many records.
+    Lengths are cut into buckets. Each record of the order joins the open batch of its bucket, and a batch is ready when
+    it is full. Buckets are so wide that a record waits `sort_window` positions for its batch, on average. The batches
+    are like those of sorting windows and cutting them, but there are no edges, and every epoch has the same number of
+    batches whatever its order, since a bucket always has the same number of records.
 
-    A reader goes through the order from its beginning, at some 10^7 records a second, to the batch that is asked for.
+    A reader goes through the order from its beginning to the batch that is asked for, at about 10^7 records a second.
 
     Args:
       values: u32 or u64, shape (records,): the lengths.
       order: a bijection of the records.
-      shuffle: False gives batches as they become ready, and not in keyed order, some at a time.
+      shuffle: False gives batches in the order in which they become ready; else they are mixed, some at a time.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class WindowPlan(Plan):
         seed: int,
         shuffle: bool,
     ) -> None:
-        # A bucket with this many batches has its records 2 * sort_window apart from one batch to the next. With one,
-        # its records would have the same mates in every epoch.
+        # A bucket of this many batches fills one in 2 * sort_window positions, so a record waits half of that. A bucket
+        # of one batch would have the same records in it every epoch.
         wanted = min(max(selection.records // (2 * sort_window), 2), 2**32)
         super().__init__(selection, len(values), budget, wanted, False, seed)
         self.lengths = values
@@ -55,7 +55,7 @@ class WindowPlan(Plan):
         self._sort_window = sort_window
         buckets = self.buckets.copy()
         if len(buckets) > 1 and buckets[-1, 2] == 1 and buckets[-1, 3] <= buckets[-2, 3]:
-            # Records that make no whole batch: one more batch of the bucket before, though not a full one.
+            # The last records do not fill a batch: they become a last, smaller batch of the bucket before.
             buckets[-2, 2] += 1
             buckets = buckets[:-1]
         self.buckets = buckets
@@ -66,16 +66,16 @@ class WindowPlan(Plan):
         return self._batches
 
     def describe(self) -> dict[str, Any]:
-        """Return what tells this plan from others."""
+        """Return what identifies this plan, for states."""
         what = {"order": "token budget, windows", "sort_window": self._sort_window, "shuffle": self.shuffle}
         return {**what, "of": self.order.describe(), **super().describe()}
 
     def reader(self, epoch: int) -> "_WindowReader":
-        """Return a reader of an epoch, which takes positions in ascending order, or begins again."""
+        """Return a reader of an epoch; it reads batches in ascending order, and to go back it begins again."""
         return _WindowReader(self, epoch)
 
     def positions_of(self, epoch: int, records: Int64s) -> Int64s:
-        """Return where the batches stand that hold nothing but `records`."""
+        """Return the positions of the batches that hold only some of these records: reads the whole epoch."""
         found = []
         reader = self.reader(epoch)
         for begin in range(0, len(self), _CHUNK):
@@ -87,7 +87,7 @@ class WindowPlan(Plan):
 
 
 class _Tables(NamedTuple):
-    """From a record's length to its bucket: see mds_stream in csrc/mmapds.h."""
+    """How to find the bucket of a record by its length: see mds_stream in csrc/mmapds.h."""
 
     values: Uint64s
     first_buckets: NDArray[np.uint32]
@@ -101,7 +101,7 @@ class _Tables(NamedTuple):
         values, starts = np.ascontiguousarray(selection.values), selection.starts
         firsts = buckets[:, 0].astype(np.int64)
         first_buckets = np.searchsorted(firsts, starts[:-1], side="right") - 1
-        splits = np.full(len(values), _WORD, np.uint64)
+        splits = np.full(len(values), word(-1), np.uint64)
         runs = np.searchsorted(starts, firsts, side="right") - 1
         within = firsts > starts[runs]
         splits[runs[within]] = selection.by_length.order[selection.first + firsts[within]]
@@ -113,9 +113,10 @@ class _Tables(NamedTuple):
 
 
 class _WindowReader:
-    """Streams the order, some batches at a time, and gives those in keyed order.
+    """Reads the order until some batches are ready, and yields these in keyed order.
 
-    All buckets begin empty, so that they would fill up in step, the small ones first: lengths would rise and fall.
+    In the order in which they become ready, lengths would rise and fall: all buckets begin empty, and those of small
+    batches fill up first.
     """
 
     def __init__(self, plan: WindowPlan, epoch: int) -> None:
@@ -126,10 +127,10 @@ class _WindowReader:
 
     def _begin(self) -> None:
         plan = self._plan
-        self._block = -1  # the number of the batches at hand
+        self._block = -1  # the number of the block of batches that is read
         self._batches: list[Int64s] = []
         self._position = 0  # in the order
-        self._records = np.empty(0, np.int64)  # of the order, not yet streamed
+        self._records = np.empty(0, np.int64)  # of the order, not yet in a batch
         self._taken = np.zeros(len(plan.buckets), np.uint64)
         self._open = np.empty(int(plan.tables.open_first[-1]), np.int64)
 
@@ -150,7 +151,7 @@ class _WindowReader:
         return np.concatenate(found), np.cumsum([len(batch) for batch in found])
 
     def _stream(self, count: int) -> list[Int64s]:
-        """Go on through the order until `count` batches are ready."""
+        """Read on in the order until `count` batches are ready."""
         plan, order, tables = self._plan, self._plan.order, self._plan.tables
         largest = int(plan.buckets[:, 3].max())
         batches: list[Int64s] = []
@@ -158,7 +159,7 @@ class _WindowReader:
             if not len(self._records):
                 stop = min(self._position + _CHUNK, len(order))
                 if stop == self._position:
-                    raise OrderError(f"the order gave only some of {plan.records} records, expected each of them once")
+                    raise OrderError(f"order: expected each of {plan.records} records once, found only some of them")
                 positions = np.arange(self._position, stop, dtype=np.int64)
                 self._records = np.ascontiguousarray(order.at(self._epoch, positions), np.int64)
                 self._position = stop
@@ -181,8 +182,10 @@ class _WindowReader:
                     out,
                     ends,
                 )
-            except ValueError as error:
-                raise OrderError(f"{error}; expected each of {plan.records} records once") from None
+            except ValueError:
+                raise OrderError(
+                    f"order: expected each of {plan.records} records once, found one twice or out of range"
+                ) from None
             self._records = self._records[consumed:]
             batches += [out[begin:end] for begin, end in pairwise([0, *ends[:ready].tolist()])]
         return batches

@@ -1,0 +1,53 @@
+"""What all samplers share: the epoch, the length, and states."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from .epoch import EpochProgress
+
+
+class ResumableSampler:
+    """Gives a sampler its epoch, length and states. It stands before torch's class among the bases."""
+
+    _progress: EpochProgress
+
+    def _synchronised(self) -> EpochProgress:
+        """Return the progress, at the epoch chosen last."""
+        return self._progress
+
+    def _choose_epoch(self, epoch: int) -> None:
+        self._progress.set_epoch(epoch)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next pass."""
+        return self._synchronised().epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._choose_epoch(epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next pass. An epoch other than that of a loaded state clears the state's position."""
+        self._choose_epoch(epoch)
+
+    def __len__(self) -> int:
+        """Return the steps in a whole epoch: the same on every rank, in every epoch, and wherever a pass begins."""
+        return len(self._progress)
+
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+        """Return where the epoch is: a small dict that JSON can hold, the same on every rank.
+
+        Args:
+          step: steps of the epoch that the trainer has finished; by default those yielded, which may be more, since
+            workers prefetch. A step is one index of an index sampler, and one batch of a batch sampler.
+        """
+        return self._synchronised().state_dict(step)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Begin the next pass where a state was saved, at any number of replicas; at the end of an epoch, a full pass.
+
+        Raises:
+          StateError: the state belongs to another dataset size, seed, order or version, or is not a state.
+        """
+        self._progress.load_state_dict(state_dict)

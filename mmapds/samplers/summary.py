@@ -1,0 +1,84 @@
+"""What an epoch of token-budget batches comes to: how much of it is padding, and how equal the ranks are."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .bucket import BucketPlan
+from .window import WindowPlan
+
+_BLOCK = 256  # batches read at a time
+_MEASURED = 100_000  # batches measured at most
+
+
+class BudgetSummary(NamedTuple):
+    """What an epoch comes to, over all ranks."""
+
+    samples: int
+    """Samples in an epoch, each counted once."""
+    too_short: int
+    """Left out because they are shorter than `min_length`."""
+    too_long: int
+    """Left out because they are longer than `max_length`, or over the budget with `oversize="drop"`."""
+    single: int
+    """Over the budget, and a batch each with `oversize="single"`."""
+    dropped: int
+    """Left out at the end of an epoch by `drop_last`."""
+    repeated: int
+    """Given twice, so that every rank has a last batch."""
+    batches: int
+    steps: int
+    mean_batch_size: float
+    padding: float
+    """Share of a padded batch that is padding."""
+    fill: float
+    """Tokens of samples as a share of the budget of all batches."""
+    imbalance: float
+    """Largest padded size of the batches of a step, divided by their mean; the mean over steps."""
+
+    def __str__(self) -> str:
+        left_out = self.too_short + self.too_long + self.dropped
+        return (
+            f"{self.samples:,} samples in {self.batches:,} batches of {self.mean_batch_size:.1f}, {self.steps:,} "
+            "steps\n"
+            f"{self.padding:.2%} padding, {self.fill:.1%} of the budget used, imbalance {self.imbalance:.4f}\n"
+            f"left out {left_out:,}: too short {self.too_short:,}, too long {self.too_long:,}, last step "
+            f"{self.dropped:,}; over-long on their own {self.single:,}; repeated {self.repeated:,}"
+        )
+
+
+def padding_and_imbalance(
+    plan: BucketPlan | WindowPlan, lengths: NDArray[Any], epoch: int, replicas: int
+) -> tuple[float, float]:
+    """Measure these two in full steps of an epoch; of long epochs, in some of the steps, spread over all of it.
+
+    Returns:
+      See `BudgetSummary`; (0, 1) if there is no full step.
+    """
+    reader = plan.reader(epoch)
+    real = padded = 0
+    imbalances: list[NDArray[np.float64]] = []
+    steps = min(len(plan) // replicas, max(_MEASURED // replicas, 1))
+    count = max(_BLOCK // replicas, 1)  # steps in a block
+    blocks = -(-steps // count)
+    every = max(len(plan) // replicas - count, 0) / max(blocks - 1, 1)  # steps from one block to the next
+    if isinstance(plan, WindowPlan):
+        every = count  # its reader reads what lies between blocks anyway
+    for block in range(blocks):
+        first = int(block * every) * replicas
+        positions = np.arange(first, min(first + count * replicas, len(plan)), dtype=np.int64)
+        positions = positions[: len(positions) // replicas * replicas]
+        if not len(positions):
+            continue
+        out, ends = reader.read(positions)
+        begins = np.concatenate([[0], ends[:-1]])
+        found = lengths[out]
+        sizes = np.maximum.reduceat(found, begins).astype(np.int64) * (ends - begins)
+        real += int(found.sum(dtype=np.int64))
+        padded += int(sizes.sum())
+        by_step = sizes.reshape(-1, replicas)
+        imbalances.append(by_step.max(axis=1) / by_step.mean(axis=1))
+    if not imbalances:
+        return 0.0, 1.0
+    return 1 - real / padded, float(np.concatenate(imbalances).mean())
