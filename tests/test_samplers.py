@@ -490,6 +490,26 @@ def test_a_restart_after_a_spike():
     assert list(resumed) == [whole[4], *whole[8:]]
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_records_beyond_a_short_epoch_may_be_excluded(shuffle):
+    whole = list(DistributedSampler(range(1000), 1, 0, shuffle, epoch_size=100))
+    for begin, end, records in ((0, 500, [(0, 500)]), (600, 1000, [(600, 10**30), 700])):
+        sampler = DistributedSampler(range(1000), 1, 0, shuffle, epoch_size=100, exclude={"records": records})
+        assert list(sampler) == [record for record in whole if not begin <= record < end]
+
+
+def test_records_may_be_excluded_whose_numbers_are_larger_than_the_epoch():
+    def mixed(**options):
+        return MixtureSampler([1000, 1000], [1, 1], 1, 0, epoch_size=100, **options)
+
+    def drawn(**options):
+        return DistributedSampler(range(1000), 1, 0, order=orders.Resampled(1000, 50), **options)
+
+    for make in (mixed, drawn):
+        kept = [record for record in make() if not 400 <= record < 1500]
+        assert list(make(exclude={"records": [(400, 700), 600, (650, 1500)]})) == kept
+
+
 def test_everything_may_be_excluded():
     assert list(DistributedSampler(range(10), 2, 0, exclude={"records": [(0, 10)]})) == []
 

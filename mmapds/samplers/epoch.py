@@ -23,6 +23,7 @@ STATE_VERSION = 1
 _STATE_KEYS = {"version", "epoch", "position", "epoch_size", "order", "exclude"}
 _BLOCK = 8192  # positions computed at a time: enough to hide the cost of a call, few enough for a quick first one
 _SEARCH = 1 << 20  # positions searched at a time for excluded records
+_LARGEST = 2**63 - 1
 
 
 def world(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
@@ -111,37 +112,47 @@ class OrderedRecords:
 
     def positions_holding(self, epoch: int, records: Ranges) -> Int64s:
         """Return where these records stand: from the order's `positions_of`, else by a search of the epoch."""
-        wanted = members(records, len(self._order))
-        if not len(wanted):
-            return wanted
         if hasattr(self._order, "positions_of"):
-            found: Int64s = self._order.positions_of(epoch, wanted)
-            return found
+            wanted = members(records, len(self._order))
+            found: Int64s = self._order.positions_of(epoch, wanted) if len(wanted) else wanted
+            return found[found < self._size]
+        bounds = _merged(_clipped(records, _LARGEST)).ravel()
         parts = []
         for first in range(0, self._size, _SEARCH):
             positions = np.arange(first, min(first + _SEARCH, self._size), dtype=np.int64)
-            parts.append(positions[np.isin(self._order.at(epoch, positions), wanted)])
+            # A record is in a range where an odd number of bounds is not above it.
+            before = np.searchsorted(bounds, self._order.at(epoch, positions), side="right")
+            parts.append(positions[before % 2 == 1])
         return np.concatenate(parts)
 
 
 def members(ranges: Ranges, limit: int) -> Int64s:
     """Return the numbers in some ranges that are below a limit, ascending, each once."""
-    pieces = [np.arange(begin, min(end, limit), dtype=np.int64) for begin, end in ranges if begin < limit]
-    return np.unique(np.concatenate(pieces)) if pieces else np.empty(0, np.int64)
+    merged = _merged(_clipped(ranges, limit))
+    return np.concatenate([np.empty(0, np.int64), *(np.arange(begin, end, dtype=np.int64) for begin, end in merged)])
+
+
+def _clipped(ranges: Ranges, limit: int) -> Int64s:
+    """Return the parts of ranges within [0, limit): shape (k, 2)."""
+    return np.array([(min(max(begin, 0), limit), min(end, limit)) for begin, end in ranges], np.int64).reshape(-1, 2)
+
+
+def _merged(ranges: Int64s) -> Int64s:
+    """Return the union of ranges, shape (k, 2), as ranges in ascending order that do not touch: shape (m, 2)."""
+    ranges = ranges[ranges[:, 0] < ranges[:, 1]]
+    ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(ranges[:, 1])  # the largest end so far
+    first = np.concatenate([[True], ranges[1:, 0] > reach[:-1]])[: len(ranges)]
+    last = np.concatenate([first[1:], [True]])[: len(ranges)]
+    return np.stack([ranges[first, 0], reach[last]], axis=1)
 
 
 class Exclusions:
     """Positions that a pass leaves out. The others are numbered in order, without gaps."""
 
     def __init__(self, ranges: Ranges, positions: Int64s, total: int) -> None:
-        given = np.array([(max(begin, 0), min(end, total)) for begin, end in ranges], np.int64).reshape(-1, 2)
-        given = np.concatenate([given, np.stack([positions, positions + 1], axis=1)])
-        given = given[given[:, 0] < given[:, 1]]
-        given = given[np.argsort(given[:, 0], kind="stable")]
-        reach = np.maximum.accumulate(given[:, 1])  # the largest end so far
-        first = np.concatenate([[True], given[1:, 0] > reach[:-1]])[: len(given)]
-        last = np.concatenate([first[1:], [True]])[: len(given)]
-        merged = np.stack([given[first, 0], reach[last]], axis=1)
+        single = np.stack([positions, positions + 1], axis=1)
+        merged = _merged(np.concatenate([_clipped(ranges, total), single]))
         self._begins = merged[:, 0]
         sizes = merged[:, 1] - merged[:, 0]
         self._excluded = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)  # before each range, and in all
