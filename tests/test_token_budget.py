@@ -19,9 +19,11 @@ from mmapds import (
     OrderError,
     StateError,
     TokenBudgetBatchSampler,
+    _native,
     orders,
 )
 from mmapds.samplers.lengths import LengthOrder
+from mmapds.samplers.plan import Budget
 
 PLANNERS = ["bucket", "window"]
 
@@ -154,6 +156,26 @@ def test_any_world_goes_on_from_any_step(problem, data):
     assert set(seen + rest) == set(range(len(lengths)))
     assert len(seen) == len(set(seen))
     assert not set(seen) & set(rest)
+
+
+@settings(max_examples=300)
+@given(
+    length=st.integers(1, 2**40) | st.integers(1, 3000),
+    budget=st.builds(
+        Budget,
+        max_tokens=st.integers(1, 2**62) | st.integers(1, 10_000),
+        largest=st.sampled_from([1, 7, 2**31]),
+        multiple=st.sampled_from([1, 8, 1000]),
+        quadratic=st.integers(0, 3) | st.integers(1, 2**40),
+    ),
+)
+def test_the_core_cuts_batches_by_the_cost_of_a_record(length, budget):
+    size = min(budget.max_tokens // budget.cost(length), budget.largest)
+    if size >= budget.multiple:
+        size -= size % budget.multiple
+    lengths, records = np.array([length], np.uint64), np.array([2**40], np.uint64)
+    found = np.frombuffer(_native.plan_buckets(budget, lengths, records, 1, False), np.uint64)
+    assert found[3] == max(size, 1)
 
 
 # ---- what it is for ------------------------------------------------------------------------------------------

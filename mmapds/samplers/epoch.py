@@ -95,6 +95,7 @@ class OrderedRecords:
             found = type(order).__name__
             raise OrderError(f"order: expected at(), describe() and a length (see mmapds.orders), found {found}")
         self._order = order
+        self.describe = order.describe
         self._size = len(order) if epoch_size is None else operator.index(epoch_size)
         if not 1 <= self._size <= len(order):
             hint = "; use orders.Resampled for longer epochs" if self._size > len(order) else ""
@@ -102,9 +103,6 @@ class OrderedRecords:
 
     def __len__(self) -> int:
         return self._size
-
-    def describe(self) -> dict[str, Any]:
-        return self._order.describe()
 
     def at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the records at positions, in the shape of these."""
@@ -289,6 +287,7 @@ class EpochProgress:
     ) -> None:
         self.contents = contents
         self.sharding = sharding
+        self._total = len(contents)
         self.epoch = 0
         self._block_size = block_size
         start_step = operator.index(start_step)
@@ -301,7 +300,7 @@ class EpochProgress:
         self._next_pass: Pass | None = None  # made of _next when first asked for
 
     def __len__(self) -> int:
-        return self.sharding.steps(len(self.contents))
+        return self.sharding.steps(self._total)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch; a new one clears a restored position, which belongs to the old one."""
@@ -351,7 +350,7 @@ class EpochProgress:
 
     def state_dict(self, step: int | None) -> dict[str, Any]:
         """Return the state after the last step that was yielded, or after `step` steps of the epoch."""
-        current, total = self.current(), len(self.contents)
+        current, total = self.current(), self._total
         done = current.done if step is None else operator.index(step) - current.first_step
         if not 0 <= done <= current.steps:
             last = current.first_step + current.steps
@@ -393,13 +392,12 @@ class EpochProgress:
             raise StateError(
                 f"state: malformed ({error!r}): expected the dict that state_dict() returned, found {dict(state)}"
             ) from None
-        total = len(self.contents)
-        if not 0 <= start.position <= total:
-            raise StateError(f"state['position'] = {start.position}, expected 0 to {total}")
+        if not 0 <= start.position <= self._total:
+            raise StateError(f"state['position'] = {start.position}, expected 0 to {self._total}")
         self.epoch = operator.index(state["epoch"])
         self._pass = self._next_pass = None
         # Where too little is left for a step of this world, the next pass is a full one.
-        self._next = start if self.sharding.steps(total - start.position) else None
+        self._next = start if self.sharding.steps(self._total - start.position) else None
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         """Raise StateError unless a state has the right keys and version, and is of these contents."""
@@ -415,7 +413,7 @@ class EpochProgress:
         if not isinstance(state["order"], Mapping):
             raise StateError(f"state['order'] = {state['order']!r}, expected a dict")
         saved = {**state["order"], "epoch_size": state["epoch_size"]}
-        own = {**self.contents.describe(), "epoch_size": len(self.contents)}
+        own = {**self.contents.describe(), "epoch_size": self._total}
         for key in [*own, *saved]:
             if saved.get(key) != own.get(key):
                 raise StateError(
