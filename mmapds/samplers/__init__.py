@@ -1,1 +1,1 @@
-"""Orders dealt out to ranks, step by step, and batches under a budget; made for torch."""
+"""Samplers for torch: how ranks share an epoch of an order, and batches under a budget."""
