@@ -1,4 +1,4 @@
-/* fuzz_arrays.c - hostile records of named arrays.
+/* fuzz_array_record.c - hostile records of named arrays.
  *
  * The first bytes of the input choose the fields; the rest is the record. Fields that are found must lie inside the record,
  * one after another, arrays at multiples of 64 bytes and of just the size that their shape says. */

@@ -1,4 +1,4 @@
-/* arrays.c - where the fields of a record of named arrays lie, told from its table alone. See docs/arrays.md. */
+/* array_record.c - where the fields of a record of named arrays lie, told from its table alone. See docs/arrays.md. */
 #include "mmapds.h"
 
 #include <string.h>
