@@ -2,7 +2,7 @@
  *
  * Polynomial 0x1edc6f41, reflected: RFC 3720, 12.1. The instruction works off 8 bytes in 3 cycles, as fast as one core
  * reads memory, so there is no need to interleave streams. */
-#include "mmapds.h"
+#include "kernels.h"
 
 #include <string.h>
 
@@ -80,3 +80,8 @@ uint32_t mds_crc32c_arm(uint32_t crc, const uint8_t *data, size_t n)
     return ~crc;
 }
 #endif
+
+uint32_t mds_crc32c(const mds_kernels *kernels, uint32_t crc, const uint8_t *data, size_t n)
+{
+    return kernels->crc32c(crc, data, n);
+}

@@ -26,47 +26,16 @@ typedef enum {
 
 #define MDS_NONE UINT64_MAX
 
-/* ---- cpu.c: SIMD variants, chosen once ------------------------------------------------------------- */
+/* ---- kernels.c: SIMD variants ------------------------------------------------------------------------ */
 
-/* Write for each 64-byte word of `data` a mask with bit b set where byte b equals `byte`. */
-typedef void mds_mask_bytes(const uint8_t *data, size_t words, uint8_t byte, uint64_t *masks);
+/* The inner loops in the variant for one kind of processor. */
+typedef struct mds_kernels mds_kernels;
 
-/* Where a 64-byte block has the bytes that JSON is made of, strings not yet told from the rest: bit b is byte b. */
-typedef struct {
-    uint64_t quote, backslash;
-    uint64_t open, close; /* brackets and braces */
-    uint64_t colon;
-    uint64_t extra; /* one more byte, of the caller's choice */
-} mds_json_masks;
+/* The i-th variant this machine can run, the best first; NULL behind the last, which is "portable". */
+const mds_kernels *mds_kernels_at(size_t i);
+const char *mds_kernels_name(const mds_kernels *kernels);
 
-typedef void mds_json_blocks(const uint8_t *data, size_t blocks, uint8_t extra, mds_json_masks *masks);
-
-/* Bytes of `data` before the first '"', '\\' or control character, n at most; *continuing is set to how many of them
- * continue a UTF-8 sequence, *beyond to whether any is beyond ASCII. */
-typedef size_t mds_text_run(const uint8_t *data, size_t n, size_t *continuing, int *beyond);
-
-#define MDS_PERMUTE_LANES 16
-struct mds_permutation;
-
-/* Run the rounds of a permutation over MDS_PERMUTE_LANES positions split into halves, in place. */
-typedef void mds_permute_rounds(const struct mds_permutation *p, uint32_t *left, uint32_t *right);
-
-/* The CRC32C of bytes whose CRC32C is `crc` (0 when there are none) followed by data[0..n). */
-typedef uint32_t mds_crc32c(uint32_t crc, const uint8_t *data, size_t n);
-
-typedef struct {
-    const char *name;
-    mds_mask_bytes *mask_bytes;
-    mds_json_blocks *json_blocks;
-    mds_text_run *text_run;
-    mds_permute_rounds *permute_rounds;
-    mds_crc32c *crc32c;
-} mds_kernels;
-
-/* The variants this machine can run, best first, ending with a NULL name. "portable" is always there. */
-const mds_kernels *mds_kernels_available(void);
-
-/* The variant called `name`, or the best one when `name` is NULL; NULL when this machine has no such variant. */
+/* The variant called `name`, the best one if `name` is NULL; NULL if this machine cannot run it. */
 const mds_kernels *mds_kernels_find(const char *name);
 
 /* ---- lines.c: where records start in newline-delimited text ----------------------------------------- */
@@ -92,7 +61,7 @@ size_t mds_lines_scan(const mds_kernels *kernels, const uint8_t *data, size_t n,
 mds_status mds_lines_scan_file(const mds_kernels *kernels, int fd, uint64_t begin, uint64_t end, uint8_t *scratch,
                                size_t scratch_size, mds_lines *state, uint64_t *starts, size_t *count);
 
-/* ---- file.c: read-only maps -------------------------------------------------------------------------- */
+/* ---- map.c: read-only maps -------------------------------------------------------------------------- */
 
 typedef struct {
     const uint8_t *data; /* NULL when size is 0 */
@@ -223,15 +192,10 @@ size_t mds_varints_count(const uint8_t *data, size_t n);
  * when one has more than 10 bytes or the last does not end; *at says where it begins. */
 mds_status mds_varints_read(const uint8_t *data, size_t n, uint64_t *out, size_t *at);
 
-/* ---- crc.c: CRC32C --------------------------------------------------------------------------------------- */
+/* ---- crc.c: CRC32C -------------------------------------------------------------------------------------- */
 
-mds_crc32c mds_crc32c_portable;
-#if defined(__x86_64__)
-mds_crc32c mds_crc32c_sse42;
-#endif
-#if defined(__aarch64__)
-mds_crc32c mds_crc32c_arm; /* needs the CRC32 extension, which ARMv8.0 may lack */
-#endif
+/* The CRC32C of bytes whose CRC32C is `crc` (0 if there are none) followed by data[0..n). */
+uint32_t mds_crc32c(const mds_kernels *kernels, uint32_t crc, const uint8_t *data, size_t n);
 
 /* ---- tar.c: members of a tar, grouped into samples ----------------------------------------------------- */
 
@@ -306,7 +270,7 @@ typedef struct {
 mds_tar_status mds_tar_scan(const uint8_t *data, uint64_t n, int fd, mds_tar *state, uint64_t *begins, uint64_t *sizes,
                             uint64_t *hashes, size_t capacity, size_t *count);
 
-/* ---- arrays.c: records of named arrays ------------------------------------------------------------------ */
+/* ---- array_record.c: records of named arrays ------------------------------------------------------------------ */
 
 typedef enum {
     MDS_ARRAY_WORD,  /* one 64-bit word of the table */
@@ -381,6 +345,8 @@ mds_json_status mds_json_measure(const mds_kernels *kernels, const uint8_t *data
  * finite as doubles, nesting is no deeper than MDS_JSON_DEPTH. Sets *at to where it is not. */
 int mds_json_valid(const mds_kernels *kernels, const uint8_t *data, size_t n, size_t *at);
 
+/* ---- measure.c: columns of the records of a file ----------------------------------------------------- */
+
 /* What to do with records that lack a field. */
 typedef enum { MDS_MISSING_ERROR, MDS_MISSING_SKIP, MDS_MISSING_FILL } mds_missing;
 
@@ -421,16 +387,11 @@ uint64_t mds_cells_largest(const uint64_t *cells, size_t n);
 
 /* A generalised Feistel network over the box [0, a) x [0, b), a * b >= n, with cycle walking back into [0, n).
  * See permute.c for the construction and its source. */
-typedef struct mds_permutation {
+typedef struct {
     uint64_t n;
     uint32_t a, b;
     uint32_t keys[MDS_PERMUTE_ROUNDS][2];
 } mds_permutation;
-
-mds_permute_rounds mds_permute_rounds_portable;
-#if defined(__x86_64__)
-mds_permute_rounds mds_permute_rounds_avx2;
-#endif
 
 /* Needs 1 <= n < 2^63. The same (n, seed, epoch, stream) gives the same permutation on every machine and in
  * every release that keeps the version. */
@@ -496,7 +457,7 @@ typedef struct {
 /* out[k] = record at positions[k], for positions >= 0; members are shuffled anew each time they are used up. */
 void mds_mixture_at(const mds_mixture *m, mds_member *members, const int64_t *positions, size_t count, int64_t *out);
 
-/* ---- plan.c: batches under a budget -------------------------------------------------------------------------- */
+/* ---- sort.c: the length order ------------------------------------------------------------------------- */
 
 /* Lengths and orders are unsigned integers of 4 or 8 bytes: `width` and `order_width` say which. */
 uint64_t mds_lengths_largest(const void *lengths, unsigned width, size_t n);
@@ -513,6 +474,8 @@ size_t mds_runs_of(const uint64_t *ends, size_t digits, uint64_t *values, uint64
 /* The lengths there are in a sorted order, and how many records have each; returns how many. `values` may be NULL. */
 size_t mds_lengths_runs(const void *lengths, unsigned width, const void *order, unsigned order_width, size_t n,
                         uint64_t *values, uint64_t *counts);
+
+/* ---- plan.c: batches under a budget -------------------------------------------------------------------------- */
 
 /* What a batch may hold. The cost of a record of length L is L, plus L^2 / quadratic where that is not 0. */
 typedef struct {
@@ -583,7 +546,7 @@ typedef struct {
 mds_status mds_stream_push(const mds_stream *s, const int64_t *records, size_t n, size_t *consumed, int64_t *out,
                            size_t capacity, int64_t *ends, size_t most, size_t *emitted, size_t *written);
 
-/* ---- gather.c: many pieces of memory into one array ---------------------------------------------------------- */
+/* ---- pad.c: many pieces of memory into one array ---------------------------------------------------------- */
 
 typedef struct {
     const uint8_t *data; /* may be NULL when size is 0 */

@@ -12,7 +12,7 @@
  * already have. Small n use a box of 16 x 16: a Feistel network over four points reaches few of their 24 orders.
  *
  * f works on 32 bits because a and b fit in them for every n < 2^63; eight lanes then share one AVX2 register. */
-#include "mmapds.h"
+#include "kernels.h"
 
 #define SMALLEST_SIDE 16
 #define GOLDEN 0x9e3779b97f4a7c15ULL

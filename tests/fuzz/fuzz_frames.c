@@ -2,7 +2,7 @@
  *
  * The input is a source, once as it is and once with the CRCs of TFRecord put right, so that a scan gets beyond the first.
  * A scan in steps of any size must equal the scan in one; what comes out must tile the source and read back. */
-#include "../../csrc/mmapds.h"
+#include "../../csrc/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -96,7 +96,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t n)
     /* A copy of the exact size, so that a read beyond the end is seen. */
     uint8_t *data = malloc(n ? n : 1);
     memcpy(data, input, n);
-    for (const mds_kernels *kernels = mds_kernels_available(); kernels->name; kernels++) {
+    for (size_t v = 0; mds_kernels_at(v); v++) {
+        const mds_kernels *kernels = mds_kernels_at(v);
         for (int framing = MDS_FRAMING_U32LE; framing <= MDS_FRAMING_TFRECORD; framing++)
             one_framing(kernels, data, n, (mds_framing)framing);
         const size_t half = n / 2;
@@ -109,8 +110,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t n)
     const mds_status status = mds_varints_read(data, n, out, &at);
     CHECK(out[integers] == MDS_NONE && (status == MDS_OK || at < n));
     free(out);
-    mend(mds_kernels_available(), data, n);
-    one_framing(mds_kernels_available(), data, n, MDS_FRAMING_TFRECORD);
+    mend(mds_kernels_at(0), data, n);
+    one_framing(mds_kernels_at(0), data, n, MDS_FRAMING_TFRECORD);
     free(data);
     return 0;
 }

@@ -1,13 +1,9 @@
-/* cpu.c - the SIMD variants, and which of them this machine can run. */
-#include "mmapds.h"
+/* masks.c - kernels over blocks of 64 bytes, as masks with a bit for each byte. */
+#include "kernels.h"
 
 #include <string.h>
-#if defined(__aarch64__) && defined(__linux__)
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
-#endif
 
-static size_t text_run_portable(const uint8_t *data, size_t n, size_t *continuing, int *beyond)
+size_t mds_text_run_portable(const uint8_t *data, size_t n, size_t *continuing, int *beyond)
 {
     size_t i = 0, trails = 0;
     uint8_t all = 0;
@@ -23,7 +19,7 @@ static size_t text_run_portable(const uint8_t *data, size_t n, size_t *continuin
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-__attribute__((target("avx2"))) static void mask_bytes_avx2(const uint8_t *data, size_t words, uint8_t byte,
+__attribute__((target("avx2"))) void mds_mask_bytes_avx2(const uint8_t *data, size_t words, uint8_t byte,
                                                             uint64_t *masks)
 {
     const __m256i wanted = _mm256_set1_epi8((char)byte);
@@ -41,7 +37,7 @@ __attribute__((target("avx2"))) static uint64_t joined(__m256i low, __m256i high
     return (uint32_t)_mm256_movemask_epi8(low) | (uint64_t)(uint32_t)_mm256_movemask_epi8(high) << 32;
 }
 
-__attribute__((target("avx2"))) static void json_blocks_avx2(const uint8_t *data, size_t blocks, uint8_t extra,
+__attribute__((target("avx2"))) void mds_json_blocks_avx2(const uint8_t *data, size_t blocks, uint8_t extra,
                                                              mds_json_masks *masks)
 {
     const __m256i quote = _mm256_set1_epi8('"'), backslash = _mm256_set1_epi8('\\'), colon = _mm256_set1_epi8(':');
@@ -60,7 +56,7 @@ __attribute__((target("avx2"))) static void json_blocks_avx2(const uint8_t *data
     }
 }
 
-__attribute__((target("avx2"))) static size_t text_run_avx2(const uint8_t *data, size_t n, size_t *continuing,
+__attribute__((target("avx2"))) size_t mds_text_run_avx2(const uint8_t *data, size_t n, size_t *continuing,
                                                             int *beyond)
 {
     const __m256i quote = _mm256_set1_epi8('"'), backslash = _mm256_set1_epi8('\\'), control = _mm256_set1_epi8(31);
@@ -82,7 +78,7 @@ __attribute__((target("avx2"))) static size_t text_run_avx2(const uint8_t *data,
             return i + (size_t)__builtin_ctz(stop);
         }
     }
-    const size_t rest = text_run_portable(data + i, n - i, continuing, beyond);
+    const size_t rest = mds_text_run_portable(data + i, n - i, continuing, beyond);
     *continuing += trails;
     *beyond |= high_bits != 0;
     return i + rest;
@@ -93,7 +89,7 @@ __attribute__((target("avx2"))) static size_t text_run_avx2(const uint8_t *data,
 #include <arm_neon.h>
 
 /* NEON has no movemask: weigh each matching byte by its bit, then add neighbours until 16 bytes are 2. */
-static void mask_bytes_neon(const uint8_t *data, size_t words, uint8_t byte, uint64_t *masks)
+void mds_mask_bytes_neon(const uint8_t *data, size_t words, uint8_t byte, uint64_t *masks)
 {
     static const uint8_t weights[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
     const uint8x16_t weight = vld1q_u8(weights), wanted = vdupq_n_u8(byte);
@@ -107,29 +103,27 @@ static void mask_bytes_neon(const uint8_t *data, size_t words, uint8_t byte, uin
         masks[w] = vgetq_lane_u64(vreinterpretq_u64_u8(sum), 0);
     }
 }
-#endif
 
-#if defined(__aarch64__)
-static void json_blocks_neon(const uint8_t *data, size_t blocks, uint8_t extra, mds_json_masks *masks)
+void mds_json_blocks_neon(const uint8_t *data, size_t blocks, uint8_t extra, mds_json_masks *masks)
 {
     const uint8x16_t fold = vdupq_n_u8(0x20); /* makes braces of brackets */
     for (size_t b = 0; b < blocks; b++, data += 64) {
         uint8_t folded[64];
         for (int k = 0; k < 64; k += 16)
             vst1q_u8(folded + k, vorrq_u8(vld1q_u8(data + k), fold));
-        mask_bytes_neon(data, 1, '"', &masks[b].quote);
-        mask_bytes_neon(data, 1, '\\', &masks[b].backslash);
-        mask_bytes_neon(folded, 1, '{', &masks[b].open);
-        mask_bytes_neon(folded, 1, '}', &masks[b].close);
-        mask_bytes_neon(data, 1, ':', &masks[b].colon);
-        mask_bytes_neon(data, 1, extra, &masks[b].extra);
+        mds_mask_bytes_neon(data, 1, '"', &masks[b].quote);
+        mds_mask_bytes_neon(data, 1, '\\', &masks[b].backslash);
+        mds_mask_bytes_neon(folded, 1, '{', &masks[b].open);
+        mds_mask_bytes_neon(folded, 1, '}', &masks[b].close);
+        mds_mask_bytes_neon(data, 1, ':', &masks[b].colon);
+        mds_mask_bytes_neon(data, 1, extra, &masks[b].extra);
     }
 }
 #endif
 
 /* Eight bytes at a time. The sum below sets the high bit of every byte that differs from the wanted one, without
  * carries between bytes; the multiplication gathers the eight low bits of the complement into the top byte. */
-static void mask_bytes_portable(const uint8_t *data, size_t words, uint8_t byte, uint64_t *masks)
+void mds_mask_bytes_portable(const uint8_t *data, size_t words, uint8_t byte, uint64_t *masks)
 {
     const uint64_t low7 = 0x7f7f7f7f7f7f7f7fULL, wanted = 0x0101010101010101ULL * byte;
     for (size_t w = 0; w < words; w++) {
@@ -145,55 +139,17 @@ static void mask_bytes_portable(const uint8_t *data, size_t words, uint8_t byte,
     }
 }
 
-static void json_blocks_portable(const uint8_t *data, size_t blocks, uint8_t extra, mds_json_masks *masks)
+void mds_json_blocks_portable(const uint8_t *data, size_t blocks, uint8_t extra, mds_json_masks *masks)
 {
     for (size_t b = 0; b < blocks; b++, data += 64) {
         uint8_t folded[64];
         for (int k = 0; k < 64; k++)
             folded[k] = data[k] | 0x20; /* makes braces of brackets */
-        mask_bytes_portable(data, 1, '"', &masks[b].quote);
-        mask_bytes_portable(data, 1, '\\', &masks[b].backslash);
-        mask_bytes_portable(folded, 1, '{', &masks[b].open);
-        mask_bytes_portable(folded, 1, '}', &masks[b].close);
-        mask_bytes_portable(data, 1, ':', &masks[b].colon);
-        mask_bytes_portable(data, 1, extra, &masks[b].extra);
+        mds_mask_bytes_portable(data, 1, '"', &masks[b].quote);
+        mds_mask_bytes_portable(data, 1, '\\', &masks[b].backslash);
+        mds_mask_bytes_portable(folded, 1, '{', &masks[b].open);
+        mds_mask_bytes_portable(folded, 1, '}', &masks[b].close);
+        mds_mask_bytes_portable(data, 1, ':', &masks[b].colon);
+        mds_mask_bytes_portable(data, 1, extra, &masks[b].extra);
     }
-}
-
-const mds_kernels *mds_kernels_available(void)
-{
-    static const mds_kernels all[] = {
-#if defined(__x86_64__)
-        {"avx2", mask_bytes_avx2, json_blocks_avx2, text_run_avx2, mds_permute_rounds_avx2,
-         mds_crc32c_sse42},
-#endif
-#if defined(__aarch64__)
-        {"neon", mask_bytes_neon, json_blocks_neon, text_run_portable, mds_permute_rounds_portable, mds_crc32c_arm},
-        {"neon-nocrc", mask_bytes_neon, json_blocks_neon, text_run_portable, mds_permute_rounds_portable,
-         mds_crc32c_portable},
-#endif
-        {"portable", mask_bytes_portable, json_blocks_portable, text_run_portable, mds_permute_rounds_portable,
-         mds_crc32c_portable},
-        {NULL, NULL, NULL, NULL, NULL, NULL},
-    };
-#if defined(__x86_64__)
-    if (!__builtin_cpu_supports("avx2"))
-        return all + 1;
-#endif
-#if defined(__aarch64__) && defined(__linux__)
-    if (!(getauxval(AT_HWCAP) & HWCAP_CRC32))
-        return all + 1;
-#endif
-    return all;
-}
-
-const mds_kernels *mds_kernels_find(const char *name)
-{
-    const mds_kernels *kernels = mds_kernels_available();
-    if (!name)
-        return kernels;
-    for (; kernels->name; kernels++)
-        if (strcmp(kernels->name, name) == 0)
-            return kernels;
-    return NULL;
 }
