@@ -61,8 +61,8 @@ static size_t read_escape(const uint8_t *p, size_t i, size_t n, uint32_t *point)
         return 0;
     if (*point < 0xd800 || *point > 0xdfff)
         return i + 6;
-    if (*point > 0xdbff || n - i < 12 || p[i + 6] != '\\' || p[i + 7] != 'u' || !hex4(p + i + 8, &low) || low < 0xdc00 ||
-        low > 0xdfff)
+    if (*point > 0xdbff || n - i < 12 || p[i + 6] != '\\' || p[i + 7] != 'u' || !hex4(p + i + 8, &low) ||
+        low < 0xdc00 || low > 0xdfff)
         return 0;
     *point = 0x10000 + ((*point - 0xd800) << 10) + (low - 0xdc00);
     return i + 12;
@@ -111,8 +111,8 @@ static int valid_utf8(const uint8_t *p, size_t n, size_t *at)
 
 /* Go through the string whose first byte after the quote is p[i]; return the place after its closing quote, or 0 with
  * *at where it is no string. Counts what it decodes to. */
-static size_t read_string(const mds_kernels *kernels, const uint8_t *p, size_t i, size_t n, size_t *bytes, size_t *chars,
-                          size_t *at)
+static size_t read_string(const mds_kernels *kernels, const uint8_t *p, size_t i, size_t n, size_t *bytes,
+                          size_t *chars, size_t *at)
 {
     *bytes = *chars = 0;
     for (;;) {
@@ -538,7 +538,8 @@ mds_json_status mds_json_measure(const mds_kernels *kernels, const uint8_t *data
                                  const mds_field *field, mds_number *number, size_t *at)
 {
     const size_t begin = skip_spaces(data, 0, n);
-    scan s = {.kernels = kernels, .p = data, .n = n, .begin = begin, .field = field, .found = MDS_JSON_MISSING, .at = begin};
+    scan s = {.kernels = kernels, .p = data, .n = n, .begin = begin, .field = field, .at = begin};
+    s.found = MDS_JSON_MISSING;
     *at = begin;
     if (begin == n)
         return MDS_JSON_INVALID;

@@ -12,7 +12,8 @@ static const mds_kernels variants[] = {
     {"avx2", mds_mask_bytes_avx2, mds_json_blocks_avx2, mds_text_run_avx2, mds_permute_rounds_avx2, mds_crc32c_sse42},
 #endif
 #if defined(__aarch64__)
-    {"neon", mds_mask_bytes_neon, mds_json_blocks_neon, mds_text_run_portable, mds_permute_rounds_portable, mds_crc32c_arm},
+    {"neon", mds_mask_bytes_neon, mds_json_blocks_neon, mds_text_run_portable, mds_permute_rounds_portable,
+     mds_crc32c_arm},
     {"neon-nocrc", mds_mask_bytes_neon, mds_json_blocks_neon, mds_text_run_portable, mds_permute_rounds_portable,
      mds_crc32c_portable},
 #endif

@@ -18,10 +18,10 @@
 
 typedef enum {
     MDS_OK = 0,
-    MDS_SYSTEM,    /* a system call failed; errno says why */
-    MDS_SHRANK,    /* the file ended before the bytes that were asked for */
-    MDS_CORRUPT,   /* bounds from the index do not fit the source */
-    MDS_NOT_FILE,  /* not a regular file */
+    MDS_SYSTEM,   /* a system call failed; errno says why */
+    MDS_SHRANK,   /* the file ended before the bytes that were asked for */
+    MDS_CORRUPT,  /* bounds from the index do not fit the source */
+    MDS_NOT_FILE, /* not a regular file */
 } mds_status;
 
 #define MDS_NONE UINT64_MAX
@@ -96,8 +96,8 @@ typedef enum {
     MDS_FRAMING_U32BE,
     MDS_FRAMING_U64LE,
     MDS_FRAMING_U64BE,
-    MDS_FRAMING_VARINT,     /* the same as a varint, 7 bits a byte and the lowest first: delimited protobuf messages */
-    MDS_FRAMING_TFRECORD,   /* a u64 size and its masked CRC32C, the payload and its masked CRC32C */
+    MDS_FRAMING_VARINT,   /* the same as a varint, 7 bits a byte and the lowest first: delimited protobuf messages */
+    MDS_FRAMING_TFRECORD, /* a u64 size and its masked CRC32C, the payload and its masked CRC32C */
 } mds_framing;
 
 typedef struct {
@@ -166,8 +166,8 @@ typedef enum {
 
 /* A walk that can stop at any frame and go on with the next; begin with all 0. */
 typedef struct {
-    uint64_t at;              /* where the next frame begins; where the frame that cannot be read does */
-    uint64_t payload;         /* size of its payload, or that of the last; of no meaning after PREFIX_CUT and NO_VARINT */
+    uint64_t at;      /* where the next frame begins; where the frame that cannot be read does */
+    uint64_t payload; /* size of its payload, or that of the last; of no meaning after PREFIX_CUT and NO_VARINT */
     uint32_t found, expected; /* masked CRCs, where they differ */
 } mds_frames;
 
@@ -216,12 +216,12 @@ typedef enum {
 #define MDS_TAR_JOINED 257 /* a prefix of 155 bytes, a slash, a name of 100 */
 
 typedef struct {
-    uint64_t header;      /* the first block that is the member's, extended headers included */
-    uint64_t begin, end;  /* its bytes */
-    uint64_t next;        /* where the next header begins */
-    const uint8_t *name;  /* in the archive, or in `joined`; NULL before it is known */
+    uint64_t header;     /* the first block that is the member's, extended headers included */
+    uint64_t begin, end; /* its bytes */
+    uint64_t next;       /* where the next header begins */
+    const uint8_t *name; /* in the archive, or in `joined`; NULL before it is known */
     uint64_t name_size;
-    uint64_t key_size;    /* bytes of the name that are the key of its sample; 0: it belongs to none */
+    uint64_t key_size;        /* bytes of the name that are the key of its sample; 0: it belongs to none */
     const uint8_t *extension; /* what follows the dot after the key */
     uint64_t extension_size;
     uint8_t joined[MDS_TAR_JOINED];
@@ -244,14 +244,14 @@ uint32_t mds_tar_hash(const uint8_t *key, size_t n);
 
 /* A scan that can stop after any member. Begin with all bytes zero. */
 typedef struct {
-    uint64_t at;         /* the next header; after a failure, the byte that shows it */
-    uint64_t samples;    /* that were found */
-    uint64_t window;     /* where to look again how far apart headers are; how many there were since the last time: */
+    uint64_t at;      /* the next header; after a failure, the byte that shows it */
+    uint64_t samples; /* that were found */
+    uint64_t window;  /* where to look again how far apart headers are; how many there were since the last time: */
     uint64_t headers;
     int far;
-    int open;            /* a sample has begun and is not yet told of; its first header, its end so far, its key: */
+    int open; /* a sample has begun and is not yet told of; its first header, its end so far, its key: */
     uint64_t begin, end;
-    uint64_t key_at;     /* in the archive; MDS_NONE: in `joined` */
+    uint64_t key_at; /* in the archive; MDS_NONE: in `joined` */
     uint64_t key_size;
     uint8_t joined[MDS_TAR_JOINED];
     size_t extensions;
@@ -406,8 +406,8 @@ void mds_permute_range(const mds_kernels *kernels, const mds_permutation *p, uin
                        int64_t *out);
 
 /* out[k] = permute(in[k]) or its inverse; `in` may be `out`. Every in[k] must lie in [0, n). */
-void mds_permute_array(const mds_kernels *kernels, const mds_permutation *p, const int64_t *in, size_t count, int inverse,
-                       int64_t *out);
+void mds_permute_array(const mds_kernels *kernels, const mds_permutation *p, const int64_t *in, size_t count,
+                       int inverse, int64_t *out);
 
 /* A number that (seed, epoch, stream) stand for, and its i-th uniform draw from [0, n). */
 uint64_t mds_key(uint64_t seed, uint64_t epoch, uint64_t stream);
@@ -423,9 +423,9 @@ typedef struct {
     const uint64_t *first_chunk;  /* of each source, and the number of chunks: sources + 1 entries */
     const uint64_t *first_record; /* of each source, and the number of records */
     size_t sources;
-    const uint64_t *short_ends;     /* position after the t-th short chunk in slot order */
-    const uint64_t *short_slots;    /* its slot */
-    const uint64_t *short_missing;  /* records missing in short chunks before the t-th: short_chunks + 1 entries */
+    const uint64_t *short_ends;    /* position after the t-th short chunk in slot order */
+    const uint64_t *short_slots;   /* its slot */
+    const uint64_t *short_missing; /* records missing in short chunks before the t-th: short_chunks + 1 entries */
     size_t short_chunks;
 } mds_chunks;
 
@@ -533,11 +533,11 @@ typedef struct {
     const uint64_t *values; /* distinct lengths that are planned, falling */
     size_t distinct;
     const uint32_t *first_buckets; /* of each value: the bucket of its first records */
-    const uint64_t *splits;        /* of each value: the record from which on they are in the next bucket, or MDS_NONE */
-    const uint32_t *table;         /* which value a length below table_size is, or UINT32_MAX */
+    const uint64_t *splits; /* of each value: the record from which on they are in the next bucket, or MDS_NONE */
+    const uint32_t *table;  /* which value a length below table_size is, or UINT32_MAX */
     size_t table_size;
-    uint64_t *taken;             /* of each bucket: records so far */
-    int64_t *open;               /* batches being filled, that of bucket b from open_first[b] on */
+    uint64_t *taken; /* of each bucket: records so far */
+    int64_t *open;   /* batches being filled, that of bucket b from open_first[b] on */
     const uint64_t *open_first;
 } mds_stream;
 

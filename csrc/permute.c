@@ -181,8 +181,8 @@ void mds_permute_range(const mds_kernels *kernels, const mds_permutation *p, uin
         out[done] = (int64_t)mds_permute(p, first + (uint64_t)((int64_t)done * step));
 }
 
-void mds_permute_array(const mds_kernels *kernels, const mds_permutation *p, const int64_t *in, size_t count, int inverse,
-                       int64_t *out)
+void mds_permute_array(const mds_kernels *kernels, const mds_permutation *p, const int64_t *in, size_t count,
+                       int inverse, int64_t *out)
 {
     uint32_t left[LANES], right[LANES];
     size_t done = 0;

@@ -7,7 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(condition) do { if (!(condition)) abort(); } while (0)
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            abort();                                                                                                   \
+    } while (0)
 
 static mds_frames_status scan(const mds_kernels *kernels, const mds_map *map, mds_framing framing, size_t room,
                               uint64_t step, mds_frames *state, uint64_t *starts, uint64_t *sizes, size_t *total)
@@ -17,8 +21,8 @@ static mds_frames_status scan(const mds_kernels *kernels, const mds_map *map, md
     while (status == MDS_FRAMES_OK && state->at < map->size) {
         size_t count;
         const uint64_t end = step < map->size - state->at ? state->at + step : map->size;
-        status = mds_frames_scan(kernels, map, framing, end, state, starts + *total, sizes ? sizes + *total : NULL, room,
-                                 &count);
+        status = mds_frames_scan(kernels, map, framing, end, state, starts + *total, sizes ? sizes + *total : NULL,
+                                 room, &count);
         CHECK(count <= room && state->at <= map->size);
         *total += count;
     }
@@ -101,7 +105,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t n)
         for (int framing = MDS_FRAMING_U32LE; framing <= MDS_FRAMING_TFRECORD; framing++)
             one_framing(kernels, data, n, (mds_framing)framing);
         const size_t half = n / 2;
-        CHECK(kernels->crc32c(kernels->crc32c(0, data, half), data + half, n - half) == mds_crc32c_portable(0, data, n));
+        CHECK(kernels->crc32c(kernels->crc32c(0, data, half), data + half, n - half) ==
+              mds_crc32c_portable(0, data, n));
     }
     const size_t integers = mds_varints_count(data, n);
     uint64_t *out = malloc((integers + 1) * sizeof *out);

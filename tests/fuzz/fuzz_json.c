@@ -7,7 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(condition) do { if (!(condition)) abort(); } while (0)
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            abort();                                                                                                   \
+    } while (0)
 
 static mds_field field(mds_measure measure, const char *first, const char *second)
 {
@@ -24,8 +28,9 @@ static mds_field field(mds_measure measure, const char *first, const char *secon
 static void measure_one(const uint8_t *data, size_t n)
 {
     const mds_field fields[] = {
-        field(MDS_MEASURE_NUMBER, "a", NULL), field(MDS_MEASURE_BYTES, "a", NULL), field(MDS_MEASURE_CHARS, "len", NULL),
-        field(MDS_MEASURE_ITEMS, "a", NULL),  field(MDS_MEASURE_NUMBER, "a", "b"), field(MDS_MEASURE_NUMBER, "x\"y", NULL),
+        field(MDS_MEASURE_NUMBER, "a", NULL),  field(MDS_MEASURE_BYTES, "a", NULL),
+        field(MDS_MEASURE_CHARS, "len", NULL), field(MDS_MEASURE_ITEMS, "a", NULL),
+        field(MDS_MEASURE_NUMBER, "a", "b"),   field(MDS_MEASURE_NUMBER, "x\"y", NULL),
     };
     for (size_t f = 0; f < sizeof fields / sizeof *fields; f++) {
         mds_json_status first_status = MDS_JSON_OK;
@@ -66,8 +71,8 @@ static void measure_lines(const uint8_t *data, size_t n)
             mds_number_type type = MDS_U64;
             uint64_t *columns[] = {cells};
             mds_measured measured = {.cells = columns, .types = &type};
-            const mds_json_status status = mds_measure_lines(kernels, &map, begin, end, &measuring, &state, starts,
-                                                             &measured);
+            const mds_json_status status =
+                mds_measure_lines(kernels, &map, begin, end, &measuring, &state, starts, &measured);
             const int stopped = status != MDS_JSON_OK && (status != MDS_JSON_MISSING || missing != MDS_MISSING_SKIP);
             CHECK(!stopped || (measured.failed < n && measured.at <= n));
             CHECK(measured.kept <= measured.records);

@@ -6,7 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(condition) do { if (!(condition)) abort(); } while (0)
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            abort();                                                                                                   \
+    } while (0)
 
 static void compare(const mds_kernels *one, const mds_kernels *plain, const uint8_t *data, size_t n, uint8_t byte)
 {

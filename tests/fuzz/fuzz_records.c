@@ -8,7 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(condition) do { if (!(condition)) abort(); } while (0)
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            abort();                                                                                                   \
+    } while (0)
 
 static size_t scan(const mds_kernels *kernels, const uint8_t *data, size_t n, size_t cut, uint64_t *starts)
 {
