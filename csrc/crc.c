@@ -6,8 +6,9 @@
 
 #include <string.h>
 
-/* A CRC is linear, so the table of what byte b does from k bytes away is the sum of what its bits do. One number follows
- * from the other by a shift: they are the remainders of x^32, x^33, ... x^95, bit 7 of the nearest byte first. */
+/* A CRC is linear, so the table of what byte b does from k bytes away is the sum of what its bits do. One number
+ * follows from the other by a shift: they are the remainders of x^32, x^33, ... x^95, bit 7 of the nearest byte
+ * first. */
 #define BITS(b, c7, c6, c5, c4, c3, c2, c1, c0)                                                                        \
     (((b) & 1 ? c0 : 0) ^ ((b) & 2 ? c1 : 0) ^ ((b) & 4 ? c2 : 0) ^ ((b) & 8 ? c3 : 0) ^ ((b) & 16 ? c4 : 0) ^         \
      ((b) & 32 ? c5 : 0) ^ ((b) & 64 ? c6 : 0) ^ ((b) & 128 ? c7 : 0))

@@ -1,8 +1,8 @@
 /* frames.c - records that say how long they are: length prefixes, delimited messages, TFRecord.
  *
  * Where a record begins is known only when the one before it has been read, so a scan is a walk from length to length:
- * one cache line of every record, each found by the last. While records are short, all lines ahead are asked for, wanted
- * or not, so that memory streams: for records of 300 bytes that is 9 times as fast (bench/bench_frames.py). */
+ * one cache line of every record, each found by the last. While records are short, all lines ahead are asked for,
+ * wanted or not, so that memory streams: for records of 300 bytes that is 9 times as fast (bench/bench_frames.py). */
 #include "kernels.h"
 
 #include <string.h>

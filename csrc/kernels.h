@@ -22,8 +22,8 @@ typedef struct {
 
 typedef void mds_json_blocks_fn(const uint8_t *data, size_t blocks, uint8_t extra, mds_json_masks *masks);
 
-/* Return how many bytes of data[0..n) come before the first '"', '\\' or control character. Sets *continuing to how many
- * of these bytes continue a UTF-8 sequence, and *beyond to whether any of them is not ASCII. */
+/* Return how many bytes of data[0..n) come before the first '"', '\\' or control character. Sets *continuing to how
+ * many of these bytes continue a UTF-8 sequence, and *beyond to whether any of them is not ASCII. */
 typedef size_t mds_text_run_fn(const uint8_t *data, size_t n, size_t *continuing, int *beyond);
 
 /* Run the rounds of a permutation over MDS_PERMUTE_LANES positions, split into halves, in place. */

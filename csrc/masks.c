@@ -6,7 +6,8 @@
  *         equal = compare all bytes with the wanted one         a byte of ones where they are equal
  *         mask  = gather one bit of every byte of `equal`       bit b of the mask is byte b of the block
  *
- * lines.c and json.c then visit set bits instead of bytes. mds_text_run looks for the first byte of three kinds instead:
+ * lines.c and json.c then visit set bits instead of bytes. mds_text_run looks for the first byte of three kinds
+ * instead:
  *
  *     for each block:
  *         stop = bytes equal to '"', equal to '\\' or below 32

@@ -144,8 +144,8 @@ void mds_plan_find(const mds_plan *plan, const int64_t *ranks, size_t n, int64_t
 
 /* ---- windows ----------------------------------------------------------------------------------------------------- */
 
-/* The bucket of a record, or SIZE_MAX for lengths that are left out. A bucket may begin within the records of one length:
- * those from splits[v] on are in the next. */
+/* The bucket of a record, or SIZE_MAX for lengths that are left out. A bucket may begin within the records of one
+ * length: those from splits[v] on are in the next. */
 static size_t bucket_of_record(const mds_stream *s, uint64_t record)
 {
     const uint64_t length = mds_word_at(s->lengths, s->width, record);

@@ -1,8 +1,8 @@
 /* tar.c - walks the headers of a tar where it lies, and groups its members into samples as WebDataset does.
  *
- * A tar is a chain: only a header says where the next one is, so a scan reads one block a member and skips the rest. Known
- * are ustar (POSIX.1-1988), pax (POSIX.1-2001), GNU's long names and base-256 numbers, and what came before them all.
- * Where these leave open which of two names counts, Python's tarfile decides, because WebDataset reads with it. */
+ * A tar is a chain: only a header says where the next one is, so a scan reads one block a member and skips the rest.
+ * Known are ustar (POSIX.1-1988), pax (POSIX.1-2001), GNU's long names and base-256 numbers, and what came before them
+ * all. Where these leave open which of two names counts, Python's tarfile decides, because WebDataset reads with it. */
 #include "mmapds.h"
 
 #include <string.h>
