@@ -1,17 +1,19 @@
 /* frames.c - records that say how long they are: length prefixes, delimited messages, TFRecord.
  *
  * Where a record begins is known only when the one before it has been read, so a scan is a walk from length to length:
- * one cache line of every record, each found by the last. While records are short, all lines ahead are asked for, wanted
- * or not, so that memory streams: for records of 300 bytes that is 9 times as fast (bench/bench_frames.py). */
-#include "mmapds.h"
+ * one cache line of every record, each found by the last. While records are short, all lines ahead are asked for,
+ * wanted or not, so that memory streams: for records of 300 bytes that is 9 times as fast (bench/bench_frames.py). */
+#include "kernels.h"
 
 #include <string.h>
 
-#define SHORT_RECORD 1024       /* longer ones jump over more lines than they read */
+#define SHORT_RECORD 1024 /* longer ones jump over more lines than they read */
 #define LINES_AHEAD UINT64_C(2048)
 #define FIRST_WINDOW UINT64_C(65536)
 #define WINDOW (UINT64_C(1) << 20)
 #define PAGE 4096
+
+#define ALWAYS_INLINE inline __attribute__((always_inline))
 
 /* Bytes before and after a payload; a varint's are 1 to 10 before. */
 typedef struct {
@@ -74,7 +76,8 @@ static inline uint32_t masked(uint32_t crc)
     return (crc >> 15 | crc << 17) + UINT32_C(0xa282ead8);
 }
 
-static int check_crc(const mds_kernels *kernels, const uint8_t *data, size_t n, const uint8_t *stored, mds_frames *state)
+static int check_crc(const mds_kernels *kernels, const uint8_t *data, size_t n, const uint8_t *stored,
+                     mds_frames *state)
 {
     state->found = load32(stored);
     state->expected = masked(kernels->crc32c(0, data, n));
@@ -82,9 +85,8 @@ static int check_crc(const mds_kernels *kernels, const uint8_t *data, size_t n, 
 }
 
 /* The frame at p, of which `left` bytes are there, and more than 0. */
-static inline __attribute__((always_inline)) mds_frames_status read_frame(const mds_kernels *kernels,
-                                                                          mds_framing framing, const uint8_t *p,
-                                                                          uint64_t left, mds_frames *state, widths *w)
+static ALWAYS_INLINE mds_frames_status read_frame(const mds_kernels *kernels, mds_framing framing, const uint8_t *p,
+                                                  uint64_t left, mds_frames *state, widths *w)
 {
     *w = framing_widths(framing);
     if (left < w->head)
@@ -116,10 +118,9 @@ static inline __attribute__((always_inline)) mds_frames_status read_frame(const 
 }
 
 /* Walk on until `end` or until there is no more room. Inlined once for each framing. */
-static inline __attribute__((always_inline)) mds_frames_status walk(const mds_kernels *kernels, mds_framing framing,
-                                                                    const mds_map *map, uint64_t end, mds_frames *state,
-                                                                    uint64_t *starts, uint64_t *sizes, size_t capacity,
-                                                                    size_t *count)
+static ALWAYS_INLINE mds_frames_status walk(const mds_kernels *kernels, mds_framing framing, const mds_map *map,
+                                            uint64_t end, mds_frames *state, uint64_t *starts, uint64_t *sizes,
+                                            size_t capacity, size_t *count)
 {
     const uint8_t *data = map->data;
     const uint64_t size = map->size;

@@ -2186,7 +2186,7 @@ static PyObject *crc32c(PyObject *Py_UNUSED(module), PyObject *args)
     PyObject *result = NULL;
     const mds_kernels *chosen = find_kernels(variant);
     if (chosen)
-        result = PyLong_FromUnsignedLong(chosen->crc32c(crc, data.buf, (size_t)data.len));
+        result = PyLong_FromUnsignedLong(mds_crc32c(chosen, crc, data.buf, (size_t)data.len));
     PyBuffer_Release(&data);
     return result;
 }
@@ -2194,8 +2194,8 @@ static PyObject *crc32c(PyObject *Py_UNUSED(module), PyObject *args)
 static PyObject *simd_variants(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     PyObject *list = PyList_New(0);
-    for (const mds_kernels *each = mds_kernels_available(); list && each->name; each++) {
-        PyObject *name = PyUnicode_FromString(each->name);
+    for (size_t i = 0; list && mds_kernels_at(i); i++) {
+        PyObject *name = PyUnicode_FromString(mds_kernels_name(mds_kernels_at(i)));
         if (!name || PyList_Append(list, name) != 0)
             Py_CLEAR(list);
         Py_XDECREF(name);
@@ -2303,7 +2303,7 @@ static int module_exec(PyObject *module)
     for (size_t k = 0; k < sizeof constants / sizeof *constants; k++)
         if (PyModule_AddIntConstant(module, constants[k].name, constants[k].value) != 0)
             return -1;
-    if (PyModule_AddStringConstant(module, "SIMD", kernels->name) != 0)
+    if (PyModule_AddStringConstant(module, "SIMD", mds_kernels_name(kernels)) != 0)
         return -1;
     return 0;
 }

@@ -80,8 +80,8 @@ void mds_chunks_at(const mds_kernels *kernels, const mds_chunks *c, const mds_pe
         for (size_t k = 0; k < n; k++) {
             const uint64_t chunk = (uint64_t)slot[k];
             const size_t source = count_up_to(c->first_chunk, c->sources, chunk) - 1;
-            out[done + k] = (int64_t)(c->first_record[source] + (chunk - c->first_chunk[source]) * c->chunk_size) +
-                            place[k];
+            out[done + k] =
+                (int64_t)(c->first_record[source] + (chunk - c->first_chunk[source]) * c->chunk_size) + place[k];
         }
         done += n;
     }

@@ -12,7 +12,7 @@
  * already have. Small n use a box of 16 x 16: a Feistel network over four points reaches few of their 24 orders.
  *
  * f works on 32 bits because a and b fit in them for every n < 2^63; eight lanes then share one AVX2 register. */
-#include "mmapds.h"
+#include "kernels.h"
 
 #define SMALLEST_SIDE 16
 #define GOLDEN 0x9e3779b97f4a7c15ULL
@@ -181,8 +181,8 @@ void mds_permute_range(const mds_kernels *kernels, const mds_permutation *p, uin
         out[done] = (int64_t)mds_permute(p, first + (uint64_t)((int64_t)done * step));
 }
 
-void mds_permute_array(const mds_kernels *kernels, const mds_permutation *p, const int64_t *in, size_t count, int inverse,
-                       int64_t *out)
+void mds_permute_array(const mds_kernels *kernels, const mds_permutation *p, const int64_t *in, size_t count,
+                       int inverse, int64_t *out)
 {
     uint32_t left[LANES], right[LANES];
     size_t done = 0;

@@ -4,94 +4,11 @@
  * and no batch exceeds the budget, since the size was chosen for the bucket's longest record; so an epoch is a keyed
  * permutation inside each bucket, and nothing is planned again. */
 #include "mmapds.h"
+#include "words.h"
 
 #include <string.h>
 
 #define STREAM_BUCKET 0x6d61746573ULL /* separates the permutations of buckets from all others of the seed */
-
-static uint64_t length_at(const void *lengths, unsigned width, uint64_t i)
-{
-    return width == 4 ? ((const uint32_t *)lengths)[i] : ((const uint64_t *)lengths)[i];
-}
-
-static uint64_t record_at(const void *order, unsigned width, uint64_t rank)
-{
-    return length_at(order, width, rank);
-}
-
-/* ---- the length order -------------------------------------------------------------------------------------- */
-
-uint64_t mds_lengths_largest(const void *lengths, unsigned width, size_t n)
-{
-    uint64_t largest = 0;
-    for (size_t i = 0; i < n; i++) {
-        const uint64_t length = length_at(lengths, width, i);
-        largest = length > largest ? length : largest;
-    }
-    return largest;
-}
-
-void mds_lengths_sort(const void *lengths, unsigned width, size_t n, unsigned shift, uint64_t mask, size_t digits,
-                      uint64_t *counts, const void *in, void *out, unsigned order_width)
-{
-    memset(counts, 0, digits * sizeof *counts);
-    for (size_t i = 0; i < n; i++)
-        counts[length_at(lengths, width, i) >> shift & mask]++;
-    uint64_t before = 0;
-    for (size_t d = digits; d-- > 0;) {
-        const uint64_t count = counts[d];
-        counts[d] = before;
-        before += count;
-    }
-    for (size_t i = 0; i < n; i++) {
-        uint64_t record = i;
-        if (in) {
-            if (i + 16 < n)
-                __builtin_prefetch((const char *)lengths + width * record_at(in, order_width, i + 16));
-            record = record_at(in, order_width, i);
-        }
-        const uint64_t place = counts[length_at(lengths, width, record) >> shift & mask]++;
-        if (order_width == 4)
-            ((uint32_t *)out)[place] = (uint32_t)record;
-        else
-            ((uint64_t *)out)[place] = record;
-    }
-}
-
-size_t mds_runs_of(const uint64_t *ends, size_t digits, uint64_t *values, uint64_t *counts)
-{
-    size_t runs = 0;
-    uint64_t before = 0;
-    for (size_t d = digits; d-- > 0;) {
-        if (ends[d] == before)
-            continue;
-        values[runs] = d;
-        counts[runs++] = ends[d] - before;
-        before = ends[d];
-    }
-    return runs;
-}
-
-size_t mds_lengths_runs(const void *lengths, unsigned width, const void *order, unsigned order_width, size_t n,
-                        uint64_t *values, uint64_t *counts)
-{
-    size_t runs = 0;
-    uint64_t last = 0;
-    for (size_t i = 0; i < n; i++) {
-        const uint64_t length = length_at(lengths, width, record_at(order, order_width, i));
-        if (i == 0 || length != last) {
-            if (values) {
-                values[runs] = length;
-                counts[runs] = 0;
-            }
-            runs++;
-            last = length;
-        }
-        if (values)
-            counts[runs - 1]++;
-    }
-    return runs;
-}
 
 /* ---- buckets --------------------------------------------------------------------------------------------------- */
 
@@ -192,7 +109,7 @@ mds_status mds_plan_batches(const mds_kernels *kernels, const mds_plan *plan, co
         }
         const uint64_t base = plan->first_rank + bucket->first_rank;
         for (uint64_t i = 0; i < bucket->size; i++) {
-            const uint64_t record = record_at(plan->order, plan->order_width, base + (uint64_t)out[i]);
+            const uint64_t record = mds_word_at(plan->order, plan->order_width, base + (uint64_t)out[i]);
             if (record >= plan->records)
                 return MDS_CORRUPT;
             out[i] = (int64_t)record;
@@ -227,11 +144,11 @@ void mds_plan_find(const mds_plan *plan, const int64_t *ranks, size_t n, int64_t
 
 /* ---- windows ----------------------------------------------------------------------------------------------------- */
 
-/* The bucket of a record, or SIZE_MAX for lengths that are left out. A bucket may begin within the records of one length:
- * those from splits[v] on are in the next. */
+/* The bucket of a record, or SIZE_MAX for lengths that are left out. A bucket may begin within the records of one
+ * length: those from splits[v] on are in the next. */
 static size_t bucket_of_record(const mds_stream *s, uint64_t record)
 {
-    const uint64_t length = length_at(s->lengths, s->width, record);
+    const uint64_t length = mds_word_at(s->lengths, s->width, record);
     size_t low = 0, high = s->distinct; /* the first value that is not larger */
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
@@ -255,7 +172,7 @@ mds_status mds_stream_push(const mds_stream *s, const int64_t *records, size_t n
             return MDS_CORRUPT;
         if (i + 24 < n && (uint64_t)records[i + 24] < s->records)
             __builtin_prefetch((const char *)s->lengths + s->width * (uint64_t)records[i + 24]);
-        const uint64_t length = length_at(s->lengths, s->width, record);
+        const uint64_t length = mds_word_at(s->lengths, s->width, record);
         size_t b;
         if (length < s->table_size) {
             const uint32_t v = s->table[length];

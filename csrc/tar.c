@@ -1,8 +1,8 @@
 /* tar.c - walks the headers of a tar where it lies, and groups its members into samples as WebDataset does.
  *
- * A tar is a chain: only a header says where the next one is, so a scan reads one block a member and skips the rest. Known
- * are ustar (POSIX.1-1988), pax (POSIX.1-2001), GNU's long names and base-256 numbers, and what came before them all.
- * Where these leave open which of two names counts, Python's tarfile decides, because WebDataset reads with it. */
+ * A tar is a chain: only a header says where the next one is, so a scan reads one block a member and skips the rest.
+ * Known are ustar (POSIX.1-1988), pax (POSIX.1-2001), GNU's long names and base-256 numbers, and what came before them
+ * all. Where these leave open which of two names counts, Python's tarfile decides, because WebDataset reads with it. */
 #include "mmapds.h"
 
 #include <string.h>
@@ -12,9 +12,19 @@
 #define WINDOW (1u << 20)
 #define FAR (8u << 10)
 
-/* Where the fields of a header are. */
-enum { NAME = 0, NAME_SIZE = 100, SIZE = 124, SIZE_SIZE = 12, CHECKSUM = 148, CHECKSUM_SIZE = 8, TYPE = 156, MAGIC = 257,
-       PREFIX = 345, PREFIX_SIZE = 155 };
+/* Where the fields of a header are, and how long they are. */
+enum {
+    NAME = 0,
+    NAME_SIZE = 100,
+    SIZE = 124,
+    SIZE_SIZE = 12,
+    CHECKSUM = 148,
+    CHECKSUM_SIZE = 8,
+    TYPE = 156,
+    MAGIC = 257,
+    PREFIX = 345,
+    PREFIX_SIZE = 155,
+};
 
 /* An octal number, blanks around it, or one in base 256 marked by its first bit. Returns 0 for anything else. */
 static int parse_number(const uint8_t *field, size_t n, uint64_t *number)
@@ -402,8 +412,8 @@ mds_tar_status mds_tar_scan(const uint8_t *data, uint64_t n, int fd, mds_tar *st
         const int same = status == MDS_TAR_OK || status == MDS_TAR_TRUNCATED ? has_open_key(data, state, &member) : 0;
         /* A sample ends where the next one or the archive does. Where that is cut, the sample may be too, unless
          * it is another that is. */
-        const int next = status == MDS_TAR_OK ? member.key_size && !same
-                                              : status == MDS_TAR_END || (member.key_size && !same);
+        const int next =
+            status == MDS_TAR_OK ? member.key_size && !same : status == MDS_TAR_END || (member.key_size && !same);
         if (state->open && next) {
             begins[*count] = state->begin;
             sizes[*count] = (status == MDS_TAR_OK ? member.header : state->end) - state->begin;

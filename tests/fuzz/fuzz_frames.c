@@ -2,12 +2,16 @@
  *
  * The input is a source, once as it is and once with the CRCs of TFRecord put right, so that a scan gets beyond the first.
  * A scan in steps of any size must equal the scan in one; what comes out must tile the source and read back. */
-#include "../../csrc/mmapds.h"
+#include "../../csrc/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(condition) do { if (!(condition)) abort(); } while (0)
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            abort();                                                                                                   \
+    } while (0)
 
 static mds_frames_status scan(const mds_kernels *kernels, const mds_map *map, mds_framing framing, size_t room,
                               uint64_t step, mds_frames *state, uint64_t *starts, uint64_t *sizes, size_t *total)
@@ -17,8 +21,8 @@ static mds_frames_status scan(const mds_kernels *kernels, const mds_map *map, md
     while (status == MDS_FRAMES_OK && state->at < map->size) {
         size_t count;
         const uint64_t end = step < map->size - state->at ? state->at + step : map->size;
-        status = mds_frames_scan(kernels, map, framing, end, state, starts + *total, sizes ? sizes + *total : NULL, room,
-                                 &count);
+        status = mds_frames_scan(kernels, map, framing, end, state, starts + *total, sizes ? sizes + *total : NULL,
+                                 room, &count);
         CHECK(count <= room && state->at <= map->size);
         *total += count;
     }
@@ -96,11 +100,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t n)
     /* A copy of the exact size, so that a read beyond the end is seen. */
     uint8_t *data = malloc(n ? n : 1);
     memcpy(data, input, n);
-    for (const mds_kernels *kernels = mds_kernels_available(); kernels->name; kernels++) {
+    for (size_t v = 0; mds_kernels_at(v); v++) {
+        const mds_kernels *kernels = mds_kernels_at(v);
         for (int framing = MDS_FRAMING_U32LE; framing <= MDS_FRAMING_TFRECORD; framing++)
             one_framing(kernels, data, n, (mds_framing)framing);
         const size_t half = n / 2;
-        CHECK(kernels->crc32c(kernels->crc32c(0, data, half), data + half, n - half) == mds_crc32c_portable(0, data, n));
+        CHECK(kernels->crc32c(kernels->crc32c(0, data, half), data + half, n - half) ==
+              mds_crc32c_portable(0, data, n));
     }
     const size_t integers = mds_varints_count(data, n);
     uint64_t *out = malloc((integers + 1) * sizeof *out);
@@ -109,8 +115,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t n)
     const mds_status status = mds_varints_read(data, n, out, &at);
     CHECK(out[integers] == MDS_NONE && (status == MDS_OK || at < n));
     free(out);
-    mend(mds_kernels_available(), data, n);
-    one_framing(mds_kernels_available(), data, n, MDS_FRAMING_TFRECORD);
+    mend(mds_kernels_at(0), data, n);
+    one_framing(mds_kernels_at(0), data, n, MDS_FRAMING_TFRECORD);
     free(data);
     return 0;
 }

@@ -8,7 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(condition) do { if (!(condition)) abort(); } while (0)
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            abort();                                                                                                   \
+    } while (0)
 
 static size_t scan(const mds_kernels *kernels, const uint8_t *data, size_t n, size_t cut, uint64_t *starts)
 {
@@ -51,7 +55,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t n)
     uint64_t *whole = malloc((2 * MDS_LINES_CAPACITY(n) + 1) * sizeof *whole);
     uint64_t *pieces = malloc((2 * MDS_LINES_CAPACITY(n) + 1) * sizeof *pieces);
     size_t count = 0;
-    for (const mds_kernels *kernels = mds_kernels_available(); kernels->name; kernels++) {
+    for (size_t v = 0; mds_kernels_at(v); v++) {
+        const mds_kernels *kernels = mds_kernels_at(v);
         count = scan(kernels, data, n, 0, whole);
         CHECK(count <= MDS_LINES_CAPACITY(n));
         CHECK(scan(kernels, data, n, n ? data[n - 1] % n : 0, pieces) == count);

@@ -9,7 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(condition) do { if (!(condition)) abort(); } while (0)
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            abort();                                                                                                   \
+    } while (0)
 
 static void fix_checksum(uint8_t *block)
 {
@@ -42,7 +46,7 @@ static void read_back(const uint8_t *data, uint64_t n, uint64_t begin, uint64_t 
     mds_tar_member first = {.next = 0}, other;
     mds_tar_status status;
     int members = 0;
-    for (uint64_t at = 0;; ) {
+    for (uint64_t at = 0;;) {
         mds_tar_member *member = members ? &other : &first;
         status = mds_tar_next(record, size, at, member);
         if (status != MDS_TAR_OK)
@@ -97,12 +101,13 @@ static void scan(const uint8_t *input, size_t n)
  * past them: a scan ends where the first one is not. */
 static size_t cook(const uint8_t *input, size_t n, uint8_t *out, size_t capacity)
 {
-    static const char *const names[] = {"a.x", "a.y", "a.Z", "a.s.t", "b.x", "b.y", "d/b.x", "d/b.y", "d/.h", "e.f/.h",
-                                        "nodot", "__m__", "__m__.x", "a.\nx", "\xff.x", ""};
+    static const char *const names[] = {"a.x",  "a.y",    "a.Z",   "a.s.t", "b.x",     "b.y",   "d/b.x",  "d/b.y",
+                                        "d/.h", "e.f/.h", "nodot", "__m__", "__m__.x", "a.\nx", "\xff.x", ""};
     static const char types[] = {'0', '0', 0, '7', 'x', 'L', 'g', 'X', 'K', '5', '2', '1', 'V', 'S'};
     static const char *const sizes[] = {"0", "3", "777", "1000", "1001", "77777777777", "x", "-1"};
-    static const char *const bodies[] = {"12 path=b.t\n", "9 size=2\n", "15 path=a/c.x/\n9 size=9\n", "very/long.name", "a.w",
-                                         "14 size=99999\n", "11 path=b.t\n", "99 path=b.t\n", "20 GNU.sparse.map=1\n"};
+    static const char *const bodies[] = {"12 path=b.t\n",  "9 size=2\n",    "15 path=a/c.x/\n9 size=9\n",
+                                         "very/long.name", "a.w",           "14 size=99999\n",
+                                         "11 path=b.t\n",  "99 path=b.t\n", "20 GNU.sparse.map=1\n"};
     size_t used = 0;
     for (size_t k = 0; k + 8 <= n && used + 4 * MDS_TAR_BLOCK <= capacity; k += 8) {
         const uint8_t *recipe = input + k;
@@ -114,7 +119,7 @@ static size_t cook(const uint8_t *input, size_t n, uint8_t *out, size_t capacity
         const char *size = sizes[recipe[3] % (odd ? 8 : 5)];
         strcpy((char *)block + 124, size);
         if (recipe[4] & 1) {
-            memcpy(block + 257, "ustar\0" "00", 8);
+            memcpy(block + 257, "ustar\00000", 8);
             strcpy((char *)block + 345, recipe[4] & 14 ? "" : "p/q.r");
         }
         size_t follow = size[0] == 'x' || size[0] == '-' ? 0 : strtoul(size, NULL, 8);

@@ -1,4 +1,4 @@
-/* gather.c - samples of any length into the rows of one array. */
+/* pad.c - samples of any length into the rows of one array. */
 #include "mmapds.h"
 
 #include <string.h>

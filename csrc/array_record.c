@@ -1,4 +1,4 @@
-/* arrays.c - where the fields of a record of named arrays lie, told from its table alone. See docs/arrays.md. */
+/* array_record.c - where the fields of a record of named arrays lie, told from its table alone. See docs/arrays.md. */
 #include "mmapds.h"
 
 #include <string.h>
@@ -15,7 +15,8 @@ static int next_word(const uint8_t *data, uint64_t n, uint64_t *at, uint64_t *wo
 
 /* Reads the lengths of ragged axes and multiplies. No axis is longer than INT64_MAX, nor are the others together where
  * one is 0: that is what array libraries can hold. */
-static int array_size(const mds_array_field *field, const uint8_t *data, uint64_t n, uint64_t *at, mds_array_value *value)
+static int array_size(const mds_array_field *field, const uint8_t *data, uint64_t n, uint64_t *at,
+                      mds_array_value *value)
 {
     uint64_t size = field->item;
     int empty = 0;

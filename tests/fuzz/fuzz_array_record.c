@@ -1,4 +1,4 @@
-/* fuzz_arrays.c - hostile records of named arrays.
+/* fuzz_array_record.c - hostile records of named arrays.
  *
  * The first bytes of the input choose the fields; the rest is the record. Fields that are found must lie inside the record,
  * one after another, arrays at multiples of 64 bytes and of just the size that their shape says. */
@@ -7,7 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(condition) do { if (!(condition)) abort(); } while (0)
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            abort();                                                                                                   \
+    } while (0)
 #define FIELDS 6
 
 static size_t choose(const uint8_t *choice, mds_array_field *fields)
@@ -16,7 +20,8 @@ static size_t choose(const uint8_t *choice, mds_array_field *fields)
     const size_t count = choice[0] % (FIELDS + 1);
     for (size_t f = 0; f < count; f++) {
         const uint8_t byte = choice[1 + f];
-        fields[f] = (mds_array_field){.kind = (mds_array_kind)(byte % 3), .item = items[byte / 3 % 5], .dims = byte / 15 % 4};
+        fields[f] =
+            (mds_array_field){.kind = (mds_array_kind)(byte % 3), .item = items[byte / 3 % 5], .dims = byte / 15 % 4};
         for (size_t d = 0; d < fields[f].dims; d++)
             fields[f].shape[d] = byte >> d & 1 ? MDS_NONE : (uint64_t)byte % 5;
     }

@@ -1,4 +1,4 @@
-/* file.c - read-only maps that keep no descriptor, so that ten thousand shards can be open at once. */
+/* map.c - read-only maps that keep no descriptor, so that ten thousand shards can be open at once. */
 #include "mmapds.h"
 
 #include <errno.h>
