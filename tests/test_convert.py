@@ -1,12 +1,9 @@
 """Conversion to array files: every reader gives what its own library reads; what cannot be is told with its place."""
 
 import decimal
-import io
 import json
 import os
-import subprocess
 import sys
-import tarfile
 from datetime import date, datetime, time, timedelta
 
 import h5py
@@ -14,13 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import tfrecord
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mmapds
 from mmapds.convert import SUFFIXES, convert
+from tests.support.commands import run
+from tests.support.samples import npy, npz, write_tfrecords
+from tests.support.tars import archive
 
 WAYS = ["parquet", "arrow", "stream"]
 
@@ -37,8 +36,7 @@ def save(table, path, way="parquet", rows=700):
 
 
 def command(*arguments):
-    run = [sys.executable, "-m", "mmapds.convert", *map(str, arguments)]
-    return subprocess.run(run, capture_output=True, text=True, timeout=120, check=False)
+    return run("-m", "mmapds.convert", *arguments)
 
 
 def listed(value):
@@ -368,19 +366,15 @@ def test_lists_that_are_empty_at_first(write):
     assert samples(convert(write([{"x": []}, {"x": ["a"]}, {"x": [1]}])).path)[2] == {"x": [1]}
 
 
-def test_tars(tmp_path):
+def test_tars(write, tmp_path):
     picture = b"\x89PNG not decoded"
-    arrays = io.BytesIO()
-    np.savez(arrays, a=np.arange(3), b=np.ones((2, 2), np.float32))
-    one = io.BytesIO()
-    np.save(one, np.arange(5, dtype=np.int16))
-    with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        for i in range(5):
-            members = {"json": b'{"k": [%d]}' % i, "txt": b"t", "cls": b"%d" % i, "png": picture}
-            for name, data in {**members, "npy": one.getvalue(), "x.npz": arrays.getvalue()}.items():
-                member = tarfile.TarInfo(f"d/{i}.{name}")
-                member.size = len(data)
-                archive.addfile(member, io.BytesIO(data))
+    arrays = npz(a=np.arange(3), b=np.ones((2, 2), np.float32))
+    one = npy(np.arange(5, dtype=np.int16))
+    files = []
+    for i in range(5):
+        members = {"json": b'{"k": [%d]}' % i, "txt": b"t", "cls": b"%d" % i, "png": picture}
+        files += [(f"d/{i}.{name}", data) for name, data in {**members, "npy": one, "x.npz": arrays}.items()]
+    write(archive(files), "a.tar")
     done = convert(tmp_path / "a.tar")
     assert list(done.schema.describe()) == ["__key__", "json", "txt", "cls", "png", "npy", "x.npz.a", "x.npz.b"]
     sample = mmapds.open(done.path)[3]
@@ -388,20 +382,15 @@ def test_tars(tmp_path):
     assert sample["png"] == picture
     assert (sample["npy"].dtype, sample["x.npz.b"].tolist()) == (np.int16, [[1, 1], [1, 1]])
     raw = convert(tmp_path / "a.tar", decode="files", fields=["npy"])
-    assert mmapds.open(raw.path)[0] == {"npy": one.getvalue()}
-    with tarfile.open(tmp_path / "b.tar", "w") as archive:
-        member = tarfile.TarInfo("0.cls")
-        member.size = 1
-        archive.addfile(member, io.BytesIO(b"x"))
+    assert mmapds.open(raw.path)[0] == {"npy": one}
+    write(archive([("0.cls", b"x")]), "b.tar")
     with pytest.raises(mmapds.DecodeError, match=r"b.tar: record 0 \(byte 0\): 0.cls: invalid literal"):
         convert(tmp_path / "b.tar")
 
 
 def test_all_that_is_indexed(tmp_path):
-    writer = tfrecord.TFRecordWriter(str(tmp_path / "a.tfrecord"))
-    for i in range(5):
-        writer.write({"image": (b"jpg", "byte"), "label": (i, "int"), "x": ([0.5, i], "float")})
-    writer.close()
+    examples = [{"image": (b"jpg", "byte"), "label": (i, "int"), "x": ([0.5, i], "float")} for i in range(5)]
+    write_tfrecords(tmp_path / "a.tfrecord", examples)
     convert(tmp_path / "a.tfrecord", decode="tf_example")
     assert samples(tmp_path / "a.mma")[3] == {"image": b"jpg", "label": [3], "x": [0.5, 3]}
     convert(tmp_path / "a.tfrecord")

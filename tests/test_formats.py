@@ -2,19 +2,19 @@
 
 import os
 import pickle
-import tarfile
 from functools import partial
 
 import numpy as np
 import pytest
-import tfrecord
 import torch
-from test_index import command
 from torch.utils.data import DataLoader
 
 import mmapds
 from mmapds.decode import takes_view, vector
 from mmapds.store import Index, IndexWriter
+from tests.support.commands import command
+from tests.support.samples import write_tfrecords
+from tests.support.tars import archive
 
 
 def save(tmp_path, name, array):
@@ -185,15 +185,11 @@ def test_formats_that_differ_have_no_common_decoder(write, tmp_path):
 def test_files_are_known_by_their_first_bytes_too(tmp_path, write):
     array = np.arange(12.0).reshape(3, 4)
     os.rename(save(tmp_path, "x.npy", array), tmp_path / "features")
-    with tarfile.open(tmp_path / "shard", "w") as archive:
-        member = tarfile.TarInfo("a.txt")
-        archive.addfile(member)
+    write(archive([("a.txt", b"")]), "shard")
     with mmapds.Writer(tmp_path / "x.mma", index=False) as writer:
         writer.write({"id": 3})
     os.rename(tmp_path / "x.mma", tmp_path / "store")
-    records = tfrecord.TFRecordWriter(str(tmp_path / "events"))
-    records.write({"x": (5, "int")})
-    records.close()
+    write_tfrecords(tmp_path / "events", [{"x": (5, "int")}])
     for name in ("features", "shard", "store", "events"):
         mmapds.build(tmp_path / name)
     assert mmapds.open(tmp_path / "features")[1].tolist() == [4, 5, 6, 7]
@@ -296,10 +292,9 @@ def test_parameters_that_a_newer_version_may_write(write):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_paths_are_the_same_in_workers(tmp_path, monkeypatch, method):
+def test_paths_are_the_same_in_workers(write, tmp_path, monkeypatch, method):
     monkeypatch.chdir(tmp_path)
-    with tarfile.open("a.tar", "w") as archive:
-        archive.addfile(tarfile.TarInfo("0.txt"))
+    write(archive([("0.txt", b"")]), "a.tar")
     ds = mmapds.open("a.tar", build=True)
     loader = DataLoader(ds, num_workers=1, collate_fn=list, multiprocessing_context=method)
     assert next(iter(loader))[0]["__url__"] == ds[0]["__url__"] == "a.tar"
@@ -314,8 +309,7 @@ def test_paths_are_the_same_in_workers(tmp_path, monkeypatch, method):
 def test_decoders_that_are_not_for_a_format(write, tmp_path):
     with mmapds.Writer(tmp_path / "a.mma") as writer:
         writer.write({"x": 1})
-    with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        archive.addfile(tarfile.TarInfo("0.txt"))
+    write(archive([("0.txt", b"")]), "a.tar")
     mmapds.build(tmp_path / "a.tar")
     for name, decode, message in [
         ("a.mma", "json", "decode='json', but its records are of format 'arrays'; leave it out, or choose of 'bytes'"),

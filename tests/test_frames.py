@@ -15,17 +15,18 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.proto import serialize_length_prefixed
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from test_index import command
 from tfrecord import example_pb2
 from torch.utils.data import DataLoader
 
 import mmapds
 from mmapds import _native
-from mmapds.formats import frames
 from mmapds.store import Index
 from mmapds.tf_example import tf_example
+from tests.support.commands import command
+from tests.support.files import DATA, flip, same_time
+from tests.support.pieces import megatron_in_pieces, prefixed_in_pieces
+from tests.support.samples import CODES, write_pair, write_tfrecords
 
-DATA = Path(__file__).parent / "data"
 PREFIXES = {
     "u32le": lambda size: struct.pack("<I", size),
     "u32be": lambda size: struct.pack(">I", size),
@@ -61,17 +62,6 @@ def framed(payload, name):
 
 def options(name):
     return {"format": "tfrecord"} if name == "tfrecord" else {"format": "prefixed", "prefix": name}
-
-
-def flip(path, at):
-    """Change one bit of a file, and not its time."""
-    before = os.stat(path)
-    with open(path, "r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 1]))
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 # ---- CRC32C --------------------------------------------------------------------------------------------------
@@ -165,12 +155,11 @@ def test_records_read_back(write, name):
     assert command(path).stdout.count("up to date") == 1
 
 
-def test_more_records_than_a_piece_has_room_for(write, monkeypatch):
-    monkeypatch.setattr(frames, "_ROOM", 7)
-    monkeypatch.setattr(frames, "_STEP", 50)
+def test_more_records_than_a_piece_has_room_for(write):
     files = [[os.urandom(i % 11) for i in range(count)] for count in (0, 1, 7, 100, 14, 0)]
     paths = [write(b"".join(framed(p, "u32le") for p in payloads), f"{i}.x") for i, payloads in enumerate(files)]
-    index = mmapds.build(paths, out=Path(paths[0]).parent / "all.mmx", format="prefixed", length="bytes()", workers=4)
+    small = prefixed_in_pieces(room=7, step=50)
+    index = mmapds.build(paths, out=Path(paths[0]).parent / "all.mmx", format=small, length="bytes()", workers=4)
     ds = mmapds.open(index)
     flat = [payload for payloads in files for payload in payloads]
     assert list(ds) == flat
@@ -309,7 +298,6 @@ def test_the_core_checks_what_it_is_given(write):
 
 def write_examples(path, count, seed=0):
     rng = np.random.default_rng(seed)
-    writer = tfrecord.TFRecordWriter(str(path))
     samples = []
     for i in range(count):
         sample = {
@@ -317,10 +305,9 @@ def write_examples(path, count, seed=0):
             "mel": rng.normal(size=i % 7).astype(np.float32),
             "name": [f"ünïcode {i}".encode(), b""][: i % 3],
         }
-        kinds = {"ids": "int", "mel": "float", "name": "byte"}
-        writer.write({name: (list(value), kinds[name]) for name, value in sample.items()})
         samples.append(sample)
-    writer.close()
+    kinds = {"ids": "int", "mel": "float", "name": "byte"}
+    write_tfrecords(path, ({name: (list(value), kinds[name]) for name, value in each.items()} for each in samples))
     return samples
 
 
@@ -459,28 +446,6 @@ def test_garbage_is_a_value_error_or_an_example(noise, at, byte):
 
 # ---- Megatron ------------------------------------------------------------------------------------------------
 
-CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float64": 6, "float32": 7, "uint16": 8}
-
-
-def write_pair(path, sequences, dtype="uint16", kind="megatron"):
-    """A pair as its layout is documented; return the path of the .bin."""
-    sizes = [len(sequence) for sequence in sequences]
-    before = np.cumsum([0, *sizes], dtype=np.int64)
-    itemsize = np.dtype(dtype).itemsize
-    documents = np.arange(len(sizes) + 1, dtype=np.int64)
-    path.with_suffix(".bin").write_bytes(b"".join(np.asarray(s, dtype).tobytes() for s in sequences))
-    if kind in ("megatron", "fairseq"):
-        head = b"MMIDIDX\0\0" + struct.pack("<QBQ", 1, CODES[dtype], len(sizes))
-        head += struct.pack("<Q", len(documents)) if kind == "megatron" else b""
-        body = np.array(sizes, "<i4").tobytes() + (before[:-1] * itemsize).tobytes()
-    else:
-        head = b"TNTIDX\0\0" + struct.pack("<QQQQQ", 1, CODES[dtype], itemsize, len(sizes), len(sizes))
-        head += struct.pack("<Q", len(documents)) if kind == "legacy" else b""
-        body = np.arange(len(sizes) + 1).tobytes() + before.tobytes() + np.array(sizes, np.int64).tobytes()
-    tail = documents.tobytes() if kind in ("megatron", "legacy") else b""
-    path.with_suffix(".idx").write_bytes(head + body + tail)
-    return str(path.with_suffix(".bin"))
-
 
 def some_sequences(count=20, seed=0):
     rng = np.random.default_rng(seed)
@@ -515,12 +480,9 @@ def test_a_pair_that_megatron_core_wrote(tmp_path):
     assert ds[0].dtype == np.uint16
 
 
-def test_megatron_in_many_pieces(tmp_path, monkeypatch):
-    from mmapds.formats import megatron
-
-    monkeypatch.setattr(megatron, "_STEP", 4)
+def test_megatron_in_many_pieces(tmp_path):
     paths = [write_pair(tmp_path / f"{i}", some_sequences(count, i)) for i, count in enumerate((0, 1, 5, 30))]
-    mmapds.build(paths, out=tmp_path / "all.mmx", length="bytes()")
+    mmapds.build(paths, out=tmp_path / "all.mmx", format=megatron_in_pieces(4), length="bytes()")
     ds = mmapds.open(tmp_path / "all.mmx")
     wanted = [sequence for i, count in enumerate((0, 1, 5, 30)) for sequence in some_sequences(count, i)]
     assert [record.tolist() for record in ds] == wanted
@@ -537,9 +499,8 @@ def test_megatron_without_sequences(tmp_path):
 def test_another_idx_means_another_index(tmp_path):
     path = write_pair(tmp_path / "x", [[1, 2], [3, 4]])
     mmapds.build(path)
-    times = os.stat(path)
-    write_pair(tmp_path / "x", [[1], [2, 3, 4]])
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with same_time(path):
+        write_pair(tmp_path / "x", [[1], [2, 3, 4]])
     mmapds.build(path)
     assert [record.tolist() for record in mmapds.open(path)] == [[1], [2, 3, 4]]
 
