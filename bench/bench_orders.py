@@ -6,9 +6,10 @@ import time
 
 import numpy as np
 import torch
-from conftest import anonymous, timed
 from torch.utils.data.distributed import DistributedSampler as TorchSampler
 
+from bench.support.memory import anonymous
+from bench.support.timing import timed
 from mmapds import DistributedBatchSampler, DistributedSampler, orders
 
 N = 10**9

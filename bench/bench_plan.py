@@ -7,9 +7,10 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from conftest import anonymous, timed
 
 import mmapds
+from bench.support.memory import anonymous
+from bench.support.timing import timed
 from mmapds import TokenBudgetBatchSampler, plans
 
 BUDGET = 16_384
