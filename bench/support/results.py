@@ -22,7 +22,7 @@ def write(name: str, rows: list[str]) -> None:
 
 
 def _machine() -> str:
-    return f"{os.cpu_count()} cores, {_processor()}, {platform.system()} {platform.release()}"
+    return f"{os.cpu_count()} cores, {_processor()}, {platform.system()}"
 
 
 def _software() -> str:
