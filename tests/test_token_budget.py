@@ -15,12 +15,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
-from mmapds import (
-    OrderError,
-    StateError,
-    TokenBudgetBatchSampler,
-    orders,
-)
+from mmapds import OrderError, StateError, TokenBudgetBatchSampler, orders
 from mmapds.samplers.lengths import LengthOrder
 
 PLANNERS = ["bucket", "window"]

@@ -8,38 +8,18 @@ import struct
 from pathlib import Path
 
 import pytest
-import xxhash
 
 import mmapds
-from mmapds.storage import sections
 from mmapds.storage.index_file import Index, IndexWriter
+from tests.support.files import DATA
+from tests.support.index_file import rewrite
 
-DATA = Path(__file__).parent / "data"
 RECORDS = [{"id": 1}, {"id": 22}, {"id": 333}]
 
 
 @pytest.fixture
 def index_path(write):
     return str(mmapds.build(write(RECORDS)))
-
-
-def rewrite(path, *, header=None, metadata=None, seal=True):
-    """Change fields of an index by name, and make its checksum right again if `seal`."""
-    data = bytearray(Path(path).read_bytes())
-    names = ["magic", "version", "header_size", "records", "offset", "length", "file_size", "reserved", "checksum"]
-    fields = dict(zip(names, sections._HEADER.unpack_from(data), strict=True))
-    text = bytes(data[fields["offset"] : fields["offset"] + fields["length"]])
-    if metadata is not None:
-        text = metadata if isinstance(metadata, bytes) else json.dumps(metadata(json.loads(text))).encode()
-        data[fields["offset"] :] = text
-        fields |= {"length": len(text), "file_size": len(data)}
-    fields |= header or {}
-    packed = sections._HEADER.pack(*fields.values())
-    if seal and "checksum" not in (header or {}):
-        digest = xxhash.xxh3_64(packed[:-8] + text).intdigest()
-        packed = packed[:-8] + struct.pack("<Q", digest)
-    data[: len(packed)] = packed
-    Path(path).write_bytes(data)
 
 
 @pytest.mark.parametrize(
