@@ -20,7 +20,7 @@ bench: $(STAMP)
 	$(VENV)/bin/python -m pytest -q -W ignore bench/bench_*.py
 
 # The build is repeated only when what it is made from changes.
-$(STAMP): pyproject.toml constraints.txt $(wildcard csrc/*)
+$(STAMP): pyproject.toml constraints.txt $(wildcard csrc/* csrc/python/*)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=constraints.txt $(VENV)/bin/python -m pip install --disable-pip-version-check -q -e '.[torch,dev]'
 	touch $@
