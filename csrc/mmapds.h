@@ -2,7 +2,8 @@
  *
  * The core is a set of single-threaded functions over memory that the caller owns. It knows nothing of
  * Python, keeps no state but the kernel table, and allocates nothing: the caller brings every buffer, and may
- * call from as many threads as it likes. Only module.c turns a status into an exception.
+ * call from as many threads as it likes. Only the binding, in
+ * python/, turns a status into an exception.
  *
  * Every number that came from a file is a uint64_t and is checked before it is used.
  */
@@ -306,6 +307,18 @@ typedef struct {
 mds_tar_status mds_tar_scan(const uint8_t *data, uint64_t n, int fd, mds_tar *state, uint64_t *begins, uint64_t *sizes,
                             uint64_t *hashes, size_t capacity, size_t *count);
 
+/* A walk through the members of one sample. Begin with `at` and `first.key_size` 0. */
+typedef struct {
+    uint64_t at;          /* the next header; after a failure, the byte that shows it */
+    mds_tar_member first; /* the member that gives the sample its key, once there is one */
+    mds_tar_member other; /* the last that was read after it */
+} mds_tar_sample;
+
+/* Read the next member of the sample data[0..n) and point *member at it; members that belong to none are passed over.
+ * MDS_TAR_GARBAGE when a member of another sample comes, MDS_TAR_END when no member does. */
+mds_tar_status mds_tar_sample_next(const uint8_t *data, uint64_t n, mds_tar_sample *sample,
+                                   const mds_tar_member **member);
+
 /* ---- arrays.c: records of named arrays ------------------------------------------------------------------ */
 
 typedef enum {
@@ -334,6 +347,15 @@ typedef struct {
  * every field lies inside the record; *failed then says which does not, `count` standing for the record itself. */
 int mds_array_record(const mds_array_field *fields, size_t count, const uint8_t *data, uint64_t n,
                      mds_array_value *values, uint64_t *size, size_t *failed);
+
+/* Find the fields of n records that were located: those of records[k] are values[k * count] and on. Returns the first
+ * record that mds_array_record refuses, n when there is none. */
+size_t mds_array_records(const mds_array_field *fields, size_t count, const mds_request *records, size_t n,
+                         mds_array_value *values, size_t *failed);
+
+/* The words, and the shapes of `dims` axes, of one field of n records, whose values lie `stride` entries apart. */
+void mds_array_words(const mds_array_value *values, size_t stride, size_t n, uint64_t *out);
+void mds_array_shapes(const mds_array_value *values, size_t stride, size_t n, size_t dims, uint64_t *out);
 
 /* ---- json.c: one field of a JSON record, measured where it lies -------------------------------------- */
 
@@ -452,6 +474,9 @@ void mds_permute_array(const mds_kernels *kernels, const mds_permutation *p, con
 uint64_t mds_key(uint64_t seed, uint64_t epoch, uint64_t stream);
 uint64_t mds_draw(uint64_t key, uint64_t i, uint64_t n);
 
+/* out[k] = draw(key, positions[k], n). Needs n >= 1. */
+void mds_draw_many(uint64_t key, uint64_t n, const int64_t *positions, size_t count, int64_t *out);
+
 /* ---- orders.c: positions of an epoch to record numbers ---------------------------------------------------- */
 
 /* Chunks of consecutive records, none of which crosses a source. Chunks stand in slots in keyed order; every
@@ -496,6 +521,16 @@ typedef struct {
 /* out[k] = record at positions[k], for positions >= 0; members are shuffled anew each time they are used up. */
 void mds_mixture_at(const mds_mixture *m, mds_member *members, const int64_t *positions, size_t count, int64_t *out);
 
+/* out[k] = the member that positions[k], 0 or more, takes a record of. */
+void mds_mixture_which(const mds_mixture *m, const int64_t *positions, size_t count, int64_t *out);
+
+/* Whether the tables of `c` agree with one another, so that every position of the epoch leads to a record. Where they do
+ * not, *table is the name of one that is wrong, and *entry the first entry that shows it. */
+int mds_chunks_agree(const mds_chunks *c, const char **table, size_t *entry);
+
+/* The first of numbers[0..n) that is not in [0, limit); n when all are. */
+size_t mds_first_outside(const int64_t *numbers, size_t n, uint64_t limit);
+
 /* ---- plan.c: batches under a budget -------------------------------------------------------------------------- */
 
 /* Lengths and orders are unsigned integers of 4 or 8 bytes: `width` and `order_width` say which. */
@@ -537,6 +572,14 @@ typedef struct {
  * the last may hold a batch that is not full. `buckets` has room for distinct + 2. */
 size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const uint64_t *counts, size_t distinct,
                         uint64_t wanted, int close, mds_bucket *buckets);
+
+/* The first of buckets[0..count) that does not begin where the one before ends, or holds no records, or more than a
+ * signed number can count; `count` when all do. *ranks and *batches are how many there are before it. */
+size_t mds_buckets_follow(const mds_bucket *buckets, size_t count, uint64_t *ranks, uint64_t *batches);
+
+/* The first of `distinct` lengths that does not fall, or that no record or more than 2^63 records have; `distinct` when
+ * all are as mds_plan_buckets needs them. */
+size_t mds_lengths_fall(const uint64_t *values, const uint64_t *counts, size_t distinct);
 
 typedef struct {
     const mds_bucket *buckets;
@@ -583,6 +626,10 @@ typedef struct {
 mds_status mds_stream_push(const mds_stream *s, const int64_t *records, size_t n, size_t *consumed, int64_t *out,
                            size_t capacity, int64_t *ends, size_t most, size_t *emitted, size_t *written);
 
+/* Whether every length, by its value or by the table, leads to a bucket. Where one does not, *table is the name of the
+ * table that is wrong, and *entry the first entry that shows it. Needs buckets that follow one another. */
+int mds_stream_agrees(const mds_stream *s, const char **table, size_t *entry);
+
 /* ---- gather.c: many pieces of memory into one array ---------------------------------------------------------- */
 
 typedef struct {
@@ -596,5 +643,11 @@ typedef struct {
  * To fill with an element of 1, 2, 4 or 8 bytes, repeat it until it is a `fill` of 8; sizes and width are then whole
  * numbers of elements, and so an element is never cut, wherever a piece ends. */
 void mds_pad_rows(const mds_piece *pieces, size_t count, size_t width, uint64_t fill, uint8_t *out);
+
+/* The arrays of one field of n records as pieces: the first `longest` entries of each along its first axis, the last ones
+ * with `left`, an entry being `row` bytes. values[k * stride] is what mds_array_record found in records[k]. Returns the
+ * first array whose entries have another size, n when there is none. */
+size_t mds_array_pieces(const mds_request *records, const mds_array_value *values, size_t stride, size_t n,
+                        uint64_t longest, int left, uint64_t row, mds_piece *pieces);
 
 #endif
