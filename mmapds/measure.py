@@ -17,6 +17,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cached_property
 from io import FileIO
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -35,12 +36,8 @@ _EXPECTED = {
 }
 _FOUND = {b'"': "a string", b"[": "an array", b"{": "an object", b"t": "true", b"f": "false", b"n": "null"}
 
-NUMBER_TYPES = range(3)
-"""How to read the 64 bits of a number, unsigned, signed or as a double: what the core calls mds_number_type."""
-
-_U64, _I64, _F64 = NUMBER_TYPES
-_OK, _MISSING, _TYPE, _INVALID = range(4)  # and mds_json_status
-_DTYPES = ("<u8", "<i8", "<f8")
+_DTYPES = {_native.NUMBER_U64: "<u8", _native.NUMBER_I64: "<i8", _native.NUMBER_F64: "<f8"}
+_TYPES = {dtype: number_type for number_type, dtype in _DTYPES.items()}
 _WIDTHS = {"<u4": 4, "<u8": 8, "<i8": 8, "<f8": 8}
 _COPY = 1 << 20  # bytes; whole numbers of every type
 _IN_MEMORY = 16 << 20  # bytes of a column
@@ -94,8 +91,12 @@ class Measuring:
         self.columns = {name: Expression.parse(text) for name, text in columns.items()}
         self.missing = missing
         self.validate = bool(validate)
-        self._fields = tuple((each.measure, each.path) for each in self.columns.values())
         self._missing, self._fill = _parse_missing(missing)
+
+    @cached_property
+    def _core(self) -> _native.Measuring:
+        fields = tuple((each.measure, each.path) for each in self.columns.values())
+        return _native.Measuring(fields=fields, missing=self._missing, fill=self._fill, validate=self.validate)
 
     def __bool__(self) -> bool:
         return bool(self.columns) or self.validate
@@ -116,10 +117,8 @@ class Measuring:
         """
         if len(self.columns) > _native.MOST_COLUMNS:
             raise ColumnError(f"{len(self.columns)} columns of JSON, expected up to {_native.MOST_COLUMNS}")
-        found, kept, types, (status, failed, column, at) = _native.measure_lines(
-            source, begin, end, begin, self._fields, self._missing, self._fill, self.validate, starts, cells
-        )
-        if status != _OK:
+        found, kept, types, (status, failed, column, at) = self._core.lines(source, begin, end, begin, starts, cells)
+        if status != _native.JSON_OK:
             raise self._error(status, path, source, failed, column, at)
         records, pending, newlines = found
         columns = tuple((kind, each[:kept]) for kind, each in zip(types, cells, strict=True))
@@ -143,14 +142,14 @@ class Measuring:
                     f"column {name!r}: {expression.text!r} looks for a field, and these records are not JSON; expected "
                     "bytes(), or use mmapds.add_column"
                 )
-        return tuple((_U64, cells) for _ in self.columns)
+        return tuple((_native.NUMBER_U64, cells) for _ in self.columns)
 
     def _error(self, status: int, path: str, source: _native.Map, begin: int, column: int, at: int) -> Exception:
         view = memoryview(source)
         step = _COPY
         line = 1 + sum(bytes(view[i : min(i + step, begin)]).count(b"\n") for i in range(0, begin, step))
         place = f"{path}:{line} (byte {at})"
-        if status == _INVALID:
+        if status == _native.JSON_INVALID:
             import orjson
 
             end = next((i for i in range(begin, len(view)) if view[i] == 0x0A), len(view))
@@ -161,7 +160,7 @@ class Measuring:
                 reason = str(error)
             return DecodeError(f"{place}: not JSON: {reason}")
         expression = list(self.columns.values())[column]
-        if status == _MISSING:
+        if status == _native.JSON_MISSING:
             return ColumnError(
                 f"{place}: expected {_EXPECTED[expression.measure]} at `{_shown(expression)}`, found nothing; leave "
                 "such records out with --missing skip, or give them a value with --missing N"
@@ -184,13 +183,14 @@ def _first_byte(view: memoryview, begin: int) -> int:
 
 def _parse_missing(missing: str | float) -> tuple[int, tuple[int, int]]:
     if missing == "error":
-        return _native.MISSING_ERROR, (_U64, 0)
+        return _native.MISSING_ERROR, (_native.NUMBER_U64, 0)
     if missing == "skip":
-        return _native.MISSING_SKIP, (_U64, 0)
+        return _native.MISSING_SKIP, (_native.NUMBER_U64, 0)
     if isinstance(missing, int) and not isinstance(missing, bool) and -(2**63) <= missing < 2**64:
-        return _native.MISSING_FILL, (_I64 if missing < 0 else _U64, missing % 2**64)
+        number_type = _native.NUMBER_I64 if missing < 0 else _native.NUMBER_U64
+        return _native.MISSING_FILL, (number_type, missing % 2**64)
     if isinstance(missing, float):
-        return _native.MISSING_FILL, (_F64, int.from_bytes(struct.pack("<d", missing), "little"))
+        return _native.MISSING_FILL, (_native.NUMBER_F64, int.from_bytes(struct.pack("<d", missing), "little"))
     raise ColumnError(f"missing = {missing!r}, expected 'error', 'skip' or a number of up to 64 bits")
 
 
@@ -266,7 +266,7 @@ class Spool:
             return
         dtype = _DTYPES[kind]
         data = cells.cast("B")
-        if kind == _U64:
+        if kind == _native.NUMBER_U64:
             largest = _native.cells_largest(cells)
             self._largest = max(self._largest, largest)
             if largest < 2**32:
@@ -338,5 +338,5 @@ def _converted(data: memoryview, kind: str, to: str) -> memoryview:
         kind = "<u8"
     else:
         cells[:] = data
-    _native.cells_convert(cells, _DTYPES.index(kind), _DTYPES.index(to))
+    _native.cells_convert(cells, _TYPES[kind], _TYPES[to])
     return cells

@@ -71,10 +71,6 @@ def _permutation(n: int, seed: int, epoch: int, stream: int = 0) -> Permutation:
     return Permutation(n, seed, epoch, stream)
 
 
-Uint64s = NDArray[np.uint64]
-_Tables = tuple[Uint64s, Uint64s, Uint64s, Permutation]
-
-
 class Sequential:
     """Record i at position i."""
 
@@ -151,7 +147,7 @@ class Chunked:
         short = sizes % self._chunk_size != 0
         self._short = self._first_chunk[1:][short].astype(np.int64) - 1
         self._missing = (self._chunk_size - sizes % self._chunk_size)[short]
-        self._epoch: tuple[int, _Tables] | None = None
+        self._epoch: tuple[int, _native.Chunks] | None = None
 
     def __len__(self) -> int:
         return self._n
@@ -160,25 +156,11 @@ class Chunked:
         """Return the records at `positions`."""
         positions = _positions(positions)
         out = np.empty_like(positions)
-        slots, ends, missing, order = self._tables(epoch)
-        _native.chunks_at(
-            self._chunk_size,
-            self._mix_chunks,
-            self._seed & _WORD,
-            epoch & _WORD,
-            self._first_chunk,
-            self._first_record,
-            slots,
-            ends,
-            missing,
-            order.native,
-            positions,
-            out,
-        )
+        self._chunks(epoch).at(positions, out)
         return out
 
-    def _tables(self, epoch: int) -> _Tables:
-        """Where the short chunks stand in an epoch, at most one for each source; and the order of all chunks."""
+    def _chunks(self, epoch: int) -> _native.Chunks:
+        """One epoch: where its short chunks stand, at most one for each source, and the order of all chunks."""
         if self._epoch is None or self._epoch[0] != epoch:
             order = Permutation(int(self._first_chunk[-1]), self._seed, epoch, stream=1)
             slots = order.inverse(self._short)
@@ -186,10 +168,24 @@ class Chunked:
             slots = slots[by_slot]
             missing = np.concatenate([[0], np.cumsum(self._missing[by_slot])]).astype(np.int64)
             ends = (slots + 1) * self._chunk_size - missing[1:]
-            tables = (slots.astype(np.uint64), ends.astype(np.uint64), missing.astype(np.uint64), order)
-            self._epoch = epoch, tables
-            return tables
+            chunks = _native.Chunks(
+                chunk_size=self._chunk_size,
+                mix_chunks=self._mix_chunks,
+                seed=self._seed & _WORD,
+                epoch=epoch & _WORD,
+                first_chunk=self._first_chunk,
+                first_record=self._first_record,
+                short_slots=slots.astype(np.uint64),
+                short_ends=ends.astype(np.uint64),
+                short_missing=missing.astype(np.uint64),
+                order=order.native,
+            )
+            self._epoch = epoch, chunks
+            return chunks
         return self._epoch[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_epoch": None}
 
     def describe(self) -> dict[str, Any]:
         """Return what tells this order from others."""
@@ -265,48 +261,45 @@ class Mixture:
         self._sizes = [_count(f"sizes[{d}]", n, 1 if self.weights[d] else 0) for d, n in enumerate(sizes)]
         self._seed = integer("seed", seed)
         self._shuffle = bool(shuffle)
-        period = sum(self.weights)
-        self._which, self._rank = bytearray(4 * period), bytearray(4 * period)
-        self._weights64 = np.array(self.weights, np.uint64)
-        self._sizes64 = np.array(self._sizes, np.uint64)
-        self._firsts64 = np.cumsum([0, *self._sizes[:-1]]).astype(np.uint64)
-        _native.mixture_period(self._weights64, self._which, self._rank)
+        self._native = self._made()
         if epoch_size is None:
-            ends = [self._end(d) for d, weight in enumerate(self.weights) if weight]
+            which = self.members_at(np.arange(sum(self.weights)))
+            ends = [self._end(d, which) for d, weight in enumerate(self.weights) if weight]
             self._epoch_size = min(ends) if stop == "first" else max(ends)
         else:
             self._epoch_size = _count("epoch_size", epoch_size)
 
-    def _end(self, member: int) -> int:
-        """The position after the one where a dataset has been seen whole."""
+    def _made(self) -> _native.Mixture:
+        weights, sizes = (np.array(each, np.uint64) for each in (self.weights, self._sizes))
+        return _native.Mixture(weights=weights, sizes=sizes, seed=self._seed & _WORD, shuffle=self._shuffle)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_native"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._native = self._made()
+
+    def _end(self, member: int, which: Int64s) -> int:
+        """The position after the one where a dataset has been seen whole; `which` are the members of a period."""
         period, rank = divmod(self._sizes[member] - 1, self.weights[member])
-        places = np.flatnonzero(np.frombuffer(self._which, np.uint32) == member)
-        return period * sum(self.weights) + int(places[rank]) + 1
+        return period * len(which) + int(np.flatnonzero(which == member)[rank]) + 1
 
     def __len__(self) -> int:
         return self._epoch_size
 
     def members_at(self, positions: Int64s) -> Int64s:
         """Return which dataset each position takes a sample of; the same in every epoch."""
-        which = np.frombuffer(self._which, np.uint32)
-        return which[_positions(positions) % len(which)].astype(np.int64)
+        positions = _positions(positions)
+        out = np.empty_like(positions)
+        self._native.which(positions % sum(self.weights), out)
+        return out
 
     def at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the records at `positions`."""
         positions = _positions(positions)
         out = np.empty_like(positions)
-        _native.mixture_at(
-            self._seed & _WORD,
-            epoch & _WORD,
-            self._shuffle,
-            self._weights64,
-            self._sizes64,
-            self._firsts64,
-            self._which,
-            self._rank,
-            positions,
-            out,
-        )
+        self._native.at(epoch & _WORD, positions, out)
         return out
 
     def describe(self) -> dict[str, Any]:

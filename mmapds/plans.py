@@ -271,9 +271,9 @@ class BucketPlan(Plan):
         """Return where the batches stand that hold nothing but `records`, which are ascending."""
         ranks = self._ranks(records)
         batches = np.empty_like(ranks)
-        _native.plan_find(*self._arguments(epoch), ranks, batches)
+        self.native(epoch).find(ranks, batches)
         found, counts = np.unique(batches, return_counts=True)
-        return self.positions_of_batches(epoch, found[counts == self._sizes(found)])
+        return self.positions_of_batches(epoch, found[counts == self.sizes(found)])
 
     def _ranks(self, records: Int64s) -> Int64s:
         """Where records stand in the planned part of the length order, those that do: a search for each length."""
@@ -298,32 +298,39 @@ class BucketPlan(Plan):
         _native.draw(self.group_size, self.seed & _WORD, epoch & _WORD, np.ascontiguousarray(groups), turns)
         return turns
 
-    def _sizes(self, batches: Int64s) -> Int64s:
+    def sizes(self, batches: Int64s) -> Int64s:
         """Records in batches of the plan."""
         firsts = self.buckets[:, 1].astype(np.int64)
         sizes: Int64s = self.buckets[np.searchsorted(firsts, batches, side="right") - 1, 3].astype(np.int64)
         return sizes
 
-    def _arguments(self, epoch: int) -> tuple[Uint64s, NDArray[Any], int, int, int, int, int, bool]:
+    def native(self, epoch: int) -> _native.Plan:
+        """One epoch of the plan, as the core reads it."""
         order = self.selection.by_length.order
-        where = self.buckets, order, order.itemsize, self.selection.first, self.records
-        return *where, self.seed & _WORD, epoch & _WORD, self._shuffle
-
-    def records_of(self, epoch: int, batches: Int64s) -> tuple[Int64s, Int64s]:
-        """The records of batches of the plan, one after another; and where each batch ends."""
-        out = np.empty(int(self._sizes(batches).sum()), np.int64)
-        ends = np.empty_like(batches)
-        _native.plan_batches(*self._arguments(epoch), np.ascontiguousarray(batches), out, ends)
-        return out, ends
+        return _native.Plan(
+            buckets=self.buckets,
+            order=order,
+            order_width=order.itemsize,
+            first_rank=self.selection.first,
+            records=self.records,
+            seed=self.seed & _WORD,
+            epoch=epoch & _WORD,
+            shuffle=self._shuffle,
+        )
 
 
 class _BucketReader:
     def __init__(self, plan: BucketPlan, epoch: int) -> None:
         self._plan = plan
         self._epoch = epoch
+        self._native = plan.native(epoch)
 
     def read(self, positions: Int64s) -> tuple[Int64s, Int64s]:
-        return self._plan.records_of(self._epoch, self._plan.batches_at(self._epoch, positions.copy()))
+        batches = np.ascontiguousarray(self._plan.batches_at(self._epoch, positions.copy()))
+        out = np.empty(int(self._plan.sizes(batches).sum()), np.int64)
+        ends = np.empty_like(batches)
+        self._native.batches(batches, out, ends)
+        return out, ends
 
 
 class WindowPlan(Plan):
@@ -401,7 +408,6 @@ class _Tables(NamedTuple):
     first_buckets: NDArray[np.uint32]
     splits: Uint64s
     table: NDArray[np.uint32]
-    open_first: Uint64s
 
     @classmethod
     def of(cls, plan: WindowPlan) -> "_Tables":
@@ -416,8 +422,7 @@ class _Tables(NamedTuple):
         table = np.full(min(int(values[0]) + 1, _TABLE), 2**32 - 1, np.uint32)
         short = values < len(table)
         table[values[short]] = np.flatnonzero(short)
-        open_first = np.concatenate([[0], np.cumsum(buckets[:, 3])]).astype(np.uint64)
-        return cls(values, first_buckets.astype(np.uint32), splits, table, open_first)
+        return cls(values, first_buckets.astype(np.uint32), splits, table)
 
 
 class _WindowReader:
@@ -438,8 +443,13 @@ class _WindowReader:
         self._batches: list[Int64s] = []
         self._position = 0  # in the order
         self._records = np.empty(0, np.int64)  # of the order, not yet streamed
-        self._taken = np.zeros(len(plan.buckets), np.uint64)
-        self._open = np.empty(int(plan.tables.open_first[-1]), np.int64)
+        self._native = _native.Stream(
+            buckets=plan.buckets,
+            ranks=plan.selection.records,
+            lengths=plan.lengths,
+            width=plan.lengths.itemsize,
+            **plan.tables._asdict(),
+        )
 
     def read(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         blocks, places = np.divmod(positions, self._together)
@@ -459,7 +469,7 @@ class _WindowReader:
 
     def _stream(self, count: int) -> list[Int64s]:
         """Go on through the order until `count` batches are ready."""
-        plan, order, tables = self._plan, self._plan.order, self._plan.tables
+        plan, order = self._plan, self._plan.order
         largest = int(plan.buckets[:, 3].max())
         batches: list[Int64s] = []
         while len(batches) < count:
@@ -473,22 +483,7 @@ class _WindowReader:
             out = np.empty(len(self._records) + largest, np.int64)
             ends = np.empty(count - len(batches), np.int64)
             try:
-                consumed, ready = _native.stream_push(
-                    plan.buckets,
-                    plan.selection.records,
-                    plan.lengths,
-                    plan.lengths.itemsize,
-                    tables.values,
-                    tables.first_buckets,
-                    tables.splits,
-                    tables.table,
-                    self._taken,
-                    self._open,
-                    tables.open_first,
-                    self._records,
-                    out,
-                    ends,
-                )
+                consumed, ready = self._native.push(self._records, out, ends)
             except ValueError as error:
                 raise OrderError(f"{error}; expected each of {plan.records} records once") from None
             self._records = self._records[consumed:]

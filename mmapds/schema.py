@@ -11,7 +11,6 @@ from typing import Any
 
 from . import _native
 from .errors import FormatError
-from .measure import NUMBER_TYPES
 
 ITEM_BYTES = {
     "bool": 1,
@@ -28,9 +27,9 @@ ITEM_BYTES = {
 EXTENDED = {"bfloat16": "int16", "float8_e4m3fn": "int8", "float8_e5m2": "int8"}
 """Those that NumPy has only with ml_dtypes, and what it shows their memory as without."""
 
-_U64, _I64, _F64 = NUMBER_TYPES
-_UINT, _INT, _FLOAT, _BOOL, _BYTES, _STR, _JSON, _ARRAY = range(8)  # what the binding calls field_type
-_TEXT = {"bytes": _BYTES, "str": _STR, "json": _JSON}
+_TEXT = {"bytes": _native.FIELD_BYTES, "str": _native.FIELD_STR, "json": _native.FIELD_JSON}
+_NUMBERS = {"b": _native.FIELD_BOOL, "u": _native.FIELD_UINT, "i": _native.FIELD_INT, "f": _native.FIELD_FLOAT}
+_NUMBER_TYPES = {_native.FIELD_INT: _native.NUMBER_I64, _native.FIELD_FLOAT: _native.NUMBER_F64}
 _PYTHON = {bool: "bool", int: "int64", float: "float64", bytes: "bytes", str: "str", dict: "json"}
 _ROUND = {"float16": "<e", "float32": "<f", "float64": "<d"}
 _WIDTH = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}  # kinds of numbers, each of which holds those before
@@ -58,15 +57,15 @@ class Field:
     def type(self) -> int:
         """What the core makes of it."""
         if self.shape is not None:
-            return _ARRAY
+            return _native.FIELD_ARRAY
         if self.dtype in _TEXT:
             return _TEXT[self.dtype]
-        return {"b": _BOOL, "u": _UINT, "i": _INT, "f": _FLOAT}[self.dtype[0]]
+        return _NUMBERS[self.dtype[0]]
 
     @cached_property
     def is_scalar(self) -> bool:
         """Whether it is one number."""
-        return self.type <= _BOOL
+        return self.type <= _native.FIELD_BOOL
 
     @cached_property
     def ragged(self) -> tuple[int, ...]:
@@ -89,7 +88,7 @@ class Field:
     @cached_property
     def number_type(self) -> int:
         """How to read the 64 bits of its number."""
-        return _F64 if self.type == _FLOAT else _I64 if self.type == _INT else _U64
+        return _NUMBER_TYPES.get(self.type, _native.NUMBER_U64)
 
     def __str__(self) -> str:
         return self.dtype if self.shape is None else f"{self.dtype} of shape {self.shape}".replace(",)", ",)")
@@ -161,7 +160,7 @@ class Schema:
     @cached_property
     def _table(self) -> struct.Struct:
         """The words that a record begins with."""
-        codes = {_INT: "q", _FLOAT: "d"}
+        codes = {_native.FIELD_INT: "q", _native.FIELD_FLOAT: "d"}
         words = (
             "Q" * len(field.ragged) if field.shape is not None else codes.get(field.type, "Q") for field in self.fields
         )
@@ -315,15 +314,15 @@ def _unfit(field: Field, value: Any) -> FormatError:
 
 
 def _as_bytes(field: Field, value: Any) -> bytes | memoryview:
-    if field.type == _STR and isinstance(value, str):
+    if field.type == _native.FIELD_STR and isinstance(value, str):
         try:
             return value.encode()
         except UnicodeEncodeError as error:
             raise FormatError(f"field {field.name!r}: found text that is not Unicode: {error}") from None
-    if field.type == _BYTES and isinstance(value, bytes | bytearray | memoryview):
+    if field.type == _native.FIELD_BYTES and isinstance(value, bytes | bytearray | memoryview):
         view = memoryview(value)
         return view.cast("B") if view.c_contiguous and view.nbytes else view.tobytes()
-    if field.type == _JSON:
+    if field.type == _native.FIELD_JSON:
         import orjson
 
         try:
@@ -353,7 +352,7 @@ def _is_finite(value: Any) -> bool:
 
 def _as_number(field: Field, value: Any) -> float:
     try:
-        if field.type == _FLOAT:
+        if field.type == _native.FIELD_FLOAT:
             if isinstance(value, str | bytes):
                 raise TypeError
             layout = _ROUND[field.dtype]
@@ -361,11 +360,11 @@ def _as_number(field: Field, value: Any) -> float:
             if isinstance(value, int) and rounded != value:
                 raise TypeError
             return rounded
-        number = operator.index(value.item() if field.type == _BOOL and hasattr(value, "item") else value)
+        number = operator.index(value.item() if field.type == _native.FIELD_BOOL and hasattr(value, "item") else value)
     except (TypeError, ValueError, OverflowError):
         raise _unfit(field, value) from None
-    bits = 1 if field.type == _BOOL else 8 * ITEM_BYTES[field.dtype]
-    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if field.type == _INT else (0, 2**bits)
+    bits = 1 if field.type == _native.FIELD_BOOL else 8 * ITEM_BYTES[field.dtype]
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if field.type == _native.FIELD_INT else (0, 2**bits)
     if not low <= number < high:
         raise _unfit(field, value)
     return number

@@ -38,7 +38,6 @@ int mds_py_add_constants(PyObject *module, const mds_py_constant *constants)
     return 0;
 }
 
-/* A variant of the kernels by name, the one in use for NULL; NULL with an exception. */
 const mds_kernels *mds_py_find_kernels(const char *variant)
 {
     const mds_kernels *chosen = variant ? mds_kernels_find(variant) : mds_py_kernels;
@@ -60,7 +59,9 @@ static PyObject *simd_variants(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(
 }
 
 static PyMethodDef functions[] = {
-    {"simd_variants", simd_variants, METH_NOARGS, "Names of the SIMD variants this machine can run, best first."},
+    {"simd_variants", simd_variants, METH_NOARGS,
+     "simd_variants($module, /)\n--\n\n"
+     "Return the names of the SIMD variants this machine can run, best first."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -73,7 +74,9 @@ static int module_exec(PyObject *module)
         return -1;
     }
     static int (*const subjects[])(PyObject *) = {
-        mds_py_add_map, mds_py_add_records, mds_py_add_array_fields, mds_py_add_array_batch, mds_py_add_tar, mds_py_add_scan, mds_py_add_columns, mds_py_add_permutation, mds_py_add_orders, mds_py_add_pad, mds_py_add_sort, mds_py_add_plan,
+        mds_py_add_map,     mds_py_add_records,     mds_py_add_array_fields, mds_py_add_array_batch,
+        mds_py_add_tar,     mds_py_add_scan,        mds_py_add_columns,      mds_py_add_permutation,
+        mds_py_add_orders,  mds_py_add_pad,         mds_py_add_sort,         mds_py_add_plan,
     };
     for (size_t k = 0; k < sizeof subjects / sizeof *subjects; k++)
         if (subjects[k](module) != 0)

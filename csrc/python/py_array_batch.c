@@ -1,8 +1,6 @@
 /* py_array_batch.c - batches of records of named arrays, taken field by field. */
 #include "binding.h"
 
-#include <string.h>
-
 /* Records of named arrays, found and measured, none of which has become a Python object yet. */
 typedef struct {
     PyObject_HEAD
@@ -50,22 +48,14 @@ static PyObject *array_batch_new(PyTypeObject *type, PyObject *args, PyObject *k
         PyErr_NoMemory();
         goto fail;
     }
-    Py_ssize_t k = 0;
-    int whole = 1;
-    size_t failed = 0;
-    Py_BEGIN_ALLOW_THREADS
-    for (; whole && k < self->n; k++) {
-        uint64_t size;
-        const mds_span span = self->requests[k].span;
-        whole = mds_array_record(fields->fields, (size_t)fields->count, batch_record(self, k), span.end - span.begin,
-                                 self->values + k * fields->count, &size, &failed);
-    }
-    Py_END_ALLOW_THREADS
-    if (whole)
+    size_t k, failed = 0;
+    RELEASE_GIL(k = mds_array_records(fields->fields, (size_t)fields->count, self->requests, (size_t)self->n, self->values,
+                                      &failed));
+    if (k == (size_t)self->n)
         return (PyObject *)self;
-    const mds_span span = self->requests[k - 1].span;
+    const mds_span span = self->requests[k].span;
     PyObject *reason = mds_py_array_fields_reason(fields, failed, (Py_ssize_t)(span.end - span.begin));
-    PyObject *raised = reason ? Py_BuildValue("Nn", reason, k - 1) : NULL;
+    PyObject *raised = reason ? Py_BuildValue("Nn", reason, (Py_ssize_t)k) : NULL;
     if (raised)
         PyErr_SetObject(fields->error, raised);
     Py_XDECREF(raised);
@@ -130,11 +120,11 @@ static PyObject *array_batch_shapes(PyObject *object, PyObject *key)
     const Py_ssize_t f = batch_field(self, key);
     if (f < 0)
         return NULL;
-    const size_t size = 8 * fields->fields[f].dims;
-    PyObject *shapes = PyBytes_FromStringAndSize(NULL, self->n * (Py_ssize_t)size);
-    char *out = shapes ? PyBytes_AsString(shapes) : NULL;
-    for (Py_ssize_t k = 0; out && k < self->n; k++)
-        memcpy(out + (size_t)k * size, self->values[k * fields->count + f].shape, size);
+    const size_t dims = fields->fields[f].dims;
+    PyObject *shapes = PyBytes_FromStringAndSize(NULL, self->n * (Py_ssize_t)dims * 8);
+    uint64_t *out = shapes ? (uint64_t *)PyBytes_AsString(shapes) : NULL; /* nobody else has it yet */
+    if (out)
+        RELEASE_GIL(mds_array_shapes(self->values + f, (size_t)fields->count, (size_t)self->n, dims, out));
     return shapes;
 }
 
@@ -145,69 +135,76 @@ static PyObject *array_batch_words(PyObject *object, PyObject *key)
     if (f < 0)
         return NULL;
     PyObject *words = PyByteArray_FromStringAndSize(NULL, 8 * self->n);
-    char *out = words ? PyByteArray_AsString(words) : NULL;
-    for (Py_ssize_t k = 0; out && k < self->n; k++)
-        memcpy(out + 8 * k, &self->values[k * count + f].word, 8);
+    uint64_t *out = words ? (uint64_t *)PyByteArray_AsString(words) : NULL; /* nobody else has it yet */
+    if (out)
+        RELEASE_GIL(mds_array_words(self->values + f, (size_t)count, (size_t)self->n, out));
     return words;
-}
-
-/* Where the rows of an array field lie, cut to `longest`; 0 where one has other bytes in a row than `row`. */
-static int batch_pieces(const ArrayBatchObject *self, Py_ssize_t f, uint64_t longest, int left, uint64_t row, mds_piece *pieces)
-{
-    const ArrayFieldsObject *fields = (ArrayFieldsObject *)self->fields;
-    for (Py_ssize_t k = 0; k < self->n; k++) {
-        const mds_array_value *value = &self->values[k * fields->count + f];
-        const uint64_t rows = value->shape[0], kept = rows < longest ? rows : longest;
-        if (rows ? value->size / rows != row || value->size % rows : value->size != 0)
-            return 0;
-        const uint8_t *data = batch_record(self, k) + value->begin + (left ? (rows - kept) * row : 0);
-        pieces[k] = (mds_piece){data, (size_t)(kept * row)};
-    }
-    return 1;
 }
 
 static PyObject *array_batch_pad(PyObject *object, PyObject *args)
 {
     const ArrayBatchObject *self = (ArrayBatchObject *)object;
-    PyObject *key, *result = NULL;
+    const ArrayFieldsObject *fields = (ArrayFieldsObject *)self->fields;
+    const size_t n = (size_t)self->n;
+    PyObject *key, *target, *result = NULL;
     unsigned long long longest, row, fill;
     int left;
-    Py_buffer out;
-    if (!PyArg_ParseTuple(args, "OKpKKw*:pad", &key, &longest, &left, &row, &fill, &out))
+    Py_ssize_t f;
+    uint8_t *out;
+    MDS_PY_BUFFERS(buffers, 1);
+    if (!PyArg_ParseTuple(args, "OKpKKO:pad", &key, &longest, &left, &row, &fill, &target) ||
+        (f = batch_field(self, key)) < 0 || !(out = mds_py_take_bytes(&buffers, target, MDS_PY_WRITE)))
         return NULL;
-    const Py_ssize_t f = batch_field(self, key);
-    const size_t width = self->n ? (size_t)(out.len / self->n) : 0;
-    mds_piece *pieces = f < 0 ? NULL : PyMem_Calloc((size_t)self->n + 1, sizeof *pieces);
-    if (f >= 0 && !pieces) {
+    const mds_array_field *field = &fields->fields[f];
+    const size_t width = n ? buffers.entries / n : 0;
+    mds_piece *pieces = PyMem_Calloc(n + 1, sizeof *pieces);
+    size_t k = 0;
+    if (!pieces) {
         PyErr_NoMemory();
-    } else if (pieces) {
-        const mds_array_field *field = &((ArrayFieldsObject *)self->fields)->fields[f];
-        const int fits = row == 0 ? width == 0 : longest <= width / row && (size_t)out.len == width * (size_t)self->n;
-        if (field->kind != MDS_ARRAY_ITEMS || !field->dims || !fits || !batch_pieces(self, f, longest, left, row, pieces)) {
-            PyErr_SetString(PyExc_ValueError, "pad: expected a field of arrays that differ in the first axis alone, and room");
-        } else {
-            Py_BEGIN_ALLOW_THREADS
-            mds_pad_rows(pieces, (size_t)self->n, width, fill, out.buf);
-            Py_END_ALLOW_THREADS
+    } else if (field->kind != MDS_ARRAY_ITEMS || !field->dims) {
+        PyErr_Format(PyExc_ValueError, "field %zd: expected an array of one axis or more, found %zu axes", f, field->dims);
+    } else if (row == 0 ? width != 0 : longest > width / row || buffers.entries != width * n) {
+        PyErr_Format(PyExc_ValueError, "out: expected %zu rows of %llu * %llu bytes or more, found %zu bytes", n, longest, row,
+                     buffers.entries);
+    } else {
+        RELEASE_GIL(k = mds_array_pieces(self->requests, self->values + f, (size_t)fields->count, n, longest, left, row, pieces);
+                    if (k == n) mds_pad_rows(pieces, n, width, fill, out));
+        if (k == n)
             result = Py_NewRef(Py_None);
-        }
+        else
+            PyErr_Format(PyExc_ValueError, "record %zu: expected an array of entries of %llu bytes, found %llu bytes for %llu",
+                         k, row, (unsigned long long)self->values[k * (size_t)fields->count + (size_t)f].size,
+                         (unsigned long long)self->values[k * (size_t)fields->count + (size_t)f].shape[0]);
     }
     PyMem_Free(pieces);
-    PyBuffer_Release(&out);
+    mds_py_give_back(&buffers);
     return result;
 }
 
 static PyMethodDef array_batch_methods[] = {
-    {"values", array_batch_values, METH_O, "values(field) -> list of a field's values, as in the dicts of ArrayFields"},
-    {"words", array_batch_words, METH_O, "words(field) -> 64 bits a record: its number, or its size"},
-    {"shapes", array_batch_shapes, METH_O, "shapes(field) -> u64 for each axis of each array"},
+    {"values", array_batch_values, METH_O,
+     "values($self, field, /)\n--\n\n"
+     "Return a field's value in each record as a list, as in the dicts of ArrayFields.\n\n"
+     "Raises IndexError for a field that is not there, and what the record's own values raise."},
+    {"words", array_batch_words, METH_O,
+     "words($self, field, /)\n--\n\n"
+     "Return u64, shape (records,): the 64 bits of a number, the bytes of text, or the entries of an array's first axis."},
+    {"shapes", array_batch_shapes, METH_O,
+     "shapes($self, field, /)\n--\n\n"
+     "Return u64, shape (records, axes): the shape of each array."},
     {"pad", array_batch_pad, METH_VARARGS,
-     "pad(field, longest, left, row, fill, out): write arrays of `row` bytes an entry into equal rows of `out`"},
+     "pad($self, field, longest, left, row, fill, out, /)\n--\n\n"
+     "Write the arrays of a field, cut to `longest` entries of `row` bytes, into the equal rows of out, one a record.\n\n"
+     "left: keep the last entries and not the first. fill: 8 bytes, repeated to the end of each row.\n\n"
+     "Raises ValueError when the entries have another size, or out has no room."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot array_batch_slots[] = {
-    {Py_tp_doc, "Records of named arrays, found and measured; an item is the payload of one."},
+    {Py_tp_doc, "ArrayBatch(records, rows, fields)\n--\n\n"
+                "Records of named arrays, found and measured; an item is the payload of one.\n\n"
+                "Raises IndexError for a row out of range, and the error of fields with (reason, position in rows) for a record\n"
+                "that is damaged."},
     {Py_tp_new, array_batch_new},
     {Py_tp_dealloc, array_batch_dealloc},
     {Py_tp_methods, array_batch_methods},

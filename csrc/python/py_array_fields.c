@@ -150,7 +150,6 @@ static PyObject *array_sample(const ArrayFieldsObject *self, PyObject *record, c
 
 #define FEW_FIELDS 16
 
-/* What to say of a record that mds_array_record refuses. */
 PyObject *mds_py_array_fields_reason(const ArrayFieldsObject *self, size_t failed, Py_ssize_t size)
 {
     if (failed < (size_t)self->count)
@@ -163,43 +162,47 @@ static PyObject *array_fields_call(PyObject *object, PyObject *args, PyObject *P
     const ArrayFieldsObject *self = (ArrayFieldsObject *)object;
     mds_array_value few[FEW_FIELDS], *values = few;
     PyObject *record, *sample = NULL;
-    Py_buffer view;
+    const uint8_t *data;
     uint64_t size;
     size_t failed;
-    if (!PyArg_ParseTuple(args, "O:ArrayFields", &record) || PyObject_GetBuffer(record, &view, PyBUF_SIMPLE) != 0)
+    MDS_PY_BUFFERS(buffers, 1);
+    if (!PyArg_ParseTuple(args, "O:ArrayFields", &record) ||
+        !(data = mds_py_take_bytes(&buffers, record, MDS_PY_READ)))
         return NULL;
     if (self->count > FEW_FIELDS && !(values = PyMem_Calloc((size_t)self->count, sizeof *values)))
         PyErr_NoMemory();
-    else if (mds_array_record(self->fields, (size_t)self->count, view.buf, (uint64_t)view.len, values, &size, &failed))
-        sample = array_sample(self, record, view.buf, values);
+    else if (mds_array_record(self->fields, (size_t)self->count, data, buffers.entries, values, &size, &failed))
+        sample = array_sample(self, record, (const char *)data, values);
     else {
-        PyObject *reason = mds_py_array_fields_reason(self, failed, view.len);
+        PyObject *reason = mds_py_array_fields_reason(self, failed, (Py_ssize_t)buffers.entries);
         if (reason)
             PyErr_SetObject(self->error, reason);
         Py_XDECREF(reason);
     }
     if (values != few)
         PyMem_Free(values);
-    PyBuffer_Release(&view);
+    mds_py_give_back(&buffers);
     return sample;
 }
 
 static PyObject *array_fields_words(PyObject *object, PyObject *args)
 {
     const ArrayFieldsObject *self = (ArrayFieldsObject *)object;
-    Py_buffer view;
+    PyObject *source;
     unsigned long long begin;
     uint64_t size;
     size_t failed;
-    if (!PyArg_ParseTuple(args, "y*K:words", &view, &begin))
+    const uint8_t *data;
+    MDS_PY_BUFFERS(buffers, 1);
+    if (!PyArg_ParseTuple(args, "OK:words", &source, &begin) || !(data = mds_py_take_bytes(&buffers, source, MDS_PY_READ)))
         return NULL;
     PyObject *result = NULL;
-    const uint64_t n = (uint64_t)view.len;
+    const uint64_t n = buffers.entries;
     mds_array_value *values = PyMem_Calloc((size_t)self->count + 1, sizeof *values);
     if (!values) {
         PyErr_NoMemory();
-    } else if (begin <= n && mds_array_record(self->fields, (size_t)self->count, (const uint8_t *)view.buf + begin, n - begin,
-                                              values, &size, &failed)) {
+    } else if (begin <= n && mds_array_record(self->fields, (size_t)self->count, data + begin, n - begin, values, &size,
+                                              &failed)) {
         result = PyTuple_New(self->count + 1);
         for (Py_ssize_t k = 0; result && k <= self->count; k++) {
             PyObject *word = PyLong_FromUnsignedLongLong(k ? values[k - 1].word : size);
@@ -212,18 +215,24 @@ static PyObject *array_fields_words(PyObject *object, PyObject *args)
         result = Py_NewRef(Py_None);
     }
     PyMem_Free(values);
-    PyBuffer_Release(&view);
+    mds_py_give_back(&buffers);
     return result;
 }
 
 static PyMethodDef array_fields_methods[] = {
     {"words", array_fields_words, METH_VARARGS,
-     "words(data, begin) -> (size, word, ...) of the record there: scalars, sizes and lengths; None if there is none"},
+     "words($self, data, begin, /)\n--\n\n"
+     "Return (size, word, ...) of the record at byte begin of data: its bytes, and for each field the 64 bits of a\n"
+     "number, the bytes of text, or the entries of an array's first axis; None where no whole record is."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot array_fields_slots[] = {
-    {Py_tp_doc, "Called with a record of named arrays, returns its fields as a dict; arrays are views of it."},
+    {Py_tp_doc, "ArrayFields(fields, make_array, loads, error)\n--\n\n"
+                "Called with a record of named arrays, returns its fields as a dict; arrays are views of it.\n\n"
+                "fields: a tuple of (name, one of FIELD_*, bytes of an element, shape with None for a ragged axis, dtype).\n"
+                "make_array(shape, dtype, record, offset) returns an array, loads(text) the value of JSON.\n\n"
+                "Raises ValueError for fields that cannot be. A call raises error when the record is damaged."},
     {Py_tp_new, array_fields_new},
     {Py_tp_dealloc, array_fields_dealloc},
     {Py_tp_call, array_fields_call},
@@ -234,8 +243,22 @@ static PyType_Slot array_fields_slots[] = {
 static PyType_Spec array_fields_spec = {"mmapds._native.ArrayFields", sizeof(ArrayFieldsObject), 0, Py_TPFLAGS_DEFAULT,
                                         array_fields_slots};
 
+static const mds_py_constant constants[] = {
+    {"FIELD_UINT", FIELD_UINT},
+    {"FIELD_INT", FIELD_INT},
+    {"FIELD_FLOAT", FIELD_FLOAT},
+    {"FIELD_BOOL", FIELD_BOOL},
+    {"FIELD_BYTES", FIELD_BYTES},
+    {"FIELD_STR", FIELD_STR},
+    {"FIELD_JSON", FIELD_JSON},
+    {"FIELD_ARRAY", FIELD_ARRAY},
+    {NULL, 0},
+};
+
 int mds_py_add_array_fields(PyObject *module)
 {
     mds_py_state *state = PyModule_GetState(module);
-    return mds_py_add_type(module, &array_fields_spec, &state->array_fields_type);
+    if (mds_py_add_type(module, &array_fields_spec, &state->array_fields_type) != 0)
+        return -1;
+    return mds_py_add_constants(module, constants);
 }

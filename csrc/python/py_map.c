@@ -11,9 +11,7 @@ static PyObject *map_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (self) {
         mds_status status;
         const char *name = PyBytes_AsString(path);
-        Py_BEGIN_ALLOW_THREADS
-        status = mds_map_open(name, &self->map);
-        Py_END_ALLOW_THREADS
+        RELEASE_GIL(status = mds_map_open(name, &self->map));
         if (status != MDS_OK) {
             if (status == MDS_NOT_FILE)
                 PyErr_Format(PyExc_ValueError, "%s: not a regular file", name);
@@ -43,8 +41,10 @@ static PyObject *map_advise(PyObject *self, PyObject *args)
     int advice;
     if (!PyArg_ParseTuple(args, "i:advise", &advice))
         return NULL;
+    if (advice != MDS_ADVISE_RANDOM && advice != MDS_ADVISE_SEQUENTIAL)
+        return PyErr_Format(PyExc_ValueError, "advice: expected ADVISE_RANDOM or ADVISE_SEQUENTIAL, found %d", advice);
     const mds_map *map = &((MapObject *)self)->map;
-    mds_map_advise(map, 0, map->size, (mds_advice)advice);
+    RELEASE_GIL(mds_map_advise(map, 0, map->size, (mds_advice)advice));
     Py_RETURN_NONE;
 }
 
@@ -59,7 +59,10 @@ static PyObject *map_mtime(PyObject *self, void *Py_UNUSED(closure))
 }
 
 static PyMethodDef map_methods[] = {
-    {"advise", map_advise, METH_VARARGS, "Advise the kernel how the whole map will be read."},
+    {"advise", map_advise, METH_VARARGS,
+     "advise($self, advice, /)\n--\n\n"
+     "Advise the kernel how the whole map will be read: ADVISE_RANDOM or ADVISE_SEQUENTIAL.\n\n"
+     "Raises ValueError for another advice. Advice that the kernel refuses costs speed alone, and is not reported."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -70,7 +73,9 @@ static PyGetSetDef map_getset[] = {
 };
 
 static PyType_Slot map_slots[] = {
-    {Py_tp_doc, "A read-only map of a file, as a buffer; keeps no file descriptor."},
+    {Py_tp_doc, "Map(path)\n--\n\n"
+                "A read-only map of a regular file, as a buffer of bytes; it keeps no file descriptor.\n\n"
+                "Raises OSError when the file cannot be opened or mapped, ValueError when it is not a regular file."},
     {Py_tp_new, map_new},
     {Py_tp_dealloc, map_dealloc},
     {Py_tp_methods, map_methods},
@@ -82,7 +87,6 @@ static PyType_Slot map_slots[] = {
 static PyType_Spec map_spec = {"mmapds._native.Map", sizeof(MapObject), 0, Py_TPFLAGS_DEFAULT, map_slots};
 
 static const mds_py_constant constants[] = {
-    {"ADVISE_NORMAL", MDS_ADVISE_NORMAL},
     {"ADVISE_RANDOM", MDS_ADVISE_RANDOM},
     {"ADVISE_SEQUENTIAL", MDS_ADVISE_SEQUENTIAL},
     {NULL, 0},

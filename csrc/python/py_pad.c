@@ -1,63 +1,63 @@
 /* py_pad.c - many arrays into the rows of one. */
 #include "binding.h"
 
-/* Borrow the memory of every array in `list`; *held counts the views to be released, also after a failure. */
-static int take_pieces(PyObject *list, const Py_buffer *out, size_t width, Py_buffer *views, mds_piece *pieces,
-                       Py_ssize_t count, Py_ssize_t *held)
+/* Take the memory of every array in `list`, which buffers have room for. */
+static int take_pieces(mds_py_buffers *buffers, PyObject *list, size_t width, Py_ssize_t item, mds_piece *pieces, size_t count)
 {
-    for (Py_ssize_t k = 0; k < count; k++) {
-        PyObject *array = PyList_GetItem(list, k);
-        if (!array || PyObject_GetBuffer(array, &views[k], PyBUF_SIMPLE) != 0)
+    for (size_t k = 0; k < count; k++) {
+        PyObject *array = PyList_GetItem(list, (Py_ssize_t)k);
+        const uint8_t *data = array ? mds_py_take_bytes(buffers, array, MDS_PY_READ) : NULL;
+        if (!data)
             return -1;
-        *held = k + 1;
-        if (views[k].itemsize != out->itemsize || (size_t)views[k].len > width) {
+        const Py_buffer *view = &buffers->views[buffers->count - 1];
+        if (view->itemsize != item || buffers->entries > width) {
             PyErr_Format(PyExc_ValueError,
-                         "arrays[%zd]: found %zd bytes in items of %zd, expected at most %zu in items of %zd", k,
-                         views[k].len, views[k].itemsize, width, out->itemsize);
+                         "arrays[%zu]: found %zd bytes in items of %zd, expected at most %zu in items of %zd", k, view->len,
+                         view->itemsize, width, item);
             return -1;
         }
-        pieces[k] = (mds_piece){views[k].buf, (size_t)views[k].len};
+        pieces[k] = (mds_piece){data, buffers->entries};
     }
     return 0;
 }
 
 static PyObject *pad_rows(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *list, *result = NULL;
+    PyObject *list, *target, *result = NULL;
     unsigned long long fill;
-    Py_buffer out;
-    if (!PyArg_ParseTuple(args, "O!Kw*:pad_rows", &PyList_Type, &list, &fill, &out))
+    if (!PyArg_ParseTuple(args, "O!KO:pad_rows", &PyList_Type, &list, &fill, &target))
         return NULL;
-    const Py_ssize_t count = PyList_Size(list), item = out.itemsize;
-    Py_ssize_t held = 0;
-    Py_buffer *views = PyMem_Calloc((size_t)count + 1, sizeof *views);
-    mds_piece *pieces = PyMem_Calloc((size_t)count + 1, sizeof *pieces);
-    if (!views || !pieces) {
+    const size_t count = (size_t)PyList_Size(list);
+    mds_piece *pieces = PyMem_Calloc(count + 1, sizeof *pieces);
+    mds_py_buffers buffers = {PyMem_Calloc(count + 1, sizeof *buffers.views), 0, count + 1, 0};
+    uint8_t *out = NULL;
+    if (!pieces || !buffers.views)
         PyErr_NoMemory();
-    } else if (count == 0 || item < 1 || 8 % item != 0 || out.len % (count * item) != 0) {
-        PyErr_Format(PyExc_ValueError,
-                     "out: found %zd bytes in items of %zd, expected %zd equal rows in items of 1, 2, 4 or 8", out.len,
-                     item, count);
-    } else {
-        const size_t width = (size_t)(out.len / count);
-        if (take_pieces(list, &out, width, views, pieces, count, &held) == 0) {
-            Py_BEGIN_ALLOW_THREADS
-            mds_pad_rows(pieces, (size_t)count, width, fill, out.buf);
-            Py_END_ALLOW_THREADS
+    else
+        out = mds_py_take_bytes(&buffers, target, MDS_PY_WRITE);
+    if (out) {
+        const Py_ssize_t item = buffers.views[0].itemsize;
+        const size_t width = count ? buffers.entries / count : 0;
+        if (count == 0 || item < 1 || 8 % item != 0 || buffers.entries % (count * (size_t)item) != 0) {
+            PyErr_Format(PyExc_ValueError,
+                         "out: found %zu bytes in items of %zd, expected %zu equal rows in items of 1, 2, 4 or 8",
+                         buffers.entries, item, count);
+        } else if (take_pieces(&buffers, list, width, item, pieces, count) == 0) {
+            RELEASE_GIL(mds_pad_rows(pieces, count, width, fill, out));
             result = Py_NewRef(Py_None);
         }
     }
-    while (held > 0)
-        PyBuffer_Release(&views[--held]);
-    PyMem_Free(views);
+    mds_py_give_back(&buffers);
+    PyMem_Free(buffers.views);
     PyMem_Free(pieces);
-    PyBuffer_Release(&out);
     return result;
 }
 
 static PyMethodDef functions[] = {
     {"pad_rows", pad_rows, METH_VARARGS,
-     "pad_rows(arrays, fill, out): every row of out is an array and then the 8 bytes of fill, repeated to its end"},
+     "pad_rows($module, arrays, fill, out, /)\n--\n\n"
+     "Write each of a list of arrays into a row of out, and the 8 bytes of fill, repeated, from there to the row's end.\n\n"
+     "Raises ValueError unless all have items of one size, of 1, 2, 4 or 8 bytes, and every array fits its row."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -21,7 +21,7 @@ static int in_domain(const mds_permutation *p, int64_t value)
 {
     if ((uint64_t)value < p->n)
         return 1;
-    PyErr_Format(PyExc_IndexError, "%lld is out of range for a permutation of %llu", (long long)value,
+    PyErr_Format(PyExc_IndexError, "position %lld is out of range for a permutation of %llu", (long long)value,
                  (unsigned long long)p->n);
     return 0;
 }
@@ -42,72 +42,64 @@ static PyObject *permutation_range(PyObject *self, PyObject *args)
     const mds_permutation *p = &((PermutationObject *)self)->permutation;
     long long first, step;
     PyObject *target;
-    Py_buffer out;
+    int64_t *out, distance, last;
+    int fits = 0;
+    MDS_PY_BUFFERS(buffers, 1);
     if (!PyArg_ParseTuple(args, "LLO:range", &first, &step, &target) ||
-        mds_py_get_words(target, PyBUF_WRITABLE, &out, "out") != 0)
-        return NULL;
-    const int64_t count = out.len / 8;
-    int64_t distance, last = first;
-    int fits = 1;
-    if (count) {
-        fits = !__builtin_mul_overflow(count - 1, (int64_t)step, &distance) &&
-               !__builtin_add_overflow((int64_t)first, distance, &last) && in_domain(p, first) && in_domain(p, last);
-        if (fits) {
-            Py_BEGIN_ALLOW_THREADS
-            mds_permute_range(mds_py_kernels, p, (uint64_t)first, step, (size_t)count, out.buf);
-            Py_END_ALLOW_THREADS
-        } else if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_OverflowError, "range ends outside 64 bits");
-        }
+        !(out = mds_py_take_words(&buffers, target, MDS_PY_WRITE, MDS_PY_ANY, "out")))
+        goto done;
+    const size_t count = buffers.entries;
+    if (count == 0)
+        fits = 1;
+    else if (__builtin_mul_overflow((int64_t)count - 1, (int64_t)step, &distance) ||
+             __builtin_add_overflow((int64_t)first, distance, &last))
+        PyErr_SetString(PyExc_OverflowError, "range ends outside 64 bits");
+    else if (in_domain(p, first) && in_domain(p, last)) {
+        fits = 1;
+        RELEASE_GIL(mds_permute_range(mds_py_kernels, p, (uint64_t)first, step, count, out));
     }
-    PyBuffer_Release(&out);
-    if (!fits)
-        return NULL;
-    Py_RETURN_NONE;
+done:
+    mds_py_give_back(&buffers);
+    return fits ? Py_NewRef(Py_None) : NULL;
 }
 
 static PyObject *permutation_array(PyObject *self, PyObject *args)
 {
     const mds_permutation *p = &((PermutationObject *)self)->permutation;
-    PyObject *source, *target;
-    int inverse, ok = 1;
-    Py_buffer in, out;
-    if (!PyArg_ParseTuple(args, "OOp:array", &source, &target, &inverse) ||
-        mds_py_get_words(source, PyBUF_SIMPLE, &in, "positions") != 0)
+    PyObject *source, *target, *result = NULL;
+    int inverse;
+    mds_py_lookup lookup;
+    MDS_PY_BUFFERS(buffers, 2);
+    if (!PyArg_ParseTuple(args, "OOp:array", &source, &target, &inverse))
         return NULL;
-    if (mds_py_get_words(target, PyBUF_WRITABLE, &out, "out") != 0) {
-        PyBuffer_Release(&in);
-        return NULL;
+    if (mds_py_take_lookup(&buffers, source, target, "positions", &lookup) == 0) {
+        LOOK_UP(lookup, p->n, mds_permute_array(mds_py_kernels, p, lookup.at, lookup.count, inverse, lookup.out));
+        result = mds_py_looked_up(&lookup, inverse ? "value" : "position", "a permutation");
     }
-    const int64_t *values = in.buf;
-    const Py_ssize_t count = in.len / 8;
-    if (in.len != out.len) {
-        PyErr_SetString(PyExc_ValueError, "positions and out differ in size");
-        ok = 0;
-    }
-    for (Py_ssize_t k = 0; ok && k < count; k++)
-        ok = (uint64_t)values[k] < p->n ? 1 : in_domain(p, values[k]);
-    if (ok) {
-        Py_BEGIN_ALLOW_THREADS
-        mds_permute_array(mds_py_kernels, p, values, (size_t)count, inverse, out.buf);
-        Py_END_ALLOW_THREADS
-    }
-    PyBuffer_Release(&in);
-    PyBuffer_Release(&out);
-    if (!ok)
-        return NULL;
-    Py_RETURN_NONE;
+    mds_py_give_back(&buffers);
+    return result;
 }
 
 static PyMethodDef permutation_methods[] = {
-    {"one", permutation_one, METH_VARARGS, "one(value, inverse) -> int"},
-    {"range", permutation_range, METH_VARARGS, "range(first, step, out): out[k] = p[first + k * step]"},
-    {"array", permutation_array, METH_VARARGS, "array(positions, out, inverse): out[k] = p[positions[k]]"},
+    {"one", permutation_one, METH_VARARGS,
+     "one($self, value, inverse, /)\n--\n\n"
+     "Return p[value], or with inverse the position of value.\n\n"
+     "Raises IndexError unless 0 <= value < n."},
+    {"range", permutation_range, METH_VARARGS,
+     "range($self, first, step, out, /)\n--\n\n"
+     "Set out[k] = p[first + k * step]; out is i64.\n\n"
+     "Raises IndexError when a position is not in [0, n), OverflowError when one needs more than 64 bits."},
+    {"array", permutation_array, METH_VARARGS,
+     "array($self, positions, out, inverse, /)\n--\n\n"
+     "Set out[k] = p[positions[k]], or with inverse p[out[k]] = positions[k]; both are i64, one shape, and may be one.\n\n"
+     "Raises IndexError when one is not in [0, n)."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot permutation_slots[] = {
-    {Py_tp_doc, "A keyed permutation of [0, n) over int64 buffers."},
+    {Py_tp_doc, "Permutation(n, seed, epoch, stream)\n--\n\n"
+                "A keyed permutation of [0, n) over buffers of i64; seed, epoch and stream are taken modulo 2^64.\n\n"
+                "Raises ValueError unless 1 <= n < 2^63."},
     {Py_tp_new, permutation_new},
     {Py_tp_dealloc, mds_py_free},
     {Py_tp_methods, permutation_methods},

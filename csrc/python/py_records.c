@@ -14,17 +14,19 @@ static PyObject *records_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     RecordsObject *self = (RecordsObject *)mds_py_new(type);
     if (!self)
         return NULL;
-    if (mds_py_get_words(firsts, PyBUF_SIMPLE, &self->firsts_view, "firsts") != 0)
+    size_t entries;
+    self->firsts = mds_py_copy_words(firsts, MDS_PY_ANY, "firsts", &entries);
+    if (!self->firsts)
         goto fail;
-    self->firsts = self->firsts_view.buf;
-    if (self->firsts_view.len < 8 || self->firsts[0] != 0) {
+    if (entries < 1 || self->firsts[0] != 0) {
         PyErr_SetString(PyExc_ValueError, "firsts: expected record numbers that begin with 0");
         goto fail;
     }
-    self->n_sources = (size_t)self->firsts_view.len / 8 - 1;
+    self->n_sources = entries - 1;
     for (size_t s = 0; s < self->n_sources; s++) {
         if (self->firsts[s] > self->firsts[s + 1] || self->firsts[s + 1] > INT64_MAX) {
-            PyErr_SetString(PyExc_ValueError, "firsts: expected ascending record numbers");
+            PyErr_Format(PyExc_ValueError, "firsts[%zu]: expected %llu or more, below 2^63, found %llu", s + 1,
+                         (unsigned long long)self->firsts[s], (unsigned long long)self->firsts[s + 1]);
             goto fail;
         }
     }
@@ -75,8 +77,7 @@ static void records_dealloc(PyObject *object)
         }
         free(self->slots);
     }
-    if (self->firsts)
-        PyBuffer_Release(&self->firsts_view);
+    PyMem_Free(self->firsts);
     mds_py_free(object);
 }
 
@@ -90,41 +91,31 @@ static const mds_source *records_open(RecordsObject *self, size_t s)
         return NULL;
     PyObject *map, *bounds;
     int framing;
-    Py_buffer view;
     SourceSlot *slot = &self->slots[s];
     if (slot->map) {
         Py_DECREF(opened);
         return &slot->source;
     }
     unsigned long long first, stride;
-    if (!PyArg_ParseTuple(opened, "O!OiKK:open", state->map_type, &map, &bounds, &framing, &first, &stride) ||
-        mds_py_get_words(bounds, PyBUF_SIMPLE, &view, "bounds") != 0) {
-        Py_DECREF(opened);
-        return NULL;
-    }
+    mds_py_buffers buffers = {&slot->bounds, 0, 1, 0};
+    const mds_source *source = NULL;
+    if (!PyArg_ParseTuple(opened, "O!OiKK:open", state->map_type, &map, &bounds, &framing, &first, &stride))
+        goto done;
     const uint64_t count = self->firsts[s + 1] - self->firsts[s];
-    const uint64_t entries = stride ? 0 : count + 1;
-    if ((uint64_t)view.len / 8 != entries) {
-        PyErr_Format(PyExc_ValueError, "bounds: found %zd entries, expected %llu", view.len / 8,
-                     (unsigned long long)entries);
-        PyBuffer_Release(&view);
-        Py_DECREF(opened);
-        return NULL;
-    }
-    PyObject *memory = PyMemoryView_FromObject(map);
+    const uint64_t *offsets = mds_py_take_words(&buffers, bounds, MDS_PY_READ, stride ? 0 : (size_t)count + 1, "bounds");
+    PyObject *memory = offsets ? PyMemoryView_FromObject(map) : NULL;
     if (!memory) {
-        PyBuffer_Release(&view);
-        Py_DECREF(opened);
-        return NULL;
+        mds_py_give_back(&buffers);
+        goto done;
     }
-    Py_INCREF(map);
-    slot->map = map;
+    slot->map = Py_NewRef(map);
     slot->view = memory;
-    slot->bounds = view;
-    slot->source = (mds_source){((MapObject *)map)->map, stride ? NULL : view.buf, first, stride, count,
+    slot->source = (mds_source){((MapObject *)map)->map, stride ? NULL : offsets, first, stride, count,
                                 (mds_framing)framing};
+    source = &slot->source;
+done:
     Py_DECREF(opened);
-    return &slot->source;
+    return source;
 }
 
 /* The source that holds `record`, opened, and the record's number in it. Needs record < count. */
@@ -167,7 +158,6 @@ static int records_number(RecordsObject *self, PyObject *key, uint64_t *record)
     return -1;
 }
 
-/* A payload as bytes, or as a read-only memoryview of the map, which it keeps alive. */
 PyObject *mds_py_records_payload(const RecordsObject *self, const mds_source *source, mds_span span)
 {
     if (self->views) {
@@ -242,7 +232,6 @@ static int records_request(RecordsObject *self, PyObject *rows, mds_request *req
     return 0;
 }
 
-/* Where the payloads of some rows lie, all pages asked for; *n is how many there are. NULL with an exception. */
 mds_request *mds_py_records_fetch(RecordsObject *self, PyObject *rows, Py_ssize_t *n)
 {
     *n = PySequence_Size(rows);
@@ -256,9 +245,7 @@ mds_request *mds_py_records_fetch(RecordsObject *self, PyObject *rows, Py_ssize_
     } else if (records_request(self, rows, requests, *n) == 0) {
         size_t failed = 0;
         unsigned cold = self->cold; /* a copy: other threads use the original meanwhile */
-        Py_BEGIN_ALLOW_THREADS
-        status = mds_records_fetch(requests, order, (size_t)*n, self->will_need ? &cold : NULL, &failed);
-        Py_END_ALLOW_THREADS
+        RELEASE_GIL(status = mds_records_fetch(requests, order, (size_t)*n, self->will_need ? &cold : NULL, &failed));
         self->cold = cold;
         if (status != MDS_OK)
             raise_corrupt(self, requests[failed].source, requests[failed].i, requests[failed].span);
@@ -288,13 +275,26 @@ static PyObject *records_many(PyObject *object, PyObject *rows)
 }
 
 static PyMethodDef records_methods[] = {
-    {"locate", records_locate, METH_O, "locate(i) -> (source number, record number in it, begin, end) of the payload."},
-    {"many", records_many, METH_O, "many(rows) -> list of payloads; all pages are asked for before the first is read."},
+    {"locate", records_locate, METH_O,
+     "locate($self, record, /)\n--\n\n"
+     "Return (source number, record number in it, begin, end): the payload is bytes [begin, end) of that source.\n\n"
+     "Raises IndexError, and what the opener raises, as self[record] does."},
+    {"many", records_many, METH_O,
+     "many($self, rows, /)\n--\n\n"
+     "Return the payloads at a sequence of record numbers as a list; all pages are asked for before the first is read.\n\n"
+     "Raises IndexError, and what the opener raises, as self[record] does."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot records_slots[] = {
-    {Py_tp_doc, "The payloads of all records behind a list of sources; sources open at first use."},
+    {Py_tp_doc, "Records(firsts, opener, readahead, will_need, views)\n--\n\n"
+                "The payloads of all records behind a list of sources, numbered through; sources open at first use.\n\n"
+                "firsts: u64, shape (sources + 1,): the record number each source begins with, and how many there are.\n"
+                "opener.open(source) returns (map, bounds, framing, first, stride): bounds is u64 of shape (records + 1,),\n"
+                "or empty where stride is the size of every record and first is where the first begins.\n"
+                "opener.corrupt(source, record, begin, end, size) raises: the bounds do not fit the source.\n"
+                "readahead: notice reads in file order. will_need: ask for cold pages. views: payloads are memoryviews.\n\n"
+                "Raises ValueError when firsts fall or do not begin with 0."},
     {Py_tp_new, records_new},
     {Py_tp_dealloc, records_dealloc},
     {Py_tp_traverse, records_traverse},

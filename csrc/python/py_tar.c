@@ -24,9 +24,7 @@ static PyObject *tar_scanner_new(PyTypeObject *type, PyObject *args, PyObject *k
         const char *name = PyBytes_AsString(path);
         Py_INCREF(map);
         self->map = map;
-        Py_BEGIN_ALLOW_THREADS
-        self->fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-        Py_END_ALLOW_THREADS
+        RELEASE_GIL(self->fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
         if (self->fd < 0) {
             PyErr_SetFromErrnoWithFilename(PyExc_OSError, name);
             Py_CLEAR(self);
@@ -48,42 +46,41 @@ static PyObject *tar_scan(PyObject *object, PyObject *args)
 {
     TarScannerObject *self = (TarScannerObject *)object;
     PyObject *targets[3], *result = NULL;
-    Py_buffer views[3];
-    int opened = 0;
-    if (!PyArg_ParseTuple(args, "OOO:scan", &targets[0], &targets[1], &targets[2]))
-        return NULL;
-    for (; opened < 3; opened++)
-        if (mds_py_get_words(targets[opened], PyBUF_WRITABLE, &views[opened], "begins, sizes, hashes") != 0)
-            goto done;
-    if (views[0].len != views[1].len || views[0].len != views[2].len) {
-        PyErr_SetString(PyExc_ValueError, "begins, sizes, hashes: expected as much room in each");
+    uint64_t *begins, *sizes, *hashes;
+    MDS_PY_BUFFERS(buffers, 3);
+    if (!PyArg_ParseTuple(args, "OOO:scan", &targets[0], &targets[1], &targets[2]) ||
+        !(begins = mds_py_take_words(&buffers, targets[0], MDS_PY_WRITE, MDS_PY_ANY, "begins")))
         goto done;
-    }
+    const size_t room = buffers.entries;
+    if (!(sizes = mds_py_take_words(&buffers, targets[1], MDS_PY_WRITE, room, "sizes")) ||
+        !(hashes = mds_py_take_words(&buffers, targets[2], MDS_PY_WRITE, room, "hashes")))
+        goto done;
     const mds_map *map = &((MapObject *)self->map)->map;
     mds_tar state = self->state; /* a copy: other threads may use the original meanwhile */
     mds_tar_status status;
     size_t count;
-    Py_BEGIN_ALLOW_THREADS
-    status = mds_tar_scan(map->data, map->size, self->fd, &state, views[0].buf, views[1].buf, views[2].buf,
-                          (size_t)views[0].len / 8, &count);
-    Py_END_ALLOW_THREADS
+    RELEASE_GIL(status = mds_tar_scan(map->data, map->size, self->fd, &state, begins, sizes, hashes, room, &count));
     self->state = state;
     result = Py_BuildValue("inKKK", (int)status, (Py_ssize_t)count, (unsigned long long)state.at,
                            (unsigned long long)state.end, (unsigned long long)state.samples);
 done:
-    while (opened)
-        PyBuffer_Release(&views[--opened]);
+    mds_py_give_back(&buffers);
     return result;
 }
 
 static PyMethodDef tar_scanner_methods[] = {
     {"scan", tar_scan, METH_VARARGS,
-     "scan(begins, sizes, hashes) -> (status, samples found now, at, end of the last, samples found so far)"},
+     "scan($self, begins, sizes, hashes, /)\n--\n\n"
+     "Find the next samples: write where each begins, how many bytes lie before the next, and the hash of its key.\n\n"
+     "begins, sizes, hashes: u64, one shape. Returns (status, samples found now, at, end of the last, samples so far):\n"
+     "status is one of TAR_*, and at is the next header, or the byte that shows what is wrong."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot tar_scanner_slots[] = {
-    {Py_tp_doc, "Finds the samples of a mapped tar, some at a time."},
+    {Py_tp_doc, "TarScanner(map, path)\n--\n\n"
+                "Finds the samples of a tar, some at a time; headers that lie far apart are read from the file at path.\n\n"
+                "Raises OSError when the file cannot be opened."},
     {Py_tp_new, tar_scanner_new},
     {Py_tp_dealloc, tar_scanner_dealloc},
     {Py_tp_methods, tar_scanner_methods},
@@ -101,27 +98,21 @@ static PyObject *tar_text(const uint8_t *text, uint64_t n)
 
 static PyObject *tar_members(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    Py_buffer record;
+    PyObject *source, *result = NULL, *key = NULL, *list = NULL;
     Py_ssize_t limit;
-    if (!PyArg_ParseTuple(args, "y*n:tar_members", &record, &limit))
-        return NULL;
-    mds_tar_member first = {.next = 0}, other;
+    MDS_PY_BUFFERS(buffers, 1);
+    const uint8_t *record;
+    if (!PyArg_ParseTuple(args, "On:tar_members", &source, &limit) ||
+        !(record = mds_py_take_bytes(&buffers, source, MDS_PY_READ)) || !(list = PyList_New(0)))
+        goto done;
+    mds_tar_sample sample;
+    sample.at = sample.first.key_size = 0;
     mds_tar_status status = MDS_TAR_OK;
-    uint64_t at = 0;
-    PyObject *result = NULL, *key = NULL, *list = PyList_New(0);
-    while (list && PyList_Size(list) < limit) {
-        mds_tar_member *member = key ? &other : &first;
-        status = mds_tar_next(record.buf, (uint64_t)record.len, at, member);
-        at = member->next;
+    while (PyList_Size(list) < limit) {
+        const mds_tar_member *member;
+        status = mds_tar_sample_next(record, buffers.entries, &sample, &member);
         if (status != MDS_TAR_OK)
             break;
-        if (!member->key_size)
-            continue;
-        if (key && !mds_tar_same_key(&first, member)) {
-            status = MDS_TAR_GARBAGE;
-            at = member->header;
-            break;
-        }
         if (!key && !(key = tar_text(member->name, member->key_size)))
             goto done;
         PyObject *item = Py_BuildValue("NKK", tar_text(member->extension, member->extension_size),
@@ -131,34 +122,54 @@ static PyObject *tar_members(PyObject *Py_UNUSED(module), PyObject *args)
         if (failed)
             goto done;
     }
-    if (list)
-        result = Py_BuildValue("iKOO", (int)status, (unsigned long long)at, key ? key : Py_None, list);
+    result = Py_BuildValue("iKOO", (int)status, (unsigned long long)sample.at, key ? key : Py_None, list);
 done:
     Py_XDECREF(key);
     Py_XDECREF(list);
-    PyBuffer_Release(&record);
+    mds_py_give_back(&buffers);
     return result;
 }
 
-static PyObject *tar_hash(PyObject *Py_UNUSED(module), PyObject *args)
+static PyObject *tar_hash(PyObject *Py_UNUSED(module), PyObject *source)
 {
-    const char *key;
-    Py_ssize_t size;
-    if (!PyArg_ParseTuple(args, "y#:tar_hash", &key, &size))
-        return NULL;
-    return PyLong_FromUnsignedLong(mds_tar_hash((const uint8_t *)key, (size_t)size));
+    uint32_t hash;
+    MDS_PY_BUFFERS(buffers, 1);
+    const uint8_t *key = mds_py_take_bytes(&buffers, source, MDS_PY_READ);
+    if (key)
+        RELEASE_GIL(hash = mds_tar_hash(key, buffers.entries));
+    mds_py_give_back(&buffers);
+    return key ? PyLong_FromUnsignedLong(hash) : NULL;
 }
 
 static PyMethodDef functions[] = {
     {"tar_members", tar_members, METH_VARARGS,
-     "tar_members(record, limit) -> (status, at, key, [(extension, begin, end), ...])"},
-    {"tar_hash", tar_hash, METH_VARARGS, "tar_hash(key) -> int of 32 bits"},
+     "tar_members($module, record, limit, /)\n--\n\n"
+     "Return (status, at, key, [(extension, begin, end), ...]) of the first `limit` members of one sample.\n\n"
+     "status is one of TAR_*; key is None where there is no member. begin and end are byte offsets in record."},
+    {"tar_hash", tar_hash, METH_O,
+     "tar_hash($module, key, /)\n--\n\n"
+     "Return the hash of 32 bits by which an index looks up a key, which is bytes."},
     {NULL, NULL, 0, NULL},
+};
+
+static const mds_py_constant constants[] = {
+    {"TAR_OK", MDS_TAR_OK},
+    {"TAR_END", MDS_TAR_END},
+    {"TAR_TRUNCATED", MDS_TAR_TRUNCATED},
+    {"TAR_GARBAGE", MDS_TAR_GARBAGE},
+    {"TAR_NUMBER", MDS_TAR_NUMBER},
+    {"TAR_EXTENDED", MDS_TAR_EXTENDED},
+    {"TAR_GLOBAL", MDS_TAR_GLOBAL},
+    {"TAR_SPARSE", MDS_TAR_SPARSE},
+    {"TAR_ZEROS", MDS_TAR_ZEROS},
+    {"TAR_DUPLICATE", MDS_TAR_DUPLICATE},
+    {NULL, 0},
 };
 
 int mds_py_add_tar(PyObject *module)
 {
-    if (mds_py_add_type(module, &tar_scanner_spec, NULL) != 0 || PyModule_AddFunctions(module, functions) != 0)
+    if (mds_py_add_type(module, &tar_scanner_spec, NULL) != 0 || PyModule_AddFunctions(module, functions) != 0 ||
+        mds_py_add_constants(module, constants) != 0)
         return -1;
     return 0;
 }

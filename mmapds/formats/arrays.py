@@ -11,8 +11,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from .. import _native
+from .._native import NUMBER_F64, NUMBER_I64, NUMBER_U64
 from ..errors import ColumnError, FormatError, SourceError
-from ..measure import NUMBER_TYPES, Measuring
+from ..measure import Measuring
 from ..sources import Source, unreadable
 from ..store import COLUMN, IndexedSource, Layout, SectionFile
 from . import truncation
@@ -36,8 +37,7 @@ _HEADER = 64
 _SIZES = 16  # of the schema: how many bytes, and their checksum
 _ALIGNMENT = 64
 _AT_ONCE = 1 << 16  # records in a piece
-_U64, _I64, _F64 = NUMBER_TYPES
-_NUMBER_TYPES = {"<u4": _U64, "<u8": _U64, "<i8": _I64, "<f8": _F64}
+_NUMBER_TYPES = {"<u4": NUMBER_U64, "<u8": NUMBER_U64, "<i8": NUMBER_I64, "<f8": NUMBER_F64}
 
 Cells = tuple[int, memoryview]
 
@@ -219,7 +219,8 @@ def _stored(number: int, source: Source, file: _File, wanted: "list[Field | None
 
 
 def _sizes(starts: memoryview, after: int) -> Cells:
-    return _U64, memoryview(array("Q", ((b - a) % 2**64 for a, b in pairwise([*starts, after])))).cast("B").cast("Q")
+    sizes = array("Q", ((b - a) % 2**64 for a, b in pairwise([*starts, after])))
+    return NUMBER_U64, memoryview(sizes).cast("B").cast("Q")
 
 
 def _walked(number: int, source: Source, head: _Head, wanted: "list[Field | None]", *, drop: bool) -> Iterator[Piece]:
@@ -256,9 +257,9 @@ def _walked(number: int, source: Source, head: _Head, wanted: "list[Field | None
 
 def _number_type(field: "Field | None", cells: "array[int]") -> int:
     if field is None or not field.is_scalar:
-        return _U64
-    is_signed = field.number_type == _I64 and max(cells, default=0) >= 2**63
-    return _I64 if is_signed else _F64 if field.number_type == _F64 else _U64
+        return NUMBER_U64
+    is_signed = field.number_type == NUMBER_I64 and max(cells, default=0) >= 2**63
+    return NUMBER_I64 if is_signed else NUMBER_F64 if field.number_type == NUMBER_F64 else NUMBER_U64
 
 
 def _piece(
