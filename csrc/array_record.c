@@ -82,3 +82,28 @@ int mds_array_record(const mds_array_field *fields, size_t count, const uint8_t 
     *failed = count;
     return at == whole;
 }
+
+size_t mds_array_records(const mds_array_field *fields, size_t count, const mds_request *records, size_t n,
+                         mds_array_value *values, size_t *failed)
+{
+    for (size_t k = 0; k < n; k++) {
+        const mds_span span = records[k].span;
+        uint64_t size;
+        if (!mds_array_record(fields, count, records[k].source->map.data + span.begin, span.end - span.begin,
+                              values + k * count, &size, failed))
+            return k;
+    }
+    return n;
+}
+
+void mds_array_words(const mds_array_value *values, size_t stride, size_t n, uint64_t *out)
+{
+    for (size_t k = 0; k < n; k++)
+        out[k] = values[k * stride].word;
+}
+
+void mds_array_shapes(const mds_array_value *values, size_t stride, size_t n, size_t dims, uint64_t *out)
+{
+    for (size_t k = 0; k < n; k++)
+        memcpy(out + k * dims, values[k * stride].shape, dims * sizeof *out);
+}

@@ -26,3 +26,17 @@ void mds_pad_rows(const mds_piece *pieces, size_t count, size_t width, uint64_t 
         fill_bytes(out + size, width - size, fill);
     }
 }
+
+size_t mds_array_pieces(const mds_request *records, const mds_array_value *values, size_t stride, size_t n,
+                        uint64_t longest, int left, uint64_t row, mds_piece *pieces)
+{
+    for (size_t k = 0; k < n; k++) {
+        const mds_array_value *value = &values[k * stride];
+        const uint64_t entries = value->shape[0], kept = entries < longest ? entries : longest;
+        if (entries ? value->size / entries != row || value->size % entries : value->size != 0)
+            return k;
+        const uint8_t *data = records[k].source->map.data + records[k].span.begin + value->begin;
+        pieces[k] = (mds_piece){data + (left ? (entries - kept) * row : 0), (size_t)(kept * row)};
+    }
+    return n;
+}

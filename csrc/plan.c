@@ -67,6 +67,32 @@ size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const 
     return found;
 }
 
+size_t mds_buckets_follow(const mds_bucket *buckets, size_t count, uint64_t *ranks, uint64_t *batches)
+{
+    *ranks = *batches = 0;
+    for (size_t b = 0; b < count; b++) {
+        const mds_bucket *bucket = &buckets[b];
+        uint64_t records;
+        if (bucket->first_rank != *ranks || bucket->first_batch != *batches || !bucket->batches || !bucket->size ||
+            __builtin_mul_overflow(bucket->batches, bucket->size, &records) || records > INT64_MAX - *ranks)
+            return b;
+        *ranks += records;
+        *batches += bucket->batches;
+    }
+    return count;
+}
+
+size_t mds_lengths_fall(const uint64_t *values, const uint64_t *counts, size_t distinct)
+{
+    uint64_t total = 0;
+    for (size_t i = 0; i < distinct; i++) {
+        if (!counts[i] || counts[i] >= (uint64_t)INT64_MAX - total || (i && values[i] >= values[i - 1]))
+            return i;
+        total += counts[i];
+    }
+    return distinct;
+}
+
 static size_t bucket_of_batch(const mds_bucket *buckets, size_t count, uint64_t batch)
 {
     size_t low = 0, high = count;
@@ -202,4 +228,17 @@ mds_status mds_stream_push(const mds_stream *s, const int64_t *records, size_t n
         *consumed = i + 1;
     }
     return MDS_OK;
+}
+
+int mds_stream_agrees(const mds_stream *s, const char **table, size_t *entry)
+{
+    *table = "first_buckets";
+    for (*entry = 0; *entry < s->distinct; ++*entry)
+        if ((uint64_t)s->first_buckets[*entry] + (s->splits[*entry] != MDS_NONE) >= s->count)
+            return 0;
+    *table = "table";
+    for (*entry = 0; *entry < s->table_size; ++*entry)
+        if (s->table[*entry] != UINT32_MAX && s->table[*entry] >= s->distinct)
+            return 0;
+    return 1;
 }

@@ -440,3 +440,24 @@ mds_tar_status mds_tar_scan(const uint8_t *data, uint64_t n, int fd, mds_tar *st
     }
     return MDS_TAR_OK;
 }
+
+mds_tar_status mds_tar_sample_next(const uint8_t *data, uint64_t n, mds_tar_sample *sample,
+                                   const mds_tar_member **member)
+{
+    const int begun = sample->first.key_size != 0;
+    mds_tar_member *next = begun ? &sample->other : &sample->first;
+    do {
+        const mds_tar_status status = mds_tar_next(data, n, sample->at, next);
+        sample->at = next->next;
+        if (status != MDS_TAR_OK) {
+            next->key_size = 0; /* a member that cannot be read gives no key */
+            return status;
+        }
+    } while (!next->key_size);
+    if (begun && !mds_tar_same_key(&sample->first, next)) {
+        sample->at = next->header;
+        return MDS_TAR_GARBAGE;
+    }
+    *member = next;
+    return MDS_TAR_OK;
+}
