@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* memset takes the machine's widest stores, and nearly every fill is 0 or -1; a plain loop over words, which compilers
- * turn into vector stores, does the others. */
+/* Nearly every fill is 0 or -1, for which memset uses the widest stores of the machine. The loop for the others is one
+ * that compilers turn into vector stores. */
 static void fill_bytes(uint8_t *out, size_t n, uint64_t fill)
 {
     if (fill == 0x0101010101010101ULL * (fill & 0xff)) {

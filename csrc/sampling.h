@@ -178,7 +178,8 @@ mds_status mds_plan_batches(const mds_kernels *kernels, const mds_plan *plan, co
 void mds_plan_find(const mds_plan *plan, const int64_t *ranks, size_t n, int64_t *batches);
 
 /* Fills the same buckets with records as an order brings them. A batch is ready when it is full, or when its bucket
- * gets no more records.
+ * gets no more records. The records of one length must lie in two buckets at most: if the last bucket is a batch that
+ * is no larger than those of the bucket before, the caller makes it the last batch of that one.
  *
  * HowTo: make the tables once for a plan, set taken[0..count) = 0 at the beginning of an epoch, and push the order in
  * pieces of any size:
