@@ -2,6 +2,7 @@
 VENV   := .venv
 PYTHON ?= python3
 STAMP  := $(VENV)/.built
+C_TEXT := $(wildcard csrc/*.[ch] tests/fuzz/*.[ch])
 
 .PHONY: test demo bench lint clean
 
@@ -12,6 +13,9 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-cache --no-logo
+	$(VENV)/bin/clang-format --dry-run --Werror $(C_TEXT)
+	$(VENV)/bin/python -m mypy.stubtest mmapds._native --allowlist tests/stubtest.txt --ignore-unused-allowlist
 
 demo: $(STAMP)
 	$(VENV)/bin/python examples/train_stdlib.py --out demo
@@ -23,7 +27,8 @@ bench: $(STAMP)
 SOURCES := $(shell find csrc mmapds -type d -not -name __pycache__) $(wildcard csrc/*.[ch] csrc/*/*.[ch] csrc/CMakeLists.txt)
 $(STAMP): pyproject.toml constraints.txt $(SOURCES)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(VENV)/bin/python -m pip install --disable-pip-version-check -q -e '.[torch,dev]'
+	PIP_CONSTRAINT=constraints.txt $(VENV)/bin/python -m pip install --disable-pip-version-check -q \
+	  --config-settings=cmake.define.MMAPDS_WERROR=ON -e '.[torch,dev]'
 	touch $@
 
 clean:

@@ -5,25 +5,14 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from bench.support.data import features
+from bench.support.timing import repeated
 from mmapds import pad_collate
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 BATCH = 64
 RIVAL = "torch `pad_sequence` and a tensor of the lengths"
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Batches are collated in workers of a DataLoader, where torch has one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def features():
-    """Frames of 80 numbers, as many as 2 to 16 seconds of speech have."""
-    generator = np.random.default_rng(0)
-    return [generator.random((int(n), 80), np.float32) for n in generator.integers(200, 1601, BATCH)]
 
 
 def tokens():
@@ -38,16 +27,6 @@ def theirs(samples, pad_value=0):
     return pad_sequence(tensors, batch_first=True, padding_value=pad_value), lengths
 
 
-def repeated(work, times):
-    """A batch is collated in microseconds, which one call is too short to tell; each is dropped before the next."""
-
-    def repeated():
-        for _ in range(times):
-            work()
-
-    return repeated
-
-
 def check(samples, pad_value=0):
     for ours, rival in zip(pad_collate(samples, pad_value=pad_value), theirs(samples, pad_value), strict=True):
         assert ours.dtype == rival.dtype
@@ -56,7 +35,7 @@ def check(samples, pad_value=0):
 
 @pytest.mark.parametrize("against", ["memcpy to a new tensor", "memcpy over a tensor in memory", "torch"])
 def test_features(compare, against):
-    samples = features()
+    samples = features(BATCH)
     check(samples)
     batch, _ = pad_collate(samples)
     source = batch.numpy()

@@ -2,9 +2,10 @@
 
 import orjson
 import pytest
-from bench_index import GB, count_lines, index, peak_anonymous
-from conftest import jsonl
 
+from bench.support.data import GB, jsonl
+from bench.support.indexing import count_lines, index
+from bench.support.memory import peak_of_indexing
 from mmapds import _native
 from mmapds.formats.measuring import Expression
 from mmapds.storage.index_file import Index
@@ -32,7 +33,7 @@ def test_whole_command(compare, size, options, target):
 
 def test_peak_memory(row):
     path = str(jsonl(2 * GB))
-    peak = peak_anonymous(path, "--length", "source_len")
+    peak = peak_of_indexing(path, "--length", "source_len")
     row("peak anonymous memory, --length source_len", "", f"{peak / 1e6:.0f} MB", "<= 150 MB")
     index(path)
 

@@ -7,8 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import anonymous, timed
 
+from bench.support.memory import anonymous
+from bench.support.timing import timed
 from mmapds.convert import convert
 
 ROWS = 200_000

@@ -1,13 +1,13 @@
 """Reading, against what the same records cost when they lie in RAM as a list; and cold, against one page at a time."""
 
-import os
 import random
 
 import orjson
 import pytest
-from conftest import jsonl, timed
 
 import mmapds
+from bench.support.data import drop_cached, jsonl
+from bench.support.timing import timed
 
 READS = 200_000
 BATCH = 256
@@ -69,18 +69,9 @@ def test_raw(compare, ds, lines, order):
     compare("`raw(i)`, random, warm", ours, "bytes(memoryview(line)) of a list in RAM", rival, "<= 1.4x")
 
 
-def forget(*datasets):
-    """Put a file out of the page cache; the kernel keeps what is mapped, so open after this."""
-    for path in datasets:
-        fd = os.open(path, os.O_RDONLY)
-        os.fsync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(fd)
-
-
 def seconds_a_read(path, access, reads, batch):
     """Mean time of a random read from a file that is not in the page cache."""
-    forget(path, path + ".mmx")
+    drop_cached(path, path + ".mmx")
     ds = mmapds.open(path, access=access, decode="bytes")
     wanted = random.Random(reads).choices(range(len(ds)), k=reads)
     if batch == 1:

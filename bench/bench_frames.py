@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import xxhash
-from bench_index import forget
-from conftest import DATA, timed
 from tfrecord import example_pb2
 
 import mmapds
+from bench.support.data import DATA, once
+from bench.support.indexing import forget_index
+from bench.support.timing import timed
 from mmapds import _native
 from mmapds.dataset.tf_example import tf_example
 from mmapds.formats import _frames as frames
@@ -37,17 +38,15 @@ def frames_file(name):
     """A file of records of 300 bytes on average (200 to 400), made once."""
     path = DATA / f"{RECORDS}.{name}"
     if not path.exists():
-        DATA.mkdir(parents=True, exist_ok=True)
         rng = np.random.default_rng(0)
         noise = rng.bytes(1 << 20)
         encode = FRAMINGS[name][1]
         some = [
             encode(noise[at : at + size]) for at, size in rng.integers([0, 200], [10**6, 400], (20_000, 2)).tolist()
         ]
-        with open(path.with_suffix(".part"), "wb") as file:
+        with once(path) as file:
             for _ in range(RECORDS // len(some)):
                 file.write(b"".join(some))
-        path.with_suffix(".part").rename(path)
     return path
 
 
@@ -91,7 +90,7 @@ def test_build(compare, row, name):
     options = {"format": "prefixed", "prefix": name} if name != "tfrecord" else {"format": "tfrecord"}
 
     def build(**more):
-        forget(path)
+        forget_index(path)
         mmapds.build(path, force=True, **options, **more)
 
     def read():

@@ -1,24 +1,20 @@
 """10^8 records: what opening takes, and what a DataLoader worker holds."""
 
-import multiprocessing
 import os
-import random
 import statistics
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from conftest import DATA, anonymous
-from torch.utils.data import DataLoader, Sampler
 
 import mmapds
+from bench.support.data import DATA
+from bench.support.memory import READS, WORKERS, worker_memory
 from mmapds.storage.index_file import IndexedSource, IndexWriter
 
 RECORDS = 10**8
 SIZE = 16
-READS = 100_000
-WORKERS = 4
 
 
 def sparse():
@@ -56,45 +52,11 @@ print(time.perf_counter() - begin)
     row("first `open` of 10^8 records in a process", "", f"{statistics.median(first) * 1e3:.2f} ms", "<= 2 ms")
 
 
-class Reads(Sampler):
-    """Random record numbers, the same for everyone."""
-
-    def __iter__(self):
-        generator = random.Random(0)
-        return (generator.randrange(RECORDS) for _ in range(READS))
-
-    def __len__(self):
-        return READS
-
-
-def report_memory(samples):
-    """Collate to what the worker holds now."""
-    return len(samples), os.getpid(), anonymous()
-
-
-def worker_memory(dataset, method, workers=WORKERS):
-    """Anonymous memory of each worker after its last batch, smallest first."""
-    context = multiprocessing.get_context(method)
-    loader = DataLoader(
-        dataset,
-        batch_size=250,
-        sampler=Reads(),
-        num_workers=workers,
-        collate_fn=report_memory,
-        multiprocessing_context=context,
-    )
-    last = {}
-    for _, pid, memory in loader:
-        last[pid] = memory
-    assert len(last) == workers
-    return sorted(last.values())
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers(row, method):
     ds = mmapds.open(sparse(), decode="bytes")
-    plain = worker_memory(range(RECORDS), method)
-    ours = worker_memory(ds, method)
+    plain = worker_memory(range(RECORDS), RECORDS, method)
+    ours = worker_memory(ds, RECORDS, method)
     difference = max(ours) - max(plain)
     row(
         f"anonymous memory of a worker after {READS:,} reads in {WORKERS} workers, {method}",

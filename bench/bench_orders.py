@@ -6,14 +6,11 @@ import time
 
 import numpy as np
 import torch
-from conftest import anonymous, timed
 from torch.utils.data.distributed import DistributedSampler as TorchSampler
 
-from mmapds import (
-    DistributedBatchSampler,
-    DistributedSampler,
-    orders,
-)
+from bench.support.memory import anonymous
+from bench.support.timing import timed
+from mmapds import DistributedBatchSampler, DistributedSampler, orders
 
 N = 10**9
 BLOCK = 10**6

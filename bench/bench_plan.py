@@ -7,12 +7,11 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from conftest import anonymous, timed
 
 import mmapds
-from mmapds import (
-    TokenBudgetBatchSampler,
-)
+from bench.support.memory import anonymous
+from bench.support.timing import timed
+from mmapds import TokenBudgetBatchSampler
 from mmapds.samplers.lengths import LengthOrder
 
 BUDGET = 16_384

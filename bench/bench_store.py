@@ -1,6 +1,5 @@
 """The array store: reading a record, padding a batch straight from the map, writing, and what 90 GB cost in memory."""
 
-import json
 import multiprocessing
 import os
 import statistics
@@ -8,40 +7,25 @@ import statistics
 import numpy as np
 import pytest
 import torch
-from bench_memory import Reads, worker_memory
-from conftest import DATA, anonymous, timed
 from torch.utils.data import Dataset
-from xxhash import xxh3_64
 
 import mmapds
+from bench.support.data import DATA, features, sparse_array_file
+from bench.support.memory import READS, anonymous, worker_memory
+from bench.support.timing import timed
 from mmapds import pad_collate
-from mmapds.arrays.schema import Schema
-from mmapds.writer import _File
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 BATCH = 64
 BATCHES = 10
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Batches are collated in workers of a DataLoader, where torch has one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def features(count=BATCH * BATCHES):
-    """Frames of 80 numbers, as many as 2 to 16 seconds of speech have."""
-    generator = np.random.default_rng(0)
-    return [generator.random((int(n), 80), np.float32) for n in generator.integers(200, 1601, count)]
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
     path = tmp_path_factory.mktemp("store") / "features.mma"
     with mmapds.Writer(path, length="feats") as writer:
-        for number, feats in enumerate(features()):
+        for number, feats in enumerate(features(BATCH * BATCHES)):
             writer.write({"feats": feats, "id": number})
     return str(path)
 
@@ -68,7 +52,7 @@ def test_padded_batches(compare, stored, against):
     order = np.random.default_rng(0).permutation(len(ds)).tolist()
     rows = [order[k : k + BATCH] for k in range(0, len(order), BATCH)]
     batches = [pad_collate(ds.__getitems__(each))["feats"] for each in rows]
-    samples = features()
+    samples = features(BATCH * BATCHES)
     assert all(
         torch.equal(batches[0][k, : len(samples[i])], torch.from_numpy(samples[i])) for k, i in enumerate(rows[0])
     )
@@ -155,25 +139,7 @@ def sparse():
     """90 GB of which only the tables of the records are there."""
     path = DATA / "sparse.mma"
     if not path.exists():
-        DATA.mkdir(parents=True, exist_ok=True)
-        schema = Schema({"feats": ("float32", (None, 80)), "id": "int64"})
-        text = json.dumps({"schema": schema.describe(), "columns": {}}).encode()
-        size = 64 + FRAMES * 80 * 4
-        with _File(str(path)) as writer:
-            writer.begin_section("schema", "|u1")
-            writer.write(len(text).to_bytes(8, "little") + xxh3_64(text).intdigest().to_bytes(8, "little") + text)
-            writer.begin_section("records", "|u1")
-            first = writer.section_begin
-            for i in range(RECORDS):
-                writer._file.seek(first + i * size)
-                writer._file.write(np.array([size, FRAMES, i], "<u8").tobytes())
-            writer._file.seek(first + RECORDS * size)
-            writer.begin_section("offsets", "<u8")
-            writer.write((first + np.arange(RECORDS, dtype=np.uint64) * np.uint64(size)).tobytes())
-            for column in ("feats_length", "id"):
-                writer.begin_section(f"column:{column}", "<u8")
-                writer.write(bytes(8 * RECORDS))
-            writer.commit({}, RECORDS)
+        sparse_array_file(path, RECORDS, FRAMES)
         mmapds.build(path)
     return str(path)
 
@@ -195,11 +161,11 @@ def test_memory(row, method):
     ds = mmapds.open(sparse())
     assert ds[7]["feats"].shape == (FRAMES, 80)
     assert ds[7]["id"] == 7
-    plain = worker_memory(Rows(None), method)
-    ours = worker_memory(Rows(ds), method)
+    plain = worker_memory(Rows(None), RECORDS, method)
+    ours = worker_memory(Rows(ds), RECORDS, method)
     difference = max(ours) - max(plain)
     row(
-        f"anonymous memory of a worker after {len(Reads()):,} reads of 90 GB (sparse) in {len(ours)} workers, {method}",
+        f"anonymous memory of a worker after {READS:,} reads of 90 GB (sparse) in {len(ours)} workers, {method}",
         "the same workers without data",
         f"{difference / 1e6:+.2f} MB (of {max(plain) / 1e6:.0f} MB)",
         "within 2 MB",
@@ -209,7 +175,7 @@ def test_memory(row, method):
 def rank_memory(path, out):
     """The most that a rank or one of its two workers holds after reading, with data or without."""
     samples = Rows(mmapds.open(path) if path else None)
-    out.put(max(*worker_memory(samples, "fork", workers=2), anonymous()))
+    out.put(max(*worker_memory(samples, RECORDS, "fork", workers=2), anonymous()))
 
 
 def test_ranks(row):

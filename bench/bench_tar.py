@@ -4,14 +4,15 @@ import random
 import tarfile
 
 import pytest
-from conftest import DATA, timed
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
 import mmapds
+from bench.support.data import DATA, once
+from bench.support.timing import timed
 from mmapds import _native
-from mmapds.formats.tar import _AT_ONCE
 
 PARTS = ("cls", "json")
+AT_ONCE = 1 << 16  # samples, as an index is built
 
 
 def shard(samples, size):
@@ -19,24 +20,22 @@ def shard(samples, size):
     path = DATA / f"{samples}x{size}.tar"
     if path.exists():
         return str(path)
-    DATA.mkdir(parents=True, exist_ok=True)
     body = random.Random(0).randbytes(size) + bytes(-size % 512)
     member = tarfile.TarInfo()
     member.size = size
-    with open(path.with_suffix(".part"), "wb") as file:
+    with once(path) as file:
         for number in range(samples):
             for part in PARTS:
                 member.name = f"train/{number:08}.{part}"
                 file.write(member.tobuf(tarfile.USTAR_FORMAT) + body)
         file.write(bytes(1024))
-    path.with_suffix(".part").rename(path)
     return str(path)
 
 
 def scan(path):
     """Count samples as an index is built, less the writing."""
     scanner = _native.TarScanner(_native.Map(path), path)
-    out = [memoryview(bytearray(8 * _AT_ONCE)) for _ in range(3)]
+    out = [memoryview(bytearray(8 * AT_ONCE)) for _ in range(3)]
     status = found = 0
     while status == 0:
         status, more, *_ = scanner.scan(*out)

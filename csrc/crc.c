@@ -2,22 +2,24 @@
  *
  * Polynomial 0x1edc6f41, reflected: RFC 3720, 12.1. The instruction works off 8 bytes in 3 cycles, as fast as one core
  * reads memory, so there is no need to interleave streams. */
-#include "mmapds.h"
+#include "kernels.h"
 
 #include <string.h>
 
-/* A CRC is linear, so the table of what byte b does from k bytes away is the sum of what its bits do. One number follows
- * from the other by a shift: they are the remainders of x^32, x^33, ... x^95, bit 7 of the nearest byte first. */
+/* A CRC is linear, so the table of what byte b does from k bytes away is the sum of what its bits do. One number
+ * follows from the other by a shift: they are the remainders of x^32, x^33, ... x^95, bit 7 of the nearest byte
+ * first. */
 #define BITS(b, c7, c6, c5, c4, c3, c2, c1, c0)                                                                        \
-    (((b) & 1 ? c0 : 0) ^ ((b) & 2 ? c1 : 0) ^ ((b) & 4 ? c2 : 0) ^ ((b) & 8 ? c3 : 0) ^ ((b) & 16 ? c4 : 0) ^        \
+    (((b) & 1 ? c0 : 0) ^ ((b) & 2 ? c1 : 0) ^ ((b) & 4 ? c2 : 0) ^ ((b) & 8 ? c3 : 0) ^ ((b) & 16 ? c4 : 0) ^         \
      ((b) & 32 ? c5 : 0) ^ ((b) & 64 ? c6 : 0) ^ ((b) & 128 ? c7 : 0))
-#define FOUR(b, ...) \
+#define FOUR(b, ...)                                                                                                   \
     BITS(b, __VA_ARGS__), BITS((b) + 1, __VA_ARGS__), BITS((b) + 2, __VA_ARGS__), BITS((b) + 3, __VA_ARGS__)
-#define SIXTEEN(b, ...) \
+#define SIXTEEN(b, ...)                                                                                                \
     FOUR(b, __VA_ARGS__), FOUR((b) + 4, __VA_ARGS__), FOUR((b) + 8, __VA_ARGS__), FOUR((b) + 12, __VA_ARGS__)
-#define SIXTY_FOUR(b, ...) \
-    SIXTEEN(b, __VA_ARGS__), SIXTEEN((b) + 16, __VA_ARGS__), SIXTEEN((b) + 32, __VA_ARGS__), SIXTEEN((b) + 48, __VA_ARGS__)
-#define ALL(...) \
+#define SIXTY_FOUR(b, ...)                                                                                             \
+    SIXTEEN(b, __VA_ARGS__), SIXTEEN((b) + 16, __VA_ARGS__), SIXTEEN((b) + 32, __VA_ARGS__),                           \
+        SIXTEEN((b) + 48, __VA_ARGS__)
+#define ALL(...)                                                                                                       \
     SIXTY_FOUR(0, __VA_ARGS__), SIXTY_FOUR(64, __VA_ARGS__), SIXTY_FOUR(128, __VA_ARGS__), SIXTY_FOUR(192, __VA_ARGS__)
 
 static const uint32_t table[8][256] = {
@@ -80,3 +82,8 @@ uint32_t mds_crc32c_arm(uint32_t crc, const uint8_t *data, size_t n)
     return ~crc;
 }
 #endif
+
+uint32_t mds_crc32c(const mds_kernels *kernels, uint32_t crc, const uint8_t *data, size_t n)
+{
+    return kernels->crc32c(crc, data, n);
+}

@@ -1,13 +1,46 @@
 /* json.c - measures one field of a JSON record without parsing the rest, and checks whole records.
  *
- * Measuring goes through a record in blocks of 64 bytes, as masks with a bit for each byte: quotes that are not escaped
- * tell what is inside strings (a running exclusive or), and outside strings only brackets and such colons as could
- * follow the wanted key are visited. The idea of bitmaps is that of Langdale and Lemire, "Parsing Gigabytes of JSON per
- * Second" (VLDB Journal 2019); that most colons can be ruled out by the byte that ends the key is ours.
- * bench/bench_columns.py: 2.5 times as fast as visiting all structure. */
-#include "mmapds.h"
+ * To measure, a record is turned into masks, a bit for each byte, 64 bytes at a time. Strings are found by arithmetic
+ * on these masks; only brackets and colons outside strings are visited one by one. The masks are those of G. Langdale
+ * and D. Lemire, "Parsing Gigabytes of JSON per Second", VLDB Journal 28, 2019. The rule that passes over the colons of
+ * other keys is ours: with it, bench/bench_columns.py is 2.5 times as fast as when it visits all structure.
+ *
+ * Example. We look for the number at `len`. The first byte is on the left, and bit b stands under byte b:
+ *
+ *     record               {"id":"a:\"}","n":[7],"len":42}
+ *     quote                .1..1.1...1.1.1.1.....1...1....
+ *     backslash            .........1.....................
+ *     escaped              ..........1....................   the byte after a backslash that is not itself escaped
+ *     quote & ~escaped     .1..1.1.....1.1.1.....1...1....   the quotes that open and close strings
+ *     inside               .111..111111..11......1111.....   prefix xor: the xor of bits 0 to b of the row above, so
+ *                                                            1 from the opening quote to before the closing one
+ *     open & ~inside       1.................1............
+ *     close & ~inside      ....................1.........1   the brace in the string is gone
+ *     colon & ~inside      .....1...........1.........1...   and so is its colon
+ *
+ * visit() takes the bits of the last three rows from left to right:
+ *
+ *     byte  0  {  depth 1
+ *     byte  5  :  depth 1, but the key before it is "id"
+ *     byte 17  :  depth 1, but the key is "n"
+ *     byte 18  [  depth 2, where no colon matters
+ *     byte 20  ]  depth 1
+ *     byte 27  :  depth 1, and the key is "len": measure_value() reads 42. We go on, as a later "len" would replace it.
+ *     byte 30  }  depth 0
+ *
+ * The colons of most other keys need no visit. A key that is written without escapes ends in its own last byte, here
+ * n. So a colon right after a quote is passed over if the byte before that quote is not n:
+ *
+ *     record               {"id":"a:}","n":[7],"len":42}
+ *     after a quote        ..1..1.1...1.1.1.....1...1...     quote << 1
+ *     n, two bytes before  ...............1.........1...     extra << 2, where extra has the bytes that are n
+ *     colon & ~inside      .....1.........1.........1...
+ *     visited              ...............1.........1...     colon & ~inside & (~(quote << 1) | extra << 2)
+ *
+ * From the first backslash of a record on, all colons are visited, since a key may be written "le\u006e".
+ * tests/test_json.py computes the rows of this comment again. */
+#include "json_values.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define BLOCKS 16 /* masks computed at a time */
@@ -17,230 +50,10 @@ static int is_space(uint8_t c)
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-static int is_digit(uint8_t c)
-{
-    return (uint8_t)(c - '0') < 10;
-}
-
 static size_t skip_spaces(const uint8_t *p, size_t i, size_t n)
 {
     while (i < n && is_space(p[i]))
         i++;
-    return i;
-}
-
-/* ---- strings ------------------------------------------------------------------------------------------- */
-
-static int hex4(const uint8_t *p, uint32_t *unit)
-{
-    *unit = 0;
-    for (int k = 0; k < 4; k++) {
-        const uint8_t c = p[k], letter = c | 0x20;
-        if (!is_digit(c) && (letter < 'a' || letter > 'f'))
-            return 0;
-        *unit = *unit << 4 | (uint32_t)(is_digit(c) ? c - '0' : letter - 'a' + 10);
-    }
-    return 1;
-}
-
-/* The code point that the escape at p[i] == '\\' stands for, and where it ends; 0 when it is none. */
-static size_t read_escape(const uint8_t *p, size_t i, size_t n, uint32_t *point)
-{
-    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
-    if (n - i < 2)
-        return 0;
-    if (p[i + 1] != 'u') {
-        const char *name = p[i + 1] ? strchr(names, p[i + 1]) : NULL;
-        if (!name)
-            return 0;
-        *point = (uint8_t)values[name - names];
-        return i + 2;
-    }
-    uint32_t low;
-    if (n - i < 6 || !hex4(p + i + 2, point))
-        return 0;
-    if (*point < 0xd800 || *point > 0xdfff)
-        return i + 6;
-    if (*point > 0xdbff || n - i < 12 || p[i + 6] != '\\' || p[i + 7] != 'u' || !hex4(p + i + 8, &low) || low < 0xdc00 ||
-        low > 0xdfff)
-        return 0;
-    *point = 0x10000 + ((*point - 0xd800) << 10) + (low - 0xdc00);
-    return i + 12;
-}
-
-static size_t write_utf8(uint32_t point, uint8_t *out)
-{
-    if (point < 0x80) {
-        out[0] = (uint8_t)point;
-        return 1;
-    }
-    const size_t size = point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
-    for (size_t k = size; k-- > 1; point >>= 6)
-        out[k] = (uint8_t)(0x80 | (point & 0x3f));
-    out[0] = (uint8_t)(0xf00 >> size | point);
-    return size;
-}
-
-/* Bytes of the UTF-8 sequence at p, 0 when it is none: overlong forms, surrogates and points beyond 10FFFF are not. */
-static size_t utf8_size(const uint8_t *p, size_t n)
-{
-    const uint8_t lead = p[0];
-    const size_t size = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
-    if (size == 0 || size > n)
-        return 0;
-    for (size_t k = 1; k < size; k++)
-        if ((p[k] & 0xc0) != 0x80)
-            return 0;
-    if ((lead == 0xe0 && p[1] < 0xa0) || (lead == 0xed && p[1] > 0x9f) || (lead == 0xf0 && p[1] < 0x90) ||
-        (lead == 0xf4 && p[1] > 0x8f))
-        return 0;
-    return size;
-}
-
-static int valid_utf8(const uint8_t *p, size_t n, size_t *at)
-{
-    for (size_t i = 0, size; i < n; i += size) {
-        size = utf8_size(p + i, n - i);
-        if (size == 0) {
-            *at += i;
-            return 0;
-        }
-    }
-    return 1;
-}
-
-/* Go through the string whose first byte after the quote is p[i]; return the place after its closing quote, or 0 with
- * *at where it is no string. Counts what it decodes to. */
-static size_t read_string(const mds_kernels *kernels, const uint8_t *p, size_t i, size_t n, size_t *bytes, size_t *chars,
-                          size_t *at)
-{
-    *bytes = *chars = 0;
-    for (;;) {
-        size_t continuing, end;
-        int beyond;
-        const size_t run = kernels->text_run(p + i, n - i, &continuing, &beyond);
-        *at = i;
-        if (beyond && !valid_utf8(p + i, run, at))
-            return 0;
-        *bytes += run;
-        *chars += run - continuing;
-        i += run;
-        *at = i;
-        if (i == n || p[i] < 32)
-            return 0;
-        if (p[i] == '"')
-            return i + 1;
-        uint32_t point;
-        uint8_t scratch[4];
-        end = read_escape(p, i, n, &point);
-        if (end == 0)
-            return 0;
-        *bytes += write_utf8(point, scratch);
-        *chars += 1;
-        i = end;
-    }
-}
-
-/* ---- numbers ------------------------------------------------------------------------------------------- */
-
-#define DIGITS 800 /* more than decide how any decimal is rounded to a double */
-
-/* The double nearest to 0.digits * 10^exponent. The text given to strtod has no point, which depends on the locale. */
-static double decimal(const char *digits, size_t count, long exponent)
-{
-    static const double powers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
-                                    1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
-    const long shift = exponent - (long)count;
-    if (count <= 15 && shift >= -22 && shift <= 22) { /* both exact, so one rounding: the nearest */
-        double mantissa = 0;
-        for (size_t k = 0; k < count; k++)
-            mantissa = mantissa * 10 + (digits[k] - '0');
-        return shift < 0 ? mantissa / powers[-shift] : mantissa * powers[shift];
-    }
-    char text[DIGITS + 16];
-    memcpy(text, digits, count);
-    char *p = text + count;
-    *p++ = 'e';
-    *p++ = shift < 0 ? '-' : '+';
-    unsigned long rest = (unsigned long)(shift < 0 ? -shift : shift);
-    char reversed[24];
-    size_t n = 0;
-    do
-        reversed[n++] = (char)('0' + rest % 10);
-    while (rest /= 10);
-    while (n)
-        *p++ = reversed[--n];
-    *p = 0;
-    return strtod(text, NULL);
-}
-
-/* Read the number at p[i]; return the place after it, or 0 with *at where it is no number. `number` may be NULL. */
-static size_t read_number(const uint8_t *p, size_t i, size_t n, mds_number *number, size_t *at)
-{
-    const size_t begin = i;
-    const int negative = p[i] == '-';
-    i += (size_t)negative;
-    const size_t first = i;
-    uint64_t value = 0;
-    int overflow = 0, integer = 1;
-    for (; i < n && is_digit(p[i]); i++)
-        overflow |= __builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, p[i] - '0', &value);
-    *at = begin;
-    if (i == first || (p[first] == '0' && i - first > 1))
-        return 0;
-    const size_t point = i;
-    if (i < n && p[i] == '.') {
-        integer = 0;
-        for (i++; i < n && is_digit(p[i]); i++)
-            ;
-        if (i == point + 1)
-            return 0;
-    }
-    const size_t mantissa_end = i;
-    long exponent = 0;
-    if (i < n && (p[i] | 0x20) == 'e') {
-        integer = 0;
-        i++;
-        const int down = i < n && p[i] == '-';
-        i += i < n && (p[i] == '-' || p[i] == '+');
-        const size_t digits = i;
-        for (; i < n && is_digit(p[i]); i++)
-            if (exponent < 100000000)
-                exponent = exponent * 10 + (p[i] - '0');
-        if (i == digits)
-            return 0;
-        exponent = down ? -exponent : exponent;
-    }
-    if (integer && !overflow && (!negative || value <= (uint64_t)INT64_MAX + 1)) {
-        if (number)
-            *number = (mds_number){negative && value ? MDS_I64 : MDS_U64, negative ? 0 - value : value};
-        return i;
-    }
-    /* Gather the digits that count; of those beyond, only that one is not zero can matter. */
-    char digits[DIGITS + 1];
-    size_t count = 0;
-    int sticky = 0;
-    exponent += (long)(point - first);
-    for (size_t k = first; k < mantissa_end; k++) {
-        if (p[k] == '.')
-            continue;
-        if (count == 0 && p[k] == '0')
-            exponent--;
-        else if (count < DIGITS)
-            digits[count++] = (char)p[k];
-        else
-            sticky |= p[k] != '0';
-    }
-    if (sticky)
-        digits[DIGITS - 1] |= 1; /* odd: never a tie */
-    const double magnitude = count ? decimal(digits, count, exponent) : 0;
-    if (magnitude > 1.7976931348623157e308)
-        return 0;
-    if (number) {
-        const double found = negative ? -magnitude : magnitude;
-        number->type = MDS_F64;
-        memcpy(&number->bits, &found, 8);
-    }
     return i;
 }
 
@@ -254,7 +67,7 @@ static size_t read_word(const uint8_t *p, size_t i, size_t n, const char *word)
 
 int mds_json_valid(const mds_kernels *kernels, const uint8_t *p, size_t n, size_t *at)
 {
-    uint8_t object[MDS_JSON_DEPTH]; /* what each open container is */
+    uint8_t object[MDS_JSON_DEPTH]; /* of each container around p[i]: whether it is an object */
     size_t depth = 0, bytes, chars, next;
     size_t i = skip_spaces(p, 0, n);
 value:
@@ -277,7 +90,7 @@ value:
             goto key;
         goto value;
     case '"':
-        next = read_string(kernels, p, i + 1, n, &bytes, &chars, at);
+        next = mds_json_string(kernels, p, i + 1, n, &bytes, &chars, at);
         break;
     case 't':
         next = read_word(p, i, n, "true");
@@ -289,9 +102,9 @@ value:
         next = read_word(p, i, n, "null");
         break;
     default:
-        if (p[i] != '-' && !is_digit(p[i]))
+        if (p[i] != '-' && !mds_is_digit(p[i]))
             return 0;
-        next = read_number(p, i, n, NULL, at);
+        next = mds_json_number(p, i, n, NULL, at);
     }
     if (next == 0)
         return 0;
@@ -317,7 +130,7 @@ key:
     *at = i;
     if (i == n || p[i] != '"')
         return 0;
-    next = read_string(kernels, p, i + 1, n, &bytes, &chars, at);
+    next = mds_json_string(kernels, p, i + 1, n, &bytes, &chars, at);
     if (next == 0)
         return 0;
     i = skip_spaces(p, next, n);
@@ -335,17 +148,18 @@ typedef struct {
     const uint8_t *p;
     size_t n, begin;
     const mds_field *field;
-    mds_json_status found; /* of the last value that the path led to */
-    mds_number number;
-    size_t value; /* where that value begins */
-    size_t at;
-    size_t matched; /* keys of the path whose objects we are inside of */
-    size_t depth;
-    size_t items_depth; /* depth at which commas part the elements to be counted, else 0 */
-    uint64_t commas;
-    int items_empty;
+    mds_json_status found; /* the result for the last value at the path */
+    mds_number number;     /* its measure, if found is MDS_JSON_OK */
+    size_t value;          /* where it begins */
+    size_t at;             /* the byte that is visited */
+    size_t matched;        /* keys of the path whose objects we are inside */
+    size_t depth;          /* containers around the byte that is visited */
+    size_t items_depth;    /* depth at which commas separate the elements to count, else 0 */
+    uint64_t commas;       /* of these, how many so far */
+    int items_empty;       /* the array to count begins with its closing bracket */
 } scan;
 
+/* Whether a key as it is written, escapes and all, decodes to `key`. */
 static int same_key(const uint8_t *raw, size_t size, const uint8_t *key, size_t key_size)
 {
     size_t matched = 0;
@@ -354,10 +168,10 @@ static int same_key(const uint8_t *raw, size_t size, const uint8_t *key, size_t 
         size_t written = 1, end = i + 1;
         if (raw[i] == '\\') {
             uint32_t point;
-            end = read_escape(raw, i, size, &point);
+            end = mds_json_escape(raw, i, size, &point);
             if (end == 0)
                 return 0;
-            written = write_utf8(point, utf8);
+            written = mds_json_utf8(point, utf8);
         }
         if (key_size - matched < written || memcmp(key + matched, utf8, written) != 0)
             return 0;
@@ -367,7 +181,7 @@ static int same_key(const uint8_t *raw, size_t size, const uint8_t *key, size_t 
     return matched == key_size;
 }
 
-/* Whether the key before the colon is the next one of the path; -1 when there is no key. */
+/* Whether the key before the colon is the next one of the path; -1 if there is no key. */
 static int is_wanted(const scan *s, size_t colon, int escapes)
 {
     const uint8_t *p = s->p, *key = s->field->keys[s->matched];
@@ -380,7 +194,7 @@ static int is_wanted(const scan *s, size_t colon, int escapes)
     end--;
     if (!escapes)
         return end > size && p[end - size - 1] == '"' && memcmp(p + end - size, key, size) == 0;
-    size_t begin = end; /* the quote that opens the key is the last one before that is not escaped */
+    size_t begin = end; /* back to the quote that opens the key: the nearest one that is not escaped */
     for (;;) {
         do {
             if (begin == 0)
@@ -410,12 +224,12 @@ static void measure_value(scan *s, size_t i)
     const uint8_t c = p[i];
     if (c == 'n') {
         s->found = read_word(p, i, s->n, "null") ? MDS_JSON_MISSING : MDS_JSON_INVALID;
-    } else if (measure == MDS_MEASURE_NUMBER && (c == '-' || is_digit(c))) {
-        next = read_number(p, i, s->n, &s->number, &s->at);
+    } else if (measure == MDS_MEASURE_NUMBER && (c == '-' || mds_is_digit(c))) {
+        next = mds_json_number(p, i, s->n, &s->number, &s->at);
         if (next && next < s->n && (is_space(p[next]) || p[next] == ',' || p[next] == '}'))
             s->found = MDS_JSON_OK;
     } else if (c == '"' && (measure == MDS_MEASURE_BYTES || measure == MDS_MEASURE_CHARS)) {
-        if (read_string(s->kernels, p, i + 1, s->n, &bytes, &chars, &s->at)) {
+        if (mds_json_string(s->kernels, p, i + 1, s->n, &bytes, &chars, &s->at)) {
             s->found = MDS_JSON_OK;
             s->number = (mds_number){MDS_U64, measure == MDS_MEASURE_BYTES ? bytes : chars};
         }
@@ -435,10 +249,10 @@ static uint64_t between(size_t lo, size_t hi)
     return (hi == 64 ? UINT64_MAX : ((uint64_t)1 << hi) - 1) & ~(((uint64_t)1 << lo) - 1);
 }
 
-/* Visit the brackets and colons of a block in order; 0 when they cannot be those of JSON. */
+/* Visit the brackets and colons of a block in order; 0 if they contradict JSON. */
 static int visit(scan *s, size_t base, uint64_t open, uint64_t close, uint64_t colons, uint64_t commas, int escapes)
 {
-    size_t from = 0; /* commas before this bit were counted */
+    size_t from = 0; /* commas before this bit are counted */
     for (uint64_t events = open | close | colons; events; events &= events - 1) {
         const size_t bit = (size_t)__builtin_ctzll(events);
         const uint64_t here = (uint64_t)1 << bit;
@@ -486,7 +300,7 @@ static int visit(scan *s, size_t base, uint64_t open, uint64_t close, uint64_t c
     return 1;
 }
 
-/* Fill masks for the blocks of data[0..n), which is at most BLOCKS of them, without reading beyond `readable`. */
+/* Fill the masks of data[0..n), at most BLOCKS blocks; return how many. Reads nothing beyond `readable`. */
 static size_t masks_of(const mds_kernels *kernels, const uint8_t *data, size_t n, size_t readable, uint8_t extra,
                        mds_json_masks *masks)
 {
@@ -511,7 +325,8 @@ static size_t masks_of(const mds_kernels *kernels, const uint8_t *data, size_t n
     return blocks;
 }
 
-/* The bytes that a backslash escapes. *carry says that the first byte is escaped, and is set for the next block. */
+/* The bytes that a backslash escapes. *carry: whether the last block ended in a backslash that escapes the first byte
+ * of this one; set for the next. */
 static uint64_t escaped_bytes(uint64_t backslash, uint64_t *carry)
 {
     uint64_t escaped = *carry;
@@ -527,6 +342,7 @@ static uint64_t escaped_bytes(uint64_t backslash, uint64_t *carry)
     return escaped;
 }
 
+/* Bit b becomes the xor of bits 0 to b. */
 static uint64_t prefix_xor(uint64_t x)
 {
     for (int shift = 1; shift < 64; shift *= 2)
@@ -538,21 +354,22 @@ mds_json_status mds_json_measure(const mds_kernels *kernels, const uint8_t *data
                                  const mds_field *field, mds_number *number, size_t *at)
 {
     const size_t begin = skip_spaces(data, 0, n);
-    scan s = {.kernels = kernels, .p = data, .n = n, .begin = begin, .field = field, .found = MDS_JSON_MISSING, .at = begin};
+    scan s = {.kernels = kernels, .p = data, .n = n, .begin = begin, .field = field, .at = begin};
+    s.found = MDS_JSON_MISSING;
     *at = begin;
     if (begin == n)
         return MDS_JSON_INVALID;
     if (data[begin] != '{')
         return strchr("\"[tfn-0123456789", data[begin]) && data[begin] ? MDS_JSON_TYPE : MDS_JSON_INVALID;
     const int items = field->measure == MDS_MEASURE_ITEMS;
-    /* A colon right after a quote, which is right after another byte than the key's last, is another key's: unless
-     * there are escapes, or the path has several keys, or the extra mask is needed for commas. */
+    /* Pass over the colons of other keys, as in the second example, unless the path has several keys (which may end in
+     * different bytes) or the extra mask is needed for commas. */
     const int last_byte_tells = !items && field->segments == 1;
     const size_t size = field->key_sizes[0];
     const uint8_t extra = items ? ',' : size ? field->keys[0][size - 1] : '"';
     uint64_t escape_carry = 0, in_string = 0, quote_carry = 0, extra_carry = 0;
     int escapes = 0;
-    for (size_t k = 0; k < field->segments; k++) /* a key that must itself be escaped is never found byte by byte */
+    for (size_t k = 0; k < field->segments; k++) /* a key that has to be escaped in JSON is not there byte by byte */
         for (size_t j = 0; j < field->key_sizes[k]; j++)
             escapes |= field->keys[k][j] < 32 || field->keys[k][j] == '"' || field->keys[k][j] == '\\';
     mds_json_masks masks[BLOCKS];
@@ -588,164 +405,4 @@ mds_json_status mds_json_measure(const mds_kernels *kernels, const uint8_t *data
         return MDS_JSON_INVALID;
     }
     return s.found;
-}
-
-/* ---- columns --------------------------------------------------------------------------------------------- */
-
-static double as_double(uint64_t bits, mds_number_type type)
-{
-    double value;
-    if (type == MDS_F64)
-        memcpy(&value, &bits, 8);
-    else
-        value = type == MDS_I64 ? (double)(int64_t)bits : (double)bits;
-    return value;
-}
-
-void mds_cells_convert(uint64_t *cells, size_t n, mds_number_type from, mds_number_type to)
-{
-    if (from == to || to != MDS_F64) /* integers that fit both types have the same bits */
-        return;
-    for (size_t i = 0; i < n; i++) {
-        const double value = as_double(cells[i], from);
-        memcpy(&cells[i], &value, 8);
-    }
-}
-
-void mds_cells_widen(const uint32_t *numbers, size_t n, uint64_t *cells)
-{
-    for (size_t i = 0; i < n; i++)
-        cells[i] = numbers[i];
-}
-
-void mds_cells_narrow(const uint64_t *cells, size_t n, uint32_t *out)
-{
-    for (size_t i = 0; i < n; i++)
-        out[i] = (uint32_t)cells[i];
-}
-
-uint64_t mds_cells_largest(const uint64_t *cells, size_t n)
-{
-    uint64_t largest = 0;
-    for (size_t i = 0; i < n; i++)
-        largest = cells[i] > largest ? cells[i] : largest;
-    return largest;
-}
-
-/* Append a number to a column, which takes a type that fits both it and all before. A non-negative number below 2^63
- * fits signed integers too. */
-static void append(uint64_t *cells, size_t n, mds_number_type *type, mds_number number)
-{
-    if (number.type == *type) {
-        cells[n] = number.bits;
-        return;
-    }
-    mds_number_type own = number.type;
-    if (own == MDS_U64 && *type == MDS_I64 && number.bits <= INT64_MAX)
-        own = MDS_I64;
-    if (own == MDS_I64 && *type == MDS_U64 && mds_cells_largest(cells, n) <= INT64_MAX)
-        *type = MDS_I64;
-    const mds_number_type both = own == *type ? own : MDS_F64;
-    mds_cells_convert(cells, n, *type, both);
-    *type = both;
-    cells[n] = number.bits;
-    mds_cells_convert(&cells[n], 1, number.type, both);
-}
-
-/* Bytes of a record that ends before `end`, without its line end and what follows. */
-static size_t payload_size(const mds_map *map, uint64_t begin, uint64_t end)
-{
-    const uint8_t *record = map->data + begin;
-    const uint8_t *newline = memchr(record, '\n', (size_t)(end - begin));
-    if (!newline)
-        return (size_t)(end - begin);
-    return (size_t)(newline - record) - (newline > record && newline[-1] == '\r');
-}
-
-/* Measure all columns of the record in [begin, end) as row `row` of the cells. */
-static mds_json_status measure_record(const mds_kernels *kernels, const mds_map *map, const mds_measuring *measuring,
-                                      uint64_t begin, uint64_t end, size_t row, mds_measured *measured)
-{
-    const uint8_t *record = map->data + begin;
-    const size_t size = (size_t)(end - begin), readable = (size_t)(map->size - begin);
-    size_t where = 0;
-    mds_json_status status = MDS_JSON_OK;
-    measured->column = measuring->columns;
-    if (measuring->validate && !mds_json_valid(kernels, record, size, &where))
-        status = MDS_JSON_INVALID;
-    for (size_t c = 0; c < measuring->columns && status == MDS_JSON_OK; c++) {
-        mds_number number = {MDS_U64, 0};
-        if (measuring->fields[c].measure == MDS_MEASURE_RECORD) {
-            number.bits = payload_size(map, begin, end);
-        } else {
-            measured->column = c;
-            status = mds_json_measure(kernels, record, size, readable, &measuring->fields[c], &number, &where);
-            if (status == MDS_JSON_MISSING && measuring->missing == MDS_MISSING_FILL) {
-                number = measuring->fill;
-                status = MDS_JSON_OK;
-            }
-        }
-        if (status == MDS_JSON_OK)
-            append(measured->cells[c], row, &measured->types[c], number);
-    }
-    measured->failed = begin;
-    measured->at = begin + where;
-    return status;
-}
-
-/* Where the line begins that `at` lies in, if nothing but blanks comes before it there; else MDS_NONE. */
-static uint64_t blank_line_start(const mds_map *map, uint64_t at)
-{
-    while (at > 0 && is_space(map->data[at - 1]) && map->data[at - 1] != '\n')
-        at--;
-    const int begins = at == 0 || map->data[at - 1] == '\n' || (at == 3 && memcmp(map->data, "\xef\xbb\xbf", 3) == 0);
-    return begins ? at : MDS_NONE;
-}
-
-/* Few enough bytes to stay in the second-level cache between being cut into lines and being measured. */
-#define WINDOW (256 << 10)
-
-mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_map *map, uint64_t begin, uint64_t end,
-                                  const mds_measuring *measuring, mds_lines *state, uint64_t *starts,
-                                  mds_measured *measured)
-{
-    uint64_t open = MDS_NONE; /* the record whose end is not known yet */
-    size_t kept = 0;
-    mds_json_status status = MDS_JSON_OK;
-    measured->records = measured->kept = 0;
-    const uint64_t line = blank_line_start(map, begin);
-    const int mid_line = line == MDS_NONE;
-    if (!mid_line && state->pending == begin)
-        state->pending = line; /* its blanks are the record's too */
-    mds_map_advise(map, begin, end, MDS_ADVISE_POPULATE);
-    for (uint64_t at = begin; at < end; at += WINDOW) {
-        const size_t size = (size_t)(end - at < WINDOW ? end - at : WINDOW);
-        const uint64_t *fresh = starts + kept; /* what is kept of these never reaches what is still to be read */
-        const size_t count = mds_lines_scan(kernels, map->data + at, size, at, state, starts + kept);
-        for (size_t k = 0; k < count; k++) {
-            const uint64_t next = fresh[k];
-            if (at == begin && k == 0 && next == begin && mid_line)
-                continue; /* goes on from the block before, where it was measured */
-            if (open != MDS_NONE) {
-                status = measure_record(kernels, map, measuring, open, next, kept, measured);
-                if (status == MDS_JSON_OK)
-                    starts[kept++] = open;
-                else if (status != MDS_JSON_MISSING || measuring->missing != MDS_MISSING_SKIP)
-                    return status;
-            }
-            open = next;
-            measured->records++;
-        }
-    }
-    if (open != MDS_NONE) {
-        const uint8_t *newline = memchr(map->data + open, '\n', (size_t)(map->size - open));
-        const uint64_t stop = newline ? (uint64_t)(newline - map->data) + 1 : map->size;
-        status = measure_record(kernels, map, measuring, open, stop, kept, measured);
-        if (status == MDS_JSON_OK)
-            starts[kept++] = open;
-        else if (status != MDS_JSON_MISSING || measuring->missing != MDS_MISSING_SKIP)
-            return status;
-    }
-    measured->kept = kept;
-    return MDS_JSON_OK;
 }

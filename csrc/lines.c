@@ -3,7 +3,7 @@
  * Two stages over tiles that stay in the first-level cache: a SIMD kernel turns 64 bytes into one mask of newlines,
  * then plain code walks the set bits. Only the kernel differs between machines, so there is one copy of the
  * rules about blank lines. */
-#include "mmapds.h"
+#include "kernels.h"
 
 #include <string.h>
 #include <errno.h>

@@ -1,11 +1,10 @@
-/* mmapds.h - the whole face of the C core.
+/* mmapds.h - the whole public face of the C core.
  *
- * The core is a set of single-threaded functions over memory that the caller owns. It knows nothing of
- * Python, keeps no state but the kernel table, and allocates nothing: the caller brings every buffer, and may
- * call from as many threads as it likes. Only module.c turns a status into an exception.
+ * The core is a set of single-threaded functions over memory that the caller owns. It includes no Python header, keeps
+ * no state and allocates nothing: the caller brings every buffer, and may call from any number of threads. Only the
+ * binding turns a status into an exception. Every number from a file is a uint64_t and is checked before it is used.
  *
- * Every number that came from a file is a uint64_t and is checked before it is used.
- */
+ * A section is named after its file. A HowTo shows the calls in the order in which one makes them. */
 #ifndef MMAPDS_H
 #define MMAPDS_H
 
@@ -18,84 +17,35 @@
 
 typedef enum {
     MDS_OK = 0,
-    MDS_SYSTEM,    /* a system call failed; errno says why */
-    MDS_SHRANK,    /* the file ended before the bytes that were asked for */
-    MDS_CORRUPT,   /* bounds from the index do not fit the source */
-    MDS_NOT_FILE,  /* not a regular file */
+    MDS_SYSTEM,   /* a system call failed; errno says why */
+    MDS_SHRANK,   /* the file ended before the bytes that were asked for */
+    MDS_CORRUPT,  /* numbers from a file contradict one another or the memory they describe */
+    MDS_NOT_FILE, /* not a regular file */
 } mds_status;
 
 #define MDS_NONE UINT64_MAX
 
-/* ---- cpu.c: SIMD variants, chosen once ------------------------------------------------------------- */
+/* ---- kernels.c: SIMD variants ----------------------------------------------------------------------------------- */
 
-/* Write for each 64-byte word of `data` a mask with bit b set where byte b equals `byte`. */
-typedef void mds_mask_bytes(const uint8_t *data, size_t words, uint8_t byte, uint64_t *masks);
+/* The inner loops in the variant for one kind of processor. */
+typedef struct mds_kernels mds_kernels;
 
-/* Where a 64-byte block has the bytes that JSON is made of, strings not yet told from the rest: bit b is byte b. */
-typedef struct {
-    uint64_t quote, backslash;
-    uint64_t open, close; /* brackets and braces */
-    uint64_t colon;
-    uint64_t extra; /* one more byte, of the caller's choice */
-} mds_json_masks;
+/* The i-th variant this machine can run, the best first; NULL after the last, which is "portable". */
+const mds_kernels *mds_kernels_at(size_t i);
+const char *mds_kernels_name(const mds_kernels *kernels);
 
-typedef void mds_json_blocks(const uint8_t *data, size_t blocks, uint8_t extra, mds_json_masks *masks);
-
-/* Bytes of `data` before the first '"', '\\' or control character, n at most; *continuing is set to how many of them
- * continue a UTF-8 sequence, *beyond to whether any is beyond ASCII. */
-typedef size_t mds_text_run(const uint8_t *data, size_t n, size_t *continuing, int *beyond);
-
-#define MDS_PERMUTE_LANES 16
-struct mds_permutation;
-
-/* Run the rounds of a permutation over MDS_PERMUTE_LANES positions split into halves, in place. */
-typedef void mds_permute_rounds(const struct mds_permutation *p, uint32_t *left, uint32_t *right);
-
-/* The CRC32C of bytes whose CRC32C is `crc` (0 when there are none) followed by data[0..n). */
-typedef uint32_t mds_crc32c(uint32_t crc, const uint8_t *data, size_t n);
-
-typedef struct {
-    const char *name;
-    mds_mask_bytes *mask_bytes;
-    mds_json_blocks *json_blocks;
-    mds_text_run *text_run;
-    mds_permute_rounds *permute_rounds;
-    mds_crc32c *crc32c;
-} mds_kernels;
-
-/* The variants this machine can run, best first, ending with a NULL name. "portable" is always there. */
-const mds_kernels *mds_kernels_available(void);
-
-/* The variant called `name`, or the best one when `name` is NULL; NULL when this machine has no such variant. */
+/* The variant called `name`, or the best one if `name` is NULL; NULL if this machine cannot run it. */
 const mds_kernels *mds_kernels_find(const char *name);
 
-/* ---- lines.c: where records start in newline-delimited text ----------------------------------------- */
+/* ---- crc.c: CRC32C ---------------------------------------------------------------------------------------------- */
 
-/* A scan that can stop at any byte and go on with the next. A line is blank when it holds nothing but spaces,
- * tabs and carriage returns; a record is a line that is not blank, and starts where its line starts. */
-typedef struct {
-    uint64_t pending;  /* start of the open line while it is blank so far, else MDS_NONE */
-    uint64_t newlines; /* newlines met so far */
-} mds_lines;
+/* The CRC32C of bytes whose CRC32C is `crc` (0 if there are none) followed by data[0..n). */
+uint32_t mds_crc32c(const mds_kernels *kernels, uint32_t crc, const uint8_t *data, size_t n);
 
-/* Room, in entries, that `starts` must have for a scan of n bytes: a record takes two bytes or more. */
-#define MDS_LINES_CAPACITY(n) ((n) / 2 + 2)
-
-/* Append to `starts` the start of every record whose first non-blank byte lies in `data`, `base` being the file
- * offset of data[0]; return how many. A scan of a whole file begins with state->pending = 0. One that begins in
- * mid-file at `base` begins with state->pending = base: it then reports `base` first if the line it fell into goes
- * on with something that is not blank, and only the caller, who knows what came before, can say if that is news. */
-size_t mds_lines_scan(const mds_kernels *kernels, const uint8_t *data, size_t n, uint64_t base, mds_lines *state,
-                      uint64_t *starts);
-
-/* The same over bytes [begin, end) of a file, read through `scratch`. Sets *count even when it fails. */
-mds_status mds_lines_scan_file(const mds_kernels *kernels, int fd, uint64_t begin, uint64_t end, uint8_t *scratch,
-                               size_t scratch_size, mds_lines *state, uint64_t *starts, size_t *count);
-
-/* ---- file.c: read-only maps -------------------------------------------------------------------------- */
+/* ---- map.c: read-only maps -------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const uint8_t *data; /* NULL when size is 0 */
+    const uint8_t *data; /* NULL if size is 0 */
     uint64_t size;
     int64_t mtime_ns;
 } mds_map;
@@ -108,142 +58,175 @@ typedef enum {
     MDS_ADVISE_POPULATE, /* map all pages now, rather than one fault after another */
 } mds_advice;
 
-/* Map a regular file read-only and close its descriptor. */
+/* Map a regular file read-only. The map keeps no file descriptor. */
 mds_status mds_map_open(const char *path, mds_map *map);
 void mds_map_close(mds_map *map);
 
-/* Advise about [begin, end) of the map, clipped to it and widened to pages. A refused advice costs speed, not
- * correctness, so there is nothing to report. */
+/* Advise the system about [begin, end) of the map, clipped to it and widened to pages. If the system refuses, reads are
+ * slower but correct, so there is no status. */
 void mds_map_advise(const mds_map *map, uint64_t begin, uint64_t end, mds_advice advice);
 
-/* ---- records.c: from a record number to its bytes ----------------------------------------------------- */
+/* ---- lines.c: where records start in newline-delimited text ----------------------------------------------------- */
 
-/* How records are framed in a source, hence how the payload lies between two bounds. */
+/* A line is blank if it holds only spaces, tabs and carriage returns. Every other line is a record.
+ *
+ * HowTo: begin with pending = 0, cut the text into pieces of any size, and scan them in order. `base` is where a piece
+ * begins in the file, and `starts` has room for MDS_LINES_CAPACITY(n) entries:
+ *
+ *     count = mds_lines_scan(kernels, piece, n, base, &state, starts);
+ *
+ * A scan may also begin in the middle of a file, at byte `base`, with pending = base. If the line there goes on with a
+ * byte that is not blank, `base` is its first start; only the caller, who knows what comes before, can tell whether a
+ * record starts there. Pieces can be scanned in parallel so. */
+typedef struct {
+    uint64_t pending;  /* start of the current line if it has been blank so far, else MDS_NONE */
+    uint64_t newlines; /* how many were found so far */
+} mds_lines;
+
+#define MDS_LINES_CAPACITY(n) ((n) / 2 + 2) /* a record and its newline take two bytes or more */
+
+/* Write the starts of the records whose first byte that is not blank lies in the piece; return how many. */
+size_t mds_lines_scan(const mds_kernels *kernels, const uint8_t *data, size_t n, uint64_t base, mds_lines *state,
+                      uint64_t *starts);
+
+/* The same for bytes [begin, end) of a file, which are read into `scratch` piece by piece. Sets *count also on
+ * failure. */
+mds_status mds_lines_scan_file(const mds_kernels *kernels, int fd, uint64_t begin, uint64_t end, uint8_t *scratch,
+                               size_t scratch_size, mds_lines *state, uint64_t *starts, size_t *count);
+
+/* ---- records.c: from a record number to its bytes --------------------------------------------------------------- */
+
+/* How a source frames its records: where the payload lies in the bytes of a record. */
 typedef enum {
-    MDS_FRAMING_NONE,       /* all that lies between two bounds */
+    MDS_FRAMING_NONE,       /* all bytes are payload */
     MDS_FRAMING_LINES,      /* a line, its end of line, and the blank lines that follow */
-    MDS_FRAMING_FIRST_LINE, /* a line, its end of line, and any lines that follow: those that were skipped */
-    MDS_FRAMING_U32LE,      /* the payload's size in so many bits and this byte order, then the payload */
+    MDS_FRAMING_FIRST_LINE, /* a line, its end of line, and other lines that follow because they were skipped */
+    MDS_FRAMING_U32LE,      /* the payload's size as an integer of this width and byte order, then the payload */
     MDS_FRAMING_U32BE,
     MDS_FRAMING_U64LE,
     MDS_FRAMING_U64BE,
-    MDS_FRAMING_VARINT,     /* the same as a varint, 7 bits a byte and the lowest first: delimited protobuf messages */
-    MDS_FRAMING_TFRECORD,   /* a u64 size and its masked CRC32C, the payload and its masked CRC32C */
+    MDS_FRAMING_VARINT, /* the payload's size as a varint (7 bits a byte, lowest first): delimited protobuf messages */
+    MDS_FRAMING_TFRECORD, /* u64 size, masked CRC32C of the size, payload, masked CRC32C of the payload */
 } mds_framing;
 
+/* HowTo: one record, and a batch of them. The source is kept while the dataset is open, `cold` from batch to batch:
+ *
+ *     if (mds_record_span(&source, i, &span) == MDS_OK)
+ *         span = mds_record_payload(&source, span);
+ *
+ *     requests[k] = (mds_request){&source, i[k]} for k < n; cold = MDS_COLD before the first batch
+ *     status = mds_records_fetch(requests, order, n, &cold, &failed);
+ *     if MDS_OK: requests[k].span is the payload, and it is in memory */
 typedef struct {
     mds_map map;
-    const uint64_t *bounds; /* count + 1 offsets, as read from the index: untrusted; NULL when records have one size */
-    uint64_t first, stride; /* where record 0 begins, and the size of all, then; also untrusted */
+    const uint64_t *bounds; /* count + 1 offsets from the index, untrusted; NULL if all records have one size */
+    uint64_t first, stride; /* without bounds: where record 0 begins, and the size of every record; untrusted */
     uint64_t count;
     mds_framing framing;
 } mds_source;
 
+/* Bytes [begin, end) of a source. */
 typedef struct {
-    uint64_t begin, end; /* byte offsets in the source */
+    uint64_t begin, end;
 } mds_span;
 
-/* The bytes record i owns, framing included. Needs i < source->count. MDS_CORRUPT when they are not in the map;
- * `span` then holds the offending bounds. Touches the index only. */
+/* Find the bytes of record i, framing included. Needs i < source->count. Returns MDS_CORRUPT if they are not in the
+ * map; `span` then holds the wrong bounds. Reads the index only. */
 mds_status mds_record_span(const mds_source *source, uint64_t i, mds_span *span);
 
-/* The payload inside a checked span. Touches the last bytes of the record. */
+/* The payload inside a span that mds_record_span has checked. Reads the few bytes of the record that frame it. */
 mds_span mds_record_payload(const mds_source *source, mds_span span);
 
-/* Widen [*smallest, *largest] to the sizes of the records that begin at starts[0..n), each ending where the next begins;
+/* Widen [*smallest, *largest] to the sizes of the records that begin at starts[0..n). Each ends where the next begins;
  * `previous` is the start before starts[0], or MDS_NONE. */
 void mds_record_sizes(const uint64_t *starts, size_t n, uint64_t previous, uint64_t *smallest, uint64_t *largest);
 
-/* One record of a batch: which source, which record of it, and (once located) which bytes. */
+/* One record of a batch. */
 typedef struct {
     const mds_source *source;
     uint64_t i;
-    mds_span span;
+    mds_span span; /* the output */
 } mds_request;
 
-/* Locate `n` requests, narrow each span to its payload, and bring the payloads into memory and small ones into the
- * cache, so that page faults are taken here, where the caller holds no lock, and not while it copies.
+/* Locate the payloads of n records and bring them into memory, and small ones into the cache. Page faults then happen
+ * here, where the caller holds no lock, and not while it copies.
  *
- * While *cold is not 0, first all index pages and then all data pages are asked for before the first is touched: a cold
- * batch then costs the disk one deep queue instead of one wait after another. That takes a system call a record, more
- * than a warm record costs, so *cold is set to a number of batches whenever a batch had to wait for the disk and
- * counts down while none does; begin with MDS_COLD. NULL: never ask, for maps with readahead.
+ * While *cold is not 0, the function asks the system for all index pages, and then for all data pages, before it
+ * touches the first. The disk then works on one deep queue instead of one page at a time. Asking takes a system call a
+ * record, more than a record in memory costs, so *cold becomes MDS_COLD when a batch had to wait for the disk and
+ * counts down with each batch that did not. Pass NULL never to ask, for maps with readahead.
  *
- * `order` is scratch for n pointers. On MDS_CORRUPT *failed says which request. */
+ * `order` is scratch for n pointers. On MDS_CORRUPT, *failed is the request that is wrong. */
 mds_status mds_records_fetch(mds_request *requests, mds_request **order, size_t n, unsigned *cold, size_t *failed);
 
 #define MDS_COLD 16
 
-/* Notices reads in file order on a map that was advised to expect random ones, and asks for what comes next. */
+/* Notices reads in file order on a map that was advised to expect random ones, and asks for the bytes that come next.
+ * Begin with all zeros, and note each read. */
 typedef struct {
     const mds_source *source;
     uint64_t next;  /* where the next record begins if reading goes on in order */
-    uint64_t ahead; /* how far has been asked for */
+    uint64_t ahead; /* bytes before this one were asked for */
 } mds_readahead;
 
 void mds_readahead_note(mds_readahead *readahead, const mds_source *source, mds_span span);
 
-/* ---- frames.c: records that say how long they are ------------------------------------------------------ */
+/* ---- frames.c: records that begin with their size --------------------------------------------------------------- */
 
 typedef enum {
     MDS_FRAMES_OK = 0,
     MDS_FRAMES_PREFIX_CUT,  /* the file ends inside a prefix */
-    MDS_FRAMES_PAYLOAD_CUT, /* the file ends before what the prefix says */
-    MDS_FRAMES_NO_VARINT,   /* more than 10 bytes, or more than 64 bits */
-    MDS_FRAMES_LENGTH_CRC,  /* the CRC of a length is not what it should be */
-    MDS_FRAMES_DATA_CRC,    /* the CRC of a payload is not */
-    MDS_FRAMES_NO_FRAMING,  /* the framing is not one of frames */
+    MDS_FRAMES_PAYLOAD_CUT, /* the file ends before the payload does */
+    MDS_FRAMES_NO_VARINT,   /* a varint of more than 10 bytes or more than 64 bits */
+    MDS_FRAMES_LENGTH_CRC,  /* the CRC of a size is wrong */
+    MDS_FRAMES_DATA_CRC,    /* the CRC of a payload is wrong */
+    MDS_FRAMES_NO_FRAMING,  /* the framing has no sizes */
 } mds_frames_status;
 
-/* A walk that can stop at any frame and go on with the next; begin with all 0. */
+/* HowTo: begin with all zeros, and call until the status is not MDS_FRAMES_OK or state.at reaches `end`:
+ *
+ *     status = mds_frames_scan(kernels, &map, framing, end, &state, starts, sizes, capacity, &count);
+ *     use starts[0..count) and sizes[0..count), whatever the status
+ *
+ * The state is all that the caller keeps. After a failure, state.at is the frame that cannot be read. */
 typedef struct {
-    uint64_t at;              /* where the next frame begins; where the frame that cannot be read does */
-    uint64_t payload;         /* size of its payload, or that of the last; of no meaning after PREFIX_CUT and NO_VARINT */
-    uint32_t found, expected; /* masked CRCs, where they differ */
+    uint64_t at;              /* where the next frame begins */
+    uint64_t payload;         /* size of the last payload; undefined after PREFIX_CUT and NO_VARINT */
+    uint32_t found, expected; /* after a CRC failure: the masked CRC in the file, and that of the bytes */
 } mds_frames;
 
-/* Write where the frames that begin in [state->at, end) begin, and the sizes of their payloads unless `sizes` is NULL,
- * `capacity` of them at most, each of which ends in the map. Sets *count even when it fails. Reads one cache line of
- * long frames, and checks the CRCs of lengths. */
+/* Write the starts of the frames that begin in [state->at, end), and the sizes of their payloads unless `sizes` is
+ * NULL, at most `capacity` of them. Each frame that is written ends inside the map. Checks the CRCs of sizes, and reads
+ * one cache line of a long frame. Sets *count also on failure. */
 mds_frames_status mds_frames_scan(const mds_kernels *kernels, const mds_map *map, mds_framing framing, uint64_t end,
                                   mds_frames *state, uint64_t *starts, uint64_t *sizes, size_t capacity, size_t *count);
 
-/* Check all CRCs of the TFRecords that begin in [state->at, end). Sets *count to how many are right. */
+/* Check all CRCs of the TFRecords that begin in [state->at, end). Sets *count to how many records are right. */
 mds_frames_status mds_frames_verify(const mds_kernels *kernels, const mds_map *map, uint64_t end, mds_frames *state,
                                     uint64_t *count);
 
-/* What lies between the framing of a frame. Frames lie one after another, so that the span says how long they are, and of
- * the data no more than a varint is looked at; empty where there is no framing, or it is longer than the span. */
+/* The payload of a frame. The span already gives the size, so that only a varint is read. The payload is empty if the
+ * framing has no sizes or is longer than the span. */
 mds_span mds_frame_payload(const uint8_t *data, mds_framing framing, mds_span span);
 
 /* How many varints end in data[0..n). */
 size_t mds_varints_count(const uint8_t *data, size_t n);
 
-/* The varints that data[0..n) is made of, modulo 2^64 as protobuf has it, into room for as many as there are. MDS_CORRUPT
- * when one has more than 10 bytes or the last does not end; *at says where it begins. */
+/* Decode the varints of data[0..n), modulo 2^64 as protobuf does; `out` has room for mds_varints_count of them. Returns
+ * MDS_CORRUPT if one has more than 10 bytes or the last does not end; *at is where that one begins. */
 mds_status mds_varints_read(const uint8_t *data, size_t n, uint64_t *out, size_t *at);
 
-/* ---- crc.c: CRC32C --------------------------------------------------------------------------------------- */
-
-mds_crc32c mds_crc32c_portable;
-#if defined(__x86_64__)
-mds_crc32c mds_crc32c_sse42;
-#endif
-#if defined(__aarch64__)
-mds_crc32c mds_crc32c_arm; /* needs the CRC32 extension, which ARMv8.0 may lack */
-#endif
-
-/* ---- tar.c: members of a tar, grouped into samples ----------------------------------------------------- */
+/* ---- tar.c: members of a tar, grouped into samples -------------------------------------------------------------- */
 
 typedef enum {
     MDS_TAR_OK,
     MDS_TAR_END,       /* two blocks of zeros, or the end of the file where a header could begin */
-    MDS_TAR_TRUNCATED, /* the file ends in a header, or before the bytes of a member do */
-    MDS_TAR_GARBAGE,   /* there is no header here: its checksum is wrong */
-    MDS_TAR_NUMBER,    /* a size that is no number, is negative, or has more than 63 bits */
-    MDS_TAR_EXTENDED,  /* an extended header that is not as specified */
-    MDS_TAR_GLOBAL,    /* a global header that names or sizes all members that follow */
-    MDS_TAR_SPARSE,    /* a sparse member, whose bytes do not lie in the file as they are */
+    MDS_TAR_TRUNCATED, /* the file ends inside a header or inside the bytes of a member */
+    MDS_TAR_GARBAGE,   /* the checksum of a header is wrong */
+    MDS_TAR_NUMBER,    /* a size is not a number, is negative, or has more than 63 bits */
+    MDS_TAR_EXTENDED,  /* an extended header is malformed */
+    MDS_TAR_GLOBAL,    /* a global header sets the name or size of all members that follow */
+    MDS_TAR_SPARSE,    /* a sparse member: its bytes do not lie in the file one after another */
     MDS_TAR_ZEROS,     /* one block of zeros, and then something else */
     MDS_TAR_DUPLICATE, /* two members of a sample have the same extension */
 } mds_tar_status;
@@ -252,102 +235,134 @@ typedef enum {
 #define MDS_TAR_JOINED 257 /* a prefix of 155 bytes, a slash, a name of 100 */
 
 typedef struct {
-    uint64_t header;      /* the first block that is the member's, extended headers included */
-    uint64_t begin, end;  /* its bytes */
-    uint64_t next;        /* where the next header begins */
-    const uint8_t *name;  /* in the archive, or in `joined`; NULL before it is known */
-    uint64_t name_size;
-    uint64_t key_size;    /* bytes of the name that are the key of its sample; 0: it belongs to none */
-    const uint8_t *extension; /* what follows the dot after the key */
+    uint64_t header;          /* where the member's first block begins, extended headers included */
+    uint64_t begin, end;      /* its bytes */
+    uint64_t next;            /* where the next header begins */
+    const uint8_t *name;      /* in the archive, or in `joined`; NULL while unknown */
+    uint64_t name_size;       /* bytes of the name */
+    uint64_t key_size;        /* bytes at the front of the name that are the key of its sample; 0: not in a sample */
+    const uint8_t *extension; /* the part of the name after the key and its dot */
     uint64_t extension_size;
-    uint8_t joined[MDS_TAR_JOINED];
-    uint8_t block[MDS_TAR_BLOCK]; /* the header, if it was not read from a map */
+    uint8_t joined[MDS_TAR_JOINED]; /* a name made of prefix and name */
+    uint8_t block[MDS_TAR_BLOCK];   /* the header, if it was read from the file and not from the map */
 } mds_tar_member;
 
-/* Read the member at byte `at` of an archive data[0..n). Reads nothing outside, and gives no bytes outside, whatever the
- * archive says. On failure member->next is the byte that shows it; on MDS_TAR_TRUNCATED the name may be known. */
+/* Read the member at byte `at` of an archive data[0..n). Reads nothing outside, and returns no offset outside, whatever
+ * the archive says. On failure, member->next is the byte that shows it; on MDS_TAR_TRUNCATED the name may be known. To
+ * read all members, begin with at = 0 and go on at member->next until the status is not MDS_TAR_OK. */
 mds_tar_status mds_tar_next(const uint8_t *data, uint64_t n, uint64_t at, mds_tar_member *member);
 
-/* Whether two members are of one sample; have the same extension, ASCII letters of either case being equal. */
+/* Whether two members have the same key, or the same extension, in which ASCII letters of either case are equal. */
 int mds_tar_same_key(const mds_tar_member *one, const mds_tar_member *other);
 int mds_tar_same_extension(const mds_tar_member *one, const mds_tar_member *other);
 
-/* What an index looks keys up by: FNV-1a of 64 bits, folded to 32. */
+/* The hash by which an index finds keys: FNV-1a of 64 bits, folded to 32. */
 uint32_t mds_tar_hash(const uint8_t *key, size_t n);
 
-#define MDS_TAR_EXTENSIONS 64 /* of a sample are compared with one another; the rest, when it is read */
-#define MDS_TAR_HEADERS 65536 /* are read in one call, so that it can be interrupted */
+#define MDS_TAR_EXTENSIONS 64 /* a scan compares so many extensions of a sample; a reader compares the rest */
+#define MDS_TAR_HEADERS 65536 /* one call reads at most so many headers, so that the caller can interrupt the scan */
 
-/* A scan that can stop after any member. Begin with all bytes zero. */
+/* A sample is a run of consecutive members with one key; members without a key between them are skipped.
+ *
+ * HowTo: begin with all zeros, and call while the status is MDS_TAR_OK:
+ *
+ *     status = mds_tar_scan(data, n, fd, &state, begins, sizes, hashes, capacity, &count);
+ *     use the first `count` of begins, sizes and hashes, whatever the status
+ *
+ * A good archive ends with MDS_TAR_END. On MDS_TAR_TRUNCATED all complete samples were returned, and state.end is where
+ * the last of them ends. The state is all that the caller keeps. */
 typedef struct {
-    uint64_t at;         /* the next header; after a failure, the byte that shows it */
-    uint64_t samples;    /* that were found */
-    uint64_t window;     /* where to look again how far apart headers are; how many there were since the last time: */
-    uint64_t headers;
-    int far;
-    int open;            /* a sample has begun and is not yet told of; its first header, its end so far, its key: */
-    uint64_t begin, end;
-    uint64_t key_at;     /* in the archive; MDS_NONE: in `joined` */
+    uint64_t at;      /* the next header; after a failure, the byte that shows it */
+    uint64_t samples; /* samples returned so far */
+    uint64_t window;  /* byte at which to decide again whether headers lie far apart */
+    uint64_t headers; /* headers read since the last decision */
+    int far;          /* the decision: headers lie far apart, so read them from the file */
+    int open;         /* a sample has begun and was not returned yet; the fields below describe it */
+    uint64_t begin;   /* where its first header begins */
+    uint64_t end;     /* where its last member so far ends */
+    uint64_t key_at;  /* where its key begins in the archive; MDS_NONE: the key is in `joined` */
     uint64_t key_size;
     uint8_t joined[MDS_TAR_JOINED];
-    size_t extensions;
+    size_t extensions; /* entries of `seen` */
     struct {
-        uint32_t hash;
-        uint64_t header;
+        uint32_t hash;   /* of the extension */
+        uint64_t header; /* of the member */
     } seen[MDS_TAR_EXTENSIONS];
 } mds_tar;
 
-/* Find samples: consecutive members with one key, others between them passed over. Of each, write where its first header
- * begins, how many bytes lie between there and the next sample (for the last: the end of its last member), and the hash of
- * its key. Stops when `capacity` are found or MDS_TAR_HEADERS were read, with MDS_TAR_OK. On MDS_TAR_TRUNCATED all samples
- * that were whole are there, and state->end is where the last of them ends.
- *
- * `fd` is the archive's file, of which data[0..n) is a map, or -1: headers that lie far apart are read from there. */
+/* Write, for each sample that is found: where its first header begins, how many bytes lie from there to the next sample
+ * (for the last: to the end of its last member), and the hash of its key. Returns MDS_TAR_OK when `capacity` samples
+ * were found or MDS_TAR_HEADERS headers were read. `fd` is the archive's file, or -1: headers that lie far apart are
+ * read from it, because a page fault costs more than a read. */
 mds_tar_status mds_tar_scan(const uint8_t *data, uint64_t n, int fd, mds_tar *state, uint64_t *begins, uint64_t *sizes,
                             uint64_t *hashes, size_t capacity, size_t *count);
 
-/* ---- arrays.c: records of named arrays ------------------------------------------------------------------ */
+/* A walk through the members of one sample. Begin with `at` and `first.key_size` 0. */
+typedef struct {
+    uint64_t at;          /* the next header; after a failure, the byte that shows it */
+    mds_tar_member first; /* the member that gives the sample its key, once there is one */
+    mds_tar_member other; /* the last that was read after it */
+} mds_tar_sample;
+
+/* Read the next member of the sample data[0..n) and point *member at it; members that belong to none are passed over.
+ * MDS_TAR_GARBAGE when a member of another sample comes, MDS_TAR_END when no member does. */
+mds_tar_status mds_tar_sample_next(const uint8_t *data, uint64_t n, mds_tar_sample *sample,
+                                   const mds_tar_member **member);
+
+/* ---- array_record.c: records of named arrays -------------------------------------------------------------------- */
 
 typedef enum {
-    MDS_ARRAY_WORD,  /* one 64-bit word of the table */
-    MDS_ARRAY_BYTES, /* a run of bytes, whose size the table says */
-    MDS_ARRAY_ITEMS, /* an array; the table says how long its ragged axes are */
+    MDS_ARRAY_WORD,  /* one 64-bit word of the record's table */
+    MDS_ARRAY_BYTES, /* a run of bytes; the table gives its size */
+    MDS_ARRAY_ITEMS, /* an array; the table gives the lengths of its ragged axes */
 } mds_array_kind;
 
 #define MDS_ARRAY_DIMS 8
 #define MDS_ARRAY_ALIGNMENT 64
 
+/* A field, as the schema describes it. */
 typedef struct {
     mds_array_kind kind;
-    uint64_t item; /* bytes of an element; the schema's, so below 2^32 */
+    uint64_t item; /* bytes of an element, below 2^32 */
     size_t dims;
-    uint64_t shape[MDS_ARRAY_DIMS]; /* MDS_NONE: ragged */
+    uint64_t shape[MDS_ARRAY_DIMS]; /* MDS_NONE: a ragged axis */
 } mds_array_field;
 
+/* The value of a field in one record. */
 typedef struct {
-    uint64_t word;        /* of the table; of an array how long its first axis is, MDS_NONE where it has none */
-    uint64_t begin, size; /* bytes of the record */
+    uint64_t word; /* its word of the table; of an array, the length of its first axis, or MDS_NONE without axes */
+    uint64_t begin, size; /* its bytes in the record */
     uint64_t shape[MDS_ARRAY_DIMS];
 } mds_array_value;
 
-/* Find the fields of the record at `data`, of which n bytes may be read, and its size, which may be less. Returns 0 unless
- * every field lies inside the record; *failed then says which does not, `count` standing for the record itself. */
+/* Find the fields of the record at `data`, of which n bytes may be read, and its size, which may be less. Returns 0
+ * unless every field lies inside the record; *failed is then the field that does not, or `count` for the record
+ * itself. */
 int mds_array_record(const mds_array_field *fields, size_t count, const uint8_t *data, uint64_t n,
                      mds_array_value *values, uint64_t *size, size_t *failed);
 
-/* ---- json.c: one field of a JSON record, measured where it lies -------------------------------------- */
+/* Find the fields of n records that were located: those of records[k] are values[k * count] and on. Returns the first
+ * record that mds_array_record refuses, n when there is none. */
+size_t mds_array_records(const mds_array_field *fields, size_t count, const mds_request *records, size_t n,
+                         mds_array_value *values, size_t *failed);
 
-/* What is measured. */
+/* The words, and the shapes of `dims` axes, of one field of n records, whose values lie `stride` entries apart. */
+void mds_array_words(const mds_array_value *values, size_t stride, size_t n, uint64_t *out);
+void mds_array_shapes(const mds_array_value *values, size_t stride, size_t n, size_t dims, uint64_t *out);
+
+/* ---- json.c: one field of a JSON record, measured in place ------------------------------------------------------ */
+
+/* What to measure. */
 typedef enum {
     MDS_MEASURE_NUMBER, /* the number at the path */
     MDS_MEASURE_BYTES,  /* bytes of the string at the path, decoded to UTF-8 */
-    MDS_MEASURE_CHARS,  /* its code points */
-    MDS_MEASURE_ITEMS,  /* elements of the array at the path, not of arrays in it */
-    MDS_MEASURE_RECORD, /* bytes of the record; takes no path and looks at no JSON */
+    MDS_MEASURE_CHARS,  /* code points of the string at the path */
+    MDS_MEASURE_ITEMS,  /* elements of the array at the path, not counting those of arrays inside it */
+    MDS_MEASURE_RECORD, /* bytes of the record; takes no path and reads no JSON */
 } mds_measure;
 
 #define MDS_PATH 16
-#define MDS_JSON_DEPTH 1024 /* arrays and objects inside one another; what orjson accepts */
+#define MDS_JSON_DEPTH 1024 /* nesting of arrays and objects; what orjson accepts */
 
 typedef struct {
     mds_measure measure;
@@ -356,7 +371,8 @@ typedef struct {
     size_t key_sizes[MDS_PATH];
 } mds_field;
 
-/* A number of 64 bits, and how to read them. A column has one type for all its numbers: the first that fits them. */
+/* How to read the 64 bits of a number. A column has one type for all its numbers: the first of these that holds
+ * them. */
 typedef enum { MDS_U64, MDS_I64, MDS_F64 } mds_number_type;
 
 typedef struct {
@@ -366,235 +382,88 @@ typedef struct {
 
 typedef enum {
     MDS_JSON_OK,
-    MDS_JSON_MISSING, /* there is no such field, or it is null */
-    MDS_JSON_TYPE,    /* it is of another type; `at` is where */
-    MDS_JSON_INVALID, /* the record is not JSON; `at` is where */
+    MDS_JSON_MISSING, /* the record has no such field, or it is null */
+    MDS_JSON_TYPE,    /* the field has another type; `at` is where it begins */
+    MDS_JSON_INVALID, /* the record is not JSON; `at` is the byte that shows it */
 } mds_json_status;
 
-/* Measure a field of the record data[0..n). Up to `readable` >= n bytes may be read. Of duplicate keys the last counts, as
- * with orjson. Builds nothing: strings and brackets are told apart 64 bytes at a time, and only what could be the key
- * is looked at, so a record that is not JSON may pass: see mds_json_valid. */
+/* Measure a field of the record data[0..n). May read up to data[0..readable), readable >= n, which saves a copy of the
+ * last block. The last of duplicate keys counts, as in orjson. Only brackets, strings and what could be the key are
+ * looked at, so that a record which is not JSON may pass: see mds_json_valid. */
 mds_json_status mds_json_measure(const mds_kernels *kernels, const uint8_t *data, size_t n, size_t readable,
                                  const mds_field *field, mds_number *number, size_t *at);
 
-/* Whether data[0..n) is one JSON value, to the letter of RFC 8259: UTF-8 and surrogate pairs are checked, numbers are
- * finite as doubles, nesting is no deeper than MDS_JSON_DEPTH. Sets *at to where it is not. */
+/* Whether data[0..n) is one JSON value, strictly by RFC 8259: UTF-8 and surrogate pairs are checked, numbers are finite
+ * as doubles, nesting is at most MDS_JSON_DEPTH. If not, *at is the byte that shows it. */
 int mds_json_valid(const mds_kernels *kernels, const uint8_t *data, size_t n, size_t *at);
 
-/* What to do with records that lack a field. */
+/* ---- measure.c: columns of the records of a file ---------------------------------------------------------------- */
+
+/* What to do with a record that lacks a field. */
 typedef enum { MDS_MISSING_ERROR, MDS_MISSING_SKIP, MDS_MISSING_FILL } mds_missing;
 
-/* How the columns of an index are measured. */
+/* How to measure the columns of an index. */
 typedef struct {
-    const mds_field *fields;
+    const mds_field *fields; /* one for each column */
     size_t columns;
     mds_missing missing;
-    mds_number fill;
-    int validate;
+    mds_number fill; /* for MDS_MISSING_FILL */
+    int validate;    /* check every record with mds_json_valid */
 } mds_measuring;
 
+/* HowTo: cut a mapped file into blocks, and measure them in any order, also in parallel. Each block begins with its own
+ * state.pending = begin and types[c] = MDS_U64; `starts` and each cells[c] have room for MDS_LINES_CAPACITY(end -
+ * begin):
+ *
+ *     status = mds_measure_lines(kernels, &map, begin, end, &measuring, &state, starts, &measured);
+ *     if MDS_JSON_OK: starts[0..kept) and cells[c][0..kept) are the records of the block
+ *
+ * Blocks may differ in the type of a column: mds_cells_convert makes them alike. */
 typedef struct {
-    uint64_t *const *cells; /* cells[c] takes the numbers of column c */
-    mds_number_type *types; /* their common type; begin with MDS_U64 */
-    size_t records;         /* that begin in the block */
-    size_t kept;            /* of them: those that are not skipped */
-    uint64_t failed, at;    /* the record that cannot be measured, and the byte of the file that shows it */
-    size_t column;          /* its column; the number of columns where the record is not JSON */
+    uint64_t *const *cells; /* cells[c] receives the numbers of column c */
+    mds_number_type *types; /* the type of each column so far */
+    size_t records;         /* records that begin in the block */
+    size_t kept;            /* those of them that were not skipped */
+    uint64_t failed;        /* where the record begins that cannot be measured */
+    uint64_t at;            /* the byte of the file that shows it */
+    size_t column;          /* the column that cannot be, or `columns` if the record is not JSON */
 } mds_measured;
 
-/* mds_lines_scan over bytes [begin, end) of a map, and at the same time measure all columns of the records it finds: each
- * to its end, also beyond the block, and the one that the block fell into the middle of not at all. `starts` and the
- * cells are left with the records that are kept. Stops at a record that cannot be measured. */
+/* Find the records that begin in [begin, end), as mds_lines_scan does, and measure each of them to its end, which may
+ * lie behind the block. The record that goes on from the block before is left to that block. Stops at the first record
+ * that cannot be measured. */
 mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_map *map, uint64_t begin, uint64_t end,
                                   const mds_measuring *measuring, mds_lines *state, uint64_t *starts,
                                   mds_measured *measured);
 
-/* Cells as another type, in place; as 32-bit integers, which they must fit, and back; the largest as unsigned integer. */
+/* Convert cells: to another type in place; to 32-bit integers, which must hold them; and back. */
 void mds_cells_convert(uint64_t *cells, size_t n, mds_number_type from, mds_number_type to);
 void mds_cells_narrow(const uint64_t *cells, size_t n, uint32_t *out);
 void mds_cells_widen(const uint32_t *numbers, size_t n, uint64_t *cells);
+
+/* The largest cell, read as an unsigned integer. */
 uint64_t mds_cells_largest(const uint64_t *cells, size_t n);
 
-/* ---- permute.c: keyed permutation of [0, n) ------------------------------------------------------------ */
-
-#define MDS_PERMUTE_ROUNDS 8
-
-/* A generalised Feistel network over the box [0, a) x [0, b), a * b >= n, with cycle walking back into [0, n).
- * See permute.c for the construction and its source. */
-typedef struct mds_permutation {
-    uint64_t n;
-    uint32_t a, b;
-    uint32_t keys[MDS_PERMUTE_ROUNDS][2];
-} mds_permutation;
-
-mds_permute_rounds mds_permute_rounds_portable;
-#if defined(__x86_64__)
-mds_permute_rounds mds_permute_rounds_avx2;
-#endif
-
-/* Needs 1 <= n < 2^63. The same (n, seed, epoch, stream) gives the same permutation on every machine and in
- * every release that keeps the version. */
-void mds_permutation_init(mds_permutation *p, uint64_t n, uint64_t seed, uint64_t epoch, uint64_t stream);
-
-/* Need i < n. */
-uint64_t mds_permute(const mds_permutation *p, uint64_t i);
-uint64_t mds_permute_inverse(const mds_permutation *p, uint64_t value);
-
-/* out[k] = permute(first + k * step); every position must lie in [0, n). */
-void mds_permute_range(const mds_kernels *kernels, const mds_permutation *p, uint64_t first, int64_t step, size_t count,
-                       int64_t *out);
-
-/* out[k] = permute(in[k]) or its inverse; `in` may be `out`. Every in[k] must lie in [0, n). */
-void mds_permute_array(const mds_kernels *kernels, const mds_permutation *p, const int64_t *in, size_t count, int inverse,
-                       int64_t *out);
-
-/* A number that (seed, epoch, stream) stand for, and its i-th uniform draw from [0, n). */
-uint64_t mds_key(uint64_t seed, uint64_t epoch, uint64_t stream);
-uint64_t mds_draw(uint64_t key, uint64_t i, uint64_t n);
-
-/* ---- orders.c: positions of an epoch to record numbers ---------------------------------------------------- */
-
-/* Chunks of consecutive records, none of which crosses a source. Chunks stand in slots in keyed order; every
- * `mix_chunks` slots are one mix, inside which records stand in keyed order. A source whose size is no multiple of the
- * chunk size ends in a short chunk, and the tables say where those stand in this epoch: one entry for each. */
-typedef struct {
-    uint64_t chunk_size, chunks, mix_chunks, seed, epoch;
-    const uint64_t *first_chunk;  /* of each source, and the number of chunks: sources + 1 entries */
-    const uint64_t *first_record; /* of each source, and the number of records */
-    size_t sources;
-    const uint64_t *short_ends;     /* position after the t-th short chunk in slot order */
-    const uint64_t *short_slots;    /* its slot */
-    const uint64_t *short_missing;  /* records missing in short chunks before the t-th: short_chunks + 1 entries */
-    size_t short_chunks;
-} mds_chunks;
-
-/* out[k] = record at positions[k]; every position must lie in the epoch. `order` permutes the chunks. */
-void mds_chunks_at(const mds_kernels *kernels, const mds_chunks *c, const mds_permutation *order,
-                   const int64_t *positions, size_t count, int64_t *out);
-
-/* Cut a period of `total` positions among members with integer weights that add up to it: which[p] is the member that
- * position p belongs to, rank[p] how many positions before p belong to the same. At every prefix the count of each
- * member is within 1 of its exact share. `given` is scratch for `members` counts. */
-void mds_mixture_period(const uint64_t *weights, size_t members, uint32_t total, uint64_t *given, uint32_t *which,
-                        uint32_t *rank);
+/* ---- pad.c: pieces of memory into the rows of one array --------------------------------------------------------- */
 
 typedef struct {
-    size_t members;
-    const uint64_t *weights, *sizes, *first_record; /* of each member */
-    uint32_t total;
-    const uint32_t *which, *rank;
-    uint64_t seed, epoch;
-    int shuffle;
-} mds_mixture;
-
-/* One permutation a member, remembered between positions; begin with pass = MDS_NONE. */
-typedef struct {
-    mds_permutation permutation;
-    uint64_t pass;
-} mds_member;
-
-/* out[k] = record at positions[k], for positions >= 0; members are shuffled anew each time they are used up. */
-void mds_mixture_at(const mds_mixture *m, mds_member *members, const int64_t *positions, size_t count, int64_t *out);
-
-/* ---- plan.c: batches under a budget -------------------------------------------------------------------------- */
-
-/* Lengths and orders are unsigned integers of 4 or 8 bytes: `width` and `order_width` say which. */
-uint64_t mds_lengths_largest(const void *lengths, unsigned width, size_t n);
-
-/* One pass of a stable sort, by the digit `length >> shift & mask`, which is below `digits`, larger ones first: from the
- * record numbers in[0..n), or 0..n-1 where it is NULL, to out[0..n). counts[0..digits) is left with where the run of
- * each digit ends. */
-void mds_lengths_sort(const void *lengths, unsigned width, size_t n, unsigned shift, uint64_t mask, size_t digits,
-                      uint64_t *counts, const void *in, void *out, unsigned order_width);
-
-/* From where runs end to the digits there are, falling, and how many records have each; returns how many. */
-size_t mds_runs_of(const uint64_t *ends, size_t digits, uint64_t *values, uint64_t *counts);
-
-/* The lengths there are in a sorted order, and how many records have each; returns how many. `values` may be NULL. */
-size_t mds_lengths_runs(const void *lengths, unsigned width, const void *order, unsigned order_width, size_t n,
-                        uint64_t *values, uint64_t *counts);
-
-/* What a batch may hold. The cost of a record of length L is L, plus L^2 / quadratic where that is not 0. */
-typedef struct {
-    uint64_t tokens;
-    uint64_t largest;  /* records in a batch, 1 to 2^31 */
-    uint64_t multiple; /* sizes of at least this are multiples of it; 1 or more */
-    uint64_t quadratic;
-} mds_budget;
-
-/* How many records of a length make a batch; 1 where even one exceeds the budget. */
-uint64_t mds_batch_size(const mds_budget *budget, uint64_t length);
-
-/* A run of the length order: `batches` batches of `size` records each. */
-typedef struct {
-    uint64_t first_rank, first_batch; /* records and batches before it */
-    uint64_t batches, size;
-} mds_bucket;
-
-/* Cut records, given by their distinct lengths (falling) and how many have each, into buckets; return how many. A bucket
- * goes on until it has `wanted` batches or the records of its longest length are used up, whichever is later; with
- * `close`, it ends before lengths fall by more than 3 %, and from two batches on before they allow a larger batch. Only
- * the last may hold a batch that is not full. `buckets` has room for distinct + 2. */
-size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const uint64_t *counts, size_t distinct,
-                        uint64_t wanted, int close, mds_bucket *buckets);
-
-typedef struct {
-    const mds_bucket *buckets;
-    size_t count;
-    const void *order; /* record numbers, the longest first, as read from an index: untrusted */
-    unsigned order_width;
-    uint64_t first_rank; /* where in the order the first bucket begins */
-    uint64_t ranks;      /* how many records of the order from there on are planned */
-    uint64_t records;    /* in the dataset: record numbers are below */
-    uint64_t seed, epoch;
-    int shuffle;
-} mds_plan;
-
-/* Write the records of batches[0..n), each below the number of batches, one after another, and where each ends.
- * MDS_CORRUPT when they do not fit `capacity` or the order holds what is no record. */
-mds_status mds_plan_batches(const mds_kernels *kernels, const mds_plan *plan, const int64_t *batches, size_t n,
-                            int64_t *records, size_t capacity, int64_t *ends);
-
-/* The batch that the record at each rank, counted from first_rank, is in. */
-void mds_plan_find(const mds_plan *plan, const int64_t *ranks, size_t n, int64_t *batches);
-
-/* Buckets that are filled in the order in which records come: a batch is ready when it is full, or when there are no more
- * records for it: the last batch of the last bucket. */
-typedef struct {
-    const mds_bucket *buckets;
-    size_t count;
-    uint64_t ranks; /* records in all buckets */
-    const void *lengths;
-    unsigned width;
-    uint64_t records;
-    const uint64_t *values; /* distinct lengths that are planned, falling */
-    size_t distinct;
-    const uint32_t *first_buckets; /* of each value: the bucket of its first records */
-    const uint64_t *splits;        /* of each value: the record from which on they are in the next bucket, or MDS_NONE */
-    const uint32_t *table;         /* which value a length below table_size is, or UINT32_MAX */
-    size_t table_size;
-    uint64_t *taken;             /* of each bucket: records so far */
-    int64_t *open;               /* batches being filled, that of bucket b from open_first[b] on */
-    const uint64_t *open_first;
-} mds_stream;
-
-/* Take records[0..n) until `most` batches are ready or no more fit `out`; *consumed says how many were taken.
- * MDS_CORRUPT when one is out of range, or there are more of a bucket than there should be. */
-mds_status mds_stream_push(const mds_stream *s, const int64_t *records, size_t n, size_t *consumed, int64_t *out,
-                           size_t capacity, int64_t *ends, size_t most, size_t *emitted, size_t *written);
-
-/* ---- gather.c: many pieces of memory into one array ---------------------------------------------------------- */
-
-typedef struct {
-    const uint8_t *data; /* may be NULL when size is 0 */
+    const uint8_t *data; /* may be NULL if size is 0 */
     size_t size;
 } mds_piece;
 
-/* Write `count` rows of `width` bytes: row i is pieces[i] and, from there to its end, `fill` over and over. Every byte
- * of `out` is written once. Needs pieces[i].size <= width, and no piece may overlap `out`.
+/* Write `count` rows of `width` bytes. Row i is pieces[i] followed by `fill`, over and over, up to its end. Writes
+ * every byte of `out` once. Needs pieces[i].size <= width; a piece must not overlap `out`.
  *
- * To fill with an element of 1, 2, 4 or 8 bytes, repeat it until it is a `fill` of 8; sizes and width are then whole
- * numbers of elements, and so an element is never cut, wherever a piece ends. */
+ * To fill with an element of 1, 2, 4 or 8 bytes, repeat it until it is a `fill` of 8 bytes. Sizes and width are then
+ * whole numbers of elements, so that an element is never cut. */
 void mds_pad_rows(const mds_piece *pieces, size_t count, size_t width, uint64_t fill, uint8_t *out);
+
+/* The arrays of one field of n records as pieces: the first `longest` entries of each along its first axis, the last ones
+ * with `left`, an entry being `row` bytes. values[k * stride] is what mds_array_record found in records[k]. Returns the
+ * first array whose entries have another size, n when there is none. */
+size_t mds_array_pieces(const mds_request *records, const mds_array_value *values, size_t stride, size_t n,
+                        uint64_t longest, int left, uint64_t row, mds_piece *pieces);
+
+#include "sampling.h" /* the other half of the face: permute.c, orders.c, sort.c and plan.c */
 
 #endif

@@ -12,7 +12,7 @@
  * already have. Small n use a box of 16 x 16: a Feistel network over four points reaches few of their 24 orders.
  *
  * f works on 32 bits because a and b fit in them for every n < 2^63; eight lanes then share one AVX2 register. */
-#include "mmapds.h"
+#include "kernels.h"
 
 #define SMALLEST_SIDE 16
 #define GOLDEN 0x9e3779b97f4a7c15ULL
@@ -181,8 +181,8 @@ void mds_permute_range(const mds_kernels *kernels, const mds_permutation *p, uin
         out[done] = (int64_t)mds_permute(p, first + (uint64_t)((int64_t)done * step));
 }
 
-void mds_permute_array(const mds_kernels *kernels, const mds_permutation *p, const int64_t *in, size_t count, int inverse,
-                       int64_t *out)
+void mds_permute_array(const mds_kernels *kernels, const mds_permutation *p, const int64_t *in, size_t count,
+                       int inverse, int64_t *out)
 {
     uint32_t left[LANES], right[LANES];
     size_t done = 0;
@@ -198,4 +198,10 @@ void mds_permute_array(const mds_kernels *kernels, const mds_permutation *p, con
         const uint64_t i = (uint64_t)in[done];
         out[done] = (int64_t)(inverse ? mds_permute_inverse(p, i) : mds_permute(p, i));
     }
+}
+
+void mds_draw_many(uint64_t key, uint64_t n, const int64_t *positions, size_t count, int64_t *out)
+{
+    for (size_t k = 0; k < count; k++)
+        out[k] = (int64_t)mds_draw(key, (uint64_t)positions[k], n);
 }

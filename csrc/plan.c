@@ -1,97 +1,14 @@
-/* plan.c - batches under a budget: records in order of length, cut into buckets once, dealt out anew every epoch.
+/* plan.c - batches under a budget: the length order is cut into buckets once, and each epoch permutes the buckets.
  *
- * A bucket is a run of the length order that holds whole batches of one size. Within it records may trade places freely
- * and no batch exceeds the budget, since the size was chosen for the bucket's longest record; so an epoch is a keyed
+ * A bucket is a run of the length order that holds whole batches of one size. The size fits the longest record of the
+ * bucket, so records may trade places inside it without any batch exceeding the budget. An epoch is therefore a keyed
  * permutation inside each bucket, and nothing is planned again. */
 #include "mmapds.h"
+#include "words.h"
 
 #include <string.h>
 
 #define STREAM_BUCKET 0x6d61746573ULL /* separates the permutations of buckets from all others of the seed */
-
-static uint64_t length_at(const void *lengths, unsigned width, uint64_t i)
-{
-    return width == 4 ? ((const uint32_t *)lengths)[i] : ((const uint64_t *)lengths)[i];
-}
-
-static uint64_t record_at(const void *order, unsigned width, uint64_t rank)
-{
-    return length_at(order, width, rank);
-}
-
-/* ---- the length order -------------------------------------------------------------------------------------- */
-
-uint64_t mds_lengths_largest(const void *lengths, unsigned width, size_t n)
-{
-    uint64_t largest = 0;
-    for (size_t i = 0; i < n; i++) {
-        const uint64_t length = length_at(lengths, width, i);
-        largest = length > largest ? length : largest;
-    }
-    return largest;
-}
-
-void mds_lengths_sort(const void *lengths, unsigned width, size_t n, unsigned shift, uint64_t mask, size_t digits,
-                      uint64_t *counts, const void *in, void *out, unsigned order_width)
-{
-    memset(counts, 0, digits * sizeof *counts);
-    for (size_t i = 0; i < n; i++)
-        counts[length_at(lengths, width, i) >> shift & mask]++;
-    uint64_t before = 0;
-    for (size_t d = digits; d-- > 0;) {
-        const uint64_t count = counts[d];
-        counts[d] = before;
-        before += count;
-    }
-    for (size_t i = 0; i < n; i++) {
-        uint64_t record = i;
-        if (in) {
-            if (i + 16 < n)
-                __builtin_prefetch((const char *)lengths + width * record_at(in, order_width, i + 16));
-            record = record_at(in, order_width, i);
-        }
-        const uint64_t place = counts[length_at(lengths, width, record) >> shift & mask]++;
-        if (order_width == 4)
-            ((uint32_t *)out)[place] = (uint32_t)record;
-        else
-            ((uint64_t *)out)[place] = record;
-    }
-}
-
-size_t mds_runs_of(const uint64_t *ends, size_t digits, uint64_t *values, uint64_t *counts)
-{
-    size_t runs = 0;
-    uint64_t before = 0;
-    for (size_t d = digits; d-- > 0;) {
-        if (ends[d] == before)
-            continue;
-        values[runs] = d;
-        counts[runs++] = ends[d] - before;
-        before = ends[d];
-    }
-    return runs;
-}
-
-size_t mds_lengths_runs(const void *lengths, unsigned width, const void *order, unsigned order_width, size_t n,
-                        uint64_t *values, uint64_t *counts)
-{
-    size_t runs = 0;
-    uint64_t last = 0;
-    for (size_t i = 0; i < n; i++) {
-        const uint64_t length = length_at(lengths, width, record_at(order, order_width, i));
-        if (i == 0 || length != last) {
-            if (values) {
-                values[runs] = length;
-                counts[runs] = 0;
-            }
-            runs++;
-            last = length;
-        }
-        if (values)
-            counts[runs - 1]++;
-    }
-    return runs;
-}
 
 /* ---- buckets --------------------------------------------------------------------------------------------------- */
 
@@ -111,7 +28,7 @@ uint64_t mds_batch_size(const mds_budget *budget, uint64_t length)
 size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const uint64_t *counts, size_t distinct,
                         uint64_t wanted, int close, mds_bucket *buckets)
 {
-    uint64_t left = 0, rank = 0, batch = 0, used = 0; /* used: of the run of values[v] */
+    uint64_t left = 0, rank = 0, batch = 0, used = 0; /* used: records of values[v] in earlier buckets */
     size_t found = 0, v = 0;
     for (size_t i = 0; i < distinct; i++)
         left += counts[i];
@@ -122,7 +39,7 @@ size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const 
         uint64_t take = counts[v] - used;
         if (take < enough) {
             for (size_t next = v + 1; next < distinct && take < enough; next++) {
-                /* Below two batches, records would have the same mates in every epoch: worth a fraction of a batch. */
+                /* A bucket of one batch gives its records the same mates in every epoch: worse than some padding. */
                 if (close && ((unsigned __int128)values[next] * 100 < (unsigned __int128)length * 97 ||
                               (take >= 2 * size && mds_batch_size(budget, values[next]) > size)))
                     break;
@@ -133,7 +50,7 @@ size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const 
         uint64_t batches = take / size + (take % size != 0);
         if (batches > left / size)
             batches = left / size;
-        const int partial = batches == 0; /* what is left makes no whole batch */
+        const int partial = batches == 0; /* the rest is less than one batch */
         buckets[found] = (mds_bucket){rank, batch, partial ? 1 : batches, partial ? left : size};
         uint64_t records = buckets[found].batches * buckets[found].size;
         rank += records;
@@ -148,6 +65,32 @@ size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const 
         used += records;
     }
     return found;
+}
+
+size_t mds_buckets_follow(const mds_bucket *buckets, size_t count, uint64_t *ranks, uint64_t *batches)
+{
+    *ranks = *batches = 0;
+    for (size_t b = 0; b < count; b++) {
+        const mds_bucket *bucket = &buckets[b];
+        uint64_t records;
+        if (bucket->first_rank != *ranks || bucket->first_batch != *batches || !bucket->batches || !bucket->size ||
+            __builtin_mul_overflow(bucket->batches, bucket->size, &records) || records > INT64_MAX - *ranks)
+            return b;
+        *ranks += records;
+        *batches += bucket->batches;
+    }
+    return count;
+}
+
+size_t mds_lengths_fall(const uint64_t *values, const uint64_t *counts, size_t distinct)
+{
+    uint64_t total = 0;
+    for (size_t i = 0; i < distinct; i++) {
+        if (!counts[i] || counts[i] >= (uint64_t)INT64_MAX - total || (i && values[i] >= values[i - 1]))
+            return i;
+        total += counts[i];
+    }
+    return distinct;
 }
 
 static size_t bucket_of_batch(const mds_bucket *buckets, size_t count, uint64_t batch)
@@ -192,7 +135,7 @@ mds_status mds_plan_batches(const mds_kernels *kernels, const mds_plan *plan, co
         }
         const uint64_t base = plan->first_rank + bucket->first_rank;
         for (uint64_t i = 0; i < bucket->size; i++) {
-            const uint64_t record = record_at(plan->order, plan->order_width, base + (uint64_t)out[i]);
+            const uint64_t record = mds_word_at(plan->order, plan->order_width, base + (uint64_t)out[i]);
             if (record >= plan->records)
                 return MDS_CORRUPT;
             out[i] = (int64_t)record;
@@ -227,11 +170,11 @@ void mds_plan_find(const mds_plan *plan, const int64_t *ranks, size_t n, int64_t
 
 /* ---- windows ----------------------------------------------------------------------------------------------------- */
 
-/* The bucket of a record, or SIZE_MAX for lengths that are left out. A bucket may begin within the records of one length:
- * those from splits[v] on are in the next. */
+/* The bucket of a record, or SIZE_MAX if its length is not planned. A bucket may begin among the records of one length:
+ * those from splits[v] on belong to it, the others to the bucket before. */
 static size_t bucket_of_record(const mds_stream *s, uint64_t record)
 {
-    const uint64_t length = length_at(s->lengths, s->width, record);
+    const uint64_t length = mds_word_at(s->lengths, s->width, record);
     size_t low = 0, high = s->distinct; /* the first value that is not larger */
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
@@ -255,7 +198,7 @@ mds_status mds_stream_push(const mds_stream *s, const int64_t *records, size_t n
             return MDS_CORRUPT;
         if (i + 24 < n && (uint64_t)records[i + 24] < s->records)
             __builtin_prefetch((const char *)s->lengths + s->width * (uint64_t)records[i + 24]);
-        const uint64_t length = length_at(s->lengths, s->width, record);
+        const uint64_t length = mds_word_at(s->lengths, s->width, record);
         size_t b;
         if (length < s->table_size) {
             const uint32_t v = s->table[length];
@@ -285,4 +228,17 @@ mds_status mds_stream_push(const mds_stream *s, const int64_t *records, size_t n
         *consumed = i + 1;
     }
     return MDS_OK;
+}
+
+int mds_stream_agrees(const mds_stream *s, const char **table, size_t *entry)
+{
+    *table = "first_buckets";
+    for (*entry = 0; *entry < s->distinct; ++*entry)
+        if ((uint64_t)s->first_buckets[*entry] + (s->splits[*entry] != MDS_NONE) >= s->count)
+            return 0;
+    *table = "table";
+    for (*entry = 0; *entry < s->table_size; ++*entry)
+        if (s->table[*entry] != UINT32_MAX && s->table[*entry] >= s->distinct)
+            return 0;
+    return 1;
 }

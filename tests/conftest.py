@@ -1,12 +1,10 @@
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
 import mmapds
 
-sys.path.insert(0, str(Path(__file__).parent))
+pytest.register_assert_rewrite("tests.support")
 
 
 @pytest.fixture

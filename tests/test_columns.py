@@ -10,30 +10,38 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_index import command
-from test_store import rewrite
 
 import mmapds
-from mmapds import (
-    columns,
-)
-from mmapds.formats import jsonl
-from mmapds.storage import spool
 from mmapds.storage.index_file import Index
+from tests.support.commands import command, python
+from tests.support.files import patched
+from tests.support.index_file import rewrite
+from tests.support.pieces import jsonl_in_blocks
 
 
-@pytest.fixture
-def corpus(write):
+def utterances(count):
     rng = random.Random(0)
-    records = [
+    return [
         {
             "id": i,
             "text": "é" * rng.randrange(50),
             "ids": [*range(rng.randrange(9))],
             "meta": {"frames": rng.randrange(900)},
         }
-        for i in range(3000)
+        for i in range(count)
     ]
+
+
+@pytest.fixture
+def corpus(write):
+    records = utterances(3000)
+    return write(records), records
+
+
+@pytest.fixture
+def large(write):
+    """As many records as several workers share out."""
+    records = utterances(20_000)
     return write(records), records
 
 
@@ -90,12 +98,10 @@ def test_columns_are_what_their_expressions_say(corpus):
     ],
 )
 @pytest.mark.parametrize("split", [False, True])
-def test_a_column_has_the_smallest_type_that_holds_it(write, monkeypatch, numbers, dtype, split):
-    if split:  # every record in a block of its own, so that types differ from block to block
-        monkeypatch.setattr(jsonl, "_LARGEST_BLOCK", 16)
-        monkeypatch.setattr(jsonl, "_SMALLEST_BLOCK", 16)
+def test_a_column_has_the_smallest_type_that_holds_it(write, numbers, dtype, split):
     path = write([{"x": number} for number in numbers])
-    mmapds.build(path, columns={"x": "x"}, workers=2)
+    # Every record in a block of its own, so that types differ from block to block.
+    mmapds.build(path, format=jsonl_in_blocks(16) if split else None, columns={"x": "x"}, workers=2)
     found = mmapds.open(path).column("x")
     assert found.dtype == dtype
     assert found.tolist() == [float(number) if dtype == "f8" else number for number in numbers]
@@ -117,10 +123,7 @@ def test_blocks_and_missing_fields(tmp_path_factory, lines, block, end, bom):
     wanted = [
         record for record in (orjson.loads(line) for line in lines if line.strip()) if record.get("n") is not None
     ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsonl, "_LARGEST_BLOCK", block)
-        patch.setattr(jsonl, "_SMALLEST_BLOCK", block)
-        mmapds.build(path, length="n", missing="skip", workers=3)
+    mmapds.build(path, format=jsonl_in_blocks(block), length="n", missing="skip", workers=3)
     ds = mmapds.open(path)
     assert list(ds) == wanted
     assert ds.lengths.tolist() == [record["n"] for record in wanted]
@@ -257,10 +260,7 @@ def test_a_damaged_length_order_is_an_error(corpus):
     path, _ = corpus
     mmapds.build(path, length="id")
     index = Index(path + ".mmx")
-    section = index.sections["length_order"]
-    data = bytearray(Path(path + ".mmx").read_bytes())
-    data[section.offset : section.offset + 4] = b"\xff\xff\xff\xff"
-    Path(path + ".mmx").write_bytes(data)
+    patched(path + ".mmx", index.sections["length_order"].offset, b"\xff\xff\xff\xff")
     with pytest.raises(mmapds.FormatError, match="length_order"):
         list(mmapds.TokenBudgetBatchSampler(mmapds.open(path), 30_000, min_length=1))
     assert "'length_order' does not match its checksum" in command("--verify", path).stderr
@@ -293,14 +293,11 @@ def test_a_computed_column_is_not_lost_in_silence(corpus, write):
 def test_verify_finds_other_numbers(corpus):
     path, records = corpus
     mmapds.build(path, length="id")
-    found = os.stat(path)
     text = Path(path).read_bytes()
     middle = text.index(b'{"id": 1500')
-    Path(path).write_bytes(text[: middle + 7] + b"1" + text[middle + 8 :])
-    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    patched(path, middle + 7, b"1")
     assert command("--verify", path).returncode == 0
-    Path(path).write_bytes(text[: middle + 10] + b"7" + text[middle + 11 :])
-    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    patched(path, middle + 10, b"7")
     assert "its column 'length' is not that of" in command("--verify", path).stderr
     assert json.loads(text.splitlines()[0]) == records[0]
 
@@ -309,14 +306,13 @@ def test_verify_finds_other_numbers(corpus):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_callable_sees_every_sample(corpus, monkeypatch, workers):
-    monkeypatch.setattr(columns, "_PIECE", 200)
-    path, records = corpus
+def test_a_callable_sees_every_sample(large, workers):
+    path, records = large
     mmapds.build(path, length=tokens, columns={"half": half}, workers=workers)
     ds = mmapds.open(path)
     assert ds.lengths.tolist() == [len(record["ids"]) for record in records]
     assert ds.column("half").tolist() == [half(record) for record in records]
-    assert ds.length_order[0].tolist() == sorted(range(3000), key=lambda i: -len(records[i]["ids"]))
+    assert ds.length_order[0].tolist() == sorted(range(len(records)), key=lambda i: -len(records[i]["ids"]))
     assert ds[17] == records[17]
 
 
@@ -337,17 +333,16 @@ def test_add_column_from_an_array(corpus):
     assert command("--verify", path).returncode == 0
 
 
-def test_what_add_column_refuses(corpus, monkeypatch):
-    monkeypatch.setattr(columns, "_PIECE", 200)
-    path, _ = corpus
+def test_what_add_column_refuses(large):
+    path, _ = large
     mmapds.build(path)
     before = Path(path + ".mmx").read_bytes()
-    with pytest.raises(mmapds.ColumnError, match=r"values have shape \(2,\), expected one number for each of 3000"):
+    with pytest.raises(mmapds.ColumnError, match=r"values have shape \(2,\), expected one number for each of 20000"):
         mmapds.add_column(path, "x", [1, 2])
     with pytest.raises(mmapds.ColumnError, match="expected numbers, found <U1"):
-        mmapds.add_column(path, "x", ["a"] * 3000)
+        mmapds.add_column(path, "x", ["a"] * 20_000)
     with pytest.raises(mmapds.ColumnError, match="lengths are integers of 0 or more, found"):
-        mmapds.add_column(path, "length", [-1] * 3000)
+        mmapds.add_column(path, "length", [-1] * 20_000)
     with pytest.raises(mmapds.ColumnError, match=r"\(byte \d+\): expected a number, the callable returned 'é*'"):
         mmapds.add_column(path, "x", texts)
     with pytest.raises(KeyError):
@@ -358,13 +353,13 @@ def test_what_add_column_refuses(corpus, monkeypatch):
     assert sorted(os.listdir(Path(path).parent)) == ["train.jsonl", "train.jsonl.mmx"]
 
 
-def test_progress_is_told(corpus, monkeypatch):
-    monkeypatch.setattr(columns, "_PIECE", 200)
-    path, _ = corpus
+def test_progress_is_told(large):
+    path, _ = large
     mmapds.build(path)
     done = []
     mmapds.add_column(path, "tokens", tokens, workers=2, progress=done.append)
-    assert sum(done) == 3000
+    assert sum(done) == 20_000
+    assert len(done) > 2
 
 
 # ---- the command line ----------------------------------------------------------------------------------------
@@ -388,16 +383,27 @@ def test_the_command_line(corpus):
     assert "expected a path" in command(path, "--length", "words(text)").stderr
 
 
-def test_a_spool_that_cannot_be_written_leaves_nothing(corpus, tmp_path, monkeypatch):
-    path, _ = corpus
+def test_a_column_that_is_more_than_memory_is_for(write):
+    """It waits in a file, whose numbers change their type when the last record turns out to be negative."""
+    path = write(b'{"n":1}\n{"n":22}\n{"n":333}\n' * 1_500_000 + b'{"n":-1}\n')
+    mmapds.build(path, columns={"size": "bytes()", "n": "n"})
+    ds = mmapds.open(path)
+    for name, three, last, dtype in (("size", [7, 8, 9], 8, np.uint32), ("n", [1, 22, 333], -1, np.int64)):
+        assert np.array_equal(ds.column(name), np.append(np.tile(three, 1_500_000), last))
+        assert ds.column(name).dtype == dtype
+    assert sorted(os.listdir(Path(path).parent)) == ["train.jsonl", "train.jsonl.mmx"]
 
-    def full(*_):
-        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(spool.Spool, "append", full)
-    with pytest.raises(mmapds.Error, match=r"cannot write the index \(no space left on device\)"):
-        mmapds.build(path, length="id")
-    assert [each.name for each in tmp_path.iterdir()] == ["train.jsonl"]
+def test_a_column_that_cannot_be_written_leaves_nothing(write, tmp_path):
+    """The records have one size, so that nothing but the column is written."""
+    path = write(bytes(5_000_000), "x.bin")
+    code = f"""
+import resource, mmapds
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+mmapds.build({path!r}, format="fixed", record_bytes=1, columns={{"size": "bytes()"}})
+"""
+    assert "cannot write the index (file too large); nothing was changed" in python(code, check=False).stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["x.bin"]
 
 
 # ---- at once, and from elsewhere -------------------------------------------------------------------------------
@@ -439,12 +445,10 @@ def test_a_callable_takes_the_place_of_an_expression(corpus):
     assert mmapds.open(path).lengths.tolist() == [len(record["ids"]) for record in records]
 
 
-def test_leading_blanks_belong_to_a_record_wherever_blocks_are_cut(write, monkeypatch):
+def test_leading_blanks_belong_to_a_record_wherever_blocks_are_cut(write):
     path = write(b'{"n":1}\n        {"n":2}  \r\n\n   {"n":3}')
     for block in range(3, 40):
-        monkeypatch.setattr(jsonl, "_LARGEST_BLOCK", block)
-        monkeypatch.setattr(jsonl, "_SMALLEST_BLOCK", block)
-        mmapds.build(path, columns={"size": "bytes()", "n": "n"}, force=True)
+        mmapds.build(path, format=jsonl_in_blocks(block), columns={"size": "bytes()", "n": "n"}, force=True)
         ds = mmapds.open(path)
         assert ds.column("size").tolist() == [ds.where(i).size for i in range(3)] == [7, 17, 10]
         assert ds.column("n").tolist() == [1, 2, 3]
@@ -482,9 +486,8 @@ def leave(sample):
     return 1
 
 
-def test_a_worker_that_dies_is_said(corpus, monkeypatch):
-    monkeypatch.setattr(columns, "_PIECE", 200)
-    path, _ = corpus
+def test_a_worker_that_dies_is_said(large):
+    path, _ = large
     mmapds.build(path)
     with pytest.raises(mmapds.ColumnError, match="ended without a word; workers=1 shows why"):
         mmapds.add_column(path, "x", leave, workers=2)
@@ -510,9 +513,6 @@ def test_a_damaged_histogram_is_an_error(write, name, at, value):
     path = write([{"n": n} for n in (5, 3, 3)])
     mmapds.build(path, length="n")
     index = Index(path + ".mmx")
-    data = bytearray(Path(path + ".mmx").read_bytes())
-    where = index.sections[name].offset + at
-    data[where : where + 8] = value.to_bytes(8, "little")
-    Path(path + ".mmx").write_bytes(data)
+    patched(path + ".mmx", index.sections[name].offset + at, value.to_bytes(8, "little"))
     with pytest.raises(mmapds.FormatError, match="its length histogram is inconsistent; run: "):
         mmapds.TokenBudgetBatchSampler(mmapds.open(path), 30)

@@ -1,13 +1,8 @@
 """What the documents say is run."""
 
-import io
 import os
 import re
 import shlex
-import struct
-import subprocess
-import sys
-import tarfile
 from pathlib import Path
 
 import h5py
@@ -16,13 +11,14 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import tfrecord
 
 import mmapds
 from mmapds.convert import __main__ as convert
 from mmapds.index import __main__ as index
-
-ROOT = Path(__file__).parent.parent
+from tests.support.commands import python, run
+from tests.support.files import ROOT
+from tests.support.samples import npy, write_pair, write_tfrecords
+from tests.support.tars import archive
 
 
 def blocks(document, language=""):
@@ -74,9 +70,7 @@ def test_the_readme_example_runs(tmp_path):
     ]
     script = tmp_path / "readme.py"
     script.write_text("\n".join(checks))
-    ran = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
+    ran = run(script, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
 
 
@@ -97,22 +91,12 @@ def files_of_every_format():
     np.arange(2048 * 5, dtype=np.uint16).tofile("tokens.bin")
     np.save("features.npy", np.ones((7, 80), np.float32))
     for shard in range(3):
-        with tarfile.open(f"shards-{shard:06}.tar", "w") as archive:
-            for i in range(5):
-                array = io.BytesIO()
-                np.save(array, np.zeros((2, i)))
-                for name, data in (("json", b'{"label": %d}' % i), ("npy", array.getvalue())):
-                    member = tarfile.TarInfo(f"{shard}/{i}.{name}")
-                    member.size = len(data)
-                    archive.addfile(member, io.BytesIO(data))
+        samples = [{"json": b'{"label": %d}' % i, "npy": npy(np.zeros((2, i)))} for i in range(5)]
+        files = [(f"{shard}/{i}.{name}", data) for i, each in enumerate(samples) for name, data in each.items()]
+        Path(f"shards-{shard:06}.tar").write_bytes(archive(files))
     Path("messages.pb").write_bytes(b"\5hello\3you")
-    examples = tfrecord.TFRecordWriter("examples.tfrecord")
-    for i in range(5):
-        examples.write({"label": (i, "int")})
-    examples.close()
-    np.arange(1, 6, dtype=np.uint16).tofile("corpus.bin")
-    sizes, pointers, documents = struct.pack("<2i", 3, 2), struct.pack("<2q", 0, 6), struct.pack("<2q", 0, 2)
-    Path("corpus.idx").write_bytes(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 2, 2) + sizes + pointers + documents)
+    write_tfrecords("examples.tfrecord", ({"label": (i, "int")} for i in range(5)))
+    write_pair(Path("corpus"), [[1, 2, 3], [4, 5]])
     for name in ("corpus", "part-0", "part-1"):
         pq.write_table(pa.table({"id": range(9), "tokens": [[i] * i for i in range(9)]}), f"{name}.parquet")
     with h5py.File("features.h5", "w") as file:
@@ -148,4 +132,4 @@ def test_every_link_in_the_documents_leads_somewhere():
 def test_the_example_of_the_array_file_runs(tmp_path):
     (example,) = blocks("docs/arrays.md", "python")
     checks = "\nassert len(ds) == 1000 and ds.column('id')[7] == 7 and ds[7]['feats'].shape[1] == 80 and len(sampler)\n"
-    subprocess.run([sys.executable, "-c", example + checks], cwd=tmp_path, check=True)
+    python(example + checks, cwd=tmp_path)

@@ -5,7 +5,9 @@ MMAPDS_JSON_CASES sets how many cases are made.
 
 import os
 import random
+import re
 import struct
+from pathlib import Path
 
 import orjson
 import pytest
@@ -243,3 +245,47 @@ def test_expressions():
     for text in ("", "a..b", "words(a)", "chars()", ".".join("a" * 17)):
         with pytest.raises(ValueError, match="expected a path"):
             Expression.parse(text)
+
+
+def rows_of(record, extra):
+    """The rows of the examples in csrc/json.c, from what they mean."""
+    escaped = {match.start() + 1 for match in re.finditer(r"\\.", record)}
+    quotes = {i for i, byte in enumerate(record) if byte == '"'} - escaped
+    inside = {i for i in range(len(record)) if sum(quote <= i for quote in quotes) % 2}
+    outside = {byte: {i for i, found in enumerate(record) if found in byte} - inside for byte in ("{[", "}]", ":")}
+    after_quote = {quote + 1 for quote in quotes}
+    after_extra = {i + 2 for i, byte in enumerate(record) if byte == extra}
+    rows = {
+        "quote": {i for i, byte in enumerate(record) if byte == '"'},
+        "backslash": {i for i, byte in enumerate(record) if byte == "\\"},
+        "escaped": escaped,
+        "quote & ~escaped": quotes,
+        "inside": inside,
+        "open & ~inside": outside["{["],
+        "close & ~inside": outside["}]"],
+        "colon & ~inside": outside[":"],
+        "after a quote": after_quote,
+        "n, two bytes before": after_extra,
+        "visited": {i for i in outside[":"] if i not in after_quote or i in after_extra},
+    }
+    return {name: "".join(".1"[i in bits] for i in range(len(record))) for name, bits in rows.items()}
+
+
+def test_the_worked_examples_in_json_c_are_true():
+    lines = (Path(__file__).parent.parent / "csrc" / "json.c").read_text().split("*/")[0].splitlines()
+    rows = [re.match(r" \*     (\S.*?) {2,}(\S+)", line) for line in lines]
+    checked, record = 0, ""
+    for name, text in (row.groups() for row in rows if row):
+        if name == "record":
+            record = text
+            for variant in VARIANTS:
+                assert measured(variant, record.encode(), NUMBER, ("len",)) == (OK, 42)
+        elif set(text) <= set(".1"):
+            assert text == rows_of(record, "n")[name], name
+            checked += 1
+    assert checked == 12
+    visits = [line.split()[2:4] for line in lines if line.startswith(" *     byte ")]
+    record = '{"id":"a:\\"}","n":[7],"len":42}'
+    structure = "open & ~inside", "close & ~inside", "colon & ~inside"
+    bits = sorted(i for name in structure for i, bit in enumerate(rows_of(record, "n")[name]) if bit == "1")
+    assert visits == [[str(i), record[i]] for i in bits]

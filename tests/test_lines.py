@@ -1,12 +1,12 @@
 """Where records start: every SIMD variant against the oracle, however the text is cut."""
 
 import numpy as np
-import oracle
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mmapds import _native
+from tests.support import oracle
 
 VARIANTS = _native.simd_variants()
 TEXT = st.lists(st.sampled_from([b"\n", b"\r\n", b" ", b"\t", b"\r", b"a", b"\x00", b"\xff", b"{}" * 40])).map(b"".join)

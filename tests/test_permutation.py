@@ -4,9 +4,6 @@ import itertools
 import json
 import os
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmapds import Permutation, _native
+from tests.support.commands import python
+from tests.support.files import DATA
 
-GOLDEN = Path(__file__).parent / "data" / "permutation-v1.json"
+GOLDEN = DATA / "permutation-v1.json"
 AROUND_POWERS = sorted({2**k + d for k in range(1, 21) for d in (-1, 0, 1)})
 
 
@@ -108,7 +107,7 @@ for case in json.load(open({str(GOLDEN)!r})):
     assert p[positions].tolist() == [p[i] for i in positions]
     assert p[case["positions"]].tolist() == case["values"]
 """
-    subprocess.run([sys.executable, "-c", code], env={**os.environ, "MMAPDS_SIMD": variant}, check=True)
+    python(code, env={**os.environ, "MMAPDS_SIMD": variant})
 
 
 # ---- statistics: everything is asked of torch.randperm as well ---------------------------------------------------

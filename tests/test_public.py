@@ -1,9 +1,7 @@
 """What the package shows, and what it costs to import."""
 
-import subprocess
-import sys
-
 import mmapds
+from tests.support.commands import python
 
 
 def test_public_names():
@@ -41,8 +39,7 @@ def test_public_names():
 
 def loaded_by(code):
     """Modules in memory after running `code` in a fresh interpreter."""
-    run = [sys.executable, "-c", f"import sys\n{code}\nprint(*sys.modules)"]
-    return set(subprocess.run(run, capture_output=True, text=True, check=True).stdout.split())
+    return set(python(f"import sys\n{code}\nprint(*sys.modules)").stdout.split())
 
 
 def test_importing_loads_neither_torch_nor_numpy():
@@ -64,13 +61,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_a_forced_variant_that_is_missing_is_said():
-    result = subprocess.run(
-        [sys.executable, "-c", "import mmapds; mmapds.build"],
-        capture_output=True,
-        text=True,
-        env={"MMAPDS_SIMD": "sse9"},
-        check=False,
-    )
+    result = python("import mmapds; mmapds.build", env={"MMAPDS_SIMD": "sse9"}, check=False)
     assert "MMAPDS_SIMD=sse9: this machine has no such variant" in result.stderr
 
 
@@ -87,5 +78,5 @@ try:
 except ModuleNotFoundError as error:
     print(error)
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ran = python(code)
     assert ran.stdout.endswith("mmapds.DistributedSampler needs torch; run: pip install 'mmapds[torch]'\n")

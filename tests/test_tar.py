@@ -1,101 +1,37 @@
-"""Tars of samples: read back as WebDataset reads them, found by key, and refused where they are damaged."""
+"""Tars: indexed as whoever wrote them meant, read as WebDataset reads them, and refused where they are damaged."""
 
-import io
 import os
-import pickle
 import random
 import re
 import subprocess
-import sys
 import tarfile
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
-from test_index import command
-from torch.utils.data import DataLoader
 
 import mmapds
 from mmapds import _native
-from mmapds.dataset import webdataset as decoding
-from mmapds.dataset.decode import takes_location
 from mmapds.formats.tar import members
 from mmapds.storage.index_file import Index
+from tests.support.commands import command
+from tests.support.tars import (
+    DIALECTS,
+    archive,
+    by_webdataset,
+    check_against_webdataset,
+    members_of,
+    pax,
+    sized,
+    special,
+    with_checksum,
+)
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    import webdataset
-    from webdataset.tariterators import base_plus_ext, group_by_keys, tar_file_expander
-
-DIALECTS = {"ustar": tarfile.USTAR_FORMAT, "pax": tarfile.PAX_FORMAT, "gnu": tarfile.GNU_FORMAT}
-
-
-def archive(files, dialect="pax", **options):
-    """A tar of (name, bytes) pairs; a TarInfo stands for a member without bytes."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=DIALECTS[dialect], **options) as tar:
-        for each in files:
-            if isinstance(each, tarfile.TarInfo):
-                tar.addfile(each)
-            else:
-                tar.addfile(sized(*each), io.BytesIO(each[1]))
-    return out.getvalue()
-
-
-def sized(name, data):
-    info = tarfile.TarInfo(name)
-    info.size = len(data)
-    return info
-
-
-def special(name, kind, **fields):
-    info = tarfile.TarInfo(name)
-    info.type = kind
-    for field, value in fields.items():
-        setattr(info, field, value)
-    return info
-
-
-def by_webdataset(*paths):
-    """All samples as webdataset reads them; it leaves files open where it fails, so this opens them itself."""
-    samples = []
-    for path in map(str, paths):
-        with open(path, "rb") as stream:
-            samples += group_by_keys(tar_file_expander([{"url": path, "stream": stream}]))
-    return samples
-
-
-def check_against_webdataset(path):
-    ds = mmapds.open(path)
-    samples = by_webdataset(path)
-    assert list(ds) == samples
-    assert [list(sample) for sample in ds] == [list(sample) for sample in samples]
-    firsts = {}
-    for i, sample in enumerate(samples):
-        firsts.setdefault(sample["__key__"], i)
-    assert {key: ds.find(key) for key in firsts} == firsts
-    return ds
-
-
-def members_of(count=20, directory=""):
-    return [
-        (f"{directory}s{i:04}.{extension}", f"{i} {extension}".encode() * i)
-        for i in range(count)
-        for extension in ("jpg", "JSON", "seg.png")
-    ]
-
-
-@pytest.fixture
-def shard(write):
-    """An indexed shard of 20 samples."""
-    path = write(archive(members_of()), "a.tar")
-    mmapds.build(path)
-    return path
+    from webdataset.tariterators import base_plus_ext
 
 
 # ---- as others write them ------------------------------------------------------------------------------------
@@ -155,33 +91,6 @@ def test_tar_the_program(tmp_path, dialect):
     ds = check_against_webdataset(path)
     assert len(ds) == 5
     assert [len(mmapds.open(path, decode="wds")[i]["txt"]) for i in range(5)] == [0, 300, 600, 900, 1200]
-
-
-def test_webdataset_shards_in_one_index(tmp_path):
-    samples = [
-        {"__key__": f"k{i:03}", "json": {"i": i}, "cls": i % 7, "npy": np.full(i, i), "txt": "é" * i}
-        for i in range(100)
-    ]
-    pattern = str(tmp_path / "shards-%06d.tar")
-    with webdataset.ShardWriter(pattern, maxcount=30, verbose=0) as sink:
-        for sample in samples:
-            sink.write(sample)
-    shards = f"{tmp_path}/shards-{{000000..000003}}.tar"
-    mmapds.build(shards, out=tmp_path / "all.mmx", length="bytes()")
-    ds = mmapds.open(tmp_path / "all.mmx")
-    assert [dict(sample) for sample in ds] == by_webdataset(*ds.sources)
-    assert ds[99]["__url__"] == f"{tmp_path}/shards-000003.tar"
-    decoded = mmapds.open(tmp_path / "all.mmx", decode="wds")
-    for found, wanted in zip(decoded, samples, strict=True):
-        assert (found.pop("npy") == wanted["npy"]).all()
-        found.pop("__url__")
-        assert found == {key: value for key, value in wanted.items() if key != "npy"}
-    assert [ds.find(f"k{i:03}") for i in range(100)] == list(range(100))
-    assert ds.lengths.tolist() == [len(ds.raw(i)) for i in range(100)]
-    mmapds.build(shards)
-    separate = mmapds.open(shards)
-    assert [separate.find(f"k{i:03}") for i in range(100)] == list(range(100))
-    assert list(separate) == list(ds)
 
 
 names = st.text(st.sampled_from("ab.A/_\n漢é-"), min_size=1, max_size=12)
@@ -290,14 +199,6 @@ def test_members_beyond_8_gib(tmp_path, dialect):
     assert members(memoryview(_native.Map(str(path)))[: begin + size]) == ("big", [("bin", begin, begin + size)])
 
 
-def with_checksum(data, at):
-    """The archive with the checksum of the header at a byte made right."""
-    data = bytearray(data)
-    data[at + 148 : at + 156] = b" " * 8
-    data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
-    return bytes(data)
-
-
 def with_size(data, at, field):
     return with_checksum(data[: at + 124] + field.ljust(12, b"\0") + data[at + 136 :], at)
 
@@ -398,13 +299,6 @@ def test_a_record_cut_in_its_extended_header(write):
             mmapds.build(path)
 
 
-def pax(*records):
-    """An extended header of these records, and a member."""
-    body = b"".join(records)
-    header = special("x", b"x", size=len(body)).tobuf(tarfile.USTAR_FORMAT)
-    return header + body.ljust(-(-len(body) // 512) * 512, b"\0") + archive([("a.txt", b"12345")], "ustar")
-
-
 @pytest.mark.parametrize(
     ("record", "message"),
     [
@@ -460,226 +354,9 @@ def test_an_extension_twice(write):
             by_webdataset(path)
 
 
-def test_many_extensions_are_compared_when_they_are_read(write):
-    files = [(f"a.{i}", b"%d" % i) for i in range(200)]
-    path = write(archive(files), "a.tar")
-    mmapds.build(path)
-    check_against_webdataset(path)
-    mmapds.build(write(archive([*files, ("a.199", b"")]), "b.tar"))
-    with pytest.raises(
-        mmapds.DecodeError, match=r"b\.tar: record 0 \(byte 0\): not a sample of a tar: 'a' has a second"
-    ):
-        mmapds.open(path.replace("a.tar", "b.tar"))[0]
-
-
 def test_columns_that_need_json(write):
     with pytest.raises(mmapds.ColumnError, match=r"'n' looks for a field.*mmapds\.add_column"):
         mmapds.build(write(archive(members_of()), "a.tar"), length="n")
-
-
-# ---- samples -------------------------------------------------------------------------------------------------
-
-
-def test_decoding_by_extension(write):
-    png = io.BytesIO()
-    Image.new("RGB", (3, 2), (1, 2, 3)).save(png, "png")
-    arrays = io.BytesIO()
-    np.savez(arrays, a=np.arange(3), b=np.ones(2))
-    array = io.BytesIO()
-    np.save(array, np.arange(6).reshape(2, 3))
-    files = {
-        "json": b'{"a": [1, null]}',
-        "meta.JSN": b"[1]",
-        "txt": "é".encode(),
-        "cls": b"7\n",
-        "index": b"-3",
-        "png": png.getvalue(),
-        "npz": arrays.getvalue(),
-        "left.npy": array.getvalue(),
-        "pyd": pickle.dumps(open),
-        "pkl": pickle.dumps(open),
-        "pickle": pickle.dumps(open),
-        "bin": b"\0",
-    }
-    path = write(archive([(f"d/a.{name}", data) for name, data in files.items()]), "a.tar")
-    mmapds.build(path)
-    sample = pickle.loads(pickle.dumps(mmapds.open(path, decode="wds")))[0]
-    assert (sample["__key__"], sample["__url__"]) == ("d/a", path)
-    assert (sample["json"], sample["meta.jsn"]) == ({"a": [1, None]}, [1])
-    assert (sample["txt"], sample["cls"], sample["index"]) == ("é", 7, -3)
-    assert sample["png"].getpixel((2, 1)) == (1, 2, 3)
-    assert {name: each.tolist() for name, each in sample["npz"].items()} == {"a": [0, 1, 2], "b": [1, 1]}
-    assert sample["left.npy"].tolist() == [[0, 1, 2], [3, 4, 5]]
-    for name in ("pyd", "pkl", "pickle", "bin"):
-        assert sample[name] == files[name]
-
-
-@pytest.mark.parametrize(
-    ("name", "data"),
-    [("json", b"{"), ("txt", b"\xff"), ("cls", b"x"), ("npy", b"x"), ("png", b"x"), ("npz", b"x")],
-)
-def test_members_that_cannot_be_decoded(write, name, data):
-    ds = mmapds.open(write(archive([("0.bin", b""), (f"a.{name}", data)]), "b.tar"), build=True)
-    assert ds[1][name] == data
-    with pytest.raises(
-        mmapds.DecodeError, match=rf"b\.tar: record 1 \(byte 512\): not what its extensions say: a\.{name}: "
-    ):
-        mmapds.open(ds.sources[0], decode="wds")[1]
-
-
-def test_arrays_of_objects_are_not_unpickled(write):
-    array = io.BytesIO()
-    np.save(array, np.array([{}], object), allow_pickle=True)
-    path = write(archive([("a.npy", array.getvalue())]), "a.tar")
-    with pytest.raises(mmapds.DecodeError, match="allow_pickle=False"):
-        mmapds.open(path, build=True, decode="wds")[0]
-
-
-def test_without_pillow_images_keep_their_bytes(write):
-    path = write(archive([("a.png", b"no image")]), "a.tar")
-    mmapds.build(path)
-    code = f"import sys; sys.modules['PIL'] = None; import mmapds; print(mmapds.open({path!r}, decode='wds')[0]['png'])"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert ran.stdout.strip() == b"b'no image'"
-
-
-@takes_location
-def size_and_place(record, location):
-    return len(record), location
-
-
-def test_decoders_that_take_the_location(shard):
-    ds = mmapds.open(shard, decode=size_and_place)
-    wanted = [(len(ds.raw(i)), ds.where(i)) for i in range(20)]
-    assert list(ds) == wanted
-    assert ds.__getitems__([3, -1]) == [wanted[3], wanted[-1]]
-    assert list(ds[5:8]) == wanted[5:8]
-    assert ds[5:8].__getitems__([0, -1]) == [wanted[5], wanted[7]]
-
-
-def test_an_index_of_another_file(shard):
-    other = archive([("0.x", b"7" * 2000), ("zz.jpg", b"8"), *members_of()])
-    size, times = os.path.getsize(shard), os.stat(shard).st_mtime_ns
-    with open(shard, "wb") as file:
-        file.write(other[:size])
-    os.utime(shard, ns=(times, times))
-    ds = mmapds.open(shard)
-    for i in range(20):
-        with pytest.raises((mmapds.DecodeError, mmapds.FormatError), match="not a sample of a tar"):
-            ds[i]
-    with pytest.raises(mmapds.FormatError, match="not a sample of a tar"):
-        ds.find("s0003")
-
-
-# ---- keys ----------------------------------------------------------------------------------------------------
-
-
-def test_finding_in_views(shard):
-    ds = mmapds.open(shard)
-    keys = [sample["__key__"] for sample in ds]
-    assert [ds.find(key) for key in keys] == list(range(20))
-    two = mmapds.concat([ds[15:], ds[[1, 3, 1]]])
-    for view in (
-        ds[::-1],
-        ds[3:17:2],
-        ds[[5, 5, 2]],
-        *ds.split([0.3, 0.7]),
-        *ds.split([0.5, 0.5], seed=None),
-        two,
-        two[2:],
-    ):
-        shown = [sample["__key__"] for sample in view]
-        for key in keys:
-            if key in shown:
-                assert view.find(key) == shown.index(key)
-            else:
-                with pytest.raises(mmapds.KeyMissingError, match=key):
-                    view.find(key)
-    shuffled = ds.split([0.3, 0.7])[1]
-    for view in (shuffled[[9, 2, 4]], shuffled[2:9], two.split([0.5, 0.5])[0], shuffled.split([0.5, 0.5])[1]):
-        shown = [sample["__key__"] for sample in view]
-        assert [view.find(key) for key in shown] == [shown.index(key) for key in shown]
-
-
-def test_keys_that_are_not_there(shard, write):
-    ds = mmapds.open(shard)
-    for key in ("", "s", "s00030", "S0003", "漢", "\ud800", "x" * 1000):
-        with pytest.raises((mmapds.KeyMissingError, KeyError)):
-            ds.find(key)
-    with pytest.raises(KeyError) as error:
-        ds.find("no")
-    assert str(error.value) == "no record of this dataset has the key 'no'"
-    with pytest.raises(mmapds.FormatError, match="its records have no keys"):
-        mmapds.open(write([1]), build=True).find("1")
-
-
-def test_keys_that_come_again(write, tmp_path):
-    one = write(archive([("a.x", b"1"), ("b.x", b"2"), ("a.x", b"3"), ("c.x", b"4")]), "1.tar")
-    two = write(archive([("c.x", b"5"), ("a.x", b"6")]), "2.tar")
-    mmapds.build([one, two], out=tmp_path / "all.mmx")
-    ds = mmapds.open(tmp_path / "all.mmx")
-    assert [sample["x"] for sample in ds] == [b"1", b"2", b"3", b"4", b"5", b"6"]
-    assert [ds.find(key) for key in "abc"] == [0, 1, 3]
-    assert ds[1:].find("a") == 1
-    assert ds[4:].find("c") == 0
-
-
-def test_many_keys(write):
-    keys = [f"{i * 2654435761 % 2**32:08x}" for i in range(70_000)]
-    header = bytearray(sized("00000000.x", b"").tobuf(tarfile.USTAR_FORMAT))
-    base = sum(header[:148] + b" " * 8 + header[156:])
-    parts = []
-    for key in keys:
-        header[:8] = key.encode()
-        header[148:156] = b"%06o\0 " % (base + sum(key.encode()) - 8 * ord("0"))
-        parts.append(bytes(header))
-    path = write(b"".join(parts), "a.tar")
-    mmapds.build(path, length="bytes()")
-    ds = mmapds.open(path)
-    assert len(ds) == 70_000
-    assert ds.lengths.max() == 512
-    for i in range(0, 70_000, 997):
-        assert ds.find(keys[i]) == i
-    index = Index(path + ".mmx")
-    hashes = np.frombuffer(index.section("key_hashes"), np.uint32)
-    records = np.frombuffer(index.section("key_records"), np.uint32)
-    assert (np.diff(hashes.astype(np.int64)) <= 0).all()
-    assert sorted(records.tolist()) == list(range(70_000))
-    assert hashes.tolist() == [_native.tar_hash(keys[i].encode()) for i in records.tolist()]
-    assert command("--verify", path).returncode == 0
-
-
-def test_the_hash_is_the_published_one():
-    # Offset basis and a vector of http://www.isthe.com/chongo/tech/comp/fnv/, folded.
-    for key, wide in ((b"", 0xCBF29CE484222325), (b"foobar", 0x85944171F73967E8)):
-        assert _native.tar_hash(key) == (wide >> 32) ^ (wide & 0xFFFFFFFF)
-
-
-def test_keys_outlive_a_column(shard):
-    mmapds.add_column(shard, "parts", lambda sample: len(sample) - 2, workers=1)
-    ds = mmapds.open(shard)
-    assert set(ds.column("parts").tolist()) == {3}
-    assert ds.find("s0011") == 11
-
-
-# ---- use -----------------------------------------------------------------------------------------------------
-
-
-def test_loaders_and_token_budgets(tmp_path):
-    paths = []
-    for number in range(3):
-        files = [(f"{number}-{i}.{name}", bytes(1 + (i * 37) % 900)) for i in range(40) for name in ("a", "b")]
-        paths.append(tmp_path / f"{number}.tar")
-        paths[-1].write_bytes(archive(files, list(DIALECTS)[number]))
-    mmapds.build(paths, out=tmp_path / "all.mmx", length="bytes()")
-    ds = mmapds.open(tmp_path / "all.mmx")
-    sampler = mmapds.TokenBudgetBatchSampler(ds, max_tokens=20_000)
-    seen = []
-    for batch in DataLoader(ds, batch_sampler=sampler, num_workers=2, collate_fn=list, multiprocessing_context="spawn"):
-        assert len(batch) * max(len(ds.raw(ds.find(sample["__key__"]))) for sample in batch) <= 20_000
-        seen += [sample["__key__"] for sample in batch]
-    assert sorted(seen) == sorted(sample["__key__"] for sample in ds)
-    assert torch.utils.data.get_worker_info() is None
 
 
 def test_the_command(write):
@@ -708,28 +385,7 @@ def test_threads_scan_shards_side_by_side(tmp_path):
         mmapds.build(paths, out=tmp_path / "all.mmx", workers=4)
 
 
-def test_json_that_is_not_quite(write):
-    path = write(archive([("a.json", b'{"x": NaN}')]), "a.tar")
-    (sample,) = mmapds.open(path, decode="wds", build=True)
-    assert np.isnan(sample["json"]["x"])
-
-
-def test_keys_are_text(shard):
-    with pytest.raises(TypeError, match="key = b's0000', expected a string"):
-        mmapds.open(shard).find(b"s0000")
-
-
 def test_a_last_sample_that_is_left_out_is_told(write):
     path = write(archive(members_of())[:-30000], "a.tar")
     ran = command(path, "--truncated", "drop")
     assert "records left out, the last " in ran.stdout
-
-
-def test_images_without_pillow(write, monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    decoding._has_pillow.cache_clear()
-    ds = mmapds.open(write(archive([("a.png", b"picture")]), "a.tar"), decode="wds", build=True)
-    with pytest.warns(UserWarning, match=r"images stay bytes; to decode them: pip install 'mmapds\[images\]'"):
-        assert ds[0]["png"] == b"picture"
-    assert ds[0]["png"] == b"picture"  # said once
-    decoding._has_pillow.cache_clear()

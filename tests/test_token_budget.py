@@ -15,13 +15,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
-from mmapds import (
-    OrderError,
-    StateError,
-    TokenBudgetBatchSampler,
-    _native,
-    orders,
-)
+from mmapds import OrderError, StateError, TokenBudgetBatchSampler, _native, orders
 from mmapds.samplers.lengths import LengthOrder
 from mmapds.samplers.plan import Budget
 

@@ -49,12 +49,14 @@ OPTIONS: dict[str, tuple[type, str, str]] = {
 }
 
 
-def by_name(name: str) -> ModuleType:
-    """Return the module of a format.
+def by_name(name: str | ModuleType) -> ModuleType:
+    """Return the module of a format; a module that has the face of a format stands for itself.
 
     Raises:
       FormatError: there is no such format.
     """
+    if isinstance(name, ModuleType):
+        return name
     if name in CONVERTIBLE:
         raise FormatError(f"{name} cannot be read in place; run: python -m mmapds.convert SOURCE")
     if name not in _FORMATS:

@@ -78,17 +78,20 @@ def scan(
     parameters: Mapping[str, Any],  # noqa: ARG001
     workers: int,
     measuring: Measuring,
+    block_size: int | None = None,
 ) -> Iterator[Piece]:
     """Yield the start of every record of every source, in order, and its columns.
 
     Args:
       workers: threads that scan blocks; a large file is cut into blocks too.
       measuring: what is measured of each record.
+      block_size: bytes in a block; by default as many as the threads have memory for.
     Raises:
       SourceError: a source became shorter or unreadable.
       ColumnError, DecodeError: a record cannot be measured.
     """
-    block_size = min(max(_MEMORY // (4 * (workers + 2)), _SMALLEST_BLOCK), _LARGEST_BLOCK)
+    if block_size is None:
+        block_size = min(max(_MEMORY // (4 * (workers + 2)), _SMALLEST_BLOCK), _LARGEST_BLOCK)
     blocks = _blocks(sources, block_size, mapped=bool(measuring))
     workers = min(workers, sum(max(-(-source.size // block_size), 1) for source in sources))
     in_flight = workers + 2 if workers > 1 else 1

@@ -107,25 +107,28 @@ def scan(
     parameters: Mapping[str, Any],
     workers: int,  # noqa: ARG001
     measuring: Measuring,
+    step: int = _STEP,
 ) -> Iterator[Piece]:
     """Yield the start of every sequence of every source: what the .idx files say, once that adds up.
 
+    Args:
+      step: sequences in a piece.
     Raises:
       FormatError: sequences do not lie one after another, or the source has more or fewer bytes than they have.
       ColumnError: a column is asked for that only JSON has.
     """
     for number, source in enumerate(sources):
-        yield from _scan(number, source, parameters["truncated"] == "drop", measuring)
+        yield from _scan(number, source, parameters["truncated"] == "drop", measuring, step)
 
 
-def _scan(number: int, source: Source, drop: bool, measuring: Measuring) -> Iterator[Piece]:
+def _scan(number: int, source: Source, drop: bool, measuring: Measuring, step: int) -> Iterator[Piece]:
     import numpy as np
 
     idx = _read(source)
     at = 0
-    for begin in range(0, max(idx.sequences, 1), _STEP):
-        sizes = np.asarray(idx.sizes[begin : begin + _STEP], np.int64)
-        found = idx.pointers[begin : begin + _STEP]
+    for begin in range(0, max(idx.sequences, 1), step):
+        sizes = np.asarray(idx.sizes[begin : begin + step], np.int64)
+        found = idx.pointers[begin : begin + step]
         wrong = (sizes < 0) | (sizes > _LONGEST)
         if wrong.any():
             record = int(np.argmax(wrong))
@@ -147,7 +150,7 @@ def _scan(number: int, source: Source, drop: bool, measuring: Measuring) -> Iter
             )
         before, at = at, int(ends[kept - 1]) if kept else at
         left_out = idx.sequences - begin - kept if kept < len(ends) else 0
-        last = begin + kept if left_out or begin + _STEP >= idx.sequences else None
+        last = begin + kept if left_out or begin + step >= idx.sequences else None
         if last == idx.sequences and at != source.size:
             raise FormatError(f"{source.path}: has {source.size} bytes, {idx.path} says {at}; do they belong together?")
         cells = _words(ends[:kept] - starts[:kept])

@@ -27,7 +27,7 @@ class Built(NamedTuple):
 def build_each(
     paths: list[str],
     out: StrPath | None = None,
-    format_name: str | None = None,
+    format_name: str | ModuleType | None = None,
     workers: int | None = None,
     force: bool = False,
     report: Callable[[int], object] = lambda _: None,
@@ -70,8 +70,8 @@ def build_each(
 
 
 def _plan(
-    path: str, format_name: str | None, parameters: dict[str, Any], force: bool
-) -> tuple[str, list[str], str | None, dict[str, Any]]:
+    path: str, format_name: str | ModuleType | None, parameters: dict[str, Any], force: bool
+) -> tuple[str, list[str], str | ModuleType | None, dict[str, Any]]:
     """Where to write an index, of which sources, in which format; an index that is there says what is not given.
 
     That a last record may be cut short it says of its sources as they were alone.
@@ -90,7 +90,7 @@ def _plan(
     return index_path, members, format_name, parameters
 
 
-def _format(paths: list[str], name: str | None) -> ModuleType:
+def _format(paths: list[str], name: str | ModuleType | None) -> ModuleType:
     if name is not None:
         return formats.by_name(name)
     found = {formats.for_path(path).NAME: path for path in paths}

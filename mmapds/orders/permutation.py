@@ -8,12 +8,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import _native
 
-WORD = 2**64 - 1
-
 
 def word(value: SupportsIndex) -> int:
     """Return an integer modulo 2**64, as the core takes seeds and epochs."""
-    return operator.index(value) & WORD
+    return operator.index(value) & (2**64 - 1)
 
 
 class Permutation:

@@ -7,9 +7,8 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..orders.basic import Int64s
-from ..orders.permutation import WORD as _WORD
 from ..orders.permutation import Permutation, word
-from .lengths import Selection, Uint64s
+from .lengths import Selection
 from .plan import Budget, Plan
 
 _GROUPS = 2  # stream of the permutation of groups; records and chunks have 0 and 1
@@ -87,9 +86,9 @@ class BucketPlan(Plan):
         """Return the positions of the batches that hold only some of these records, which ascend."""
         ranks = self._ranks(records)
         batches = np.empty_like(ranks)
-        _native.plan_find(*self._arguments(epoch), ranks, batches)
+        self.native(epoch).find(ranks, batches)
         found, counts = np.unique(batches, return_counts=True)
-        return self.positions_of_batches(epoch, found[counts == self._sizes(found)])
+        return self.positions_of_batches(epoch, found[counts == self.sizes(found)])
 
     def _ranks(self, records: Int64s) -> Int64s:
         """Return the ranks of records in the planned part of the length order; records outside it are left out."""
@@ -114,29 +113,36 @@ class BucketPlan(Plan):
         _native.draw(self.group_size, word(self.seed), word(epoch), np.ascontiguousarray(groups), rotations)
         return rotations
 
-    def _sizes(self, batches: Int64s) -> Int64s:
+    def sizes(self, batches: Int64s) -> Int64s:
         """Return the number of records in batches, given by their numbers."""
         firsts = self.buckets[:, 1].astype(np.int64)
         sizes: Int64s = self.buckets[np.searchsorted(firsts, batches, side="right") - 1, 3].astype(np.int64)
         return sizes
 
-    def _arguments(self, epoch: int) -> tuple[Uint64s, NDArray[Any], int, int, int, int, int, bool]:
+    def native(self, epoch: int) -> _native.Plan:
+        """One epoch of the plan, as the core reads it."""
         order = self.selection.by_length.order
-        where = self.buckets, order, order.itemsize, self.selection.first, self.records
-        return *where, self.seed & _WORD, epoch & _WORD, self._shuffle
-
-    def records_of(self, epoch: int, batches: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the records of batches, given by their numbers, one after another; and where each batch ends."""
-        out = np.empty(int(self._sizes(batches).sum()), np.int64)
-        ends = np.empty_like(batches)
-        _native.plan_batches(*self._arguments(epoch), np.ascontiguousarray(batches), out, ends)
-        return out, ends
+        return _native.Plan(
+            buckets=self.buckets,
+            order=order,
+            order_width=order.itemsize,
+            first_rank=self.selection.first,
+            records=self.records,
+            seed=word(self.seed),
+            epoch=word(epoch),
+            shuffle=self._shuffle,
+        )
 
 
 class _BucketReader:
     def __init__(self, plan: BucketPlan, epoch: int) -> None:
         self._plan = plan
         self._epoch = epoch
+        self._native = plan.native(epoch)
 
     def read(self, positions: Int64s) -> tuple[Int64s, Int64s]:
-        return self._plan.records_of(self._epoch, self._plan.batches_at(self._epoch, positions.copy()))
+        batches = np.ascontiguousarray(self._plan.batches_at(self._epoch, positions.copy()))
+        out = np.empty(int(self._plan.sizes(batches).sum()), np.int64)
+        ends = np.empty_like(batches)
+        self._native.batches(batches, out, ends)
+        return out, ends

@@ -1,13 +1,9 @@
 /* fuzz_json.c - hostile text through the JSON measurer and the validator.
  *
- * The input is a record, or several lines of them. All SIMD variants must agree on it, must not read beyond it, and a
- * record that is JSON must be measured, missed or found of another type, but never called invalid. */
-#include "../../csrc/mmapds.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-#define CHECK(condition) do { if (!(condition)) abort(); } while (0)
+ * Property: all SIMD variants agree; nothing beyond the record is read; a record that is valid JSON is measured, missed or
+ * found of another type, but never called invalid; lines measured in two blocks lose no record.
+ * Input: a record, or several lines of them. */
+#include "fuzz.h"
 
 static mds_field field(mds_measure measure, const char *first, const char *second)
 {
@@ -24,13 +20,15 @@ static mds_field field(mds_measure measure, const char *first, const char *secon
 static void measure_one(const uint8_t *data, size_t n)
 {
     const mds_field fields[] = {
-        field(MDS_MEASURE_NUMBER, "a", NULL), field(MDS_MEASURE_BYTES, "a", NULL), field(MDS_MEASURE_CHARS, "len", NULL),
-        field(MDS_MEASURE_ITEMS, "a", NULL),  field(MDS_MEASURE_NUMBER, "a", "b"), field(MDS_MEASURE_NUMBER, "x\"y", NULL),
+        field(MDS_MEASURE_NUMBER, "a", NULL),  field(MDS_MEASURE_BYTES, "a", NULL),
+        field(MDS_MEASURE_CHARS, "len", NULL), field(MDS_MEASURE_ITEMS, "a", NULL),
+        field(MDS_MEASURE_NUMBER, "a", "b"),   field(MDS_MEASURE_NUMBER, "x\"y", NULL),
     };
     for (size_t f = 0; f < sizeof fields / sizeof *fields; f++) {
         mds_json_status first_status = MDS_JSON_OK;
         mds_number first_number = {MDS_U64, 0};
-        for (const mds_kernels *kernels = mds_kernels_available(); kernels->name; kernels++) {
+        for (size_t v = 0; mds_kernels_at(v); v++) {
+            const mds_kernels *kernels = mds_kernels_at(v);
             size_t at = 0;
             mds_number number = {MDS_U64, 0};
             const int valid = mds_json_valid(kernels, data, n, &at);
@@ -38,7 +36,7 @@ static void measure_one(const uint8_t *data, size_t n)
             const mds_json_status status = mds_json_measure(kernels, data, n, n, &fields[f], &number, &at);
             CHECK(at <= n);
             CHECK(!valid || status != MDS_JSON_INVALID);
-            if (kernels == mds_kernels_available()) {
+            if (kernels == mds_kernels_at(0)) {
                 first_status = status;
                 first_number = number;
             }
@@ -50,9 +48,9 @@ static void measure_one(const uint8_t *data, size_t n)
 
 static void measure_lines(const uint8_t *data, size_t n)
 {
-    const mds_kernels *kernels = mds_kernels_available();
-    uint64_t *starts = malloc(MDS_LINES_CAPACITY(n) * sizeof *starts);
-    uint64_t *cells = malloc(MDS_LINES_CAPACITY(n) * sizeof *cells);
+    const mds_kernels *kernels = mds_kernels_at(0);
+    uint64_t *starts = fuzz_room(MDS_LINES_CAPACITY(n), sizeof *starts);
+    uint64_t *cells = fuzz_room(MDS_LINES_CAPACITY(n), sizeof *cells);
     const mds_field fields[] = {field(MDS_MEASURE_NUMBER, "a", NULL)};
     const mds_map map = {data, n, 0};
     for (int missing = MDS_MISSING_ERROR; missing <= MDS_MISSING_FILL; missing++) {
@@ -65,8 +63,8 @@ static void measure_lines(const uint8_t *data, size_t n)
             mds_number_type type = MDS_U64;
             uint64_t *columns[] = {cells};
             mds_measured measured = {.cells = columns, .types = &type};
-            const mds_json_status status = mds_measure_lines(kernels, &map, begin, end, &measuring, &state, starts,
-                                                             &measured);
+            const mds_json_status status =
+                mds_measure_lines(kernels, &map, begin, end, &measuring, &state, starts, &measured);
             const int stopped = status != MDS_JSON_OK && (status != MDS_JSON_MISSING || missing != MDS_MISSING_SKIP);
             CHECK(!stopped || (measured.failed < n && measured.at <= n));
             CHECK(measured.kept <= measured.records);
@@ -80,9 +78,7 @@ static void measure_lines(const uint8_t *data, size_t n)
 
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t n)
 {
-    /* A copy of the exact size, so that a read beyond the end is seen. */
-    uint8_t *data = malloc(n ? n : 1);
-    memcpy(data, input, n);
+    uint8_t *data = fuzz_copy(input, n);
     measure_one(data, n);
     measure_lines(data, n);
     free(data);

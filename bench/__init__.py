@@ -1,0 +1,1 @@
+"""The benchmarks, and what they share in `bench.support`."""

@@ -1,0 +1,78 @@
+"""What processes hold in memory."""
+
+import multiprocessing
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import mmapds
+from bench.support.indexing import forget_index
+
+READS = 100_000
+WORKERS = 4
+OPEN = mmapds.open
+"""Loads what reads datasets in every worker, also where there is no data, so that modules are not counted as data."""
+
+
+def anonymous(pid: int | str = "self") -> int:
+    """Bytes of memory that are a process's own; mapped file pages are shared, and the kernel may take them back."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Anonymous:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("smaps_rollup has no Anonymous line")
+
+
+def peak_of_indexing(*arguments):
+    """The most anonymous memory that an indexing process is seen to have, sampled every few milliseconds."""
+    forget_index(arguments[0])
+    process = subprocess.Popen([sys.executable, "-m", "mmapds.index", "--quiet", "--force", *arguments])
+    peak = 0
+    while process.poll() is None:
+        try:
+            peak = max(peak, anonymous(process.pid))
+        except (FileNotFoundError, ProcessLookupError, RuntimeError):
+            break
+        time.sleep(0.002)
+    assert process.wait() == 0
+    return peak
+
+
+class Reads:
+    """A sampler of random record numbers, the same for everyone."""
+
+    def __init__(self, records):
+        self.records = records
+
+    def __iter__(self):
+        generator = random.Random(0)
+        return (generator.randrange(self.records) for _ in range(READS))
+
+    def __len__(self):
+        return READS
+
+
+def report_memory(samples):
+    """Collate to what the worker holds now."""
+    return len(samples), os.getpid(), anonymous()
+
+
+def worker_memory(dataset, records, method, workers=WORKERS):
+    """Anonymous memory of each worker of a DataLoader after its last batch of random reads, smallest first."""
+    from torch.utils.data import DataLoader  # which processes that only index do without
+
+    loader = DataLoader(
+        dataset,
+        batch_size=250,
+        sampler=Reads(records),
+        num_workers=workers,
+        collate_fn=report_memory,
+        multiprocessing_context=multiprocessing.get_context(method),
+    )
+    last = {}
+    for _, pid, memory in loader:
+        last[pid] = memory
+    assert len(last) == workers
+    return sorted(last.values())

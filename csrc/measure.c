@@ -1,0 +1,167 @@
+/* measure.c - measures the columns of a file of lines while it is cut into records, and converts their numbers. */
+#include "mmapds.h"
+
+#include <string.h>
+
+static int is_blank(uint8_t c)
+{
+    return c == ' ' || c == '\t' || c == '\r';
+}
+
+static double as_double(uint64_t bits, mds_number_type type)
+{
+    double value;
+    if (type == MDS_F64)
+        memcpy(&value, &bits, 8);
+    else
+        value = type == MDS_I64 ? (double)(int64_t)bits : (double)bits;
+    return value;
+}
+
+void mds_cells_convert(uint64_t *cells, size_t n, mds_number_type from, mds_number_type to)
+{
+    if (from == to || to != MDS_F64) /* integers that fit both types have the same bits */
+        return;
+    for (size_t i = 0; i < n; i++) {
+        const double value = as_double(cells[i], from);
+        memcpy(&cells[i], &value, 8);
+    }
+}
+
+void mds_cells_widen(const uint32_t *numbers, size_t n, uint64_t *cells)
+{
+    for (size_t i = 0; i < n; i++)
+        cells[i] = numbers[i];
+}
+
+void mds_cells_narrow(const uint64_t *cells, size_t n, uint32_t *out)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = (uint32_t)cells[i];
+}
+
+uint64_t mds_cells_largest(const uint64_t *cells, size_t n)
+{
+    uint64_t largest = 0;
+    for (size_t i = 0; i < n; i++)
+        largest = cells[i] > largest ? cells[i] : largest;
+    return largest;
+}
+
+/* Append a number to a column, and widen the type of the column if it does not hold the number. A non-negative number
+ * below 2^63 also fits signed integers. */
+static void append(uint64_t *cells, size_t n, mds_number_type *type, mds_number number)
+{
+    if (number.type == *type) {
+        cells[n] = number.bits;
+        return;
+    }
+    mds_number_type own = number.type;
+    if (own == MDS_U64 && *type == MDS_I64 && number.bits <= INT64_MAX)
+        own = MDS_I64;
+    if (own == MDS_I64 && *type == MDS_U64 && mds_cells_largest(cells, n) <= INT64_MAX)
+        *type = MDS_I64;
+    const mds_number_type both = own == *type ? own : MDS_F64;
+    mds_cells_convert(cells, n, *type, both);
+    *type = both;
+    cells[n] = number.bits;
+    mds_cells_convert(&cells[n], 1, number.type, both);
+}
+
+/* Bytes of the record in [begin, end), without its end of line and what follows. */
+static size_t payload_size(const mds_map *map, uint64_t begin, uint64_t end)
+{
+    const uint8_t *record = map->data + begin;
+    const uint8_t *newline = memchr(record, '\n', (size_t)(end - begin));
+    if (!newline)
+        return (size_t)(end - begin);
+    return (size_t)(newline - record) - (newline > record && newline[-1] == '\r');
+}
+
+/* Measure all columns of the record in [begin, end) as row `row` of the cells. */
+static mds_json_status measure_record(const mds_kernels *kernels, const mds_map *map, const mds_measuring *measuring,
+                                      uint64_t begin, uint64_t end, size_t row, mds_measured *measured)
+{
+    const uint8_t *record = map->data + begin;
+    const size_t size = (size_t)(end - begin), readable = (size_t)(map->size - begin);
+    size_t where = 0;
+    mds_json_status status = MDS_JSON_OK;
+    measured->column = measuring->columns;
+    if (measuring->validate && !mds_json_valid(kernels, record, size, &where))
+        status = MDS_JSON_INVALID;
+    for (size_t c = 0; c < measuring->columns && status == MDS_JSON_OK; c++) {
+        mds_number number = {MDS_U64, 0};
+        if (measuring->fields[c].measure == MDS_MEASURE_RECORD) {
+            number.bits = payload_size(map, begin, end);
+        } else {
+            measured->column = c;
+            status = mds_json_measure(kernels, record, size, readable, &measuring->fields[c], &number, &where);
+            if (status == MDS_JSON_MISSING && measuring->missing == MDS_MISSING_FILL) {
+                number = measuring->fill;
+                status = MDS_JSON_OK;
+            }
+        }
+        if (status == MDS_JSON_OK)
+            append(measured->cells[c], row, &measured->types[c], number);
+    }
+    measured->failed = begin;
+    measured->at = begin + where;
+    return status;
+}
+
+/* Where the line that holds `at` begins, if only blanks or a byte order mark lie in between; else MDS_NONE. */
+static uint64_t blank_line_start(const mds_map *map, uint64_t at)
+{
+    while (at > 0 && is_blank(map->data[at - 1]))
+        at--;
+    const int begins = at == 0 || map->data[at - 1] == '\n' || (at == 3 && memcmp(map->data, "\xef\xbb\xbf", 3) == 0);
+    return begins ? at : MDS_NONE;
+}
+
+/* Small enough to stay in the second-level cache from being cut into lines to being measured. */
+#define WINDOW (256 << 10)
+
+mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_map *map, uint64_t begin, uint64_t end,
+                                  const mds_measuring *measuring, mds_lines *state, uint64_t *starts,
+                                  mds_measured *measured)
+{
+    uint64_t open = MDS_NONE; /* start of the record whose end is not known yet */
+    size_t kept = 0;
+    mds_json_status status = MDS_JSON_OK;
+    measured->records = measured->kept = 0;
+    const uint64_t line = blank_line_start(map, begin);
+    const int mid_line = line == MDS_NONE;
+    if (!mid_line && state->pending == begin)
+        state->pending = line; /* the record includes the blanks at its front */
+    mds_map_advise(map, begin, end, MDS_ADVISE_POPULATE);
+    for (uint64_t at = begin; at < end; at += WINDOW) {
+        const size_t size = (size_t)(end - at < WINDOW ? end - at : WINDOW);
+        const uint64_t *fresh = starts + kept; /* kept starts overwrite only those already read */
+        const size_t count = mds_lines_scan(kernels, map->data + at, size, at, state, starts + kept);
+        for (size_t k = 0; k < count; k++) {
+            const uint64_t next = fresh[k];
+            if (at == begin && k == 0 && next == begin && mid_line)
+                continue; /* the block before measures it */
+            if (open != MDS_NONE) {
+                status = measure_record(kernels, map, measuring, open, next, kept, measured);
+                if (status == MDS_JSON_OK)
+                    starts[kept++] = open;
+                else if (status != MDS_JSON_MISSING || measuring->missing != MDS_MISSING_SKIP)
+                    return status;
+            }
+            open = next;
+            measured->records++;
+        }
+    }
+    if (open != MDS_NONE) {
+        const uint8_t *newline = memchr(map->data + open, '\n', (size_t)(map->size - open));
+        const uint64_t stop = newline ? (uint64_t)(newline - map->data) + 1 : map->size;
+        status = measure_record(kernels, map, measuring, open, stop, kept, measured);
+        if (status == MDS_JSON_OK)
+            starts[kept++] = open;
+        else if (status != MDS_JSON_MISSING || measuring->missing != MDS_MISSING_SKIP)
+            return status;
+    }
+    measured->kept = kept;
+    return MDS_JSON_OK;
+}

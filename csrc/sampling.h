@@ -1,0 +1,219 @@
+/* sampling.h - the half of the public face of the C core that knows no bytes: which records make an epoch and a batch.
+ *
+ * mmapds.h includes it. Everything here is a function of a seed, an epoch and a position, or of lengths. */
+#ifndef MMAPDS_SAMPLING_H
+#define MMAPDS_SAMPLING_H
+
+#include "mmapds.h"
+
+/* ---- permute.c: keyed permutation of [0, n) --------------------------------------------------------------------- */
+
+#define MDS_PERMUTE_ROUNDS 8
+
+/* A generalised Feistel network over the box [0, a) x [0, b), a * b >= n, with cycle walking back into [0, n).
+ * See permute.c for the construction and its source. */
+typedef struct {
+    uint64_t n;
+    uint32_t a, b;
+    uint32_t keys[MDS_PERMUTE_ROUNDS][2];
+} mds_permutation;
+
+/* Needs 1 <= n < 2^63. The same (n, seed, epoch, stream) gives the same permutation on every machine, and in every
+ * release that keeps the version. */
+void mds_permutation_init(mds_permutation *p, uint64_t n, uint64_t seed, uint64_t epoch, uint64_t stream);
+
+/* Need i < n and value < n. */
+uint64_t mds_permute(const mds_permutation *p, uint64_t i);
+uint64_t mds_permute_inverse(const mds_permutation *p, uint64_t value);
+
+/* out[k] = permute(first + k * step); every position must lie in [0, n). */
+void mds_permute_range(const mds_kernels *kernels, const mds_permutation *p, uint64_t first, int64_t step, size_t count,
+                       int64_t *out);
+
+/* out[k] = permute(in[k]), or its inverse; `in` may be `out`. Every in[k] must lie in [0, n). */
+void mds_permute_array(const mds_kernels *kernels, const mds_permutation *p, const int64_t *in, size_t count,
+                       int inverse, int64_t *out);
+
+/* A key derived from (seed, epoch, stream), and its i-th uniform draw from [0, n). */
+uint64_t mds_key(uint64_t seed, uint64_t epoch, uint64_t stream);
+uint64_t mds_draw(uint64_t key, uint64_t i, uint64_t n);
+
+/* out[k] = draw(key, positions[k], n). Needs n >= 1. */
+void mds_draw_many(uint64_t key, uint64_t n, const int64_t *positions, size_t count, int64_t *out);
+
+/* The first of numbers[0..n) that is not in [0, limit); n when all are. */
+size_t mds_first_outside(const int64_t *numbers, size_t n, uint64_t limit);
+
+/* ---- orders.c: from positions of an epoch to record numbers ----------------------------------------------------- */
+
+/* Chunks are runs of consecutive records, and none crosses a source. They stand in slots in keyed order. Every
+ * `mix_chunks` slots make one mix, inside which records stand in keyed order. A source whose size is not a multiple of
+ * the chunk size ends in a short chunk; three tables say where the short chunks stand in this epoch, in order of their
+ * slots. */
+typedef struct {
+    uint64_t chunk_size, chunks, mix_chunks, seed, epoch;
+    const uint64_t *first_chunk;  /* the first chunk of each source, then the number of chunks: sources + 1 entries */
+    const uint64_t *first_record; /* the first record of each source, then the number of records */
+    size_t sources;
+    const uint64_t *short_ends;    /* position after the t-th short chunk */
+    const uint64_t *short_slots;   /* slot of the t-th short chunk */
+    const uint64_t *short_missing; /* records missing in the short chunks before the t-th: short_chunks + 1 entries */
+    size_t short_chunks;
+} mds_chunks;
+
+/* out[k] = record at positions[k]; every position must lie in the epoch. `order` permutes the chunks. */
+void mds_chunks_at(const mds_kernels *kernels, const mds_chunks *c, const mds_permutation *order,
+                   const int64_t *positions, size_t count, int64_t *out);
+
+/* Whether the tables of `c` agree with one another, so that every position of the epoch leads to a record. Where they
+ * do not, *table is the name of one that is wrong, and *entry the first entry that shows it. */
+int mds_chunks_agree(const mds_chunks *c, const char **table, size_t *entry);
+
+/* Share a period of `total` positions among members with integer weights, whose sum is `total`: which[p] is the member
+ * that has position p, and rank[p] how many earlier positions it has. At every prefix the count of each member is
+ * within 1 of its exact share. `given` is scratch for `members` counts. */
+void mds_mixture_period(const uint64_t *weights, size_t members, uint32_t total, uint64_t *given, uint32_t *which,
+                        uint32_t *rank);
+
+typedef struct {
+    size_t members;
+    const uint64_t *weights, *sizes, *first_record; /* of each member */
+    uint32_t total;                                 /* the sum of the weights */
+    const uint32_t *which, *rank;                   /* from mds_mixture_period */
+    uint64_t seed, epoch;
+    int shuffle;
+} mds_mixture;
+
+/* The permutation of one member, kept between positions; begin with pass = MDS_NONE. */
+typedef struct {
+    mds_permutation permutation;
+    uint64_t pass;
+} mds_member;
+
+/* out[k] = record at positions[k] >= 0. A member is shuffled anew each time its records are used up. */
+void mds_mixture_at(const mds_mixture *m, mds_member *members, const int64_t *positions, size_t count, int64_t *out);
+
+/* out[k] = the member that positions[k], 0 or more, takes a record of. */
+void mds_mixture_which(const mds_mixture *m, const int64_t *positions, size_t count, int64_t *out);
+
+/* ---- sort.c: the length order ----------------------------------------------------------------------------------- */
+
+/* Lengths and record numbers are unsigned integers of 4 or 8 bytes: `width` and `order_width` say which. */
+uint64_t mds_lengths_largest(const void *lengths, unsigned width, size_t n);
+
+/* One pass of a stable radix sort by the digit `length >> shift & mask`, which is below `digits`, larger digits first:
+ * from the record numbers in[0..n), or 0..n-1 if `in` is NULL, to out[0..n). Leaves in counts[0..digits) where the run
+ * of each digit ends. A whole sort takes passes from the lowest digit to the highest. */
+void mds_lengths_sort(const void *lengths, unsigned width, size_t n, unsigned shift, uint64_t mask, size_t digits,
+                      uint64_t *counts, const void *in, void *out, unsigned order_width);
+
+/* From the ends of the runs of mds_lengths_sort, write the digits that occur, falling, and how many records have each;
+ * return how many digits occur. */
+size_t mds_runs_of(const uint64_t *ends, size_t digits, uint64_t *values, uint64_t *counts);
+
+/* Write the lengths that occur in a sorted order, and how many records have each; return how many occur. With `values`
+ * NULL, only count them. */
+size_t mds_lengths_runs(const void *lengths, unsigned width, const void *order, unsigned order_width, size_t n,
+                        uint64_t *values, uint64_t *counts);
+
+/* ---- plan.c: batches under a budget ----------------------------------------------------------------------------- */
+
+/* What a batch may hold. A record of length L costs L, plus L^2 / quadratic if that is not 0. */
+typedef struct {
+    uint64_t tokens;   /* most that the largest cost times the number of records may be */
+    uint64_t largest;  /* most records, 1 to 2^31 */
+    uint64_t multiple; /* sizes of at least this are multiples of it; 1 or more */
+    uint64_t quadratic;
+} mds_budget;
+
+/* How many records of a length make a batch; 1 if even one exceeds the budget. */
+uint64_t mds_batch_size(const mds_budget *budget, uint64_t length);
+
+/* A run of the length order: `batches` batches of `size` records each. */
+typedef struct {
+    uint64_t first_rank, first_batch; /* records and batches in the buckets before it */
+    uint64_t batches, size;
+} mds_bucket;
+
+/* Cut records into buckets; return how many. values[0..distinct) are the lengths, falling, and counts[v] says how many
+ * records have values[v]. A bucket goes on until it has `wanted` batches (at most 2^32) or has used up the records of
+ * its longest length, whichever comes later. With `close`, it also ends before lengths fall by more than 3 %, and once
+ * it has two batches, before lengths allow a larger batch. Only the last bucket may hold a batch that is not full.
+ * `buckets` has room for distinct + 2. */
+size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const uint64_t *counts, size_t distinct,
+                        uint64_t wanted, int close, mds_bucket *buckets);
+
+/* The first of buckets[0..count) that does not begin where the one before ends, or holds no records, or more than a
+ * signed number can count; `count` when all do. *ranks and *batches are how many there are before it. */
+size_t mds_buckets_follow(const mds_bucket *buckets, size_t count, uint64_t *ranks, uint64_t *batches);
+
+/* The first of `distinct` lengths that does not fall, or that no record or more than 2^63 records have; `distinct` when
+ * all are as mds_plan_buckets needs them. */
+size_t mds_lengths_fall(const uint64_t *values, const uint64_t *counts, size_t distinct);
+
+/* HowTo: cut the buckets once, fill in a plan once an epoch, and ask for any batches in any order:
+ *
+ *     count = mds_plan_buckets(&budget, values, counts, distinct, wanted, 1, buckets);
+ *     status = mds_plan_batches(kernels, &plan, batches, n, records, capacity, ends);
+ *
+ * Nothing is kept between calls: what a batch holds follows from the buckets, the seed and the epoch. */
+typedef struct {
+    const mds_bucket *buckets;
+    size_t count;      /* of buckets */
+    const void *order; /* record numbers, longest first, from an index: untrusted */
+    unsigned order_width;
+    uint64_t first_rank; /* where in the order the first bucket begins */
+    uint64_t ranks;      /* records of the order that may be read from there on */
+    uint64_t records;    /* of the dataset: record numbers are below */
+    uint64_t seed, epoch;
+    int shuffle;
+} mds_plan;
+
+/* Write the records of batches[0..n), one batch after another, and where each batch ends. Needs batches[k] below the
+ * number of batches. Returns MDS_CORRUPT if they exceed `capacity` or the order holds a number that is not a record. */
+mds_status mds_plan_batches(const mds_kernels *kernels, const mds_plan *plan, const int64_t *batches, size_t n,
+                            int64_t *records, size_t capacity, int64_t *ends);
+
+/* batches[k] = the batch that holds the record at ranks[k], counted from first_rank. */
+void mds_plan_find(const mds_plan *plan, const int64_t *ranks, size_t n, int64_t *batches);
+
+/* Fills the same buckets with records as an order brings them. A batch is ready when it is full, or when its bucket
+ * gets no more records. The records of one length must lie in two buckets at most: if the last bucket is a batch that
+ * is no larger than those of the bucket before, the caller makes it the last batch of that one.
+ *
+ * HowTo: make the tables once for a plan, set taken[0..count) = 0 at the beginning of an epoch, and push the order in
+ * pieces of any size:
+ *
+ *     status = mds_stream_push(&s, records, n, &consumed, out, capacity, ends, most, &emitted, &written);
+ *     out[0..ends[0]), out[ends[0]..ends[1]), ... are the `emitted` batches; push records[consumed..n) again
+ *
+ * The caller keeps `taken` and `open` between calls. Needs capacity >= the largest bucket size, and most >= 1. */
+typedef struct {
+    const mds_bucket *buckets;
+    size_t count;   /* of buckets */
+    uint64_t ranks; /* records in all buckets */
+    const void *lengths;
+    unsigned width;
+    uint64_t records;              /* of the dataset */
+    const uint64_t *values;        /* distinct planned lengths, falling */
+    size_t distinct;               /* how many; below 2^32 - 1 */
+    const uint32_t *first_buckets; /* of each value: the bucket of its first records */
+    const uint64_t *splits;        /* of each value: records from this one on are in the next bucket; or MDS_NONE */
+    const uint32_t *table;         /* for each length below table_size: its place in `values`, or UINT32_MAX */
+    size_t table_size;
+    uint64_t *taken;            /* of each bucket: records so far */
+    int64_t *open;              /* the batches that are being filled, one for each bucket */
+    const uint64_t *open_first; /* of each bucket: where in `open` its batch begins; it has room for bucket.size */
+} mds_stream;
+
+/* Take records[0..n) until `most` batches are ready or the next one does not fit `out`. Records whose length is not
+ * planned are passed over. Returns MDS_CORRUPT if a number is not a record, or a bucket gets more records than it
+ * has. */
+mds_status mds_stream_push(const mds_stream *s, const int64_t *records, size_t n, size_t *consumed, int64_t *out,
+                           size_t capacity, int64_t *ends, size_t most, size_t *emitted, size_t *written);
+
+/* Whether every length, by its value or by the table, leads to a bucket. Where one does not, *table is the name of the
+ * table that is wrong, and *entry the first entry that shows it. Needs buckets that follow one another. */
+int mds_stream_agrees(const mds_stream *s, const char **table, size_t *entry);
+
+#endif

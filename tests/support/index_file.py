@@ -1,0 +1,31 @@
+"""Index files that are forged: the header as docs/format.md has it, with fields changed by name."""
+
+import json
+import struct
+from pathlib import Path
+
+import xxhash
+
+HEADER = struct.Struct("<8sIIQQQQQQ")
+FIELDS = ("magic", "version", "header_size", "records", "offset", "length", "file_size", "reserved", "checksum")
+
+
+def rewrite(path, *, header=None, metadata=None, seal=True):
+    """Change fields of an index by name, and make its checksum right again if `seal`.
+
+    `metadata` are the bytes to write instead of its metadata, or what makes new metadata of those that are there.
+    """
+    data = bytearray(Path(path).read_bytes())
+    fields = dict(zip(FIELDS, HEADER.unpack_from(data), strict=True))
+    text = bytes(data[fields["offset"] : fields["offset"] + fields["length"]])
+    if metadata is not None:
+        text = metadata if isinstance(metadata, bytes) else json.dumps(metadata(json.loads(text))).encode()
+        data[fields["offset"] :] = text
+        fields |= {"length": len(text), "file_size": len(data)}
+    fields |= header or {}
+    packed = HEADER.pack(*fields.values())
+    if seal and "checksum" not in (header or {}):
+        digest = xxhash.xxh3_64(packed[:-8] + text).intdigest()
+        packed = packed[:-8] + struct.pack("<Q", digest)
+    data[: len(packed)] = packed
+    Path(path).write_bytes(data)

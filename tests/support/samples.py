@@ -1,0 +1,53 @@
+"""Files of other libraries' formats, as these or their documents have them."""
+
+import io
+import struct
+
+import numpy as np
+import tfrecord
+
+
+def npy(array, **options):
+    """The bytes of an .npy file."""
+    out = io.BytesIO()
+    np.save(out, array, **options)
+    return out.getvalue()
+
+
+def npz(**arrays):
+    """The bytes of an .npz file."""
+    out = io.BytesIO()
+    np.savez(out, **arrays)
+    return out.getvalue()
+
+
+def write_tfrecords(path, examples):
+    """Write a TFRecord file of dicts: name to (value or list of values, "int", "float" or "byte")."""
+    writer = tfrecord.TFRecordWriter(str(path))
+    for example in examples:
+        writer.write(example)
+    writer.close()
+
+
+CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float64": 6, "float32": 7, "uint16": 8}
+"""What Megatron's .idx calls the types of tokens."""
+
+
+def write_pair(path, sequences, dtype="uint16", kind="megatron"):
+    """Write a pair of Megatron's as its layout is documented; return the path of the .bin."""
+    sizes = [len(sequence) for sequence in sequences]
+    before = np.cumsum([0, *sizes], dtype=np.int64)
+    itemsize = np.dtype(dtype).itemsize
+    documents = np.arange(len(sizes) + 1, dtype=np.int64)
+    path.with_suffix(".bin").write_bytes(b"".join(np.asarray(s, dtype).tobytes() for s in sequences))
+    if kind in ("megatron", "fairseq"):
+        head = b"MMIDIDX\0\0" + struct.pack("<QBQ", 1, CODES[dtype], len(sizes))
+        head += struct.pack("<Q", len(documents)) if kind == "megatron" else b""
+        body = np.array(sizes, "<i4").tobytes() + (before[:-1] * itemsize).tobytes()
+    else:
+        head = b"TNTIDX\0\0" + struct.pack("<QQQQQ", 1, CODES[dtype], itemsize, len(sizes), len(sizes))
+        head += struct.pack("<Q", len(documents)) if kind == "legacy" else b""
+        body = np.arange(len(sizes) + 1).tobytes() + before.tobytes() + np.array(sizes, np.int64).tobytes()
+    tail = documents.tobytes() if kind in ("megatron", "legacy") else b""
+    path.with_suffix(".idx").write_bytes(head + body + tail)
+    return str(path.with_suffix(".bin"))

@@ -1,0 +1,221 @@
+"""Converting Parquet and Arrow: every type, nulls, and schemas that are given."""
+
+import decimal
+from datetime import date, datetime, time, timedelta
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import mmapds
+from mmapds.convert import convert
+from tests.support.conversions import WAYS, frames, samples, save
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_type_of_a_table(tmp_path, way):
+    n = 2000
+    feats = frames(n)
+    columns = {
+        "i8": pa.array([i % 100 - 50 for i in range(n)], pa.int8()),
+        "u64": pa.array([2**64 - 1 - i for i in range(n)], pa.uint64()),
+        "f16": pa.array(np.arange(n, dtype=np.float16)),
+        "f32": pa.array([i / 3 for i in range(n)], pa.float32()),
+        "ok": [i % 2 == 0 for i in range(n)],
+        "text": [f"zeile {i}" for i in range(n)],
+        "large": pa.array([f"{i}" for i in range(n)], pa.large_string()),
+        "view": pa.array([f"{i}" * 9 for i in range(n)], pa.string_view()) if way != "parquet" else ["x"] * n,
+        "raw": [bytes([i % 256]) * (i % 5) for i in range(n)],
+        "sha": pa.array([bytes([i % 256]) * 4 for i in range(n)], pa.binary(4)),
+        "kind": pa.array([str(i % 3) for i in range(n)]).dictionary_encode(),
+        "tokens": pa.array([list(range(i % 7)) for i in range(n)], pa.list_(pa.int32())),
+        "far": pa.array([list(range(i % 3)) for i in range(n)], pa.large_list(pa.uint16())),
+        "box": pa.array([[i, i, 0, 1] for i in range(n)], pa.list_(pa.int16(), 4)),
+        "feats": pa.array([each.tolist() for each in feats], pa.list_(pa.list_(pa.float32(), 4))),
+        "grid": pa.array([[[i] * (i % 3)] * (i % 4) for i in range(n)], pa.list_(pa.list_(pa.int64()))),
+        "mask": pa.array([[True, i % 2 == 0] for i in range(n)], pa.list_(pa.bool_())),
+    }
+    table = pa.table(columns)
+    done = convert(save(table, tmp_path / "a", way), tmp_path / "a.mma", format=way.replace("stream", "arrow"))
+    assert (done.records, done.skipped) == (n, 0)
+    found = samples(tmp_path / "a.mma")
+    for name in columns:
+        assert [sample[name] for sample in found] == table[name].to_pylist(), name
+    ds = mmapds.open(tmp_path / "a.mma")
+    assert [ds[5][name].dtype for name in ("tokens", "box", "feats", "mask")] == ["i4", "i2", "f4", "?"]
+    assert all(sample["feats"].shape == each.shape for sample, each in zip(ds, feats, strict=True))
+    assert ds.column("i8").tolist() == columns["i8"].to_pylist()
+    assert ds.column("tokens_length").tolist() == [i % 7 for i in range(n)]
+
+
+def test_what_arrays_have_no_type_for(tmp_path):
+    table = pa.table(
+        {
+            "image": [{"bytes": b"\xff\xd8", "path": "a.jpg"}, {"bytes": b"", "path": "b"}],
+            "deep": [{"x": {"y": 1}}, {"x": {"y": 2}}],
+            "tags": [["a", None], []],
+            "people": [[{"name": "A"}], [{"name": "B"}, {"name": None}]],
+            "map": pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64())),
+            "nothing": pa.nulls(2),
+            "price": pa.array([decimal.Decimal("1.10"), decimal.Decimal("-0.01")], pa.decimal128(5, 2)),
+            "day": [date(2024, 1, 1), date(1969, 12, 31)],
+            "at": pa.array([datetime(2024, 1, 1), datetime(1969, 12, 31)], pa.timestamp("us")),
+            "clock": pa.array([time(0, 0, 1), time(1)], pa.time32("ms")),
+            "took": pa.array([timedelta(seconds=1), timedelta(0)], pa.duration("ms")),
+        }
+    )
+    convert(save(table, tmp_path / "a.parquet"))
+    one, two = samples(tmp_path / "a.mma")
+    assert one == {
+        "image.bytes": b"\xff\xd8",
+        "image.path": "a.jpg",
+        "deep.x.y": 1,
+        "tags": ["a", None],
+        "people": [{"name": "A"}],
+        "map": [["k", 1]],
+        "nothing": None,
+        "price": "1.10",
+        "day": 19723,
+        "at": 1704067200 * 10**6,
+        "clock": 1000,
+        "took": 1000,
+    }
+    assert (two["price"], two["day"], two["at"]) == ("-0.01", -1, -86400 * 10**6)
+
+
+def test_tensors(tmp_path):
+    tensors = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+    kind = pa.fixed_shape_tensor(pa.float32(), [2, 3])
+    with_null = pa.ExtensionArray.from_storage(kind, pa.array([None, [1.0] * 6], pa.list_(pa.float32(), 6)))
+    for way in WAYS:
+        table = pa.table({"x": pa.FixedShapeTensorArray.from_numpy_ndarray(tensors)})
+        convert(save(table, tmp_path / way, way, rows=3), tmp_path / "a.mma", format=way.replace("stream", "arrow"))
+        ds = mmapds.open(tmp_path / "a.mma")
+        np.testing.assert_array_equal([sample["x"] for sample in ds], tensors)
+        assert ds[0]["x"].dtype == np.float32
+    save(pa.table({"x": with_null}), tmp_path / "a.arrow", "arrow")
+    assert convert(tmp_path / "a.arrow", missing="skip")[1:3] == (1, 1)
+
+
+NUMBERS = st.one_of(st.none(), st.integers(-9, 9))
+LISTS = st.one_of(st.none(), st.lists(st.integers(-9, 9), max_size=3))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(st.tuples(NUMBERS, LISTS, st.one_of(st.none(), st.lists(LISTS, max_size=3))), max_size=20),
+    cut=st.integers(1, 5),
+)
+def test_rows_with_nulls_are_left_out_and_no_others(tmp_path, rows, cut):
+    """Also where batches are slices of others, and lists are null, hold nulls, or make no array."""
+    small, lists, nested = zip(*rows, strict=True) if rows else ((), (), ())
+    table = pa.table(
+        {
+            "number": pa.array(small, pa.int16()),
+            "list": pa.array(lists, pa.list_(pa.int32())),
+            "fixed": pa.array([None if row is None else [1, 2] for row in lists], pa.list_(pa.int8(), 2)),
+            "nested": pa.array(nested, pa.list_(pa.list_(pa.int64()))),
+        }
+    )
+    path = save(table, tmp_path / "a.arrow", "arrow", rows=cut)
+    done = convert(path, missing="skip", fields=["number", "list", "fixed"])
+    whole = [row for row in table.to_pylist() if None not in (row["number"], row["list"], row["fixed"])]
+    assert samples(done.path) == [{name: row[name] for name in ("number", "list", "fixed")} for row in whole]
+    assert done.skipped == len(rows) - len(whole)
+    convert(path, schema=dict.fromkeys(table.column_names, "json"))
+    assert samples(done.path) == table.to_pylist()
+    jagged = [row for row in nested if row is not None and (None in row or len({len(each) for each in row}) > 1)]
+    if jagged:
+        with pytest.raises(
+            mmapds.FormatError, match=r"a.arrow: row \d+: field 'nested': found list .*, expected int64 of"
+        ):
+            convert(path, missing="skip", fields=["nested"])
+    else:
+        convert(path, missing="skip", fields=["nested"])
+        assert samples(done.path) == [{"nested": row} for row in nested if row is not None]
+
+
+def test_sources_come_one_after_another(tmp_path):
+    for shard in range(3):
+        save(pa.table({"id": range(10 * shard, 10 * shard + 10)}), tmp_path / f"part-{shard}.parquet")
+    done = convert(str(tmp_path / "part-{0..2}.parquet"), tmp_path / "all.mma")
+    assert [sample["id"] for sample in mmapds.open(done.path)] == list(range(30))
+    save(pa.table({"id": [1], "more": ["x"]}), tmp_path / "part-3.parquet")
+    with pytest.raises(mmapds.FormatError, match=r"part-0.parquet: row 0: lacks field 'more'; leave such records out"):
+        convert(str(tmp_path / "part-*.parquet"), tmp_path / "all.mma")
+    assert convert(str(tmp_path / "part-*.parquet"), tmp_path / "all.mma", fields=["id"]).records == 31
+    assert convert(str(tmp_path / "part-*.parquet"), tmp_path / "all.mma", missing="skip")[1:3] == (1, 30)
+    save(pa.table({"id": ["text"]}), tmp_path / "part-4.parquet")
+    with pytest.raises(
+        mmapds.FormatError, match=r"part-4.parquet: field 'id' is str, before .*part-4.parquet it was int64"
+    ):
+        convert(str(tmp_path / "part-*.parquet"), tmp_path / "all.mma")
+
+
+def test_numbers_take_the_types_of_a_schema(tmp_path):
+    save(
+        pa.table({"tokens": pa.array([[1, 65535], []], pa.list_(pa.int64())), "x": [[0.1], [0.2]]}),
+        tmp_path / "a.parquet",
+    )
+    schema = {"tokens": ["uint16", [None]], "x": ["float32", [1]]}
+    convert(tmp_path / "a.parquet", schema=schema, length="tokens")
+    ds = mmapds.open(tmp_path / "a.mma")
+    assert [ds[0]["tokens"].dtype, ds[0]["x"].dtype] == ["u2", "f4"]
+    assert ds.lengths.tolist() == [2, 0]
+    for wrong in ("uint8", "bool"):
+        message = rf"row 0: field 'tokens': found int64, 1 to 65535, which {wrong} does not hold; choose another"
+        with pytest.raises(mmapds.FormatError, match=message):
+            convert(tmp_path / "a.parquet", schema={"tokens": [wrong, [None]]})
+    with pytest.raises(
+        mmapds.FormatError, match=r"row 0: field 'x': found float64, 0\.1 to 0\.1, which int64 does not"
+    ):
+        convert(tmp_path / "a.parquet", schema={"x": ["int64", [None]]})
+
+
+def test_integers_become_floats_only_where_none_is_lost(tmp_path):
+    save(pa.table({"id": [16777216, 16777217], "list": [[1], [2**53 + 1]]}), tmp_path / "a.parquet")
+    assert convert(tmp_path / "a.parquet", schema={"id": "float64"}).records == 2
+    for schema, message in [
+        ({"id": "float32"}, "row 1: field 'id': found int 16777217, expected float32"),
+        ({"list": ["float64", [None]]}, f"row 1: field 'list': found int64, {2**53 + 1} to {2**53 + 1}, which float64"),
+    ]:
+        with pytest.raises(mmapds.FormatError, match=message):
+            convert(tmp_path / "a.parquet", schema=schema)
+
+
+def test_lists_in_any_order(tmp_path):
+    values = pa.array([1, 2, 3, 4, 5])
+    views = pa.ListViewArray.from_arrays(pa.array([3, 0, 2], pa.int32()), pa.array([2, 3, 1], pa.int32()), values)
+    table = pa.table(
+        {"view": views, "in": pa.array([[1, 2], [3], [4, 5, 6]], pa.large_list_view(pa.int16())), "e": [{}] * 3}
+    )
+    convert(save(table, tmp_path / "a.arrow", "arrow", rows=2))
+    assert samples(tmp_path / "a.mma") == table.to_pylist()
+    assert [sample["view"] for sample in samples(tmp_path / "a.mma")] == [[4, 5], [1, 2, 3], [3]]
+
+
+def test_numbers_that_do_not_fit_are_found_among_others(tmp_path):
+    save(pa.table({"a": [[1e300, float("inf")]], "b": [[2**63 - 1]]}), tmp_path / "a.parquet")
+    for schema in ({"a": ["float32", [None]]}, {"b": ["float64", [None]]}):
+        with pytest.raises(mmapds.FormatError, match=r"row 0: field '.': found .*64, .* does not hold"):
+            convert(tmp_path / "a.parquet", schema=schema)
+
+
+def test_names_that_a_table_has_not(tmp_path):
+    save(pa.table({"s": [{"x": 1}]}), tmp_path / "a.parquet")
+    with pytest.raises(mmapds.FormatError, match=r"schema: there is no 's'; the fields are 's\.x'"):
+        convert(tmp_path / "a.parquet", schema={"s": "json"})
+
+
+def test_tables_that_are_empty(tmp_path):
+    for way in WAYS:
+        path = save(pa.table({"x": pa.array([], pa.int64())}), tmp_path / "a", way)
+        assert convert(path, tmp_path / "a.mma", format=way.replace("stream", "arrow")).records == 0
+        assert mmapds.open(tmp_path / "a.mma").column("x").tolist() == []
+    with h5py.File(tmp_path / "a.h5", "w"):
+        pass
+    for records in ("rows", "groups"):
+        assert convert(tmp_path / "a.h5", records=records).records == 0

@@ -1,0 +1,178 @@
+"""Array files that are damaged or cut short: nothing but errors that say where, and what is left can be read."""
+
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mmapds
+from tests.support.array_files import equal, store, utterances
+from tests.support.commands import command
+from tests.support.files import patched
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "message"),
+    [
+        (0, 2**64 - 1, "its size does not fit its fields"),
+        (0, 0, "field 'x' does not fit the record's"),
+        (0, 33, "field 't' does not fit"),
+        (1, 6, "field 'x' does not fit"),
+        (1, 4, "its size does not fit its fields"),
+        (1, 2**62, "field 'x' does not fit"),
+        (1, 2**63, "field 'x' does not fit"),
+        (1, 2**64 - 1, "field 'x' does not fit"),
+        (2, 2**64 - 1, "field 't' does not fit"),
+        (2, 2**63 - 1, "field 't' does not fit"),
+        (3, 2, "field 'j' does not fit|field 'j' is damaged|its size"),
+    ],
+)
+def test_a_damaged_record_is_named(tmp_path, word, value, message):
+    records = [{"x": np.ones((5, 3)), "t": "text", "j": {"a": 1}}] * 3
+    path = store(tmp_path, records)
+    ds = mmapds.open(path)
+    at = ds.where(1).offset
+    patched(path, at + 8 * word, value.to_bytes(8, "little"))
+    for decode in (None, "torch"):
+        ds = mmapds.open(path, decode=decode)
+        assert ds[0]["t"] == ds[2]["t"] == "text"
+        for read in (
+            lambda ds=ds: ds[1],
+            lambda ds=ds: list(ds.__getitems__([0, 1])),
+            lambda ds=ds: mmapds.pad_collate(ds.__getitems__([0, 1])),
+        ):
+            with pytest.raises(mmapds.FormatError, match=message) as damaged:
+                read()
+            assert str(damaged.value).startswith(f"{path}: record 1 (byte {at}): ")
+
+
+def test_damaged_text(tmp_path):
+    path = store(tmp_path, [{"t": "text", "j": {"a": 1}}])
+    at = mmapds.open(path).where(0).offset
+    patched(path, at + 24, b"\xff")
+    with pytest.raises(mmapds.FormatError, match=r"record 0 \(byte \d+\): field 't' is damaged: 'utf-8' codec"):
+        mmapds.open(path)[0]
+    patched(path, at + 24, b"text?")
+    with pytest.raises(mmapds.FormatError, match=r"field 'j' is damaged: unexpected character"):
+        mmapds.open(path)[0]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_damage_anywhere_gives_errors_at_most(tmp_path_factory, data):
+    path = store(tmp_path_factory.mktemp("damage"), utterances(4), length="feats")
+    size = os.path.getsize(path)
+    at = data.draw(st.integers(0, size - 8) | st.integers(0, 64) | st.integers(size - 600, size - 8))
+    patched(path, at, data.draw(st.binary(min_size=1, max_size=8) | st.just(struct.pack("<q", -1))))
+    for work in (
+        lambda: list(mmapds.open(path)),
+        lambda: mmapds.build(path, force=True),
+        lambda: list(mmapds.open(path)),
+    ):
+        try:
+            work()
+        except mmapds.Error as error:
+            assert path in str(error)  # noqa: PT017 - whether it raises depends on the damage
+
+
+def test_damage_outside_the_records_is_found_when_indexing(tmp_path):
+    path = store(tmp_path, utterances(20))
+    good = Path(path).read_bytes()
+
+    def build(at, data):
+        with open(path, "wb") as file:
+            file.write(good[:at] + data + good[at + len(data) :])
+        return mmapds.build(path, force=True)
+
+    for at, data, message in (
+        (0, b"x", "NOT AN ARRAY FILE: it begins with"),
+        (8, b"\2", "VERSION: file is format 2, this mmapds reads 1; upgrade mmapds"),
+        (16, b"\1", "DAMAGED: its header and metadata do not match their checksum"),
+        (40, b"\1", "DAMAGED: it has"),
+        (64, b"\xff" * 8, "DAMAGED: its schema does not match its checksum"),
+        (90, b"\xff", "DAMAGED: its schema does not match its checksum"),
+        (len(good) - 3, b"x", "DAMAGED: its header and metadata do not match"),
+    ):
+        with pytest.raises(mmapds.FormatError, match=message):
+            build(at, data)
+    offsets = good.rindex(b'"offsets"')
+    where = int(good[offsets:].split(b'"offset": ')[1].split(b",")[0])
+    with pytest.raises(mmapds.FormatError, match="DAMAGED: section 'offsets' does not match its checksum"):
+        build(where + 4, b"\7")
+
+
+def test_verify_reads_the_records(tmp_path):
+    records = [{"x": np.zeros(100_000)}, {"x": np.ones(100_000)}]  # the middle is in no fingerprint
+    path = store(tmp_path, records)
+    assert command("--verify", path).returncode == 0
+    patched(path, os.path.getsize(path) // 2, b"\1")
+    assert (
+        "DAMAGED: section 'records' does not match its checksum; write or copy it again"
+        in command("--verify", path).stderr
+    )
+
+
+def test_a_file_that_is_cut_short(tmp_path):
+    records = utterances(20)
+    path = store(tmp_path, records, length="feats")
+    ds = mmapds.open(path)
+    places = [ds.where(i) for i in range(20)]
+    good = Path(path).read_bytes()
+    footer = places[-1].offset + places[-1].size
+    for size, whole in ((places[12].offset + 8, 12), (places[12].offset, 12), (footer, 20), (len(good) - 1, 20)):
+        with open(path, "wb") as file:
+            file.write(good[:size])
+        if os.path.exists(path + ".mmx"):
+            with pytest.raises(mmapds.StaleIndexError):
+                mmapds.open(path)
+            os.unlink(path + ".mmx")
+        what = (
+            "the end, after all records, is missing"
+            if whole == 20
+            else f"record {whole} \\(byte {places[12].offset}\\)"
+        )
+        with pytest.raises(mmapds.FormatError, match=f"{what}.*the file has {size} bytes.*--truncated drop"):
+            mmapds.build(path)
+        ran = command(path, "--truncated", "drop", "--column", "size=bytes()")
+        assert ran.returncode == 0, ran.stderr
+        assert (f"{20 - whole} records left out" in ran.stdout) == (whole < 20)
+        ds = mmapds.open(path)
+        assert all(equal(found, wanted) for found, wanted in zip(ds, records[:whole], strict=True))
+        assert ds.lengths.tolist() == [len(record["feats"]) for record in records[:whole]]
+        assert ds.column("id").tolist() == [record["id"] for record in records[:whole]]
+        assert ds.column("score").tolist() == [record["score"] for record in records[:whole]]
+        assert ds.column("size").tolist() == [place.size for place in places[:whole]]
+        assert command("--verify", path).returncode == 0
+    with open(path, "wb") as file:
+        file.write(good[:70])
+    with pytest.raises(mmapds.FormatError, match=r"NOT AN ARRAY FILE|its schema does not match"):
+        mmapds.build(path, truncated="drop")
+
+
+@pytest.mark.parametrize("count", [3, 1 << 16, (1 << 16) + 1])
+def test_what_is_left_of_a_file_is_verified(tmp_path, count):
+    """Also where nothing is left, or nothing in the last piece; and a length that could be negative is none."""
+    schema = {"n": "int64", "f": "float64", "y": ("float32", (None,))}
+    record = np.ones(20, np.float32)
+    path = store(tmp_path, [{"n": i, "f": 0.5, "y": record} for i in range(count)], schema, length="n", index=False)
+    whole = Path(path).read_bytes()
+    first = whole.index(record.tobytes()) - 64
+    for kept in (0, count - 1, count):
+        Path(path).write_bytes(whole[: first + 192 * kept + 10])
+        ran = command(path, "--truncated", "drop", "--force")
+        assert ran.returncode == 0, ran.stderr
+        left_out = f"{count - kept:,} records left out, the last 10 bytes"
+        assert (left_out in ran.stdout) == (kept < count)
+        assert command("--verify", path).stderr == ""
+        assert mmapds.open(path).lengths.tolist() == list(range(kept))
+        assert mmapds.open(path).column("n").dtype == np.uint32
+
+
+def test_what_is_no_array_file(write):
+    for content in (b"", b"abc", bytes(200), b"\x89MMA\r\n\x1a\n" + bytes(200)):
+        with pytest.raises(mmapds.FormatError, match=r"x.mma: (NOT AN ARRAY FILE|VERSION)"):
+            mmapds.build(write(content, "x.mma"))

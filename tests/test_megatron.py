@@ -1,0 +1,143 @@
+"""Megatron's pairs of token files: every layout read back, and what does not add up is refused."""
+
+import os
+import shutil
+import struct
+
+import numpy as np
+import pytest
+
+import mmapds
+from mmapds.storage.index_file import Index
+from tests.support.commands import command
+from tests.support.files import DATA, same_time
+from tests.support.pieces import megatron_in_pieces
+from tests.support.samples import CODES, write_pair
+
+
+def some_sequences(count=20, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, 100, size).tolist() for size in [0, 1, 0, *rng.integers(0, 50, count).tolist()]]
+
+
+@pytest.mark.parametrize("kind", ["megatron", "fairseq", "legacy", "legacy fairseq"])
+@pytest.mark.parametrize("dtype", CODES)
+def test_megatron_pairs(tmp_path, kind, dtype):
+    sequences = some_sequences()
+    path = write_pair(tmp_path / "x", sequences, dtype, kind)
+    mmapds.build(path, length="bytes()")
+    ds = mmapds.open(path)
+    assert [record.tolist() for record in ds] == sequences
+    assert all(record.dtype == dtype and not record.flags.writeable and not record.flags.owndata for record in ds)
+    assert (ds.lengths // np.dtype(dtype).itemsize).tolist() == list(map(len, sequences))
+    assert command("--verify", path).returncode == 0
+    assert Index(path + ".mmx").format == "megatron"
+
+
+def test_a_pair_that_megatron_core_wrote(tmp_path):
+    """tests/data/megatron_core.* are of megatron-core 0.16.1's IndexedDatasetBuilder."""
+    for suffix in (".bin", ".idx"):
+        shutil.copy(DATA / f"megatron_core{suffix}", tmp_path)
+    ds = mmapds.open(tmp_path / "megatron_core.bin", build=True)
+    rng = np.random.default_rng(0)
+    wanted = [[]]
+    for document in range(1, 4):
+        tokens = rng.integers(0, 60000, 10 * document).tolist()
+        wanted += [tokens[: 3 * document], [], tokens[3 * document :]]
+    assert [record.tolist() for record in ds] == [*wanted, [1, 2, 65535]]
+    assert ds[0].dtype == np.uint16
+
+
+def test_megatron_in_many_pieces(tmp_path):
+    paths = [write_pair(tmp_path / f"{i}", some_sequences(count, i)) for i, count in enumerate((0, 1, 5, 30))]
+    mmapds.build(paths, out=tmp_path / "all.mmx", format=megatron_in_pieces(4), length="bytes()")
+    ds = mmapds.open(tmp_path / "all.mmx")
+    wanted = [sequence for i, count in enumerate((0, 1, 5, 30)) for sequence in some_sequences(count, i)]
+    assert [record.tolist() for record in ds] == wanted
+    other = write_pair(tmp_path / "other", [[1]], "int32")
+    with pytest.raises(mmapds.FormatError, match=r"other.bin: tokens are <i4, those of .*0.idx <u2; expected the same"):
+        mmapds.build([*paths, other], out=tmp_path / "b.mmx")
+
+
+def test_megatron_without_sequences(tmp_path):
+    path = write_pair(tmp_path / "x", [])
+    assert len(mmapds.open(path, build=True)) == 0
+
+
+def test_another_idx_means_another_index(tmp_path):
+    path = write_pair(tmp_path / "x", [[1, 2], [3, 4]])
+    mmapds.build(path)
+    with same_time(path):
+        write_pair(tmp_path / "x", [[1], [2, 3, 4]])
+    mmapds.build(path)
+    assert [record.tolist() for record in mmapds.open(path)] == [[1], [2, 3, 4]]
+
+
+def test_a_bin_without_an_idx_of_megatron_is_not_one(write):
+    path = write([1, 2], "x.bin")
+    write(b"something else", "x.idx")
+    mmapds.build(path)
+    assert list(mmapds.open(path)) == [1, 2]
+
+
+def test_a_bin_that_is_cut_short(tmp_path):
+    path = write_pair(tmp_path / "x", [[1, 2], [3, 4, 5], [6]])
+    os.truncate(path, 9)
+    with pytest.raises(
+        mmapds.FormatError, match=r"x.bin: record 1 \(byte 4\) has 5 bytes, expected 6; leave it and all"
+    ):
+        mmapds.build(path)
+    mmapds.build(path, truncated="drop")
+    assert [record.tolist() for record in mmapds.open(path)] == [[1, 2]]
+    assert "; 2 records left out" in command("--info", path).stdout
+    assert command("--verify", path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("at", "data", "message"),
+    [
+        (9, struct.pack("<Q", 2), "version 2, expected 1"),
+        (17, b"\x63", "tokens of type 99, expected 1 to 10"),
+        (18, struct.pack("<Q", 2**60), "is cut short, or no index of Megatron's"),
+        (18, struct.pack("<Q", 2**64 - 1), "is cut short, or no index of Megatron's"),
+        (18, struct.pack("<Q", 2), "sequence 0 is said to begin at byte"),
+        (34, struct.pack("<i", -1), "sequence 0 is said to hold -1 tokens"),
+        (34, struct.pack("<i", 3), "sequence 1 is said to begin at byte 4, expected 6, where the one before it ends"),
+        (46, struct.pack("<q", 4), "sequence 0 is said to begin at byte 4, expected 0"),
+        (54, struct.pack("<q", -5), "sequence 1 is said to begin at byte -5, expected 4"),
+        (0, b"GARBAGE!!", r"begins with b'GARBAGE!!', expected b'MMIDIDX"),
+    ],
+)
+def test_an_idx_that_is_damaged(tmp_path, at, data, message):
+    path = write_pair(tmp_path / "x", [[1, 2], [3, 4, 5], [6]])
+    content = bytearray((tmp_path / "x.idx").read_bytes())
+    content[at : at + len(data)] = data
+    (tmp_path / "x.idx").write_bytes(content)
+    with pytest.raises(mmapds.FormatError, match=f"x.idx: {message}"):
+        mmapds.build(path, format="megatron", truncated="drop")
+
+
+@pytest.mark.parametrize("kind", ["megatron", "legacy"])
+def test_an_idx_cut_anywhere_is_refused_or_whole(tmp_path, kind):
+    path = write_pair(tmp_path / "x", [[1, 2], [3, 4, 5], [6]], kind=kind)
+    content = (tmp_path / "x.idx").read_bytes()
+    for size in range(len(content) - 32):
+        (tmp_path / "x.idx").write_bytes(content[:size])
+        with pytest.raises(mmapds.FormatError):
+            mmapds.build(path, format="megatron")
+
+
+def test_other_mistakes_with_pairs(tmp_path):
+    path = write_pair(tmp_path / "x", [[1, 2]])
+    with pytest.raises(mmapds.FormatError, match=r"x.idx: says where the records are; give the file .*: .*/x.bin"):
+        mmapds.build(tmp_path / "x.idx")
+    with open(path, "ab") as file:
+        file.write(b"more")
+    with pytest.raises(mmapds.FormatError, match=r"x.bin: has 8 bytes, .*x.idx says 4; do they belong together"):
+        mmapds.build(path)
+    (tmp_path / "x.idx").write_bytes(b"TNTIDX\0\0" + struct.pack("<QQQQQ", 1, 8, 2, 1, 2) + bytes(80))
+    with pytest.raises(mmapds.FormatError, match="records of more than one axis"):
+        mmapds.build(path)
+    (tmp_path / "x.idx").write_bytes(b"TNTIDX\0\0" + struct.pack("<QQQQQ", 1, 8, 3, 1, 1) + bytes(80))
+    with pytest.raises(mmapds.FormatError, match="tokens of 3 bytes, expected 2 for <u2"):
+        mmapds.build(path)

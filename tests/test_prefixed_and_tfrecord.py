@@ -1,0 +1,442 @@
+"""Prefixed records and TFRecord: read back as others wrote them, and what is refused."""
+
+import os
+import pickle
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tfrecord
+from google.protobuf.internal.encoder import _VarintBytes as varint_bytes
+from google.protobuf.json_format import ParseDict
+from google.protobuf.proto import serialize_length_prefixed
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tfrecord import example_pb2
+from torch.utils.data import DataLoader
+
+import mmapds
+from mmapds import _native
+from mmapds.dataset.tf_example import tf_example
+from tests.support.commands import command
+from tests.support.files import flip
+from tests.support.pieces import prefixed_in_pieces
+from tests.support.samples import write_tfrecords
+
+PREFIXES = {
+    "u32le": lambda size: struct.pack("<I", size),
+    "u32be": lambda size: struct.pack(">I", size),
+    "u64le": lambda size: struct.pack("<Q", size),
+    "u64be": lambda size: struct.pack(">Q", size),
+    "varint": varint_bytes,
+}
+FRAMINGS = {name: getattr(_native, f"FRAMING_{name.upper()}") for name in [*PREFIXES, "tfrecord"]}
+VARIANTS = _native.simd_variants()
+
+
+def crc_bit_by_bit(data, crc=0):
+    """CRC32C, said in the plainest way."""
+    crc ^= 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def masked(data):
+    crc = crc_bit_by_bit(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def framed(payload, name):
+    if name != "tfrecord":
+        return PREFIXES[name](len(payload)) + payload
+    length = struct.pack("<Q", len(payload))
+    return length + masked(length) + payload + masked(payload)
+
+
+def options(name):
+    return {"format": "tfrecord"} if name == "tfrecord" else {"format": "prefixed", "prefix": name}
+
+
+# ---- CRC32C --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [  # RFC 3720, B.4; the check value of the catalogues
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+        (bytes(range(31, -1, -1)), 0x113FDB5C),
+        (b"123456789", 0xE3069283),
+        (b"", 0),
+    ],
+)
+def test_known_checksums(variant, data, expected):
+    assert _native.crc32c(variant, 0, data) == expected == crc_bit_by_bit(data)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_checksums_of_every_length_and_alignment(variant):
+    data = np.random.default_rng(0).integers(0, 256, 200, np.uint8)
+    for length in range(131):
+        expected = crc_bit_by_bit(data[:length].tobytes())
+        for alignment in range(32):
+            moved = np.empty(200, np.uint8)[alignment : alignment + length]
+            moved[:] = data[:length]
+            assert _native.crc32c(variant, 0, moved) == expected
+        first = _native.crc32c(variant, 0, data[: length // 2].tobytes())
+        assert _native.crc32c(variant, first, data[length // 2 : length].tobytes()) == expected
+
+
+# ---- scanning ------------------------------------------------------------------------------------------------
+
+
+def scan(view, framing, room, step):
+    """A scan in steps: starts, sizes, and where and how it ended."""
+    starts, sizes, at, status = [], [], 0, 0
+    while status == 0 and at < view.size:
+        out, lengths = np.empty(room, np.uint64), np.empty(room, np.uint64)
+        count, at, status, *_ = _native.frames_scan(view, framing, at, min(at + step, view.size), out, lengths)
+        starts += out[:count].tolist()
+        sizes += lengths[:count].tolist()
+    return starts, sizes, at, status
+
+
+@pytest.mark.parametrize("name", FRAMINGS)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 300), max_size=40),
+    room=st.integers(1, 9),
+    step=st.integers(1, 700),
+    cut=st.integers(0),
+)
+@example(sizes=[], room=1, step=1, cut=0)
+@example(sizes=[0, 0, 127, 128, 0, 70_000], room=2, step=1, cut=3)
+def test_round_trip_whatever_the_steps(tmp_path, name, sizes, room, step, cut):
+    payloads = [os.urandom(size) for size in sizes]
+    parts = [framed(payload, name) for payload in payloads]
+    data = b"".join(parts)
+    path = tmp_path / "x"
+    path.write_bytes(data)
+    wanted = np.cumsum([0, *map(len, parts)]).tolist()
+    starts, lengths, at, status = scan(_native.Map(str(path)), FRAMINGS[name], room, step)
+    assert (starts, lengths, at, status) == (wanted[:-1], sizes, len(data), 0)
+
+    cut %= len(data) + 1
+    path.write_bytes(data[:cut])
+    whole = sum(end <= cut for end in wanted[1:])
+    starts, _, at, status = scan(_native.Map(str(path)), FRAMINGS[name], room, step)
+    assert (starts, at) == (wanted[:whole], wanted[whole])
+    assert (status == 0) == (cut in wanted)
+
+
+@pytest.mark.parametrize("name", FRAMINGS)
+def test_records_read_back(write, name):
+    payloads = [b"", b"a", b"\n" * 5, os.urandom(127), os.urandom(128), b"", os.urandom(20_000)] * 3
+    path = write(b"".join(framed(payload, name) for payload in payloads), "x.records")
+    mmapds.build(path, length="bytes()", columns={"again": "bytes()"}, **options(name))
+    ds = mmapds.open(path)
+    assert list(ds) == payloads
+    assert ds.__getitems__([3, 0, -1]) == [payloads[3], b"", payloads[-1]]
+    assert ds.lengths.tolist() == ds.column("again").tolist() == list(map(len, payloads))
+    where = ds.where(3)
+    assert Path(path).read_bytes()[where.offset :][: where.size] == payloads[3]
+    assert list(pickle.loads(pickle.dumps(ds[2:5]))) == payloads[2:5]
+    assert list(mmapds.open(path, decode=len)) == list(map(len, payloads))
+    assert command("--verify", path).returncode == 0
+    assert command(path).stdout.count("up to date") == 1
+
+
+def test_more_records_than_a_piece_has_room_for(write):
+    files = [[os.urandom(i % 11) for i in range(count)] for count in (0, 1, 7, 100, 14, 0)]
+    paths = [write(b"".join(framed(p, "u32le") for p in payloads), f"{i}.x") for i, payloads in enumerate(files)]
+    small = prefixed_in_pieces(room=7, step=50)
+    index = mmapds.build(paths, out=Path(paths[0]).parent / "all.mmx", format=small, length="bytes()", workers=4)
+    ds = mmapds.open(index)
+    flat = [payload for payloads in files for payload in payloads]
+    assert list(ds) == flat
+    assert ds.lengths.tolist() == list(map(len, flat))
+
+
+@pytest.mark.parametrize("name", FRAMINGS)
+def test_an_empty_file_has_no_records(write, name):
+    path = write(b"", "x.records")
+    mmapds.build(path, **options(name))
+    assert len(mmapds.open(path)) == 0
+    assert command("--verify", path).returncode == 0
+
+
+def test_an_index_is_built_again_as_it_was(write):
+    path = write(framed(b"one", "u64be"), "x.records")
+    assert command(path, "--format", "prefixed", "--prefix", "u64be").returncode == 0
+    write(framed(b"one", "u64be") + framed(b"two", "u64be"), "x.records")
+    with pytest.raises(mmapds.StaleIndexError):
+        mmapds.open(path)
+    assert command(path).returncode == 0
+    assert list(mmapds.open(path)) == [b"one", b"two"]
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FRAMINGS)
+@pytest.mark.parametrize("missing", [1, 5, 12])
+def test_a_last_record_that_is_cut_short(write, name, missing):
+    first, last = framed(b"first", name), framed(b"second", name)
+    missing = min(missing, len(last) - 1)
+    path = write(first + last[:-missing], "x.records")
+    failed = command(path, "--format", options(name)["format"], *(["--prefix", name] if name != "tfrecord" else []))
+    left = len(last) - missing
+    assert failed.returncode == 1
+    assert failed.stderr.startswith(f"{path}: record 1 (byte {len(first)}): ")
+    assert f" {left} bytes " in failed.stderr
+    assert failed.stderr.endswith("if it was cut short, leave it out with --truncated drop\n")
+    mmapds.build(path, truncated="drop", **options(name))
+    assert list(mmapds.open(path)) == [b"first"]
+    assert "1 records, " in command("--info", path).stdout
+    assert "; 1 records left out" in command("--info", path).stdout
+    assert command("--verify", path).returncode == 0
+
+
+@pytest.mark.parametrize("size", [10, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("name", FRAMINGS)
+def test_a_size_larger_than_the_file(write, name, size):
+    if name.startswith("u32") and size >= 2**32:
+        size = 2**32 - 1
+    prefix = struct.pack("<Q", size) if name == "tfrecord" else PREFIXES[name](size)
+    prefix += masked(prefix) if name == "tfrecord" else b""
+    path = write(framed(b"x", name) + prefix + b"123456789", "x.records")
+    with pytest.raises(mmapds.FormatError, match=rf"record 1 \(byte \d+\): is said to hold {size} bytes, and the file"):
+        mmapds.build(path, **options(name))
+    mmapds.build(path, truncated="drop", **options(name))
+    assert list(mmapds.open(path)) == [b"x"]
+
+
+def test_varints_of_every_length(write):
+    def padded(value, size):
+        return bytes(value >> 7 * k & 127 | (128 if k < size - 1 else 0) for k in range(size))
+
+    path = write(b"".join(padded(3, size) + b"abc" for size in range(1, 11)), "x.pb")
+    mmapds.build(path, format="prefixed", prefix="varint")
+    assert list(mmapds.open(path)) == [b"abc"] * 10
+    for bad in (b"\x80" * 10 + b"\0", b"\xff" * 9 + b"\x02", b"\xff" * 20):
+        path = write(padded(3, 1) + b"abc" + bad, "x.pb")
+        for truncated in ("error", "drop"):
+            with pytest.raises(
+                mmapds.FormatError, match=r"x.pb: record 1 \(byte 4\): its prefix is no varint of up to"
+            ):
+                mmapds.build(path, format="prefixed", prefix="varint", truncated=truncated)
+
+
+def test_a_bad_checksum_of_a_length(write):
+    path = write(framed(b"first", "tfrecord") + framed(b"second", "tfrecord"), "x.tfrecord")
+    flip(path, 21)
+    found, expected = masked(struct.pack("<Q", 6)), masked(struct.pack("<Q", 7))
+    for truncated in ("error", "drop"):
+        with pytest.raises(mmapds.FormatError) as bad:
+            mmapds.build(path, truncated=truncated)
+        assert str(bad.value) == (
+            f"{path}: record 1 (byte 21): found {int.from_bytes(found, 'little'):#010x} as the CRC of its length, "
+            f"expected {int.from_bytes(expected, 'little'):#010x}; the file is damaged, or no TFRecord"
+        )
+
+
+def test_a_bad_checksum_of_data_is_found_by_verify(write):
+    payloads = [os.urandom(200) for _ in range(50)]
+    path = write(b"".join(framed(payload, "tfrecord") for payload in payloads), "x.tfrecord")
+    flip(path, 30 * 216 + 12 + 150)
+    mmapds.build(path)
+    changed = bytearray(payloads[30])
+    changed[150] ^= 1
+    assert mmapds.open(path)[30] == changed
+    result = command("--verify", path)
+    found, expected = (int.from_bytes(masked(data), "little") for data in (payloads[30], changed))
+    assert (result.returncode, result.stderr) == (
+        1,
+        f"{path}: record 30 (byte 6480): found {found:#010x} as the CRC of its data, expected {expected:#010x}; "
+        "the file is damaged, or no TFRecord\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"format": "prefixed", "prefix": "u16"}, "prefix = 'u16', expected u32le, u32be, u64le, u64be, varint"),
+        ({"format": "prefixed", "truncated": "keep"}, "truncated = 'keep', expected 'error' or 'drop'"),
+        ({"format": "tfrecord", "prefix": "u32le"}, "format 'tfrecord' has no option 'prefix'; its options: truncated"),
+        ({"format": "prefixed", "length": "n"}, "'n' looks for a field, and these records are not JSON"),
+        ({"format": "tfrecord", "length": "chars(text)"}, "looks for a field, and these records are not JSON"),
+        ({"format": "prefixed", "validate": True}, "expected JSON, these records have a binary format"),
+        ({"format": "megatron"}, "x.bin: .*x.idx, which says where its sequences begin, is missing"),
+    ],
+)
+def test_what_is_refused(write, given, message):
+    with pytest.raises((mmapds.FormatError, mmapds.ColumnError, mmapds.SourceError), match=message):
+        mmapds.build(write(b"", "x.bin"), **given)
+
+
+def test_the_core_checks_what_it_is_given(write):
+    view = _native.Map(write(framed(b"abc", "u32le")))
+    with pytest.raises(ValueError, match="sizes: expected as much room"):
+        _native.frames_scan(view, FRAMINGS["u32le"], 0, 7, np.empty(3, np.uint64), np.empty(2, np.uint64))
+    with pytest.raises(ValueError, match="framing 0 is not one of frames"):
+        _native.frames_scan(view, 0, 0, 7, np.empty(3, np.uint64), None)
+    assert _native.frames_scan(view, FRAMINGS["u32le"], 2**64 - 1, 2**64 - 1, np.empty(3, np.uint64), None)[0] == 0
+    assert _native.frames_verify(view, 2**63, 2**64 - 1)[0] == 0
+
+
+# ---- what others wrote ---------------------------------------------------------------------------------------
+
+
+def write_examples(path, count, seed=0):
+    rng = np.random.default_rng(seed)
+    samples = []
+    for i in range(count):
+        sample = {
+            "ids": rng.integers(-(2**63), 2**63 - 1, i % 50, np.int64),
+            "mel": rng.normal(size=i % 7).astype(np.float32),
+            "name": [f"ünïcode {i}".encode(), b""][: i % 3],
+        }
+        samples.append(sample)
+    kinds = {"ids": "int", "mel": "float", "name": "byte"}
+    write_tfrecords(path, ({name: (list(value), kinds[name]) for name, value in each.items()} for each in samples))
+    return samples
+
+
+def same_sample(one, other):
+    assert one.keys() == other.keys()
+    assert one["name"] == list(other["name"])
+    for name in ("ids", "mel"):
+        assert one[name].dtype == other[name].dtype
+        assert (one[name] == other[name]).all()
+
+
+def test_tfrecords_of_another_library(tmp_path):
+    path = tmp_path / "x.tfrecords"
+    samples = write_examples(path, 200)
+    mmapds.build(path)
+    raw = mmapds.open(path)
+    theirs = [bytes(record) for record in tfrecord.reader.tfrecord_iterator(str(path))]
+    assert list(raw) == theirs
+    ds = mmapds.open(path, decode="tf_example")
+    for found, wanted in zip(ds, samples, strict=True):
+        same_sample(found, wanted)
+    assert command("--verify", path).returncode == 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_shards_feed_a_loader(tmp_path, workers):
+    samples = []
+    for shard in range(5):
+        samples += write_examples(tmp_path / f"train.tfrecord-{shard:05}-of-00005", 3 * shard, seed=shard)
+    mmapds.build(tmp_path, out=tmp_path / "all.mmx", length="bytes()")
+    ds = mmapds.open(tmp_path / "all.mmx", decode="tf_example")
+    assert len(ds) == len(samples) == 30
+    loader = DataLoader(ds, batch_size=4, num_workers=workers, collate_fn=list)
+    for found, wanted in zip((sample for batch in loader for sample in batch), samples, strict=True):
+        same_sample(found, wanted)
+
+
+def test_delimited_protobufs_of_protobuf_itself(tmp_path):
+    messages = [
+        ParseDict({"features": {"feature": {"n": {"int64List": {"value": list(range(i))}}}}}, example_pb2.Example())
+        for i in range(0, 300, 7)
+    ]
+    path = tmp_path / "x.pb"
+    with open(path, "wb") as file:
+        for message in [example_pb2.Example(), *messages]:
+            serialize_length_prefixed(message, file)
+    mmapds.build(path, format="prefixed", prefix="varint")
+    ds = mmapds.open(path, decode=example_pb2.Example.FromString)
+    assert list(ds) == [example_pb2.Example(), *messages]
+    assert mmapds.open(path, decode="tf_example")[3]["n"].tolist() == list(range(14))
+
+
+# ---- tf.train.Example ----------------------------------------------------------------------------------------
+
+LISTS = st.one_of(
+    st.builds(lambda v: {"bytes_list": {"value": v}}, st.lists(st.binary(max_size=20), max_size=5)),
+    st.builds(lambda v: {"float_list": {"value": v}}, st.lists(st.floats(width=32, allow_nan=False), max_size=40)),
+    st.builds(lambda v: {"int64_list": {"value": v}}, st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40)),
+    st.just({}),
+)
+
+
+@given(features=st.dictionaries(st.text(max_size=5), LISTS, max_size=5))
+def test_examples_of_protobuf(features):
+    message = example_pb2.Example(
+        features=example_pb2.Features(feature={name: example_pb2.Feature(**each) for name, each in features.items()})
+    )
+    found = tf_example(message.SerializeToString())
+    assert found.keys() == features.keys()
+    for name, feature in features.items():
+        for kind, dtype in (("float_list", np.float32), ("int64_list", np.int64)):
+            if kind in feature:
+                assert found[name].dtype == dtype
+        assert list(found[name]) == next(iter(feature.values()), {"value": []})["value"]
+
+
+def field(number, data):
+    return varint_bytes(number << 3 | 2) + varint_bytes(len(data)) + data
+
+
+def one_feature(feature):
+    return field(1, field(1, field(1, b"x") + field(2, feature)))
+
+
+def test_lists_that_are_not_packed_and_messages_in_parts():
+    numbers = b"\x08\x01\x08" + varint_bytes(2**64 - 1) + field(1, b"\x05\x06")
+    assert tf_example(one_feature(field(3, numbers)))["x"].tolist() == [1, -1, 5, 6]
+    floats = b"\x0d" + struct.pack("<f", 1.5) + field(1, struct.pack("<2f", 2, 3))
+    assert tf_example(one_feature(field(2, floats) + field(2, floats)))["x"].tolist() == [1.5, 2, 3] * 2
+    skipped = b"\x38\x01" + b"\x39" + bytes(8) + b"\x3d" + bytes(4) + field(7, b"?")
+    assert tf_example(skipped + one_feature(skipped + field(1, field(1, b"a") + skipped)) + skipped) == {"x": [b"a"]}
+    assert tf_example(one_feature(field(2, floats) + field(1, field(1, b"a")))) == {"x": [b"a"]}
+    assert tf_example(one_feature(field(1, field(1, b"a"))) + one_feature(field(1, field(1, b"b")))) == {"x": [b"b"]}
+    assert tf_example(b"") == {}
+    assert tf_example(one_feature(field(3, field(1, b"\x80" * 9 + b"\x01"))))["x"].tolist() == [-(2**63)]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x0a",
+        b"\x0a\x05ab",
+        b"\x08\x01",
+        b"\x0b",
+        b"\x02\x00",
+        b"\xff" * 11,
+        b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        field(1, field(1, field(1, b"\xff\xfe"))),
+        one_feature(field(2, field(1, b"abc"))),
+        one_feature(field(2, b"\x08\x01")),
+        one_feature(field(1, b"\x08\x01")),
+        one_feature(field(3, b"\x0d" + bytes(4))),
+        one_feature(field(3, field(1, b"\x80"))),
+        one_feature(field(3, field(1, b"\x01" * 40 + b"\x80"))),
+        one_feature(field(3, field(1, b"\x01" * 40 + b"\x80" * 11 + b"\x01"))),
+        one_feature(field(3, field(1, b"\x80" * 11 + b"\x01"))),
+    ],
+)
+def test_what_is_no_example_says_so(write, garbage):
+    path = write(framed(b"", "tfrecord") + framed(garbage, "tfrecord"), "x.tfrecord")
+    mmapds.build(path)
+    with pytest.raises(mmapds.DecodeError, match=r"x.tfrecord: record 1 \(byte 28\): not a tf.train.Example: "):
+        mmapds.open(path, decode="tf_example")[1]
+
+
+@settings(max_examples=500)
+@given(st.binary(max_size=60), st.integers(0, 200), st.integers(0, 255))
+def test_garbage_is_a_value_error_or_an_example(noise, at, byte):
+    good = one_feature(field(3, field(1, b"\x80\x01" * 30))) + one_feature(field(2, field(1, bytes(8))))
+    changed = bytearray(good)
+    changed[at % len(good)] = byte
+    for record in (noise, bytes(changed), good[:at], one_feature(noise), one_feature(field(at % 4, noise))):
+        with suppress(ValueError):
+            assert isinstance(tf_example(record), dict)

@@ -1,0 +1,294 @@
+"""Samples of tars: decoded by extension as WebDataset does, found by key, and fed to loaders."""
+
+import io
+import os
+import pickle
+import tarfile
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+import mmapds
+from mmapds import _native
+from mmapds.dataset.decode import takes_location
+from mmapds.storage.index_file import Index
+from tests.support.commands import command, python
+from tests.support.files import patched
+from tests.support.samples import npy, npz
+from tests.support.tars import (
+    DIALECTS,
+    archive,
+    by_webdataset,
+    check_against_webdataset,
+    members_of,
+    sized,
+)
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import webdataset
+
+
+# ---- decoding ------------------------------------------------------------------------------------------------
+
+
+def test_decoding_by_extension(write):
+    png = io.BytesIO()
+    Image.new("RGB", (3, 2), (1, 2, 3)).save(png, "png")
+    files = {
+        "json": b'{"a": [1, null]}',
+        "meta.JSN": b"[1]",
+        "txt": "é".encode(),
+        "cls": b"7\n",
+        "index": b"-3",
+        "png": png.getvalue(),
+        "npz": npz(a=np.arange(3), b=np.ones(2)),
+        "left.npy": npy(np.arange(6).reshape(2, 3)),
+        "pyd": pickle.dumps(open),
+        "pkl": pickle.dumps(open),
+        "pickle": pickle.dumps(open),
+        "bin": b"\0",
+    }
+    path = write(archive([(f"d/a.{name}", data) for name, data in files.items()]), "a.tar")
+    mmapds.build(path)
+    sample = pickle.loads(pickle.dumps(mmapds.open(path, decode="wds")))[0]
+    assert (sample["__key__"], sample["__url__"]) == ("d/a", path)
+    assert (sample["json"], sample["meta.jsn"]) == ({"a": [1, None]}, [1])
+    assert (sample["txt"], sample["cls"], sample["index"]) == ("é", 7, -3)
+    assert sample["png"].getpixel((2, 1)) == (1, 2, 3)
+    assert {name: each.tolist() for name, each in sample["npz"].items()} == {"a": [0, 1, 2], "b": [1, 1]}
+    assert sample["left.npy"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    for name in ("pyd", "pkl", "pickle", "bin"):
+        assert sample[name] == files[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("json", b"{"), ("txt", b"\xff"), ("cls", b"x"), ("npy", b"x"), ("png", b"x"), ("npz", b"x")],
+)
+def test_members_that_cannot_be_decoded(write, name, data):
+    ds = mmapds.open(write(archive([("0.bin", b""), (f"a.{name}", data)]), "b.tar"), build=True)
+    assert ds[1][name] == data
+    with pytest.raises(
+        mmapds.DecodeError, match=rf"b\.tar: record 1 \(byte 512\): not what its extensions say: a\.{name}: "
+    ):
+        mmapds.open(ds.sources[0], decode="wds")[1]
+
+
+def test_json_that_is_not_quite(write):
+    path = write(archive([("a.json", b'{"x": NaN}')]), "a.tar")
+    (sample,) = mmapds.open(path, decode="wds", build=True)
+    assert np.isnan(sample["json"]["x"])
+
+
+def test_arrays_of_objects_are_not_unpickled(write):
+    path = write(archive([("a.npy", npy(np.array([{}], object), allow_pickle=True))]), "a.tar")
+    with pytest.raises(mmapds.DecodeError, match="allow_pickle=False"):
+        mmapds.open(path, build=True, decode="wds")[0]
+
+
+def test_without_pillow_images_keep_their_bytes(write):
+    path = write(archive([("a.png", b"no image")]), "a.tar")
+    mmapds.build(path)
+    code = f"""
+import sys
+sys.modules["PIL.Image"] = None
+import mmapds
+ds = mmapds.open({path!r}, decode="wds")
+print(ds[0]["png"], ds[0]["png"])
+"""
+    ran = python(code)
+    assert ran.stdout.strip() == "b'no image' b'no image'"
+    assert ran.stderr.count("UserWarning: images stay bytes; to decode them: pip install 'mmapds[images]'") == 1
+
+
+@takes_location
+def size_and_place(record, location):
+    return len(record), location
+
+
+@pytest.fixture
+def shard(write):
+    """An indexed shard of 20 samples."""
+    path = write(archive(members_of()), "a.tar")
+    mmapds.build(path)
+    return path
+
+
+def test_decoders_that_take_the_location(shard):
+    ds = mmapds.open(shard, decode=size_and_place)
+    wanted = [(len(ds.raw(i)), ds.where(i)) for i in range(20)]
+    assert list(ds) == wanted
+    assert ds.__getitems__([3, -1]) == [wanted[3], wanted[-1]]
+    assert list(ds[5:8]) == wanted[5:8]
+    assert ds[5:8].__getitems__([0, -1]) == [wanted[5], wanted[7]]
+
+
+def test_an_index_of_another_file(shard):
+    other = archive([("0.x", b"7" * 2000), ("zz.jpg", b"8"), *members_of()])
+    patched(shard, 0, other[: os.path.getsize(shard)])
+    ds = mmapds.open(shard)
+    for i in range(20):
+        with pytest.raises((mmapds.DecodeError, mmapds.FormatError), match="not a sample of a tar"):
+            ds[i]
+    with pytest.raises(mmapds.FormatError, match="not a sample of a tar"):
+        ds.find("s0003")
+
+
+def test_many_extensions_are_compared_when_they_are_read(write):
+    files = [(f"a.{i}", b"%d" % i) for i in range(200)]
+    path = write(archive(files), "a.tar")
+    mmapds.build(path)
+    check_against_webdataset(path)
+    mmapds.build(write(archive([*files, ("a.199", b"")]), "b.tar"))
+    with pytest.raises(
+        mmapds.DecodeError, match=r"b\.tar: record 0 \(byte 0\): not a sample of a tar: 'a' has a second"
+    ):
+        mmapds.open(path.replace("a.tar", "b.tar"))[0]
+
+
+# ---- keys ----------------------------------------------------------------------------------------------------
+
+
+def test_finding_in_views(shard):
+    ds = mmapds.open(shard)
+    keys = [sample["__key__"] for sample in ds]
+    assert [ds.find(key) for key in keys] == list(range(20))
+    two = mmapds.concat([ds[15:], ds[[1, 3, 1]]])
+    for view in (
+        ds[::-1],
+        ds[3:17:2],
+        ds[[5, 5, 2]],
+        *ds.split([0.3, 0.7]),
+        *ds.split([0.5, 0.5], seed=None),
+        two,
+        two[2:],
+    ):
+        shown = [sample["__key__"] for sample in view]
+        for key in keys:
+            if key in shown:
+                assert view.find(key) == shown.index(key)
+            else:
+                with pytest.raises(mmapds.KeyMissingError, match=key):
+                    view.find(key)
+    shuffled = ds.split([0.3, 0.7])[1]
+    for view in (shuffled[[9, 2, 4]], shuffled[2:9], two.split([0.5, 0.5])[0], shuffled.split([0.5, 0.5])[1]):
+        shown = [sample["__key__"] for sample in view]
+        assert [view.find(key) for key in shown] == [shown.index(key) for key in shown]
+
+
+def test_keys_that_are_not_there(shard, write):
+    ds = mmapds.open(shard)
+    for key in ("", "s", "s00030", "S0003", "漢", "\ud800", "x" * 1000):
+        with pytest.raises((mmapds.KeyMissingError, KeyError)):
+            ds.find(key)
+    with pytest.raises(KeyError) as error:
+        ds.find("no")
+    assert str(error.value) == "no record of this dataset has the key 'no'"
+    with pytest.raises(mmapds.FormatError, match="its records have no keys"):
+        mmapds.open(write([1]), build=True).find("1")
+
+
+def test_keys_are_text(shard):
+    with pytest.raises(TypeError, match="key = b's0000', expected a string"):
+        mmapds.open(shard).find(b"s0000")
+
+
+def test_keys_that_come_again(write, tmp_path):
+    one = write(archive([("a.x", b"1"), ("b.x", b"2"), ("a.x", b"3"), ("c.x", b"4")]), "1.tar")
+    two = write(archive([("c.x", b"5"), ("a.x", b"6")]), "2.tar")
+    mmapds.build([one, two], out=tmp_path / "all.mmx")
+    ds = mmapds.open(tmp_path / "all.mmx")
+    assert [sample["x"] for sample in ds] == [b"1", b"2", b"3", b"4", b"5", b"6"]
+    assert [ds.find(key) for key in "abc"] == [0, 1, 3]
+    assert ds[1:].find("a") == 1
+    assert ds[4:].find("c") == 0
+
+
+def test_many_keys(write):
+    keys = [f"{i * 2654435761 % 2**32:08x}" for i in range(70_000)]
+    header = bytearray(sized("00000000.x", b"").tobuf(tarfile.USTAR_FORMAT))
+    base = sum(header[:148] + b" " * 8 + header[156:])
+    parts = []
+    for key in keys:
+        header[:8] = key.encode()
+        header[148:156] = b"%06o\0 " % (base + sum(key.encode()) - 8 * ord("0"))
+        parts.append(bytes(header))
+    path = write(b"".join(parts), "a.tar")
+    mmapds.build(path, length="bytes()")
+    ds = mmapds.open(path)
+    assert len(ds) == 70_000
+    assert ds.lengths.max() == 512
+    for i in range(0, 70_000, 997):
+        assert ds.find(keys[i]) == i
+    index = Index(path + ".mmx")
+    hashes = np.frombuffer(index.section("key_hashes"), np.uint32)
+    records = np.frombuffer(index.section("key_records"), np.uint32)
+    assert (np.diff(hashes.astype(np.int64)) <= 0).all()
+    assert sorted(records.tolist()) == list(range(70_000))
+    assert hashes.tolist() == [_native.tar_hash(keys[i].encode()) for i in records.tolist()]
+    assert command("--verify", path).returncode == 0
+
+
+def test_the_hash_is_the_published_one():
+    # Offset basis and a vector of http://www.isthe.com/chongo/tech/comp/fnv/, folded.
+    for key, wide in ((b"", 0xCBF29CE484222325), (b"foobar", 0x85944171F73967E8)):
+        assert _native.tar_hash(key) == (wide >> 32) ^ (wide & 0xFFFFFFFF)
+
+
+def test_keys_outlive_a_column(shard):
+    mmapds.add_column(shard, "parts", lambda sample: len(sample) - 2, workers=1)
+    ds = mmapds.open(shard)
+    assert set(ds.column("parts").tolist()) == {3}
+    assert ds.find("s0011") == 11
+
+
+# ---- use -----------------------------------------------------------------------------------------------------
+
+
+def test_webdataset_shards_in_one_index(tmp_path):
+    samples = [
+        {"__key__": f"k{i:03}", "json": {"i": i}, "cls": i % 7, "npy": np.full(i, i), "txt": "é" * i}
+        for i in range(100)
+    ]
+    pattern = str(tmp_path / "shards-%06d.tar")
+    with webdataset.ShardWriter(pattern, maxcount=30, verbose=0) as sink:
+        for sample in samples:
+            sink.write(sample)
+    shards = f"{tmp_path}/shards-{{000000..000003}}.tar"
+    mmapds.build(shards, out=tmp_path / "all.mmx", length="bytes()")
+    ds = mmapds.open(tmp_path / "all.mmx")
+    assert [dict(sample) for sample in ds] == by_webdataset(*ds.sources)
+    assert ds[99]["__url__"] == f"{tmp_path}/shards-000003.tar"
+    decoded = mmapds.open(tmp_path / "all.mmx", decode="wds")
+    for found, wanted in zip(decoded, samples, strict=True):
+        assert (found.pop("npy") == wanted["npy"]).all()
+        found.pop("__url__")
+        assert found == {key: value for key, value in wanted.items() if key != "npy"}
+    assert [ds.find(f"k{i:03}") for i in range(100)] == list(range(100))
+    assert ds.lengths.tolist() == [len(ds.raw(i)) for i in range(100)]
+    mmapds.build(shards)
+    separate = mmapds.open(shards)
+    assert [separate.find(f"k{i:03}") for i in range(100)] == list(range(100))
+    assert list(separate) == list(ds)
+
+
+def test_loaders_and_token_budgets(tmp_path):
+    paths = []
+    for number in range(3):
+        files = [(f"{number}-{i}.{name}", bytes(1 + (i * 37) % 900)) for i in range(40) for name in ("a", "b")]
+        paths.append(tmp_path / f"{number}.tar")
+        paths[-1].write_bytes(archive(files, list(DIALECTS)[number]))
+    mmapds.build(paths, out=tmp_path / "all.mmx", length="bytes()")
+    ds = mmapds.open(tmp_path / "all.mmx")
+    sampler = mmapds.TokenBudgetBatchSampler(ds, max_tokens=20_000)
+    seen = []
+    for batch in DataLoader(ds, batch_sampler=sampler, num_workers=2, collate_fn=list, multiprocessing_context="spawn"):
+        assert len(batch) * max(len(ds.raw(ds.find(sample["__key__"]))) for sample in batch) <= 20_000
+        seen += [sample["__key__"] for sample in batch]
+    assert sorted(seen) == sorted(sample["__key__"] for sample in ds)
+    assert torch.utils.data.get_worker_info() is None

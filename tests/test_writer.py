@@ -1,0 +1,369 @@
+"""Writing array files: what fits is written, what does not is refused, and nothing is left of what is not finished."""
+
+import multiprocessing
+import os
+import resource
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+import mmapds
+from mmapds.arrays.infer import infer_schema
+from tests.support.array_files import equal, store, utterances
+from tests.support.commands import command, python
+
+# ---- what is written -----------------------------------------------------------------------------------------
+
+
+def test_a_schema_is_inferred_from_the_first_record(tmp_path):
+    record = {
+        "f": np.zeros((3, 4), np.float32),
+        "t": torch.zeros(2, dtype=torch.int16),
+        "l": [1, 2, 3],
+        "w": ["a", "b"],
+        "e": [],
+        "d": {"x": 1},
+        "i": 1,
+        "n": np.uint8(3),
+        "b": True,
+        "r": 0.5,
+        "s": "text",
+        "y": b"bytes",
+    }
+    assert infer_schema([record]).describe() == {
+        "f": ["float32", [None, 4]],
+        "t": ["int16", [None]],
+        "l": ["int64", [None]],
+        "w": "json",
+        "e": "json",
+        "d": "json",
+        "i": "int64",
+        "n": "uint8",
+        "b": "bool",
+        "r": "float64",
+        "s": "str",
+        "y": "bytes",
+    }
+    (sample,) = mmapds.open(store(tmp_path, [record]))
+    assert sample["l"].tolist() == [1, 2, 3]
+    with pytest.raises(mmapds.FormatError, match="record 0: field 'x': found null, which does not tell"):
+        store(tmp_path, [{"x": None}])
+
+
+def test_single_numbers_of_odd_types_are_inferred(tmp_path):
+    record = {"b": torch.tensor(1.5, dtype=torch.bfloat16), "c": np.complex64(1j)}
+    assert infer_schema([record]).describe() == {"b": ["bfloat16", []], "c": ["complex64", []]}
+    assert mmapds.open(store(tmp_path, [record]))[0]["c"] == 1j
+
+
+def test_no_records(tmp_path):
+    for schema in (None, {}, {"x": ("int8", (None,)), "n": "int64"}):
+        path = store(tmp_path, [], schema)
+        assert list(mmapds.open(path)) == []
+        assert command("--verify", path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "records",
+    [utterances(3000), [{"id": i - 5, "x": np.arange(i % 3, dtype=np.int8)} for i in range(70_000)]],
+    ids=["more bytes", "more records"],
+)
+def test_more_than_is_written_or_indexed_at_once(tmp_path, records):
+    path = store(tmp_path, records)
+    ds = mmapds.open(path)
+    assert all(equal(found, wanted) for found, wanted in zip(ds, records, strict=True))
+    assert ds.column("id").tolist() == [record["id"] for record in records]
+    mmapds.build(path, columns={"size": "bytes()"})
+    ds = mmapds.open(path)
+    assert ds.column("size").tolist() == [ds.where(i).size for i in range(len(records))]
+    assert command("--verify", path).returncode == 0
+
+
+def test_tensors_that_are_seen_through_a_conjugate(tmp_path):
+    tensor = torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex64)
+    path = store(tmp_path, [{"c": tensor.conj(), "n": tensor.conj().imag}])
+    assert mmapds.open(path)[0]["c"].tolist() == [1 - 2j, 3 + 1j]
+    assert mmapds.open(path)[0]["n"].tolist() == [-2, 1]
+
+
+def write_shard(path, seed):
+    with mmapds.Writer(path, length="feats", index=False) as writer:
+        for record in utterances(30, seed):
+            writer.write(record)
+
+
+def test_parallel_writers_and_one_index(tmp_path):
+    paths = [str(tmp_path / f"shard-{n}.mma") for n in range(3)]
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=write_shard, args=each) for each in zip(paths, range(3), strict=True)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert sorted(os.listdir(tmp_path)) == [os.path.basename(path) for path in paths]
+    mmapds.build(str(tmp_path / "shard-*.mma"), out=tmp_path / "all.mmx")
+    ds = mmapds.open(tmp_path / "all.mmx")
+    records = [record for seed in range(3) for record in utterances(30, seed)]
+    assert all(equal(found, wanted) for found, wanted in zip(ds, records, strict=True))
+    assert ds.lengths.tolist() == [len(record["feats"]) for record in records]
+    assert ds.length_order is not None
+    assert command("--verify", str(tmp_path / "all.mmx")).returncode == 0
+    other = store(tmp_path, [{"x": 1}], name="other.mma")
+    with pytest.raises(mmapds.FormatError, match=r"other.mma: has schema .*, .*shard-0.mma .*; expected the same"):
+        mmapds.build([paths[0], other], out=tmp_path / "b.mmx")
+
+
+# ---- what does not fit ---------------------------------------------------------------------------------------
+
+
+FIXED = {"x": ("float32", (2, 3)), "n": "int8", "t": "str"}
+GOOD = {"x": np.ones((2, 3), np.float32), "n": 1, "t": "a"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"x": np.ones((4, 3), np.float32)},
+            r"field 'x': found float32 of shape \(4, 3\), expected float32 of shape \(2, 3\)",
+        ),
+        ({"x": np.ones((2, 3))}, r"field 'x': found float64 of shape \(2, 3\), expected float32 of shape \(2, 3\)"),
+        (
+            {"x": np.ones(6, np.float32)},
+            r"found float32 of shape \(6\), expected float32 of shape \(2, 3\)|shape \(6,\)",
+        ),
+        ({"x": np.array([[{}] * 3] * 2, object)}, "field 'x': found object of shape"),
+        ({"x": [[1, 2], [3]]}, r"field 'x': found list \[\[1, 2\], \[3\]\], expected float32"),
+        ({"x": ["a"]}, "field 'x': found list"),
+        ({"x": [1, 2]}, r"field 'x': found int64 of shape \(2,\)|found float32 of shape"),
+        ({"x": None}, "field 'x': found null, expected float32"),
+        ({"n": float("nan")}, "field 'n': found float nan, expected int8"),
+        ({"n": 1.0}, "field 'n': found float 1.0, expected int8"),
+        ({"n": 128}, "field 'n': found int 128, expected int8"),
+        ({"n": "1"}, "field 'n': found str '1', expected int8"),
+        ({"t": b"a"}, "field 't': found bytes, expected str"),
+        ({"t": "\ud800"}, "field 't': found text that is not Unicode"),
+        ({"y": 1}, "has a field 'y'; expected 'x', 'n', 't'"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_left_out(tmp_path, change, message):
+    path = str(tmp_path / "a.mma")
+    with mmapds.Writer(path, FIXED) as writer:
+        writer.write(GOOD)
+        with pytest.raises(mmapds.FormatError, match=message) as refused:
+            writer.write(GOOD | change)
+        assert str(refused.value).startswith(f"{path}: record 1: ")
+        with pytest.raises(mmapds.FormatError, match="record 1: lacks field 't'; expected 'x', 'n', 't'"):
+            writer.write({name: GOOD[name] for name in ("x", "n")})
+        with pytest.raises(mmapds.FormatError, match="record 1: found int 3, expected a dict"):
+            writer.write(3)
+        writer.write(GOOD | {"n": 2})
+    assert mmapds.open(path).column("n").tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "fits"),
+    [
+        ("int8", [1, 127], True),
+        ("int8", [128], False),
+        ("int64", [1.5], False),
+        ("int64", [float("nan")], False),
+        ("float32", [1, 2], True),
+        ("uint16", [True], True),
+        ("bool", [2], False),
+        ("uint8", [-1], False),
+        ("int64", [], True),
+        ("int64", [2**70], False),
+    ],
+)
+def test_lists_lose_nothing_but_digits(tmp_path, dtype, value, fits):
+    schema = {"x": (dtype, (None,))}
+    if fits:
+        (sample,) = mmapds.open(store(tmp_path, [{"x": value}], schema))
+        assert sample["x"].dtype == dtype
+        assert sample["x"].tolist() == value
+    else:
+        with pytest.raises(mmapds.FormatError, match=f"expected {dtype}"):
+            store(tmp_path, [{"x": value}], schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "message"),
+    [
+        (("float32", (None,)), torch.eye(3).to_sparse(), "found float32 of shape"),
+        (("float32", (None,)), torch.empty(3, device="meta"), "found float32 of shape"),
+        (("float16", (None,)), [1e9], r"found list \[1000000000.0\], expected float16"),
+        (("float32", (None,)), [1.0, 1e300], r"found list \[1.0, 1e\+300\], expected float32"),
+        ("json", {"x": [1.0, float("nan")], "y": None}, "found a number that is not finite, which JSON has not"),
+        ("json", np.array([np.inf, 1], np.float32), "found a number that is not finite"),
+    ],
+)
+def test_a_value_that_does_not_fit_costs_nothing_else(tmp_path, schema, value, message):
+    good = {"json": {"x": None}}.get(schema, [1.0])
+    with mmapds.Writer(tmp_path / "a.mma", {"v": schema}) as writer:
+        writer.write({"v": good})
+        with pytest.raises(mmapds.FormatError, match=f"a.mma: record 1: field 'v': {message}"):
+            writer.write({"v": value})
+        writer.write({"v": good})
+    assert [sample["v"] if schema == "json" else sample["v"].tolist() for sample in mmapds.open(writer.path)] == [
+        good
+    ] * 2
+
+
+class Broken(dict):
+    """A record that fails while it is looked at."""
+
+    def __getitem__(self, name):
+        if name == "y":
+            raise RuntimeError("broken")
+        return super().__getitem__(name)
+
+
+def test_a_record_that_fails_is_left_out(tmp_path):
+    with mmapds.Writer(tmp_path / "a.mma", {"x": "int8", "y": "bytes"}) as writer:
+        with pytest.raises(RuntimeError, match="broken"):
+            writer.write(Broken(x=1, y=b""))
+        writer.write({"x": 2, "y": memoryview(b"abcdef")[::2]})
+        writer.write({"x": 3, "y": memoryview(np.empty((0, 3)))})
+    assert list(mmapds.open(writer.path)) == [{"x": 2, "y": b"ace"}, {"x": 3, "y": b""}]
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "message"),
+    [
+        ({"x": "no"}, {}, "field 'x' has type 'no'; expected 'bytes', 'str', 'json'"),
+        ({"x": ("no", (1,))}, {}, "field 'x' has dtype 'no'"),
+        ({"x": ("object", (1,))}, {}, "field 'x' has dtype 'object'"),
+        ({"x": "complex64"}, {}, "has type 'complex64'"),
+        ({"x": ("int8", (-1,))}, {}, "expected up to 8 axes of 0 to"),
+        ({"x": ("int8", (1,) * 9)}, {}, "expected up to 8 axes"),
+        ({"x": ("int8", ("a",))}, {}, "expected a type or"),
+        ({"x": 3}, {}, "expected a type or"),
+        ({"": "str"}, {}, "is no name of a field"),
+        ({"a(b)": "str"}, {}, "is no name of a field"),
+        ({"a": ("int8", (None,)), "a_length": "int8"}, {}, "two fields would fill the column 'a_length'"),
+        ({"length": "float32"}, {}, "lengths are integers"),
+        ({"a": "str"}, {"length": "a"}, "length = 'a', expected an integer field"),
+        ({"a": "str"}, {"length": "b"}, "length = 'b', expected an integer field"),
+        ({"a": "int8", "length": "int8"}, {"length": "a"}, "but there is a field 'length' too"),
+        ([("a", "str")], {}, "expected a dict of field name to type"),
+    ],
+)
+def test_schemas_that_are_refused(tmp_path, schema, options, message):
+    with pytest.raises(mmapds.FormatError, match=message):
+        mmapds.Writer(tmp_path / "a.mma", schema, **options)
+    assert os.listdir(tmp_path) == []
+
+
+def test_lengths_are_not_negative(tmp_path):
+    with (
+        mmapds.Writer(tmp_path / "a.mma", {"n": "int64"}, length="n") as writer,
+        pytest.raises(mmapds.FormatError, match="record 0: field 'n': found -1, expected a length, 0 or more"),
+    ):
+        writer.write({"n": -1})
+    assert len(mmapds.open(tmp_path / "a.mma")) == 0
+
+
+# ---- writers that do not finish ------------------------------------------------------------------------------
+
+
+def test_an_error_leaves_nothing(tmp_path):
+    path = store(tmp_path, [{"n": 1}])
+
+    def broken():
+        yield {"n": 2}
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        store(tmp_path, broken())
+    assert sorted(os.listdir(tmp_path)) == ["a.mma", "a.mma.mmx"]
+    assert mmapds.open(path)[0] == {"n": 1}
+
+
+def test_writing_after_the_end(tmp_path):
+    writer = mmapds.Writer(tmp_path / "a.mma")
+    writer.write({"n": 1})
+    writer.close()
+    writer.close()
+    with pytest.raises(mmapds.Error, match=r"a.mma: the writer is closed"):
+        writer.write({"n": 1})
+    assert len(mmapds.open(tmp_path / "a.mma")) == 1
+    with pytest.raises(mmapds.Error, match=r"expected the name of a file that ends in \.mma"):
+        mmapds.Writer(tmp_path / "a.bin")
+    with pytest.raises(mmapds.Error, match=r"cannot write the array file here \(no such file or directory\)"):
+        mmapds.Writer(tmp_path / "no" / "a.mma")
+
+
+def test_a_writer_that_goes_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    with mmapds.Writer("a.mma") as writer:
+        writer.write({"x": 1})
+        monkeypatch.chdir("in")
+    assert mmapds.open(tmp_path / "a.mma")[0] == {"x": 1}
+    assert sorted(os.listdir(tmp_path)) == ["a.mma", "a.mma.mmx", "in"]
+
+
+def test_a_writer_that_is_forgotten(tmp_path):
+    def forget():
+        writer = mmapds.Writer(tmp_path / "a.mma")
+        writer.write({"x": 1})
+
+    with pytest.warns(ResourceWarning, match="a.mma: a writer was not closed; nothing was written"):
+        forget()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_killed_writer_leaves_nothing_that_opens(tmp_path):
+    path = str(tmp_path / "a.mma")
+    code = f"""
+import os, signal, mmapds, numpy as np
+writer = mmapds.Writer({path!r})
+for i in range(20):
+    writer.write({{"x": np.full(100_000, i)}})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert python(code, check=False).returncode == -signal.SIGKILL
+    (left,) = os.listdir(tmp_path)
+    assert left.endswith(".tmp")
+    with pytest.raises(mmapds.SourceError, match="no such file"):
+        mmapds.open(path, build=True)
+    with pytest.raises(mmapds.FormatError, match="NOT AN ARRAY FILE: it was not finished"):
+        mmapds.build(tmp_path / left, format="arrays", truncated="drop")
+
+
+def test_what_killed_writers_leave_is_no_source(tmp_path):
+    store(tmp_path, [{"x": 1}])
+    (tmp_path / "a.mma.0123abcd.tmp").write_bytes(b"unfinished")
+    assert len(mmapds.open(str(tmp_path / "a*"), build=True)) == 1
+    assert len(mmapds.open(str(tmp_path / "*.mma*"))) == 1
+
+
+def test_a_full_disk(tmp_path):
+    path = str(tmp_path / "a.mma")
+    code = f"""
+import os, resource, mmapds, numpy as np
+resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
+writer = mmapds.Writer({path!r})
+try:
+    for i in range(20):
+        writer.write({{"x": np.full(100_000, i)}})
+    writer.close()
+except mmapds.Error as error:
+    print(error)
+for use in (lambda: writer.write({{"x": np.full(1, 0)}}), writer.close):
+    try:
+        use()
+    except mmapds.Error as error:
+        print(error)
+"""
+    ran = python(code)
+    first, second, third = ran.stdout.splitlines()
+    refused = "cannot write the array file (file too large); nothing was changed; make room, or give another place"
+    assert first == f"{path}: {refused}"
+    assert second == f"{path}: the writer is closed: an earlier write failed"
+    assert third.startswith(f"{path}: nothing was written")
+    assert os.listdir(tmp_path) == []
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 3_000_000
