@@ -25,6 +25,13 @@ class Order(Protocol):
     def describe(self) -> dict[str, Any]: ...
 
 
+@runtime_checkable
+class InvertibleOrder(Order, Protocol):
+    """An order of which every record comes once, and which knows where."""
+
+    def positions_of(self, epoch: int, records: Int64s) -> Int64s: ...
+
+
 def integer(name: str, value: SupportsIndex, least: int | None = None) -> int:
     """Return an integer of any type as an int.
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..errors import OrderError, StateError
-from ..orders.basic import Int64s, Order
+from ..orders.basic import Int64s, InvertibleOrder, Order
 
 Ranges = tuple[tuple[int, int], ...]
 """Half-open ranges (begin, end)."""
@@ -110,9 +110,9 @@ class OrderedRecords:
 
     def positions_holding(self, epoch: int, records: Ranges) -> Int64s:
         """Return where these records stand: from the order's `positions_of`, else by a search of the epoch."""
-        if hasattr(self._order, "positions_of"):
+        if isinstance(self._order, InvertibleOrder):
             wanted = members(records, len(self._order))
-            found: Int64s = self._order.positions_of(epoch, wanted) if len(wanted) else wanted
+            found = self._order.positions_of(epoch, wanted) if len(wanted) else wanted
             return found[found < self._size]
         bounds = _merged(_clipped(records, _LARGEST)).ravel()
         parts = []
@@ -431,9 +431,9 @@ def _parse_exclude(exclude: Exclude | None) -> dict[str, Ranges]:
     for kind, given in (exclude or {}).items():
         if kind not in parsed:
             raise OrderError(f"exclude: expected the keys 'steps' and 'records', found {kind!r}")
-        ranges = _ranges((each, each + 1) if hasattr(each, "__index__") else each for each in given)
-        for i, (begin, end) in enumerate(ranges):
-            if not 0 <= begin <= end:
-                raise OrderError(f"exclude[{kind!r}][{i}] = ({begin}, {end}), expected 0 <= begin <= end")
-        parsed[kind] = ranges
+        pairs = [(each, each + 1) if hasattr(each, "__index__") else tuple(each) for each in given]
+        for i, pair in enumerate(pairs):
+            if len(pair) != 2 or not 0 <= pair[0] <= pair[1]:
+                raise OrderError(f"exclude[{kind!r}][{i}] = {pair!r}, expected a number or 0 <= begin <= end")
+        parsed[kind] = _ranges(pairs)
     return parsed
