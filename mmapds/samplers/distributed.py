@@ -56,6 +56,9 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
         num_replicas, rank = world(num_replicas, rank)
         if order is None:
             order = Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
+        elif not isinstance(order, Order):
+            found = type(order).__name__
+            raise OrderError(f"order: expected at(), describe() and a length (see mmapds.orders), found {found}")
         self._records = OrderedRecords(order, epoch_size)
         sharding = Sharding(num_replicas, rank, 1, drop_last)
         self._progress = EpochProgress(self._records, sharding, start_step=start_step, exclude=exclude)

@@ -87,19 +87,17 @@ class OrderedRecords:
     """Records in an order, the first `epoch_size` positions of it.
 
     Raises:
-      OrderError: it is not an order, or has fewer positions.
+      OrderError: the order has fewer positions.
     """
 
     def __init__(self, order: Order, epoch_size: int | None) -> None:
-        if not isinstance(order, Order):
-            found = type(order).__name__
-            raise OrderError(f"order: expected at(), describe() and a length (see mmapds.orders), found {found}")
         self._order = order
         self.describe = order.describe
-        self._size = len(order) if epoch_size is None else operator.index(epoch_size)
-        if not 1 <= self._size <= len(order):
-            hint = "; use orders.Resampled for longer epochs" if self._size > len(order) else ""
-            raise OrderError(f"epoch_size = {self._size}, expected 1 to {len(order)}{hint}")
+        most = len(order)
+        self._size = most if epoch_size is None else operator.index(epoch_size)
+        if not 1 <= self._size <= most:
+            hint = "; use orders.Resampled for longer epochs" if self._size > most else ""
+            raise OrderError(f"epoch_size = {self._size}, expected 1 to {most}{hint}")
 
     def __len__(self) -> int:
         return self._size
@@ -288,11 +286,12 @@ class EpochProgress:
         self.contents = contents
         self.sharding = sharding
         self._total = len(contents)
+        self._steps = sharding.steps(self._total)
         self.epoch = 0
         self._block_size = block_size
         start_step = operator.index(start_step)
-        if not 0 <= start_step <= len(self):
-            raise OrderError(f"start_step = {start_step}, expected 0 to {len(self)}, the steps of an epoch")
+        if not 0 <= start_step <= self._steps:
+            raise OrderError(f"start_step = {start_step}, expected 0 to {self._steps}, the steps of an epoch")
         self._exclude = _parse_exclude(exclude)
         # Of any epoch: a trainer that passes start_step chooses the epoch afterwards.
         self._next: ResumePoint | None = ResumePoint(start_step * sharding.stride, None, **self._exclude)
@@ -300,7 +299,7 @@ class EpochProgress:
         self._next_pass: Pass | None = None  # made of _next when first asked for
 
     def __len__(self) -> int:
-        return self.sharding.steps(self._total)
+        return self._steps
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch; a new one clears a restored position, which belongs to the old one."""
