@@ -362,7 +362,7 @@ ERRORS = [
     ([{"x": [1]}, {"y": [1]}], {}, "samples[1] has no field 'x', which samples[0] has"),
     ([{"x": [1]}, {"x": [1], "y": 1}], {}, "samples[0] has no field 'y', which samples[1] has"),
     ([{"a": {"x": 1}}, {"a": {}}], {}, "samples[1]['a'] has no field 'x', which samples[0]['a'] has"),
-    ([{"x": [1], "x_lengths": 1}], {}, "samples[0] has a field 'x_lengths', where the lengths of 'x' belong"),
+    ([{"x": [1], "x_lengths": 1}], {}, "samples[0] has a field 'x_lengths', the name for the lengths of 'x'"),
     ([(1,), (1, 2)], {}, "samples[1] has 2 items and samples[0] has 1"),
     (
         [{"x": [1]}, {"x": [2]}, {"x": None}],

@@ -66,7 +66,7 @@ class Reader:
         for begin in range(0, len(self._samples), _AT_ONCE):
             numbers = range(begin, min(begin + _AT_ONCE, len(self._samples)))
             try:
-                samples = self._samples.__getitems__(numbers)
+                samples = self._samples.take(numbers)
             except StaleIndexError as error:
                 changed = str(error).partition("STALE: ")[2].partition("; run:")[0]
                 raise SourceError(f"{changed}; run again when nothing writes to it") from None
@@ -78,7 +78,7 @@ class Reader:
 
     def place(self, number: int) -> str:
         """Where a record lies."""
-        return self._samples._place(number)
+        return self._samples.place(number)
 
     def close(self) -> None:
         """Remove the index."""
@@ -113,7 +113,7 @@ def _is_one_of_bytes(values: list[Any]) -> bool:
 def _members(sample: dict[str, Any]) -> dict[str, Any]:
     """The members of a sample of a tar, decoded; images keep their bytes, each array of an npz becomes a field."""
     del sample["__url__"]
-    webdataset.decode(sample, images=False)
+    webdataset.decode_members(sample, images=False)
     for name in [name for name in sample if name.rpartition(".")[2] == "npz"]:
         sample |= {f"{name}.{part}": array for part, array in sample.pop(name).items()}
     return sample
