@@ -376,7 +376,7 @@ ERRORS = [
     ([[1], [2**63]], {}, "samples[1]: 9223372036854775808 does not fit int64"),
     ([[1.0, 10**400]], {}, "does not fit float32"),
     ([[]], {"pad_value": 10**400}, "does not fit int64"),
-    ([2**63], {}, "samples[...] do not make a tensor of int64"),
+    ([2**63], {}, "samples[...] do not fit a tensor of int64"),
     ([[], np.zeros(1, complex)], {}, "samples[1] has dtype complex128; expected bool, an integer"),
     ([np.zeros(1, np.longdouble)], {}, "samples[0] has dtype"),
     ([np.complex64(1)], {}, "samples[0] has dtype complex64"),

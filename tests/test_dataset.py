@@ -193,6 +193,18 @@ def test_getitems_in_any_order_with_repeats(opened, access):
     assert ids(ds[::-1].__getitems__([0, 999])) == [999, 0]
 
 
+def test_take_is_what_dataloaders_call(ds):
+    assert ds.take([3, -1, 3]) == [ds[3], ds[-1], ds[3]]
+    assert ds[::-1].take(np.array([0, -1])) == ds[::-1].__getitems__([0, -1]) == [ds[-1], ds[0]]
+
+
+def test_a_place_is_what_messages_say(opened):
+    ds = opened(b'{"a":1}\n\n[1]\n')
+    assert ds.place(-1) == ds[::-1].place(0) == f"{ds.sources[0]}:3 (byte 9)"
+    with pytest.raises(IndexError, match="index 2 is out of range for 2 records"):
+        ds.place(2)
+
+
 def test_getitems_over_large_records_and_many_sources(write):
     sizes = np.random.default_rng(0).integers(1, 200_000, 60)
     for shard in range(6):

@@ -35,7 +35,7 @@ SUFFIXES: tuple[str, ...] = (
     *(suffix for _, suffixes in formats.CONVERTIBLE.values() for suffix in suffixes),
     INDEX_SUFFIX,
 )
-"""What the names of sources end in, where a directory stands for them."""
+"""The suffixes of files that a directory stands for."""
 
 OPTIONS: dict[str, tuple[type, str, str]] = {
     **formats.OPTIONS,

@@ -186,11 +186,11 @@ def _elements(array: Any) -> Callable[[int, int], Any] | None:
     inner = _elements(parts)
     if inner is None:
         return None
-    of_none = 0 if _is_ragged(array.type) else array.type.list_size
+    size_of_none = 0 if _is_ragged(array.type) else array.type.list_size
 
     def stacked(begin: int, end: int) -> Any:
         sizes = ends[begin:end] - begins[begin:end]
-        size = int(sizes[0]) if len(sizes) else of_none
+        size = int(sizes[0]) if len(sizes) else size_of_none
         if (sizes != size).any():
             return None
         found = inner(int(begins[begin]), int(ends[end - 1])) if len(sizes) else inner(0, 0)

@@ -79,7 +79,7 @@ class FileReader(ABC):
         return f"{self._paths[source]}: {self.RECORD} {number - self._firsts[source]}"
 
     def close(self) -> None:
-        """Forget where files begin; none is open."""
+        """Forget where files begin. No file is open between reads."""
         self._firsts.clear()
 
 

@@ -132,7 +132,7 @@ def _collate(values: Sequence[Any], path: str, pad: Any, rule: _Rule, outermost:
     if any(isinstance(value, np.ndarray) and value.dtype.kind == "V" for value in values):  # not a dtype of NumPy's own
         values = [_bfloat16(value) for value in values]
     if any(issubclass(each, list) for each in set(map(type, values))):
-        values = [_listed(value, i, path) if isinstance(value, list) else value for i, value in enumerate(values)]
+        values = [_as_array(value, i, path) if isinstance(value, list) else value for i, value in enumerate(values)]
     found = set(map(_kind, values))
     if found == {"fields"}:
         return _fields(values, path, pad, rule)
@@ -145,7 +145,7 @@ def _collate(values: Sequence[Any], path: str, pad: Any, rule: _Rule, outermost:
     if found == {"number"}:
         return _numbers(values, path)
     if found & {"array", "number", "fields"}:
-        raise CollateError(_mixed(values, path))
+        raise CollateError(_mixed_message(values, path))
     return list(values)
 
 
@@ -155,7 +155,7 @@ def _bfloat16(value: Any) -> Any:
     return as_tensor(value, "bfloat16") if known else value
 
 
-def _listed(value: list[Any], i: int, path: str) -> Array | list[Any]:
+def _as_array(value: list[Any], i: int, path: str) -> Array | list[Any]:
     """Return a list of numbers as an array, and any other list as it is."""
     types = set(map(type, value))
     if not all(issubclass(each, _LISTED) for each in types):
@@ -173,6 +173,7 @@ def _listed(value: list[Any], i: int, path: str) -> Array | list[Any]:
 
 
 def _kind(value: Any) -> str:
+    """Return what a value counts as: a key of `_KINDS`, or "other"."""
     if isinstance(value, np.ndarray):
         return "other" if value.dtype.kind not in _NUMERIC else "array" if value.ndim else "number"
     if isinstance(value, torch.Tensor):
@@ -188,7 +189,7 @@ def _kind(value: Any) -> str:
     return "tuple" if isinstance(value, tuple) else "other"
 
 
-def _mixed(values: Sequence[Any], path: str) -> str:
+def _mixed_message(values: Sequence[Any], path: str) -> str:
     kinds = [_kind(value) for value in values]
     one = next(i for i, kind in enumerate(kinds) if kind in ("array", "number", "fields"))
     alike = {"array", "empty"} if kinds[one] == "array" else {kinds[one]}
@@ -262,10 +263,11 @@ def _numbers(values: Sequence[Any], path: str) -> torch.Tensor:
     try:
         return torch.tensor([value.item() if hasattr(value, "item") else value for value in values], dtype=dtype)
     except (RuntimeError, OverflowError, ValueError) as error:
-        raise CollateError(f"samples[...]{path} do not make a tensor of {_name(dtype)}: {error}") from error
+        raise CollateError(f"samples[...]{path} do not fit a tensor of {_name(dtype)}: {error}") from error
 
 
 def _number_dtype(value: Any) -> Any:
+    """Return the dtype of a number, or its type in Python."""
     if hasattr(value, "dtype"):
         return value.dtype
     return bool if isinstance(value, bool) else int if isinstance(value, int) else float
@@ -363,7 +365,7 @@ def _padded_field(
     differs = (shapes[:, 1:] != shapes[0, 1:]).any(axis=1)
     if differs.any():
         i = int(differs.argmax())
-        raise CollateError(_tails(i, tuple(shapes[i].tolist()), tuple(shapes[0].tolist()), path))
+        raise CollateError(_shapes_message(i, tuple(shapes[i].tolist()), tuple(shapes[0].tolist()), path))
     lengths = np.minimum(shapes[:, 0], rule.max_length)
     longest = int(lengths.max())
     padded = _empty((len(batch), rule.width(longest), *shapes[0, 1:].tolist()), dtype)
@@ -405,7 +407,7 @@ def _memories(values: Sequence[Any], dtype: torch.dtype, path: str) -> list[Arra
     """Return the memory of arrays and tensors of one dtype, contiguous; NumPy has no bfloat16 and shows it as int16.
 
     Raises:
-      CollateError: they differ in more than the first axis, or the memory of one is out of reach.
+      CollateError: shapes differ beyond the first axis, or a tensor has no memory to read.
     """
     arrays: list[Array] = []
     try:
@@ -413,16 +415,16 @@ def _memories(values: Sequence[Any], dtype: torch.dtype, path: str) -> list[Arra
             if not isinstance(value, np.ndarray):
                 value = value.view(torch.int16).numpy() if dtype is torch.bfloat16 else value.numpy()
             arrays.append(np.ascontiguousarray(value))
-    except (TypeError, RuntimeError) as error:  # on a device, sparse, part of a graph: torch says what to do
+    except (TypeError, RuntimeError) as error:  # on a device, sparse, needs a gradient: torch says what to do
         raise CollateError(f"samples[{len(arrays)}]{path}: {error}") from error
     shape = arrays[0].shape
     for i, array in enumerate(arrays):
         if array.shape[1:] != shape[1:]:
-            raise CollateError(_tails(i, array.shape, shape, path))
+            raise CollateError(_shapes_message(i, array.shape, shape, path))
     return arrays
 
 
-def _tails(i: int, shape: tuple[int, ...], first: tuple[int, ...], path: str) -> str:
+def _shapes_message(i: int, shape: tuple[int, ...], first: tuple[int, ...], path: str) -> str:
     return (
         f"samples[{i}]{path} has shape {shape} and samples[0]{path} {first}; expected them to differ in the first axis "
         "alone"
@@ -430,7 +432,7 @@ def _tails(i: int, shape: tuple[int, ...], first: tuple[int, ...], path: str) ->
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor to be written; shared by processes in a worker, so that sending it copies nothing."""
+    """Return a tensor to fill; in a worker of a DataLoader in shared memory, so that sending it copies nothing."""
     size = math.prod(shape) * dtype.itemsize
     if size == 0 or torch.utils.data.get_worker_info() is None:
         return torch.empty(shape, dtype=dtype)
