@@ -12,6 +12,7 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/python -m mypy.stubtest mmapds._native --allowlist tests/stubtest.txt --ignore-unused-allowlist
 
 demo: $(STAMP)
 	$(VENV)/bin/python examples/train_stdlib.py --out demo

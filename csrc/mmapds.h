@@ -524,9 +524,9 @@ void mds_mixture_at(const mds_mixture *m, mds_member *members, const int64_t *po
 /* out[k] = the member that positions[k], 0 or more, takes a record of. */
 void mds_mixture_which(const mds_mixture *m, const int64_t *positions, size_t count, int64_t *out);
 
-/* Whether the tables of `c` agree with one another, so that every position of the epoch leads to a record. Where they do
- * not, *table is the name of one that is wrong, and *entry the first entry that shows it. */
-int mds_chunks_agree(const mds_chunks *c, const char **table, size_t *entry);
+/* Whether the tables of `c` agree with one another and with `order`, so that every position of the epoch leads to a
+ * record. Where they do not, *table is the name of one that is wrong, and *entry the first entry that shows it. */
+int mds_chunks_agree(const mds_chunks *c, const mds_permutation *order, const char **table, size_t *entry);
 
 /* The first of numbers[0..n) that is not in [0, limit); n when all are. */
 size_t mds_first_outside(const int64_t *numbers, size_t n, uint64_t limit);
