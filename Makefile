@@ -2,7 +2,7 @@
 VENV   := .venv
 PYTHON ?= python3
 STAMP  := $(VENV)/.built
-C_TEXT := $(filter-out csrc/module.c,$(wildcard csrc/*.[ch] tests/fuzz/*.[ch]))
+C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
 .PHONY: test demo bench lint clean
 
@@ -13,6 +13,7 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-cache --no-logo
 	$(VENV)/bin/clang-format --dry-run --Werror $(C_TEXT)
 	$(VENV)/bin/python -m mypy.stubtest mmapds._native --allowlist tests/stubtest.txt --ignore-unused-allowlist
 

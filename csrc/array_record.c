@@ -1,9 +1,9 @@
-/* array_record.c - where the fields of a record of named arrays lie, told from its table alone. See docs/arrays.md. */
+/* array_record.c - finds the fields of a record of named arrays by its table. See docs/arrays.md. */
 #include "mmapds.h"
 
 #include <string.h>
 
-/* The next word of the table; 0 when the record ends before it. */
+/* The next word of the table; 0 if the record ends before it. */
 static int next_word(const uint8_t *data, uint64_t n, uint64_t *at, uint64_t *word)
 {
     if (*at > n || n - *at < 8)
@@ -13,8 +13,8 @@ static int next_word(const uint8_t *data, uint64_t n, uint64_t *at, uint64_t *wo
     return 1;
 }
 
-/* Reads the lengths of ragged axes and multiplies. No axis is longer than INT64_MAX, nor are the others together where
- * one is 0: that is what array libraries can hold. */
+/* Read the lengths of ragged axes from the table, and multiply. An axis may not exceed INT64_MAX, and neither may the
+ * product of those that are not 0: array libraries hold no more. */
 static int array_size(const mds_array_field *field, const uint8_t *data, uint64_t n, uint64_t *at,
                       mds_array_value *value)
 {
@@ -38,7 +38,7 @@ static int array_size(const mds_array_field *field, const uint8_t *data, uint64_
     return 1;
 }
 
-/* Takes [*at, *at + size) of the record, *at rounded up to a multiple of `alignment`. */
+/* Give the value the next bytes of the record, from *at rounded up to a multiple of `alignment`. */
 static int place(mds_array_value *value, uint64_t n, uint64_t *at, uint64_t alignment)
 {
     const uint64_t begin = (*at + alignment - 1) / alignment * alignment; /* *at <= n, far from overflow */
@@ -81,4 +81,29 @@ int mds_array_record(const mds_array_field *fields, size_t count, const uint8_t 
     }
     *failed = count;
     return at == whole;
+}
+
+size_t mds_array_records(const mds_array_field *fields, size_t count, const mds_request *records, size_t n,
+                         mds_array_value *values, size_t *failed)
+{
+    for (size_t k = 0; k < n; k++) {
+        const mds_span span = records[k].span;
+        uint64_t size;
+        if (!mds_array_record(fields, count, records[k].source->map.data + span.begin, span.end - span.begin,
+                              values + k * count, &size, failed))
+            return k;
+    }
+    return n;
+}
+
+void mds_array_words(const mds_array_value *values, size_t stride, size_t n, uint64_t *out)
+{
+    for (size_t k = 0; k < n; k++)
+        out[k] = values[k * stride].word;
+}
+
+void mds_array_shapes(const mds_array_value *values, size_t stride, size_t n, size_t dims, uint64_t *out)
+{
+    for (size_t k = 0; k < n; k++)
+        memcpy(out + k * dims, values[k * stride].shape, dims * sizeof *out);
 }

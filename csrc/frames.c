@@ -1,13 +1,13 @@
-/* frames.c - records that say how long they are: length prefixes, delimited messages, TFRecord.
+/* frames.c - records that begin with their size: length prefixes, delimited messages, TFRecord.
  *
- * Where a record begins is known only when the one before it has been read, so a scan is a walk from length to length:
- * one cache line of every record, each found by the last. While records are short, all lines ahead are asked for,
- * wanted or not, so that memory streams: for records of 300 bytes that is 9 times as fast (bench/bench_frames.py). */
+ * Only the size of a record says where the next one begins, so a scan walks from size to size and reads one cache line
+ * of each record, whose address depends on the last. While records are short, we prefetch all lines ahead, wanted or
+ * not, so that memory streams: 9 times as fast for records of 300 bytes (bench/bench_frames.py). */
 #include "kernels.h"
 
 #include <string.h>
 
-#define SHORT_RECORD 1024 /* longer ones jump over more lines than they read */
+#define SHORT_RECORD 1024 /* bytes; longer ones skip more lines than they read */
 #define LINES_AHEAD UINT64_C(2048)
 #define FIRST_WINDOW UINT64_C(65536)
 #define WINDOW (UINT64_C(1) << 20)
@@ -15,7 +15,7 @@
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
-/* Bytes before and after a payload; a varint's are 1 to 10 before. */
+/* Bytes of framing before and after a payload. A varint takes 1 to 10 before it. */
 typedef struct {
     uint64_t head, tail;
 } widths;
@@ -50,8 +50,8 @@ static inline uint64_t load64(const uint8_t *p)
     return x;
 }
 
-/* Bytes of the varint at p, of which `left` are there; 0 when it is cut short, 11 when it is longer than 10 bytes or
- * holds more than 64 bits. One that could have been shorter is as good as any. */
+/* Read the varint at p, of which `left` bytes may be read; return its size, 0 if it does not end in these, NO_VARINT if
+ * it has more than 10 bytes or more than 64 bits. One that could be shorter is valid. */
 #define NO_VARINT 11
 static inline uint64_t read_varint(const uint8_t *p, uint64_t left, uint64_t *value)
 {
@@ -84,7 +84,7 @@ static int check_crc(const mds_kernels *kernels, const uint8_t *data, size_t n, 
     return state->found == state->expected;
 }
 
-/* The frame at p, of which `left` bytes are there, and more than 0. */
+/* Read the framing of the frame at p, of which `left` > 0 bytes may be read. */
 static ALWAYS_INLINE mds_frames_status read_frame(const mds_kernels *kernels, mds_framing framing, const uint8_t *p,
                                                   uint64_t left, mds_frames *state, widths *w)
 {
@@ -117,7 +117,7 @@ static ALWAYS_INLINE mds_frames_status read_frame(const mds_kernels *kernels, md
     return state->payload <= room && room - state->payload >= w->tail ? MDS_FRAMES_OK : MDS_FRAMES_PAYLOAD_CUT;
 }
 
-/* Walk on until `end` or until there is no more room. Inlined once for each framing. */
+/* Scan until `end`, or until `capacity` is used up. Inlined once for each framing. */
 static ALWAYS_INLINE mds_frames_status walk(const mds_kernels *kernels, mds_framing framing, const mds_map *map,
                                             uint64_t end, mds_frames *state, uint64_t *starts, uint64_t *sizes,
                                             size_t capacity, size_t *count)
@@ -153,7 +153,8 @@ mds_frames_status mds_frames_scan(const mds_kernels *kernels, const mds_map *map
 {
     mds_frames_status status = MDS_FRAMES_OK;
     uint64_t window = FIRST_WINDOW;
-    int dense = 0; /* most pages are read anyway; else mapping them all would read what is not wanted from the disk */
+    /* Whether there is a record on nearly every page, so that mapping all pages at once reads none in vain. */
+    int dense = 0;
     *count = 0;
     if (end > map->size)
         end = map->size;
@@ -197,7 +198,7 @@ mds_frames_status mds_frames_verify(const mds_kernels *kernels, const mds_map *m
         if (status != MDS_FRAMES_OK)
             return status;
         const uint64_t next = at + w.head + state->payload + w.tail;
-        if (next > mapped) { /* all bytes are read here, so all pages are wanted */
+        if (next > mapped) { /* CRCs need all bytes, so map all pages */
             mds_map_advise(map, mapped, next + WINDOW, MDS_ADVISE_POPULATE);
             mapped = next + WINDOW;
         }

@@ -1,4 +1,4 @@
-/* measure.c - measures columns of the records of a file while it is cut into lines, and what columns are made of. */
+/* measure.c - measures the columns of a file of lines while it is cut into records, and converts their numbers. */
 #include "mmapds.h"
 
 #include <string.h>
@@ -48,8 +48,8 @@ uint64_t mds_cells_largest(const uint64_t *cells, size_t n)
     return largest;
 }
 
-/* Append a number to a column, which takes a type that fits both it and all before. A non-negative number below 2^63
- * fits signed integers too. */
+/* Append a number to a column, and widen the type of the column if it does not hold the number. A non-negative number
+ * below 2^63 also fits signed integers. */
 static void append(uint64_t *cells, size_t n, mds_number_type *type, mds_number number)
 {
     if (number.type == *type) {
@@ -68,7 +68,7 @@ static void append(uint64_t *cells, size_t n, mds_number_type *type, mds_number 
     mds_cells_convert(&cells[n], 1, number.type, both);
 }
 
-/* Bytes of a record that ends before `end`, without its line end and what follows. */
+/* Bytes of the record in [begin, end), without its end of line and what follows. */
 static size_t payload_size(const mds_map *map, uint64_t begin, uint64_t end)
 {
     const uint8_t *record = map->data + begin;
@@ -109,7 +109,7 @@ static mds_json_status measure_record(const mds_kernels *kernels, const mds_map 
     return status;
 }
 
-/* Where the line begins that `at` lies in, if nothing but blanks comes before it there; else MDS_NONE. */
+/* Where the line that holds `at` begins, if only blanks or a byte order mark lie in between; else MDS_NONE. */
 static uint64_t blank_line_start(const mds_map *map, uint64_t at)
 {
     while (at > 0 && is_blank(map->data[at - 1]))
@@ -118,30 +118,30 @@ static uint64_t blank_line_start(const mds_map *map, uint64_t at)
     return begins ? at : MDS_NONE;
 }
 
-/* Few enough bytes to stay in the second-level cache between being cut into lines and being measured. */
+/* Small enough to stay in the second-level cache from being cut into lines to being measured. */
 #define WINDOW (256 << 10)
 
 mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_map *map, uint64_t begin, uint64_t end,
                                   const mds_measuring *measuring, mds_lines *state, uint64_t *starts,
                                   mds_measured *measured)
 {
-    uint64_t open = MDS_NONE; /* the record whose end is not known yet */
+    uint64_t open = MDS_NONE; /* start of the record whose end is not known yet */
     size_t kept = 0;
     mds_json_status status = MDS_JSON_OK;
     measured->records = measured->kept = 0;
     const uint64_t line = blank_line_start(map, begin);
     const int mid_line = line == MDS_NONE;
     if (!mid_line && state->pending == begin)
-        state->pending = line; /* its blanks are the record's too */
+        state->pending = line; /* the record includes the blanks at its front */
     mds_map_advise(map, begin, end, MDS_ADVISE_POPULATE);
     for (uint64_t at = begin; at < end; at += WINDOW) {
         const size_t size = (size_t)(end - at < WINDOW ? end - at : WINDOW);
-        const uint64_t *fresh = starts + kept; /* what is kept of these never reaches what is still to be read */
+        const uint64_t *fresh = starts + kept; /* kept starts overwrite only those already read */
         const size_t count = mds_lines_scan(kernels, map->data + at, size, at, state, starts + kept);
         for (size_t k = 0; k < count; k++) {
             const uint64_t next = fresh[k];
             if (at == begin && k == 0 && next == begin && mid_line)
-                continue; /* goes on from the block before, where it was measured */
+                continue; /* the block before measures it */
             if (open != MDS_NONE) {
                 status = measure_record(kernels, map, measuring, open, next, kept, measured);
                 if (status == MDS_JSON_OK)

@@ -51,7 +51,6 @@ typedef struct {
 } mds_map;
 
 typedef enum {
-    MDS_ADVISE_NORMAL,
     MDS_ADVISE_RANDOM,
     MDS_ADVISE_SEQUENTIAL,
     MDS_ADVISE_WILLNEED,
@@ -297,6 +296,18 @@ typedef struct {
 mds_tar_status mds_tar_scan(const uint8_t *data, uint64_t n, int fd, mds_tar *state, uint64_t *begins, uint64_t *sizes,
                             uint64_t *hashes, size_t capacity, size_t *count);
 
+/* A walk through the members of one sample. Begin with `at` and `first.key_size` 0. */
+typedef struct {
+    uint64_t at;          /* the next header; after a failure, the byte that shows it */
+    mds_tar_member first; /* the member that gives the sample its key, once there is one */
+    mds_tar_member other; /* the last that was read after it */
+} mds_tar_sample;
+
+/* Read the next member of the sample data[0..n) and point *member at it; members that belong to none are passed over.
+ * MDS_TAR_GARBAGE when a member of another sample comes, MDS_TAR_END when no member does. */
+mds_tar_status mds_tar_sample_next(const uint8_t *data, uint64_t n, mds_tar_sample *sample,
+                                   const mds_tar_member **member);
+
 /* ---- array_record.c: records of named arrays -------------------------------------------------------------------- */
 
 typedef enum {
@@ -328,6 +339,15 @@ typedef struct {
  * itself. */
 int mds_array_record(const mds_array_field *fields, size_t count, const uint8_t *data, uint64_t n,
                      mds_array_value *values, uint64_t *size, size_t *failed);
+
+/* Find the fields of n records that were located: those of records[k] are values[k * count] and on. Returns the first
+ * record that mds_array_record refuses, n when there is none. */
+size_t mds_array_records(const mds_array_field *fields, size_t count, const mds_request *records, size_t n,
+                         mds_array_value *values, size_t *failed);
+
+/* The words, and the shapes of `dims` axes, of one field of n records, whose values lie `stride` entries apart. */
+void mds_array_words(const mds_array_value *values, size_t stride, size_t n, uint64_t *out);
+void mds_array_shapes(const mds_array_value *values, size_t stride, size_t n, size_t dims, uint64_t *out);
 
 /* ---- json.c: one field of a JSON record, measured in place ------------------------------------------------------ */
 
@@ -436,6 +456,12 @@ typedef struct {
  * To fill with an element of 1, 2, 4 or 8 bytes, repeat it until it is a `fill` of 8 bytes. Sizes and width are then
  * whole numbers of elements, so that an element is never cut. */
 void mds_pad_rows(const mds_piece *pieces, size_t count, size_t width, uint64_t fill, uint8_t *out);
+
+/* The arrays of one field of n records as pieces: the first `longest` entries of each along its first axis, the last ones
+ * with `left`, an entry being `row` bytes. values[k * stride] is what mds_array_record found in records[k]. Returns the
+ * first array whose entries have another size, n when there is none. */
+size_t mds_array_pieces(const mds_request *records, const mds_array_value *values, size_t stride, size_t n,
+                        uint64_t longest, int left, uint64_t row, mds_piece *pieces);
 
 #include "sampling.h" /* the other half of the face: permute.c, orders.c, sort.c and plan.c */
 

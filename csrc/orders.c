@@ -134,3 +134,74 @@ void mds_mixture_at(const mds_mixture *m, mds_member *members, const int64_t *po
         out[k] = (int64_t)(m->first_record[d] + i);
     }
 }
+
+void mds_mixture_which(const mds_mixture *m, const int64_t *positions, size_t count, int64_t *out)
+{
+    for (size_t k = 0; k < count; k++)
+        out[k] = m->which[(uint64_t)positions[k] % m->total];
+}
+
+/* ---- checks ------------------------------------------------------------------------------------------------- */
+
+static int sources_agree(const mds_chunks *c, const char **table, size_t *entry)
+{
+    uint64_t unused;
+    *entry = 0;
+    for (size_t s = 0; s <= c->sources; s++) {
+        const uint64_t record = c->first_record[s], before = s ? c->first_record[s - 1] : 0;
+        *entry = s;
+        *table = "first_record";
+        if (record < before || record > INT64_MAX || (s == 0 && record != 0))
+            return 0;
+        const uint64_t size = record - before, chunks = size / c->chunk_size + (size % c->chunk_size != 0);
+        *table = "first_chunk";
+        if (c->first_chunk[s] != (s ? c->first_chunk[s - 1] : 0) + chunks)
+            return 0;
+    }
+    return c->chunks == c->first_chunk[c->sources] && c->chunks > 0 &&
+           !__builtin_mul_overflow(c->chunks, c->chunk_size, &unused);
+}
+
+/* How many records the chunk in a slot lacks. */
+static uint64_t missing_in(const mds_chunks *c, const mds_permutation *order, uint64_t slot)
+{
+    const uint64_t chunk = mds_permute(order, slot);
+    const size_t source = count_up_to(c->first_chunk, c->sources, chunk) - 1;
+    const uint64_t size = c->first_record[source + 1] - c->first_record[source];
+    const uint64_t before = (chunk - c->first_chunk[source]) * c->chunk_size;
+    return size - before < c->chunk_size ? c->chunk_size - (size - before) : 0;
+}
+
+int mds_chunks_agree(const mds_chunks *c, const mds_permutation *order, const char **table, size_t *entry)
+{
+    if (!sources_agree(c, table, entry))
+        return 0;
+    *table = "order";
+    if (order->n != c->chunks)
+        return 0;
+    for (size_t t = 0; t < c->short_chunks; t++) {
+        const uint64_t slot = c->short_slots[t], missing = c->short_missing[t + 1] - c->short_missing[t];
+        *entry = t;
+        *table = "short_slots";
+        if (slot >= c->chunks || (t && slot <= c->short_slots[t - 1]))
+            return 0;
+        *table = "short_missing";
+        if (missing < 1 || missing != missing_in(c, order, slot))
+            return 0;
+        *table = "short_ends";
+        if (c->short_ends[t] != (slot + 1) * c->chunk_size - c->short_missing[t + 1])
+            return 0;
+    }
+    *entry = c->short_chunks;
+    *table = "short_missing";
+    return c->short_missing[0] == 0 &&
+           c->short_missing[c->short_chunks] == c->chunks * c->chunk_size - c->first_record[c->sources];
+}
+
+size_t mds_first_outside(const int64_t *numbers, size_t n, uint64_t limit)
+{
+    size_t k = 0;
+    while (k < n && (uint64_t)numbers[k] < limit)
+        k++;
+    return k;
+}

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* memset takes the machine's widest stores, and nearly every fill is 0 or -1; a plain loop over words, which compilers
- * turn into vector stores, does the others. */
+/* Nearly every fill is 0 or -1, for which memset uses the widest stores of the machine. The loop for the others is one
+ * that compilers turn into vector stores. */
 static void fill_bytes(uint8_t *out, size_t n, uint64_t fill)
 {
     if (fill == 0x0101010101010101ULL * (fill & 0xff)) {
@@ -25,4 +25,18 @@ void mds_pad_rows(const mds_piece *pieces, size_t count, size_t width, uint64_t 
             memcpy(out, pieces[i].data, size);
         fill_bytes(out + size, width - size, fill);
     }
+}
+
+size_t mds_array_pieces(const mds_request *records, const mds_array_value *values, size_t stride, size_t n,
+                        uint64_t longest, int left, uint64_t row, mds_piece *pieces)
+{
+    for (size_t k = 0; k < n; k++) {
+        const mds_array_value *value = &values[k * stride];
+        const uint64_t entries = value->shape[0], kept = entries < longest ? entries : longest;
+        if (entries ? value->size / entries != row || value->size % entries : value->size != 0)
+            return k;
+        const uint8_t *data = records[k].source->map.data + records[k].span.begin + value->begin;
+        pieces[k] = (mds_piece){data + (left ? (entries - kept) * row : 0), (size_t)(kept * row)};
+    }
+    return n;
 }

@@ -199,3 +199,9 @@ void mds_permute_array(const mds_kernels *kernels, const mds_permutation *p, con
         out[done] = (int64_t)(inverse ? mds_permute_inverse(p, i) : mds_permute(p, i));
     }
 }
+
+void mds_draw_many(uint64_t key, uint64_t n, const int64_t *positions, size_t count, int64_t *out)
+{
+    for (size_t k = 0; k < count; k++)
+        out[k] = (int64_t)mds_draw(key, (uint64_t)positions[k], n);
+}

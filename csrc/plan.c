@@ -1,7 +1,7 @@
-/* plan.c - batches under a budget: records in order of length, cut into buckets once, dealt out anew every epoch.
+/* plan.c - batches under a budget: the length order is cut into buckets once, and each epoch permutes the buckets.
  *
- * A bucket is a run of the length order that holds whole batches of one size. Within it records may trade places freely
- * and no batch exceeds the budget, since the size was chosen for the bucket's longest record; so an epoch is a keyed
+ * A bucket is a run of the length order that holds whole batches of one size. The size fits the longest record of the
+ * bucket, so records may trade places inside it without any batch exceeding the budget. An epoch is therefore a keyed
  * permutation inside each bucket, and nothing is planned again. */
 #include "mmapds.h"
 #include "words.h"
@@ -28,7 +28,7 @@ uint64_t mds_batch_size(const mds_budget *budget, uint64_t length)
 size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const uint64_t *counts, size_t distinct,
                         uint64_t wanted, int close, mds_bucket *buckets)
 {
-    uint64_t left = 0, rank = 0, batch = 0, used = 0; /* used: of the run of values[v] */
+    uint64_t left = 0, rank = 0, batch = 0, used = 0; /* used: records of values[v] in earlier buckets */
     size_t found = 0, v = 0;
     for (size_t i = 0; i < distinct; i++)
         left += counts[i];
@@ -39,7 +39,7 @@ size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const 
         uint64_t take = counts[v] - used;
         if (take < enough) {
             for (size_t next = v + 1; next < distinct && take < enough; next++) {
-                /* Below two batches, records would have the same mates in every epoch: worth a fraction of a batch. */
+                /* A bucket of one batch gives its records the same mates in every epoch: worse than some padding. */
                 if (close && ((unsigned __int128)values[next] * 100 < (unsigned __int128)length * 97 ||
                               (take >= 2 * size && mds_batch_size(budget, values[next]) > size)))
                     break;
@@ -50,7 +50,7 @@ size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const 
         uint64_t batches = take / size + (take % size != 0);
         if (batches > left / size)
             batches = left / size;
-        const int partial = batches == 0; /* what is left makes no whole batch */
+        const int partial = batches == 0; /* the rest is less than one batch */
         buckets[found] = (mds_bucket){rank, batch, partial ? 1 : batches, partial ? left : size};
         uint64_t records = buckets[found].batches * buckets[found].size;
         rank += records;
@@ -65,6 +65,32 @@ size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const 
         used += records;
     }
     return found;
+}
+
+size_t mds_buckets_follow(const mds_bucket *buckets, size_t count, uint64_t *ranks, uint64_t *batches)
+{
+    *ranks = *batches = 0;
+    for (size_t b = 0; b < count; b++) {
+        const mds_bucket *bucket = &buckets[b];
+        uint64_t records;
+        if (bucket->first_rank != *ranks || bucket->first_batch != *batches || !bucket->batches || !bucket->size ||
+            __builtin_mul_overflow(bucket->batches, bucket->size, &records) || records > INT64_MAX - *ranks)
+            return b;
+        *ranks += records;
+        *batches += bucket->batches;
+    }
+    return count;
+}
+
+size_t mds_lengths_fall(const uint64_t *values, const uint64_t *counts, size_t distinct)
+{
+    uint64_t total = 0;
+    for (size_t i = 0; i < distinct; i++) {
+        if (!counts[i] || counts[i] >= (uint64_t)INT64_MAX - total || (i && values[i] >= values[i - 1]))
+            return i;
+        total += counts[i];
+    }
+    return distinct;
 }
 
 static size_t bucket_of_batch(const mds_bucket *buckets, size_t count, uint64_t batch)
@@ -144,8 +170,8 @@ void mds_plan_find(const mds_plan *plan, const int64_t *ranks, size_t n, int64_t
 
 /* ---- windows ----------------------------------------------------------------------------------------------------- */
 
-/* The bucket of a record, or SIZE_MAX for lengths that are left out. A bucket may begin within the records of one
- * length: those from splits[v] on are in the next. */
+/* The bucket of a record, or SIZE_MAX if its length is not planned. A bucket may begin among the records of one length:
+ * those from splits[v] on belong to it, the others to the bucket before. */
 static size_t bucket_of_record(const mds_stream *s, uint64_t record)
 {
     const uint64_t length = mds_word_at(s->lengths, s->width, record);
@@ -202,4 +228,17 @@ mds_status mds_stream_push(const mds_stream *s, const int64_t *records, size_t n
         *consumed = i + 1;
     }
     return MDS_OK;
+}
+
+int mds_stream_agrees(const mds_stream *s, const char **table, size_t *entry)
+{
+    *table = "first_buckets";
+    for (*entry = 0; *entry < s->distinct; ++*entry)
+        if ((uint64_t)s->first_buckets[*entry] + (s->splits[*entry] != MDS_NONE) >= s->count)
+            return 0;
+    *table = "table";
+    for (*entry = 0; *entry < s->table_size; ++*entry)
+        if (s->table[*entry] != UINT32_MAX && s->table[*entry] >= s->distinct)
+            return 0;
+    return 1;
 }

@@ -38,6 +38,12 @@ void mds_permute_array(const mds_kernels *kernels, const mds_permutation *p, con
 uint64_t mds_key(uint64_t seed, uint64_t epoch, uint64_t stream);
 uint64_t mds_draw(uint64_t key, uint64_t i, uint64_t n);
 
+/* out[k] = draw(key, positions[k], n). Needs n >= 1. */
+void mds_draw_many(uint64_t key, uint64_t n, const int64_t *positions, size_t count, int64_t *out);
+
+/* The first of numbers[0..n) that is not in [0, limit); n when all are. */
+size_t mds_first_outside(const int64_t *numbers, size_t n, uint64_t limit);
+
 /* ---- orders.c: from positions of an epoch to record numbers ----------------------------------------------------- */
 
 /* Chunks are runs of consecutive records, and none crosses a source. They stand in slots in keyed order. Every
@@ -58,6 +64,10 @@ typedef struct {
 /* out[k] = record at positions[k]; every position must lie in the epoch. `order` permutes the chunks. */
 void mds_chunks_at(const mds_kernels *kernels, const mds_chunks *c, const mds_permutation *order,
                    const int64_t *positions, size_t count, int64_t *out);
+
+/* Whether the tables of `c` agree with one another and with `order`, so that every position of the epoch leads to a
+ * record. Where they do not, *table is the name of one that is wrong, and *entry the first entry that shows it. */
+int mds_chunks_agree(const mds_chunks *c, const mds_permutation *order, const char **table, size_t *entry);
 
 /* Share a period of `total` positions among members with integer weights, whose sum is `total`: which[p] is the member
  * that has position p, and rank[p] how many earlier positions it has. At every prefix the count of each member is
@@ -82,6 +92,9 @@ typedef struct {
 
 /* out[k] = record at positions[k] >= 0. A member is shuffled anew each time its records are used up. */
 void mds_mixture_at(const mds_mixture *m, mds_member *members, const int64_t *positions, size_t count, int64_t *out);
+
+/* out[k] = the member that positions[k], 0 or more, takes a record of. */
+void mds_mixture_which(const mds_mixture *m, const int64_t *positions, size_t count, int64_t *out);
 
 /* ---- sort.c: the length order ----------------------------------------------------------------------------------- */
 
@@ -130,6 +143,14 @@ typedef struct {
 size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const uint64_t *counts, size_t distinct,
                         uint64_t wanted, int close, mds_bucket *buckets);
 
+/* The first of buckets[0..count) that does not begin where the one before ends, or holds no records, or more than a
+ * signed number can count; `count` when all do. *ranks and *batches are how many there are before it. */
+size_t mds_buckets_follow(const mds_bucket *buckets, size_t count, uint64_t *ranks, uint64_t *batches);
+
+/* The first of `distinct` lengths that does not fall, or that no record or more than 2^63 records have; `distinct` when
+ * all are as mds_plan_buckets needs them. */
+size_t mds_lengths_fall(const uint64_t *values, const uint64_t *counts, size_t distinct);
+
 /* HowTo: cut the buckets once, fill in a plan once an epoch, and ask for any batches in any order:
  *
  *     count = mds_plan_buckets(&budget, values, counts, distinct, wanted, 1, buckets);
@@ -157,7 +178,8 @@ mds_status mds_plan_batches(const mds_kernels *kernels, const mds_plan *plan, co
 void mds_plan_find(const mds_plan *plan, const int64_t *ranks, size_t n, int64_t *batches);
 
 /* Fills the same buckets with records as an order brings them. A batch is ready when it is full, or when its bucket
- * gets no more records.
+ * gets no more records. The records of one length must lie in two buckets at most: if the last bucket is a batch that
+ * is no larger than those of the bucket before, the caller makes it the last batch of that one.
  *
  * HowTo: make the tables once for a plan, set taken[0..count) = 0 at the beginning of an epoch, and push the order in
  * pieces of any size:
@@ -189,5 +211,9 @@ typedef struct {
  * has. */
 mds_status mds_stream_push(const mds_stream *s, const int64_t *records, size_t n, size_t *consumed, int64_t *out,
                            size_t capacity, int64_t *ends, size_t most, size_t *emitted, size_t *written);
+
+/* Whether every length, by its value or by the table, leads to a bucket. Where one does not, *table is the name of the
+ * table that is wrong, and *entry the first entry that shows it. Needs buckets that follow one another. */
+int mds_stream_agrees(const mds_stream *s, const char **table, size_t *entry);
 
 #endif

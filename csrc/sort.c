@@ -1,4 +1,4 @@
-/* sort.c - the length order: record numbers sorted by length, the longest first, by a stable radix sort. */
+/* sort.c - the length order: a stable radix sort of record numbers by length, the longest first. */
 #include "mmapds.h"
 #include "words.h"
 

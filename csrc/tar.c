@@ -1,14 +1,16 @@
 /* tar.c - walks the headers of a tar where it lies, and groups its members into samples as WebDataset does.
  *
- * A tar is a chain: only a header says where the next one is, so a scan reads one block a member and skips the rest.
- * Known are ustar (POSIX.1-1988), pax (POSIX.1-2001), GNU's long names and base-256 numbers, and what came before them
- * all. Where these leave open which of two names counts, Python's tarfile decides, because WebDataset reads with it. */
+ * A tar is a chain: only a header says where the next one is, so a scan reads one block a member and skips the rest. It
+ * reads ustar (POSIX.1-1988), pax (POSIX.1-2001), GNU's long names and base-256 numbers, and the older format without a
+ * magic number. Where these leave open which of two names counts, we do as Python's tarfile, with which WebDataset
+ * reads. */
 #include "mmapds.h"
 
 #include <string.h>
 #include <unistd.h>
 
-/* A page fault takes as long as several calls of pread when little of what it maps is wanted: bench_tar. */
+/* Where headers lie more than FAR apart, averaged over a WINDOW, we read them by pread: a page fault there takes as
+ * long as several calls (bench/bench_tar.py). */
 #define WINDOW (1u << 20)
 #define FAR (8u << 10)
 
@@ -26,7 +28,8 @@ enum {
     PREFIX_SIZE = 155,
 };
 
-/* An octal number, blanks around it, or one in base 256 marked by its first bit. Returns 0 for anything else. */
+/* Parse an octal number with blanks around it, or a number in base 256, which its first bit marks. Return 0 for
+ * anything else. */
 static int parse_number(const uint8_t *field, size_t n, uint64_t *number)
 {
     uint64_t value = 0;
@@ -77,7 +80,7 @@ static uint64_t block_sum(const uint8_t *block)
     return (lanes & 0xffff) + (lanes >> 16 & 0xffff) + (lanes >> 32 & 0xffff) + (lanes >> 48);
 }
 
-/* The sum of all bytes, those of the checksum itself counted as blanks. Some old archivers added signed bytes. */
+/* The checksum is the sum of all bytes, with blanks in place of itself. Some old archivers added signed bytes. */
 static int checksum_holds(const uint8_t *block)
 {
     uint64_t stored, sum = block_sum(block);
@@ -107,7 +110,7 @@ static size_t text_size(const uint8_t *field, size_t n)
     return end ? (size_t)(end - field) : n;
 }
 
-/* What extended headers say of the member that follows. The first of several headers wins, as with tarfile. */
+/* What extended headers say of the member that follows. Of several, the first counts, as in tarfile. */
 typedef struct {
     const uint8_t *name;
     uint64_t name_size;
@@ -115,7 +118,7 @@ typedef struct {
     uint64_t size;
 } extended;
 
-/* Read an extended header: records "LENGTH KEY=VALUE\n", the length in decimal and of all of it. */
+/* Read an extended header: records "LENGTH KEY=VALUE\n", where LENGTH is decimal and that of the whole record. */
 static mds_tar_status read_pax(const uint8_t *data, uint64_t n, int global, extended *told)
 {
     extended own = {NULL, 0, 0, 0};
@@ -168,7 +171,7 @@ static void read_name(const uint8_t *block, const extended *told, mds_tar_member
     }
     member->name = block + NAME;
     member->name_size = text_size(block + NAME, NAME_SIZE);
-    /* Only POSIX has a prefix here: GNU, which writes "ustar  ", may have times. */
+    /* Only POSIX has a prefix here: GNU, which writes "ustar  ", may put times here. */
     const size_t prefix = memcmp(block + MAGIC, "ustar", 6) == 0 ? text_size(block + PREFIX, PREFIX_SIZE) : 0;
     if (prefix || block == member->block) {
         memcpy(member->joined, block + PREFIX, prefix);
@@ -180,19 +183,19 @@ static void read_name(const uint8_t *block, const extended *told, mds_tar_member
     }
 }
 
-/* Members at the top, or in a directory there, that are called __like_this__ describe the archive. */
+/* Whether the first part of a name is __like_this__: such members describe the archive and belong to no sample. */
 static int is_meta(const uint8_t *name, uint64_t n)
 {
     const uint8_t *slash = memchr(name, '/', (size_t)n);
     uint64_t first = slash ? (uint64_t)(slash - name) : n;
-    if (!slash && first && name[first - 1] == '\n') /* where `$` of a regular expression matches too */
+    if (!slash && first && name[first - 1] == '\n') /* `$` of a regular expression matches before it, too */
         first--;
     return first >= 4 && memcmp(name, "__", 2) == 0 && memcmp(name + first - 2, "__", 2) == 0;
 }
 
-/* Bytes of a name that are its key, 0 for none: what the expression ^((?:.*\/|)[^.]+)[.]([^/]*)$ of webdataset's
- * base_plus_ext captures. As a rule that is all up to the first dot of the base name. A base name that begins with a
- * dot has the directory as its key, unless there is a dot in that one's name. */
+/* How many bytes of a name are its key, 0 if it has none: what ^((?:.*\/|)[^.]+)[.]([^/]*)$ in webdataset's
+ * base_plus_ext captures. That is nearly always everything before the first dot of the base name. If the base name
+ * begins with a dot, the key is the directory, unless the directory's own name has a dot. */
 static uint64_t find_key(const uint8_t *name, uint64_t n)
 {
     uint64_t base = n, dot;
@@ -202,7 +205,7 @@ static uint64_t find_key(const uint8_t *name, uint64_t n)
         ;
     if (dot == n)
         return 0;
-    uint64_t before = base; /* after the last dot of the directories */
+    uint64_t before = base; /* the byte after the last dot of the directories */
     while (before && name[before - 1] != '.')
         before--;
     if (!before)
@@ -219,8 +222,8 @@ static mds_tar_status fail(mds_tar_member *member, mds_tar_status status, uint64
     return status;
 }
 
-/* The header at byte `at`, of the file if there is one, NULL if that became shorter meanwhile. What extends a header is
- * read from the map: that is rare. So is what the system refuses, which a map cannot say but by ending the process. */
+/* The header at byte `at`, read from the file if there is one; NULL if the file has become shorter since. If the read
+ * fails, the header comes from the map. The data of extended headers always come from the map, as they are rare. */
 static const uint8_t *read_header(const uint8_t *data, int fd, uint64_t at, mds_tar_member *member)
 {
     const ssize_t got = fd < 0 ? -1 : pread(fd, member->block, MDS_TAR_BLOCK, (off_t)at);
@@ -279,7 +282,7 @@ static mds_tar_status next_member(const uint8_t *data, uint64_t n, int fd, uint6
         const int folder = type == 0 && text_size(block, NAME_SIZE) && block[text_size(block, NAME_SIZE) - 1] == '/';
         const int regular = (type == 0 || type == '0' || type == '7') && !folder;
         if (folder || (type >= '1' && type <= '6'))
-            size = 0; /* links may tell the size of what they point to */
+            size = 0; /* links may state the size of their target */
         else if (told.sized)
             size = told.size;
         if (regular && !is_meta(member->name, member->name_size)) {
@@ -291,7 +294,7 @@ static mds_tar_status next_member(const uint8_t *data, uint64_t n, int fd, uint6
             return fail(member, MDS_TAR_TRUNCATED, header);
         member->begin = at;
         member->end = at + size;
-        /* Blanks after the last member may be missing. */
+        /* The padding after the last member may be missing. */
         const uint64_t blanks = -size % MDS_TAR_BLOCK;
         member->next = n - member->end < blanks ? n : member->end + blanks;
         return MDS_TAR_OK;
@@ -350,7 +353,7 @@ static int has_open_key(const uint8_t *data, const mds_tar *state, const mds_tar
            memcmp(member->name, open_key(data, state), (size_t)state->key_size) == 0;
 }
 
-/* Note the extension of a member of the open sample; 0 when it has that one already. A reader adds two of its own. */
+/* Note the extension of a member of the open sample; 0 if the sample has it already. Readers add two of their own. */
 static int note_extension(const uint8_t *data, uint64_t n, mds_tar *state, const mds_tar_member *member)
 {
     static const mds_tar_member taken[] = {
@@ -390,7 +393,7 @@ static void begin_sample(const uint8_t *data, mds_tar *state, const mds_tar_memb
     }
 }
 
-/* Count a header, and tell whether they lie far apart here. */
+/* Count a header; return whether headers lie far apart here. */
 static int is_far(mds_tar *state)
 {
     if (state->at >= state->window) {
@@ -410,8 +413,8 @@ mds_tar_status mds_tar_scan(const uint8_t *data, uint64_t n, int fd, mds_tar *st
     for (size_t headers = 0; headers < MDS_TAR_HEADERS && *count < capacity; headers++) {
         const mds_tar_status status = next_member(data, n, is_far(state) ? fd : -1, state->at, &member);
         const int same = status == MDS_TAR_OK || status == MDS_TAR_TRUNCATED ? has_open_key(data, state, &member) : 0;
-        /* A sample ends where the next one or the archive does. Where that is cut, the sample may be too, unless
-         * it is another that is. */
+        /* A sample ends where the next one begins or the archive ends. If the archive is truncated, the open sample may
+         * lack members, unless the member that is cut belongs to another sample. */
         const int next =
             status == MDS_TAR_OK ? member.key_size && !same : status == MDS_TAR_END || (member.key_size && !same);
         if (state->open && next) {
@@ -438,5 +441,26 @@ mds_tar_status mds_tar_scan(const uint8_t *data, uint64_t n, int fd, mds_tar *st
         }
         state->at = member.next;
     }
+    return MDS_TAR_OK;
+}
+
+mds_tar_status mds_tar_sample_next(const uint8_t *data, uint64_t n, mds_tar_sample *sample,
+                                   const mds_tar_member **member)
+{
+    const int begun = sample->first.key_size != 0;
+    mds_tar_member *next = begun ? &sample->other : &sample->first;
+    do {
+        const mds_tar_status status = mds_tar_next(data, n, sample->at, next);
+        sample->at = next->next;
+        if (status != MDS_TAR_OK) {
+            next->key_size = 0; /* a member that cannot be read gives no key */
+            return status;
+        }
+    } while (!next->key_size);
+    if (begun && !mds_tar_same_key(&sample->first, next)) {
+        sample->at = next->header;
+        return MDS_TAR_GARBAGE;
+    }
+    *member = next;
     return MDS_TAR_OK;
 }

@@ -1,13 +1,29 @@
 from collections.abc import Sequence
-from typing import Any, Protocol, SupportsIndex, TypeAlias
+from typing import Any, Protocol, SupportsIndex, TypeAlias, final, type_check_only
 
 import numpy as np
 from numpy.typing import NDArray
 
 # typing.Buffer arrives with Python 3.12: this is what the callers pass.
-Buffer: TypeAlias = object
+_Buffer: TypeAlias = object
 
 SIMD: str
+ADVISE_RANDOM: int
+ADVISE_SEQUENTIAL: int
+FIELD_ARRAY: int
+FIELD_BOOL: int
+FIELD_BYTES: int
+FIELD_FLOAT: int
+FIELD_INT: int
+FIELD_JSON: int
+FIELD_STR: int
+FIELD_UINT: int
+FRAMES_DATA_CRC: int
+FRAMES_LENGTH_CRC: int
+FRAMES_NO_VARINT: int
+FRAMES_OK: int
+FRAMES_PAYLOAD_CUT: int
+FRAMES_PREFIX_CUT: int
 FRAMING_FIRST_LINE: int
 FRAMING_LINES: int
 FRAMING_NONE: int
@@ -17,8 +33,11 @@ FRAMING_U32LE: int
 FRAMING_U64BE: int
 FRAMING_U64LE: int
 FRAMING_VARINT: int
+JSON_INVALID: int
+JSON_MISSING: int
+JSON_OK: int
+JSON_TYPE: int
 LONGEST_PATH: int
-MOST_COLUMNS: int
 MEASURE_BYTES: int
 MEASURE_CHARS: int
 MEASURE_ITEMS: int
@@ -27,41 +46,45 @@ MEASURE_RECORD: int
 MISSING_ERROR: int
 MISSING_FILL: int
 MISSING_SKIP: int
-ADVISE_NORMAL: int
-ADVISE_RANDOM: int
-ADVISE_SEQUENTIAL: int
+MOST_COLUMNS: int
+NUMBER_F64: int
+NUMBER_I64: int
+NUMBER_U64: int
+TAR_DUPLICATE: int
+TAR_END: int
+TAR_EXTENDED: int
+TAR_GARBAGE: int
+TAR_GLOBAL: int
+TAR_NUMBER: int
+TAR_OK: int
+TAR_SPARSE: int
+TAR_TRUNCATED: int
+TAR_ZEROS: int
 
+@final
 class Map:
-    size: int
-    mtime_ns: int
+    @property
+    def size(self) -> int: ...
+    @property
+    def mtime_ns(self) -> int: ...
     def __new__(cls, path: str) -> Map: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def advise(self, advice: int, /) -> None: ...
 
-class Opener(Protocol):
-    def open(self, source: int, /) -> tuple[Map, Buffer, int, int, int]: ...
+@type_check_only
+class _Opener(Protocol):
+    def open(self, source: int, /) -> tuple[Map, _Buffer, int, int, int]: ...
     def corrupt(self, source: int, record: int, begin: int, end: int, size: int, /) -> None: ...
 
+@final
 class Records:
-    def __new__(cls, firsts: Buffer, opener: Opener, readahead: bool, will_need: bool, views: bool) -> Records: ...
+    def __new__(cls, firsts: _Buffer, opener: _Opener, readahead: bool, will_need: bool, views: bool) -> Records: ...
     def __len__(self) -> int: ...
     def __getitem__(self, record: SupportsIndex, /) -> Any: ...
     def locate(self, record: SupportsIndex, /) -> tuple[int, int, int, int]: ...
-    def many(self, records: Sequence[int] | NDArray[np.integer[Any]], /) -> list[Any]: ...
+    def many(self, rows: Sequence[int] | NDArray[np.integer[Any]], /) -> list[Any]: ...
 
-class TarScanner:
-    def __new__(cls, map: Map, path: str) -> TarScanner: ...  # noqa: A002
-    def scan(self, begins: Buffer, sizes: Buffer, hashes: Buffer, /) -> tuple[int, int, int, int, int]: ...
-
-class ArrayBatch:
-    def __new__(cls, records: Records, rows: Sequence[SupportsIndex], fields: ArrayFields) -> ArrayBatch: ...
-    def __len__(self) -> int: ...
-    def __getitem__(self, k: SupportsIndex, /) -> bytes | memoryview: ...
-    def values(self, field: int, /) -> list[Any]: ...
-    def words(self, field: int, /) -> bytearray: ...
-    def shapes(self, field: int, /) -> bytes: ...
-    def pad(self, field: int, longest: int, left: bool, row: int, fill: int, out: Buffer, /) -> None: ...
-
+@final
 class ArrayFields:
     def __new__(
         cls,
@@ -70,141 +93,139 @@ class ArrayFields:
         loads: Any,
         error: type[Exception],
     ) -> ArrayFields: ...
-    def __call__(self, record: Buffer, /) -> dict[str, Any]: ...
-    def words(self, data: Buffer, begin: int, /) -> tuple[int, ...] | None: ...
+    def __call__(self, record: _Buffer, /) -> dict[str, Any]: ...
+    def words(self, data: _Buffer, begin: int, /) -> tuple[int, ...] | None: ...
 
+@final
+class ArrayBatch:
+    def __new__(cls, records: Records, rows: Sequence[SupportsIndex], fields: ArrayFields) -> ArrayBatch: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, k: SupportsIndex, /) -> bytes | memoryview: ...
+    def values(self, field: int, /) -> list[Any]: ...
+    def words(self, field: int, /) -> bytearray: ...
+    def shapes(self, field: int, /) -> bytes: ...
+    def pad(self, field: int, longest: int, left: bool, row: int, fill: int, out: _Buffer, /) -> None: ...
+
+@final
+class TarScanner:
+    def __new__(cls, map: Map, path: str) -> TarScanner: ...  # noqa: A002
+    def scan(self, begins: _Buffer, sizes: _Buffer, hashes: _Buffer, /) -> tuple[int, int, int, int, int]: ...
+
+@final
+class Measuring:
+    def __new__(
+        cls,
+        *,
+        fields: tuple[tuple[int, tuple[bytes, ...]], ...],
+        missing: int,
+        fill: tuple[int, int],
+        validate: bool,
+    ) -> Measuring: ...
+    def lines(
+        self, source: Map, begin: int, end: int, pending: int | None, starts: _Buffer, cells: tuple[_Buffer, ...], /
+    ) -> tuple[tuple[int, int | None, int], int, tuple[int, ...], tuple[int, int, int, int]]: ...
+
+@final
 class Permutation:
     def __new__(cls, n: int, seed: int, epoch: int, stream: int) -> Permutation: ...
     def one(self, value: int, inverse: bool, /) -> int: ...
-    def range(self, first: int, step: int, out: Buffer, /) -> None: ...
-    def array(self, positions: Buffer, out: Buffer, inverse: bool, /) -> None: ...
+    def range(self, first: int, step: int, out: _Buffer, /) -> None: ...
+    def array(self, positions: _Buffer, out: _Buffer, inverse: bool, /) -> None: ...
+
+@final
+class Chunks:
+    def __new__(
+        cls,
+        *,
+        chunk_size: int,
+        mix_chunks: int,
+        seed: int,
+        epoch: int,
+        first_chunk: _Buffer,
+        first_record: _Buffer,
+        short_slots: _Buffer,
+        short_ends: _Buffer,
+        short_missing: _Buffer,
+        order: Permutation,
+    ) -> Chunks: ...
+    def at(self, positions: _Buffer, out: _Buffer, /) -> None: ...
+
+@final
+class Mixture:
+    def __new__(cls, *, weights: _Buffer, sizes: _Buffer, seed: int, shuffle: bool) -> Mixture: ...
+    def at(self, epoch: int, positions: _Buffer, out: _Buffer, /) -> None: ...
+    def which(self, positions: _Buffer, out: _Buffer, /) -> None: ...
+
+@final
+class Lengths:
+    def __new__(cls, lengths: _Buffer, width: int) -> Lengths: ...
+    def largest(self, /) -> int: ...
+    def sort(self, counts: _Buffer, order: _Buffer, order_width: int, /) -> None: ...
+    def sort_digits(
+        self, shift: int, counts: _Buffer, previous: _Buffer | None, order: _Buffer, order_width: int, /
+    ) -> None: ...
+    def runs(self, order: _Buffer, order_width: int, /) -> tuple[bytes, bytes]: ...
+
+@final
+class Plan:
+    def __new__(
+        cls,
+        *,
+        buckets: _Buffer,
+        order: _Buffer,
+        order_width: int,
+        first_rank: int,
+        records: int,
+        seed: int,
+        epoch: int,
+        shuffle: bool,
+    ) -> Plan: ...
+    def batches(self, batches: _Buffer, out: _Buffer, ends: _Buffer, /) -> None: ...
+    def find(self, ranks: _Buffer, out: _Buffer, /) -> None: ...
+
+@final
+class Stream:
+    def __new__(
+        cls,
+        *,
+        buckets: _Buffer,
+        ranks: int,
+        lengths: _Buffer,
+        width: int,
+        values: _Buffer,
+        first_buckets: _Buffer,
+        splits: _Buffer,
+        table: _Buffer,
+    ) -> Stream: ...
+    def push(self, records: _Buffer, out: _Buffer, ends: _Buffer, /) -> tuple[int, int]: ...
 
 def scan_lines(
-    fd: int, begin: int, end: int, pending: int | None, starts: Buffer, scratch: Buffer, /
+    fd: int, begin: int, end: int, pending: int | None, starts: _Buffer, scratch: _Buffer, /
 ) -> tuple[int, int | None, int]: ...
 def scan_buffer(
-    variant: str | None, data: Buffer, base: int, pending: int | None, starts: Buffer, /
+    variant: str | None, data: _Buffer, base: int, pending: int | None, starts: _Buffer, /
 ) -> tuple[int, int | None, int]: ...
-def record_sizes(starts: Buffer, previous: int | None, smallest: int, largest: int, /) -> tuple[int, int]: ...
-def draw(n: int, seed: int, epoch: int, positions: Buffer, out: Buffer, /) -> None: ...
-def chunks_at(
-    chunk_size: int,
-    mix_chunks: int,
-    seed: int,
-    epoch: int,
-    first_chunk: Buffer,
-    first_record: Buffer,
-    short_slots: Buffer,
-    short_ends: Buffer,
-    short_missing: Buffer,
-    order: Permutation,
-    positions: Buffer,
-    out: Buffer,
-    /,
-) -> None: ...
-def mixture_period(weights: Buffer, which: bytearray, rank: bytearray, /) -> None: ...
-def mixture_at(
-    seed: int,
-    epoch: int,
-    shuffle: bool,
-    weights: Buffer,
-    sizes: Buffer,
-    first_record: Buffer,
-    which: bytearray,
-    rank: bytearray,
-    positions: Buffer,
-    out: Buffer,
-    /,
-) -> None: ...
-def measure_record(
-    variant: str | None, fields: tuple[tuple[int, tuple[bytes, ...]]], data: Buffer, /
-) -> tuple[int, int, int, int]: ...
-def json_error(variant: str | None, data: Buffer, /) -> int | None: ...
-def measure_lines(
-    source: Map,
-    begin: int,
-    end: int,
-    pending: int | None,
-    fields: tuple[tuple[int, tuple[bytes, ...]], ...],
-    missing: int,
-    fill: tuple[int, int],
-    validate: bool,
-    starts: Buffer,
-    cells: tuple[Buffer, ...],
-    /,
-) -> tuple[tuple[int, int | None, int], int, tuple[int, ...], tuple[int, int, int, int]]: ...
+def record_sizes(starts: _Buffer, previous: int | None, smallest: int, largest: int, /) -> tuple[int, int]: ...
 def frames_scan(
-    source: Map, framing: int, at: int, end: int, starts: Buffer, sizes: Buffer | None, /
+    source: Map, framing: int, at: int, end: int, starts: _Buffer, sizes: _Buffer | None, /
 ) -> tuple[int, int, int, int, int, int]: ...
 def frames_verify(source: Map, at: int, end: int, /) -> tuple[int, int, int, int, int, int]: ...
-def varints(data: Buffer, begin: int, end: int, /) -> bytearray: ...
-def crc32c(variant: str | None, crc: int, data: Buffer, /) -> int: ...
-def cells_convert(cells: Buffer, kind: int, to: int, /) -> None: ...
-def cells_narrow(cells: Buffer, out: Buffer, /) -> None: ...
-def cells_widen(numbers: Buffer, cells: Buffer, /) -> None: ...
-def cells_largest(cells: Buffer, /) -> int: ...
-def lengths_largest(lengths: Buffer, width: int, /) -> int: ...
-def lengths_sort(
-    lengths: Buffer,
-    width: int,
-    shift: int,
-    digits: bool,
-    counts: Buffer,
-    previous: Buffer | None,
-    order: Buffer,
-    order_width: int,
-    /,
-) -> None: ...
-def lengths_runs(lengths: Buffer, width: int, order: Buffer, order_width: int, /) -> tuple[bytes, bytes]: ...
-def lengths_runs_of(ends: Buffer, /) -> tuple[bytes, bytes]: ...
+def varints(data: _Buffer, begin: int, end: int, /) -> bytearray: ...
+def crc32c(variant: str | None, crc: int, data: _Buffer, /) -> int: ...
+def measure_record(
+    variant: str | None, fields: tuple[tuple[int, tuple[bytes, ...]]], data: _Buffer, /
+) -> tuple[int, int, int, int]: ...
+def json_error(variant: str | None, data: _Buffer, /) -> int | None: ...
+def cells_convert(cells: _Buffer, kind: int, to: int, /) -> None: ...
+def cells_narrow(cells: _Buffer, out: _Buffer, /) -> None: ...
+def cells_widen(numbers: _Buffer, cells: _Buffer, /) -> None: ...
+def cells_largest(cells: _Buffer, /) -> int: ...
+def draw(n: int, seed: int, epoch: int, positions: _Buffer, out: _Buffer, /) -> None: ...
+def pad_rows(arrays: list[NDArray[Any]], fill: int, out: _Buffer, /) -> None: ...
+def lengths_runs_of(ends: _Buffer, /) -> tuple[bytes, bytes]: ...
 def plan_buckets(
-    budget: tuple[int, int, int, int], values: Buffer, counts: Buffer, wanted: int, close: bool, /
+    budget: tuple[int, int, int, int], values: _Buffer, counts: _Buffer, wanted: int, close: bool, /
 ) -> bytes: ...
-def plan_batches(
-    buckets: Buffer,
-    order: Buffer,
-    order_width: int,
-    first_rank: int,
-    records: int,
-    seed: int,
-    epoch: int,
-    shuffle: bool,
-    batches: Buffer,
-    out: Buffer,
-    ends: Buffer,
-    /,
-) -> None: ...
-def plan_find(
-    buckets: Buffer,
-    order: Buffer,
-    order_width: int,
-    first_rank: int,
-    records: int,
-    seed: int,
-    epoch: int,
-    shuffle: bool,
-    ranks: Buffer,
-    batches: Buffer,
-    /,
-) -> None: ...
-def stream_push(
-    buckets: Buffer,
-    ranks: int,
-    lengths: Buffer,
-    width: int,
-    values: Buffer,
-    first_buckets: Buffer,
-    splits: Buffer,
-    table: Buffer,
-    taken: Buffer,
-    batches: Buffer,
-    open_first: Buffer,
-    records: Buffer,
-    out: Buffer,
-    ends: Buffer,
-    /,
-) -> tuple[int, int]: ...
-def pad_rows(arrays: list[NDArray[Any]], fill: int, out: Buffer, /) -> None: ...
-def tar_members(record: Buffer, limit: int, /) -> tuple[int, int, str | None, list[tuple[str, int, int]]]: ...
-def tar_hash(key: bytes, /) -> int: ...
+def tar_members(record: _Buffer, limit: int, /) -> tuple[int, int, str | None, list[tuple[str, int, int]]]: ...
+def tar_hash(key: _Buffer, /) -> int: ...
 def simd_variants() -> list[str]: ...

@@ -10,17 +10,16 @@ from types import TracebackType
 from typing import Any
 
 from . import __version__
+from ._native import NUMBER_F64, NUMBER_I64, NUMBER_U64
 from .arrays.array_file import MAGIC, SUFFIX
 from .arrays.infer import infer_schema
 from .arrays.schema import Field, Schema
 from .arrays.values import pack
 from .errors import Error, FormatError
-from .storage.numbers import NUMBER_TYPES
 from .storage.sections import COLUMN, SectionWriter
 from .storage.sources import INDEX_SUFFIX, StrPath
 from .storage.spool import Spool
 
-_U64, _I64, _F64 = NUMBER_TYPES
 _CODES = ("Q", "q", "d")
 _AT_ONCE = 1 << 20  # bytes of records that are written together
 _NUMBERS = 1 << 13  # of each column that are spooled together
@@ -80,14 +79,14 @@ class Writer:
         fields = {field.name: field for field in schema.fields}
         if self._length is not None:
             field = fields.get(self._length)
-            if field is None or field.column is None or field.number_type == _F64:
+            if field is None or field.column is None or field.number_type == NUMBER_F64:
                 raise FormatError(
                     f"{self.path}: length = {self._length!r}, expected an integer field or one with a ragged first "
                     f"axis; the fields are {schema.describe()}"
                 )
             if field.name != "length" and any(other.column == "length" for other in schema.fields):
                 raise FormatError(f"{self.path}: length = {self._length!r}, but there is a field 'length' too")
-        elif "length" in fields and fields["length"].is_scalar and fields["length"].number_type == _F64:
+        elif "length" in fields and fields["length"].is_scalar and fields["length"].number_type == NUMBER_F64:
             raise FormatError(
                 f"{self.path}: field 'length' is {fields['length']}; lengths are integers, name it otherwise"
             )
@@ -110,7 +109,7 @@ class Writer:
         if self._length is not None:
             columns["length"] = next(field.expression for field in self._columns if field.name == self._length)
         lengths = [k for k, field in enumerate(self._columns) if field.expression == columns.get("length")]
-        self._signed_length = next((k for k in lengths if self._columns[k].number_type == _I64), None)
+        self._signed_length = next((k for k in lengths if self._columns[k].number_type == NUMBER_I64), None)
         text = json.dumps({"schema": schema.describe(), "columns": columns}, ensure_ascii=False).encode()
         from xxhash import xxh3_64
 
@@ -157,7 +156,7 @@ class Writer:
         try:
             self._file.write(self._buffer)
             with self._file.writing():
-                _spool(self._spools[0], _U64, self._starts)
+                _spool(self._spools[0], NUMBER_U64, self._starts)
                 for spool, field, numbers in zip(self._spools[1:], self._columns, self._numbers, strict=True):
                     _spool(spool, field.number_type, numbers)
         except BaseException:
@@ -234,6 +233,6 @@ def _inferred(record: Mapping[str, Any]) -> Schema:
 def _spool(spool: Spool, number_type: int, numbers: list[Any]) -> None:
     """Move numbers into a spool."""
     if numbers:
-        kind = number_type if number_type != _I64 or min(numbers) < 0 else _U64
+        kind = number_type if number_type != NUMBER_I64 or min(numbers) < 0 else NUMBER_U64
         spool.append(kind, memoryview(array(_CODES[kind], numbers)).cast("B").cast("Q"))
         numbers.clear()

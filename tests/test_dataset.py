@@ -5,6 +5,8 @@ import json
 import multiprocessing
 import os
 import pickle
+import re
+import sys
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -498,3 +500,21 @@ def test_an_error_in_a_source_that_is_gone_still_has_a_place(write):
 
 def test_fractions_may_be_an_iterator(ds):
     assert [len(part) for part in ds.split(iter([0.5, 0.5]))] == [500, 500]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+@pytest.mark.parametrize(("access", "flag"), [("auto", "rr"), ("random", "rr"), ("sequential", "sr")])
+def test_maps_are_advised_of_how_they_will_be_read(write, access, flag):
+    """The kernel lists "rr" for a map that is read at random and "sr" for one that is read in order: proc(5)."""
+    path = write([{"id": number} for number in range(100)])
+    ds = mmapds.open(path, access=access, build=True)
+    assert ds[0] == {"id": 0}
+    flags, name = {}, ""
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            name = line.split(maxsplit=5)[5] if line.count(" ") > 5 else ""
+        elif line.startswith("VmFlags:"):
+            flags.setdefault(name, []).extend(line.split()[1:])
+    for mapped in (path, f"{path}.mmx"):
+        assert flag in flags[os.path.realpath(mapped)]
+        assert {"rr", "sr"} & set(flags[os.path.realpath(mapped)]) == {flag}

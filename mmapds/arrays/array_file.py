@@ -2,7 +2,7 @@
 
 from .. import _native
 from ..errors import FormatError, SourceError
-from ..storage.numbers import NUMBER_TYPES
+from ..storage.numbers import NUMBER_TYPES, WIDTHS
 from ..storage.sections import COLUMN, SectionFile
 from ..storage.sources import unreadable
 
@@ -12,8 +12,6 @@ MAGIC = b"\x89MMA\r\n\x1a\n"
 _HEADER = 64
 _SIZES = 16  # of the schema: how many bytes, and their checksum
 RECORD_ALIGNMENT = 64
-_U64, _I64, _F64 = NUMBER_TYPES
-_NUMBER_TYPES = {"<u4": _U64, "<u8": _U64, "<i8": _I64, "<f8": _F64}
 Cells = tuple[int, memoryview]
 
 
@@ -83,10 +81,10 @@ class ArrayFile(SectionFile):
     def cells(self, name: str, begin: int, end: int) -> Cells:
         """The type of a section's numbers, and some of them as 64-bit cells."""
         dtype = self.sections[name].dtype
-        width = int(dtype[-1])
+        width = WIDTHS[dtype]
         data = self.section(name)[begin * width : end * width]
         if width == 4:
             wide = memoryview(bytearray(2 * len(data)))
             _native.cells_widen(data, wide)
             data = wide
-        return _NUMBER_TYPES[dtype], data.cast("Q")
+        return NUMBER_TYPES[dtype], data.cast("Q")

@@ -10,7 +10,6 @@ from typing import Any
 
 from .. import _native
 from ..errors import FormatError
-from ..storage.numbers import NUMBER_TYPES
 
 ITEM_BYTES = {
     "bool": 1,
@@ -25,9 +24,9 @@ ITEM_BYTES = {
 """dtype of an array to the bytes of an element."""
 EXTENDED = {"bfloat16": "int16", "float8_e4m3fn": "int8", "float8_e5m2": "int8"}
 """Those that NumPy has only with ml_dtypes, and what it shows their memory as without."""
-_U64, _I64, _F64 = NUMBER_TYPES
-_UINT, _INT, _FLOAT, _BOOL, _BYTES, _STR, _JSON, _ARRAY = range(8)  # what the binding calls field_type
-_TEXT = {"bytes": _BYTES, "str": _STR, "json": _JSON}
+_TEXT = {"bytes": _native.FIELD_BYTES, "str": _native.FIELD_STR, "json": _native.FIELD_JSON}
+_NUMBERS = {"b": _native.FIELD_BOOL, "u": _native.FIELD_UINT, "i": _native.FIELD_INT, "f": _native.FIELD_FLOAT}
+_NUMBER_TYPES = {_native.FIELD_INT: _native.NUMBER_I64, _native.FIELD_FLOAT: _native.NUMBER_F64}
 MAX_DIMS = 8
 _NAME = re.compile(r"[^()\\]+")
 
@@ -49,15 +48,15 @@ class Field:
     def type(self) -> int:
         """What the core makes of it."""
         if self.shape is not None:
-            return _ARRAY
+            return _native.FIELD_ARRAY
         if self.dtype in _TEXT:
             return _TEXT[self.dtype]
-        return {"b": _BOOL, "u": _UINT, "i": _INT, "f": _FLOAT}[self.dtype[0]]
+        return _NUMBERS[self.dtype[0]]
 
     @cached_property
     def is_scalar(self) -> bool:
         """Whether it is one number."""
-        return self.type <= _BOOL
+        return self.type <= _native.FIELD_BOOL
 
     @cached_property
     def ragged(self) -> tuple[int, ...]:
@@ -80,7 +79,7 @@ class Field:
     @cached_property
     def number_type(self) -> int:
         """How to read the 64 bits of its number."""
-        return _F64 if self.type == _FLOAT else _I64 if self.type == _INT else _U64
+        return _NUMBER_TYPES.get(self.type, _native.NUMBER_U64)
 
     def __str__(self) -> str:
         return self.dtype if self.shape is None else f"{self.dtype} of shape {self.shape}".replace(",)", ",)")
@@ -125,7 +124,7 @@ class Schema:
     @cached_property
     def table(self) -> struct.Struct:
         """The words that a record begins with."""
-        codes = {_INT: "q", _FLOAT: "d"}
+        codes = {_native.FIELD_INT: "q", _native.FIELD_FLOAT: "d"}
         words = (
             "Q" * len(field.ragged) if field.shape is not None else codes.get(field.type, "Q") for field in self.fields
         )

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from .. import _native
 from ..errors import FormatError
-from .schema import _BOOL, _BYTES, _FLOAT, _INT, _JSON, _STR, EXTENDED, ITEM_BYTES, Field, Schema, dtype_name
+from .schema import EXTENDED, ITEM_BYTES, Field, Schema, dtype_name
 
 _ROUND = {"float16": "<e", "float32": "<f", "float64": "<d"}
 _WIDTH = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}  # kinds of numbers, each of which holds those before
@@ -77,15 +78,15 @@ def _unfit(field: Field, value: Any) -> FormatError:
 
 
 def _as_bytes(field: Field, value: Any) -> bytes | memoryview:
-    if field.type == _STR and isinstance(value, str):
+    if field.type == _native.FIELD_STR and isinstance(value, str):
         try:
             return value.encode()
         except UnicodeEncodeError as error:
             raise FormatError(f"field {field.name!r}: found text that is not Unicode: {error}") from None
-    if field.type == _BYTES and isinstance(value, bytes | bytearray | memoryview):
+    if field.type == _native.FIELD_BYTES and isinstance(value, bytes | bytearray | memoryview):
         view = memoryview(value)
         return view.cast("B") if view.c_contiguous and view.nbytes else view.tobytes()
-    if field.type == _JSON:
+    if field.type == _native.FIELD_JSON:
         import orjson
 
         try:
@@ -115,7 +116,7 @@ def _is_finite(value: Any) -> bool:
 
 def _as_number(field: Field, value: Any) -> float:
     try:
-        if field.type == _FLOAT:
+        if field.type == _native.FIELD_FLOAT:
             if isinstance(value, str | bytes):
                 raise TypeError
             layout = _ROUND[field.dtype]
@@ -123,11 +124,11 @@ def _as_number(field: Field, value: Any) -> float:
             if isinstance(value, int) and rounded != value:
                 raise TypeError
             return rounded
-        number = operator.index(value.item() if field.type == _BOOL and hasattr(value, "item") else value)
+        number = operator.index(value.item() if field.type == _native.FIELD_BOOL and hasattr(value, "item") else value)
     except (TypeError, ValueError, OverflowError):
         raise _unfit(field, value) from None
-    bits = 1 if field.type == _BOOL else 8 * ITEM_BYTES[field.dtype]
-    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if field.type == _INT else (0, 2**bits)
+    bits = 1 if field.type == _native.FIELD_BOOL else 8 * ITEM_BYTES[field.dtype]
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if field.type == _native.FIELD_INT else (0, 2**bits)
     if not low <= number < high:
         raise _unfit(field, value)
     return number

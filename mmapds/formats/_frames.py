@@ -10,7 +10,7 @@ from ..storage.threads import in_order
 from .format import End, Piece
 from .measuring import Measuring
 
-_OK, _PREFIX_CUT, _PAYLOAD_CUT, _NO_VARINT, _LENGTH_CRC, _DATA_CRC = range(6)  # what the core calls mds_frames_status
+_CUT = (_native.FRAMES_PREFIX_CUT, _native.FRAMES_PAYLOAD_CUT)
 _ROOM = 1 << 17  # records in a piece
 _STEP = 256 << 20  # bytes in a piece, so that a scan of large records can be interrupted and seen to go on
 _DROP = "if it was cut short, leave it out with --truncated drop"
@@ -43,8 +43,8 @@ class _Walk:
         count, at, status, *details = _native.frames_scan(self._map, self._framing, begin, end, slot.starts, slot.sizes)
         self._at = at
         self._records += count
-        cut = status in (_PREFIX_CUT, _PAYLOAD_CUT) and truncated == "drop"
-        if status != _OK and not cut:
+        cut = status in _CUT and truncated == "drop"
+        if status != _native.FRAMES_OK and not cut:
             raise _error(self._source, self._records, at, status, *details)
         done = cut or at == size
         columns = measuring.sizes(slot.starts[:0] if slot.sizes is None else slot.sizes[:count])
@@ -100,9 +100,9 @@ def verify(source: Source) -> None:
     while at < source.size:
         count, at, status, *details = _native.frames_verify(view, at, min(at + _STEP, source.size))
         records += count
-        if status in (_PREFIX_CUT, _PAYLOAD_CUT):
+        if status in _CUT:
             return
-        if status != _OK:
+        if status != _native.FRAMES_OK:
             raise _error(source, records, at, status, *details)
 
 
@@ -124,15 +124,15 @@ def mapped(source: Source) -> _native.Map:
 def _error(source: Source, record: int, at: int, status: int, payload: int, found: int, expected: int) -> FormatError:
     left = source.size - at
     place = f"{source.path}: record {record} (byte {at})"
-    if status == _PREFIX_CUT:
+    if status == _native.FRAMES_PREFIX_CUT:
         return FormatError(f"{place}: the file ends {left} bytes into its prefix; {_DROP}")
-    if status == _PAYLOAD_CUT:
+    if status == _native.FRAMES_PAYLOAD_CUT:
         return FormatError(f"{place}: is said to hold {payload} bytes, and the file ends {left} bytes on; {_DROP}")
-    if status == _NO_VARINT:
+    if status == _native.FRAMES_NO_VARINT:
         return FormatError(
             f"{place}: its prefix is no varint of up to 64 bits; the file is damaged, or of another format"
         )
-    what = "length" if status == _LENGTH_CRC else "data"
+    what = "length" if status == _native.FRAMES_LENGTH_CRC else "data"
     return FormatError(
         f"{place}: found {found:#010x} as the CRC of its {what}, expected {expected:#010x}; the file is damaged, or no "
         "TFRecord"

@@ -14,12 +14,12 @@ Dots part the keys of a path; a dot that belongs to a key is written `\\.`.
 import re
 import struct
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from .. import _native
 from ..errors import ColumnError, DecodeError
-from ..storage.numbers import _F64, _I64, _U64
-from ..storage.spool import _COPY
+from ..storage.sources import line_number
 
 _MEASURES = {"bytes": _native.MEASURE_BYTES, "chars": _native.MEASURE_CHARS, "items": _native.MEASURE_ITEMS}
 _EXPECTED = {
@@ -29,7 +29,6 @@ _EXPECTED = {
     _native.MEASURE_ITEMS: "an array",
 }
 _FOUND = {b'"': "a string", b"[": "an array", b"{": "an object", b"t": "true", b"f": "false", b"n": "null"}
-_OK, _MISSING, _TYPE, _INVALID = range(4)  # and mds_json_status
 
 
 class Expression(NamedTuple):
@@ -77,8 +76,12 @@ class Measuring:
         self.columns = {name: Expression.parse(text) for name, text in columns.items()}
         self.missing = missing
         self.validate = bool(validate)
-        self._fields = tuple((each.measure, each.path) for each in self.columns.values())
         self._missing, self._fill = _parse_missing(missing)
+
+    @cached_property
+    def _core(self) -> _native.Measuring:
+        fields = tuple((each.measure, each.path) for each in self.columns.values())
+        return _native.Measuring(fields=fields, missing=self._missing, fill=self._fill, validate=self.validate)
 
     def __bool__(self) -> bool:
         return bool(self.columns) or self.validate
@@ -99,10 +102,8 @@ class Measuring:
         """
         if len(self.columns) > _native.MOST_COLUMNS:
             raise ColumnError(f"{len(self.columns)} columns of JSON, expected up to {_native.MOST_COLUMNS}")
-        found, kept, types, (status, failed, column, at) = _native.measure_lines(
-            source, begin, end, begin, self._fields, self._missing, self._fill, self.validate, starts, cells
-        )
-        if status != _OK:
+        found, kept, types, (status, failed, column, at) = self._core.lines(source, begin, end, begin, starts, cells)
+        if status != _native.JSON_OK:
             raise self._error(status, path, source, failed, column, at)
         records, pending, newlines = found
         columns = tuple((kind, each[:kept]) for kind, each in zip(types, cells, strict=True))
@@ -126,14 +127,12 @@ class Measuring:
                     f"column {name!r}: {expression.text!r} looks for a field, and these records are not JSON; expected "
                     "bytes(), or use mmapds.add_column"
                 )
-        return tuple((_U64, cells) for _ in self.columns)
+        return tuple((_native.NUMBER_U64, cells) for _ in self.columns)
 
     def _error(self, status: int, path: str, source: _native.Map, begin: int, column: int, at: int) -> Exception:
         view = memoryview(source)
-        step = _COPY
-        line = 1 + sum(bytes(view[i : min(i + step, begin)]).count(b"\n") for i in range(0, begin, step))
-        place = f"{path}:{line} (byte {at})"
-        if status == _INVALID:
+        place = f"{path}:{line_number(view, begin)} (byte {at})"
+        if status == _native.JSON_INVALID:
             import orjson
 
             end = next((i for i in range(begin, len(view)) if view[i] == 0x0A), len(view))
@@ -144,7 +143,7 @@ class Measuring:
                 reason = str(error)
             return DecodeError(f"{place}: not JSON: {reason}")
         expression = list(self.columns.values())[column]
-        if status == _MISSING:
+        if status == _native.JSON_MISSING:
             return ColumnError(
                 f"{place}: expected {_EXPECTED[expression.measure]} at `{_shown(expression)}`, found nothing; leave "
                 "such records out with --missing skip, or give them a value with --missing N"
@@ -167,13 +166,14 @@ def _first_byte(view: memoryview, begin: int) -> int:
 
 def _parse_missing(missing: str | float) -> tuple[int, tuple[int, int]]:
     if missing == "error":
-        return _native.MISSING_ERROR, (_U64, 0)
+        return _native.MISSING_ERROR, (_native.NUMBER_U64, 0)
     if missing == "skip":
-        return _native.MISSING_SKIP, (_U64, 0)
+        return _native.MISSING_SKIP, (_native.NUMBER_U64, 0)
     if isinstance(missing, int) and not isinstance(missing, bool) and -(2**63) <= missing < 2**64:
-        return _native.MISSING_FILL, (_I64 if missing < 0 else _U64, missing % 2**64)
+        number_type = _native.NUMBER_I64 if missing < 0 else _native.NUMBER_U64
+        return _native.MISSING_FILL, (number_type, missing % 2**64)
     if isinstance(missing, float):
-        return _native.MISSING_FILL, (_F64, int.from_bytes(struct.pack("<d", missing), "little"))
+        return _native.MISSING_FILL, (_native.NUMBER_F64, int.from_bytes(struct.pack("<d", missing), "little"))
     raise ColumnError(f"missing = {missing!r}, expected 'error', 'skip' or a number of up to 64 bits")
 
 

@@ -11,7 +11,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from .. import _native
-from ..arrays.array_file import _F64, _I64, _U64, MAGIC, RECORD_ALIGNMENT, SUFFIX, ArrayFile, Cells, Head
+from .._native import NUMBER_F64, NUMBER_I64, NUMBER_U64
+from ..arrays.array_file import MAGIC, RECORD_ALIGNMENT, SUFFIX, ArrayFile, Cells, Head
 from ..errors import ColumnError, FormatError
 from ..storage.index_file import IndexedSource
 from ..storage.sections import COLUMN
@@ -131,7 +132,8 @@ def _stored(number: int, source: Source, file: ArrayFile, wanted: "list[Field | 
 
 
 def _sizes(starts: memoryview, after: int) -> Cells:
-    return _U64, memoryview(array("Q", ((b - a) % 2**64 for a, b in pairwise([*starts, after])))).cast("B").cast("Q")
+    sizes = array("Q", ((b - a) % 2**64 for a, b in pairwise([*starts, after])))
+    return NUMBER_U64, memoryview(sizes).cast("B").cast("Q")
 
 
 def _walked(number: int, source: Source, head: Head, wanted: "list[Field | None]", *, drop: bool) -> Iterator[Piece]:
@@ -168,9 +170,9 @@ def _walked(number: int, source: Source, head: Head, wanted: "list[Field | None]
 
 def _number_type(field: "Field | None", cells: "array[int]") -> int:
     if field is None or not field.is_scalar:
-        return _U64
-    is_signed = field.number_type == _I64 and max(cells, default=0) >= 2**63
-    return _I64 if is_signed else _F64 if field.number_type == _F64 else _U64
+        return NUMBER_U64
+    is_signed = field.number_type == NUMBER_I64 and max(cells, default=0) >= 2**63
+    return NUMBER_I64 if is_signed else NUMBER_F64 if field.number_type == NUMBER_F64 else NUMBER_U64
 
 
 def _piece(

@@ -25,14 +25,15 @@ TEXT = False
 DECODERS = ("files", "wds", "bytes")
 OPTIONS = truncation.OPTIONS
 
-_OK, _END, _TRUNCATED, _GARBAGE, _NUMBER, _EXTENDED, _GLOBAL, _SPARSE, _ZEROS, _DUPLICATE = range(10)  # mds_tar_status
 _FOUND = {
-    _GARBAGE: "no header of a tar (its checksum is wrong); is something missing, or is this no tar?",
-    _NUMBER: "a header whose size is no number from 0 to 2**63 - 1",
-    _EXTENDED: 'an extended header that is not as pax has it, "LENGTH KEY=VALUE" on each line',
-    _GLOBAL: "a global header that gives all members after it one path or size, which no record could be read without",
-    _SPARSE: "a sparse member, whose bytes are not all there; write the archive without --sparse",
-    _ZEROS: "one block of zeros and then more, where an archive ends with two; is it damaged?",
+    _native.TAR_GARBAGE: "no header of a tar (its checksum is wrong); is something missing, or is this no tar?",
+    _native.TAR_NUMBER: "a header whose size is no number from 0 to 2**63 - 1",
+    _native.TAR_EXTENDED: 'an extended header that is not as pax has it, "LENGTH KEY=VALUE" on each line',
+    _native.TAR_GLOBAL: (
+        "a global header that gives all members after it one path or size, which no record could be read without"
+    ),
+    _native.TAR_SPARSE: "a sparse member, whose bytes are not all there; write the archive without --sparse",
+    _native.TAR_ZEROS: "one block of zeros and then more, where an archive ends with two; is it damaged?",
 }
 
 _AT_ONCE = 1 << 16  # samples; a shard that has no more is scanned by one thread while others scan others
@@ -101,16 +102,16 @@ def scan(
         found, before = first, 0
         while True:
             end = None
-            if found.status == _END or (found.status == _TRUNCATED and parameters["truncated"] == "drop"):
+            cut = found.status == _native.TAR_TRUNCATED
+            if found.status == _native.TAR_END or (cut and parameters["truncated"] == "drop"):
                 end = End(found.samples, found.end)
-            elif found.status != _OK:
+            elif found.status != _native.TAR_OK:
                 raise _error(source, scanner, found)
             scanned = (source.size if end else min(found.at, source.size)) - before
             before += scanned
             columns = tuple((kind, slot.sizes[: found.number]) for kind in kinds)
-            left_out = int(found.status == _TRUNCATED)
             starts, keys = slot.begins[: found.number], slot.hashes[: found.number]
-            yield Piece(number, starts, columns, left_out, scanned, end, keys=keys)
+            yield Piece(number, starts, columns, int(cut), scanned, end, keys=keys)
             if end:
                 break
             found = _go_on(scanner, slot)
@@ -140,8 +141,8 @@ class _Scanner:
 
 def _go_on(scanner: _Scanner, slot: _Slot) -> _Found:
     """Fill a slot as far as the source does."""
-    count, status, at, end, samples = 0, _OK, 0, 0, 0
-    while status == _OK and count < _AT_ONCE:
+    count, status, at, end, samples = 0, _native.TAR_OK, 0, 0, 0
+    while status == _native.TAR_OK and count < _AT_ONCE:
         status, more, at, end, samples = scanner.scan(slot.begins[count:], slot.sizes[count:], slot.hashes[count:])
         count += more
     return _Found(count, status, at, end, samples)
@@ -149,11 +150,11 @@ def _go_on(scanner: _Scanner, slot: _Slot) -> _Found:
 
 def _error(source: Source, scanner: _Scanner, found: _Found) -> FormatError:
     place = f"{source.path}: record {found.samples} (byte {found.at})"
-    if found.status == _TRUNCATED:
+    if found.status == _native.TAR_TRUNCATED:
         return FormatError(
             f"{place}: is cut short, the file has {source.size} bytes; leave it out with --truncated drop"
         )
-    if found.status == _DUPLICATE:
+    if found.status == _native.TAR_DUPLICATE:
         _, _, key, ((extension, _, _),) = _native.tar_members(memoryview(scanner.map)[found.at :], 1)
         return FormatError(f"{place}: {key!r} has a second member {extension!r}, expected every extension once")
     return FormatError(f"{place}: found {_FOUND[found.status]}")
@@ -166,7 +167,7 @@ def members(record: "memoryview | bytes", limit: int = 2**62) -> tuple[str, list
       FormatError: the record is not one sample of a tar.
     """
     status, at, key, found = _native.tar_members(record, limit)
-    if key is None or status not in (_OK, _END):
+    if key is None or status not in (_native.TAR_OK, _native.TAR_END):
         raise FormatError(f"not a sample of a tar, at byte {at} of the record; is the index of another file?")
     return key, found
 

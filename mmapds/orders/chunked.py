@@ -4,15 +4,12 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from .. import _native
 from ..errors import OrderError
 from .basic import _WORD, VERSION, Int64s, as_positions, integer
 from .permutation import Permutation
-
-Uint64s = NDArray[np.uint64]
-_Tables = tuple[Uint64s, Uint64s, Uint64s, Permutation]
 
 
 class Chunked:
@@ -46,7 +43,7 @@ class Chunked:
         short = sizes % self._chunk_size != 0
         self._short = self._first_chunk[1:][short].astype(np.int64) - 1
         self._missing = (self._chunk_size - sizes % self._chunk_size)[short]
-        self._epoch: tuple[int, _Tables] | None = None
+        self._epoch: tuple[int, _native.Chunks] | None = None
 
     def __len__(self) -> int:
         return self._n
@@ -55,25 +52,11 @@ class Chunked:
         """Return the records at `positions`."""
         positions = as_positions(positions)
         out = np.empty_like(positions)
-        slots, ends, missing, order = self._tables(epoch)
-        _native.chunks_at(
-            self._chunk_size,
-            self._mix_chunks,
-            self._seed & _WORD,
-            epoch & _WORD,
-            self._first_chunk,
-            self._first_record,
-            slots,
-            ends,
-            missing,
-            order.native,
-            positions,
-            out,
-        )
+        self._chunks(epoch).at(positions, out)
         return out
 
-    def _tables(self, epoch: int) -> _Tables:
-        """Where the short chunks stand in an epoch, at most one for each source; and the order of all chunks."""
+    def _chunks(self, epoch: int) -> _native.Chunks:
+        """One epoch: where its short chunks stand, at most one for each source, and the order of all chunks."""
         if self._epoch is None or self._epoch[0] != epoch:
             order = Permutation(int(self._first_chunk[-1]), self._seed, epoch, stream=1)
             slots = order.inverse(self._short)
@@ -81,10 +64,24 @@ class Chunked:
             slots = slots[by_slot]
             missing = np.concatenate([[0], np.cumsum(self._missing[by_slot])]).astype(np.int64)
             ends = (slots + 1) * self._chunk_size - missing[1:]
-            tables = (slots.astype(np.uint64), ends.astype(np.uint64), missing.astype(np.uint64), order)
-            self._epoch = epoch, tables
-            return tables
+            chunks = _native.Chunks(
+                chunk_size=self._chunk_size,
+                mix_chunks=self._mix_chunks,
+                seed=self._seed & _WORD,
+                epoch=epoch & _WORD,
+                first_chunk=self._first_chunk,
+                first_record=self._first_record,
+                short_slots=slots.astype(np.uint64),
+                short_ends=ends.astype(np.uint64),
+                short_missing=missing.astype(np.uint64),
+                order=order.native,
+            )
+            self._epoch = epoch, chunks
+            return chunks
         return self._epoch[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_epoch": None}
 
     def describe(self) -> dict[str, Any]:
         """Return what tells this order from others."""

@@ -47,48 +47,45 @@ class Mixture:
         self._sizes = [integer(f"sizes[{d}]", n, 1 if self.weights[d] else 0) for d, n in enumerate(sizes)]
         self._seed = integer("seed", seed)
         self._shuffle = bool(shuffle)
-        period = sum(self.weights)
-        self._which, self._rank = bytearray(4 * period), bytearray(4 * period)
-        self._weights64 = np.array(self.weights, np.uint64)
-        self._sizes64 = np.array(self._sizes, np.uint64)
-        self._firsts64 = np.cumsum([0, *self._sizes[:-1]]).astype(np.uint64)
-        _native.mixture_period(self._weights64, self._which, self._rank)
+        self._native = self._made()
         if epoch_size is None:
-            ends = [self._end(d) for d, weight in enumerate(self.weights) if weight]
+            which = self.members_at(np.arange(sum(self.weights)))
+            ends = [self._end(d, which) for d, weight in enumerate(self.weights) if weight]
             self._epoch_size = min(ends) if stop == "first" else max(ends)
         else:
             self._epoch_size = integer("epoch_size", epoch_size, 1)
 
-    def _end(self, member: int) -> int:
-        """The position after the one where a dataset has been seen whole."""
+    def _made(self) -> _native.Mixture:
+        weights, sizes = (np.array(each, np.uint64) for each in (self.weights, self._sizes))
+        return _native.Mixture(weights=weights, sizes=sizes, seed=self._seed & _WORD, shuffle=self._shuffle)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_native"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._native = self._made()
+
+    def _end(self, member: int, which: Int64s) -> int:
+        """The position after the one where a dataset has been seen whole; `which` are the members of a period."""
         period, rank = divmod(self._sizes[member] - 1, self.weights[member])
-        places = np.flatnonzero(np.frombuffer(self._which, np.uint32) == member)
-        return period * sum(self.weights) + int(places[rank]) + 1
+        return period * len(which) + int(np.flatnonzero(which == member)[rank]) + 1
 
     def __len__(self) -> int:
         return self._epoch_size
 
     def members_at(self, positions: Int64s) -> Int64s:
         """Return which dataset each position takes a sample of; the same in every epoch."""
-        which = np.frombuffer(self._which, np.uint32)
-        return which[as_positions(positions) % len(which)].astype(np.int64)
+        positions = as_positions(positions)
+        out = np.empty_like(positions)
+        self._native.which(positions % sum(self.weights), out)
+        return out
 
     def at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the records at `positions`."""
         positions = as_positions(positions)
         out = np.empty_like(positions)
-        _native.mixture_at(
-            self._seed & _WORD,
-            epoch & _WORD,
-            self._shuffle,
-            self._weights64,
-            self._sizes64,
-            self._firsts64,
-            self._which,
-            self._rank,
-            positions,
-            out,
-        )
+        self._native.at(epoch & _WORD, positions, out)
         return out
 
     def describe(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..orders.permutation import Permutation
-from .lengths import Int64s, Selection, Uint64s
+from .lengths import Int64s, Selection
 from .plan import _WORD, Budget, Plan
 
 _GROUPS = 2  # stream of the permutation of groups; records and chunks have 0 and 1
@@ -85,9 +85,9 @@ class BucketPlan(Plan):
         """Return where the batches stand that hold nothing but `records`, which are ascending."""
         ranks = self._ranks(records)
         batches = np.empty_like(ranks)
-        _native.plan_find(*self._arguments(epoch), ranks, batches)
+        self.native(epoch).find(ranks, batches)
         found, counts = np.unique(batches, return_counts=True)
-        return self.positions_of_batches(epoch, found[counts == self._sizes(found)])
+        return self.positions_of_batches(epoch, found[counts == self.sizes(found)])
 
     def _ranks(self, records: Int64s) -> Int64s:
         """Where records stand in the planned part of the length order, those that do: a search for each length."""
@@ -112,29 +112,36 @@ class BucketPlan(Plan):
         _native.draw(self.group_size, self.seed & _WORD, epoch & _WORD, np.ascontiguousarray(groups), turns)
         return turns
 
-    def _sizes(self, batches: Int64s) -> Int64s:
+    def sizes(self, batches: Int64s) -> Int64s:
         """Records in batches of the plan."""
         firsts = self.buckets[:, 1].astype(np.int64)
         sizes: Int64s = self.buckets[np.searchsorted(firsts, batches, side="right") - 1, 3].astype(np.int64)
         return sizes
 
-    def _arguments(self, epoch: int) -> tuple[Uint64s, NDArray[Any], int, int, int, int, int, bool]:
+    def native(self, epoch: int) -> _native.Plan:
+        """One epoch of the plan, as the core reads it."""
         order = self.selection.by_length.order
-        where = self.buckets, order, order.itemsize, self.selection.first, self.records
-        return *where, self.seed & _WORD, epoch & _WORD, self._shuffle
-
-    def records_of(self, epoch: int, batches: Int64s) -> tuple[Int64s, Int64s]:
-        """The records of batches of the plan, one after another; and where each batch ends."""
-        out = np.empty(int(self._sizes(batches).sum()), np.int64)
-        ends = np.empty_like(batches)
-        _native.plan_batches(*self._arguments(epoch), np.ascontiguousarray(batches), out, ends)
-        return out, ends
+        return _native.Plan(
+            buckets=self.buckets,
+            order=order,
+            order_width=order.itemsize,
+            first_rank=self.selection.first,
+            records=self.records,
+            seed=self.seed & _WORD,
+            epoch=epoch & _WORD,
+            shuffle=self._shuffle,
+        )
 
 
 class _BucketReader:
     def __init__(self, plan: BucketPlan, epoch: int) -> None:
         self._plan = plan
         self._epoch = epoch
+        self._native = plan.native(epoch)
 
     def read(self, positions: Int64s) -> tuple[Int64s, Int64s]:
-        return self._plan.records_of(self._epoch, self._plan.batches_at(self._epoch, positions.copy()))
+        batches = np.ascontiguousarray(self._plan.batches_at(self._epoch, positions.copy()))
+        out = np.empty(int(self._plan.sizes(batches).sum()), np.int64)
+        ends = np.empty_like(batches)
+        self._native.batches(batches, out, ends)
+        return out, ends

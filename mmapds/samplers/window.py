@@ -93,7 +93,6 @@ class _Tables(NamedTuple):
     first_buckets: NDArray[np.uint32]
     splits: Uint64s
     table: NDArray[np.uint32]
-    open_first: Uint64s
 
     @classmethod
     def of(cls, plan: WindowPlan) -> "_Tables":
@@ -108,8 +107,7 @@ class _Tables(NamedTuple):
         table = np.full(min(int(values[0]) + 1, _TABLE), 2**32 - 1, np.uint32)
         short = values < len(table)
         table[values[short]] = np.flatnonzero(short)
-        open_first = np.concatenate([[0], np.cumsum(buckets[:, 3])]).astype(np.uint64)
-        return cls(values, first_buckets.astype(np.uint32), splits, table, open_first)
+        return cls(values, first_buckets.astype(np.uint32), splits, table)
 
 
 class _WindowReader:
@@ -130,8 +128,13 @@ class _WindowReader:
         self._batches: list[Int64s] = []
         self._position = 0  # in the order
         self._records = np.empty(0, np.int64)  # of the order, not yet streamed
-        self._taken = np.zeros(len(plan.buckets), np.uint64)
-        self._open = np.empty(int(plan.tables.open_first[-1]), np.int64)
+        self._native = _native.Stream(
+            buckets=plan.buckets,
+            ranks=plan.selection.records,
+            lengths=plan.lengths,
+            width=plan.lengths.itemsize,
+            **plan.tables._asdict(),
+        )
 
     def read(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         blocks, places = np.divmod(positions, self._together)
@@ -151,7 +154,7 @@ class _WindowReader:
 
     def _stream(self, count: int) -> list[Int64s]:
         """Go on through the order until `count` batches are ready."""
-        plan, order, tables = self._plan, self._plan.order, self._plan.tables
+        plan, order = self._plan, self._plan.order
         largest = int(plan.buckets[:, 3].max())
         batches: list[Int64s] = []
         while len(batches) < count:
@@ -165,22 +168,7 @@ class _WindowReader:
             out = np.empty(len(self._records) + largest, np.int64)
             ends = np.empty(count - len(batches), np.int64)
             try:
-                consumed, ready = _native.stream_push(
-                    plan.buckets,
-                    plan.selection.records,
-                    plan.lengths,
-                    plan.lengths.itemsize,
-                    tables.values,
-                    tables.first_buckets,
-                    tables.splits,
-                    tables.table,
-                    self._taken,
-                    self._open,
-                    tables.open_first,
-                    self._records,
-                    out,
-                    ends,
-                )
+                consumed, ready = self._native.push(self._records, out, ends)
             except ValueError as error:
                 raise OrderError(f"{error}; expected each of {plan.records} records once") from None
             self._records = self._records[consumed:]

@@ -9,11 +9,11 @@ from .. import _native
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-NUMBER_TYPES = range(3)
-"""How to read the 64 bits of a number, unsigned, signed or as a double: what the core calls mds_number_type."""
-_U64, _I64, _F64 = NUMBER_TYPES
-DTYPES = ("<u8", "<i8", "<f8")
-WIDTHS = {"<u4": 4, "<u8": 8, "<i8": 8, "<f8": 8}
+DTYPES = {_native.NUMBER_U64: "<u8", _native.NUMBER_I64: "<i8", _native.NUMBER_F64: "<f8"}
+"""How to read the 64 bits of a cell, as the core says it, to what a section says."""
+NUMBER_TYPES = {"<u4": _native.NUMBER_U64} | {dtype: number_type for number_type, dtype in DTYPES.items()}
+"""And back."""
+WIDTHS = {"|u1": 1, "<u4": 4, "<u8": 8, "<i8": 8, "<f8": 8}
 
 
 def as_numbers(values: Any) -> "NDArray[Any]":
@@ -55,5 +55,5 @@ def converted(data: memoryview, kind: str, to: str) -> memoryview:
         kind = "<u8"
     else:
         cells[:] = data
-    _native.cells_convert(cells, DTYPES.index(kind), DTYPES.index(to))
+    _native.cells_convert(cells, NUMBER_TYPES[kind], NUMBER_TYPES[to])
     return cells

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 from .. import _native
 from ..errors import Error, FormatError
 from .lock import alone
+from .numbers import WIDTHS
 from .sources import reason
 from .spool import Spool
 
@@ -24,7 +25,6 @@ _CHECKED = _HEADER.size - 8  # all of the header but its checksum
 _ALIGNMENT = 64
 _IN_MEMORY = 16 << 20  # bytes of scratch memory
 _PIECE = 4 << 20  # bytes written at a time, so that a checksum is made of what is still in the cache
-_DTYPES = {"|u1": 1, "<u4": 4, "<u8": 8, "<i8": 8, "<f8": 8}
 COLUMN = "column:"
 """Begins the name of a section that is a column."""
 
@@ -40,7 +40,7 @@ class Section(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes."""
-        return self.items * _DTYPES[self.dtype]
+        return self.items * WIDTHS[self.dtype]
 
 
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -137,7 +137,7 @@ class SectionWriter:
         with self.writing():
             self._file.flush()
         view = memoryview(_native.Map(self._temporary))
-        size = section["shape"][0] * _DTYPES[section["dtype"]]
+        size = section["shape"][0] * WIDTHS[section["dtype"]]
         return section["dtype"], view[section["offset"] : section["offset"] + size]
 
     @property
@@ -158,7 +158,7 @@ class SectionWriter:
         if self._open_section is None:
             return
         name, dtype, offset, digest = self._open_section
-        count = (self._file.tell() - offset) // _DTYPES[dtype]
+        count = (self._file.tell() - offset) // WIDTHS[dtype]
         self._sections[name] = {"dtype": dtype, "shape": [count], "offset": offset, "xxh3": digest.hexdigest()}
         self._open_section = None
 

@@ -23,15 +23,16 @@ def sort(lengths: Any, width: int, order: Any, order_width: int, spare: Any) -> 
     Returns:
       The lengths there are, falling, and how many records have each, as bytes of u64.
     """
-    largest = _native.lengths_largest(lengths, width)
+    native = _native.Lengths(lengths, width)
+    largest = native.largest()
     bits = max(largest.bit_length(), 1)
     if bits <= AT_ONCE:
         counts = memoryview(bytearray(8 * (largest + 1))).cast("Q")
-        _native.lengths_sort(lengths, width, 0, False, counts, None, order, order_width)
+        native.sort(counts, order, order_width)
         # Sorting leaves where the run of each length ends, the longest run first.
         return _native.lengths_runs_of(counts)
     sort_digits(lengths, width, bits, order, order_width, spare)
-    return _native.lengths_runs(lengths, width, order, order_width)
+    return native.runs(order, order_width)
 
 
 def sort_digits(numbers: Any, width: int, bits: int, order: Any, order_width: int, spare: Any) -> None:
@@ -39,7 +40,7 @@ def sort_digits(numbers: Any, width: int, bits: int, order: Any, order_width: in
     digit = memoryview(bytearray(8 << _DIGIT)).cast("Q")
     passes = -(-bits // _DIGIT)
     buffers = [order, spare] if passes % 2 else [spare, order]
-    previous = None
+    native, previous = _native.Lengths(numbers, width), None
     for number in range(passes):
-        _native.lengths_sort(numbers, width, number * _DIGIT, True, digit, previous, buffers[number % 2], order_width)
+        native.sort_digits(number * _DIGIT, digit, previous, buffers[number % 2], order_width)
         previous = buffers[number % 2]

@@ -178,6 +178,12 @@ def fingerprint(path: str, size: int) -> str:
     return digest.hexdigest()
 
 
+def line_number(text: memoryview, offset: int) -> int:
+    """Return the line, counted from 1, on which a byte of a source stands."""
+    step = 1 << 20  # so that a source of any size takes little memory
+    return 1 + sum(bytes(text[at : min(at + step, offset)]).count(b"\n") for at in range(0, offset, step))
+
+
 def _kind(mode: int) -> str:
     names = [(stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket")]
     names += [(stat.S_ISCHR, "a character device"), (stat.S_ISBLK, "a block device")]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from io import FileIO
 
 from .. import _native
-from .numbers import _U64, DTYPES, WIDTHS, converted
+from .numbers import DTYPES, WIDTHS, converted
 
 _COPY = 1 << 20  # bytes; whole numbers of every type
 _IN_MEMORY = 16 << 20  # bytes of a column
@@ -39,7 +39,7 @@ class Spool:
             return
         dtype = DTYPES[kind]
         data = cells.cast("B")
-        if kind == _U64:
+        if kind == _native.NUMBER_U64:
             largest = _native.cells_largest(cells)
             self._largest = max(self._largest, largest)
             if largest < 2**32:

@@ -1,17 +1,10 @@
 /* fuzz_array_record.c - hostile records of named arrays.
  *
- * The first bytes of the input choose the fields; the rest is the record. Fields that are found must lie inside the record,
- * one after another, arrays at multiples of 64 bytes and of just the size that their shape says. */
-#include "../../csrc/mmapds.h"
+ * Property: mds_array_record refuses a record, or every field it finds lies inside the record, after the field before it,
+ * arrays at multiples of 64 bytes and of just the size that their shape says.
+ * Input: a byte that chooses how many fields, a byte for each of six fields, then the record. */
+#include "fuzz.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition))                                                                                              \
-            abort();                                                                                                   \
-    } while (0)
 #define FIELDS 6
 
 static size_t choose(const uint8_t *choice, mds_array_field *fields)
@@ -54,7 +47,7 @@ static void check(const mds_array_field *fields, size_t count, const uint8_t *da
     CHECK(at == size || at == 8);
 }
 
-/* A record of that many numbers in its table, which often is just what the fields need. */
+/* Records with a table of small numbers, of every size: some are just what the fields need. */
 static void make(const mds_array_field *fields, size_t count, const uint8_t *input, size_t n)
 {
     uint8_t data[1024] = {0};
@@ -77,11 +70,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t n)
 {
     if (n < 1 + FIELDS)
         return 0;
-    mds_array_field fields[FIELDS];
+    mds_array_field fields[FIELDS] = {{.dims = 0}};
     const size_t count = choose(input, fields), rest = n - 1 - FIELDS;
-    /* A copy of the exact size, so that a read beyond the end is seen. */
-    uint8_t *data = malloc(rest ? rest : 1);
-    memcpy(data, input + 1 + FIELDS, rest);
+    uint8_t *data = fuzz_copy(input + 1 + FIELDS, rest);
     check(fields, count, data, rest);
     if (rest >= 8) {
         const uint64_t size = rest - data[0] % 8;

@@ -1,17 +1,9 @@
 /* fuzz_json.c - hostile text through the JSON measurer and the validator.
  *
- * The input is a record, or several lines of them. All SIMD variants must agree on it, must not read beyond it, and a
- * record that is JSON must be measured, missed or found of another type, but never called invalid. */
-#include "../../csrc/mmapds.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition))                                                                                              \
-            abort();                                                                                                   \
-    } while (0)
+ * Property: all SIMD variants agree; nothing beyond the record is read; a record that is valid JSON is measured, missed or
+ * found of another type, but never called invalid; lines measured in two blocks lose no record.
+ * Input: a record, or several lines of them. */
+#include "fuzz.h"
 
 static mds_field field(mds_measure measure, const char *first, const char *second)
 {
@@ -57,8 +49,8 @@ static void measure_one(const uint8_t *data, size_t n)
 static void measure_lines(const uint8_t *data, size_t n)
 {
     const mds_kernels *kernels = mds_kernels_at(0);
-    uint64_t *starts = malloc(MDS_LINES_CAPACITY(n) * sizeof *starts);
-    uint64_t *cells = malloc(MDS_LINES_CAPACITY(n) * sizeof *cells);
+    uint64_t *starts = fuzz_room(MDS_LINES_CAPACITY(n), sizeof *starts);
+    uint64_t *cells = fuzz_room(MDS_LINES_CAPACITY(n), sizeof *cells);
     const mds_field fields[] = {field(MDS_MEASURE_NUMBER, "a", NULL)};
     const mds_map map = {data, n, 0};
     for (int missing = MDS_MISSING_ERROR; missing <= MDS_MISSING_FILL; missing++) {
@@ -86,9 +78,7 @@ static void measure_lines(const uint8_t *data, size_t n)
 
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t n)
 {
-    /* A copy of the exact size, so that a read beyond the end is seen. */
-    uint8_t *data = malloc(n ? n : 1);
-    memcpy(data, input, n);
+    uint8_t *data = fuzz_copy(input, n);
     measure_one(data, n);
     measure_lines(data, n);
     free(data);

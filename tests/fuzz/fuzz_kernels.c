@@ -1,22 +1,14 @@
-/* fuzz_kernels.c - every SIMD variant this machine can run against the portable one, at any length and alignment.
+/* fuzz_kernels.c - the SIMD variants. Unlike the tests in Python, it also runs where there is no Python: in an emulator.
  *
- * Tests in Python do the same by way of the binding; this one also runs where there is no Python, under an emulator say. */
-#include "../../csrc/kernels.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition))                                                                                              \
-            abort();                                                                                                   \
-    } while (0)
+ * Property: every variant that this machine can run gives what the portable one gives, at any length and alignment.
+ * Input: two bytes that choose the alignment and the wanted byte, which are also the beginning of the data. */
+#include "fuzz.h"
 
 static void compare(const mds_kernels *one, const mds_kernels *plain, const uint8_t *data, size_t n, uint8_t byte)
 {
     const size_t words = n / 64;
-    uint64_t *masks = malloc(2 * words * sizeof *masks + 1);
-    mds_json_masks *json = malloc(2 * words * sizeof *json + 1);
+    uint64_t *masks = fuzz_room(2 * words, sizeof *masks);
+    mds_json_masks *json = fuzz_room(2 * words, sizeof *json);
     one->mask_bytes(data, words, byte, masks);
     plain->mask_bytes(data, words, byte, masks + words);
     CHECK(memcmp(masks, masks + words, words * sizeof *masks) == 0);
@@ -41,8 +33,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t n)
     const mds_kernels *plain = mds_kernels_find("portable");
     CHECK(plain);
     const size_t shift = n ? input[0] % 32 : 0;
-    uint8_t *room = malloc(n + shift + 1);
-    memcpy(room + shift, input, n);
+    uint8_t *room = fuzz_room(n + shift, 1);
+    if (n)
+        memcpy(room + shift, input, n);
     for (size_t v = 0; mds_kernels_at(v); v++)
         compare(mds_kernels_at(v), plain, room + shift, n, n > 1 ? input[1] : '\n');
     free(room);

@@ -1,18 +1,9 @@
-/* fuzz_records.c - hostile text and hostile bounds through the scanner and the record reader.
+/* fuzz_records.c - hostile text and hostile bounds through the line scanner and the record reader.
  *
- * The input is a source. Its scan, cut at a place that the input chooses, must equal its scan in one piece; every record
- * that comes out must read back; and bounds made of the input's own bytes must be refused or lie inside it. With
- * libFuzzer: clang -fsanitize=fuzzer,address,undefined. Without: fuzz_main.c replays files and makes inputs of its own. */
-#include "../../csrc/mmapds.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition))                                                                                              \
-            abort();                                                                                                   \
-    } while (0)
+ * Property: a scan in two pieces equals a scan in one; every record that it finds reads back; a record with other bounds is
+ * refused or lies inside the source, and a batch is refused if one of its records is.
+ * Input: a source. Its bytes also serve as bounds. */
+#include "fuzz.h"
 
 static size_t scan(const mds_kernels *kernels, const uint8_t *data, size_t n, size_t cut, uint64_t *starts)
 {
@@ -23,8 +14,8 @@ static size_t scan(const mds_kernels *kernels, const uint8_t *data, size_t n, si
 
 static void read_all(const mds_source *source)
 {
-    mds_request *requests = calloc(source->count + 1, sizeof *requests);
-    mds_request **order = calloc(source->count + 1, sizeof *order);
+    mds_request *requests = fuzz_room(source->count, sizeof *requests);
+    mds_request **order = fuzz_room(source->count, sizeof *order);
     mds_readahead readahead = {NULL, 0, 0};
     int all_fit = 1;
     for (uint64_t i = 0; i < source->count; i++) {
@@ -49,11 +40,9 @@ static void read_all(const mds_source *source)
 
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t n)
 {
-    /* Copies of the exact size, so that a read beyond the end is seen. */
-    uint8_t *data = malloc(n ? n : 1);
-    memcpy(data, input, n);
-    uint64_t *whole = malloc((2 * MDS_LINES_CAPACITY(n) + 1) * sizeof *whole);
-    uint64_t *pieces = malloc((2 * MDS_LINES_CAPACITY(n) + 1) * sizeof *pieces);
+    uint8_t *data = fuzz_copy(input, n);
+    uint64_t *whole = fuzz_room(2 * MDS_LINES_CAPACITY(n) + 1, sizeof *whole);
+    uint64_t *pieces = fuzz_room(2 * MDS_LINES_CAPACITY(n) + 1, sizeof *pieces);
     size_t count = 0;
     for (size_t v = 0; mds_kernels_at(v); v++) {
         const mds_kernels *kernels = mds_kernels_at(v);
@@ -67,8 +56,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t n)
     read_all(&source);
 
     if (n >= 16) {
-        uint64_t *bounds = malloc(n);
-        memcpy(bounds, data, n);
+        uint64_t *bounds = fuzz_room(n / 8, sizeof *bounds);
+        memcpy(bounds, data, n / 8 * 8);
         for (size_t k = 0; k < n / 8; k++)
             if (k % 3)
                 bounds[k] %= n + 2;

@@ -1,19 +1,10 @@
 /* fuzz_tar.c - hostile archives through the walk over headers and the grouping into samples.
  *
- * The input is an archive: as it is, with all checksums made right, and as a recipe for headers that say what they like of
- * types, sizes and names. Whatever is found lies inside, a scan in pieces equals one in a go, and every sample that it
- * tells of reads back with the same key. */
-#include "../../csrc/mmapds.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition))                                                                                              \
-            abort();                                                                                                   \
-    } while (0)
+ * Property: whatever is found lies inside the archive; a scan in steps equals a scan in one, by file as by map; every sample
+ * that is found reads back with the same key.
+ * Input: an archive, taken as it is; with all checksums put right; and as a recipe, 8 bytes a header, for members of odd
+ * types, sizes and names. */
+#include "fuzz.h"
 
 static void fix_checksum(uint8_t *block)
 {
@@ -41,8 +32,7 @@ static void inside(const uint8_t *data, uint64_t n, const mds_tar_member *member
 static void read_back(const uint8_t *data, uint64_t n, uint64_t begin, uint64_t size, uint64_t hash)
 {
     CHECK(begin <= n && size <= n - begin && size >= MDS_TAR_BLOCK);
-    uint8_t *record = malloc(size);
-    memcpy(record, data + begin, size);
+    uint8_t *record = fuzz_copy(data + begin, size);
     mds_tar_member first = {.next = 0}, other;
     mds_tar_status status;
     int members = 0;
@@ -65,10 +55,9 @@ static void read_back(const uint8_t *data, uint64_t n, uint64_t begin, uint64_t 
 
 static void scan(const uint8_t *input, size_t n)
 {
-    uint8_t *data = malloc(n ? n : 1);
-    memcpy(data, input, n);
+    uint8_t *data = fuzz_copy(input, n);
     const size_t room = n / MDS_TAR_BLOCK + 1;
-    uint64_t *out = malloc(4 * room * sizeof *out);
+    uint64_t *out = fuzz_room(3 * room, sizeof *out);
     uint64_t *begins = out, *sizes = out + room, *hashes = out + 2 * room;
     mds_tar whole = {.at = 0}, piecewise = {.far = 1, .window = UINT64_MAX}; /* by pread */
     FILE *file = tmpfile();
@@ -97,8 +86,7 @@ static void scan(const uint8_t *input, size_t n)
     free(data);
 }
 
-/* Eight bytes of input make a header, and what follows it. Most are as they should be, so that some of what is made gets
- * past them: a scan ends where the first one is not. */
+/* Make an archive of a recipe. Most of its headers are good, since a scan ends at the first that is not. */
 static size_t cook(const uint8_t *input, size_t n, uint8_t *out, size_t capacity)
 {
     static const char *const names[] = {"a.x",  "a.y",    "a.Z",   "a.s.t", "b.x",     "b.y",   "d/b.x",  "d/b.y",

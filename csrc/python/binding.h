@@ -1,0 +1,212 @@
+/* binding.h - what the files of the binding share.
+ *
+ * A function of the binding parses its arguments, takes and checks its buffers, releases the GIL, calls the core, and
+ * raises or returns. The work is the core's; no other files include Python.h.
+ *
+ * Memory. A call reads and writes memory that it holds as a buffer, or that its object owns; nothing else while the
+ * GIL is released. Objects check their tables once, so they copy them. What is too large for that - lengths, orders -
+ * they hold as a buffer, and the core checks every number in it when it uses it.
+ *
+ * The GIL. A call whose work grows with the size of a buffer, a map or a file releases the GIL around that work,
+ * checks included, by RELEASE_GIL. Calls of constant work keep it, and so do those about one record that make Python
+ * objects as they go (Records[i], ArrayFields(record), tar_members(record)): giving it away would cost as much as they
+ * do.
+ *
+ * Threads. Objects do not change once they are made, or a call works on a copy (TarScanner), or a second call is
+ * refused while one is running (Stream). */
+#ifndef MMAPDS_BINDING_H
+#define MMAPDS_BINDING_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "mmapds.h"
+
+#define RELEASE_GIL(...)                                                                                               \
+    do {                                                                                                               \
+        Py_BEGIN_ALLOW_THREADS __VA_ARGS__;                                                                            \
+        Py_END_ALLOW_THREADS                                                                                           \
+    } while (0)
+
+/* ---- module.c: what the module keeps ------------------------------------------------------------------- */
+
+extern const mds_kernels *mds_py_kernels; /* chosen once, when the module is loaded */
+
+/* A variant of the kernels by name, the one in use for NULL; NULL with an exception. */
+const mds_kernels *mds_py_find_kernels(const char *variant);
+
+typedef struct {
+    PyTypeObject *map_type, *permutation_type, *records_type, *array_fields_type;
+} mds_py_state;
+
+/* Add a type to the module, and to its state where `keep` is not NULL. */
+int mds_py_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **keep);
+
+typedef struct {
+    const char *name;
+    int value;
+} mds_py_constant;
+
+/* Add constants up to a NULL name. */
+int mds_py_add_constants(PyObject *module, const mds_py_constant *constants);
+
+/* A new instance, all zeros; and the end of one. */
+PyObject *mds_py_new(PyTypeObject *type);
+void mds_py_free(PyObject *self);
+
+/* What each subject adds to the module: types, functions, constants. */
+int mds_py_add_map(PyObject *module);
+int mds_py_add_records(PyObject *module);
+int mds_py_add_array_fields(PyObject *module);
+int mds_py_add_array_batch(PyObject *module);
+int mds_py_add_tar(PyObject *module);
+int mds_py_add_scan(PyObject *module);
+int mds_py_add_columns(PyObject *module);
+int mds_py_add_permutation(PyObject *module);
+int mds_py_add_orders(PyObject *module);
+int mds_py_add_pad(PyObject *module);
+int mds_py_add_sort(PyObject *module);
+int mds_py_add_plan(PyObject *module);
+
+/* ---- buffers.c: memory that Python brings ------------------------------------------------------------------ */
+
+/* Buffers that a call or an object holds, given back together. Room for them is made by MDS_PY_BUFFERS, or by whoever
+ * has more of them than a few. */
+typedef struct {
+    Py_buffer *views;
+    size_t count, room;
+    size_t entries; /* of the last that was taken */
+} mds_py_buffers;
+
+#define MDS_PY_BUFFERS(name, most)                                                                                     \
+    Py_buffer name##_views[most];                                                                                      \
+    mds_py_buffers name = {name##_views, 0, most, 0}
+
+typedef enum { MDS_PY_READ = PyBUF_SIMPLE, MDS_PY_WRITE = PyBUF_WRITABLE } mds_py_access;
+
+#define MDS_PY_ANY SIZE_MAX /* entries: as many as there are */
+
+/* Take a buffer of 64-bit words, of integers of `width` bytes (4 or 8), of bytes; `what` is what messages call it. NULL
+ * with an exception unless it is whole, aligned, and of `entries` entries; the pointer of an empty one is not NULL. */
+void *mds_py_take_words(mds_py_buffers *buffers, PyObject *object, mds_py_access access, size_t entries,
+                        const char *what);
+void *mds_py_take_numbers(mds_py_buffers *buffers, PyObject *object, mds_py_access access, unsigned width,
+                          size_t entries, const char *what);
+void *mds_py_take_bytes(mds_py_buffers *buffers, PyObject *object, mds_py_access access);
+void mds_py_give_back(mds_py_buffers *buffers);
+
+/* Raise unless as many entries were found as expected. */
+int mds_py_expect(const char *what, size_t expected, size_t found);
+
+/* Copies of small tables, for objects that check them once: nobody can change those afterwards. NULL with an exception;
+ * freed with PyMem_Free. *n, unless NULL, is set to the number of entries. */
+void *mds_py_copy_words(PyObject *object, size_t entries, const char *what, size_t *n);
+void *mds_py_copy_numbers(PyObject *object, unsigned width, size_t entries, const char *what, size_t *n);
+
+/* What is looked up, and as much room for what is found. */
+typedef struct {
+    const int64_t *at;
+    int64_t *out;
+    size_t count;
+    uint64_t limit; /* what may be looked up: [0, limit) */
+    size_t outside; /* the first that is not; `count` where all are */
+} mds_py_lookup;
+
+int mds_py_take_lookup(mds_py_buffers *buffers, PyObject *at, PyObject *out, const char *what, mds_py_lookup *lookup);
+
+/* Make the call unless something is out of range. */
+#define LOOK_UP(lookup, below, ...)                                                                                    \
+    do {                                                                                                               \
+        (lookup).limit = (below);                                                                                      \
+        RELEASE_GIL((lookup).outside = mds_first_outside((lookup).at, (lookup).count, (lookup).limit);                 \
+                    if ((lookup).outside == (lookup).count) __VA_ARGS__);                                              \
+    } while (0)
+
+/* None, or an IndexError such as "position 9 is out of range for an epoch of 5", after LOOK_UP. */
+PyObject *mds_py_looked_up(const mds_py_lookup *lookup, const char *what, const char *whole);
+
+/* An offset, or None for MDS_NONE. */
+int mds_py_parse_offset(PyObject *object, uint64_t *offset);
+PyObject *mds_py_offset(uint64_t offset);
+
+/* ---- py_map.c ------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    PyObject_HEAD mds_map map;
+} MapObject;
+
+/* ---- py_records.c -------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject *map;    /* MapObject, or NULL while the source is closed */
+    PyObject *view;   /* a memoryview of it, for records that are not copied */
+    Py_buffer bounds; /* holds source.bounds */
+    mds_source source;
+} SourceSlot;
+
+typedef struct {
+    PyObject_HEAD PyObject *opener;
+    uint64_t *firsts; /* n_sources + 1 record numbers */
+    size_t n_sources;
+    uint64_t count;
+    int notice_order, will_need, views;
+    unsigned cold;
+    mds_readahead readahead;
+    SourceSlot *slots;
+} RecordsObject;
+
+/* A payload as bytes, or as a read-only memoryview of the map, which it keeps alive. */
+PyObject *mds_py_records_payload(const RecordsObject *self, const mds_source *source, mds_span span);
+
+/* Where the payloads of some rows lie, all pages asked for; *n is how many there are. NULL with an exception; freed
+ * with PyMem_Free. */
+mds_request *mds_py_records_fetch(RecordsObject *self, PyObject *rows, Py_ssize_t *n);
+
+/* ---- py_array_fields.c --------------------------------------------------------------------------------- */
+
+/* What becomes of a field: the first four are words of the table, the next three are bytes. */
+typedef enum {
+    FIELD_UINT,
+    FIELD_INT,
+    FIELD_FLOAT,
+    FIELD_BOOL,
+    FIELD_BYTES,
+    FIELD_STR,
+    FIELD_JSON,
+    FIELD_ARRAY
+} field_type;
+
+typedef struct {
+    PyObject *name, *dtype, *shape; /* dtype of arrays; shape of those that are not ragged */
+    field_type type;
+} FieldSlot;
+
+typedef struct {
+    PyObject_HEAD PyObject *make_array, *loads, *error;
+    Py_ssize_t count;
+    FieldSlot *slots;
+    mds_array_field *fields;
+} ArrayFieldsObject;
+
+/* The value of field f of a record, which lies at `data`. */
+PyObject *mds_py_array_value(const ArrayFieldsObject *self, Py_ssize_t f, PyObject *record, const char *data,
+                             const mds_array_value *value);
+
+/* What to say of a record of `size` bytes that mds_array_record refuses. */
+PyObject *mds_py_array_fields_reason(const ArrayFieldsObject *self, size_t failed, Py_ssize_t size);
+
+/* ---- py_permutation.c ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD mds_permutation permutation;
+} PermutationObject;
+
+/* ---- py_scan.c ----------------------------------------------------------------------------------------- */
+
+/* Room for the starts of the records in n bytes. */
+uint64_t *mds_py_take_starts(mds_py_buffers *buffers, PyObject *object, uint64_t n);
+
+/* What a scan of lines found: (records, pending, newlines). */
+PyObject *mds_py_scanned(size_t count, const mds_lines *state);
+
+#endif

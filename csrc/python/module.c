@@ -1,0 +1,120 @@
+/* module.c - the module: what it keeps, and the subjects it is put together from. */
+#include "binding.h"
+
+#include <stdlib.h>
+
+const mds_kernels *mds_py_kernels;
+
+int mds_py_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **keep)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    if (!type)
+        return -1;
+    const int result = PyModule_AddType(module, (PyTypeObject *)type);
+    if (keep && result == 0)
+        *keep = (PyTypeObject *)type; /* the state's reference */
+    else
+        Py_DECREF(type);
+    return result;
+}
+
+void mds_py_free(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+PyObject *mds_py_new(PyTypeObject *type)
+{
+    return ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+}
+
+int mds_py_add_constants(PyObject *module, const mds_py_constant *constants)
+{
+    for (; constants->name; constants++)
+        if (PyModule_AddIntConstant(module, constants->name, constants->value) != 0)
+            return -1;
+    return 0;
+}
+
+const mds_kernels *mds_py_find_kernels(const char *variant)
+{
+    const mds_kernels *chosen = variant ? mds_kernels_find(variant) : mds_py_kernels;
+    if (!chosen)
+        PyErr_Format(PyExc_ValueError, "no SIMD variant %s on this machine", variant);
+    return chosen;
+}
+
+static PyObject *simd_variants(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    PyObject *list = PyList_New(0);
+    for (size_t k = 0; list && mds_kernels_at(k); k++) {
+        PyObject *name = PyUnicode_FromString(mds_kernels_name(mds_kernels_at(k)));
+        if (!name || PyList_Append(list, name) != 0)
+            Py_CLEAR(list);
+        Py_XDECREF(name);
+    }
+    return list;
+}
+
+static PyMethodDef functions[] = {
+    {"simd_variants", simd_variants, METH_NOARGS,
+     "simd_variants($module, /)\n--\n\n"
+     "Return the names of the SIMD variants this machine can run, best first."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int module_exec(PyObject *module)
+{
+    const char *forced = getenv("MMAPDS_SIMD");
+    mds_py_kernels = mds_kernels_find(forced && *forced ? forced : NULL);
+    if (!mds_py_kernels) {
+        PyErr_Format(PyExc_ImportError, "MMAPDS_SIMD=%s: this machine has no such variant", forced);
+        return -1;
+    }
+    static int (*const subjects[])(PyObject *) = {
+        mds_py_add_map,    mds_py_add_records, mds_py_add_array_fields, mds_py_add_array_batch,
+        mds_py_add_tar,    mds_py_add_scan,    mds_py_add_columns,      mds_py_add_permutation,
+        mds_py_add_orders, mds_py_add_pad,     mds_py_add_sort,         mds_py_add_plan,
+    };
+    for (size_t k = 0; k < sizeof subjects / sizeof *subjects; k++)
+        if (subjects[k](module) != 0)
+            return -1;
+    if (PyModule_AddStringConstant(module, "SIMD", mds_kernels_name(mds_py_kernels)) != 0)
+        return -1;
+    return 0;
+}
+
+static int module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    mds_py_state *state = PyModule_GetState(module);
+    Py_VISIT(state->map_type);
+    Py_VISIT(state->records_type);
+    Py_VISIT(state->array_fields_type);
+    Py_VISIT(state->permutation_type);
+    return 0;
+}
+
+static int module_clear(PyObject *module)
+{
+    mds_py_state *state = PyModule_GetState(module);
+    Py_CLEAR(state->map_type);
+    Py_CLEAR(state->records_type);
+    Py_CLEAR(state->array_fields_type);
+    Py_CLEAR(state->permutation_type);
+    return 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,          .m_name = "mmapds._native", .m_doc = "The C core of mmapds.",
+    .m_size = sizeof(mds_py_state), .m_methods = functions,     .m_slots = module_slots,
+    .m_traverse = module_traverse,  .m_clear = module_clear,
+};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    return PyModuleDef_Init(&definition);
+}

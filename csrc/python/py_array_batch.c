@@ -1,0 +1,227 @@
+/* py_array_batch.c - batches of records of named arrays, taken field by field. */
+#include "binding.h"
+
+/* Records of named arrays, found and measured, none of which has become a Python object yet. */
+typedef struct {
+    PyObject_HEAD PyObject *records; /* RecordsObject: its maps are where the payloads lie */
+    PyObject *fields;                /* ArrayFieldsObject */
+    Py_ssize_t n;
+    mds_request *requests;
+    mds_array_value *values; /* of record k, from k * fields->count on */
+} ArrayBatchObject;
+
+static void array_batch_dealloc(PyObject *object)
+{
+    ArrayBatchObject *self = (ArrayBatchObject *)object;
+    Py_XDECREF(self->records);
+    Py_XDECREF(self->fields);
+    PyMem_Free(self->requests);
+    PyMem_Free(self->values);
+    mds_py_free(object);
+}
+
+static const uint8_t *batch_record(const ArrayBatchObject *self, Py_ssize_t k)
+{
+    return self->requests[k].source->map.data + self->requests[k].span.begin;
+}
+
+static PyObject *array_batch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"records", "rows", "fields", NULL};
+    const mds_py_state *state = PyType_GetModuleState(type);
+    PyObject *records, *rows, *given;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO!:ArrayBatch", names, state->records_type, &records, &rows,
+                                     state->array_fields_type, &given))
+        return NULL;
+    const ArrayFieldsObject *fields = (ArrayFieldsObject *)given;
+    ArrayBatchObject *self = (ArrayBatchObject *)mds_py_new(type);
+    if (!self)
+        return NULL;
+    self->records = Py_NewRef(records);
+    self->fields = Py_NewRef(given);
+    self->requests = mds_py_records_fetch((RecordsObject *)records, rows, &self->n);
+    if (!self->requests)
+        goto fail;
+    self->values = PyMem_Calloc((size_t)(self->n * fields->count) + 1, sizeof *self->values);
+    if (!self->values) {
+        PyErr_NoMemory();
+        goto fail;
+    }
+    size_t k, failed = 0;
+    RELEASE_GIL(k = mds_array_records(fields->fields, (size_t)fields->count, self->requests, (size_t)self->n,
+                                      self->values, &failed));
+    if (k == (size_t)self->n)
+        return (PyObject *)self;
+    const mds_span span = self->requests[k].span;
+    PyObject *reason = mds_py_array_fields_reason(fields, failed, (Py_ssize_t)(span.end - span.begin));
+    PyObject *raised = reason ? Py_BuildValue("Nn", reason, (Py_ssize_t)k) : NULL;
+    if (raised)
+        PyErr_SetObject(fields->error, raised);
+    Py_XDECREF(raised);
+fail:
+    Py_DECREF(self);
+    return NULL;
+}
+
+static Py_ssize_t array_batch_length(PyObject *object)
+{
+    return ((ArrayBatchObject *)object)->n;
+}
+
+static PyObject *batch_view(const ArrayBatchObject *self, Py_ssize_t k)
+{
+    return mds_py_records_payload((RecordsObject *)self->records, self->requests[k].source, self->requests[k].span);
+}
+
+static PyObject *array_batch_item(PyObject *object, Py_ssize_t k)
+{
+    const ArrayBatchObject *self = (ArrayBatchObject *)object;
+    if (k >= 0 && k < self->n)
+        return batch_view(self, k);
+    PyErr_Format(PyExc_IndexError, "index %zd is out of range for %zd records", k, self->n);
+    return NULL;
+}
+
+/* The number of a field, from a Python int; -1 with an exception. */
+static Py_ssize_t batch_field(const ArrayBatchObject *self, PyObject *key)
+{
+    const Py_ssize_t f = PyNumber_AsSsize_t(key, PyExc_IndexError);
+    if (f >= 0 && f < ((ArrayFieldsObject *)self->fields)->count)
+        return f;
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_IndexError, "field %zd is out of range", f);
+    return -1;
+}
+
+static PyObject *array_batch_values(PyObject *object, PyObject *key)
+{
+    const ArrayBatchObject *self = (ArrayBatchObject *)object;
+    const ArrayFieldsObject *fields = (ArrayFieldsObject *)self->fields;
+    const Py_ssize_t f = batch_field(self, key);
+    PyObject *list = f < 0 ? NULL : PyList_New(self->n);
+    for (Py_ssize_t k = 0; list && k < self->n; k++) {
+        const mds_array_value *value = &self->values[k * fields->count + f];
+        PyObject *view = batch_view(self, k);
+        PyObject *made = view ? mds_py_array_value(fields, f, view, (const char *)batch_record(self, k), value) : NULL;
+        Py_XDECREF(view);
+        if (!made)
+            Py_CLEAR(list);
+        else
+            PyList_SetItem(list, k, made);
+    }
+    return list;
+}
+
+static PyObject *array_batch_shapes(PyObject *object, PyObject *key)
+{
+    const ArrayBatchObject *self = (ArrayBatchObject *)object;
+    const ArrayFieldsObject *fields = (ArrayFieldsObject *)self->fields;
+    const Py_ssize_t f = batch_field(self, key);
+    if (f < 0)
+        return NULL;
+    const size_t dims = fields->fields[f].dims;
+    PyObject *shapes = PyBytes_FromStringAndSize(NULL, self->n * (Py_ssize_t)dims * 8);
+    uint64_t *out = shapes ? (uint64_t *)PyBytes_AsString(shapes) : NULL; /* nobody else has it yet */
+    if (out)
+        RELEASE_GIL(mds_array_shapes(self->values + f, (size_t)fields->count, (size_t)self->n, dims, out));
+    return shapes;
+}
+
+static PyObject *array_batch_words(PyObject *object, PyObject *key)
+{
+    const ArrayBatchObject *self = (ArrayBatchObject *)object;
+    const Py_ssize_t f = batch_field(self, key), count = ((ArrayFieldsObject *)self->fields)->count;
+    if (f < 0)
+        return NULL;
+    PyObject *words = PyByteArray_FromStringAndSize(NULL, 8 * self->n);
+    uint64_t *out = words ? (uint64_t *)PyByteArray_AsString(words) : NULL; /* nobody else has it yet */
+    if (out)
+        RELEASE_GIL(mds_array_words(self->values + f, (size_t)count, (size_t)self->n, out));
+    return words;
+}
+
+static PyObject *array_batch_pad(PyObject *object, PyObject *args)
+{
+    const ArrayBatchObject *self = (ArrayBatchObject *)object;
+    const ArrayFieldsObject *fields = (ArrayFieldsObject *)self->fields;
+    const size_t n = (size_t)self->n;
+    PyObject *key, *target, *result = NULL;
+    unsigned long long longest, row, fill;
+    int left;
+    Py_ssize_t f;
+    uint8_t *out;
+    MDS_PY_BUFFERS(buffers, 1);
+    if (!PyArg_ParseTuple(args, "OKpKKO:pad", &key, &longest, &left, &row, &fill, &target) ||
+        (f = batch_field(self, key)) < 0 || !(out = mds_py_take_bytes(&buffers, target, MDS_PY_WRITE)))
+        return NULL;
+    const mds_array_field *field = &fields->fields[f];
+    const size_t width = n ? buffers.entries / n : 0;
+    mds_piece *pieces = PyMem_Malloc((n + 1) * sizeof *pieces);
+    size_t k = 0;
+    if (!pieces) {
+        PyErr_NoMemory();
+    } else if (field->kind != MDS_ARRAY_ITEMS || !field->dims) {
+        PyErr_Format(PyExc_ValueError, "field %zd: expected an array of one axis or more, found %zu axes", f,
+                     field->dims);
+    } else if (row == 0 ? width != 0 : longest > width / row || buffers.entries != width * n) {
+        PyErr_Format(PyExc_ValueError, "out: expected %zu rows of %llu * %llu bytes or more, found %zu bytes", n,
+                     longest, row, buffers.entries);
+    } else {
+        const mds_array_value *values = self->values + f;
+        const size_t stride = (size_t)fields->count;
+        RELEASE_GIL({
+            k = mds_array_pieces(self->requests, values, stride, n, longest, left, row, pieces);
+            if (k == n)
+                mds_pad_rows(pieces, n, width, fill, out);
+        });
+        if (k == n)
+            result = Py_NewRef(Py_None);
+        else
+            PyErr_Format(PyExc_ValueError,
+                         "record %zu: expected entries of %llu bytes, found %llu bytes for %llu entries", k, row,
+                         (unsigned long long)values[k * stride].size, (unsigned long long)values[k * stride].shape[0]);
+    }
+    PyMem_Free(pieces);
+    mds_py_give_back(&buffers);
+    return result;
+}
+
+static PyMethodDef array_batch_methods[] = {
+    {"values", array_batch_values, METH_O,
+     "values($self, field, /)\n--\n\n"
+     "Return a field's value in each record as a list, as in the dicts of ArrayFields.\n\n"
+     "Raises IndexError for a field that is not there, and what the record's own values raise."},
+    {"words", array_batch_words, METH_O,
+     "words($self, field, /)\n--\n\n"
+     "Return u64, shape (records,): the 64 bits of numbers, the bytes of text, or the entries of each first axis."},
+    {"shapes", array_batch_shapes, METH_O,
+     "shapes($self, field, /)\n--\n\n"
+     "Return u64, shape (records, axes): the shape of each array."},
+    {"pad", array_batch_pad, METH_VARARGS,
+     "pad($self, field, longest, left, row, fill, out, /)\n--\n\n"
+     "Write the arrays of a field, cut to `longest` entries of `row` bytes, into the equal rows of out.\n\n"
+     "left: keep the last entries and not the first. fill: 8 bytes, repeated to the end of each row.\n\n"
+     "Raises ValueError when the entries have another size, or out has no room."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot array_batch_slots[] = {
+    {Py_tp_doc, "ArrayBatch(records, rows, fields)\n--\n\n"
+                "Records of named arrays, found and measured; an item is the payload of one.\n\n"
+                "Raises IndexError for a row out of range, and for a damaged record the error of fields with\n"
+                "(reason, position in rows)."},
+    {Py_tp_new, array_batch_new},
+    {Py_tp_dealloc, array_batch_dealloc},
+    {Py_tp_methods, array_batch_methods},
+    {Py_sq_length, array_batch_length},
+    {Py_sq_item, array_batch_item},
+    {0, NULL},
+};
+
+static PyType_Spec array_batch_spec = {"mmapds._native.ArrayBatch", sizeof(ArrayBatchObject), 0, Py_TPFLAGS_DEFAULT,
+                                       array_batch_slots};
+
+int mds_py_add_array_batch(PyObject *module)
+{
+    return mds_py_add_type(module, &array_batch_spec, NULL);
+}

@@ -1,0 +1,259 @@
+/* py_array_fields.c - records of named arrays, made into dicts one at a time. */
+#include "binding.h"
+
+#include <string.h>
+
+static void array_fields_dealloc(PyObject *object)
+{
+    ArrayFieldsObject *self = (ArrayFieldsObject *)object;
+    for (Py_ssize_t f = 0; self->slots && f < self->count; f++) {
+        Py_XDECREF(self->slots[f].name);
+        Py_XDECREF(self->slots[f].dtype);
+        Py_XDECREF(self->slots[f].shape);
+    }
+    PyMem_Free(self->slots);
+    PyMem_Free(self->fields);
+    Py_XDECREF(self->make_array);
+    Py_XDECREF(self->loads);
+    Py_XDECREF(self->error);
+    mds_py_free(object);
+}
+
+/* One field from (name, type, bytes of an item, shape, dtype), None in a shape standing for a ragged axis. */
+static int parse_array_field(PyObject *given, FieldSlot *slot, mds_array_field *field)
+{
+    PyObject *name, *shape, *dtype;
+    int type;
+    unsigned long long item;
+    if (!PyTuple_Check(given) || !PyArg_ParseTuple(given, "UiKO!O", &name, &type, &item, &PyTuple_Type, &shape, &dtype))
+        return -1;
+    const Py_ssize_t dims = PyTuple_Size(shape);
+    if (type < FIELD_UINT || type > FIELD_ARRAY || dims > MDS_ARRAY_DIMS || item > UINT32_MAX) {
+        PyErr_Format(PyExc_ValueError, "field %R: expected a type, and up to %d axes", name, MDS_ARRAY_DIMS);
+        return -1;
+    }
+    int ragged = 0;
+    for (Py_ssize_t d = 0; d < dims; d++) {
+        PyObject *axis = PyTuple_GetItem(shape, d);
+        ragged |= axis == Py_None;
+        field->shape[d] = axis == Py_None ? MDS_NONE : PyLong_AsUnsignedLongLong(axis);
+        if (PyErr_Occurred())
+            return -1;
+    }
+    field->kind = type == FIELD_ARRAY ? MDS_ARRAY_ITEMS : type >= FIELD_BYTES ? MDS_ARRAY_BYTES : MDS_ARRAY_WORD;
+    field->item = item;
+    field->dims = (size_t)dims;
+    *slot = (FieldSlot){Py_NewRef(name), Py_NewRef(dtype), ragged ? NULL : Py_NewRef(shape), (field_type)type};
+    return 0;
+}
+
+static PyObject *array_fields_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"fields", "make_array", "loads", "error", NULL};
+    PyObject *fields, *make_array, *loads, *error;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOO:ArrayFields", names, &PyTuple_Type, &fields, &make_array,
+                                     &loads, &error))
+        return NULL;
+    ArrayFieldsObject *self = (ArrayFieldsObject *)mds_py_new(type);
+    if (!self)
+        return NULL;
+    self->make_array = Py_NewRef(make_array);
+    self->loads = Py_NewRef(loads);
+    self->error = Py_NewRef(error);
+    self->count = PyTuple_Size(fields);
+    self->slots = PyMem_Calloc((size_t)self->count + 1, sizeof *self->slots);
+    self->fields = PyMem_Calloc((size_t)self->count + 1, sizeof *self->fields);
+    if (!self->slots || !self->fields) {
+        PyErr_NoMemory();
+        goto fail;
+    }
+    for (Py_ssize_t f = 0; f < self->count; f++)
+        if (parse_array_field(PyTuple_GetItem(fields, f), &self->slots[f], &self->fields[f]) != 0)
+            goto fail;
+    return (PyObject *)self;
+fail:
+    Py_DECREF(self);
+    return NULL;
+}
+
+static PyObject *array_view(const ArrayFieldsObject *self, Py_ssize_t f, PyObject *record, const mds_array_value *value)
+{
+    const FieldSlot *slot = &self->slots[f];
+    PyObject *shape = slot->shape ? Py_NewRef(slot->shape) : PyTuple_New((Py_ssize_t)self->fields[f].dims);
+    for (size_t d = 0; shape && !slot->shape && d < self->fields[f].dims; d++) {
+        PyObject *axis = PyLong_FromUnsignedLongLong(value->shape[d]);
+        if (!axis)
+            Py_CLEAR(shape);
+        else
+            PyTuple_SetItem(shape, (Py_ssize_t)d, axis);
+    }
+    PyObject *offset = shape ? PyLong_FromUnsignedLongLong(value->begin) : NULL;
+    PyObject *array = NULL;
+    if (offset)
+        array = PyObject_CallFunctionObjArgs(self->make_array, shape, slot->dtype, record, offset, NULL);
+    Py_XDECREF(offset);
+    Py_XDECREF(shape);
+    return array;
+}
+
+PyObject *mds_py_array_value(const ArrayFieldsObject *self, Py_ssize_t f, PyObject *record, const char *data,
+                             const mds_array_value *value)
+{
+    double number;
+    switch (self->slots[f].type) {
+    case FIELD_UINT:
+        return PyLong_FromUnsignedLongLong(value->word);
+    case FIELD_INT:
+        return PyLong_FromLongLong((long long)value->word);
+    case FIELD_FLOAT:
+        memcpy(&number, &value->word, sizeof number);
+        return PyFloat_FromDouble(number);
+    case FIELD_BOOL:
+        return PyBool_FromLong(value->word != 0);
+    case FIELD_BYTES:
+        return PyBytes_FromStringAndSize(data + value->begin, (Py_ssize_t)value->size);
+    case FIELD_STR:
+        return PyUnicode_DecodeUTF8(data + value->begin, (Py_ssize_t)value->size, NULL);
+    case FIELD_JSON: {
+        PyObject *text =
+            PySequence_GetSlice(record, (Py_ssize_t)value->begin, (Py_ssize_t)(value->begin + value->size));
+        PyObject *loaded = text ? PyObject_CallFunctionObjArgs(self->loads, text, NULL) : NULL;
+        Py_XDECREF(text);
+        return loaded;
+    }
+    case FIELD_ARRAY:
+        return array_view(self, f, record, value);
+    }
+    return NULL;
+}
+
+static PyObject *array_sample(const ArrayFieldsObject *self, PyObject *record, const char *data,
+                              const mds_array_value *values)
+{
+    PyObject *sample = PyDict_New();
+    for (Py_ssize_t f = 0; sample && f < self->count; f++) {
+        PyObject *value = mds_py_array_value(self, f, record, data, &values[f]);
+        if (!value || PyDict_SetItem(sample, self->slots[f].name, value) != 0)
+            Py_CLEAR(sample);
+        Py_XDECREF(value);
+        if (!sample && PyErr_ExceptionMatches(PyExc_ValueError)) { /* text that is none */
+            PyObject *type, *reason, *traceback;
+            PyErr_Fetch(&type, &reason, &traceback);
+            PyErr_NormalizeException(&type, &reason, &traceback);
+            PyErr_Format(self->error, "field %R is damaged: %S", self->slots[f].name, reason ? reason : Py_None);
+            Py_XDECREF(type);
+            Py_XDECREF(reason);
+            Py_XDECREF(traceback);
+        }
+    }
+    return sample;
+}
+
+#define FEW_FIELDS 16
+
+PyObject *mds_py_array_fields_reason(const ArrayFieldsObject *self, size_t failed, Py_ssize_t size)
+{
+    if (failed < (size_t)self->count)
+        return PyUnicode_FromFormat("field %R does not fit the record's %zd bytes", self->slots[failed].name, size);
+    return PyUnicode_FromFormat("its size does not fit its fields, or the %zd bytes it has", size);
+}
+
+static PyObject *array_fields_call(PyObject *object, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    const ArrayFieldsObject *self = (ArrayFieldsObject *)object;
+    mds_array_value few[FEW_FIELDS], *values = few;
+    PyObject *record, *sample = NULL;
+    const uint8_t *data;
+    uint64_t size;
+    size_t failed;
+    MDS_PY_BUFFERS(buffers, 1);
+    if (!PyArg_ParseTuple(args, "O:ArrayFields", &record) || !(data = mds_py_take_bytes(&buffers, record, MDS_PY_READ)))
+        return NULL;
+    if (self->count > FEW_FIELDS && !(values = PyMem_Calloc((size_t)self->count, sizeof *values)))
+        PyErr_NoMemory();
+    else if (mds_array_record(self->fields, (size_t)self->count, data, buffers.entries, values, &size, &failed))
+        sample = array_sample(self, record, (const char *)data, values);
+    else {
+        PyObject *reason = mds_py_array_fields_reason(self, failed, (Py_ssize_t)buffers.entries);
+        if (reason)
+            PyErr_SetObject(self->error, reason);
+        Py_XDECREF(reason);
+    }
+    if (values != few)
+        PyMem_Free(values);
+    mds_py_give_back(&buffers);
+    return sample;
+}
+
+static PyObject *array_fields_words(PyObject *object, PyObject *args)
+{
+    const ArrayFieldsObject *self = (ArrayFieldsObject *)object;
+    PyObject *source;
+    unsigned long long begin;
+    uint64_t size;
+    size_t failed;
+    const uint8_t *data;
+    MDS_PY_BUFFERS(buffers, 1);
+    if (!PyArg_ParseTuple(args, "OK:words", &source, &begin) ||
+        !(data = mds_py_take_bytes(&buffers, source, MDS_PY_READ)))
+        return NULL;
+    PyObject *result = NULL;
+    const uint64_t n = buffers.entries;
+    mds_array_value *values = PyMem_Calloc((size_t)self->count + 1, sizeof *values);
+    if (!values) {
+        PyErr_NoMemory();
+    } else if (begin <= n &&
+               mds_array_record(self->fields, (size_t)self->count, data + begin, n - begin, values, &size, &failed)) {
+        result = PyTuple_New(self->count + 1);
+        for (Py_ssize_t k = 0; result && k <= self->count; k++) {
+            PyObject *word = PyLong_FromUnsignedLongLong(k ? values[k - 1].word : size);
+            if (!word)
+                Py_CLEAR(result);
+            else
+                PyTuple_SetItem(result, k, word);
+        }
+    } else {
+        result = Py_NewRef(Py_None);
+    }
+    PyMem_Free(values);
+    mds_py_give_back(&buffers);
+    return result;
+}
+
+static PyMethodDef array_fields_methods[] = {
+    {"words", array_fields_words, METH_VARARGS,
+     "words($self, data, begin, /)\n--\n\n"
+     "Return (size, word, ...) of the record at byte begin of data: its bytes, and for each field the 64 bits of a\n"
+     "number, the bytes of text, or the entries of an array's first axis; None where no whole record is."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot array_fields_slots[] = {
+    {Py_tp_doc, "ArrayFields(fields, make_array, loads, error)\n--\n\n"
+                "Called with a record of named arrays, returns its fields as a dict; arrays are views of it.\n\n"
+                "fields: a tuple of (name, one of FIELD_*, bytes of an element, shape, dtype); None is a ragged axis.\n"
+                "make_array(shape, dtype, record, offset) returns an array, loads(text) the value of JSON.\n\n"
+                "Raises ValueError for fields that cannot be. A call raises error when the record is damaged."},
+    {Py_tp_new, array_fields_new},
+    {Py_tp_dealloc, array_fields_dealloc},
+    {Py_tp_call, array_fields_call},
+    {Py_tp_methods, array_fields_methods},
+    {0, NULL},
+};
+
+static PyType_Spec array_fields_spec = {"mmapds._native.ArrayFields", sizeof(ArrayFieldsObject), 0, Py_TPFLAGS_DEFAULT,
+                                        array_fields_slots};
+
+static const mds_py_constant constants[] = {
+    {"FIELD_UINT", FIELD_UINT}, {"FIELD_INT", FIELD_INT},     {"FIELD_FLOAT", FIELD_FLOAT},
+    {"FIELD_BOOL", FIELD_BOOL}, {"FIELD_BYTES", FIELD_BYTES}, {"FIELD_STR", FIELD_STR},
+    {"FIELD_JSON", FIELD_JSON}, {"FIELD_ARRAY", FIELD_ARRAY}, {NULL, 0},
+};
+
+int mds_py_add_array_fields(PyObject *module)
+{
+    mds_py_state *state = PyModule_GetState(module);
+    if (mds_py_add_type(module, &array_fields_spec, &state->array_fields_type) != 0)
+        return -1;
+    return mds_py_add_constants(module, constants);
+}

@@ -1,0 +1,336 @@
+/* py_columns.c - columns of numbers: measured where records lie, and converted. */
+#include "binding.h"
+
+#define MDS_PY_COLUMNS 64
+
+/* ---- fields -------------------------------------------------------------------------------------------- */
+
+/* Fields from a tuple of (measure, (key, ...)), keys being bytes that must outlive them; -1 with an exception. */
+static Py_ssize_t parse_fields(PyObject *sequence, mds_field *fields)
+{
+    const Py_ssize_t n = PyTuple_Check(sequence) ? PyTuple_Size(sequence) : -1;
+    if (n < 0 || n > MDS_PY_COLUMNS) {
+        PyErr_Format(PyExc_ValueError, "fields: expected a tuple of up to %d, found %R", MDS_PY_COLUMNS, sequence);
+        return -1;
+    }
+    for (Py_ssize_t c = 0; c < n; c++) {
+        int measure;
+        PyObject *path;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(sequence, c), "iO!", &measure, &PyTuple_Type, &path))
+            return -1;
+        const Py_ssize_t segments = PyTuple_Size(path);
+        const int keyless = measure == MDS_MEASURE_RECORD;
+        if (measure < 0 || measure > MDS_MEASURE_RECORD || segments > MDS_PATH || (segments < 1) != keyless) {
+            PyErr_Format(PyExc_ValueError, "fields[%zd]: expected a path of %d to %d keys, found %zd for measure %d", c,
+                         !keyless, keyless ? 0 : MDS_PATH, segments, measure);
+            return -1;
+        }
+        fields[c] = (mds_field){.measure = (mds_measure)measure, .segments = (size_t)segments};
+        for (Py_ssize_t k = 0; k < segments; k++) {
+            char *key;
+            Py_ssize_t size;
+            if (PyBytes_AsStringAndSize(PyTuple_GetItem(path, k), &key, &size) != 0)
+                return -1;
+            fields[c].keys[k] = (const uint8_t *)key;
+            fields[c].key_sizes[k] = (size_t)size;
+        }
+    }
+    return n;
+}
+
+static PyObject *measure_record(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *variant;
+    PyObject *sequence, *source, *result = NULL;
+    mds_field fields[MDS_PY_COLUMNS];
+    mds_number number = {MDS_U64, 0};
+    const uint8_t *data;
+    MDS_PY_BUFFERS(buffers, 1);
+    if (!PyArg_ParseTuple(args, "zOO:measure_record", &variant, &sequence, &source))
+        return NULL;
+    const mds_kernels *chosen = mds_py_find_kernels(variant);
+    const Py_ssize_t n = chosen ? parse_fields(sequence, fields) : -1;
+    if (n < 0)
+        return NULL;
+    if (n != 1 || !fields[0].segments)
+        return PyErr_Format(PyExc_ValueError, "fields: expected one with a path, found %zd", n);
+    if ((data = mds_py_take_bytes(&buffers, source, MDS_PY_READ))) {
+        const size_t size = buffers.entries;
+        size_t at = 0;
+        mds_json_status status;
+        RELEASE_GIL(status = mds_json_measure(chosen, data, size, size, fields, &number, &at));
+        result = Py_BuildValue("iniK", (int)status, (Py_ssize_t)at, (int)number.type, (unsigned long long)number.bits);
+    }
+    mds_py_give_back(&buffers);
+    return result;
+}
+
+static PyObject *json_error(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *variant;
+    PyObject *source;
+    const uint8_t *data;
+    MDS_PY_BUFFERS(buffers, 1);
+    if (!PyArg_ParseTuple(args, "zO:json_error", &variant, &source))
+        return NULL;
+    const mds_kernels *chosen = mds_py_find_kernels(variant);
+    if (!chosen || !(data = mds_py_take_bytes(&buffers, source, MDS_PY_READ)))
+        return NULL;
+    size_t at;
+    int valid;
+    RELEASE_GIL(valid = mds_json_valid(chosen, data, buffers.entries, &at));
+    mds_py_give_back(&buffers);
+    return valid ? Py_NewRef(Py_None) : PyLong_FromSize_t(at);
+}
+
+/* ---- Measuring ----------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD PyObject *given; /* the tuple whose bytes are the fields' keys */
+    mds_measuring measuring;
+    mds_field fields[MDS_PY_COLUMNS];
+} MeasuringObject;
+
+static PyObject *measuring_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"fields", "missing", "fill", "validate", NULL};
+    PyObject *given;
+    int missing, fill_type, validate;
+    unsigned long long fill;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$Oi(iK)p:Measuring", names, &given, &missing, &fill_type, &fill,
+                                     &validate))
+        return NULL;
+    if (missing < MDS_MISSING_ERROR || missing > MDS_MISSING_FILL)
+        return PyErr_Format(PyExc_ValueError, "missing: expected one of MISSING_*, found %d", missing);
+    if (fill_type < MDS_U64 || fill_type > MDS_F64)
+        return PyErr_Format(PyExc_ValueError, "fill: expected one of NUMBER_* and 64 bits, found %d", fill_type);
+    MeasuringObject *self = (MeasuringObject *)mds_py_new(type);
+    if (!self)
+        return NULL;
+    const Py_ssize_t columns = parse_fields(given, self->fields);
+    if (columns < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    self->given = Py_NewRef(given);
+    self->measuring = (mds_measuring){
+        self->fields, (size_t)columns, (mds_missing)missing, {(mds_number_type)fill_type, fill}, validate};
+    return (PyObject *)self;
+}
+
+static void measuring_dealloc(PyObject *object)
+{
+    Py_XDECREF(((MeasuringObject *)object)->given);
+    mds_py_free(object);
+}
+
+/* Room for a number of every column in every record that `room` starts can name; -1 with an exception. */
+static int take_cells(mds_py_buffers *buffers, PyObject *given, size_t columns, size_t room, uint64_t **cells)
+{
+    if (mds_py_expect("cells", columns, (size_t)PyTuple_Size(given)) != 0)
+        return -1;
+    for (size_t c = 0; c < columns; c++) {
+        PyObject *column = PyTuple_GetItem(given, (Py_ssize_t)c);
+        if (!(cells[c] = mds_py_take_words(buffers, column, MDS_PY_WRITE, MDS_PY_ANY, "cells")))
+            return -1;
+        if (buffers->entries < room) {
+            PyErr_Format(PyExc_ValueError, "cells[%zu]: expected as much room as starts have, %zu, found %zu", c, room,
+                         buffers->entries);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *types_of(const mds_number_type *types, size_t columns)
+{
+    PyObject *found = PyTuple_New((Py_ssize_t)columns);
+    for (size_t c = 0; found && c < columns; c++) {
+        PyObject *type = PyLong_FromLong(types[c]);
+        if (type)
+            PyTuple_SetItem(found, (Py_ssize_t)c, type);
+        else
+            Py_CLEAR(found);
+    }
+    return found;
+}
+
+static PyObject *measuring_lines(PyObject *object, PyObject *args)
+{
+    const mds_measuring *measuring = &((MeasuringObject *)object)->measuring;
+    const mds_py_state *state = PyType_GetModuleState(Py_TYPE(object));
+    PyObject *map, *pending, *target, *given, *result = NULL;
+    unsigned long long begin, end;
+    uint64_t *starts, *cells[MDS_PY_COLUMNS];
+    mds_number_type types[MDS_PY_COLUMNS] = {MDS_U64};
+    mds_lines lines = {MDS_NONE, 0};
+    mds_measured measured = {.cells = cells, .types = types};
+    MDS_PY_BUFFERS(buffers, MDS_PY_COLUMNS + 1);
+    if (!PyArg_ParseTuple(args, "O!KKOOO!:lines", state->map_type, &map, &begin, &end, &pending, &target, &PyTuple_Type,
+                          &given) ||
+        mds_py_parse_offset(pending, &lines.pending) != 0)
+        return NULL;
+    const mds_map *source = &((MapObject *)map)->map;
+    if (begin > end || end > source->size)
+        return PyErr_Format(PyExc_ValueError,
+                            "begin, end: expected a block of the map's %llu bytes, found %llu to %llu",
+                            (unsigned long long)source->size, begin, end);
+    if (!(starts = mds_py_take_starts(&buffers, target, end - begin)) ||
+        take_cells(&buffers, given, measuring->columns, buffers.entries, cells) != 0)
+        goto done;
+    mds_json_status status;
+    RELEASE_GIL(status = mds_measure_lines(mds_py_kernels, source, begin, end, measuring, &lines, starts, &measured));
+    PyObject *kinds = types_of(types, measuring->columns);
+    PyObject *found = kinds ? mds_py_scanned(measured.records, &lines) : NULL;
+    if (found)
+        result = Py_BuildValue("NnO(iKnK)", found, (Py_ssize_t)measured.kept, kinds, (int)status,
+                               (unsigned long long)measured.failed, (Py_ssize_t)measured.column,
+                               (unsigned long long)measured.at);
+    Py_XDECREF(kinds);
+done:
+    mds_py_give_back(&buffers);
+    return result;
+}
+
+static PyMethodDef measuring_methods[] = {
+    {"lines", measuring_lines, METH_VARARGS,
+     "lines($self, source, begin, end, pending, starts, cells, /)\n--\n\n"
+     "Find and measure the records that begin in bytes [begin, end) of a map of lines.\n\n"
+     "pending, starts: as in scan_lines. cells: a tuple of u64, one a field, each with as much room as starts, filled\n"
+     "with the numbers of the records that are kept.\n\n"
+     "Returns ((records, pending, newlines), kept, types, (status, failed, column, at)): types are one of NUMBER_*\n"
+     "for each field, status is one of JSON_*. Unless it is JSON_OK, the record that begins at `failed` cannot be\n"
+     "measured, and `at` is the byte that shows it.\n\n"
+     "Raises ValueError for too little room."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot measuring_slots[] = {
+    {Py_tp_doc, "Measuring(*, fields, missing, fill, validate)\n--\n\n"
+                "What is measured of the records of a scan, for any number of threads.\n\n"
+                "fields: a tuple of up to MOST_COLUMNS (one of MEASURE_*, keys of the path as bytes).\n"
+                "missing: one of MISSING_*. fill: (one of NUMBER_*, 64 bits) that stand for what is missing.\n"
+                "validate: check that every record is JSON.\n\n"
+                "Raises ValueError for fields that cannot be."},
+    {Py_tp_new, measuring_new},
+    {Py_tp_dealloc, measuring_dealloc},
+    {Py_tp_methods, measuring_methods},
+    {0, NULL},
+};
+
+static PyType_Spec measuring_spec = {"mmapds._native.Measuring", sizeof(MeasuringObject), 0, Py_TPFLAGS_DEFAULT,
+                                     measuring_slots};
+
+/* ---- cells --------------------------------------------------------------------------------------------- */
+
+static PyObject *cells_convert(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *target;
+    int from, to;
+    MDS_PY_BUFFERS(buffers, 1);
+    if (!PyArg_ParseTuple(args, "Oii:cells_convert", &target, &from, &to))
+        return NULL;
+    if (from < MDS_U64 || from > MDS_F64 || to < MDS_U64 || to > MDS_F64)
+        return PyErr_Format(PyExc_ValueError, "kind, to: expected two of NUMBER_*, found %d and %d", from, to);
+    uint64_t *cells = mds_py_take_words(&buffers, target, MDS_PY_WRITE, MDS_PY_ANY, "cells");
+    if (cells)
+        RELEASE_GIL(mds_cells_convert(cells, buffers.entries, (mds_number_type)from, (mds_number_type)to));
+    mds_py_give_back(&buffers);
+    return cells ? Py_NewRef(Py_None) : NULL;
+}
+
+static PyObject *cells_narrow(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *source, *target;
+    const uint64_t *cells;
+    uint32_t *out = NULL;
+    MDS_PY_BUFFERS(buffers, 2);
+    if (!PyArg_ParseTuple(args, "OO:cells_narrow", &source, &target))
+        return NULL;
+    if ((cells = mds_py_take_words(&buffers, source, MDS_PY_READ, MDS_PY_ANY, "cells")) &&
+        (out = mds_py_take_numbers(&buffers, target, MDS_PY_WRITE, 4, buffers.entries, "out")))
+        RELEASE_GIL(mds_cells_narrow(cells, buffers.entries, out));
+    mds_py_give_back(&buffers);
+    return out ? Py_NewRef(Py_None) : NULL;
+}
+
+static PyObject *cells_widen(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *source, *target;
+    const uint32_t *numbers;
+    uint64_t *cells = NULL;
+    MDS_PY_BUFFERS(buffers, 2);
+    if (!PyArg_ParseTuple(args, "OO:cells_widen", &source, &target))
+        return NULL;
+    if ((numbers = mds_py_take_numbers(&buffers, source, MDS_PY_READ, 4, MDS_PY_ANY, "numbers")) &&
+        (cells = mds_py_take_words(&buffers, target, MDS_PY_WRITE, buffers.entries, "cells")))
+        RELEASE_GIL(mds_cells_widen(numbers, buffers.entries, cells));
+    mds_py_give_back(&buffers);
+    return cells ? Py_NewRef(Py_None) : NULL;
+}
+
+static PyObject *cells_largest(PyObject *Py_UNUSED(module), PyObject *source)
+{
+    uint64_t largest = 0;
+    MDS_PY_BUFFERS(buffers, 1);
+    const uint64_t *cells = mds_py_take_words(&buffers, source, MDS_PY_READ, MDS_PY_ANY, "cells");
+    if (cells)
+        RELEASE_GIL(largest = mds_cells_largest(cells, buffers.entries));
+    mds_py_give_back(&buffers);
+    return cells ? PyLong_FromUnsignedLongLong(largest) : NULL;
+}
+
+/* ---- the subject --------------------------------------------------------------------------------------- */
+
+static PyMethodDef functions[] = {
+    {"measure_record", measure_record, METH_VARARGS,
+     "measure_record($module, variant, fields, data, /)\n--\n\n"
+     "Measure one field of one record: (one of JSON_*, byte that shows it, one of NUMBER_*, 64 bits).\n\n"
+     "variant: a SIMD variant, None for the best. fields: a tuple of one\n"
+     "(one of MEASURE_*, keys of the path as bytes).\n\n"
+     "Raises ValueError for another number of fields, or one without a path."},
+    {"json_error", json_error, METH_VARARGS,
+     "json_error($module, variant, data, /)\n--\n\n"
+     "Return the byte that shows that data is not JSON, or None when it is, by a SIMD variant or, for None, the best."},
+    {"cells_convert", cells_convert, METH_VARARGS,
+     "cells_convert($module, cells, kind, to, /)\n--\n\n"
+     "Convert 64-bit cells from one of NUMBER_* to another, in place."},
+    {"cells_narrow", cells_narrow, METH_VARARGS,
+     "cells_narrow($module, cells, out, /)\n--\n\n"
+     "Copy u64 below 2^32 to as many u32."},
+    {"cells_widen", cells_widen, METH_VARARGS,
+     "cells_widen($module, numbers, cells, /)\n--\n\n"
+     "Copy u32 to as many u64."},
+    {"cells_largest", cells_largest, METH_O,
+     "cells_largest($module, cells, /)\n--\n\n"
+     "Return the largest of u64, 0 when there are none."},
+    {NULL, NULL, 0, NULL},
+};
+
+static const mds_py_constant constants[] = {
+    {"MEASURE_NUMBER", MDS_MEASURE_NUMBER},
+    {"MEASURE_BYTES", MDS_MEASURE_BYTES},
+    {"MEASURE_CHARS", MDS_MEASURE_CHARS},
+    {"MEASURE_ITEMS", MDS_MEASURE_ITEMS},
+    {"MEASURE_RECORD", MDS_MEASURE_RECORD},
+    {"LONGEST_PATH", MDS_PATH},
+    {"MOST_COLUMNS", MDS_PY_COLUMNS},
+    {"MISSING_ERROR", MDS_MISSING_ERROR},
+    {"MISSING_SKIP", MDS_MISSING_SKIP},
+    {"MISSING_FILL", MDS_MISSING_FILL},
+    {"JSON_OK", MDS_JSON_OK},
+    {"JSON_MISSING", MDS_JSON_MISSING},
+    {"JSON_TYPE", MDS_JSON_TYPE},
+    {"JSON_INVALID", MDS_JSON_INVALID},
+    {"NUMBER_U64", MDS_U64},
+    {"NUMBER_I64", MDS_I64},
+    {"NUMBER_F64", MDS_F64},
+    {NULL, 0},
+};
+
+int mds_py_add_columns(PyObject *module)
+{
+    if (mds_py_add_type(module, &measuring_spec, NULL) != 0 || PyModule_AddFunctions(module, functions) != 0)
+        return -1;
+    return mds_py_add_constants(module, constants);
+}

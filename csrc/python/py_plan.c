@@ -1,0 +1,365 @@
+/* py_plan.c - batches under a budget: cut once, read by number or filled as records come. */
+#include "binding.h"
+
+static PyObject *plan_buckets(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    unsigned long long tokens, largest, multiple, quadratic, wanted;
+    int close;
+    PyObject *lengths, *numbers, *result = NULL;
+    const uint64_t *values, *counts;
+    mds_bucket *buckets = NULL;
+    MDS_PY_BUFFERS(buffers, 2);
+    if (!PyArg_ParseTuple(args, "(KKKK)OOKp:plan_buckets", &tokens, &largest, &multiple, &quadratic, &lengths, &numbers,
+                          &wanted, &close))
+        return NULL;
+    if (largest < 1 || largest > UINT64_C(1) << 31 || multiple < 1)
+        return PyErr_Format(PyExc_ValueError,
+                            "budget: expected 1 to 2^31 records, and a multiple of 1 or more, found %llu and %llu",
+                            largest, multiple);
+    if (wanted < 1 || wanted > UINT64_C(1) << 32)
+        return PyErr_Format(PyExc_ValueError, "wanted: expected 1 to 2^32, found %llu", wanted);
+    const mds_budget budget = {tokens, largest, multiple, quadratic};
+    if (!(values = mds_py_take_words(&buffers, lengths, MDS_PY_READ, MDS_PY_ANY, "values")) ||
+        !(counts = mds_py_take_words(&buffers, numbers, MDS_PY_READ, buffers.entries, "counts")))
+        goto done;
+    const size_t distinct = buffers.entries;
+    if (!(buckets = PyMem_Calloc(distinct + 2, sizeof *buckets))) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    size_t sound, found = 0;
+    RELEASE_GIL({
+        sound = mds_lengths_fall(values, counts, distinct);
+        if (sound == distinct)
+            found = mds_plan_buckets(&budget, values, counts, distinct, wanted, close, buckets);
+    });
+    if (sound == distinct)
+        result = PyBytes_FromStringAndSize((const char *)buckets, (Py_ssize_t)(found * sizeof *buckets));
+    else
+        PyErr_Format(PyExc_ValueError,
+                     "values[%zu]: expected lengths that fall, of 1 record or more each, found %llu of length %llu",
+                     sound, (unsigned long long)counts[sound], (unsigned long long)values[sound]);
+done:
+    PyMem_Free(buckets);
+    mds_py_give_back(&buffers);
+    return result;
+}
+
+/* Copy buckets that follow one another, as mds_plan_buckets makes them; NULL with an exception. */
+static mds_bucket *copy_buckets(PyObject *object, size_t *count, uint64_t *ranks, uint64_t *batches)
+{
+    size_t words;
+    mds_bucket *buckets = mds_py_copy_words(object, MDS_PY_ANY, "buckets", &words);
+    if (!buckets)
+        return NULL;
+    *count = words / 4;
+    size_t sound = 0;
+    if (*count && words % 4 == 0)
+        RELEASE_GIL(sound = mds_buckets_follow(buckets, *count, ranks, batches));
+    if (*count && sound == *count)
+        return buckets;
+    if (!*count || words % 4)
+        PyErr_Format(PyExc_ValueError, "buckets: expected rows of 4 entries, 1 or more, found %zu entries", words);
+    else
+        PyErr_Format(PyExc_ValueError,
+                     "buckets[%zu]: expected one that begins at rank %llu and batch %llu, found %llu and %llu", sound,
+                     (unsigned long long)*ranks, (unsigned long long)*batches,
+                     (unsigned long long)buckets[sound].first_rank, (unsigned long long)buckets[sound].first_batch);
+    PyMem_Free(buckets);
+    return NULL;
+}
+
+/* ---- Plan ---------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD Py_buffer view; /* of the order */
+    mds_py_buffers held;
+    mds_plan plan; /* whose buckets are the object's own */
+    uint64_t batches;
+} PlanObject;
+
+static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"buckets", "order", "order_width", "first_rank", "records",
+                            "seed",    "epoch", "shuffle",     NULL};
+    PyObject *buckets, *order;
+    unsigned order_width;
+    int shuffle;
+    unsigned long long first_rank, records, seed, epoch;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOIKKKKp:Plan", names, &buckets, &order, &order_width, &first_rank,
+                                     &records, &seed, &epoch, &shuffle))
+        return NULL;
+    PlanObject *self = (PlanObject *)mds_py_new(type);
+    if (!self)
+        return NULL;
+    self->held = (mds_py_buffers){&self->view, 0, 1, 0};
+    mds_plan *plan = &self->plan;
+    *plan = (mds_plan){.order_width = order_width,
+                       .first_rank = first_rank,
+                       .records = records,
+                       .seed = seed,
+                       .epoch = epoch,
+                       .shuffle = shuffle};
+    if (!(plan->buckets = copy_buckets(buckets, &plan->count, &plan->ranks, &self->batches)) ||
+        !(plan->order = mds_py_take_numbers(&self->held, order, MDS_PY_READ, order_width, MDS_PY_ANY, "order")))
+        goto fail;
+    const size_t entries = self->held.entries;
+    if (first_rank <= entries && plan->ranks <= entries - first_rank)
+        return (PyObject *)self;
+    PyErr_Format(PyExc_ValueError, "order: expected %llu entries or more after the first %llu, found %zu in all",
+                 (unsigned long long)plan->ranks, first_rank, entries);
+fail:
+    Py_DECREF(self);
+    return NULL;
+}
+
+static void plan_dealloc(PyObject *object)
+{
+    PlanObject *self = (PlanObject *)object;
+    PyMem_Free((void *)self->plan.buckets);
+    mds_py_give_back(&self->held);
+    mds_py_free(object);
+}
+
+static PyObject *plan_batches(PyObject *object, PyObject *args)
+{
+    const PlanObject *self = (PlanObject *)object;
+    PyObject *numbers, *target, *bounds, *result = NULL;
+    mds_py_lookup lookup;
+    int64_t *records;
+    MDS_PY_BUFFERS(buffers, 3);
+    if (!PyArg_ParseTuple(args, "OOO:batches", &numbers, &target, &bounds) ||
+        mds_py_take_lookup(&buffers, numbers, bounds, "batches", &lookup) != 0 ||
+        !(records = mds_py_take_words(&buffers, target, MDS_PY_WRITE, MDS_PY_ANY, "out")))
+        goto done;
+    const size_t capacity = buffers.entries;
+    mds_status status = MDS_OK;
+    LOOK_UP(lookup, self->batches,
+            status =
+                mds_plan_batches(mds_py_kernels, &self->plan, lookup.at, lookup.count, records, capacity, lookup.out));
+    if (status == MDS_OK)
+        result = mds_py_looked_up(&lookup, "batch", "a plan");
+    else
+        PyErr_Format(PyExc_ValueError,
+                     "order: expected record numbers below %llu, and no more than the %zu out has room for",
+                     (unsigned long long)self->plan.records, capacity);
+done:
+    mds_py_give_back(&buffers);
+    return result;
+}
+
+static PyObject *plan_find(PyObject *object, PyObject *args)
+{
+    const PlanObject *self = (PlanObject *)object;
+    PyObject *source, *target, *result = NULL;
+    mds_py_lookup lookup;
+    MDS_PY_BUFFERS(buffers, 2);
+    if (!PyArg_ParseTuple(args, "OO:find", &source, &target))
+        return NULL;
+    if (mds_py_take_lookup(&buffers, source, target, "ranks", &lookup) == 0) {
+        LOOK_UP(lookup, self->plan.ranks, mds_plan_find(&self->plan, lookup.at, lookup.count, lookup.out));
+        result = mds_py_looked_up(&lookup, "rank", "a plan");
+    }
+    mds_py_give_back(&buffers);
+    return result;
+}
+
+static PyMethodDef plan_methods[] = {
+    {"batches", plan_batches, METH_VARARGS,
+     "batches($self, batches, out, ends, /)\n--\n\n"
+     "Write the records of batches, given by number, one after another to out, and to ends where each ends in it.\n\n"
+     "All are i64; ends has the shape of batches, and out has room for all records.\n\n"
+     "Raises IndexError for a batch that is not planned, ValueError when out is too small, or the order\n"
+     "holds a number that is not a record's."},
+    {"find", plan_find, METH_VARARGS,
+     "find($self, ranks, out, /)\n--\n\n"
+     "Set out[k] to the batch of the record at ranks[k] of the planned part of the order; both are i64, one shape.\n\n"
+     "Raises IndexError for a rank that is not planned."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot plan_slots[] = {
+    {Py_tp_doc, "Plan(*, buckets, order, order_width, first_rank, records, seed, epoch, shuffle)\n--\n\n"
+                "One epoch of batches of records that are alike in length.\n\n"
+                "buckets: u64, shape (buckets, 4), from plan_buckets. order: unsigned integers of order_width bytes,\n"
+                "4 or 8, which are held: record numbers, the longest first; buckets begin at its entry first_rank.\n"
+                "records: of the dataset, which record numbers are below.\n\n"
+                "Raises ValueError when buckets do not follow one another, or the order is shorter than they are."},
+    {Py_tp_new, plan_new},
+    {Py_tp_dealloc, plan_dealloc},
+    {Py_tp_methods, plan_methods},
+    {0, NULL},
+};
+
+static PyType_Spec plan_spec = {"mmapds._native.Plan", sizeof(PlanObject), 0, Py_TPFLAGS_DEFAULT, plan_slots};
+
+/* ---- Stream -------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD Py_buffer view; /* of the lengths */
+    mds_py_buffers held;
+    mds_stream stream; /* whose tables, but for the lengths, are the object's own */
+    int busy;          /* a call is running, without the GIL */
+} StreamObject;
+
+static void stream_dealloc(PyObject *object)
+{
+    StreamObject *self = (StreamObject *)object;
+    PyMem_Free((void *)self->stream.buckets);
+    PyMem_Free((void *)self->stream.values);
+    PyMem_Free((void *)self->stream.first_buckets);
+    PyMem_Free((void *)self->stream.splits);
+    PyMem_Free((void *)self->stream.table);
+    PyMem_Free((void *)self->stream.open_first);
+    PyMem_Free(self->stream.taken);
+    PyMem_Free(self->stream.open);
+    mds_py_give_back(&self->held);
+    mds_py_free(object);
+}
+
+/* Make room for an open batch of every bucket. */
+static int open_batches(mds_stream *s)
+{
+    uint64_t *open_first = PyMem_Calloc(s->count + 1, sizeof *open_first);
+    s->open_first = open_first;
+    s->taken = PyMem_Calloc(s->count, sizeof *s->taken);
+    for (size_t b = 0; open_first && b < s->count; b++) /* no more than there are ranks */
+        open_first[b + 1] = open_first[b] + s->buckets[b].size;
+    if (open_first && s->taken)
+        s->open = PyMem_Calloc((size_t)open_first[s->count], sizeof *s->open);
+    if (s->open)
+        return 0;
+    PyErr_NoMemory();
+    return -1;
+}
+
+static int check_stream(const mds_stream *s, uint64_t ranks)
+{
+    const char *table = "";
+    size_t entry = 0;
+    const uint64_t before = s->buckets[s->count - 1].first_rank;
+    int agrees;
+    if (s->ranks <= before || s->ranks > ranks) {
+        PyErr_Format(PyExc_ValueError, "ranks: expected more than %llu, up to %llu, found %llu",
+                     (unsigned long long)before, (unsigned long long)ranks, (unsigned long long)s->ranks);
+        return -1;
+    }
+    RELEASE_GIL(agrees = mds_stream_agrees(s, &table, &entry));
+    if (agrees)
+        return 0;
+    PyErr_Format(PyExc_ValueError, "%s[%zu]: expected a bucket for every length, found one beyond the %zu there are",
+                 table, entry, table[0] == 't' ? s->distinct : s->count);
+    return -1;
+}
+
+static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"buckets", "ranks", "lengths", "width", "values", "first_buckets", "splits", "table", NULL};
+    PyObject *buckets, *lengths, *values, *first_buckets, *splits, *table;
+    unsigned long long planned;
+    unsigned width;
+    uint64_t ranks, batches;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OKOIOOOO:Stream", names, &buckets, &planned, &lengths, &width,
+                                     &values, &first_buckets, &splits, &table))
+        return NULL;
+    StreamObject *self = (StreamObject *)mds_py_new(type);
+    if (!self)
+        return NULL;
+    self->held = (mds_py_buffers){&self->view, 0, 1, 0};
+    mds_stream *s = &self->stream;
+    s->ranks = planned;
+    s->width = width;
+    if ((s->buckets = copy_buckets(buckets, &s->count, &ranks, &batches)) &&
+        (s->lengths = mds_py_take_numbers(&self->held, lengths, MDS_PY_READ, width, MDS_PY_ANY, "lengths")) &&
+        (s->values = mds_py_copy_words(values, MDS_PY_ANY, "values", &s->distinct)) &&
+        (s->first_buckets = mds_py_copy_numbers(first_buckets, 4, s->distinct, "first_buckets", NULL)) &&
+        (s->splits = mds_py_copy_words(splits, s->distinct, "splits", NULL)) &&
+        (s->table = mds_py_copy_numbers(table, 4, MDS_PY_ANY, "table", &s->table_size)) &&
+        check_stream(s, ranks) == 0 && open_batches(s) == 0) {
+        s->records = self->held.entries;
+        return (PyObject *)self;
+    }
+    Py_DECREF(self);
+    return NULL;
+}
+
+static PyObject *stream_push(PyObject *object, PyObject *args)
+{
+    StreamObject *self = (StreamObject *)object;
+    PyObject *source, *target, *bounds, *result = NULL;
+    const int64_t *records;
+    int64_t *out, *ends;
+    MDS_PY_BUFFERS(buffers, 3);
+    if (!PyArg_ParseTuple(args, "OOO:push", &source, &target, &bounds) ||
+        !(records = mds_py_take_words(&buffers, source, MDS_PY_READ, MDS_PY_ANY, "records")))
+        goto done;
+    const size_t n = buffers.entries;
+    if (!(out = mds_py_take_words(&buffers, target, MDS_PY_WRITE, MDS_PY_ANY, "out")))
+        goto done;
+    const size_t capacity = buffers.entries;
+    if (!(ends = mds_py_take_words(&buffers, bounds, MDS_PY_WRITE, MDS_PY_ANY, "ends")))
+        goto done;
+    if (self->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "Stream.push: expected one thread at a time, found another in it");
+        goto done;
+    }
+    size_t consumed, emitted, written;
+    mds_status status;
+    self->busy = 1;
+    RELEASE_GIL(status = mds_stream_push(&self->stream, records, n, &consumed, out, capacity, ends, buffers.entries,
+                                         &emitted, &written));
+    self->busy = 0;
+    if (status == MDS_OK)
+        result = Py_BuildValue("nn", (Py_ssize_t)consumed, (Py_ssize_t)emitted);
+    else
+        PyErr_SetString(PyExc_ValueError, "the order gave a record twice, or one that is out of range");
+done:
+    mds_py_give_back(&buffers);
+    return result;
+}
+
+static PyMethodDef stream_methods[] = {
+    {"push", stream_push, METH_VARARGS,
+     "push($self, records, out, ends, /)\n--\n\n"
+     "Take records until len(ends) batches are ready or no more fit out; return (records taken, batches ready).\n\n"
+     "All are i64. Batches are written one after another to out, and to ends where each ends in it.\n\n"
+     "Raises ValueError for a record that is out of range or comes twice, RuntimeError while another thread is in it."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot stream_slots[] = {
+    {Py_tp_doc,
+     "Stream(*, buckets, ranks, lengths, width, values, first_buckets, splits, table)\n--\n\n"
+     "Buckets that are filled as records come, for one thread at a time; see mds_stream in csrc/mmapds.h.\n\n"
+     "buckets: u64, shape (buckets, 4). ranks: records in them. lengths: unsigned integers of `width` bytes,\n"
+     "4 or 8, one a record, which are held. values: u64, the lengths that are planned, falling.\n"
+     "first_buckets: u32, and splits: u64, of the shape of values. table: u32, which of values a length is,\n"
+     "2^32 - 1 for none.\n\n"
+     "Raises ValueError when buckets do not follow one another, or a table names one that is not there."},
+    {Py_tp_new, stream_new},
+    {Py_tp_dealloc, stream_dealloc},
+    {Py_tp_methods, stream_methods},
+    {0, NULL},
+};
+
+static PyType_Spec stream_spec = {"mmapds._native.Stream", sizeof(StreamObject), 0, Py_TPFLAGS_DEFAULT, stream_slots};
+
+/* ---- the subject --------------------------------------------------------------------------------------- */
+
+static PyMethodDef functions[] = {
+    {"plan_buckets", plan_buckets, METH_VARARGS,
+     "plan_buckets($module, budget, values, counts, wanted, close, /)\n--\n\n"
+     "Cut records into buckets of batches under a budget, (tokens, largest, multiple, quadratic).\n\n"
+     "values, counts: u64, the lengths there are, falling, and how many records have each.\n"
+     "wanted: batches in a bucket. close: keep lengths in a bucket within 3 %.\n"
+     "Returns bytes of u64, shape (buckets, 4): first rank, first batch, batches, size.\n\n"
+     "Raises ValueError when lengths do not fall, or a number is out of range."},
+    {NULL, NULL, 0, NULL},
+};
+
+int mds_py_add_plan(PyObject *module)
+{
+    if (mds_py_add_type(module, &plan_spec, NULL) != 0 || mds_py_add_type(module, &stream_spec, NULL) != 0)
+        return -1;
+    return PyModule_AddFunctions(module, functions);
+}

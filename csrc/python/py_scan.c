@@ -1,0 +1,251 @@
+/* py_scan.c - where records begin: lines and frames; the varints and checksums inside them. */
+#include "binding.h"
+
+#include <errno.h>
+
+/* ---- lines --------------------------------------------------------------------------------------------- */
+
+PyObject *mds_py_scanned(size_t count, const mds_lines *state)
+{
+    PyObject *pending = mds_py_offset(state->pending);
+    return pending ? Py_BuildValue("nNK", (Py_ssize_t)count, pending, (unsigned long long)state->newlines) : NULL;
+}
+
+uint64_t *mds_py_take_starts(mds_py_buffers *buffers, PyObject *object, uint64_t n)
+{
+    uint64_t *starts = mds_py_take_words(buffers, object, MDS_PY_WRITE, MDS_PY_ANY, "starts");
+    if (!starts || buffers->entries >= MDS_LINES_CAPACITY(n))
+        return starts;
+    PyErr_Format(PyExc_ValueError, "starts: expected %llu entries or more, found %zu",
+                 (unsigned long long)MDS_LINES_CAPACITY(n), buffers->entries);
+    return NULL;
+}
+
+static PyObject *scan_lines(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int fd;
+    unsigned long long begin, end;
+    PyObject *pending, *target, *memory, *result = NULL;
+    mds_lines state = {MDS_NONE, 0};
+    uint64_t *starts;
+    uint8_t *scratch;
+    MDS_PY_BUFFERS(buffers, 2);
+    if (!PyArg_ParseTuple(args, "iKKOOO:scan_lines", &fd, &begin, &end, &pending, &target, &memory))
+        return NULL;
+    if (begin > end)
+        return PyErr_Format(PyExc_ValueError, "begin: expected %llu or less, found %llu", end, begin);
+    if (mds_py_parse_offset(pending, &state.pending) != 0 ||
+        !(starts = mds_py_take_starts(&buffers, target, end - begin)) ||
+        !(scratch = mds_py_take_bytes(&buffers, memory, MDS_PY_WRITE)))
+        goto done;
+    size_t count;
+    mds_status status;
+    RELEASE_GIL(
+        status = mds_lines_scan_file(mds_py_kernels, fd, begin, end, scratch, buffers.entries, &state, starts, &count));
+    if (status == MDS_OK)
+        result = mds_py_scanned(count, &state);
+    else if (status == MDS_SHRANK)
+        PyErr_SetString(PyExc_EOFError, "the file became shorter while it was read");
+    else
+        PyErr_SetFromErrno(PyExc_OSError);
+done:
+    mds_py_give_back(&buffers);
+    return result;
+}
+
+static PyObject *scan_buffer(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *variant;
+    unsigned long long base;
+    PyObject *source, *pending, *target, *result = NULL;
+    const uint8_t *data;
+    uint64_t *starts;
+    mds_lines state = {MDS_NONE, 0};
+    MDS_PY_BUFFERS(buffers, 2);
+    if (!PyArg_ParseTuple(args, "zOKOO:scan_buffer", &variant, &source, &base, &pending, &target))
+        return NULL;
+    const mds_kernels *chosen = mds_py_find_kernels(variant);
+    if (!chosen || mds_py_parse_offset(pending, &state.pending) != 0 ||
+        !(data = mds_py_take_bytes(&buffers, source, MDS_PY_READ)))
+        goto done;
+    const size_t n = buffers.entries;
+    if (!(starts = mds_py_take_starts(&buffers, target, n)))
+        goto done;
+    size_t count;
+    RELEASE_GIL(count = mds_lines_scan(chosen, data, n, base, &state, starts));
+    result = mds_py_scanned(count, &state);
+done:
+    mds_py_give_back(&buffers);
+    return result;
+}
+
+static PyObject *record_sizes(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *source, *before;
+    unsigned long long smallest, largest;
+    uint64_t previous;
+    const uint64_t *starts;
+    MDS_PY_BUFFERS(buffers, 1);
+    if (!PyArg_ParseTuple(args, "OOKK:record_sizes", &source, &before, &smallest, &largest) ||
+        mds_py_parse_offset(before, &previous) != 0)
+        return NULL;
+    uint64_t low = smallest, high = largest;
+    if ((starts = mds_py_take_words(&buffers, source, MDS_PY_READ, MDS_PY_ANY, "starts")))
+        RELEASE_GIL(mds_record_sizes(starts, buffers.entries, previous, &low, &high));
+    mds_py_give_back(&buffers);
+    return starts ? Py_BuildValue("KK", (unsigned long long)low, (unsigned long long)high) : NULL;
+}
+
+/* ---- frames -------------------------------------------------------------------------------------------- */
+
+static PyObject *frames_scan(PyObject *module, PyObject *args)
+{
+    const mds_py_state *state = PyModule_GetState(module);
+    PyObject *map, *target, *sizes_target, *result = NULL;
+    int framing;
+    unsigned long long at, end;
+    uint64_t *starts, *sizes = NULL;
+    MDS_PY_BUFFERS(buffers, 2);
+    if (!PyArg_ParseTuple(args, "O!iKKOO:frames_scan", state->map_type, &map, &framing, &at, &end, &target,
+                          &sizes_target) ||
+        !(starts = mds_py_take_words(&buffers, target, MDS_PY_WRITE, MDS_PY_ANY, "starts")))
+        goto done;
+    const size_t room = buffers.entries;
+    if (sizes_target != Py_None) {
+        if (!(sizes = mds_py_take_words(&buffers, sizes_target, MDS_PY_WRITE, MDS_PY_ANY, "sizes")))
+            goto done;
+        if (buffers.entries < room) {
+            PyErr_Format(PyExc_ValueError, "sizes: expected as much room as starts have, %zu, found %zu", room,
+                         buffers.entries);
+            goto done;
+        }
+    }
+    mds_frames frames = {.at = at};
+    mds_frames_status status;
+    size_t count;
+    RELEASE_GIL(status = mds_frames_scan(mds_py_kernels, &((MapObject *)map)->map, (mds_framing)framing, end, &frames,
+                                         starts, sizes, room, &count));
+    if (status == MDS_FRAMES_NO_FRAMING)
+        PyErr_Format(PyExc_ValueError, "framing %d is not one of frames", framing);
+    else
+        result = Py_BuildValue("nKiKII", (Py_ssize_t)count, (unsigned long long)frames.at, (int)status,
+                               (unsigned long long)frames.payload, frames.found, frames.expected);
+done:
+    mds_py_give_back(&buffers);
+    return result;
+}
+
+static PyObject *frames_verify(PyObject *module, PyObject *args)
+{
+    const mds_py_state *state = PyModule_GetState(module);
+    PyObject *map;
+    unsigned long long at, end;
+    if (!PyArg_ParseTuple(args, "O!KK:frames_verify", state->map_type, &map, &at, &end))
+        return NULL;
+    mds_frames frames = {.at = at};
+    mds_frames_status status;
+    uint64_t count;
+    RELEASE_GIL(status = mds_frames_verify(mds_py_kernels, &((MapObject *)map)->map, end, &frames, &count));
+    return Py_BuildValue("KKiKII", (unsigned long long)count, (unsigned long long)frames.at, (int)status,
+                         (unsigned long long)frames.payload, frames.found, frames.expected);
+}
+
+static PyObject *varints(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *source, *result = NULL;
+    Py_ssize_t begin, end;
+    const uint8_t *data;
+    MDS_PY_BUFFERS(buffers, 1);
+    if (!PyArg_ParseTuple(args, "Onn:varints", &source, &begin, &end) ||
+        !(data = mds_py_take_bytes(&buffers, source, MDS_PY_READ)))
+        return NULL;
+    if (begin < 0 || begin > end || (size_t)end > buffers.entries) {
+        PyErr_Format(PyExc_ValueError, "begin, end: expected a range of bytes from 0 to %zu, found %zd to %zd",
+                     buffers.entries, begin, end);
+    } else {
+        const size_t n = (size_t)(end - begin);
+        size_t count, at;
+        mds_status status = MDS_OK;
+        RELEASE_GIL(count = mds_varints_count(data + begin, n));
+        if ((result = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)count * 8))) {
+            uint64_t *out = (uint64_t *)PyByteArray_AsString(result); /* nobody else has it yet */
+            RELEASE_GIL(status = mds_varints_read(data + begin, n, out, &at));
+        }
+        if (status != MDS_OK) {
+            PyErr_Format(PyExc_ValueError, "byte %zd: an integer that does not end", begin + (Py_ssize_t)at);
+            Py_CLEAR(result);
+        }
+    }
+    mds_py_give_back(&buffers);
+    return result;
+}
+
+static PyObject *crc32c(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *variant;
+    unsigned int crc;
+    PyObject *source;
+    const uint8_t *data;
+    MDS_PY_BUFFERS(buffers, 1);
+    if (!PyArg_ParseTuple(args, "zIO:crc32c", &variant, &crc, &source))
+        return NULL;
+    const mds_kernels *chosen = mds_py_find_kernels(variant);
+    if (!chosen || !(data = mds_py_take_bytes(&buffers, source, MDS_PY_READ)))
+        return NULL;
+    RELEASE_GIL(crc = mds_crc32c(chosen, crc, data, buffers.entries));
+    mds_py_give_back(&buffers);
+    return PyLong_FromUnsignedLong(crc);
+}
+
+/* ---- the subject --------------------------------------------------------------------------------------- */
+
+static PyMethodDef functions[] = {
+    {"scan_lines", scan_lines, METH_VARARGS,
+     "scan_lines($module, fd, begin, end, pending, starts, scratch, /)\n--\n\n"
+     "Find the records that begin in bytes [begin, end) of a file of lines; return (count, pending, newlines).\n\n"
+     "pending: where the line that begin falls into starts while it is blank so far, or None; the same is returned.\n"
+     "starts: u64 with (end - begin) / 2 + 2 entries or more, filled with where records begin. scratch: any bytes.\n\n"
+     "Raises EOFError when the file became shorter, OSError, and ValueError for too little room."},
+    {"scan_buffer", scan_buffer, METH_VARARGS,
+     "scan_buffer($module, variant, data, base, pending, starts, /)\n--\n\n"
+     "scan_lines of data, which lies at byte base of a file, by a SIMD variant or, for None, the best."},
+    {"record_sizes", record_sizes, METH_VARARGS,
+     "record_sizes($module, starts, previous, smallest, largest, /)\n--\n\n"
+     "Return (smallest, largest), widened to the bytes of the records that begin at starts, each up to the next.\n\n"
+     "starts: u64. previous: the start before the first, or None."},
+    {"frames_scan", frames_scan, METH_VARARGS,
+     "frames_scan($module, source, framing, at, end, starts, sizes, /)\n--\n\n"
+     "Find the frames that begin in bytes [at, end) of a map: (count, at, status, payload, found, expected).\n\n"
+     "framing: one of FRAMING_*. starts, sizes: u64, filled with where frames begin and the bytes of their payloads;\n"
+     "sizes may be None. at is returned as where the next frame begins, or where the one that cannot be read does;\n"
+     "status is one of FRAMES_*; found and expected are CRCs that differ.\n\n"
+     "Raises ValueError when sizes has less room than starts, or framing is not one of frames."},
+    {"frames_verify", frames_verify, METH_VARARGS,
+     "frames_verify($module, source, at, end, /)\n--\n\n"
+     "Check all CRCs of the TFRecords that begin in bytes [at, end) of a map; returns what frames_scan does."},
+    {"varints", varints, METH_VARARGS,
+     "varints($module, data, begin, end, /)\n--\n\n"
+     "Return the varints that bytes [begin, end) of data are made of, as a bytearray of 64-bit words.\n\n"
+     "Raises ValueError when one does not end, or has more than 10 bytes."},
+    {"crc32c", crc32c, METH_VARARGS,
+     "crc32c($module, variant, crc, data, /)\n--\n\n"
+     "Return the CRC32C of what has crc (0: nothing) followed by data, by a SIMD variant or, for None, the best."},
+    {NULL, NULL, 0, NULL},
+};
+
+static const mds_py_constant constants[] = {
+    {"FRAMES_OK", MDS_FRAMES_OK},
+    {"FRAMES_PREFIX_CUT", MDS_FRAMES_PREFIX_CUT},
+    {"FRAMES_PAYLOAD_CUT", MDS_FRAMES_PAYLOAD_CUT},
+    {"FRAMES_NO_VARINT", MDS_FRAMES_NO_VARINT},
+    {"FRAMES_LENGTH_CRC", MDS_FRAMES_LENGTH_CRC},
+    {"FRAMES_DATA_CRC", MDS_FRAMES_DATA_CRC},
+    {NULL, 0},
+};
+
+int mds_py_add_scan(PyObject *module)
+{
+    if (PyModule_AddFunctions(module, functions) != 0)
+        return -1;
+    return mds_py_add_constants(module, constants);
+}

@@ -1,0 +1,196 @@
+"""Write the seeds of the fuzz targets: small valid inputs of every format, and the edges of each.
+
+usage: python tests/fuzz/make_corpus.py (only needed when a target reads its input in another way)
+"""
+
+import io
+import struct
+import tarfile
+from pathlib import Path
+
+CORPUS = Path(__file__).parent / "corpus"
+VARINT_LIMIT = b"\xff" * 9 + b"\x01"  # 2^64 - 1
+
+
+def lines():
+    record = b'{"id":7,"text":"some words","len":10}'
+    return {
+        "empty": b"",
+        "blank": b"\n\r\n \r\n\t",
+        "plain": b"a\nb\nc\n",
+        "no_last_newline": b"a\nb",
+        "crlf": b"a\r\nb\r\n\r\nc\r\n",
+        "byte_order_mark": b"\xef\xbb\xbfa\nb\n",
+        "blank_between": b"a\n  \n\t\nb\n \r\n\nc",
+        "block_edges": b"".join(b"x" * n + b"\n" for n in (62, 63, 64, 65, 127, 128)),
+        "records": record + b"\n" + record + b"\r\n",
+        "bounds": struct.pack("<6Q", 0, 8, 8, 20, 2**64 - 1, 3),
+    }
+
+
+def json_records():
+    return {
+        "number": b'{"a":1,"b":-2.5e3,"len":18446744073709551615}',
+        "strings": '{"a":"é😀","len":"a\\"b\\\\"}'.encode(),
+        "escapes": b'{"\\u0061":"\\ud83d\\ude00\\n","x\\"y":7}',
+        "items": b'{"a":[1,[2,3],{"a":4},"]",[]]}',
+        "empty_items": b'{"a":[ ],"b":{}}',
+        "nested": b'{"a":{"a":{"b":1},"b":2},"b":3}',
+        "duplicates": b'{"a":1,"a":null,"a":2}',
+        "structure_in_strings": b'{"id":"a:\\"}","n":[7],"len":42}',
+        "long": b'{"text":"' + b"word: {} " * 20 + b'","a":5,"tail":"' + b"\\\\" * 40 + b'"}',
+        "backslashes_at_block_edge": b'{"x":"' + b"y" * 56 + b'\\\\\\"","a":1}',
+        "numbers": b"[0,-0,1e308,4.9e-324,0.1,123456789012345678901234567890]",
+        "mixed": (
+            '{"a":1,"b":[1,2,{"a":3}],"len":"\\u00e9\\ud83d\\ude00 text \\"quoted\\" \\\\"}\n'
+            '{"x":{"a":{"b":5}},"a":{"b":-1.5e-3,"b":7},"a":{"b":12345678901234567890}}\n'
+            '{"a":"café 漢字 😀","\\u0061":[],"len":"","x\\"y":18446744073709551616}\n'
+            '{"a": 0.1e+10 , "len":null}\n'
+        ).encode(),
+        "lines": b'{"a":1}\n\n{"a":2.5}\r\n{"b":1}\n{"a":-3}',
+        "not_json": b'{"a":01}',
+        "deep": b"[" * 30 + b"]" * 30,
+    }
+
+
+def frames():
+    payloads = [b"", b"a", b"hello", b"x" * 70]
+    prefixed = {name: b"".join(struct.pack(name, len(p)) + p for p in payloads) for name in ("<I", ">I", "<Q", ">Q")}
+    return {
+        "u32le": prefixed["<I"],
+        "u32be": prefixed[">I"],
+        "u64le": prefixed["<Q"],
+        "u64be": prefixed[">Q"],
+        "varint": b"".join(bytes([len(p)]) + p for p in payloads) + b"\x80\x01" + b"y" * 128,
+        "varint_too_long": b"\x80" * 11,
+        "varint_largest": VARINT_LIMIT,
+        "tfrecord": b"".join(struct.pack("<QI", len(p), 0) + p + b"\1\0\0\0" for p in payloads),  # CRCs are put right
+        "cut_in_prefix": prefixed["<Q"][:-75],
+        "cut_in_payload": prefixed["<I"][:-1],
+        "size_overflows": struct.pack("<Q", 2**64 - 1) + b"abc",
+    }
+
+
+def tar(form, *members):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=form) as archive:
+        for name, kind, data in members:
+            member = tarfile.TarInfo(name)
+            member.type, member.size = kind, len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return out.getvalue()
+
+
+def tars():
+    files = [(name, tarfile.REGTYPE, name.encode()) for name in ("a.jpg", "a.json", "b.jpg", "d/c.s.txt", "d/.e")]
+    odd = [("d", tarfile.DIRTYPE, b""), ("a.x", tarfile.REGTYPE, b"1"), ("l", tarfile.SYMTYPE, b""), ("a.y", b"7", b"")]
+    long = [(f"{'n' * 150}/{'m' * 120}.txt", tarfile.REGTYPE, b"long name")]
+    good = tar(tarfile.USTAR_FORMAT, *files)
+    return {
+        "ustar": good[:6144],
+        "pax_long_name": tar(tarfile.PAX_FORMAT, *long)[:4096],
+        "gnu_long_name": tar(tarfile.GNU_FORMAT, *long)[:4096],
+        "folders_and_links": tar(tarfile.USTAR_FORMAT, *odd)[:4096],
+        "duplicate_extension": tar(tarfile.USTAR_FORMAT, files[0], files[0])[:3072],
+        "cut_in_header": good[:700],
+        "cut_in_member": good[:513],
+        "one_block_of_zeros": good[:1024] + bytes(512) + good[:1024],
+        "recipe": bytes(
+            [1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 0, 0, 0, 0, 17, 4, 5, 2, 1, 2, 0, 0, 1, 5, 0, 1, 1, 0, 0, 0]
+        ),
+        "empty": bytes(1024),
+    }
+
+
+def array_records():
+    def record(fields, words, tail=b""):
+        """A count of fields, their bytes, then a record: its size, its words, its bytes."""
+        choice = bytes([len(fields), *fields, *bytes(6 - len(fields))])
+        return choice + struct.pack(f"<{len(words) + 1}Q", 8 * len(words) + 8 + len(tail), *words) + tail
+
+    word, text, ragged, matrix = 0, 1, 17, 35  # the last has two ragged axes and elements of two bytes
+    return {
+        "word": record([word], [7]),
+        "bytes": record([text], [5], b"hello"),
+        "ragged": record([ragged], [3], bytes(48) + b"abc"),
+        "empty_axis": record([matrix], [0, 5], bytes(40)),
+        "many": record([word, text, ragged, matrix], [1, 3, 5, 2, 3], b"abc" + bytes(89)),
+        "no_fields": record([], []),
+        "size_too_large": record([word], [7])[:-4],
+        "length_overflows": record([ragged], [2**63], b"x"),
+    }
+
+
+def plans():
+    """A budget as (bits, value) magnitudes, then lengths: see LLVMFuzzerTestOneInput."""
+
+    def magnitude(number, low=0):
+        bits = max((number - low).bit_length() - 1, 0)
+        return bytes([bits]) + (number - low).to_bytes(bits // 8 + 1, "little")
+
+    def plan(tokens, largest, multiple, quadratic, wanted, close, longest, runs, rest=b""):
+        head = magnitude(tokens) + magnitude(largest, 1) + magnitude(multiple, 1) + magnitude(quadratic)
+        head += magnitude(wanted, 1) + bytes([close, 0, len(runs) - 1]) + magnitude(longest, len(runs) - 1)
+        for count, fall in runs:
+            head += bytes([count - 1]) + (magnitude(fall, 1) if fall else b"")
+        return head + bytes([2]) + rest
+
+    return {
+        "one_length": plan(100, 64, 1, 0, 4, 1, 10, [(37, 0)], b"\5\6\7"),
+        "falling": plan(1000, 32, 8, 0, 8, 1, 200, [(10, 50), (30, 20), (60, 1), (60, 0)], b"abcdefghijklmnop"),
+        "windows": plan(120, 2**31, 1, 0, 2, 0, 60, [(6, 15), (24, 21), (19, 5), (27, 0)], b"\1\2\3\4\5\6\7\x40" * 3),
+        "quadratic": plan(4096, 16, 1, 64, 4, 1, 256, [(20, 128), (40, 100), (50, 0)], b"\xff" * 20),
+        "over_budget": plan(10, 8, 1, 0, 2, 0, 50, [(5, 30), (20, 0)], b"zyxwvut"),
+        "zero_length": plan(10, 8, 4, 0, 8, 1, 2, [(5, 1), (9, 1), (60, 0)], b"\0\1" * 8),
+        "empty": b"",
+    }
+
+
+def orders():
+    small = bytes([10]) + (999).to_bytes(2, "little") + bytes(range(8)) + b"\1\0\2" + bytes(8)
+    large = bytes([62]) + (2**62 + 12345).to_bytes(8, "little") + bytes(range(8)) + b"\1\0\2" + b"\x99" * 8
+    chunks = bytes([2, 6]) + bytes(8) + bytes([3, 20, 0, 33, 1])
+    mixture = bytes([2]) + bytes(8) + bytes([1, 1, 5, 10, 3, 4, 20, 0])
+    return {
+        "small": small + chunks + mixture,
+        "large": large + chunks + mixture,
+        "one_record": bytes(60),
+        "full_chunks": small + bytes([0, 9]) + bytes(8) + bytes([0, 100, 4]) + mixture,
+        "uneven_weights": small
+        + chunks
+        + bytes([5])
+        + bytes(8)
+        + bytes([2, 1, 1, 49, 59, 0, 0, 0, 30, 7, 8, 9, 1, 1, 1]),
+    }
+
+
+def lengths():
+    return {
+        "ascending": bytes([0, 0, 7, 15]) + b"".join(struct.pack("<H", n) for n in range(50)),
+        "equal": bytes([1, 0, 3, 31]) + b"\5\0" * 30,
+        "wide": bytes([1, 1, 11, 63]) + bytes(range(200)),
+        "one_pass": bytes([0, 1, 11, 9]) + bytes(range(99, 0, -1)),
+        "none": bytes([0, 0, 1, 1]),
+    }
+
+
+SEEDS = {
+    "fuzz_array_record": array_records,
+    "fuzz_frames": frames,
+    "fuzz_json": json_records,
+    "fuzz_kernels": lines,
+    "fuzz_orders": orders,
+    "fuzz_plan": plans,
+    "fuzz_records": lines,
+    "fuzz_sort": lengths,
+    "fuzz_tar": tars,
+}
+
+if __name__ == "__main__":
+    for target, make in SEEDS.items():
+        folder = CORPUS / target
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.iterdir():
+            old.unlink()
+        for name, data in make().items():
+            (folder / name).write_bytes(data)
