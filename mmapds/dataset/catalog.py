@@ -5,8 +5,7 @@ import numpy as np
 from .. import _native, formats
 from ..errors import Error, SourceError
 from ..storage.index_file import Index
-from ..storage.lines import line_at
-from ..storage.sources import reason
+from ..storage.sources import line_number, reason
 from .array_decoder import TensorDecoder, format_decoder
 from .decode import Decoder, decoder_name, is_same_decoder
 
@@ -133,6 +132,6 @@ class Catalog:
         if source.lines == source.records:
             return record + 1
         try:
-            return line_at(_native.Map(index.absolute(index.source_path(number))), offset)
+            return line_number(memoryview(_native.Map(index.absolute(index.source_path(number)))), offset)
         except (OSError, ValueError):
             return None
