@@ -2,7 +2,7 @@
 VENV   := .venv
 PYTHON ?= python3
 STAMP  := $(VENV)/.built
-C_TEXT := $(wildcard csrc/*.[ch] tests/fuzz/*.[ch])
+C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
 .PHONY: test demo bench lint clean
 

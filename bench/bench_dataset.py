@@ -46,14 +46,14 @@ def test_a_batch(compare, ds, lines, order):
 
     def ours():
         for batch in batches:
-            ds.__getitems__(batch)
+            ds.take(batch)
 
     def rival():
         for batch in batches:
             [orjson.loads(lines[i]) for i in batch]
 
-    assert ds.__getitems__(batches[0]) == [orjson.loads(lines[i]) for i in batches[0]]
-    compare("`__getitems__` of 256, random, warm", ours, "orjson.loads of a list in RAM", rival, "<= 1.15x")
+    assert ds.take(batches[0]) == [orjson.loads(lines[i]) for i in batches[0]]
+    compare("`take` of 256, random, warm", ours, "orjson.loads of a list in RAM", rival, "<= 1.15x")
 
 
 def test_raw(compare, ds, lines, order):
@@ -76,7 +76,7 @@ def seconds_a_read(path, access, reads, batch):
     wanted = random.Random(reads).choices(range(len(ds)), k=reads)
     if batch == 1:
         return timed(lambda: [ds[i] for i in wanted]) / reads
-    return timed(lambda: [ds.__getitems__(wanted[at : at + batch]) for at in range(0, reads, batch)]) / reads
+    return timed(lambda: [ds.take(wanted[at : at + batch]) for at in range(0, reads, batch)]) / reads
 
 
 def test_cold(row):

@@ -51,7 +51,7 @@ def test_padded_batches(compare, stored, against):
     ds = mmapds.open(stored)
     order = np.random.default_rng(0).permutation(len(ds)).tolist()
     rows = [order[k : k + BATCH] for k in range(0, len(order), BATCH)]
-    batches = [pad_collate(ds.__getitems__(each))["feats"] for each in rows]
+    batches = [pad_collate(ds.take(each))["feats"] for each in rows]
     samples = features(BATCH * BATCHES)
     assert all(
         torch.equal(batches[0][k, : len(samples[i])], torch.from_numpy(samples[i])) for k, i in enumerate(rows[0])
@@ -60,7 +60,7 @@ def test_padded_batches(compare, stored, against):
 
     def ours():
         for each in rows:
-            pad_collate(ds.__getitems__(each))
+            pad_collate(ds.take(each))
 
     def copy_new():
         for batch in batches:
@@ -71,7 +71,7 @@ def test_padded_batches(compare, stored, against):
             target.copy_(batch)
 
     size = sum(batch.nbytes for batch in batches) / BATCHES / 1e6
-    what = f"`__getitems__` and pad_collate, {BATCH} arrays of (200 to 1600, 80) float32, {size:.0f} MB padded"
+    what = f"`take` and pad_collate, {BATCH} arrays of (200 to 1600, 80) float32, {size:.0f} MB padded"
     compare(what, ours, f"{against}, as many bytes", copy_new if "new" in against else copy_over, "<= 2x")
 
 
@@ -88,13 +88,13 @@ def test_batches_of_tokens(compare, row, tmp_path):
 
     def ours():
         for each in rows:
-            pad_collate(ds.__getitems__(each))
+            pad_collate(ds.take(each))
 
     def of_samples():
         for each in rows:
-            pad_collate(list(ds.__getitems__(each)))
+            pad_collate(list(ds.take(each)))
 
-    what = f"`__getitems__` and pad_collate, {BATCH} arrays of 50 to 500 int32 and an integer"
+    what = f"`take` and pad_collate, {BATCH} arrays of 50 to 500 int32 and an integer"
     compare(what, ours, "the same from a list of samples", of_samples, "")
     row(what, "", f"{min(timed(ours) for _ in range(9)) / len(rows) * 1e6:.0f} us a batch", "")
 

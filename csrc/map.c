@@ -53,7 +53,12 @@ void mds_map_close(mds_map *map)
 
 void mds_map_advise(const mds_map *map, uint64_t begin, uint64_t end, mds_advice advice)
 {
-    static const int values[] = {MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED, MADV_POPULATE_READ};
+    static const int values[] = {
+        [MDS_ADVISE_RANDOM] = MADV_RANDOM,
+        [MDS_ADVISE_SEQUENTIAL] = MADV_SEQUENTIAL,
+        [MDS_ADVISE_WILLNEED] = MADV_WILLNEED,
+        [MDS_ADVISE_POPULATE] = MADV_POPULATE_READ,
+    };
     if (end > map->size)
         end = map->size;
     if (begin >= end)

@@ -51,7 +51,6 @@ typedef struct {
 } mds_map;
 
 typedef enum {
-    MDS_ADVISE_NORMAL,
     MDS_ADVISE_RANDOM,
     MDS_ADVISE_SEQUENTIAL,
     MDS_ADVISE_WILLNEED,

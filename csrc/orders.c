@@ -162,9 +162,22 @@ static int sources_agree(const mds_chunks *c, const char **table, size_t *entry)
            !__builtin_mul_overflow(c->chunks, c->chunk_size, &unused);
 }
 
-int mds_chunks_agree(const mds_chunks *c, const char **table, size_t *entry)
+/* How many records the chunk in a slot lacks. */
+static uint64_t missing_in(const mds_chunks *c, const mds_permutation *order, uint64_t slot)
+{
+    const uint64_t chunk = mds_permute(order, slot);
+    const size_t source = count_up_to(c->first_chunk, c->sources, chunk) - 1;
+    const uint64_t size = c->first_record[source + 1] - c->first_record[source];
+    const uint64_t before = (chunk - c->first_chunk[source]) * c->chunk_size;
+    return size - before < c->chunk_size ? c->chunk_size - (size - before) : 0;
+}
+
+int mds_chunks_agree(const mds_chunks *c, const mds_permutation *order, const char **table, size_t *entry)
 {
     if (!sources_agree(c, table, entry))
+        return 0;
+    *table = "order";
+    if (order->n != c->chunks)
         return 0;
     for (size_t t = 0; t < c->short_chunks; t++) {
         const uint64_t slot = c->short_slots[t], missing = c->short_missing[t + 1] - c->short_missing[t];
@@ -173,7 +186,7 @@ int mds_chunks_agree(const mds_chunks *c, const char **table, size_t *entry)
         if (slot >= c->chunks || (t && slot <= c->short_slots[t - 1]))
             return 0;
         *table = "short_missing";
-        if (c->short_missing[t + 1] < c->short_missing[t] || missing < 1 || missing >= c->chunk_size)
+        if (missing < 1 || missing != missing_in(c, order, slot))
             return 0;
         *table = "short_ends";
         if (c->short_ends[t] != (slot + 1) * c->chunk_size - c->short_missing[t + 1])

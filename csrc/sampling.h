@@ -65,9 +65,9 @@ typedef struct {
 void mds_chunks_at(const mds_kernels *kernels, const mds_chunks *c, const mds_permutation *order,
                    const int64_t *positions, size_t count, int64_t *out);
 
-/* Whether the tables of `c` agree with one another, so that every position of the epoch leads to a record. Where they
- * do not, *table is the name of one that is wrong, and *entry the first entry that shows it. */
-int mds_chunks_agree(const mds_chunks *c, const char **table, size_t *entry);
+/* Whether the tables of `c` agree with one another and with `order`, so that every position of the epoch leads to a
+ * record. Where they do not, *table is the name of one that is wrong, and *entry the first entry that shows it. */
+int mds_chunks_agree(const mds_chunks *c, const mds_permutation *order, const char **table, size_t *entry);
 
 /* Share a period of `total` positions among members with integer weights, whose sum is `total`: which[p] is the member
  * that has position p, and rank[p] how many earlier positions it has. At every prefix the count of each member is

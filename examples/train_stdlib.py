@@ -139,7 +139,7 @@ def main() -> None:
     seconds = time.perf_counter() - started
 
     with torch.no_grad():
-        held = model(collate(held_out[:256].__getitems__(range(256)))[0]).item()
+        held = model(collate(held_out.take(range(256)))[0]).item()
     print(f"trained on {samples:,} samples, {samples / seconds:,.0f} samples/s; held out: {held:.2f} bits a byte")
     print(
         f"each worker grew by at most {growth / 1e6:.1f} MB of memory of its own while it read; file pages are shared"

@@ -29,11 +29,8 @@ if TYPE_CHECKING:
     from .build_index import build
     from .columns import add_column
     from .dataset.collate import pad_collate
-    from .dataset.dataset import Dataset, Location
-    from .dataset.opening import (
-        concat,
-        open,  # noqa: A004 - mmapds.open is the public name
-    )
+    from .dataset.dataset import Dataset, Location, concat
+    from .dataset.opening import open  # noqa: A004 - mmapds.open is the public name
     from .orders.permutation import Permutation
     from .samplers.distributed import ChunkedSampler, DistributedBatchSampler, DistributedSampler, MixtureSampler
     from .samplers.token_budget import TokenBudgetBatchSampler
@@ -81,7 +78,7 @@ _LAZY = {
     "Writer": "writer",
     "add_column": "columns",
     "build": "build_index",
-    "concat": "dataset.opening",
+    "concat": "dataset.dataset",
     "open": "dataset.opening",
     "pad_collate": "dataset.collate",
 }

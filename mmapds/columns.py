@@ -169,13 +169,13 @@ def _work(piece: range) -> NDArray[Any]:
 
 def _compute(dataset: Dataset, compute: Callable[[Any], float], piece: range) -> NDArray[Any]:
     numbers = []
-    for position, sample in zip(piece, dataset.__getitems__(piece), strict=True):
+    for position, sample in zip(piece, dataset.take(piece), strict=True):
         try:
             number = compute(sample)
         except Exception as error:
-            error.add_note(f"while computing a column for {dataset._place(position)}")
+            error.add_note(f"while computing a column for {dataset.place(position)}")
             raise
         if isinstance(number, bool | str | bytes) or np.ndim(number) or not isinstance(number, int | float | np.number):
-            raise ColumnError(f"{dataset._place(position)}: expected a number, the callable returned {number!r}")
+            raise ColumnError(f"{dataset.place(position)}: expected a number, the callable returned {number!r}")
         numbers.append(number)
     return np.array(numbers)

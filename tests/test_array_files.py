@@ -204,7 +204,7 @@ def test_tensors_of_other_formats(write, opened):
     ds = mmapds.open(path, decode="torch")
     assert torch.equal(ds[1], torch.arange(6, 12, dtype=torch.float32).view(2, 3))
     assert len(mmapds.concat([ds, mmapds.open(path, decode="torch")])) == 4
-    with pytest.raises(mmapds.Error, match="decode='torch' is for records of arrays"):
+    with pytest.raises(mmapds.Error, match="expected records of arrays, found records for decode = 'json'"):
         opened([1], decode="torch")
 
 

@@ -362,7 +362,7 @@ ERRORS = [
     ([{"x": [1]}, {"y": [1]}], {}, "samples[1] has no field 'x', which samples[0] has"),
     ([{"x": [1]}, {"x": [1], "y": 1}], {}, "samples[0] has no field 'y', which samples[1] has"),
     ([{"a": {"x": 1}}, {"a": {}}], {}, "samples[1]['a'] has no field 'x', which samples[0]['a'] has"),
-    ([{"x": [1], "x_lengths": 1}], {}, "samples[0] has a field 'x_lengths', where the lengths of 'x' belong"),
+    ([{"x": [1], "x_lengths": 1}], {}, "samples[0] has a field 'x_lengths', the name for the lengths of 'x'"),
     ([(1,), (1, 2)], {}, "samples[1] has 2 items and samples[0] has 1"),
     (
         [{"x": [1]}, {"x": [2]}, {"x": None}],
@@ -376,7 +376,7 @@ ERRORS = [
     ([[1], [2**63]], {}, "samples[1]: 9223372036854775808 does not fit int64"),
     ([[1.0, 10**400]], {}, "does not fit float32"),
     ([[]], {"pad_value": 10**400}, "does not fit int64"),
-    ([2**63], {}, "samples[...] do not make a tensor of int64"),
+    ([2**63], {}, "samples[...] do not fit a tensor of int64"),
     ([[], np.zeros(1, complex)], {}, "samples[1] has dtype complex128; expected bool, an integer"),
     ([np.zeros(1, np.longdouble)], {}, "samples[0] has dtype"),
     ([np.complex64(1)], {}, "samples[0] has dtype complex64"),

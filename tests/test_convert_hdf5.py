@@ -88,9 +88,9 @@ def test_what_hdf5_is_refused(tmp_path):
         file["a"], file["b"], file["one"] = [1, 2], [1, 2, 3], 5
         file["loop"] = h5py.SoftLink("/")
     for options, message in [
-        ({}, "groups more than 32 deep; do links lead in circles?"),
-        ({"group": "no"}, "a.h5: has no group 'no'; it has a, b, loop, one"),
-        ({"group": "a"}, "has no group 'a'"),
+        ({}, "groups nest more than 32 deep; do links form a circle?"),
+        ({"group": "no"}, "a.h5: group = 'no', expected the path of a group; it has a, b, loop, one"),
+        ({"group": "a"}, "group = 'a', expected the path of a group"),
         ({"records": "columns"}, "records = 'columns', expected 'rows' or 'groups'"),
     ]:
         with pytest.raises(mmapds.FormatError, match=message):
@@ -105,13 +105,13 @@ def test_what_hdf5_is_refused(tmp_path):
         del file["gone"]
     with pytest.raises(mmapds.FormatError, match="field 'ref' has type 'HDF5 object'"):
         convert(path)
-    with pytest.raises(mmapds.FormatError, match="dataset 'b' has 3 rows, 'a' has 2 rows; choose some with --fields"):
+    with pytest.raises(mmapds.FormatError, match="dataset 'b': expected 2 rows as in 'a', found 3; choose"):
         convert(path, fields=["a", "b"])
-    with pytest.raises(mmapds.FormatError, match="dataset 'one' has no rows but one value, 'a' has 2 rows"):
+    with pytest.raises(mmapds.FormatError, match="dataset 'one': expected 2 rows as in 'a', found a single value"):
         convert(path, fields=["a", "one"])
     assert samples(convert(path, fields=["b"]).path) == [{"b": 1}, {"b": 2}, {"b": 3}]
     save(pa.table([[1], [2]], names=["x", "x"]), tmp_path / "a.arrow", "arrow")
-    with pytest.raises(mmapds.FormatError, match=r"a\.arrow: has two fields 'x'; rename one"):
+    with pytest.raises(mmapds.FormatError, match=r"a\.arrow: two fields have the name 'x'; rename one"):
         convert(tmp_path / "a.arrow")
 
 
@@ -128,10 +128,10 @@ def test_odd_parts_of_hdf5(tmp_path):
     assert samples(convert(tmp_path / "b.h5", records="groups").path) == [{"__key__": "g", "empty": None, "x": 1}]
     with h5py.File(tmp_path / "b.h5", "a") as file:
         file["g"].attrs["x"] = 2
-    with pytest.raises(mmapds.FormatError, match=r"b\.h5: 'g' has an attribute 'x', which is a field already"):
+    with pytest.raises(mmapds.FormatError, match=r"b\.h5: 'g' has an attribute and a field 'x'; rename one"):
         convert(tmp_path / "b.h5", records="groups")
     for name, value in (("c", [1, 2]), ("d", [0.5])):
         with h5py.File(tmp_path / f"{name}.h5", "w") as file:
             file["x"] = value
-    with pytest.raises(mmapds.FormatError, match=r"d\.h5: field 'x' is float64, before .*d\.h5 it was int64"):
+    with pytest.raises(mmapds.FormatError, match=r"d\.h5: field 'x': expected int64 as in .*, found float64"):
         convert([tmp_path / "c.h5", tmp_path / "d.h5"], tmp_path / "o.mma")

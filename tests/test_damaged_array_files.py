@@ -44,6 +44,7 @@ def test_a_damaged_record_is_named(tmp_path, word, value, message):
             lambda ds=ds: ds[1],
             lambda ds=ds: list(ds.__getitems__([0, 1])),
             lambda ds=ds: mmapds.pad_collate(ds.__getitems__([0, 1])),
+            lambda ds=ds: list(ds[::-1].take([0, -2])),
         ):
             with pytest.raises(mmapds.FormatError, match=message) as damaged:
                 read()

@@ -202,7 +202,7 @@ def test_types_that_torch_has_not(write, dtype):
     path = write(bytes(64), "x.bin")
     mmapds.build(path, format="fixed", dtype=dtype)
     assert len(mmapds.open(path)) == 16
-    with pytest.raises(mmapds.Error, match="decode='torch': torch has no arrays of"):
+    with pytest.raises(mmapds.Error, match="decode = 'torch': torch has no dtype for"):
         mmapds.open(path, decode="torch")
 
 

@@ -112,7 +112,7 @@ def test_bounds_outside_the_source_are_an_error_when_read(index_path, bounds):
     data[64:96] = struct.pack("<4Q", *bounds)
     Path(index_path).write_bytes(data)
     ds = mmapds.open(index_path)
-    with pytest.raises(mmapds.FormatError, match=r"DAMAGED: record \d of .*train.jsonl is said to be bytes"):
+    with pytest.raises(mmapds.FormatError, match=r"DAMAGED: record \d of .*train.jsonl: expected bytes within 0 to"):
         list(ds)
     with pytest.raises(mmapds.FormatError, match="DAMAGED"):
         ds.__getitems__([2, 1, 0])

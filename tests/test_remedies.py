@@ -155,7 +155,9 @@ def test_an_index_with_a_column_that_was_computed_in_python(corpus, change):
 
 def test_bounds_that_do_not_fit_the_source(corpus):
     overwrite(f"{corpus}.mmx", "offsets", 8, 8)
-    with pytest.raises(mmapds.FormatError, match=r"DAMAGED: record 0 of .* is said to be bytes") as error:
+    with pytest.raises(
+        mmapds.FormatError, match=r"DAMAGED: record 0 of .*: expected bytes within 0 to \d+, found"
+    ) as error:
         mmapds.open(corpus)[0]
     run_remedy(error.value)
     assert mmapds.open(corpus)[0]["n"] == 1

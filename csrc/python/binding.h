@@ -3,16 +3,17 @@
  * A function of the binding parses its arguments, takes and checks its buffers, releases the GIL, calls the core, and
  * raises or returns. The work is the core's; no other files include Python.h.
  *
- * Memory. A call reads and writes memory that it holds as a buffer, or that its object owns; nothing else while the GIL is
- * released. Objects check their tables once, so they copy them. What is too large for that - lengths, orders - they hold
- * as a buffer, and the core checks every number in it when it uses it.
+ * Memory. A call reads and writes memory that it holds as a buffer, or that its object owns; nothing else while the
+ * GIL is released. Objects check their tables once, so they copy them. What is too large for that - lengths, orders -
+ * they hold as a buffer, and the core checks every number in it when it uses it.
  *
- * The GIL. A call whose work grows with the size of a buffer, a map or a file releases the GIL around that work, checks
- * included, by RELEASE_GIL. Calls of constant work keep it, and so do those about one record that make Python objects as
- * they go (Records[i], ArrayFields(record), tar_members(record)): giving it away would cost as much as they do.
+ * The GIL. A call whose work grows with the size of a buffer, a map or a file releases the GIL around that work,
+ * checks included, by RELEASE_GIL. Calls of constant work keep it, and so do those about one record that make Python
+ * objects as they go (Records[i], ArrayFields(record), tar_members(record)): giving it away would cost as much as they
+ * do.
  *
- * Threads. Objects do not change once they are made, or a call works on a copy (TarScanner), or a second call is refused
- * while one is running (Stream). */
+ * Threads. Objects do not change once they are made, or a call works on a copy (TarScanner), or a second call is
+ * refused while one is running (Stream). */
 #ifndef MMAPDS_BINDING_H
 #define MMAPDS_BINDING_H
 
@@ -21,11 +22,10 @@
 
 #include "mmapds.h"
 
-#define RELEASE_GIL(...)       \
-    do {                       \
-        Py_BEGIN_ALLOW_THREADS \
-        __VA_ARGS__;           \
-        Py_END_ALLOW_THREADS   \
+#define RELEASE_GIL(...)                                                                                               \
+    do {                                                                                                               \
+        Py_BEGIN_ALLOW_THREADS __VA_ARGS__;                                                                            \
+        Py_END_ALLOW_THREADS                                                                                           \
     } while (0)
 
 /* ---- module.c: what the module keeps ------------------------------------------------------------------- */
@@ -78,8 +78,8 @@ typedef struct {
     size_t entries; /* of the last that was taken */
 } mds_py_buffers;
 
-#define MDS_PY_BUFFERS(name, most) \
-    Py_buffer name##_views[most]; \
+#define MDS_PY_BUFFERS(name, most)                                                                                     \
+    Py_buffer name##_views[most];                                                                                      \
     mds_py_buffers name = {name##_views, 0, most, 0}
 
 typedef enum { MDS_PY_READ = PyBUF_SIMPLE, MDS_PY_WRITE = PyBUF_WRITABLE } mds_py_access;
@@ -88,9 +88,10 @@ typedef enum { MDS_PY_READ = PyBUF_SIMPLE, MDS_PY_WRITE = PyBUF_WRITABLE } mds_p
 
 /* Take a buffer of 64-bit words, of integers of `width` bytes (4 or 8), of bytes; `what` is what messages call it. NULL
  * with an exception unless it is whole, aligned, and of `entries` entries; the pointer of an empty one is not NULL. */
-void *mds_py_take_words(mds_py_buffers *buffers, PyObject *object, mds_py_access access, size_t entries, const char *what);
-void *mds_py_take_numbers(mds_py_buffers *buffers, PyObject *object, mds_py_access access, unsigned width, size_t entries,
-                          const char *what);
+void *mds_py_take_words(mds_py_buffers *buffers, PyObject *object, mds_py_access access, size_t entries,
+                        const char *what);
+void *mds_py_take_numbers(mds_py_buffers *buffers, PyObject *object, mds_py_access access, unsigned width,
+                          size_t entries, const char *what);
 void *mds_py_take_bytes(mds_py_buffers *buffers, PyObject *object, mds_py_access access);
 void mds_py_give_back(mds_py_buffers *buffers);
 
@@ -114,11 +115,11 @@ typedef struct {
 int mds_py_take_lookup(mds_py_buffers *buffers, PyObject *at, PyObject *out, const char *what, mds_py_lookup *lookup);
 
 /* Make the call unless something is out of range. */
-#define LOOK_UP(lookup, below, ...)                                                                 \
-    do {                                                                                            \
-        (lookup).limit = (below);                                                                   \
-        RELEASE_GIL((lookup).outside = mds_first_outside((lookup).at, (lookup).count, (lookup).limit); \
-                    if ((lookup).outside == (lookup).count) __VA_ARGS__);                           \
+#define LOOK_UP(lookup, below, ...)                                                                                    \
+    do {                                                                                                               \
+        (lookup).limit = (below);                                                                                      \
+        RELEASE_GIL((lookup).outside = mds_first_outside((lookup).at, (lookup).count, (lookup).limit);                 \
+                    if ((lookup).outside == (lookup).count) __VA_ARGS__);                                              \
     } while (0)
 
 /* None, or an IndexError such as "position 9 is out of range for an epoch of 5", after LOOK_UP. */
@@ -131,8 +132,7 @@ PyObject *mds_py_offset(uint64_t offset);
 /* ---- py_map.c ------------------------------------------------------------------------------------------ */
 
 typedef struct {
-    PyObject_HEAD
-    mds_map map;
+    PyObject_HEAD mds_map map;
 } MapObject;
 
 /* ---- py_records.c -------------------------------------------------------------------------------------- */
@@ -145,8 +145,7 @@ typedef struct {
 } SourceSlot;
 
 typedef struct {
-    PyObject_HEAD
-    PyObject *opener;
+    PyObject_HEAD PyObject *opener;
     uint64_t *firsts; /* n_sources + 1 record numbers */
     size_t n_sources;
     uint64_t count;
@@ -159,14 +158,23 @@ typedef struct {
 /* A payload as bytes, or as a read-only memoryview of the map, which it keeps alive. */
 PyObject *mds_py_records_payload(const RecordsObject *self, const mds_source *source, mds_span span);
 
-/* Where the payloads of some rows lie, all pages asked for; *n is how many there are. NULL with an exception; freed with
- * PyMem_Free. */
+/* Where the payloads of some rows lie, all pages asked for; *n is how many there are. NULL with an exception; freed
+ * with PyMem_Free. */
 mds_request *mds_py_records_fetch(RecordsObject *self, PyObject *rows, Py_ssize_t *n);
 
 /* ---- py_array_fields.c --------------------------------------------------------------------------------- */
 
 /* What becomes of a field: the first four are words of the table, the next three are bytes. */
-typedef enum { FIELD_UINT, FIELD_INT, FIELD_FLOAT, FIELD_BOOL, FIELD_BYTES, FIELD_STR, FIELD_JSON, FIELD_ARRAY } field_type;
+typedef enum {
+    FIELD_UINT,
+    FIELD_INT,
+    FIELD_FLOAT,
+    FIELD_BOOL,
+    FIELD_BYTES,
+    FIELD_STR,
+    FIELD_JSON,
+    FIELD_ARRAY
+} field_type;
 
 typedef struct {
     PyObject *name, *dtype, *shape; /* dtype of arrays; shape of those that are not ragged */
@@ -174,8 +182,7 @@ typedef struct {
 } FieldSlot;
 
 typedef struct {
-    PyObject_HEAD
-    PyObject *make_array, *loads, *error;
+    PyObject_HEAD PyObject *make_array, *loads, *error;
     Py_ssize_t count;
     FieldSlot *slots;
     mds_array_field *fields;
@@ -191,8 +198,7 @@ PyObject *mds_py_array_fields_reason(const ArrayFieldsObject *self, size_t faile
 /* ---- py_permutation.c ---------------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject_HEAD
-    mds_permutation permutation;
+    PyObject_HEAD mds_permutation permutation;
 } PermutationObject;
 
 /* ---- py_scan.c ----------------------------------------------------------------------------------------- */

@@ -27,8 +27,8 @@ int mds_py_expect(const char *what, size_t expected, size_t found)
     return -1;
 }
 
-void *mds_py_take_numbers(mds_py_buffers *buffers, PyObject *object, mds_py_access access, unsigned width, size_t entries,
-                          const char *what)
+void *mds_py_take_numbers(mds_py_buffers *buffers, PyObject *object, mds_py_access access, unsigned width,
+                          size_t entries, const char *what)
 {
     if (width != 4 && width != 8) {
         PyErr_Format(PyExc_ValueError, "%s: expected integers of 4 or 8 bytes, found a width of %u", what, width);
@@ -38,11 +38,13 @@ void *mds_py_take_numbers(mds_py_buffers *buffers, PyObject *object, mds_py_acce
     if (!view)
         return NULL;
     if ((size_t)view->len % width) {
-        PyErr_Format(PyExc_ValueError, "%s: expected whole integers of %u bytes, found %zd bytes", what, width, view->len);
+        PyErr_Format(PyExc_ValueError, "%s: expected whole integers of %u bytes, found %zd bytes", what, width,
+                     view->len);
         return NULL;
     }
     if (view->len && (uintptr_t)view->buf % width) {
-        PyErr_Format(PyExc_ValueError, "%s: expected an address that is a multiple of %u, found %p", what, width, view->buf);
+        PyErr_Format(PyExc_ValueError, "%s: expected an address that is a multiple of %u, found %p", what, width,
+                     view->buf);
         return NULL;
     }
     buffers->entries = (size_t)view->len / width;
@@ -51,7 +53,8 @@ void *mds_py_take_numbers(mds_py_buffers *buffers, PyObject *object, mds_py_acce
     return view->len ? view->buf : (void *)&nothing;
 }
 
-void *mds_py_take_words(mds_py_buffers *buffers, PyObject *object, mds_py_access access, size_t entries, const char *what)
+void *mds_py_take_words(mds_py_buffers *buffers, PyObject *object, mds_py_access access, size_t entries,
+                        const char *what)
 {
     return mds_py_take_numbers(buffers, object, access, 8, entries, what);
 }

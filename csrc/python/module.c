@@ -74,9 +74,9 @@ static int module_exec(PyObject *module)
         return -1;
     }
     static int (*const subjects[])(PyObject *) = {
-        mds_py_add_map,     mds_py_add_records,     mds_py_add_array_fields, mds_py_add_array_batch,
-        mds_py_add_tar,     mds_py_add_scan,        mds_py_add_columns,      mds_py_add_permutation,
-        mds_py_add_orders,  mds_py_add_pad,         mds_py_add_sort,         mds_py_add_plan,
+        mds_py_add_map,    mds_py_add_records, mds_py_add_array_fields, mds_py_add_array_batch,
+        mds_py_add_tar,    mds_py_add_scan,    mds_py_add_columns,      mds_py_add_permutation,
+        mds_py_add_orders, mds_py_add_pad,     mds_py_add_sort,         mds_py_add_plan,
     };
     for (size_t k = 0; k < sizeof subjects / sizeof *subjects; k++)
         if (subjects[k](module) != 0)
@@ -109,14 +109,9 @@ static int module_clear(PyObject *module)
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "mmapds._native",
-    .m_doc = "The C core of mmapds.",
-    .m_size = sizeof(mds_py_state),
-    .m_methods = functions,
-    .m_slots = module_slots,
-    .m_traverse = module_traverse,
-    .m_clear = module_clear,
+    PyModuleDef_HEAD_INIT,          .m_name = "mmapds._native", .m_doc = "The C core of mmapds.",
+    .m_size = sizeof(mds_py_state), .m_methods = functions,     .m_slots = module_slots,
+    .m_traverse = module_traverse,  .m_clear = module_clear,
 };
 
 PyMODINIT_FUNC PyInit__native(void)

@@ -3,9 +3,8 @@
 
 /* Records of named arrays, found and measured, none of which has become a Python object yet. */
 typedef struct {
-    PyObject_HEAD
-    PyObject *records; /* RecordsObject: its maps are where the payloads lie */
-    PyObject *fields;  /* ArrayFieldsObject */
+    PyObject_HEAD PyObject *records; /* RecordsObject: its maps are where the payloads lie */
+    PyObject *fields;                /* ArrayFieldsObject */
     Py_ssize_t n;
     mds_request *requests;
     mds_array_value *values; /* of record k, from k * fields->count on */
@@ -49,8 +48,8 @@ static PyObject *array_batch_new(PyTypeObject *type, PyObject *args, PyObject *k
         goto fail;
     }
     size_t k, failed = 0;
-    RELEASE_GIL(k = mds_array_records(fields->fields, (size_t)fields->count, self->requests, (size_t)self->n, self->values,
-                                      &failed));
+    RELEASE_GIL(k = mds_array_records(fields->fields, (size_t)fields->count, self->requests, (size_t)self->n,
+                                      self->values, &failed));
     if (k == (size_t)self->n)
         return (PyObject *)self;
     const mds_span span = self->requests[k].span;
@@ -157,24 +156,30 @@ static PyObject *array_batch_pad(PyObject *object, PyObject *args)
         return NULL;
     const mds_array_field *field = &fields->fields[f];
     const size_t width = n ? buffers.entries / n : 0;
-    mds_piece *pieces = PyMem_Calloc(n + 1, sizeof *pieces);
+    mds_piece *pieces = PyMem_Malloc((n + 1) * sizeof *pieces);
     size_t k = 0;
     if (!pieces) {
         PyErr_NoMemory();
     } else if (field->kind != MDS_ARRAY_ITEMS || !field->dims) {
-        PyErr_Format(PyExc_ValueError, "field %zd: expected an array of one axis or more, found %zu axes", f, field->dims);
+        PyErr_Format(PyExc_ValueError, "field %zd: expected an array of one axis or more, found %zu axes", f,
+                     field->dims);
     } else if (row == 0 ? width != 0 : longest > width / row || buffers.entries != width * n) {
-        PyErr_Format(PyExc_ValueError, "out: expected %zu rows of %llu * %llu bytes or more, found %zu bytes", n, longest, row,
-                     buffers.entries);
+        PyErr_Format(PyExc_ValueError, "out: expected %zu rows of %llu * %llu bytes or more, found %zu bytes", n,
+                     longest, row, buffers.entries);
     } else {
-        RELEASE_GIL(k = mds_array_pieces(self->requests, self->values + f, (size_t)fields->count, n, longest, left, row, pieces);
-                    if (k == n) mds_pad_rows(pieces, n, width, fill, out));
+        const mds_array_value *values = self->values + f;
+        const size_t stride = (size_t)fields->count;
+        RELEASE_GIL({
+            k = mds_array_pieces(self->requests, values, stride, n, longest, left, row, pieces);
+            if (k == n)
+                mds_pad_rows(pieces, n, width, fill, out);
+        });
         if (k == n)
             result = Py_NewRef(Py_None);
         else
-            PyErr_Format(PyExc_ValueError, "record %zu: expected an array of entries of %llu bytes, found %llu bytes for %llu",
-                         k, row, (unsigned long long)self->values[k * (size_t)fields->count + (size_t)f].size,
-                         (unsigned long long)self->values[k * (size_t)fields->count + (size_t)f].shape[0]);
+            PyErr_Format(PyExc_ValueError,
+                         "record %zu: expected entries of %llu bytes, found %llu bytes for %llu entries", k, row,
+                         (unsigned long long)values[k * stride].size, (unsigned long long)values[k * stride].shape[0]);
     }
     PyMem_Free(pieces);
     mds_py_give_back(&buffers);
@@ -188,13 +193,13 @@ static PyMethodDef array_batch_methods[] = {
      "Raises IndexError for a field that is not there, and what the record's own values raise."},
     {"words", array_batch_words, METH_O,
      "words($self, field, /)\n--\n\n"
-     "Return u64, shape (records,): the 64 bits of a number, the bytes of text, or the entries of an array's first axis."},
+     "Return u64, shape (records,): the 64 bits of numbers, the bytes of text, or the entries of each first axis."},
     {"shapes", array_batch_shapes, METH_O,
      "shapes($self, field, /)\n--\n\n"
      "Return u64, shape (records, axes): the shape of each array."},
     {"pad", array_batch_pad, METH_VARARGS,
      "pad($self, field, longest, left, row, fill, out, /)\n--\n\n"
-     "Write the arrays of a field, cut to `longest` entries of `row` bytes, into the equal rows of out, one a record.\n\n"
+     "Write the arrays of a field, cut to `longest` entries of `row` bytes, into the equal rows of out.\n\n"
      "left: keep the last entries and not the first. fill: 8 bytes, repeated to the end of each row.\n\n"
      "Raises ValueError when the entries have another size, or out has no room."},
     {NULL, NULL, 0, NULL},
@@ -203,8 +208,8 @@ static PyMethodDef array_batch_methods[] = {
 static PyType_Slot array_batch_slots[] = {
     {Py_tp_doc, "ArrayBatch(records, rows, fields)\n--\n\n"
                 "Records of named arrays, found and measured; an item is the payload of one.\n\n"
-                "Raises IndexError for a row out of range, and the error of fields with (reason, position in rows) for a record\n"
-                "that is damaged."},
+                "Raises IndexError for a row out of range, and for a damaged record the error of fields with\n"
+                "(reason, position in rows)."},
     {Py_tp_new, array_batch_new},
     {Py_tp_dealloc, array_batch_dealloc},
     {Py_tp_methods, array_batch_methods},

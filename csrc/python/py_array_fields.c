@@ -51,8 +51,8 @@ static PyObject *array_fields_new(PyTypeObject *type, PyObject *args, PyObject *
 {
     static char *names[] = {"fields", "make_array", "loads", "error", NULL};
     PyObject *fields, *make_array, *loads, *error;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOO:ArrayFields", names, &PyTuple_Type, &fields, &make_array, &loads,
-                                     &error))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOO:ArrayFields", names, &PyTuple_Type, &fields, &make_array,
+                                     &loads, &error))
         return NULL;
     ArrayFieldsObject *self = (ArrayFieldsObject *)mds_py_new(type);
     if (!self)
@@ -115,7 +115,8 @@ PyObject *mds_py_array_value(const ArrayFieldsObject *self, Py_ssize_t f, PyObje
     case FIELD_STR:
         return PyUnicode_DecodeUTF8(data + value->begin, (Py_ssize_t)value->size, NULL);
     case FIELD_JSON: {
-        PyObject *text = PySequence_GetSlice(record, (Py_ssize_t)value->begin, (Py_ssize_t)(value->begin + value->size));
+        PyObject *text =
+            PySequence_GetSlice(record, (Py_ssize_t)value->begin, (Py_ssize_t)(value->begin + value->size));
         PyObject *loaded = text ? PyObject_CallFunctionObjArgs(self->loads, text, NULL) : NULL;
         Py_XDECREF(text);
         return loaded;
@@ -166,8 +167,7 @@ static PyObject *array_fields_call(PyObject *object, PyObject *args, PyObject *P
     uint64_t size;
     size_t failed;
     MDS_PY_BUFFERS(buffers, 1);
-    if (!PyArg_ParseTuple(args, "O:ArrayFields", &record) ||
-        !(data = mds_py_take_bytes(&buffers, record, MDS_PY_READ)))
+    if (!PyArg_ParseTuple(args, "O:ArrayFields", &record) || !(data = mds_py_take_bytes(&buffers, record, MDS_PY_READ)))
         return NULL;
     if (self->count > FEW_FIELDS && !(values = PyMem_Calloc((size_t)self->count, sizeof *values)))
         PyErr_NoMemory();
@@ -194,15 +194,16 @@ static PyObject *array_fields_words(PyObject *object, PyObject *args)
     size_t failed;
     const uint8_t *data;
     MDS_PY_BUFFERS(buffers, 1);
-    if (!PyArg_ParseTuple(args, "OK:words", &source, &begin) || !(data = mds_py_take_bytes(&buffers, source, MDS_PY_READ)))
+    if (!PyArg_ParseTuple(args, "OK:words", &source, &begin) ||
+        !(data = mds_py_take_bytes(&buffers, source, MDS_PY_READ)))
         return NULL;
     PyObject *result = NULL;
     const uint64_t n = buffers.entries;
     mds_array_value *values = PyMem_Calloc((size_t)self->count + 1, sizeof *values);
     if (!values) {
         PyErr_NoMemory();
-    } else if (begin <= n && mds_array_record(self->fields, (size_t)self->count, data + begin, n - begin, values, &size,
-                                              &failed)) {
+    } else if (begin <= n &&
+               mds_array_record(self->fields, (size_t)self->count, data + begin, n - begin, values, &size, &failed)) {
         result = PyTuple_New(self->count + 1);
         for (Py_ssize_t k = 0; result && k <= self->count; k++) {
             PyObject *word = PyLong_FromUnsignedLongLong(k ? values[k - 1].word : size);
@@ -230,7 +231,7 @@ static PyMethodDef array_fields_methods[] = {
 static PyType_Slot array_fields_slots[] = {
     {Py_tp_doc, "ArrayFields(fields, make_array, loads, error)\n--\n\n"
                 "Called with a record of named arrays, returns its fields as a dict; arrays are views of it.\n\n"
-                "fields: a tuple of (name, one of FIELD_*, bytes of an element, shape with None for a ragged axis, dtype).\n"
+                "fields: a tuple of (name, one of FIELD_*, bytes of an element, shape, dtype); None is a ragged axis.\n"
                 "make_array(shape, dtype, record, offset) returns an array, loads(text) the value of JSON.\n\n"
                 "Raises ValueError for fields that cannot be. A call raises error when the record is damaged."},
     {Py_tp_new, array_fields_new},
@@ -244,15 +245,9 @@ static PyType_Spec array_fields_spec = {"mmapds._native.ArrayFields", sizeof(Arr
                                         array_fields_slots};
 
 static const mds_py_constant constants[] = {
-    {"FIELD_UINT", FIELD_UINT},
-    {"FIELD_INT", FIELD_INT},
-    {"FIELD_FLOAT", FIELD_FLOAT},
-    {"FIELD_BOOL", FIELD_BOOL},
-    {"FIELD_BYTES", FIELD_BYTES},
-    {"FIELD_STR", FIELD_STR},
-    {"FIELD_JSON", FIELD_JSON},
-    {"FIELD_ARRAY", FIELD_ARRAY},
-    {NULL, 0},
+    {"FIELD_UINT", FIELD_UINT}, {"FIELD_INT", FIELD_INT},     {"FIELD_FLOAT", FIELD_FLOAT},
+    {"FIELD_BOOL", FIELD_BOOL}, {"FIELD_BYTES", FIELD_BYTES}, {"FIELD_STR", FIELD_STR},
+    {"FIELD_JSON", FIELD_JSON}, {"FIELD_ARRAY", FIELD_ARRAY}, {NULL, 0},
 };
 
 int mds_py_add_array_fields(PyObject *module)

@@ -21,8 +21,8 @@ static Py_ssize_t parse_fields(PyObject *sequence, mds_field *fields)
         const Py_ssize_t segments = PyTuple_Size(path);
         const int keyless = measure == MDS_MEASURE_RECORD;
         if (measure < 0 || measure > MDS_MEASURE_RECORD || segments > MDS_PATH || (segments < 1) != keyless) {
-            PyErr_Format(PyExc_ValueError, "fields[%zd]: expected a path of %d to %d keys, found %zd for measure %d",
-                         c, !keyless, keyless ? 0 : MDS_PATH, segments, measure);
+            PyErr_Format(PyExc_ValueError, "fields[%zd]: expected a path of %d to %d keys, found %zd for measure %d", c,
+                         !keyless, keyless ? 0 : MDS_PATH, segments, measure);
             return -1;
         }
         fields[c] = (mds_field){.measure = (mds_measure)measure, .segments = (size_t)segments};
@@ -86,8 +86,7 @@ static PyObject *json_error(PyObject *Py_UNUSED(module), PyObject *args)
 /* ---- Measuring ----------------------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject_HEAD
-    PyObject *given; /* the tuple whose bytes are the fields' keys */
+    PyObject_HEAD PyObject *given; /* the tuple whose bytes are the fields' keys */
     mds_measuring measuring;
     mds_field fields[MDS_PY_COLUMNS];
 } MeasuringObject;
@@ -98,7 +97,8 @@ static PyObject *measuring_new(PyTypeObject *type, PyObject *args, PyObject *kwa
     PyObject *given;
     int missing, fill_type, validate;
     unsigned long long fill;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$Oi(iK)p:Measuring", names, &given, &missing, &fill_type, &fill, &validate))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$Oi(iK)p:Measuring", names, &given, &missing, &fill_type, &fill,
+                                     &validate))
         return NULL;
     if (missing < MDS_MISSING_ERROR || missing > MDS_MISSING_FILL)
         return PyErr_Format(PyExc_ValueError, "missing: expected one of MISSING_*, found %d", missing);
@@ -113,8 +113,8 @@ static PyObject *measuring_new(PyTypeObject *type, PyObject *args, PyObject *kwa
         return NULL;
     }
     self->given = Py_NewRef(given);
-    self->measuring = (mds_measuring){self->fields, (size_t)columns, (mds_missing)missing,
-                                      {(mds_number_type)fill_type, fill}, validate};
+    self->measuring = (mds_measuring){
+        self->fields, (size_t)columns, (mds_missing)missing, {(mds_number_type)fill_type, fill}, validate};
     return (PyObject *)self;
 }
 
@@ -172,7 +172,8 @@ static PyObject *measuring_lines(PyObject *object, PyObject *args)
         return NULL;
     const mds_map *source = &((MapObject *)map)->map;
     if (begin > end || end > source->size)
-        return PyErr_Format(PyExc_ValueError, "begin, end: expected a block of the map's %llu bytes, found %llu to %llu",
+        return PyErr_Format(PyExc_ValueError,
+                            "begin, end: expected a block of the map's %llu bytes, found %llu to %llu",
                             (unsigned long long)source->size, begin, end);
     if (!(starts = mds_py_take_starts(&buffers, target, end - begin)) ||
         take_cells(&buffers, given, measuring->columns, buffers.entries, cells) != 0)
@@ -197,9 +198,9 @@ static PyMethodDef measuring_methods[] = {
      "Find and measure the records that begin in bytes [begin, end) of a map of lines.\n\n"
      "pending, starts: as in scan_lines. cells: a tuple of u64, one a field, each with as much room as starts, filled\n"
      "with the numbers of the records that are kept.\n\n"
-     "Returns ((records, pending, newlines), kept, types, (status, failed, column, at)): types are one of NUMBER_* for\n"
-     "each field, status is one of JSON_*; unless it is JSON_OK, `failed` is where the record begins that cannot be\n"
-     "measured, and `at` the byte that shows it.\n\n"
+     "Returns ((records, pending, newlines), kept, types, (status, failed, column, at)): types are one of NUMBER_*\n"
+     "for each field, status is one of JSON_*. Unless it is JSON_OK, the record that begins at `failed` cannot be\n"
+     "measured, and `at` is the byte that shows it.\n\n"
      "Raises ValueError for too little room."},
     {NULL, NULL, 0, NULL},
 };
@@ -285,7 +286,8 @@ static PyMethodDef functions[] = {
     {"measure_record", measure_record, METH_VARARGS,
      "measure_record($module, variant, fields, data, /)\n--\n\n"
      "Measure one field of one record: (one of JSON_*, byte that shows it, one of NUMBER_*, 64 bits).\n\n"
-     "variant: a SIMD variant, None for the best. fields: a tuple of one (one of MEASURE_*, keys of the path as bytes).\n\n"
+     "variant: a SIMD variant, None for the best. fields: a tuple of one\n"
+     "(one of MEASURE_*, keys of the path as bytes).\n\n"
      "Raises ValueError for another number of fields, or one without a path."},
     {"json_error", json_error, METH_VARARGS,
      "json_error($module, variant, data, /)\n--\n\n"

@@ -22,8 +22,7 @@ static PyObject *draw(PyObject *Py_UNUSED(module), PyObject *args)
 /* ---- Chunks -------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject_HEAD
-    mds_chunks chunks; /* whose tables are the object's own */
+    PyObject_HEAD mds_chunks chunks; /* whose tables are the object's own */
     mds_permutation order;
 } ChunksObject;
 
@@ -40,33 +39,34 @@ static void chunks_dealloc(PyObject *object)
 
 static int check_chunks(const mds_chunks *c, const mds_permutation *order)
 {
-    const char *table = "first_record";
+    const char *table = "";
     size_t entry = 0;
     int agree;
-    RELEASE_GIL(agree = mds_chunks_agree(c, &table, &entry));
-    if (!agree)
-        PyErr_Format(PyExc_ValueError, "%s[%zu]: expected a number that agrees with the other tables", table, entry);
-    else if (order->n != c->chunks)
+    RELEASE_GIL(agree = mds_chunks_agree(c, order, &table, &entry));
+    if (agree)
+        return 0;
+    if (order->n != c->chunks)
         PyErr_Format(PyExc_ValueError, "order: expected a permutation of %llu chunks, found one of %llu",
                      (unsigned long long)c->chunks, (unsigned long long)order->n);
     else
-        return 0;
+        PyErr_Format(PyExc_ValueError, "%s[%zu]: expected a number that agrees with the other tables", table, entry);
     return -1;
 }
 
 static PyObject *chunks_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"chunk_size", "mix_chunks",  "seed",       "epoch",         "first_chunk", "first_record",
-                            "short_slots", "short_ends", "short_missing", "order",      NULL};
+    static char *names[] = {"chunk_size",  "mix_chunks", "seed",          "epoch", "first_chunk", "first_record",
+                            "short_slots", "short_ends", "short_missing", "order", NULL};
     const mds_py_state *state = PyType_GetModuleState(type);
     unsigned long long chunk_size, mix_chunks, seed, epoch;
     PyObject *first_chunk, *first_record, *slots, *ends, *missing, *order;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$KKKKOOOOOO!:Chunks", names, &chunk_size, &mix_chunks, &seed, &epoch,
-                                     &first_chunk, &first_record, &slots, &ends, &missing, state->permutation_type, &order))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$KKKKOOOOOO!:Chunks", names, &chunk_size, &mix_chunks, &seed,
+                                     &epoch, &first_chunk, &first_record, &slots, &ends, &missing,
+                                     state->permutation_type, &order))
         return NULL;
     if (chunk_size < 1 || mix_chunks < 1)
-        return PyErr_Format(PyExc_ValueError, "chunk_size, mix_chunks: expected 1 or more, found %llu and %llu", chunk_size,
-                            mix_chunks);
+        return PyErr_Format(PyExc_ValueError, "chunk_size, mix_chunks: expected 1 or more, found %llu and %llu",
+                            chunk_size, mix_chunks);
     ChunksObject *self = (ChunksObject *)mds_py_new(type);
     if (!self)
         return NULL;
@@ -123,8 +123,8 @@ static PyType_Slot chunks_slots[] = {
     {Py_tp_doc, "Chunks(*, chunk_size, mix_chunks, seed, epoch, first_chunk, first_record, short_slots, short_ends, "
                 "short_missing, order)\n--\n\n"
                 "One epoch of chunks of records, mixed some at a time; see mds_chunks in csrc/mmapds.h.\n\n"
-                "first_chunk, first_record: u64, shape (sources + 1,). short_slots, short_ends: u64, shape (short chunks,).\n"
-                "short_missing: u64, shape (short chunks + 1,). order: a permutation of the chunks.\n\n"
+                "first_chunk, first_record: u64, shape (sources + 1,). short_slots, short_ends: u64, shape (short,).\n"
+                "short_missing: u64, shape (short + 1,). order: a permutation of the chunks.\n\n"
                 "Raises ValueError when the tables do not agree with one another."},
     {Py_tp_new, chunks_new},
     {Py_tp_dealloc, chunks_dealloc},
@@ -137,8 +137,7 @@ static PyType_Spec chunks_spec = {"mmapds._native.Chunks", sizeof(ChunksObject),
 /* ---- Mixture ------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject_HEAD
-    mds_mixture mixture; /* whose tables are the object's own */
+    PyObject_HEAD mds_mixture mixture; /* whose tables are the object's own */
 } MixtureObject;
 
 static void mixture_dealloc(PyObject *object)
@@ -261,7 +260,8 @@ static PyObject *mixture_which(PyObject *object, PyObject *args)
 static PyMethodDef mixture_methods[] = {
     {"at", mixture_at, METH_VARARGS,
      "at($self, epoch, positions, out, /)\n--\n\n"
-     "Set out[k] to the record at positions[k] of an epoch; both are i64, one shape. Records count through the members.\n\n"
+     "Set out[k] to the record at positions[k] of an epoch; both are i64, one shape.\n"
+     "Record numbers count through the members.\n\n"
      "Raises IndexError when a position is negative."},
     {"which", mixture_which, METH_VARARGS,
      "which($self, positions, out, /)\n--\n\n"
@@ -273,7 +273,8 @@ static PyMethodDef mixture_methods[] = {
 static PyType_Slot mixture_slots[] = {
     {Py_tp_doc, "Mixture(*, weights, sizes, seed, shuffle)\n--\n\n"
                 "Members in fixed proportions, which repeat with a period of sum(weights) positions.\n\n"
-                "weights, sizes: u64, shape (members,): the share of each, and its records. shuffle: False reads each in order.\n\n"
+                "weights, sizes: u64, shape (members,): the share of each, and its records.\n"
+                "shuffle: False reads each in order.\n\n"
                 "Raises ValueError when weights add up to 0 or to 2^32, or a member with a weight has no records."},
     {Py_tp_new, mixture_new},
     {Py_tp_dealloc, mixture_dealloc},
@@ -281,7 +282,8 @@ static PyType_Slot mixture_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec mixture_spec = {"mmapds._native.Mixture", sizeof(MixtureObject), 0, Py_TPFLAGS_DEFAULT, mixture_slots};
+static PyType_Spec mixture_spec = {"mmapds._native.Mixture", sizeof(MixtureObject), 0, Py_TPFLAGS_DEFAULT,
+                                   mixture_slots};
 
 /* ---- the subject --------------------------------------------------------------------------------------- */
 

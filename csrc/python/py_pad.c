@@ -2,7 +2,8 @@
 #include "binding.h"
 
 /* Take the memory of every array in `list`, which buffers have room for. */
-static int take_pieces(mds_py_buffers *buffers, PyObject *list, size_t width, Py_ssize_t item, mds_piece *pieces, size_t count)
+static int take_pieces(mds_py_buffers *buffers, PyObject *list, size_t width, Py_ssize_t item, mds_piece *pieces,
+                       size_t count)
 {
     for (size_t k = 0; k < count; k++) {
         PyObject *array = PyList_GetItem(list, (Py_ssize_t)k);
@@ -12,8 +13,8 @@ static int take_pieces(mds_py_buffers *buffers, PyObject *list, size_t width, Py
         const Py_buffer *view = &buffers->views[buffers->count - 1];
         if (view->itemsize != item || buffers->entries > width) {
             PyErr_Format(PyExc_ValueError,
-                         "arrays[%zu]: found %zd bytes in items of %zd, expected at most %zu in items of %zd", k, view->len,
-                         view->itemsize, width, item);
+                         "arrays[%zu]: found %zd bytes in items of %zd, expected at most %zu in items of %zd", k,
+                         view->len, view->itemsize, width, item);
             return -1;
         }
         pieces[k] = (mds_piece){data, buffers->entries};
@@ -28,8 +29,8 @@ static PyObject *pad_rows(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "O!KO:pad_rows", &PyList_Type, &list, &fill, &target))
         return NULL;
     const size_t count = (size_t)PyList_Size(list);
-    mds_piece *pieces = PyMem_Calloc(count + 1, sizeof *pieces);
-    mds_py_buffers buffers = {PyMem_Calloc(count + 1, sizeof *buffers.views), 0, count + 1, 0};
+    mds_piece *pieces = PyMem_Malloc((count + 1) * sizeof *pieces);
+    mds_py_buffers buffers = {PyMem_Malloc((count + 1) * sizeof *buffers.views), 0, count + 1, 0};
     uint8_t *out = NULL;
     if (!pieces || !buffers.views)
         PyErr_NoMemory();
@@ -56,7 +57,7 @@ static PyObject *pad_rows(PyObject *Py_UNUSED(module), PyObject *args)
 static PyMethodDef functions[] = {
     {"pad_rows", pad_rows, METH_VARARGS,
      "pad_rows($module, arrays, fill, out, /)\n--\n\n"
-     "Write each of a list of arrays into a row of out, and the 8 bytes of fill, repeated, from there to the row's end.\n\n"
+     "Write each of a list of arrays into a row of out, and 8 bytes of fill, repeated, from there to its end.\n\n"
      "Raises ValueError unless all have items of one size, of 1, 2, 4 or 8 bytes, and every array fits its row."},
     {NULL, NULL, 0, NULL},
 };

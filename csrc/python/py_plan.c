@@ -13,8 +13,9 @@ static PyObject *plan_buckets(PyObject *Py_UNUSED(module), PyObject *args)
                           &wanted, &close))
         return NULL;
     if (largest < 1 || largest > UINT64_C(1) << 31 || multiple < 1)
-        return PyErr_Format(PyExc_ValueError, "budget: expected 1 to 2^31 records and a multiple of 1 or more, found %llu and "
-                            "%llu", largest, multiple);
+        return PyErr_Format(PyExc_ValueError,
+                            "budget: expected 1 to 2^31 records, and a multiple of 1 or more, found %llu and %llu",
+                            largest, multiple);
     if (wanted < 1 || wanted > UINT64_C(1) << 32)
         return PyErr_Format(PyExc_ValueError, "wanted: expected 1 to 2^32, found %llu", wanted);
     const mds_budget budget = {tokens, largest, multiple, quadratic};
@@ -27,13 +28,17 @@ static PyObject *plan_buckets(PyObject *Py_UNUSED(module), PyObject *args)
         goto done;
     }
     size_t sound, found = 0;
-    RELEASE_GIL(sound = mds_lengths_fall(values, counts, distinct); if (sound == distinct) found =
-                    mds_plan_buckets(&budget, values, counts, distinct, wanted, close, buckets));
+    RELEASE_GIL({
+        sound = mds_lengths_fall(values, counts, distinct);
+        if (sound == distinct)
+            found = mds_plan_buckets(&budget, values, counts, distinct, wanted, close, buckets);
+    });
     if (sound == distinct)
         result = PyBytes_FromStringAndSize((const char *)buckets, (Py_ssize_t)(found * sizeof *buckets));
     else
-        PyErr_Format(PyExc_ValueError, "values[%zu]: expected lengths that fall and 1 record or more each, found %llu records "
-                     "of length %llu", sound, (unsigned long long)counts[sound], (unsigned long long)values[sound]);
+        PyErr_Format(PyExc_ValueError,
+                     "values[%zu]: expected lengths that fall, of 1 record or more each, found %llu of length %llu",
+                     sound, (unsigned long long)counts[sound], (unsigned long long)values[sound]);
 done:
     PyMem_Free(buckets);
     mds_py_give_back(&buffers);
@@ -56,8 +61,9 @@ static mds_bucket *copy_buckets(PyObject *object, size_t *count, uint64_t *ranks
     if (!*count || words % 4)
         PyErr_Format(PyExc_ValueError, "buckets: expected rows of 4 entries, 1 or more, found %zu entries", words);
     else
-        PyErr_Format(PyExc_ValueError, "buckets[%zu]: expected one that begins at rank %llu and batch %llu, found %llu and %llu",
-                     sound, (unsigned long long)*ranks, (unsigned long long)*batches,
+        PyErr_Format(PyExc_ValueError,
+                     "buckets[%zu]: expected one that begins at rank %llu and batch %llu, found %llu and %llu", sound,
+                     (unsigned long long)*ranks, (unsigned long long)*batches,
                      (unsigned long long)buckets[sound].first_rank, (unsigned long long)buckets[sound].first_batch);
     PyMem_Free(buckets);
     return NULL;
@@ -66,8 +72,7 @@ static mds_bucket *copy_buckets(PyObject *object, size_t *count, uint64_t *ranks
 /* ---- Plan ---------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject_HEAD
-    Py_buffer view; /* of the order */
+    PyObject_HEAD Py_buffer view; /* of the order */
     mds_py_buffers held;
     mds_plan plan; /* whose buckets are the object's own */
     uint64_t batches;
@@ -75,7 +80,8 @@ typedef struct {
 
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"buckets", "order", "order_width", "first_rank", "records", "seed", "epoch", "shuffle", NULL};
+    static char *names[] = {"buckets", "order", "order_width", "first_rank", "records",
+                            "seed",    "epoch", "shuffle",     NULL};
     PyObject *buckets, *order;
     unsigned order_width;
     int shuffle;
@@ -88,8 +94,12 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     self->held = (mds_py_buffers){&self->view, 0, 1, 0};
     mds_plan *plan = &self->plan;
-    *plan = (mds_plan){.order_width = order_width, .first_rank = first_rank, .records = records, .seed = seed,
-                       .epoch = epoch, .shuffle = shuffle};
+    *plan = (mds_plan){.order_width = order_width,
+                       .first_rank = first_rank,
+                       .records = records,
+                       .seed = seed,
+                       .epoch = epoch,
+                       .shuffle = shuffle};
     if (!(plan->buckets = copy_buckets(buckets, &plan->count, &plan->ranks, &self->batches)) ||
         !(plan->order = mds_py_take_numbers(&self->held, order, MDS_PY_READ, order_width, MDS_PY_ANY, "order")))
         goto fail;
@@ -125,11 +135,13 @@ static PyObject *plan_batches(PyObject *object, PyObject *args)
     const size_t capacity = buffers.entries;
     mds_status status = MDS_OK;
     LOOK_UP(lookup, self->batches,
-            status = mds_plan_batches(mds_py_kernels, &self->plan, lookup.at, lookup.count, records, capacity, lookup.out));
+            status =
+                mds_plan_batches(mds_py_kernels, &self->plan, lookup.at, lookup.count, records, capacity, lookup.out));
     if (status == MDS_OK)
         result = mds_py_looked_up(&lookup, "batch", "a plan");
     else
-        PyErr_Format(PyExc_ValueError, "order: expected record numbers below %llu, and no more than the %zu out has room for",
+        PyErr_Format(PyExc_ValueError,
+                     "order: expected record numbers below %llu, and no more than the %zu out has room for",
                      (unsigned long long)self->plan.records, capacity);
 done:
     mds_py_give_back(&buffers);
@@ -155,10 +167,10 @@ static PyObject *plan_find(PyObject *object, PyObject *args)
 static PyMethodDef plan_methods[] = {
     {"batches", plan_batches, METH_VARARGS,
      "batches($self, batches, out, ends, /)\n--\n\n"
-     "Write the records of batches, given by number, one after another to out, and to ends where each batch ends in it.\n\n"
+     "Write the records of batches, given by number, one after another to out, and to ends where each ends in it.\n\n"
      "All are i64; ends has the shape of batches, and out has room for all records.\n\n"
-     "Raises IndexError for a batch that is not planned, ValueError when out is too small or the order holds a number that\n"
-     "is not a record's."},
+     "Raises IndexError for a batch that is not planned, ValueError when out is too small, or the order\n"
+     "holds a number that is not a record's."},
     {"find", plan_find, METH_VARARGS,
      "find($self, ranks, out, /)\n--\n\n"
      "Set out[k] to the batch of the record at ranks[k] of the planned part of the order; both are i64, one shape.\n\n"
@@ -169,9 +181,9 @@ static PyMethodDef plan_methods[] = {
 static PyType_Slot plan_slots[] = {
     {Py_tp_doc, "Plan(*, buckets, order, order_width, first_rank, records, seed, epoch, shuffle)\n--\n\n"
                 "One epoch of batches of records that are alike in length.\n\n"
-                "buckets: u64, shape (buckets, 4), from plan_buckets. order: unsigned integers of order_width bytes, 4 or 8,\n"
-                "which are held: record numbers, the longest first; buckets begin at its entry first_rank. records: of the\n"
-                "dataset, which record numbers are below.\n\n"
+                "buckets: u64, shape (buckets, 4), from plan_buckets. order: unsigned integers of order_width bytes,\n"
+                "4 or 8, which are held: record numbers, the longest first; buckets begin at its entry first_rank.\n"
+                "records: of the dataset, which record numbers are below.\n\n"
                 "Raises ValueError when buckets do not follow one another, or the order is shorter than they are."},
     {Py_tp_new, plan_new},
     {Py_tp_dealloc, plan_dealloc},
@@ -184,8 +196,7 @@ static PyType_Spec plan_spec = {"mmapds._native.Plan", sizeof(PlanObject), 0, Py
 /* ---- Stream -------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject_HEAD
-    Py_buffer view; /* of the lengths */
+    PyObject_HEAD Py_buffer view; /* of the lengths */
     mds_py_buffers held;
     mds_stream stream; /* whose tables, but for the lengths, are the object's own */
     int busy;          /* a call is running, without the GIL */
@@ -229,15 +240,15 @@ static int check_stream(const mds_stream *s, uint64_t ranks)
     const uint64_t before = s->buckets[s->count - 1].first_rank;
     int agrees;
     if (s->ranks <= before || s->ranks > ranks) {
-        PyErr_Format(PyExc_ValueError, "ranks: expected more than %llu, up to %llu, found %llu", (unsigned long long)before,
-                     (unsigned long long)ranks, (unsigned long long)s->ranks);
+        PyErr_Format(PyExc_ValueError, "ranks: expected more than %llu, up to %llu, found %llu",
+                     (unsigned long long)before, (unsigned long long)ranks, (unsigned long long)s->ranks);
         return -1;
     }
     RELEASE_GIL(agrees = mds_stream_agrees(s, &table, &entry));
     if (agrees)
         return 0;
-    PyErr_Format(PyExc_ValueError, "%s[%zu]: expected a bucket for every length, found one beyond the %zu there are", table,
-                 entry, table[0] == 't' ? s->distinct : s->count);
+    PyErr_Format(PyExc_ValueError, "%s[%zu]: expected a bucket for every length, found one beyond the %zu there are",
+                 table, entry, table[0] == 't' ? s->distinct : s->count);
     return -1;
 }
 
@@ -248,8 +259,8 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     unsigned long long planned;
     unsigned width;
     uint64_t ranks, batches;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OKOIOOOO:Stream", names, &buckets, &planned, &lengths, &width, &values,
-                                     &first_buckets, &splits, &table))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OKOIOOOO:Stream", names, &buckets, &planned, &lengths, &width,
+                                     &values, &first_buckets, &splits, &table))
         return NULL;
     StreamObject *self = (StreamObject *)mds_py_new(type);
     if (!self)
@@ -263,8 +274,8 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         (s->values = mds_py_copy_words(values, MDS_PY_ANY, "values", &s->distinct)) &&
         (s->first_buckets = mds_py_copy_numbers(first_buckets, 4, s->distinct, "first_buckets", NULL)) &&
         (s->splits = mds_py_copy_words(splits, s->distinct, "splits", NULL)) &&
-        (s->table = mds_py_copy_numbers(table, 4, MDS_PY_ANY, "table", &s->table_size)) && check_stream(s, ranks) == 0 &&
-        open_batches(s) == 0) {
+        (s->table = mds_py_copy_numbers(table, 4, MDS_PY_ANY, "table", &s->table_size)) &&
+        check_stream(s, ranks) == 0 && open_batches(s) == 0) {
         s->records = self->held.entries;
         return (PyObject *)self;
     }
@@ -295,8 +306,8 @@ static PyObject *stream_push(PyObject *object, PyObject *args)
     size_t consumed, emitted, written;
     mds_status status;
     self->busy = 1;
-    RELEASE_GIL(status = mds_stream_push(&self->stream, records, n, &consumed, out, capacity, ends, buffers.entries, &emitted,
-                                         &written));
+    RELEASE_GIL(status = mds_stream_push(&self->stream, records, n, &consumed, out, capacity, ends, buffers.entries,
+                                         &emitted, &written));
     self->busy = 0;
     if (status == MDS_OK)
         result = Py_BuildValue("nn", (Py_ssize_t)consumed, (Py_ssize_t)emitted);
@@ -317,12 +328,14 @@ static PyMethodDef stream_methods[] = {
 };
 
 static PyType_Slot stream_slots[] = {
-    {Py_tp_doc, "Stream(*, buckets, ranks, lengths, width, values, first_buckets, splits, table)\n--\n\n"
-                "Buckets that are filled as records come, for one thread at a time; see mds_stream in csrc/mmapds.h.\n\n"
-                "buckets: u64, shape (buckets, 4). ranks: records in them. lengths: unsigned integers of `width` bytes, 4 or 8,\n"
-                "one a record, which are held. values: u64, the lengths that are planned, falling. first_buckets: u32, and\n"
-                "splits: u64, of the shape of values. table: u32, which of values a length is, 2^32 - 1 for none.\n\n"
-                "Raises ValueError when buckets do not follow one another, or a table names one that is not there."},
+    {Py_tp_doc,
+     "Stream(*, buckets, ranks, lengths, width, values, first_buckets, splits, table)\n--\n\n"
+     "Buckets that are filled as records come, for one thread at a time; see mds_stream in csrc/mmapds.h.\n\n"
+     "buckets: u64, shape (buckets, 4). ranks: records in them. lengths: unsigned integers of `width` bytes,\n"
+     "4 or 8, one a record, which are held. values: u64, the lengths that are planned, falling.\n"
+     "first_buckets: u32, and splits: u64, of the shape of values. table: u32, which of values a length is,\n"
+     "2^32 - 1 for none.\n\n"
+     "Raises ValueError when buckets do not follow one another, or a table names one that is not there."},
     {Py_tp_new, stream_new},
     {Py_tp_dealloc, stream_dealloc},
     {Py_tp_methods, stream_methods},
@@ -336,9 +349,10 @@ static PyType_Spec stream_spec = {"mmapds._native.Stream", sizeof(StreamObject),
 static PyMethodDef functions[] = {
     {"plan_buckets", plan_buckets, METH_VARARGS,
      "plan_buckets($module, budget, values, counts, wanted, close, /)\n--\n\n"
-     "Cut records into buckets of batches under a budget, (tokens, largest, multiple, quadratic); return them as bytes.\n\n"
-     "values, counts: u64, the lengths there are, falling, and how many records have each. wanted: batches in a bucket.\n"
-     "close: keep lengths in a bucket within 3 %. A bucket is u64 (first rank, first batch, batches, size).\n\n"
+     "Cut records into buckets of batches under a budget, (tokens, largest, multiple, quadratic).\n\n"
+     "values, counts: u64, the lengths there are, falling, and how many records have each.\n"
+     "wanted: batches in a bucket. close: keep lengths in a bucket within 3 %.\n"
+     "Returns bytes of u64, shape (buckets, 4): first rank, first batch, batches, size.\n\n"
      "Raises ValueError when lengths do not fall, or a number is out of range."},
     {NULL, NULL, 0, NULL},
 };

@@ -102,7 +102,8 @@ static const mds_source *records_open(RecordsObject *self, size_t s)
     if (!PyArg_ParseTuple(opened, "O!OiKK:open", state->map_type, &map, &bounds, &framing, &first, &stride))
         goto done;
     const uint64_t count = self->firsts[s + 1] - self->firsts[s];
-    const uint64_t *offsets = mds_py_take_words(&buffers, bounds, MDS_PY_READ, stride ? 0 : (size_t)count + 1, "bounds");
+    const uint64_t *offsets =
+        mds_py_take_words(&buffers, bounds, MDS_PY_READ, stride ? 0 : (size_t)count + 1, "bounds");
     PyObject *memory = offsets ? PyMemoryView_FromObject(map) : NULL;
     if (!memory) {
         mds_py_give_back(&buffers);
@@ -110,8 +111,8 @@ static const mds_source *records_open(RecordsObject *self, size_t s)
     }
     slot->map = Py_NewRef(map);
     slot->view = memory;
-    slot->source = (mds_source){((MapObject *)map)->map, stride ? NULL : offsets, first, stride, count,
-                                (mds_framing)framing};
+    slot->source =
+        (mds_source){((MapObject *)map)->map, stride ? NULL : offsets, first, stride, count, (mds_framing)framing};
     source = &slot->source;
 done:
     Py_DECREF(opened);
@@ -281,20 +282,21 @@ static PyMethodDef records_methods[] = {
      "Raises IndexError, and what the opener raises, as self[record] does."},
     {"many", records_many, METH_O,
      "many($self, rows, /)\n--\n\n"
-     "Return the payloads at a sequence of record numbers as a list; all pages are asked for before the first is read.\n\n"
+     "Return a list of the payloads at some record numbers; all pages are asked for before the first is read.\n\n"
      "Raises IndexError, and what the opener raises, as self[record] does."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot records_slots[] = {
-    {Py_tp_doc, "Records(firsts, opener, readahead, will_need, views)\n--\n\n"
-                "The payloads of all records behind a list of sources, numbered through; sources open at first use.\n\n"
-                "firsts: u64, shape (sources + 1,): the record number each source begins with, and how many there are.\n"
-                "opener.open(source) returns (map, bounds, framing, first, stride): bounds is u64 of shape (records + 1,),\n"
-                "or empty where stride is the size of every record and first is where the first begins.\n"
-                "opener.corrupt(source, record, begin, end, size) raises: the bounds do not fit the source.\n"
-                "readahead: notice reads in file order. will_need: ask for cold pages. views: payloads are memoryviews.\n\n"
-                "Raises ValueError when firsts fall or do not begin with 0."},
+    {Py_tp_doc,
+     "Records(firsts, opener, readahead, will_need, views)\n--\n\n"
+     "The payloads of all records behind a list of sources, numbered through; sources open at first use.\n\n"
+     "firsts: u64, shape (sources + 1,): the record number each source begins with, and how many there are.\n"
+     "opener.open(source) returns (map, bounds, framing, first, stride): bounds is u64, shape (records + 1,),\n"
+     "or empty where stride is the size of every record, and first is where the first begins.\n"
+     "opener.corrupt(source, record, begin, end, size) raises: the bounds do not fit the source.\n"
+     "readahead: notice reads in file order. will_need: ask for cold pages. views: give memoryviews.\n\n"
+     "Raises ValueError when firsts fall or do not begin with 0."},
     {Py_tp_new, records_new},
     {Py_tp_dealloc, records_dealloc},
     {Py_tp_traverse, records_traverse},
@@ -324,7 +326,8 @@ static const mds_py_constant constants[] = {
 int mds_py_add_records(PyObject *module)
 {
     mds_py_state *state = PyModule_GetState(module);
-    if (mds_py_add_type(module, &records_spec, &state->records_type) != 0 || mds_py_add_constants(module, constants) != 0)
+    if (mds_py_add_type(module, &records_spec, &state->records_type) != 0 ||
+        mds_py_add_constants(module, constants) != 0)
         return -1;
     return 0;
 }

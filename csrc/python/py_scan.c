@@ -34,12 +34,14 @@ static PyObject *scan_lines(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     if (begin > end)
         return PyErr_Format(PyExc_ValueError, "begin: expected %llu or less, found %llu", end, begin);
-    if (mds_py_parse_offset(pending, &state.pending) != 0 || !(starts = mds_py_take_starts(&buffers, target, end - begin)) ||
+    if (mds_py_parse_offset(pending, &state.pending) != 0 ||
+        !(starts = mds_py_take_starts(&buffers, target, end - begin)) ||
         !(scratch = mds_py_take_bytes(&buffers, memory, MDS_PY_WRITE)))
         goto done;
     size_t count;
     mds_status status;
-    RELEASE_GIL(status = mds_lines_scan_file(mds_py_kernels, fd, begin, end, scratch, buffers.entries, &state, starts, &count));
+    RELEASE_GIL(
+        status = mds_lines_scan_file(mds_py_kernels, fd, begin, end, scratch, buffers.entries, &state, starts, &count));
     if (status == MDS_OK)
         result = mds_py_scanned(count, &state);
     else if (status == MDS_SHRANK)
@@ -121,8 +123,8 @@ static PyObject *frames_scan(PyObject *module, PyObject *args)
     mds_frames frames = {.at = at};
     mds_frames_status status;
     size_t count;
-    RELEASE_GIL(status = mds_frames_scan(mds_py_kernels, &((MapObject *)map)->map, (mds_framing)framing, end, &frames, starts,
-                                         sizes, room, &count));
+    RELEASE_GIL(status = mds_frames_scan(mds_py_kernels, &((MapObject *)map)->map, (mds_framing)framing, end, &frames,
+                                         starts, sizes, room, &count));
     if (status == MDS_FRAMES_NO_FRAMING)
         PyErr_Format(PyExc_ValueError, "framing %d is not one of frames", framing);
     else

@@ -2,8 +2,7 @@
 #include "binding.h"
 
 typedef struct {
-    PyObject_HEAD
-    Py_buffer view;
+    PyObject_HEAD Py_buffer view;
     mds_py_buffers held;
     const void *lengths;
     unsigned width;
@@ -60,9 +59,12 @@ static PyObject *lengths_sort(PyObject *object, PyObject *args)
     if (!(order = mds_py_take_numbers(&buffers, target, MDS_PY_WRITE, order_width, self->n, "order")))
         goto done;
     /* Lengths come from elsewhere: checked here, once, so that the sort itself need not. */
-    RELEASE_GIL(largest = mds_lengths_largest(self->lengths, self->width, self->n); if (largest < digits)
-                    mds_lengths_sort(self->lengths, self->width, self->n, 0, UINT64_MAX, digits, counts, NULL, order,
-                                     order_width));
+    RELEASE_GIL({
+        largest = mds_lengths_largest(self->lengths, self->width, self->n);
+        if (largest < digits)
+            mds_lengths_sort(self->lengths, self->width, self->n, 0, UINT64_MAX, digits, counts, NULL, order,
+                             order_width);
+    });
     if (largest < digits)
         result = Py_NewRef(Py_None);
     else
@@ -99,10 +101,14 @@ static PyObject *lengths_sort_digits(PyObject *object, PyObject *args)
          !(previous = mds_py_take_numbers(&buffers, from, MDS_PY_READ, order_width, self->n, "previous"))))
         goto done;
     int fits;
-    RELEASE_GIL(if (previous) largest = mds_lengths_largest(previous, order_width, self->n);
-                fits = self->n == 0 || largest < self->n; if (fits)
-                    mds_lengths_sort(self->lengths, self->width, self->n, shift, digits - 1, digits, counts, previous, order,
-                                     order_width));
+    RELEASE_GIL({
+        if (previous)
+            largest = mds_lengths_largest(previous, order_width, self->n);
+        fits = self->n == 0 || largest < self->n;
+        if (fits)
+            mds_lengths_sort(self->lengths, self->width, self->n, shift, digits - 1, digits, counts, previous, order,
+                             order_width);
+    });
     if (fits)
         result = Py_NewRef(Py_None);
     else
@@ -131,8 +137,11 @@ static PyObject *lengths_runs(PyObject *object, PyObject *args)
         goto done;
     size_t runs = 0;
     uint64_t largest;
-    RELEASE_GIL(largest = mds_lengths_largest(order, order_width, self->n); if (largest < self->n) runs =
-                    mds_lengths_runs(self->lengths, self->width, order, order_width, self->n, NULL, NULL));
+    RELEASE_GIL({
+        largest = mds_lengths_largest(order, order_width, self->n);
+        if (largest < self->n)
+            runs = mds_lengths_runs(self->lengths, self->width, order, order_width, self->n, NULL, NULL);
+    });
     if (self->n && largest >= self->n) {
         PyErr_Format(PyExc_ValueError, "order: expected record numbers below %zu, found %llu", self->n,
                      (unsigned long long)largest);
@@ -163,21 +172,21 @@ static PyMethodDef lengths_methods[] = {
      "Raises ValueError when a length has no entry in counts."},
     {"sort_digits", lengths_sort_digits, METH_VARARGS,
      "sort_digits($self, shift, counts, previous, order, order_width, /)\n--\n\n"
-     "Sort record numbers by one digit of the lengths, length >> shift modulo the entries of counts, larger ones first.\n\n"
+     "Sort record numbers by a digit, length >> shift modulo the entries of counts, larger ones first.\n\n"
      "counts: u64, a power of two of entries. previous: the order that equal digits keep, or None for ascending ones.\n"
      "order: as in sort.\n\n"
      "Raises ValueError when previous holds a number that is not a record's."},
     {"runs", lengths_runs, METH_VARARGS,
      "runs($self, order, order_width, /)\n--\n\n"
-     "Return (values, counts), bytes of u64: the lengths there are, as they stand in a sorted order, and how many records\n"
-     "have each.\n\n"
+     "Return (values, counts), bytes of u64: the lengths there are, as they stand in a sorted order, and how many\n"
+     "records have each.\n\n"
      "Raises ValueError when order holds a number that is not a record's."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot lengths_slots[] = {
     {Py_tp_doc, "Lengths(lengths, width)\n--\n\n"
-                "The lengths of records, to be sorted: a buffer of unsigned integers of `width` bytes, 4 or 8, which is held.\n\n"
+                "The lengths of records, to be sorted: unsigned integers of `width` bytes, 4 or 8, which are held.\n\n"
                 "Raises ValueError for another width, and for a buffer that is not whole or not aligned."},
     {Py_tp_new, lengths_new},
     {Py_tp_dealloc, lengths_dealloc},
@@ -185,7 +194,8 @@ static PyType_Slot lengths_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec lengths_spec = {"mmapds._native.Lengths", sizeof(LengthsObject), 0, Py_TPFLAGS_DEFAULT, lengths_slots};
+static PyType_Spec lengths_spec = {"mmapds._native.Lengths", sizeof(LengthsObject), 0, Py_TPFLAGS_DEFAULT,
+                                   lengths_slots};
 
 static PyObject *lengths_runs_of(PyObject *Py_UNUSED(module), PyObject *source)
 {

@@ -5,8 +5,7 @@
 #include <unistd.h>
 
 typedef struct {
-    PyObject_HEAD
-    PyObject *map; /* MapObject */
+    PyObject_HEAD PyObject *map; /* MapObject */
     int fd;
     mds_tar state;
 } TarScannerObject;
@@ -72,15 +71,16 @@ static PyMethodDef tar_scanner_methods[] = {
     {"scan", tar_scan, METH_VARARGS,
      "scan($self, begins, sizes, hashes, /)\n--\n\n"
      "Find the next samples: write where each begins, how many bytes lie before the next, and the hash of its key.\n\n"
-     "begins, sizes, hashes: u64, one shape. Returns (status, samples found now, at, end of the last, samples so far):\n"
+     "begins, sizes, hashes: u64, one shape. Returns (status, samples found now, at, end of the last, all samples);\n"
      "status is one of TAR_*, and at is the next header, or the byte that shows what is wrong."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot tar_scanner_slots[] = {
-    {Py_tp_doc, "TarScanner(map, path)\n--\n\n"
-                "Finds the samples of a tar, some at a time; headers that lie far apart are read from the file at path.\n\n"
-                "Raises OSError when the file cannot be opened."},
+    {Py_tp_doc,
+     "TarScanner(map, path)\n--\n\n"
+     "Finds the samples of a mapped tar, some at a time; headers far apart are read from the file at path.\n\n"
+     "Raises OSError when the file cannot be opened."},
     {Py_tp_new, tar_scanner_new},
     {Py_tp_dealloc, tar_scanner_dealloc},
     {Py_tp_methods, tar_scanner_methods},

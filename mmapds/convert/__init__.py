@@ -1,67 +1,49 @@
-"""Converting what cannot be read in place to array files: `convert()` and `python -m mmapds.convert`.
+"""Converting sources to array files, also those that cannot be read in place: `convert()`, `python -m mmapds.convert`.
 
-Parquet, Arrow and HDF5 are read by the libraries that own them; whatever mmapds indexes, by way of an index that is
-gone afterwards. Each reader of the former is a module with this face:
-
-NAME      the format's name, as `--format` takes it
-OPTIONS   what it can be told, by name: (type, placeholder, help), for the command line
-Reader    made of paths and options; see below
-
-What the files of each are known by is in `formats.CONVERTIBLE`, as indexing has to know them too.
+Parquet, Arrow and HDF5 are read by libraries of their own, each by a `FileReader`; see `reader`. Whatever mmapds can
+index is read through an index that is removed afterwards; see `indexed`. `formats.CONVERTIBLE` has the names and first
+bytes that Parquet, Arrow and HDF5 files are recognised by, because indexing needs them too.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from itertools import islice
-from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import formats
 from ..arrays.array_file import SUFFIX
 from ..arrays.infer import infer_schema
-from ..arrays.schema import EXTENDED, Schema, dtype_name
+from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
 from ..arrays.values import cast
 from ..dataset.decode import Decoder
 from ..errors import Error, FormatError, SourceError
 from ..storage.sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, inspect
 from ..writer import Writer
-from . import arrow, hdf5, indexed, parquet
+from .arrow import ArrowReader
+from .hdf5 import Hdf5Reader
+from .indexed import IndexedReader
+from .parquet import ParquetReader
+from .reader import FileReader, Reader
 
-_READERS: dict[str, ModuleType] = {module.NAME: module for module in (parquet, arrow, hdf5)}
+_FILE_READERS: dict[str, type[FileReader]] = {each.NAME: each for each in (ParquetReader, ArrowReader, Hdf5Reader)}
 
 SUFFIXES: tuple[str, ...] = (
     *formats.SUFFIXES,
     *(suffix for _, suffixes in formats.CONVERTIBLE.values() for suffix in suffixes),
     INDEX_SUFFIX,
 )
+"""The suffixes of files that a directory stands for."""
 
 OPTIONS: dict[str, tuple[type, str, str]] = {
     **formats.OPTIONS,
-    **{name: option for module in _READERS.values() for name, option in module.OPTIONS.items()},
+    **{name: option for reader in _FILE_READERS.values() for name, option in reader.OPTIONS.items()},
 }
+"""Options of all formats, by name: (type, placeholder, help), for the command line."""
 
-_REPORTED = 256  # records between two reports
-
-
-class Reader(Protocol):
-    """The records of some sources, one source after another."""
-
-    total: int | None
-    """How many there are, where that is known before they are read."""
-    schema: Mapping[str, Any] | None
-    """Their fields, as `mmapds.Writer` takes them; None where only the records tell."""
-
-    def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
-        """Yield every record: what it has of the fields of a schema, or all it has."""
-
-    def place(self, number: int) -> str:
-        """Where a record lies that was yielded, as messages say it."""
-
-    def close(self) -> None:
-        """Let go of the sources."""
+_REPORTED = 256  # records between two calls of `progress`
 
 
 class Converted(NamedTuple):
@@ -70,7 +52,7 @@ class Converted(NamedTuple):
     path: str
     records: int
     skipped: int
-    """Records that were left out, as they lack a field."""
+    """Records that were left out because they lack a field."""
     schema: Schema
 
     def __str__(self) -> str:
@@ -94,31 +76,33 @@ def convert(
     progress: Callable[[int, int | None], object] = lambda done, total: None,  # noqa: ARG005
     **options: Any,
 ) -> Converted:
-    """Convert sources to one array file, record by record; the file appears when it is whole.
+    """Convert sources to one array file, record by record; the file appears only when it is whole.
 
     Args:
       sources: paths, directories, globs or brace patterns of Parquet, Arrow (files and streams), HDF5, and all that can
         be indexed. Records keep their order.
-      out: the array file (`.mma`); by default it lies beside a single source: `train.parquet` becomes `train.mma`.
-      format: "parquet", "arrow", "hdf5", or how records are framed; by default names, or else first bytes, decide.
-      schema: the fields to write and their types, as `mmapds.Writer` takes them. Numbers of arrays are converted where
-        nothing but the last digits of fractions is lost. By default what the sources say, or what suits their
-        first records.
-      fields: which fields to write, in this order; all by default. Fields of structs and groups have dotted names.
+      out: the array file (`.mma`); by default beside a single source: `train.parquet` becomes `train.mma`.
+      format: "parquet", "arrow", "hdf5", or a format that can be indexed; by default a file's name decides, or else its
+        first bytes.
+      schema: the fields to write and their types, as `mmapds.Writer` takes them. Numbers in arrays are converted where
+        only the last digits of fractions are lost. By default the schema of the sources, or one that suits their first
+        records.
+      fields: names of the fields to write, in this order; all by default. Fields of structs and groups have dotted
+        names.
       length: the field that token budgets are planned by.
       missing: what to do with a record that lacks a field or has null there: "error", or "skip" to leave the record
         out. A field of type "json" may be null.
-      infer: how many records to look at where only records tell what their fields are.
-      decode: what makes a sample of a record that is indexed, as in `mmapds.open`. By default what the format says, and
-        members of tars by extension, images excepted. A sample that is no dict becomes a field named "data".
+      infer: how many records to infer a schema from, where the sources have none.
+      decode: the decoder of records that can be indexed, as in `mmapds.open`. By default that of the format; members of
+        tars are decoded by extension, except images. A sample that is not a dict becomes the field "data".
       index: write the index too. False where one index will cover several files.
-      progress: called with how many records were read since the last call, and how many there are, if that is known.
-      **options: of the format: see docs/formats.md.
+      progress: called with the number of records read since the last call, and the number of all records or None.
+      **options: of the format; see docs/formats.md.
     Raises:
-      SourceError: a source is missing, unreadable, compressed, or changes meanwhile.
-      FormatError: a source is damaged, the schema cannot be understood, or a record, whose place is told, does not fit.
+      SourceError: a source is missing, unreadable or compressed, or changes meanwhile.
+      FormatError: a source or the schema is malformed, or a record does not fit; the message has the record's place.
       DecodeError: a record cannot be decoded.
-      Error: the library that a format takes is missing, or the file cannot be written.
+      Error: the library that a format needs is missing, or the file cannot be written.
     """
     if isinstance(fields, str):
         raise FormatError(f"fields = {fields!r}, expected a list of names")
@@ -131,7 +115,7 @@ def convert(
     before = [inspect(path) for path in paths if not path.endswith(INDEX_SUFFIX)]
     with closing(_reader(paths, target, format, decode, options)) as reader:
         chosen = _schema(reader, schema, fields, missing == "skip", infer)
-        is_whole = schema is None and fields is None  # and fields beyond the schema must not get lost
+        is_whole = schema is None and fields is None  # so that a field beyond the schema is an error
         with Writer(target, chosen.describe(), length=length, index=index) as writer:
             done, skipped = _copy(reader, chosen, writer, missing == "skip", is_whole, progress)
             for source in before:
@@ -140,51 +124,54 @@ def convert(
 
 
 def _target(paths: list[str], out: StrPath | None) -> str:
-    """Where to write, which is none of the sources.
+    """Return the path to write.
 
     Raises:
-      Error: that cannot be told, or is one of them.
+      Error: several sources need `out`, its directory is missing, or it is one of the sources.
     """
     if not paths:
         raise SourceError("no sources were given")
     if out is None and len(paths) > 1:
-        raise Error(f"{len(paths):,} sources become one file; name it with -o OUT{SUFFIX}")
+        raise Error(f"{len(paths):,} sources make one file; name it with -o OUT{SUFFIX}")
     target = os.path.splitext(paths[0])[0] + SUFFIX if out is None else os.fspath(out)
     if not os.path.isdir(os.path.dirname(target) or "."):
         raise Error(f"{target}: cannot write the array file here (no such directory); give another place with -o")
     if os.path.exists(target) and any(os.path.samefile(path, target) for path in paths):
-        raise Error(f"{target}: is a source; name another file with -o OUT{SUFFIX}")
+        raise Error(f"{target}: the file to write is a source; name another one with -o OUT{SUFFIX}")
     return target
 
 
 def _reader(
     paths: list[str], target: str, name: str | None, decode: str | Decoder | None, options: Mapping[str, Any]
 ) -> Reader:
-    """Choose what reads the sources.
+    """Return the reader of the sources.
 
     Raises:
-      FormatError: they are of several formats, or an option is not one of theirs.
+      FormatError: they have several formats, or their format lacks an option.
     """
     found = {name or formats.convertible(path) or "": path for path in paths}
     if len(found) > 1:
-        listed = ", ".join(f"{path} is {found_name or 'indexed'}" for found_name, path in found.items())
-        raise FormatError(f"one conversion reads one format, but {listed}; choose with --format")
-    module = _READERS.get(next(iter(found)))
-    if module is None:
-        return indexed.Reader(paths, target, name, decode, options)
+        listed = ", ".join(f"{path} is {found_name or 'to be indexed'}" for found_name, path in found.items())
+        raise FormatError(f"sources have {len(found)} formats, expected one: {listed}; choose with --format")
+    reader = _FILE_READERS.get(next(iter(found)))
+    if reader is None:
+        return IndexedReader(paths, target, name, decode, options)
     if decode is not None:
-        raise FormatError(f"decode={decode!r} is for records that are indexed; {module.NAME} has fields")
-    formats.check_options(module, options)
-    return module.Reader(paths, **options)  # type: ignore[no-any-return]
+        raise FormatError(f"decode = {decode!r}, expected None: records of format {reader.NAME!r} are not decoded")
+    for option in options:
+        if option not in reader.OPTIONS:
+            known = ", ".join(reader.OPTIONS) or "none"
+            raise FormatError(f"format {reader.NAME!r} has no option {option!r}; its options: {known}")
+    return reader(paths, **options)
 
 
 def _schema(
     reader: Reader, given: Mapping[str, Any] | None, fields: Iterable[str] | None, skip: bool, infer: int
 ) -> Schema:
-    """The fields to write.
+    """Return the schema of the fields to write.
 
     Raises:
-      FormatError: a field is chosen that there is not.
+      FormatError: the sources lack a field that was asked for.
     """
     described = given if given is not None else reader.schema
     if given is not None and reader.schema is not None:
@@ -201,7 +188,7 @@ def _schema(
 def _check_names(what: str, names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in known:
-            raise FormatError(f"{what}: there is no {name!r}; the fields are {', '.join(map(repr, known))}")
+            raise FormatError(f"{what}: field {name!r} not found, expected one of {', '.join(map(repr, known))}")
 
 
 def _copy(
@@ -212,7 +199,7 @@ def _copy(
     is_whole: bool,
     progress: Callable[[int, int | None], object],
 ) -> tuple[int, int]:
-    """Write all records; return how many were read, and how many of these were left out."""
+    """Write all records; return how many were read, and how many of them were left out."""
     done = skipped = 0
     progress(0, reader.total)
     for record in reader.records(schema):
@@ -233,12 +220,15 @@ def _copy(
 
 
 def _fitted(record: Mapping[str, Any], schema: Schema, skip: bool, is_whole: bool) -> Mapping[str, Any] | None:
-    """What the schema names of a record, numbers in arrays converted; None where something is missing.
+    """Return the fields of a record that the schema names, numbers in arrays converted; None to leave the record out.
 
+    Args:
+      skip: leave records out that lack a field.
+      is_whole: the record must not have fields beyond the schema.
     Raises:
-      FormatError: it is missing and must not be, or there is more.
+      FormatError: a field is missing, does not fit, or is beyond the schema.
     """
-    fitted = {}
+    fitted: dict[str, Any] = {}
     for field in schema.fields:
         value = record.get(field.name)
         if value is None and field.dtype != "json":
@@ -249,13 +239,7 @@ def _fitted(record: Mapping[str, Any], schema: Schema, skip: bool, is_whole: boo
                 f"--missing skip, or allow null with the type json in --schema"
             )
         if isinstance(value, np.ndarray) and field.shape is not None and dtype_name(value.dtype) != field.dtype:
-            converted = None if field.dtype in EXTENDED else cast(value, field.dtype)
-            if converted is None and value.size and value.dtype.kind in "iuf":
-                raise FormatError(
-                    f"field {field.name!r}: found {value.dtype}, {value.min()} to {value.max()}, which {field.dtype} "
-                    "does not hold; choose another type with --schema"
-                )
-            value = value if converted is None else converted  # which the writer refuses
+            value = _converted(value, field)
         fitted[field.name] = value
     if is_whole and len(record) > len(fitted):
         more = [name for name in record if name not in fitted]
@@ -265,3 +249,18 @@ def _fitted(record: Mapping[str, Any], schema: Schema, skip: bool, is_whole: boo
                 "look at more records with --infer"
             )
     return fitted
+
+
+def _converted(array: Any, field: Field) -> Any:
+    """Return an array as the dtype of a field; the array itself if that is impossible, which the writer refuses.
+
+    Raises:
+      FormatError: its numbers do not fit the dtype.
+    """
+    converted = None if field.dtype in EXTENDED else cast(array, field.dtype)
+    if converted is None and array.size and array.dtype.kind in "iuf":
+        raise FormatError(
+            f"field {field.name!r}: expected {field.dtype}, found {array.dtype} from {array.min()} to {array.max()}, "
+            "which does not fit; choose another type with --schema"
+        )
+    return array if converted is None else converted

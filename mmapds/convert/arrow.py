@@ -1,39 +1,34 @@
-"""Arrow's IPC files and streams, which are also what Feather and Hugging Face datasets write."""
+"""Arrow's IPC files and streams, which Feather and Hugging Face datasets write too."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from . import tables
+from .tables import Table, TableReader
 
-NAME = "arrow"
-OPTIONS: dict[str, tuple[type, str, str]] = {}
-
-_FILE = b"ARROW1"
+_MAGIC = b"ARROW1"  # of a file; a stream has none
 
 
-class Reader(tables.Reader):
+class ArrowReader(TableReader):
     """The rows of Arrow files, which are mapped."""
 
-    NAME = "Arrow"
+    NAME, TITLE = "arrow", "Arrow"
 
     @staticmethod
     @contextmanager
-    def open(path: str) -> Iterator[tables.Table]:
+    def open(path: str) -> Iterator[Table]:
         """Map a file, or a stream that was written to one."""
-        import pyarrow as pa
+        import pyarrow as pa  # optional: the extra mmapds[parquet]
 
         with pa.memory_map(path) as source:
-            is_file = source.read(len(_FILE)) == _FILE
+            is_file = source.read(len(_MAGIC)) == _MAGIC
             source.seek(0)
             opened = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
             found = (opened.get_batch(k) for k in range(opened.num_record_batches)) if is_file else opened
-            yield tables.Table(
-                opened.schema, None, lambda columns: (_checked(batch.select(columns)) for batch in found)
-            )
+            yield Table(opened.schema, None, lambda columns: (_checked(batch.select(columns)) for batch in found))
 
 
 def _checked(batch: Any) -> Any:
-    """Nothing in a file that is mapped has been looked at: offsets may lead anywhere."""
+    """Return a batch once its offsets are found valid: pyarrow does not check those of a mapped file."""
     batch.validate(full=True)
     return batch

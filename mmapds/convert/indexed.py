@@ -1,4 +1,4 @@
-"""Records of whatever mmapds indexes, by way of an index that is gone afterwards."""
+"""Records of sources that mmapds can index, read through an index that is removed afterwards."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,17 +17,17 @@ from ..formats import tar
 from ..storage.index_file import Index
 from ..storage.sources import INDEX_SUFFIX
 
-_AT_ONCE = 256  # records
+_BATCH = 256  # records read at a time
 
 
-class Reader:
-    """The records of sources that can be indexed, decoded.
+class IndexedReader:
+    """The decoded records of sources that can be indexed.
 
     Args:
-      paths: sources; or indexes, which are read as they are.
-      beside: their index lies next to this file, hidden; one that they have already is left alone.
+      paths: sources, which are indexed in a hidden file; or indexes, which are read as they are.
+      beside: the hidden index lies in the directory of this file. An index that the sources have is left alone.
       name: the format; by default as `mmapds.build` decides.
-      decode: what makes a sample of a record.
+      decode: the decoder; by default that of the format.
       options: of the format.
     """
 
@@ -53,41 +53,41 @@ class Reader:
             raise
         self.total: int | None = len(self._samples)
         index = Index(paths[0])
-        self.schema = _described(index) if decode is None else None
-        self._fields = _members if index.format == tar.NAME and decode is None else _fields
+        self.schema = _index_schema(index) if decode is None else None
+        self._as_record = _tar_record if index.format == tar.NAME and decode is None else _record
 
     def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:  # noqa: ARG002 - all fields are decoded
-        """Yield every record as a dict; a sample that is none as the field "data".
+        """Yield every sample as a dict; a sample that is not a dict becomes the field "data".
 
         Raises:
-          DecodeError: one cannot be decoded.
-          SourceError: a source changed.
+          DecodeError: a record cannot be decoded.
+          SourceError: a source changed meanwhile.
         """
-        for begin in range(0, len(self._samples), _AT_ONCE):
-            numbers = range(begin, min(begin + _AT_ONCE, len(self._samples)))
+        for begin in range(0, len(self._samples), _BATCH):
+            numbers = range(begin, min(begin + _BATCH, len(self._samples)))
             try:
-                samples = self._samples.__getitems__(numbers)
+                samples = self._samples.take(numbers)
             except StaleIndexError as error:
                 changed = str(error).partition("STALE: ")[2].partition("; run:")[0]
                 raise SourceError(f"{changed}; run again when nothing writes to it") from None
             for number, sample in zip(numbers, samples, strict=True):
                 try:
-                    yield self._fields(sample)
+                    yield self._as_record(sample)
                 except ValueError as error:
                     raise DecodeError(f"{self.place(number)}: {error}") from error
 
     def place(self, number: int) -> str:
-        """Where a record lies."""
-        return self._samples._place(number)
+        """Return where a record lies, as messages say it."""
+        return self._samples.place(number)
 
     def close(self) -> None:
-        """Remove the index."""
+        """Remove the hidden index."""
         if self._built is not None:
             self._built.unlink(missing_ok=True)
 
 
-def _described(index: Index) -> Mapping[str, Any] | None:
-    """The fields, where all records have the same because the format says so."""
+def _index_schema(index: Index) -> Mapping[str, Any] | None:
+    """Return the fields of all records, where the index tells; else None."""
     if "schema" in index.parameters:
         found: Mapping[str, Any] = index.parameters["schema"]
         return found
@@ -98,8 +98,8 @@ def _described(index: Index) -> Mapping[str, Any] | None:
     return {"data": (dtype, shape) if shape else dtype}
 
 
-def _fields(sample: Any) -> dict[str, Any]:
-    """A sample as a dict; bytes that are alone in their list, as in a tf.train.Example, as a value."""
+def _record(sample: Any) -> dict[str, Any]:
+    """Return a sample as a dict; a list of one bytes object, as in a tf.train.Example, becomes that object."""
     if not isinstance(sample, dict):
         return {"data": sample}
     alone = {name: value[0] for name, value in sample.items() if type(value) is list and _is_one_of_bytes(value)}
@@ -110,10 +110,10 @@ def _is_one_of_bytes(values: list[Any]) -> bool:
     return len(values) == 1 and type(values[0]) is bytes
 
 
-def _members(sample: dict[str, Any]) -> dict[str, Any]:
-    """The members of a sample of a tar, decoded; images keep their bytes, each array of an npz becomes a field."""
+def _tar_record(sample: dict[str, Any]) -> dict[str, Any]:
+    """Return the decoded members of a tar's sample; images stay bytes, and each array of an npz becomes a field."""
     del sample["__url__"]
-    webdataset.decode(sample, images=False)
+    webdataset.decode_members(sample, images=False)
     for name in [name for name in sample if name.rpartition(".")[2] == "npz"]:
         sample |= {f"{name}.{part}": array for part, array in sample.pop(name).items()}
     return sample

@@ -11,13 +11,14 @@ import orjson
 from ..arrays.schema import EXTENDED, Schema
 from ..errors import Error
 from ..formats.format import ArrayOf, FieldsOf, Sample
-from .decode import Decoder, array, resolve, same, vector, wants_view
+from .decode import Decoder, array, is_same_decoder, resolve, vector, wants_view
 
 
 class ArrayDecoder:
-    """Makes a dict of a record: its arrays are read-only views of the file, aligned to 64 bytes.
+    """Makes a dict of a record; arrays in it are read-only views of the file, aligned to 64 bytes.
 
-    Arrays of numbers that NumPy lacks have the types of ml_dtypes where that is installed, and are tensors where not.
+    Arrays of a dtype that NumPy lacks (bfloat16, float8) have a dtype of ml_dtypes, or are tensors if that is not
+    installed.
     """
 
     takes_view = True
@@ -27,13 +28,14 @@ class ArrayDecoder:
         parsed = Schema(schema)
         extended = {field.name: field.dtype for field in parsed.fields if field.dtype in EXTENDED}
         self._as_tensors = extended if not _has_ml_dtypes() else {}
-        self.schema = parsed
+        self.numbered = {field.name: (number, field) for number, field in enumerate(parsed.fields)}
+        """Number and description of each field, by name."""
         self.fields = parsed.native(_dtype, np.ndarray, orjson.loads)
 
     def __call__(self, record: Any) -> dict[str, Any]:
         sample: dict[str, Any] = self.fields(record)
         for name, dtype in self._as_tensors.items():
-            sample[name] = tensor(sample[name], dtype)
+            sample[name] = as_tensor(sample[name], dtype)
         return sample
 
     def __eq__(self, other: object) -> bool:
@@ -49,19 +51,19 @@ class ArrayDecoder:
         return f"arrays({', '.join(map(str, self._described))})"
 
 
-class Tensors:
-    """Makes tensors of the arrays that another decoder gives, alone or in a dict.
+class TensorDecoder:
+    """Turns the arrays of another decoder into tensors: a sample that is an array, or the arrays in a dict.
 
-    They share memory with the file, which cannot be written to: writing to such a tensor ends the process.
+    The tensors share memory with the file, which is mapped read-only: writing to one kills the process.
     """
 
     def __init__(self, inner: str | Decoder) -> None:
         if isinstance(inner, str):
-            raise Error(f"decode='torch' is for records of arrays; these are {inner!r}")
+            raise Error(f"decode = 'torch', expected records of arrays, found records for decode = {inner!r}")
         self.inner = inner
         self._decode = resolve(inner)
         self.takes_view = wants_view(self._decode)
-        import torch
+        import torch  # optional: the extra mmapds[torch]
 
         _expect_read_only()
         self._from_numpy = torch.from_numpy
@@ -69,7 +71,7 @@ class Tensors:
             try:
                 self._from_numpy(np.empty(0, inner.keywords["dtype"]))
             except (TypeError, ValueError) as error:
-                raise Error(f"decode='torch': torch has no arrays of {inner.keywords['dtype']}: {error}") from None
+                raise Error(f"decode = 'torch': torch has no dtype for {inner.keywords['dtype']}: {error}") from None
 
     def __call__(self, record: Any) -> Any:
         sample = self._decode(record)
@@ -81,27 +83,27 @@ class Tensors:
         return sample
 
     def _tensor(self, array: Any) -> Any:
-        known = array.dtype.isbuiltin != 2  # the mark of types that others add to NumPy
-        return self._from_numpy(array) if known else tensor(array, array.dtype.name)
+        is_numpys = array.dtype.isbuiltin != 2  # 2 marks the dtypes that other packages add to NumPy
+        return self._from_numpy(array) if is_numpys else as_tensor(array, array.dtype.name)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Tensors) and same(self.inner, other.inner)
+        return isinstance(other, TensorDecoder) and is_same_decoder(self.inner, other.inner)
 
     def __hash__(self) -> int:
-        return hash(Tensors)
+        return hash(TensorDecoder)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tensors, (self.inner,)
+        return TensorDecoder, (self.inner,)
 
     def __repr__(self) -> str:
         return "torch"
 
 
-def of_format(sample: Sample) -> str | Decoder:
-    """Return what makes a sample of a payload that a format describes; arrays share memory with the file.
+def format_decoder(sample: Sample) -> str | Decoder:
+    """Return the decoder for payloads as a format describes them; its arrays share memory with the file.
 
     Raises:
-      FormatError, TypeError, ValueError: the description is not one that the format writes.
+      FormatError, TypeError, ValueError: the description is damaged.
     """
     if isinstance(sample, FieldsOf):
         return ArrayDecoder(sample.schema)
@@ -111,15 +113,15 @@ def of_format(sample: Sample) -> str | Decoder:
     return sample
 
 
-def of_fields(decode: Decoder) -> ArrayDecoder | None:
-    """The decoder of named arrays that is behind a decoder, if there is one."""
-    found = decode.inner if isinstance(decode, Tensors) else decode
-    return found if isinstance(found, ArrayDecoder) else None
+def array_decoder(decode: Decoder) -> ArrayDecoder | None:
+    """Return the decoder of named arrays that `decode` is or wraps; None for any other decoder."""
+    inner = decode.inner if isinstance(decode, TensorDecoder) else decode
+    return inner if isinstance(inner, ArrayDecoder) else None
 
 
 def _has_ml_dtypes() -> bool:
     try:
-        import ml_dtypes  # noqa: F401
+        import ml_dtypes  # noqa: F401 - optional
     except ImportError:
         return False
     return True
@@ -130,15 +132,19 @@ def _dtype(name: str) -> np.dtype[Any]:
         return np.dtype(name).newbyteorder("<")
     if not _has_ml_dtypes():
         return np.dtype(EXTENDED[name])
-    import ml_dtypes
+    import ml_dtypes  # optional
 
     extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
     return extended
 
 
-def tensor(array: Any, dtype: str) -> Any:
-    """An array, whose elements may be of a type that NumPy shows as another, as a tensor that shares its memory."""
-    import torch
+def as_tensor(array: Any, dtype: str) -> Any:
+    """Return an array as a tensor that shares its memory.
+
+    Args:
+      dtype: name of the tensor's dtype, where NumPy may show the memory as another.
+    """
+    import torch  # optional: the extra mmapds[torch]
 
     _expect_read_only()
     if dtype not in EXTENDED:
@@ -148,8 +154,8 @@ def tensor(array: Any, dtype: str) -> Any:
 
 @cache
 def _expect_read_only() -> None:
-    """Have torch say now, unheard, what it says once in a process of an array that cannot be written to."""
-    import torch
+    """Use up, unseen, the warning that torch gives once in a process for an array that cannot be written to."""
+    import torch  # optional: the extra mmapds[torch]
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")

@@ -1,35 +1,53 @@
-"""A batch of named arrays: found and measured, and made into samples only when they are asked for."""
+"""A batch of named arrays: found and measured in the file, made into samples only when they are asked for."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, overload
+import math
+from collections.abc import KeysView, Sequence
+from typing import Any, NoReturn, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .. import _native
-from .array_decoder import of_fields
-from .decode import Decoder
+from ..arrays.schema import Field
+from ..errors import FormatError
+from .array_decoder import array_decoder
+from .catalog import Catalog
+from .decode import Decoder, raise_at
 
 
 class Batch(Sequence[Any]):
-    """Samples of named arrays that are made when they are asked for, and not at all by `pad_collate`.
+    """Samples of named arrays, each made when it is asked for; `pad_collate` fills its tensors without making any.
 
-    Equal to a list of them, and sent to another process as such.
+    Equal to a list of the samples; pickled as that list.
 
     Args:
-      records: of all samples, found and measured.
-      decode: what makes a sample of a record.
-      explain: raises for an error at a position.
+      catalog: the indexes and sources of the records.
+      records: all records of the catalog.
+      numbers: which of them are the batch; shape (k,).
+      decode: makes a sample of a record; an `ArrayDecoder`, or one around it.
+    Raises:
+      IndexError: a number is out of range.
+      FormatError: a record is damaged.
     """
 
-    def __init__(self, records: _native.ArrayBatch, decode: Decoder, explain: Callable[[int, Exception], None]) -> None:
-        decoder = of_fields(decode)
+    def __init__(self, catalog: Catalog, records: _native.Records, numbers: Any, decode: Decoder) -> None:
+        decoder = array_decoder(decode)
         assert decoder is not None
-        self.records = records
-        self.fields = {field.name: (number, field) for number, field in enumerate(decoder.schema.fields)}
-        """Number and description of each field, by name."""
+        self._catalog = catalog
+        self._records = records
+        self._numbers = numbers
         self._decode = decode
-        self._explain = explain
+        self._fields: dict[str, tuple[int, Field]] = decoder.numbered
+        try:
+            self._found = _native.ArrayBatch(records, numbers, decoder.fields)
+        except FormatError as error:
+            if len(error.args) > 1:  # what is damaged, and in which record of the batch
+                reason, k = error.args
+                self._raise_at(k, FormatError(reason))
+            raise
 
     def __len__(self) -> int:
-        return len(self.records)
+        return len(self._found)
 
     @overload
     def __getitem__(self, key: int) -> Any: ...
@@ -39,20 +57,61 @@ class Batch(Sequence[Any]):
         if isinstance(key, slice):
             return [self[k] for k in range(*key.indices(len(self)))]
         try:
-            return self._decode(self.records[key])
+            return self._decode(self._found[key])
         except ValueError as error:
-            self._explain(key, error)
-            raise
+            self._raise_at(key, error)
+
+    @property
+    def names(self) -> KeysView[str]:
+        """The names of the fields, in the order of the schema."""
+        return self._fields.keys()
+
+    def dtype(self, name: str) -> str:
+        """Return the dtype of a field as the schema calls it; "str", "bytes" or "json" where it holds no numbers."""
+        return self._fields[name][1].dtype
+
+    def numbers(self, name: str) -> NDArray[Any] | None:
+        """Return the numbers of a field as int64, float64 or bool: shape (len(self),).
+
+        None if the field does not hold one number per sample, or if one of them does not fit int64.
+        """
+        number, field = self._fields[name]
+        if not field.is_scalar:
+            return None
+        found = np.frombuffer(self._found.words(number), np.float64 if field.dtype[0] == "f" else np.int64)
+        if field.dtype == "bool":
+            return found.astype(np.bool_)
+        return None if field.dtype == "uint64" and (found < 0).any() else found
+
+    def shapes(self, name: str) -> NDArray[np.int64] | None:
+        """Return the shape of every array of a field: shape (len(self), axes); None if it has no arrays, or no axes."""
+        number, field = self._fields[name]
+        return np.frombuffer(self._found.shapes(number), np.int64).reshape(len(self), -1) if field.shape else None
+
+    def pad(self, name: str, out: NDArray[Any], longest: int, *, left: bool, fill: int) -> None:
+        """Copy the arrays of a field, which differ in the first axis alone, into a padded array; write all of it.
+
+        Args:
+          out: C-contiguous, of the field's item size and of shape (len(self), width, ...), width >= longest.
+          longest: longer arrays are cut to this length.
+          left: cut off the start instead of the end.
+          fill: the padding: the bytes of an item, repeated until they are 8, as one integer.
+        """
+        row = math.prod(out.shape[2:]) * out.itemsize
+        self._found.pad(self._fields[name][0], longest, left, row, fill, out)
 
     def values(self, name: str) -> list[Any]:
-        """Return what every sample has for a field."""
-        number, field = self.fields[name]
+        """Return the value of a field in every sample."""
+        number, field = self._fields[name]
         if field.shape is not None:
             return [sample[name] for sample in self]
         try:
-            return self.records.values(number)
+            return self._found.values(number)
         except ValueError:
-            return [sample[name] for sample in self]  # which says of which sample that is
+            return [sample[name] for sample in self]  # raises with the place of the damaged record
+
+    def _raise_at(self, k: int, error: Exception) -> NoReturn:
+        raise_at(self._catalog.place(self._records.locate(self._numbers[k])), error, self._decode)
 
     def __eq__(self, other: object) -> bool:
         return self is other or list(self) == (list(other) if isinstance(other, Batch) else other)

@@ -1,13 +1,13 @@
-"""The indexes and sources behind a dataset: which there are, and how the core gets at one when it is first read."""
+"""The catalog of a dataset: its indexes, their sources, and how the core opens a source when it is first read."""
 
 import numpy as np
 
 from .. import _native, formats
 from ..errors import Error, SourceError
 from ..storage.index_file import Index
-from ..storage.sources import reason
-from .array_decoder import Tensors, of_format
-from .decode import Decoder, same
+from ..storage.sources import line_number, reason
+from .array_decoder import TensorDecoder, format_decoder
+from .decode import Decoder, decoder_name, is_same_decoder
 
 _ADVICE = {
     "auto": _native.ADVISE_RANDOM,
@@ -17,34 +17,41 @@ _ADVICE = {
 
 
 class Catalog:
-    """Some indexes, their records numbered through.
+    """The indexes behind a dataset, whose records are numbered consecutively over all sources.
 
-    The core's `Records` over a catalog ask it for sources; it does not refer to them, so that when the last view goes,
-    every map goes with it at once.
+    The core's `Records` refer to the catalog and ask it for sources. The catalog does not refer to them: there is no
+    cycle, so all maps are closed as soon as the last view is gone.
+
+    Args:
+      indexes: in the order in which their records are numbered.
+      access: how records will be read, as in `mmapds.open`.
     """
 
     def __init__(self, indexes: list[Index], access: str) -> None:
         if access not in _ADVICE:
-            raise Error(f"access={access!r} is unknown; expected {', '.join(map(repr, _ADVICE))}")
+            raise Error(f"access = {access!r}, expected one of {', '.join(map(repr, _ADVICE))}")
         self.indexes = indexes
         self.access = access
         self.members = [(index, number) for index in indexes for number in range(len(index.sources))]
+        """Every source: its index, and its number there."""
         counts = [index.sources[number].records for index, number in self.members]
         self._paths: dict[int, str] = {}
         self.starts = np.concatenate([[0], np.cumsum(counts, dtype=np.uint64)]).astype(np.uint64)
+        """Number of the first record of each source, and how many records there are: shape (sources + 1,)."""
         for index in indexes:
             index.map.advise(_ADVICE[access])
 
     def records(self, *, views: bool) -> _native.Records:
-        """Return all records, copied or as views of their source; sources are mapped when first read."""
+        """Return the payloads of all records, as bytes or as views of their sources, which are mapped at first use."""
         ahead, ask = self.access == "auto", self.access != "sequential"
         return _native.Records(self.starts, self, readahead=ahead, will_need=ask, views=views)
 
     def decoder(self, given: str | Decoder | None = None) -> str | Decoder:
-        """What makes a sample of a record, also where the user does not say so.
+        """Return the decoder that the user means: the one given, or else that of the format.
 
         Raises:
-          Error: the indexes are of formats that differ in this.
+          Error: the indexes have different decoders, or torch is missing.
+          FormatError: the format's records cannot be given to this decoder.
         """
         for index in self.indexes:
             formats.check_decoder(index.format, given, index.path)
@@ -53,21 +60,24 @@ class Catalog:
         found: list[str | Decoder] = []
         for index in self.indexes:
             with index.understood():
-                found.append(of_format(formats.by_name(index.format).decoder(index.parameters)))
+                found.append(format_decoder(formats.by_name(index.format).decoder(index.parameters)))
         for index, decode in zip(self.indexes, found, strict=True):
-            if not same(decode, found[0]):
-                raise Error(f"{self.indexes[0].path} and {index.path} differ in what their records are; give decode=")
+            if not is_same_decoder(decode, found[0]):
+                raise Error(
+                    f"{index.path}: its records are for another decoder: expected {decoder_name(found[0])} as in "
+                    f"{self.indexes[0].path}, found {decoder_name(decode)}; give decode="
+                )
         if given is None:
             return found[0]
         try:
-            return Tensors(found[0])
+            return TensorDecoder(found[0])
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            raise Error("decode='torch' needs torch; run: pip install 'mmapds[torch]'") from None
+            raise Error("decode = 'torch' needs torch; run: pip install 'mmapds[torch]'") from None
 
     def source_path(self, member: int) -> str:
-        """Where a source lies."""
+        """Return the path of a source."""
         path = self._paths.get(member)
         if path is None:
             index, number = self.members[member]
@@ -75,7 +85,12 @@ class Catalog:
         return path
 
     def open(self, member: int) -> tuple[_native.Map, memoryview, int, int, int]:
-        """Map a source for the core, once it proves to be the one that was indexed."""
+        """Map a source for the core, and say how its records lie there.
+
+        Raises:
+          SourceError: it is missing or not a regular file.
+          StaleIndexError: it changed after it was indexed.
+        """
         index, number = self.members[member]
         path = index.source_path(number)
         try:
@@ -91,14 +106,19 @@ class Catalog:
         return opened, index.bounds(number), *layout
 
     def corrupt(self, member: int, record: int, begin: int, end: int, size: int) -> None:
-        """Raise for bounds that the core found not to fit their source."""
+        """Raise FormatError for bounds of a record that do not fit its source; the core calls this."""
         index, number = self.members[member]
         raise index.damaged(
-            f"record {record} of {index.source_path(number)} is said to be bytes {begin} to {end}, the file has {size}"
+            f"record {record} of {index.source_path(number)}: expected bytes within 0 to {size}, found {begin} to {end}"
         )
 
-    def place(self, member: int, record: int, offset: int) -> str:
-        """Where a record is, as messages say it."""
+    def place(self, located: tuple[int, int, int, int]) -> str:
+        """Return where a record lies, as messages say it: `train.jsonl:41 (byte 51200)`.
+
+        Args:
+          located: what `Records.locate` gives for the record.
+        """
+        member, record, offset, _ = located
         index, number = self.members[member]
         path = index.source_path(number)
         if not formats.by_name(index.format).TEXT:
@@ -107,18 +127,11 @@ class Catalog:
         return f"{path}{'' if line is None else f':{line}'} (byte {offset})"
 
     def _line(self, index: Index, number: int, record: int, offset: int) -> int | None:
-        """The line, counted from 1, on which a record stands; None if it takes the source to tell, and that is gone."""
+        """Return the line of a record, counted from 1; None if its source is gone and the index does not tell."""
         source = index.sources[number]
         if source.lines == source.records:
             return record + 1
         try:
-            view = memoryview(_native.Map(index.absolute(index.source_path(number))))
+            return line_number(memoryview(_native.Map(index.absolute(index.source_path(number)))), offset)
         except (OSError, ValueError):
             return None
-        step = 1 << 20
-        return 1 + sum(bytes(view[at : min(at + step, offset)]).count(b"\n") for at in range(0, offset, step))
-
-    @property
-    def identity(self) -> int:
-        """A number that differs when other indexes are behind the same paths."""
-        return hash(tuple(index.checksum for index in self.indexes))

@@ -1,4 +1,4 @@
-"""Collating: from a list of samples to one batch of padded tensors."""
+"""Collating: from a list of samples to a batch of padded tensors."""
 
 import functools
 import math
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..errors import CollateError
-from .array_decoder import tensor
+from .array_decoder import as_tensor
 from .batch import Batch
 
 Array = NDArray[Any]
@@ -32,27 +32,31 @@ _NUMPY = {
     torch.float64: np.dtype(np.float64),
 }
 _TORCH: dict[Any, torch.dtype] = {
-    **{array: tensor for tensor, array in _NUMPY.items()},
-    **{tensor: tensor for tensor in (*_NUMPY, torch.bfloat16)},
+    **{numpys: torchs for torchs, numpys in _NUMPY.items()},
+    **{torchs: torchs for torchs in (*_NUMPY, torch.bfloat16)},
     bool: torch.bool,
     int: torch.int64,
     float: torch.float64,
 }
-"""torch's dtype for NumPy's, for torch's own and for a Python number."""
+"""torch's dtype for one of NumPy, for one of torch, and for a type of Python numbers."""
 _STORED = {str(dtype).removeprefix("torch."): dtype for dtype in (*_NUMPY, torch.bfloat16)}
-"""torch's dtype for what an array file calls it."""
+"""torch's dtype by the name that array files have for it."""
 _NUMERIC = "biufc"
-"""Kinds of NumPy dtypes that are numbers, be they supported or not."""
+"""Kinds of NumPy dtypes that are numbers, supported or not."""
 _LISTED = (int, float, np.bool_, np.integer, np.floating)
-"""What a list must hold to be an array."""
+"""Types of the items of a list that counts as an array."""
 
 
 class _Rule(NamedTuple):
-    """How the first axis is cut and rounded up."""
+    """How the first axis is cut and rounded up; `left` cuts off the start."""
 
     max_length: int
     multiple_of: int
     left: bool
+
+    def width(self, longest: int) -> int:
+        """Return how long the first axis of a padded sample is."""
+        return -(-longest // self.multiple_of) * self.multiple_of
 
 
 def pad_collate(
@@ -63,33 +67,33 @@ def pad_collate(
     max_length: int | None = None,
     truncate: Literal["right", "left"] = "right",
 ) -> Any:
-    """Return one batch of `samples`, for DataLoader's `collate_fn`: arrays of any length are padded to the longest.
+    """Return the batch of some samples, arrays padded to the longest of them; for DataLoader's `collate_fn`.
 
-    What comes back depends on what the samples are, and never on whether their lengths happen to agree:
+    The kind of the batch depends on the kind of the samples, and never on whether their lengths happen to agree:
 
     - Arrays, tensors and lists of numbers, of shape (n_i, ...), become a pair: the padded tensor of shape (batch,
-      longest, ...) and the lengths, int64 of shape (batch,). A list of integers is int64, one with floats has torch's
-      default dtype, and an empty one goes with any (where all are, the pad value decides). Dtypes that differ are
-      promoted by torch's rules.
-    - Numbers, and arrays of no dimension, become one tensor of shape (batch,): int64 for ints, float64 as soon as one
-      is a float, bool for bools, their promoted dtype for those of NumPy and torch.
+      longest, ...) and the lengths, int64 of shape (batch,). A list of integers is int64, and a list with floats has
+      torch's default dtype. An empty list takes the dtype of the others; if all are empty, the pad value decides.
+      Different dtypes are promoted by torch's rules.
+    - Numbers, and arrays without axes, become one tensor of shape (batch,): int64 for ints, float64 if one is a float,
+      bool for bools, and the promoted dtype for numbers of NumPy and torch.
     - Dicts become a dict, field by field and at any depth; an array field gives `name` and `name + "_lengths"`.
     - Samples that are tuples, or lists of anything but numbers, become a list with the batch of each position.
-    - All else (strings, bytes, None, lists and tuples inside a sample, ...) becomes the list of the values.
+    - Everything else (strings, bytes, None, lists and tuples inside a sample, ...) becomes a list of the values.
 
-    Every byte of a padded tensor is written once, in a worker of a DataLoader straight into the shared memory that the
-    training process reads it from.
+    Every byte of a padded tensor is written once. In a worker of a DataLoader it is written into the shared memory that
+    the training process reads.
 
     Args:
-      samples: the samples of a batch, one or more, all of one kind and with the same fields.
-      pad_value: a number that every padded dtype can hold, or one for each field by its name (or position); fields not
-        named get 0. For a nested dict, give a dict of its fields.
+      samples: one or more, all of one kind and with the same fields.
+      pad_value: a number that every padded dtype can hold, or a dict of field name (or position) to such a number;
+        fields that are not in the dict get 0. For a nested dict, give a dict of its fields.
       pad_to_multiple_of: round the longest length up to a multiple of this, even beyond `max_length`.
-      max_length: longer arrays are cut to this length, and their lengths say so.
+      max_length: cut longer arrays to this length, which is then their length in the batch.
       truncate: cut off the end ("right") or the start ("left").
     Raises:
-      CollateError: the batch is empty, samples differ in kind, fields or shape, a dtype is not one that NumPy and torch
-        share (or bfloat16), or an argument or a pad value does not fit; it is also a ValueError.
+      CollateError: `samples` is empty; samples differ in kind, fields or shape; a dtype is neither bfloat16 nor common
+        to NumPy and torch; or an argument or a pad value does not fit. It is also a ValueError.
     """
     if not isinstance(samples, list | tuple | Batch):
         raise CollateError(f"samples is a {type(samples).__name__}, expected a list of samples")
@@ -122,13 +126,13 @@ _KINDS = {
 
 
 def _collate(values: Sequence[Any], path: str, pad: Any, rule: _Rule, outermost: bool = False) -> Any:
-    """Batch one field; `path` says which, as it would be indexed in a sample."""
+    """Return the batch of one field. `path` is how a sample is indexed to reach it; "" is the sample itself."""
     if isinstance(values, Batch):
         return _fields(values, path, pad, rule)
-    if any(isinstance(value, np.ndarray) and value.dtype.kind == "V" for value in values):  # unknown to NumPy itself
+    if any(isinstance(value, np.ndarray) and value.dtype.kind == "V" for value in values):  # not a dtype of NumPy's own
         values = [_bfloat16(value) for value in values]
     if any(issubclass(each, list) for each in set(map(type, values))):
-        values = [_listed(value, i, path) if isinstance(value, list) else value for i, value in enumerate(values)]
+        values = [_as_array(value, i, path) if isinstance(value, list) else value for i, value in enumerate(values)]
     found = set(map(_kind, values))
     if found == {"fields"}:
         return _fields(values, path, pad, rule)
@@ -141,18 +145,18 @@ def _collate(values: Sequence[Any], path: str, pad: Any, rule: _Rule, outermost:
     if found == {"number"}:
         return _numbers(values, path)
     if found & {"array", "number", "fields"}:
-        raise CollateError(_mixed(values, path))
+        raise CollateError(_mixed_message(values, path))
     return list(values)
 
 
 def _bfloat16(value: Any) -> Any:
-    """An array of ml_dtypes' bfloat16 as a tensor that has its memory, and any other value as it is."""
+    """Return an array of ml_dtypes' bfloat16 as a tensor that shares its memory, and any other value as it is."""
     known = isinstance(value, np.ndarray) and value.dtype.name == "bfloat16"
-    return tensor(value, "bfloat16") if known else value
+    return as_tensor(value, "bfloat16") if known else value
 
 
-def _listed(value: list[Any], i: int, path: str) -> Array | list[Any]:
-    """Return a list of numbers as an array, and any other as it is."""
+def _as_array(value: list[Any], i: int, path: str) -> Array | list[Any]:
+    """Return a list of numbers as an array, and any other list as it is."""
     types = set(map(type, value))
     if not all(issubclass(each, _LISTED) for each in types):
         return value
@@ -169,6 +173,7 @@ def _listed(value: list[Any], i: int, path: str) -> Array | list[Any]:
 
 
 def _kind(value: Any) -> str:
+    """Return what a value counts as: a key of `_KINDS`, or "other"."""
     if isinstance(value, np.ndarray):
         return "other" if value.dtype.kind not in _NUMERIC else "array" if value.ndim else "number"
     if isinstance(value, torch.Tensor):
@@ -184,7 +189,7 @@ def _kind(value: Any) -> str:
     return "tuple" if isinstance(value, tuple) else "other"
 
 
-def _mixed(values: Sequence[Any], path: str) -> str:
+def _mixed_message(values: Sequence[Any], path: str) -> str:
     kinds = [_kind(value) for value in values]
     one = next(i for i, kind in enumerate(kinds) if kind in ("array", "number", "fields"))
     alike = {"array", "empty"} if kinds[one] == "array" else {kinds[one]}
@@ -194,18 +199,20 @@ def _mixed(values: Sequence[Any], path: str) -> str:
 
 
 def _fields(samples: Sequence[Mapping[Any, Any]], path: str, pad: Any, rule: _Rule) -> dict[Any, Any]:
-    names = samples.fields.keys() if isinstance(samples, Batch) else _names(samples, path)
+    names = samples.names if isinstance(samples, Batch) else _names(samples, path)
     batch: dict[Any, Any] = {}
     for name, each in _pads(names, path, pad):
         where = f"{path}[{name!r}]"
         if isinstance(samples, Batch):
-            value = _stored(samples, name, where, each, rule)
+            value = _field(samples, name, where, each, rule)
         else:
             value = _collate([sample[name] for sample in samples], where, each, rule)
         if isinstance(value, tuple):
             lengths = f"{name}_lengths"
             if lengths in names:
-                raise CollateError(f"samples[0]{path} has a field {lengths!r}, where the lengths of {name!r} belong")
+                raise CollateError(
+                    f"samples[0]{path} has a field {lengths!r}, the name for the lengths of {name!r}; rename the field"
+                )
             batch[name], batch[lengths] = value
         else:
             batch[name] = value
@@ -213,10 +220,10 @@ def _fields(samples: Sequence[Mapping[Any, Any]], path: str, pad: Any, rule: _Ru
 
 
 def _names(samples: Sequence[Mapping[Any, Any]], path: str) -> Any:
-    """The fields that all samples have.
+    """Return the names of the fields, which all samples share.
 
     Raises:
-      CollateError: one lacks some.
+      CollateError: a sample lacks a field of another one.
     """
     names = samples[0].keys()
     for i, sample in enumerate(samples):
@@ -256,17 +263,18 @@ def _numbers(values: Sequence[Any], path: str) -> torch.Tensor:
     try:
         return torch.tensor([value.item() if hasattr(value, "item") else value for value in values], dtype=dtype)
     except (RuntimeError, OverflowError, ValueError) as error:
-        raise CollateError(f"samples[...]{path} do not make a tensor of {_name(dtype)}: {error}") from error
+        raise CollateError(f"samples[...]{path} do not fit a tensor of {_name(dtype)}: {error}") from error
 
 
 def _number_dtype(value: Any) -> Any:
+    """Return the dtype of a number, or its type in Python."""
     if hasattr(value, "dtype"):
         return value.dtype
     return bool if isinstance(value, bool) else int if isinstance(value, int) else float
 
 
 def _dtype(dtypes: Sequence[Any], path: str) -> torch.dtype:
-    """Return the dtype that holds those of the samples by the rules of torch; None stands for any."""
+    """Return the dtype that the dtypes of the samples are promoted to by torch; None has no say."""
     found = []
     for dtype in dict.fromkeys(dtypes):
         if dtype is None:
@@ -293,7 +301,7 @@ def _fill(pad: Number, dtype: torch.dtype, path: str) -> int:
     """Return the bytes of a pad value in `dtype`, repeated until they are 8, as one integer.
 
     Raises:
-      CollateError: `dtype` cannot hold it. Rounding is no reason; a fraction, an infinity or the sign of an integer is.
+      CollateError: `dtype` cannot hold it. A float may be rounded; an integer dtype takes only integers in its range.
     """
     low: float
     high: float
@@ -321,7 +329,7 @@ def _number(pad: Any, path: str) -> Number:
 
 
 def _padded(values: Sequence[Any], path: str, pad: Any, rule: _Rule) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the padded tensor of `values`, which are arrays, tensors and empty lists, and their lengths."""
+    """Return the padded tensor of `values`, arrays, tensors and empty lists, and their lengths."""
     pad = _number(pad, path)
     values, dtype = _typed(values, path, pad)
     fill = _fill(pad, dtype, path)
@@ -332,40 +340,44 @@ def _padded(values: Sequence[Any], path: str, pad: Any, rule: _Rule) -> tuple[to
         longest = rule.max_length
         arrays = [array[-longest:] if rule.left else array[:longest] for array in arrays]
         lengths = [len(array) for array in arrays]
-    width = -(-longest // rule.multiple_of) * rule.multiple_of
-    padded = _empty((len(arrays), width, *arrays[0].shape[1:]), dtype)
+    padded = _empty((len(arrays), rule.width(longest), *arrays[0].shape[1:]), dtype)
     _native.pad_rows(arrays, fill, _memories([padded], dtype, path)[0])
-    counts = _empty((len(arrays),), torch.int64)
-    counts.numpy()[:] = lengths
-    return padded, counts
+    return padded, _lengths(lengths)
 
 
-def _stored(samples: Batch, name: str, path: str, pad: Any, rule: _Rule) -> Any:
-    """Batch a field of an array file from where it lies: what `_collate` makes of its values, without making them."""
-    number, field = samples.fields[name]
-    dtype = _STORED.get(field.dtype)
-    if isinstance(pad, Mapping) or dtype is None or not (field.shape or field.is_scalar):
-        return _collate(samples.values(name), path, pad, rule)
-    if field.is_scalar:
-        numbers = np.frombuffer(samples.records.words(number), np.float64 if field.dtype[0] == "f" else np.int64)
-        if field.dtype == "uint64" and (numbers < 0).any():
-            return _numbers(samples.values(name), path)  # which says that torch has no such integers
-        return torch.from_numpy(numbers.astype(np.bool_) if dtype is torch.bool else numbers)
-    fill = _fill(_number(pad, path), dtype, path)
-    shapes = np.frombuffer(samples.records.shapes(number), np.int64).reshape(len(samples), -1)
+def _field(batch: Batch, name: str, path: str, pad: Any, rule: _Rule) -> Any:
+    """Return the batch of a field of an array file: what `_collate` makes of its values, mostly without making them."""
+    if not isinstance(pad, Mapping):
+        numbers = batch.numbers(name)
+        if numbers is not None:
+            return torch.from_numpy(numbers)
+        dtype, shapes = _STORED.get(batch.dtype(name)), batch.shapes(name)
+        if dtype is not None and shapes is not None:
+            return _padded_field(batch, name, path, dtype, shapes, _number(pad, path), rule)
+    return _collate(batch.values(name), path, pad, rule)
+
+
+def _padded_field(
+    batch: Batch, name: str, path: str, dtype: torch.dtype, shapes: Array, pad: Number, rule: _Rule
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the padded tensor of a field of arrays, copied from where they lie in the file, and their lengths."""
+    fill = _fill(pad, dtype, path)
     differs = (shapes[:, 1:] != shapes[0, 1:]).any(axis=1)
     if differs.any():
         i = int(differs.argmax())
-        raise CollateError(_tails(i, tuple(shapes[i].tolist()), tuple(shapes[0].tolist()), path))
+        raise CollateError(_shapes_message(i, tuple(shapes[i].tolist()), tuple(shapes[0].tolist()), path))
     lengths = np.minimum(shapes[:, 0], rule.max_length)
     longest = int(lengths.max())
-    tail = shapes[0, 1:].tolist()
-    padded = _empty((len(samples), -(-longest // rule.multiple_of) * rule.multiple_of, *tail), dtype)
-    (memory,) = _memories([padded], dtype, path)
-    samples.records.pad(number, longest, rule.left, math.prod(tail) * dtype.itemsize, fill, memory)
-    counts = _empty((len(samples),), torch.int64)
-    counts.numpy()[:] = lengths
-    return padded, counts
+    padded = _empty((len(batch), rule.width(longest), *shapes[0, 1:].tolist()), dtype)
+    (out,) = _memories([padded], dtype, path)
+    batch.pad(name, out, longest, left=rule.left, fill=fill)
+    return padded, _lengths(lengths)
+
+
+def _lengths(lengths: Array | list[int]) -> torch.Tensor:
+    tensor = _empty((len(lengths),), torch.int64)
+    tensor.numpy()[:] = lengths
+    return tensor
 
 
 def _typed(values: Sequence[Any], path: str, pad: Number) -> tuple[Sequence[Any], torch.dtype]:
@@ -374,7 +386,7 @@ def _typed(values: Sequence[Any], path: str, pad: Number) -> tuple[Sequence[Any]
     given = dict.fromkeys(dtypes)
     if given.keys() != {None}:
         dtype = _dtype(dtypes, path)
-    else:  # nothing but empty lists: the padding is all there is to go by
+    else:  # only empty lists: nothing but the pad value has a dtype
         dtype = torch.get_default_dtype() if isinstance(pad, float) else torch.int64
     if given.keys() <= {dtype, _NUMPY.get(dtype, dtype)}:
         return values, dtype
@@ -395,7 +407,7 @@ def _memories(values: Sequence[Any], dtype: torch.dtype, path: str) -> list[Arra
     """Return the memory of arrays and tensors of one dtype, contiguous; NumPy has no bfloat16 and shows it as int16.
 
     Raises:
-      CollateError: they differ in more than the first axis, or the memory of one is out of reach.
+      CollateError: shapes differ beyond the first axis, or a tensor has no memory to read.
     """
     arrays: list[Array] = []
     try:
@@ -403,16 +415,16 @@ def _memories(values: Sequence[Any], dtype: torch.dtype, path: str) -> list[Arra
             if not isinstance(value, np.ndarray):
                 value = value.view(torch.int16).numpy() if dtype is torch.bfloat16 else value.numpy()
             arrays.append(np.ascontiguousarray(value))
-    except (TypeError, RuntimeError) as error:  # on a device, sparse, part of a graph: torch says what to do
+    except (TypeError, RuntimeError) as error:  # on a device, sparse, needs a gradient: torch says what to do
         raise CollateError(f"samples[{len(arrays)}]{path}: {error}") from error
     shape = arrays[0].shape
     for i, array in enumerate(arrays):
         if array.shape[1:] != shape[1:]:
-            raise CollateError(_tails(i, array.shape, shape, path))
+            raise CollateError(_shapes_message(i, array.shape, shape, path))
     return arrays
 
 
-def _tails(i: int, shape: tuple[int, ...], first: tuple[int, ...], path: str) -> str:
+def _shapes_message(i: int, shape: tuple[int, ...], first: tuple[int, ...], path: str) -> str:
     return (
         f"samples[{i}]{path} has shape {shape} and samples[0]{path} {first}; expected them to differ in the first axis "
         "alone"
@@ -420,7 +432,7 @@ def _tails(i: int, shape: tuple[int, ...], first: tuple[int, ...], path: str) ->
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor to be written; shared by processes in a worker, so that sending it copies nothing."""
+    """Return a tensor to fill; in a worker of a DataLoader in shared memory, so that sending it copies nothing."""
     size = math.prod(shape) * dtype.itemsize
     if size == 0 or torch.utils.data.get_worker_info() is None:
         return torch.empty(shape, dtype=dtype)

@@ -1,26 +1,25 @@
-"""The dataset: a sequence of samples over one index or many, nothing of which is held in memory."""
+"""The dataset: a sequence of samples over one index or many that holds none of them in memory."""
 
 import operator
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import formats
-from .._native import ArrayBatch, ArrayFields, Records
-from ..errors import DecodeError, Error, FormatError, KeyMissingError
+from .._native import Records
+from ..errors import Error, KeyMissingError
 from ..index.keys import candidates
 from ..orders.permutation import Permutation
-from .array_decoder import of_fields
+from .array_decoder import array_decoder
 from .batch import Batch
 from .catalog import Catalog
-from .decode import Decoder, expects, resolve, wants_location, wants_view
+from .decode import Decoder, decoder_name, is_same_decoder, raise_at, resolve, wants_location, wants_view
 from .origin import Origin
-from .views import ArrayRows, NestedRows, PermutedRows, RangeRows, Rows
+from .views import ArrayRows, ChainedRows, NestedRows, PermutedRows, RangeRows, Rows
 
-_ON_A_LINE = 3  # sources that a repr names
+_SHOWN = 3  # sources that a repr names
 
 
 class Location(NamedTuple):
@@ -29,21 +28,21 @@ class Location(NamedTuple):
     source: str
     """Path of the file."""
     offset: int
-    """Byte at which the payload begins."""
+    """Byte of the file at which the payload begins."""
     size: int
     """Bytes in the payload."""
 
 
-def make_dataset(catalog: Catalog, origin: "Origin", decode: str | Decoder, rows: Rows | None = None) -> "Dataset":
+def make_dataset(catalog: Catalog, origin: Origin, decode: str | Decoder, rows: Rows | None = None) -> "Dataset":
+    """Return the dataset of all records of a catalog, or of those that `rows` selects."""
     return Dataset(catalog, catalog.records(views=wants_view(resolve(decode))), origin, decode, rows)
 
 
 class Dataset(Sequence[Any]):
-    """Samples by number: `ds[i]` reads one index entry and one record, and keeps neither.
+    """Samples by position: `ds[i]` reads one index entry and one record, and keeps neither.
 
-    Made by `mmapds.open`. A slice, an array of ints or a mask gives a view, which is a dataset too; no data are copied.
-    Safe in threads and after a fork; pickles by path. Iterating, `in`, `index` and `count` are those of any
-    sequence.
+    Made by `mmapds.open`. A slice, an array of ints or a mask gives a view: a dataset again, which copies no data. Safe
+    in threads and after a fork; pickles by path. Iteration, `in`, `index` and `count` are those of any sequence.
     """
 
     def __init__(
@@ -55,8 +54,7 @@ class Dataset(Sequence[Any]):
         self._given_decode = decode
         self._decode = resolve(decode)
         self._is_located = wants_location(self._decode)
-        arrays = of_fields(self._decode)
-        self._fields = None if arrays is None else arrays.fields
+        self._gives_arrays = array_decoder(self._decode) is not None
         self._rows = rows  # None: all records, in order
         self._length = len(records) if rows is None else len(rows)
 
@@ -68,11 +66,13 @@ class Dataset(Sequence[Any]):
     @overload
     def __getitem__(self, key: slice | ArrayLike) -> "Dataset": ...
     def __getitem__(self, key: Any) -> Any:
-        """Return the sample at an int; a view for a slice, an array of ints (negative ones count from the end) or a
-        mask of bools as long as the dataset.
+        """Return the sample at a position, or a view.
 
+        Args:
+          key: an int gives a sample. A slice, an array of ints, or a mask (bools, as many as the dataset has samples)
+            gives a view. Negative positions count from the end.
         Raises:
-          IndexError: a position is out of range, a mask has another length, or an array is of neither kind.
+          IndexError: a position is out of range, a mask has another length, or an array has another shape or dtype.
           DecodeError: the record is not what the decoder expects.
         """
         if not isinstance(key, int):
@@ -84,24 +84,27 @@ class Dataset(Sequence[Any]):
         try:
             return self._decode(record, self._locate(number)) if self._is_located else self._decode(record)
         except Exception as error:
-            self._explain(key, error)
-            raise
+            raise_at(self._place(number), error, self._given_decode)
 
-    def __getitems__(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
-        """Return the samples at `positions`, in that order; what a DataLoader calls for each batch.
+    def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
+        """Return the samples at `positions`, in that order. DataLoaders call it for each batch, as `__getitems__`.
 
-        Faster than `[ds[i] for i in positions]`: all are checked first, and all pages are asked for before the first
-        is waited for. Positions may repeat; negative ones count from the end. What comes back is a list; of array files
-        (`.mma`) a sequence that makes a sample when it is asked for, and `pad_collate` needs none of them.
+        Faster than `[ds[i] for i in positions]`: positions are checked first, and all pages are asked for before the
+        first is touched. Positions may repeat; negative positions count from the end.
 
+        Args:
+          positions: int sequence or array, shape (k,).
+        Returns:
+          A list of k samples. For array files (`.mma`) a sequence that makes each sample when it is asked for;
+          `pad_collate` fills its tensors from the file without making any.
         Raises:
-          IndexError: a position is out of range; nothing was read.
+          IndexError: a position is outside the dataset; nothing is returned.
           DecodeError: a record is not what the decoder expects.
         """
         decode, samples = self._decode, []
         numbers = positions if self._rows is None else self._record_numbers(positions)
-        if self._fields is not None:
-            return self._batch(positions, numbers, self._fields)
+        if self._gives_arrays:
+            return Batch(self._catalog, self._records, numbers, decode)
         records = self._records.many(numbers)
         try:
             if self._is_located:
@@ -111,43 +114,36 @@ class Dataset(Sequence[Any]):
                 for record in records:
                     samples.append(decode(record))
         except Exception as error:
-            self._explain(positions[len(samples)], error)
-            raise
+            raise_at(self._place(numbers[len(samples)]), error, self._given_decode)
         return samples
 
-    def _batch(self, positions: Any, numbers: Any, fields: ArrayFields) -> Batch:
-        def explain(k: int, error: Exception) -> None:
-            self._explain(positions[k], error)
-
-        try:
-            return Batch(ArrayBatch(self._records, numbers, fields), self._decode, explain)
-        except FormatError as error:
-            if len(error.args) > 1:  # a record that is damaged, and which of them
-                reason, k = error.args
-                explain(k, FormatError(reason))
-            raise
+    __getitems__ = take
 
     def __iter__(self) -> Iterator[Any]:
-        # A generator, so that a StopIteration from a decoder is an error and not the end.
+        # A generator turns a StopIteration from a decoder into an error; else it would end the loop.
         for position in range(self._length):
             yield self[position]
 
     def raw(self, position: SupportsIndex) -> bytes:
-        """Return the bytes of a record, without its framing, undecoded."""
+        """Return the bytes of a record, undecoded and without its framing."""
         return bytes(self._records[position if self._rows is None else self._record(position)])
 
     def where(self, position: SupportsIndex) -> Location:
         """Return where a record lies: which file, which byte, how many bytes."""
         return self._locate(self._record(position))
 
-    def find(self, key: str) -> int:
-        """Return the position of the record that has a key, as those of a tar do; of several, the first record's.
+    def place(self, position: SupportsIndex) -> str:
+        """Return where a record lies as messages say it: `train.jsonl:41 (byte 51200)`."""
+        return self._place(self._record(position))
 
-        Takes a binary search in the index and reads the record; holds nothing in memory.
+    def find(self, key: str) -> int:
+        """Return the position of the record with a key, as records of a tar have; of the first one, if several have it.
+
+        A binary search in the index, and one read of the record; holds nothing in memory.
 
         Raises:
-          KeyMissingError: there is none, or it is not in this view.
-          FormatError: these records have no keys.
+          KeyMissingError: no record of this dataset or view has the key.
+          FormatError: the records have no keys.
         """
         if not isinstance(key, str):
             raise TypeError(f"key = {key!r}, expected a string")
@@ -163,7 +159,7 @@ class Dataset(Sequence[Any]):
 
     @property
     def sources(self) -> list[str]:
-        """Paths of the files behind the dataset, in the order in which records are numbered."""
+        """Paths of the files behind the dataset, in the order of their records."""
         return [self._catalog.source_path(member) for member in range(len(self._catalog.members))]
 
     @property
@@ -173,9 +169,9 @@ class Dataset(Sequence[Any]):
 
     @property
     def source_starts(self) -> NDArray[np.int64]:
-        """Position of the first record of each source, and the length: shape (number of sources + 1,).
+        """Position of the first record of each source, and the length: shape (sources + 1,).
 
-        A view has no sources of its own and counts as one.
+        A view counts as one source.
         """
         if self._rows is not None:
             return np.array([0, self._length], np.int64)
@@ -188,13 +184,13 @@ class Dataset(Sequence[Any]):
         return [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a column, a number for each sample: shape (len(self),), of type u32, u64, i64 or f64, read-only.
+        """Return a column, a number for each sample: shape (len(self),), uint32, uint64, int64 or float64, read-only.
 
-        It is mapped and takes no memory where the dataset, or the slice of it, is of one index; it is a copy for other
-        views and for several indexes.
+        For a dataset of one index, or a slice of it, the column is mapped and takes no memory. For other views, and for
+        several indexes, it is a copy.
 
         Raises:
-          ColumnError: an index has no such column; the message has the command that adds it.
+          ColumnError: an index does not have the column; the message has the command that adds it.
         """
         parts = [index.column(name) for index in self._catalog.indexes]
         arrays = [np.frombuffer(data, dtype) for dtype, data in parts]
@@ -214,10 +210,11 @@ class Dataset(Sequence[Any]):
 
     @property
     def length_order(self) -> tuple[NDArray[Any], NDArray[np.uint64], NDArray[np.uint64]] | None:
-        """Records in order of their length, mapped from the index; None for views, several indexes, or no lengths.
+        """Records by falling length, mapped from the index; None for a view, several indexes, or without lengths.
 
-        The arrays are the record numbers, the longest first; the lengths there are, falling; how many records have
-        each of them.
+        Returns:
+          Record numbers, the longest first, shape (len(self),); the different lengths, falling, shape (m,); how many
+          records have each of them, shape (m,).
         """
         index = self._catalog.indexes[0]
         names = ("length_order", "length_values", "length_counts")
@@ -235,12 +232,12 @@ class Dataset(Sequence[Any]):
         return order, values, counts
 
     def split(self, fractions: Sequence[float], seed: int | None = 0) -> list["Dataset"]:
-        """Cut the dataset into views that share no record and together hold all.
+        """Cut the dataset into disjoint views that together have all of its records.
 
         Args:
           fractions: size of each view; they add up to 1.
-          seed: which records go where. Every view is then in shuffled order, in constant memory. None cuts without
-            shuffling: each view is a run of neighbours.
+          seed: decides which records go where, and their order; a view is shuffled in constant memory. None does not
+            shuffle: each view is a run of neighbours.
         Raises:
           Error: a fraction is negative or not finite, or they do not add up to 1.
         """
@@ -259,7 +256,7 @@ class Dataset(Sequence[Any]):
     def _view(self, key: Any) -> "Dataset":
         if isinstance(key, slice):
             return self._select(RangeRows(range(self._length)[key]))
-        positions = np.array(np.asarray(key))  # a copy: the caller may go on to change its own
+        positions = np.array(np.asarray(key))  # a copy: the caller may change its own later
         if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iub"):
             raise IndexError(
                 f"expected an int, a slice, or a one-dimensional array of ints or bools, found {type(key).__name__} "
@@ -267,12 +264,12 @@ class Dataset(Sequence[Any]):
             )
         if positions.dtype.kind == "b":
             if len(positions) != self._length:
-                raise IndexError(f"a mask of {len(positions)} for {self._length} records")
+                raise IndexError(f"mask has {len(positions)} items, expected {self._length}, one for each record")
             return self._select(ArrayRows(np.flatnonzero(positions)))
         return self._select(ArrayRows(self._checked(positions)))
 
     def _select(self, inner: Rows) -> "Dataset":
-        """The view that shows the given positions of this dataset."""
+        """Return the view of some positions of this dataset."""
         rows: Rows
         if self._rows is None:
             rows = inner
@@ -285,10 +282,10 @@ class Dataset(Sequence[Any]):
         return Dataset(self._catalog, self._records, self._origin, self._given_decode, rows)
 
     def _checked(self, positions: Any) -> NDArray[np.int64]:
-        """Positions as int64, in range, none negative."""
+        """Return positions as int64, in range and not negative."""
         given = np.asarray(positions)
         if given.size and (given.dtype.kind not in "iu" or int(given.max()) > 2**63 - 1):
-            raise IndexError(f"expected record numbers, found {given.dtype} up to {given.max()}")
+            raise IndexError(f"expected positions as integers, found {given.dtype} up to {given.max()}")
         found = given.astype(np.int64, copy=False)
         outside = (found < -self._length) | (found >= self._length)
         if outside.any():
@@ -297,7 +294,7 @@ class Dataset(Sequence[Any]):
         return np.where(found < 0, found + self._length, found) if found.size and found.min() < 0 else found
 
     def _record(self, position: SupportsIndex) -> int:
-        """The record number at a position."""
+        """Return the number of the record at a position."""
         index = operator.index(position)
         if not -self._length <= index < self._length:
             raise IndexError(f"index {index} is out of range for {self._length} records")
@@ -312,22 +309,12 @@ class Dataset(Sequence[Any]):
         member, _, begin, end = self._records.locate(record)
         return Location(self._catalog.source_path(member), begin, end - begin)
 
-    def _place(self, position: SupportsIndex) -> str:
-        member, record, begin, _ = self._records.locate(self._record(position))
-        return self._catalog.place(member, record, begin)
-
-    def _explain(self, position: SupportsIndex, error: Exception) -> None:
-        """Say which record could not be decoded; a decoder of the user's keeps its own kind of error."""
-        place = self._place(position)
-        if type(error) is FormatError:
-            raise FormatError(f"{place}: {error}") from None
-        if expected := expects(self._given_decode):
-            raise DecodeError(f"{place}: not {expected}: {error}") from error
-        error.add_note(f"while decoding {place}")
+    def _place(self, record: SupportsIndex) -> str:
+        return self._catalog.place(self._records.locate(record))
 
     def __repr__(self) -> str:
         paths = self.sources
-        names = ", ".join(paths[:_ON_A_LINE]) + (f", ... {len(paths):,} sources" if len(paths) > _ON_A_LINE else "")
+        names = ", ".join(paths[:_SHOWN]) + (f", ... {len(paths):,} sources" if len(paths) > _SHOWN else "")
         total = len(self._records)
         count = f"{total:,}" if self._rows is None else f"{self._length:,} of {total:,}"
         return f"<mmapds.Dataset {names}: {count} records, decode={decoder_name(self._given_decode)}>"
@@ -336,10 +323,30 @@ class Dataset(Sequence[Any]):
         return _reopen, (self._origin, self._catalog.access, self._given_decode, self._rows)
 
 
-def decoder_name(decode: str | Decoder) -> str:
-    if isinstance(decode, partial):
-        return f"{decoder_name(decode.func)}({', '.join(f'{name}={value}' for name, value in decode.keywords.items())})"
-    return repr(decode) if isinstance(decode, str) else getattr(decode, "__qualname__", repr(decode))
+def concat(datasets: Iterable[Dataset]) -> Dataset:
+    """Return the datasets one after another as one dataset; views keep their selection.
+
+    Raises:
+      Error: no dataset is given, or they differ in decoder or access.
+    """
+    parts = list(datasets)
+    if not parts:
+        raise Error("concat(): expected one or more datasets, found 0")
+    decode, access = parts[0]._given_decode, parts[0]._catalog.access
+    for k, part in enumerate(parts):
+        if not is_same_decoder(part._given_decode, decode) or part._catalog.access != access:
+            raise Error(
+                f"concat(): datasets[{k}] differs: expected decode={decoder_name(decode)}, access={access!r} as in "
+                f"datasets[0], found decode={decoder_name(part._given_decode)}, access={part._catalog.access!r}"
+            )
+    indexes = [index for part in parts for index in part._catalog.indexes]
+    patterns = [pattern for part in parts for pattern in part._origin.given()]
+    catalog, origin = Catalog(indexes, access), Origin.of(patterns, indexes)
+    if all(part._rows is None for part in parts):
+        return make_dataset(catalog, origin, decode)
+    firsts = np.cumsum([0, *(len(part._records) for part in parts)]).tolist()
+    rows = [part._rows or RangeRows(range(len(part))) for part in parts]
+    return make_dataset(catalog, origin, decode, ChainedRows(zip(firsts, rows, strict=False)))
 
 
 def _reopen(origin: Origin, access: str, decode: str | Decoder, rows: Rows | None) -> Dataset:

@@ -2,17 +2,17 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import orjson
 
-from ..errors import Error
-from . import webdataset as files
+from ..errors import DecodeError, Error, FormatError
+from . import webdataset
 from .tf_example import tf_example
 
 Decoder = Callable[..., Any]
-"""Takes the bytes of a record; see `takes_view` and `takes_location` for decoders that take something else, or more."""
+"""Takes the bytes of a record and returns a sample; `takes_view` and `takes_location` change what it is given."""
 
 
 def _bytes(record: bytes) -> bytes:
@@ -20,39 +20,39 @@ def _bytes(record: bytes) -> bytes:
 
 
 def takes_view(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a decoder that takes a read-only memoryview of the file, where others take a copy of the bytes."""
+    """Mark a decoder that takes a read-only memoryview of the file instead of a copy of the bytes."""
     function.takes_view = True  # type: ignore[attr-defined]
     return function
 
 
 def takes_location(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a decoder that takes a second argument: the `Location` of the record."""
+    """Mark a decoder that takes the `Location` of the record as its second argument."""
     function.takes_location = True  # type: ignore[attr-defined]
     return function
 
 
 @takes_view
 def array(record: memoryview, *, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    """Return a record as a read-only array that shares memory with the file."""
+    """Return a record as a read-only array of a given shape that shares memory with the file."""
     return np.ndarray(shape, dtype, record)
 
 
 @takes_view
 def vector(record: memoryview, *, dtype: np.dtype[Any]) -> Any:
-    """Return a record as a read-only array, of as many numbers as it holds, that shares memory with the file."""
+    """Return all numbers of a record as a read-only array of one axis that shares memory with the file."""
     return np.frombuffer(record, dtype)
 
 
 @takes_location
 @takes_view
 def _files(record: memoryview, location: Any) -> Any:
-    return files.sample(record, location.source)
+    return webdataset.members_of(record, location.source)
 
 
 @takes_location
 @takes_view
 def _wds(record: memoryview, location: Any) -> Any:
-    return files.decoded(record, location.source)
+    return webdataset.sample_of(record, location.source)
 
 
 BY_NAME: dict[str, Decoder] = {
@@ -74,8 +74,23 @@ _EXPECTS: dict[Decoder, str] = {
 }
 
 
-def expects(decode: str | Decoder) -> str | None:
-    """What a decoder of mmapds that fails on a record had expected; None for decoders of the user's."""
+def raise_at(place: str, error: Exception, decode: str | Decoder) -> NoReturn:
+    """Raise the error of a decoder with the place of the record; an error of the user's decoder keeps its type.
+
+    Args:
+      place: where the record lies, as messages say it.
+      decode: the decoder as the user gave it.
+    """
+    if type(error) is FormatError:
+        raise FormatError(f"{place}: {error}") from None
+    if expected := _expected_by(decode):
+        raise DecodeError(f"{place}: not {expected}: {error}") from error
+    error.add_note(f"while decoding {place}")
+    raise error
+
+
+def _expected_by(decode: str | Decoder) -> str | None:
+    """What a decoder of mmapds expects of a record; None for a decoder of the user's."""
     if callable(decode):
         return _EXPECTS.get(decode.func) if isinstance(decode, partial) else None
     return _EXPECTS.get(BY_NAME[decode])
@@ -96,8 +111,8 @@ def _is_marked(decode: Decoder, mark: str) -> bool:
     return getattr(function, mark, False) is True
 
 
-def same(one: str | Decoder, other: str | Decoder) -> bool:
-    """Whether two decoders do the same; partials do that call the same with the same arguments."""
+def is_same_decoder(one: str | Decoder, other: str | Decoder) -> bool:
+    """Whether two decoders do the same; two partials do if they give one function the same arguments."""
     if isinstance(one, partial) and isinstance(other, partial):
         return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
     return one == other
@@ -112,5 +127,12 @@ def resolve(decode: str | Decoder) -> Decoder:
     if callable(decode):
         return decode
     if decode not in BY_NAME:
-        raise Error(f"decode={decode!r} is unknown; expected {', '.join(map(repr, BY_NAME))}, 'torch' or a callable")
+        raise Error(f"decode = {decode!r}, expected {', '.join(map(repr, BY_NAME))}, 'torch' or a callable")
     return BY_NAME[decode]
+
+
+def decoder_name(decode: str | Decoder) -> str:
+    """Return a decoder as messages and reprs show it."""
+    if isinstance(decode, partial):
+        return f"{decoder_name(decode.func)}({', '.join(f'{name}={value}' for name, value in decode.keywords.items())})"
+    return repr(decode) if isinstance(decode, str) else getattr(decode, "__qualname__", repr(decode))

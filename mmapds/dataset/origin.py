@@ -1,4 +1,4 @@
-"""What a pickled dataset says of the indexes behind it."""
+"""The origin of a dataset: how a pickle names its indexes, and how they are found and opened."""
 
 import os
 import zlib
@@ -14,10 +14,21 @@ _SHORT = 512  # bytes of paths that a pickle holds
 
 
 def expand_indexed(patterns: Sequence[str]) -> list[str]:
+    """Return the sources and indexes that patterns stand for."""
     return expand(patterns, (*formats.SUFFIXES, INDEX_SUFFIX))
 
 
 def open_indexes(paths: Iterable[str], patterns: Sequence[str]) -> list[Index]:
+    """Open the indexes of sources.
+
+    Args:
+      paths: sources and indexes.
+      patterns: what the user gave for them, for the command in a message.
+    Raises:
+      IndexMissingError: a source is not indexed.
+      SourceError: there are no paths.
+      FormatError: an index is damaged, or a source must be converted.
+    """
     indexes, missing = [], []
     for path in paths:
         try:
@@ -36,7 +47,7 @@ def open_indexes(paths: Iterable[str], patterns: Sequence[str]) -> list[Index]:
 
 
 def _index_path(path: str) -> str:
-    """Where the index of a source is: beside it, or beside what it is a link to."""
+    """Return the path of a source's index: beside it or, for a link, beside the file that it leads to."""
     if path.endswith(INDEX_SUFFIX):
         return path
     beside = path + INDEX_SUFFIX
@@ -48,18 +59,19 @@ def _index_path(path: str) -> str:
 
 
 class Origin(NamedTuple):
-    """What a pickle says of the indexes behind a dataset, in a few hundred bytes however many they are."""
+    """How a pickle names the indexes behind a dataset: a few hundred bytes for any number of them."""
 
     directory: str
-    """The working directory, from which paths may be relative."""
+    """The working directory, which relative paths start from."""
     paths: bytes
-    """Paths of the indexes, compressed; empty where even so they are long, and the patterns must do."""
+    """Paths of the indexes, compressed; empty where they are too long, and `patterns` stand for them."""
     patterns: tuple[str, ...]
     identity: int
-    """Differs when other indexes are found."""
+    """A checksum over the checksums of the indexes: another one if they were built again."""
 
     @classmethod
     def of(cls, patterns: Sequence[str], indexes: Sequence[Index]) -> "Origin":
+        """Describe open indexes, which were found by these patterns."""
         directory = os.getcwd()
         known = [index.path if index.opened_in == directory else index.absolute(index.path) for index in indexes]
         paths = zlib.compress("\0".join(known).encode(errors="surrogateescape"))
@@ -69,23 +81,23 @@ class Origin(NamedTuple):
         return cls(directory, b"", tuple(patterns), identity)
 
     def given(self) -> list[str]:
-        """Return what stands for the indexes: their paths, or patterns."""
+        """Return the paths of the indexes, or the patterns that stand for them."""
         paths = (
             zlib.decompress(self.paths).decode(errors="surrogateescape").split("\0") if self.paths else self.patterns
         )
         if os.getcwd() == self.directory:
             return list(paths)
-        # Not normalised: what `..` means depends on links, and braces are no directories.
+        # Not normalised: `..` may follow a link, and braces are not directories.
         return [os.path.join(self.directory, path) for path in paths]
 
     def open(self) -> list[Index]:
         """Open the indexes again.
 
         Raises:
-          StaleIndexError: they are not what they were.
+          StaleIndexError: they were built again meanwhile.
         """
         given = self.given()
         indexes = open_indexes(given if self.paths else expand_indexed(given), given)
         if Origin.of(given, indexes).identity != self.identity:
-            raise StaleIndexError(f"{', '.join(given)}: other indexes than when the dataset was pickled; open it again")
+            raise StaleIndexError(f"{', '.join(given)}: not the indexes of the pickled dataset; open the dataset again")
         return indexes

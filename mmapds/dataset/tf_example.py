@@ -7,8 +7,7 @@ The messages are those of tensorflow/core/example/example.proto and feature.prot
   Feature      one of bytes_list [1], float_list [2], int64_list [3]
   the lists    value [1]: repeated bytes; float or int64, packed into one field or one by one
 
-As in protobuf, unknown fields are skipped, a message that comes in parts is their concatenation, and of a key that
-comes twice the last counts.
+As in protobuf, unknown fields are skipped, the parts of a message are joined, and the last entry of a key counts.
 """
 
 from collections.abc import Iterator
@@ -27,10 +26,10 @@ def tf_example(record: bytes) -> dict[str, Feature]:
     """Return the features of a serialized tf.train.Example.
 
     Returns:
-      name to a list of bytes, a float32 array or an int64 array of shape (values,), as the feature's kind is; arrays of
-      floats may be read-only. A feature of no kind is an empty list.
+      name to a list of bytes, a float32 array or an int64 array of shape (values,), by the kind of the feature. Arrays
+      of floats may be read-only. A feature without a kind is an empty list.
     Raises:
-      ValueError: the bytes are no such message.
+      ValueError: the bytes are not a tf.train.Example.
     """
     features: dict[str, Feature] = {}
     for begin, end in _messages(record, 0, len(record)):
@@ -59,8 +58,9 @@ def _feature(record: bytes, parts: list[tuple[int, int]]) -> Feature:
         return _joined([_floats(record, *field) for field in fields], np.float32)
     if kind == 3:
         return _joined([_integers(record, *field) for field in fields], np.int64)
-    if any(wire != _BYTES for _, wire, _, _ in fields):
-        raise ValueError("a bytes_list holds what is not bytes")
+    for _, wire, at, _ in fields:
+        if wire != _BYTES:
+            raise ValueError(f"byte {at}: a bytes_list has a value of wire type {wire}, expected {_BYTES}")
     return [record[at:stop] for _, _, at, stop in fields]
 
 
@@ -70,27 +70,27 @@ def _joined(arrays: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
 
 def _floats(record: bytes, _: int, wire: int, at: int, stop: int) -> NDArray[np.float32]:
     if wire not in (_BYTES, _FIXED32) or (stop - at) % 4:
-        raise ValueError(f"byte {at}: a float_list holds what is not floats")
+        raise ValueError(f"byte {at}: a float_list has {stop - at} bytes of wire type {wire}, expected 4-byte floats")
     return np.frombuffer(record, "<f4", (stop - at) // 4, at)
 
 
 def _integers(record: bytes, _: int, wire: int, at: int, stop: int) -> NDArray[np.int64]:
     if wire not in (_BYTES, _VARINT):
-        raise ValueError(f"byte {at}: an int64_list holds what is not integers")
+        raise ValueError(f"byte {at}: an int64_list has a value of wire type {wire}, expected {_BYTES} or {_VARINT}")
     return np.frombuffer(_native.varints(record, at, stop), np.int64)
 
 
 def _messages(record: bytes, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Where the messages in field 1 lie."""
+    """Yield (begin, end) of each message in field 1."""
     for number, wire, at, stop in _fields(record, begin, end):
         if number == 1:
             if wire != _BYTES:
-                raise ValueError(f"byte {at}: field {number} is no message")
+                raise ValueError(f"byte {at}: field {number} has wire type {wire}, expected {_BYTES}, a message")
             yield at, stop
 
 
 def _fields(record: bytes, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """(number, wire type, begin, end) of each field of a message; begin and end are those of its value."""
+    """Yield (number, wire type, begin, end) of each field of a message; begin and end are those of its value."""
     at = begin
     while at < end:
         key, at = record[at], at + 1  # most are of one byte
@@ -108,22 +108,23 @@ def _fields(record: bytes, begin: int, end: int) -> Iterator[tuple[int, int, int
         elif wire in (_FIXED32, _FIXED64):
             stop = at + (4 if wire == _FIXED32 else 8)
         else:
-            raise ValueError(f"byte {at}: wire type {wire}")
+            raise ValueError(f"byte {at}: field {number} has wire type {wire}, expected 0, 1, 2 or 5")
         if stop > end or number == 0:
-            raise ValueError(f"byte {at}: field {number} does not fit its message")
+            expected = f"to end by byte {end}, found {stop}" if number else "a number of 1 or more"
+            raise ValueError(f"byte {at}: field {number}: expected {expected}")
         yield number, wire, at, stop
         at = stop
 
 
 def _varint(record: bytes, at: int, end: int) -> tuple[int, int]:
-    """The integer at a byte, modulo 2^64, and where it ends."""
+    """Return the integer at a byte, modulo 2^64, and where it ends."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= end:
-            raise ValueError(f"byte {at}: ends inside an integer")
+            raise ValueError(f"byte {at}: the message ends inside an integer")
         byte = record[at]
         at += 1
         value |= (byte & 127) << shift
         if byte < 128:
             return value & (2**64 - 1), at
-    raise ValueError(f"byte {at - 10}: an integer of more than 10 bytes")
+    raise ValueError(f"byte {at - 10}: an integer has more than 10 bytes")

@@ -1,9 +1,4 @@
-"""Which records a dataset shows, in which order: small immutable selections that compose.
-
-All have one face: `len(rows)`, `rows.one(i)` for a position already in range, `rows.many(positions)` for an int64 array
-of them, `rows.part(range)` for those at a range of positions, in constant time; and `rows.positions(record)`, all the
-positions that show a record.
-"""
+"""Views: small immutable selections of records, in any order, that compose."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -18,22 +13,30 @@ Int64s = NDArray[np.int64]
 
 
 class Rows(Protocol):
-    """The face that every selection has."""
+    """The face of every selection. Positions are in range and not negative; the caller checks them."""
 
     def __len__(self) -> int: ...
-    def one(self, position: int) -> int: ...
-    def many(self, positions: Int64s) -> Int64s: ...
-    def part(self, positions: range) -> "Rows": ...
-    def positions(self, record: int) -> list[int]: ...
+
+    def one(self, position: int) -> int:
+        """Return the number of the record at a position."""
+
+    def many(self, positions: Int64s) -> Int64s:
+        """Return the numbers of the records at some positions."""
+
+    def part(self, positions: range) -> "Rows":
+        """Return the selection at a range of positions, in constant time."""
+
+    def positions(self, record: int) -> list[int]:
+        """Return every position that shows a record."""
 
 
 def _compose(outer: range, inner: range) -> range:
-    """The members of `outer` at the positions in `inner`."""
+    """Return the members of `outer` at the positions in `inner`."""
     return range(outer.start + outer.step * inner.start, outer.start + outer.step * inner.stop, outer.step * inner.step)
 
 
 class RangeRows:
-    """Records at equal distances, forwards or backwards."""
+    """Records at equal distances, rising or falling."""
 
     def __init__(self, rows: range) -> None:
         self.range = rows
@@ -56,7 +59,7 @@ class RangeRows:
 
 
 class ArrayRows:
-    """Any records in any order: eight bytes each."""
+    """Any records in any order; takes eight bytes for each."""
 
     def __init__(self, rows: Int64s) -> None:
         self.array = rows
@@ -106,7 +109,7 @@ class PermutedRows:
 
 
 class NestedRows:
-    """A selection of a selection that cannot be told more simply."""
+    """A selection of a selection, where the two do not make a simpler one."""
 
     def __init__(self, outer: Rows, inner: Rows) -> None:
         self._outer = outer
@@ -129,7 +132,7 @@ class NestedRows:
 
 
 class ChainedRows:
-    """Selections one after another, each counted from its own first record."""
+    """Selections one after another; each comes with the number that its record 0 has here."""
 
     def __init__(self, parts: Iterable[tuple[int, Rows]]) -> None:
         self._parts = [(first, rows) for first, rows in parts if len(rows)]

@@ -1,4 +1,4 @@
-"""Samples made of the members of a tar: their bytes by extension, or what those stand for."""
+"""Samples from the members of a tar, as WebDataset makes them: their bytes by extension, or decoded."""
 
 import json
 import re
@@ -15,7 +15,7 @@ import orjson
 from ..formats import tar
 
 
-def sample(record: memoryview, url: str) -> dict[str, Any]:
+def members_of(record: memoryview, url: str) -> dict[str, Any]:
     """Return `{"__key__": ..., "__url__": ..., extension: bytes, ...}`, extensions in lower case."""
     key, members = tar.members(record)
     found: dict[str, Any] = {"__key__": key, "__url__": url}
@@ -27,19 +27,21 @@ def sample(record: memoryview, url: str) -> dict[str, Any]:
     return found
 
 
-def decoded(record: memoryview, url: str) -> dict[str, Any]:
+def sample_of(record: memoryview, url: str) -> dict[str, Any]:
     """Return a sample whose members are decoded by what follows the last dot of their extension.
 
-    Extensions that are not in the table, pickles among them, keep their bytes, and so do images without Pillow.
+    Members whose extension is not in the table, pickles among them, stay bytes. So do images without Pillow.
     """
-    found = sample(record, url)
-    decode(found)
-    return found
+    sample = members_of(record, url)
+    decode_members(sample)
+    return sample
 
 
-def decode(sample: dict[str, Any], *, images: bool = True) -> None:
-    """Decode the members of a sample in place, see `decoded`; images too or not.
+def decode_members(sample: dict[str, Any], *, images: bool = True) -> None:
+    """Decode the members of a sample in place, as `sample_of` does.
 
+    Args:
+      images: False leaves images as bytes.
     Raises:
       ValueError: a member is not what its extension says.
     """
@@ -59,7 +61,7 @@ def _json(data: bytes) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        return json.loads(data)  # which takes NaN, as other readers of tars do
+        return json.loads(data)  # accepts NaN, as other readers of tars do
 
 
 def _array(data: bytes) -> Any:
@@ -77,7 +79,7 @@ def _image(data: bytes) -> Any:
     return image
 
 
-_TABLE: dict[Callable[[bytes], Any], str] = {
+_EXTENSIONS: dict[Callable[[bytes], Any], str] = {
     _json: "json jsn",
     bytes.decode: "txt text transcript",
     int: "cls cls2 index inx id",
@@ -85,7 +87,7 @@ _TABLE: dict[Callable[[bytes], Any], str] = {
     _arrays: "npz",
     _image: "jpg jpeg png webp",
 }
-_DECODERS = {name: decode for decode, names in _TABLE.items() for name in names.split()}
+_DECODERS = {name: decode for decode, names in _EXTENSIONS.items() for name in names.split()}
 
 
 @cache

@@ -1,0 +1,199 @@
+"""The types and values of Arrow's columns as those of array files. Loaded only where Arrow's files are read."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as is_type
+
+from ..errors import FormatError
+
+Values = Sequence[Any]
+"""The values of a column; None stands for null."""
+
+
+def schema_fields(path: str, schema: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the name and type of every field; of a struct, those of its parts.
+
+    Raises:
+      FormatError: two fields have the same name.
+    """
+    seen = set()
+    for field in schema:
+        for name, found in flat_fields(field):
+            if name in seen:
+                raise FormatError(f"{path}: two fields have the name {name!r}; rename one")
+            seen.add(name)
+            yield name, found
+
+
+def flat_fields(field: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the name and type of a field, or of the parts of a struct."""
+
+    found, name = _storage(field.type), prefix + field.name
+    if is_type.is_struct(found) and found.num_fields:
+        for part in found:
+            yield from flat_fields(part, f"{name}.")
+    else:
+        yield name, _described(found)
+
+
+def _storage(found: Any) -> Any:
+    """Return the type that an extension type is stored as; tensors are left as they are."""
+    while isinstance(found, pa.BaseExtensionType) and not isinstance(found, pa.FixedShapeTensorType):
+        found = found.storage_type
+    return found
+
+
+def _described(found: Any) -> Any:
+    """Return a type as a schema describes it."""
+    found = _storage(found)
+    if isinstance(found, pa.FixedShapeTensorType):
+        axes = found.permutation or range(len(found.shape))
+        return np.dtype(found.value_type.to_pandas_dtype()).name, [found.shape[axis] for axis in axes]
+    if is_type.is_dictionary(found):
+        return _described(found.value_type)
+    if _is_number(found):
+        return np.dtype(found.to_pandas_dtype()).name
+    if is_type.is_string(found) or is_type.is_large_string(found) or is_type.is_string_view(found):
+        return "str"
+    if is_type.is_binary(found) or is_type.is_large_binary(found) or is_type.is_binary_view(found):
+        return "bytes"
+    if is_type.is_fixed_size_binary(found):
+        return "bytes"
+    if is_type.is_decimal(found):
+        return "str"
+    if is_type.is_temporal(found) and not is_type.is_interval(found):
+        return f"int{found.bit_width}"
+    leaf, shape = _listed(found)
+    return (np.dtype(leaf.to_pandas_dtype()).name, shape) if shape and _is_number(leaf) else "json"
+
+
+def _is_number(found: Any) -> bool:
+
+    return bool(is_type.is_integer(found) or is_type.is_floating(found) or is_type.is_boolean(found))
+
+
+def _is_ragged(found: Any) -> bool:
+
+    return bool(is_type.is_list(found) or is_type.is_large_list(found) or _is_view(found))
+
+
+def _is_view(found: Any) -> bool:
+    """Whether lists may lie in any order and overlap."""
+    return bool(is_type.is_list_view(found) or is_type.is_large_list_view(found))
+
+
+def _listed(found: Any) -> tuple[Any, list[int | None]]:
+    """Return the type of the innermost items of lists, and the shape that the lists make."""
+    shape: list[int | None] = []
+    while is_type.is_fixed_size_list(found) or _is_ragged(found):
+        shape.append(found.list_size if is_type.is_fixed_size_list(found) else None)
+        found = _storage(found.value_type)
+    return found, shape
+
+
+def rows_of(batch: Any, wanted: list[str], types: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a RecordBatch.
+
+    Args:
+      wanted: its columns.
+      types: the fields that a row gets, and their types.
+    """
+    columns: dict[str, Values] = {}
+    for name in wanted:
+        columns.update(_columns(batch.column(name), name, types))
+    if not columns:
+        yield from ({} for _ in range(batch.num_rows))
+    for row in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, row, strict=True))
+
+
+def _columns(array: Any, name: str, types: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
+    """Yield the name and values of a column, or of each part of a struct."""
+    array = _stored(array)
+    if is_type.is_struct(array.type) and array.type.num_fields:
+        for part, values in zip(array.type, array.flatten(), strict=True):  # in which a null struct has null parts
+            yield from _columns(values, f"{name}.{part.name}", types)
+    elif name in types:
+        yield name, array.to_pylist() if types[name] == "json" else _values(array)
+
+
+def _stored(array: Any) -> Any:
+
+    while isinstance(array, pa.ExtensionArray) and not isinstance(array, pa.FixedShapeTensorArray):
+        array = array.storage
+    return array
+
+
+def _values(array: Any) -> Values:
+
+    if isinstance(array, pa.FixedShapeTensorArray):
+        if not array.null_count:
+            return array.to_numpy_ndarray()  # type: ignore[no-any-return]
+        return [each.to_numpy() if each.is_valid else None for each in array]
+    if is_type.is_dictionary(array.type):
+        return _values(array.dictionary_decode())
+    if is_type.is_decimal(array.type):
+        array = array.cast(pa.string())
+    elif is_type.is_temporal(array.type) and not is_type.is_interval(array.type):
+        array = array.view(f"int{array.type.bit_width}")
+    leaf, shape = _listed(array.type)
+    if shape and _is_number(leaf):
+        return _arrays(array)
+    if array.null_count or not _is_number(leaf):
+        return array.to_pylist()  # type: ignore[no-any-return]
+    return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+
+
+def _arrays(array: Any) -> Values:
+    """Return the lists of a column as arrays that share its memory; a list that does not make an array stays a list."""
+    if _is_view(array.type):
+        return array.to_pylist()  # type: ignore[no-any-return]
+    begins, ends, parts = _bounds(array)
+    elements = _elements(parts)
+    if elements is None:
+        return array.to_pylist()  # type: ignore[no-any-return]
+    is_valid = array.is_valid().to_pylist()
+    return [
+        None if not valid else array[row].as_py() if (found := elements(begin, end)) is None else found
+        for row, (valid, begin, end) in enumerate(zip(is_valid, begins.tolist(), ends.tolist(), strict=True))
+    ]
+
+
+def _bounds(array: Any) -> tuple[Any, Any, Any]:
+    """Return where each list begins and ends, and the array of their items that these bounds are for."""
+    if is_type.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        bounds = np.arange(len(array) + 1) * size
+        return bounds[:-1], bounds[1:], _stored(array.values.slice(array.offset * size, len(array) * size))
+    bounds = array.offsets.to_numpy()
+    return bounds[:-1], bounds[1:], _stored(array.values)
+
+
+def _elements(array: Any) -> Callable[[int, int], Any] | None:
+    """Return a function that gives a range of an array as one of NumPy, or None for lists of different lengths.
+
+    None if the array has nulls, or lists in any order.
+    """
+    if array.null_count or _is_view(array.type):
+        return None
+    if _is_number(array.type):
+        values = array.to_numpy(zero_copy_only=False)
+        return lambda begin, end: values[begin:end]
+    begins, ends, parts = _bounds(array)
+    inner = _elements(parts)
+    if inner is None:
+        return None
+    size_of_none = 0 if _is_ragged(array.type) else array.type.list_size
+
+    def stacked(begin: int, end: int) -> Any:
+        sizes = ends[begin:end] - begins[begin:end]
+        size = int(sizes[0]) if len(sizes) else size_of_none
+        if (sizes != size).any():
+            return None
+        found = inner(int(begins[begin]), int(ends[end - 1])) if len(sizes) else inner(0, 0)
+        return None if found is None else found.reshape(end - begin, size, *found.shape[1:])
+
+    return stacked

@@ -1,0 +1,89 @@
+"""Readers of a conversion: the face that all have, and the base of those that use another library."""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from ..arrays.schema import Schema
+from ..errors import FormatError
+
+
+class Reader(Protocol):
+    """The records of some sources, one source after another."""
+
+    total: int | None
+    """How many records there are, where that is known before they are read."""
+    schema: Mapping[str, Any] | None
+    """Their fields, as `mmapds.Writer` takes them; None where only the records tell."""
+
+    def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
+        """Yield every record: what it has of the fields of a schema, or all it has."""
+
+    def place(self, number: int) -> str:
+        """Return where a record that was yielded lies, as messages say it."""
+
+    def close(self) -> None:
+        """Release the sources."""
+
+
+class FileReader(ABC):
+    """Records that another library reads, file by file; a file is open only while it is read."""
+
+    NAME: ClassVar[str]
+    """The format's name, as `--format` takes it."""
+    TITLE: ClassVar[str]
+    """The format's name, as messages say it."""
+    RECORD: ClassVar[str] = "record"
+    """What messages call a record."""
+    OPTIONS: ClassVar[dict[str, tuple[type, str, str]]] = {}
+    """Options of the format, by name: (type, placeholder, help), for the command line."""
+
+    def __init__(self, paths: Sequence[str], **_: Any) -> None:
+        self.total: int | None = None
+        self.schema: Mapping[str, Any] | None = None
+        self._paths = paths
+        self._types: dict[str, Any] = {}
+        self._firsts: list[int] = []  # number of the first record of each file, as far as they are read
+
+    @abstractmethod
+    def _read(self, path: str, schema: Schema | None) -> Generator[Mapping[str, Any], None, int]:
+        """Yield the records of a file; return how many there were."""
+
+    def _add_fields(self, path: str, fields: Iterable[tuple[str, Any]]) -> None:
+        """Add the fields of a file to the schema.
+
+        Raises:
+          FormatError: a field has another type in a file before.
+        """
+        self.schema = self._types
+        for name, found in fields:
+            expected = self._types.setdefault(name, found)
+            if expected != found:
+                raise FormatError(f"{path}: field {name!r}: expected {expected} as in the files before, found {found}")
+
+    def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
+        """Yield every record: what it has of the fields of a schema, or all it has.
+
+        Raises:
+          FormatError: a file cannot be read.
+        """
+        self._firsts = [0]
+        for path in self._paths:
+            count = yield from self._read(path, schema)
+            self._firsts.append(self._firsts[-1] + count)
+
+    def place(self, number: int) -> str:
+        """Return which record of which file this is."""
+        source = bisect_right(self._firsts, number) - 1
+        return f"{self._paths[source]}: {self.RECORD} {number - self._firsts[source]}"
+
+    def close(self) -> None:
+        """Forget where files begin. No file is open between reads."""
+        self._firsts.clear()
+
+
+def cannot_be_read(path: str, title: str, error: Exception) -> FormatError:
+    """Return the error for a file that its library refuses; of several lines of its message the first."""
+    reason = str(error).partition("\n")[0]
+    return FormatError(f"{path}: cannot be read as {title}, is it whole? {reason}")

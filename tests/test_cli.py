@@ -1,0 +1,58 @@
+"""What the command lines share: exit codes, one-line errors, signals."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+WORK = """
+import os, signal, sys, time
+from mmapds import cli
+from mmapds.errors import Error
+
+def work():
+    {work}
+
+sys.exit(cli.run(work, interrupted="interrupted: nothing was written"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "status", "stderr"),
+    [
+        ("print('done')", 0, ""),
+        ("raise Error('a.jsonl: one\\ntwo')", 1, "a.jsonl: one two\n"),
+        ("raise KeyboardInterrupt", 130, "interrupted: nothing was written\n"),
+        ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", 143, ""),
+    ],
+)
+def test_a_command_ends_with_a_status_and_at_most_one_line(work, status, stderr):
+    run = [sys.executable, "-c", WORK.format(work=work)]
+    ran = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (status, stderr)
+
+
+@pytest.mark.parametrize(
+    ("work", "status", "stderr"),
+    [
+        ("print('done')", 141, ""),
+        ("print('done', flush=True)", 141, ""),
+        ("print('half'); raise Error('a.jsonl: wrong')", 1, "a.jsonl: wrong\n"),
+    ],
+)
+def test_output_that_nobody_reads_gives_no_traceback(work, status, stderr):
+    reading, writing = os.pipe()
+    os.close(reading)
+    run = [sys.executable, "-c", WORK.format(work=work)]
+    with open(writing, "w") as closed:
+        buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+        ran = subprocess.run(run, stdout=closed, stderr=subprocess.PIPE, env=buffered, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (status, stderr)
+
+
+def test_sigterm_unwinds_the_work():
+    work = "\n    ".join(("try:", "    os.kill(os.getpid(), signal.SIGTERM)", "finally:", "    print('removed')"))
+    ran = subprocess.run([sys.executable, "-c", WORK.format(work=work)], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (128 + signal.SIGTERM, "removed\n")

@@ -1,0 +1,232 @@
+"""The binding: objects that check their tables once, what they refuse, and what threads may do with them."""
+
+import copy
+import inspect
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+from mmapds import _native, orders
+from mmapds.samplers.lengths import LengthOrder, Selection
+from mmapds.samplers.plan import Budget
+from mmapds.samplers.window import WindowPlan
+
+
+def words(*numbers):
+    return np.array(numbers, np.uint64)
+
+
+ORDER = _native.Permutation(5, 0, 0, 0)
+SLOTS = sorted((ORDER.one(chunk, True), missing) for chunk, missing in ((2, 2), (4, 1)))
+MISSING = (SLOTS[0][1], 3)
+
+CHUNKS = {  # sources of 10 and 7 records in chunks of 4: the third and the fifth of five chunks are short
+    "chunk_size": 4,
+    "mix_chunks": 2,
+    "seed": 0,
+    "epoch": 0,
+    "first_chunk": words(0, 3, 5),
+    "first_record": words(0, 10, 17),
+    "short_slots": words(*(slot for slot, _ in SLOTS)),
+    "short_ends": words(*((slot + 1) * 4 - gone for (slot, _), gone in zip(SLOTS, MISSING, strict=True))),
+    "short_missing": words(0, *MISSING),
+    "order": ORDER,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"chunk_size": 0}, "chunk_size, mix_chunks: expected 1 or more, found 0 and 2"),
+        ({"first_chunk": words(5)}, "first_chunk: expected 2 entries or more, found 1"),
+        ({"first_chunk": words(1, 3, 5)}, r"first_chunk\[0\]: expected a number that agrees"),
+        ({"first_chunk": words(0, 2, 5)}, r"first_chunk\[1\]"),
+        ({"first_record": words(0, 10)}, "first_record: expected 3 entries, found 2"),
+        ({"first_record": words(0, 10, 9)}, r"first_record\[2\]"),
+        ({"short_slots": words(SLOTS[1][0], SLOTS[0][0])}, r"short_\w+\[\d\]"),
+        ({"short_slots": words(SLOTS[0][0], SLOTS[0][0])}, r"short_slots\[1\]"),
+        ({"short_slots": words(SLOTS[0][0], 2**40)}, r"short_slots\[1\]"),
+        ({"short_ends": words(CHUNKS["short_ends"][0], 21)}, r"short_ends\[1\]"),
+        ({"short_missing": words(0, 0, 3)}, r"short_missing\[0\]"),
+        ({"short_slots": words(), "short_ends": words(), "short_missing": words(0)}, r"short_missing\[0\]"),
+        ({"order": _native.Permutation(5, 1, 0, 0)}, r"short_\w+\[\d\]: expected a number that agrees"),
+        ({"order": _native.Permutation(6, 0, 0, 0)}, "order: expected a permutation of 5 chunks, found one of 6"),
+        ({"first_chunk": b"123"}, "first_chunk: expected whole integers of 8 bytes, found 3 bytes"),
+        ({"first_chunk": np.zeros(33, np.uint8)[1:]}, "first_chunk: expected an address that is a multiple of 8"),
+    ],
+)
+def test_chunks_refuse_tables_that_do_not_agree(change, message):
+    out = np.empty(17, np.int64)
+    _native.Chunks(**CHUNKS).at(np.arange(17), out)
+    assert sorted(out.tolist()) == list(range(17))
+    with pytest.raises(ValueError, match=message):
+        _native.Chunks(**{**CHUNKS, **change})
+
+
+def test_objects_keep_what_they_checked():
+    tables = {name: np.copy(table) if isinstance(table, np.ndarray) else table for name, table in CHUNKS.items()}
+    chunks = _native.Chunks(**tables)
+    before, after = np.empty((2, 17), np.int64)
+    chunks.at(np.arange(17), before)
+    for table in tables.values():
+        if isinstance(table, np.ndarray):
+            table[:] = 2**63
+    chunks.at(np.arange(17), after)
+    assert (before == after).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weights": words(0, 0)}, "weights: expected a sum of 1 or more, found 0"),
+        ({"weights": words(2**32 - 1, 1)}, r"weights: expected a sum below 2\^32, found more at weights\[1\]"),
+        ({"sizes": words(1, 0)}, r"sizes\[1\]: expected 1 or more, and fewer than 2\^63 in all, found 0"),
+        ({"sizes": words(1, 2**63 - 1)}, r"sizes\[1\]"),
+        ({"sizes": words(1)}, "sizes: expected 2 entries, found 1"),
+    ],
+)
+def test_mixtures_refuse_what_they_cannot_mix(change, message):
+    with pytest.raises(ValueError, match=message):
+        _native.Mixture(**{"weights": words(1, 1), "sizes": words(1, 1), "seed": 0, "shuffle": True, **change})
+
+
+def test_positions_out_of_range_change_nothing():
+    mixture = _native.Mixture(weights=words(1, 1), sizes=words(5, 5), seed=0, shuffle=True)
+    out = np.full(2, 7)
+    for at in (mixture.which, lambda positions, out: mixture.at(0, positions, out)):
+        with pytest.raises(IndexError, match="position -1 is out of range"):
+            at(np.array([0, -1]), out)
+    with pytest.raises(ValueError, match="out: expected 3 entries, found 2"):
+        mixture.which(np.arange(3), out)
+    assert out.tolist() == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("buckets", "order", "message"),
+    [
+        ([], [0, 1, 2], "buckets: expected rows of 4 entries, 1 or more, found 0"),
+        ([0, 0, 1], [0, 1, 2], "found 3 entries"),
+        ([0, 0, 1, 2, 3, 1, 1, 1], [0, 1, 2], r"buckets\[1\]: expected .* rank 2 and batch 1, found 3 and 1"),
+        ([0, 0, 2**40, 2**40], [0, 1, 2], r"buckets\[0\]"),
+        ([0, 0, 1, 4], [0, 1, 2], "order: expected 4 entries or more after the first 0, found 3"),
+    ],
+)
+def test_plans_refuse_buckets_that_do_not_follow_one_another(buckets, order, message):
+    options = {"order_width": 8, "first_rank": 0, "records": 3, "seed": 0, "epoch": 0, "shuffle": True}
+    with pytest.raises(ValueError, match=message):
+        _native.Plan(buckets=words(*buckets), order=words(*order), **options)
+
+
+def test_plans_read_an_order_as_what_may_be_damaged():
+    options = {"order_width": 8, "first_rank": 0, "records": 3, "seed": 0, "epoch": 0, "shuffle": True}
+    plan = _native.Plan(buckets=words(0, 0, 1, 3), order=words(0, 1, 3), **options)
+    with pytest.raises(ValueError, match="order: expected record numbers below 3"):
+        plan.batches(np.zeros(1, np.int64), np.empty(3, np.int64), np.empty(1, np.int64))
+    with pytest.raises(IndexError, match="batch 1 is out of range for a plan of 1"):
+        plan.batches(np.ones(1, np.int64), np.empty(3, np.int64), np.empty(1, np.int64))
+    with pytest.raises(IndexError, match="rank 3 is out of range for a plan of 3"):
+        plan.find(np.array([0, 3]), np.empty(2, np.int64))
+
+
+def test_lengths_are_sorted_where_there_is_room():
+    lengths = _native.Lengths(np.array([3, 1, 2], np.uint32), 4)
+    order = np.empty(3, np.uint32)
+    with pytest.raises(ValueError, match="counts: expected an entry for every length up to 3, found 3 entries"):
+        lengths.sort(np.zeros(3, np.uint64), order, 4)
+    with pytest.raises(ValueError, match="counts: expected a power of two of entries, found 12"):
+        lengths.sort_digits(0, np.zeros(12, np.uint64), None, order, 4)
+    with pytest.raises(ValueError, match="previous: expected record numbers below 3, found 9"):
+        lengths.sort_digits(0, np.zeros(4, np.uint64), np.array([0, 9, 1], np.uint32), order, 4)
+    with pytest.raises(ValueError, match="order: expected record numbers below 3, found 3"):
+        lengths.runs(np.array([0, 1, 3], np.uint32), 4)
+    with pytest.raises(ValueError, match="lengths: expected integers of 4 or 8 bytes, found a width of 2"):
+        _native.Lengths(b"", 2)
+
+
+def window_stream(records=200_000):
+    lengths = np.random.default_rng(0).integers(1, 1000, records).astype(np.uint32)
+    by_length = LengthOrder.of(lengths)
+    selection = Selection(by_length, 0, slice(0, len(by_length.values)))
+    budget = Budget(20_000, 10_000, 1, 0)
+    plan = WindowPlan(
+        selection, lengths, budget, order=orders.Sequential(records), sort_window=1000, seed=0, shuffle=True
+    )
+    return plan, {
+        "buckets": plan.buckets,
+        "ranks": records,
+        "lengths": lengths,
+        "width": 4,
+        **plan.tables._asdict(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("table", lambda table: table + 10**6, r"table\[0\]: expected a bucket for every length"),
+        ("first_buckets", lambda firsts: firsts + 10**6, r"first_buckets\[0\]: expected a bucket for every length"),
+        ("ranks", lambda ranks: ranks * 2, "ranks: expected more than"),
+        ("splits", lambda splits: splits[1:], "splits: expected 999 entries, found 998"),
+    ],
+)
+def test_streams_refuse_tables_that_lead_nowhere(name, change, message):
+    tables = window_stream()[1]
+    with pytest.raises(ValueError, match=message):
+        _native.Stream(**{**tables, name: change(tables[name])})
+
+
+def test_a_stream_is_of_one_thread_at_a_time():
+    plan, tables = window_stream()
+    stream = _native.Stream(**tables)
+    records = np.arange(plan.records)
+    outcomes = []
+    start = threading.Barrier(4)
+
+    def push():
+        out, ends = np.empty(plan.records, np.int64), np.empty(len(plan), np.int64)
+        start.wait()
+        try:
+            outcomes.append(stream.push(records, out, ends))
+        except (RuntimeError, ValueError) as error:
+            outcomes.append(str(error))
+
+    threads = [threading.Thread(target=push) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count((plan.records, len(plan))) == 1
+    others = [outcome for outcome in outcomes if isinstance(outcome, str)]
+    assert len(others) == 3
+    assert all("one thread at a time" in other or "a record twice" in other for other in others)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [orders.Chunked([0, 10, 31], 4, seed=1), orders.Mixture([10, 21], [1, 2], seed=1)],
+    ids=["chunked", "mixture"],
+)
+def test_orders_are_pickled_and_copied_in_use(order):
+    positions = np.arange(len(order))
+    wanted = order.at(1, positions)
+    for other in (pickle.loads(pickle.dumps(order)), copy.deepcopy(order), copy.copy(order)):
+        assert (other.at(1, positions) == wanted).all()
+
+
+def test_everything_says_how_it_is_called():
+    for name, found in vars(_native).items():
+        if name.startswith("_") or not callable(found):
+            continue
+        assert inspect.signature(found) is not None
+        assert len(found.__doc__.split()) > 3, name
+        methods = (
+            {key: each for key, each in vars(found).items() if not key.startswith("_")}
+            if isinstance(found, type)
+            else {}
+        )
+        for key, method in methods.items():
+            assert len(method.__doc__.split()) > 3, (name, key)
+            taken = inspect.signature(method).parameters if callable(method) else {}
+            assert len(taken) <= 7, (name, key)
