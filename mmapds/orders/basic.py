@@ -41,7 +41,8 @@ def integer(name: str, value: SupportsIndex, least: int | None = None) -> int:
     Raises:
       OrderError: the value is not an integer, or out of range.
     """
-    number = operator.index(value) if hasattr(value, "__index__") else None
+    is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
+    number = operator.index(value) if is_integer else None
     if number is not None and (least is None or least <= number < 2**63):
         return number
     raise OrderError(f"{name} = {value!r}, expected an integer{'' if least is None else f' of {least} or more'}")
