@@ -1,10 +1,11 @@
 # make test: everything that must hold.  make demo: the main job on real input.  make bench: the figures.
+# make dist: sdist and wheel, installed and tried.
 VENV   := .venv
 PYTHON ?= python3
 STAMP  := $(VENV)/.built
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
-.PHONY: test demo bench lint clean
+.PHONY: test demo bench lint dist clean
 
 test: $(STAMP) lint
 	$(VENV)/bin/python -m pytest -q
@@ -31,5 +32,13 @@ $(STAMP): pyproject.toml constraints.txt $(SOURCES)
 	  --config-settings=cmake.define.MMAPDS_WERROR=ON -e '.[torch,dev]'
 	touch $@
 
+# The wheel is built from the sdist, as those build it for whom there is no wheel.
+dist: $(STAMP)
+	rm -rf dist build/installed
+	$(VENV)/bin/python -m build -q -o dist .
+	$(PYTHON) -m venv build/installed
+	PIP_CONSTRAINT=constraints.txt build/installed/bin/python -m pip install --disable-pip-version-check -q dist/*.whl
+	build/installed/bin/python -P tests/support/installed.py
+
 clean:
-	rm -rf $(VENV) build demo
+	rm -rf $(VENV) build dist demo
