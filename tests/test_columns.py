@@ -192,7 +192,9 @@ def test_a_record_that_is_cut_short_is_an_error_without_validate(write):
 
 def test_lengths_are_counts(write):
     for number, what in ((-1, "negative"), (1.5, "fractional or negative")):
-        with pytest.raises(mmapds.ColumnError, match=f"column 'length' has {what} numbers; name it otherwise"):
+        with pytest.raises(
+            mmapds.ColumnError, match=f"column 'length': expected integers of 0 or more, found {what} numbers"
+        ):
             mmapds.build(write([{"n": number}]), length="n", force=True)
 
 
@@ -249,7 +251,7 @@ def test_a_missing_column_says_which_there_are_and_how_to_add_it(corpus):
     with pytest.raises(mmapds.ColumnError) as missing:
         _ = mmapds.open(path).lengths
     assert str(missing.value) == (
-        f"{path}.mmx: no column 'length', it has 'chars'; run: python -m mmapds.index {path} --length EXPR "
+        f"{path}.mmx: expected column 'length', found 'chars'; run: python -m mmapds.index {path} --length EXPR "
         "(or use mmapds.add_column)"
     )
     assert command(path, "--length", "id").returncode == 0
@@ -418,7 +420,10 @@ def test_columns_that_are_added_at_once_are_not_lost(corpus):
             mmapds.add_column(path, "other", [7] * 3000)
         return 1
 
-    with pytest.raises(mmapds.StaleIndexError, match="was built again meanwhile; nothing was changed, run again"):
+    with pytest.raises(
+        mmapds.StaleIndexError,
+        match="STALE: another process replaced this index meanwhile; nothing was changed; run again",
+    ):
         mmapds.add_column(path, "one", first, workers=1)
     assert mmapds.open(path).columns == ["other"]
 
@@ -500,7 +505,7 @@ def test_metadata_of_columns_are_checked(write, columns):
     path = write([{"n": 1}])
     mmapds.build(path)
     rewrite(path + ".mmx", metadata=lambda metadata: metadata | {"columns": columns})
-    with pytest.raises(mmapds.FormatError, match="its metadata say of columns"):
+    with pytest.raises(mmapds.FormatError, match="malformed metadata: expected columns like"):
         mmapds.open(path)
     mmapds.build(path)
     assert len(mmapds.open(path)) == 1

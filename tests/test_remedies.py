@@ -192,7 +192,7 @@ def test_damaged_keys(tmp_path):
     mmapds.build(path)
     overwrite(f"{path}.mmx", "key_records", 0, 40)
     with pytest.raises(
-        mmapds.FormatError, match="DAMAGED: a key is of record 4294967295, expected less than 10"
+        mmapds.FormatError, match=r"DAMAGED: key_records\[\d\] = 4294967295 is out of range for 10 records"
     ) as error:
         mmapds.open(path).find("3")
     run_remedy(error.value)

@@ -52,7 +52,7 @@ class Catalog:
             return given
         found: list[str | Decoder] = []
         for index in self.indexes:
-            with index.understood():
+            with index.reporting_malformed_metadata():
                 found.append(of_format(formats.by_name(index.format).decoder(index.parameters)))
         for index, decode in zip(self.indexes, found, strict=True):
             if not same(decode, found[0]):
@@ -86,7 +86,7 @@ class Catalog:
             raise SourceError(f"{path}: not a regular file; it is a source of {index.path}") from None
         index.check_source(number, opened.size, opened.mtime_ns)
         opened.advise(_ADVICE[self.access])
-        with index.understood():
+        with index.reporting_malformed_metadata():
             layout = formats.by_name(index.format).layout(index.parameters, index.sources[number])
         return opened, index.bounds(number), *layout
 

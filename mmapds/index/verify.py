@@ -21,7 +21,7 @@ def verify(index: Index) -> None:
     """
     index.check_current()
     index.verify_sections()
-    with index.understood():
+    with index.reporting_malformed_metadata():
         _verify_records(index)
 
 
