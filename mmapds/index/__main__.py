@@ -11,7 +11,7 @@ from .. import formats
 from ..errors import ColumnError, Error, StaleIndexError
 from ..storage.index_file import Index
 from ..storage.sources import INDEX_SUFFIX, expand, reason
-from .build import Asked, build_each
+from .build import ColumnRequest, build_each
 from .summary import summarise
 from .verify import verify
 
@@ -64,13 +64,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _build_indexes(options: Any) -> None:
     paths = expand(options.sources, formats.SUFFIXES)
-    asked = Asked(_parse_columns(options), _parse_missing(options.missing), options.validate)
+    request = ColumnRequest(_parse_columns(options), _parse_missing(options.missing), options.validate)
     given = {name: getattr(options, name) for name in formats.OPTIONS if getattr(options, name) is not None}
     with _progress_bar(paths, wanted=sys.stderr.isatty() and not options.quiet) as bar:
         report = bar.update if bar is not None else lambda _: None
         started = time.perf_counter()
         for done in build_each(
-            paths, options.out, options.format, options.workers, options.force, report, asked, parameters=given
+            paths,
+            out=options.out,
+            format_name=options.format,
+            options=given,
+            request=request,
+            workers=options.workers,
+            force=options.force,
+            report=report,
         ):
             seconds = time.perf_counter() - started
             speed = f"{seconds:.2f} s, {done.summary.size / seconds / 1e9:.2f} GB/s"
