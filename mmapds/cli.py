@@ -1,0 +1,115 @@
+"""What the command lines share: parser, exit codes, signals, one-line errors and the progress bar."""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from .errors import Error
+
+Options = Mapping[str, tuple[type, str, str]]
+"""Options of formats, by name: (type, placeholder, help)."""
+
+_FAILED, _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 1, 130, 141, 143  # the last three: 128 and the number of the signal
+
+
+def new_parser(command: str, description: str) -> argparse.ArgumentParser:
+    """Return a parser for `python -m COMMAND SOURCE...`."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {command}",
+        description=description,
+        # To find the width by itself, the default formatter imports half the standard library.
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=20, width=100),
+    )
+    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="file, directory, glob or brace pattern")
+    return parser
+
+
+def add_format_options(parser: argparse.ArgumentParser, options: Options) -> None:
+    """Add the options of formats to a parser."""
+    for name, (kind, placeholder, text) in options.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=placeholder, help=text)
+
+
+def format_options(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
+    """Return the options of formats that were given."""
+    return {name: getattr(arguments, name) for name in options if getattr(arguments, name) is not None}
+
+
+def run(work: Callable[[], object], *, interrupted: str) -> int:
+    """Run a command; return its exit status, having said on one line of stderr what went wrong.
+
+    Args:
+      work: does it. SIGTERM leaves it by SystemExit, so that a half-written file is removed.
+      interrupted: what to say after Ctrl-C.
+    Returns:
+      0; 1 for an `Error`; 130 after Ctrl-C; 141 where nobody reads the output any more, which is not worth a message.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
+    status, message = 0, ""
+    try:
+        work()
+    except Error as error:
+        status, message = _FAILED, " ".join(str(error).splitlines())
+    except KeyboardInterrupt:
+        status, message = _INTERRUPTED, interrupted
+    except BrokenPipeError:
+        status = _CLOSED_PIPE
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        status = status or _CLOSED_PIPE
+        with open(os.devnull, "w") as null:  # where the interpreter, as it exits, may write what is left
+            os.dup2(null.fileno(), sys.stdout.fileno())
+    if message:
+        with suppress(BrokenPipeError):
+            print(message, file=sys.stderr)
+    return status
+
+
+class Progress:
+    """A progress bar on stderr, where that is a terminal, and lines on stdout that do not disturb it.
+
+    Args:
+      sources: what the bar is named after.
+      unit: what it counts: "B" or " records".
+      total: returns how many there are, or None; called only if there is a bar.
+      quiet: neither a bar nor lines.
+    """
+
+    def __init__(
+        self, sources: Sequence[str], *, unit: str, quiet: bool, total: Callable[[], int | None] = lambda: None
+    ) -> None:
+        self._quiet = quiet
+        self._bar: Any = None
+        if quiet or not sys.stderr.isatty():
+            return
+        from tqdm import tqdm  # start-up time: only a terminal needs it
+
+        name = sources[0] if len(sources) == 1 else f"{len(sources):,} sources"
+        self._bar = tqdm(total=total(), desc=name, unit=unit, unit_scale=True, leave=False, file=sys.stderr)
+
+    def update(self, count: int, total: int | None = None) -> None:
+        """Advance the bar; set its total, if that is known only now."""
+        if self._bar is not None:
+            if total is not None:
+                self._bar.total = total
+            self._bar.update(count)
+
+    def print(self, line: str) -> None:
+        """Print a line on stdout, unless quiet."""
+        if self._bar is not None:
+            self._bar.write(line, file=sys.stdout)
+        elif not self._quiet:
+            print(line)
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
