@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import formats
-from .index.build import Asked, build_each
+from .index.build import ColumnRequest, build_each
 from .storage.index_file import Index
 from .storage.sources import StrPath, expand
 
@@ -32,42 +32,43 @@ def build(
 
     Args:
       sources: paths, directories, globs or brace patterns (`part-{000..099}.jsonl`). The path of an index stands for
-        that index, which is built again from its sources where they changed.
+        that index, which is built again if its sources changed.
       out: one combined index for all sources; by default each gets its own, `train.jsonl.mmx` beside `train.jsonl`.
       format: how records are framed; by default the suffix decides.
-      length: the column that token budgets are planned by: the same as `columns={"length": ...}`. Lengths are integers
-        of 0 or more; the index also gets their order, so that no sampler ever sorts.
-      columns: name to what is measured of each record: an expression (see `mmapds.measure`), measured while records are
-        scanned; or a picklable callable that takes the decoded sample and returns a number, run in other processes.
+      length: the column that token budgets are planned by; the same as `columns={"length": ...}`. Lengths are integers
+        of 0 or more; the index also gets their order, so that samplers do not sort.
+      columns: name to a number for each record: an expression (see `mmapds.formats.measuring`), measured while records
+        are scanned; or a picklable callable that takes the decoded sample and returns a number, run in other processes.
       missing: what to do with a record that lacks a field an expression names: "error" (the default), "skip" to leave
-        the record out of the index, or the number to take for it.
+        the record out of the index, or a number to store instead.
       validate: check that every record is JSON from its first byte to its last.
       workers: threads that scan, also within one file; all cores by default.
-      force: build even where an index is up to date, and without the columns that were computed in Python. Expressions
-        that an index was built with are kept; to be rid of them, delete it.
+      force: build even if an index is up to date, and without the columns that were computed in Python. An index keeps
+        the expressions it was built with; delete it to drop them.
       **parameters: options of the format, such as `record_bytes`; see docs/formats.md.
     Returns:
       The index's path; a list of them for several sources without `out`.
     Raises:
-      SourceError: a source is missing, unreadable, compressed, no regular file, or changes meanwhile.
-      ColumnError: a column cannot be measured; the message has the record's place.
-      DecodeError: a record that should be measured or validated is not JSON.
+      SourceError: a source is missing, unreadable, compressed, not a regular file, or changes meanwhile.
+      ColumnError: a column cannot be measured; the message has the place of the record.
+      DecodeError: a record to measure or validate is not JSON.
       Error: an index cannot be written.
     """
     from pathlib import Path
 
     wanted = {**({"length": length} if length is not None else {}), **(columns or {})}
-    asked = Asked({name: text for name, text in wanted.items() if isinstance(text, str)}, missing, validate)
+    expressions = {name: text for name, text in wanted.items() if isinstance(text, str)}
     computed = {name: compute for name, compute in wanted.items() if not isinstance(compute, str)}
+    request = ColumnRequest(expressions, missing, validate, tuple(computed))
     paths = expand(sources, formats.SUFFIXES)
     built = []
     for done in build_each(
-        paths, out, format, workers, force, asked=asked, computed=tuple(computed), parameters=parameters
+        paths, out=out, format_name=format, options=parameters, request=request, workers=workers, force=force
     ):
         built.append(Path(done.summary.path))
         for name, compute in computed.items():
             if done.fresh or name not in Index(done.summary.path).columns:
-                from .columns import add_column
+                from .columns import add_column  # start-up time: it loads NumPy and datasets
 
                 add_column(done.summary.path, name, compute, workers=workers)
     return built[0] if len(built) == 1 else built

@@ -1,4 +1,4 @@
-"""Adding a column to an index that exists, from numbers or by computing it from every sample, without a new scan."""
+"""Adding a column to an index, from numbers or by computing one from each sample, without a new scan."""
 
 import multiprocessing
 import os
@@ -21,12 +21,12 @@ from .dataset.opening import open as open_dataset
 from .errors import ColumnError
 from .index.length_order import write_length_order
 from .storage.index_file import Index, IndexWriter
-from .storage.numbers import as_numbers
+from .storage.numbers import BY_DTYPE, as_numbers
 from .storage.sections import COLUMN
 from .storage.sources import StrPath
 from .storage.threads import cores
 
-_PIECE = 4096  # samples that one task of a worker covers
+_TASK_SAMPLES = 4096
 _LENGTH_SECTIONS = ("length_order", "length_values", "length_counts")
 
 
@@ -39,43 +39,43 @@ def add_column(
     workers: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> None:
-    """Add a column to an index, or replace one; the sources are not scanned again, and the index is replaced at once.
+    """Add a column to an index, or replace one; the sources are not scanned, and the index is replaced atomically.
 
-    Datasets that are open keep what they have. A column named "length" is stored with the order that samplers read.
+    Open datasets keep the columns they have. A column named "length" is stored with the order that samplers read.
 
     Args:
       source_or_index: an indexed source, or an index.
-      values: a number for each record, shape (records,); or a picklable callable that takes a sample and returns its
-        number, a tokenizer say. The column has the smallest of u32, u64, i64 and f64 that holds all of them.
-      decode: what makes a sample of a record, as in `mmapds.open`; for callables.
+      values: a number for each record, shape (records,); or a picklable callable that takes a sample and returns a
+        number: a tokenizer, for instance. The column has the smallest of u32, u64, i64 and f64 that holds all of them.
+      decode: the decoder of samples for a callable, as in `mmapds.open`.
       workers: processes that compute; all cores by default. With 1, this process does.
       progress: called with the number of samples done since the last call; by default, a bar on a terminal.
     Raises:
-      ColumnError: values have another length or are no numbers, or lengths are negative or fractional.
+      ColumnError: values have another shape or are not numbers, or lengths are negative or fractional.
       IndexMissingError, StaleIndexError: the index must be built first.
     """
     workers = cores() if workers is None else workers
     if workers < 1:
         raise ColumnError(f"workers = {workers}, expected 1 or more")
     if not isinstance(name, str) or not name:
-        raise ColumnError(f"name = {name!r}, expected a string")
+        raise ColumnError(f"name = {name!r}, expected a string of one character or more")
     dataset = open_dataset(source_or_index, decode=decode)
     indexes = dataset._catalog.indexes
     if len(indexes) != 1:
-        raise ColumnError(f"{os.fspath(source_or_index)}: {len(indexes)} indexes, expected one; add to each of them")
+        raise ColumnError(f"source_or_index: expected one index, found {len(indexes)}; add the column to each of them")
     index = Index(os.path.realpath(indexes[0].path))
     if name in index.parameters.get("columns", {}):
-        raise ColumnError(f"{index.path}: its sources have a column {name!r} themselves; give the new one another name")
+        raise ColumnError(f"{index.path}: column {name!r} comes from the sources; give the new column another name")
     if callable(values):
-        pieces = _computed(dataset, values, workers)
+        pieces = _compute_all(dataset, name, values, workers)
     else:
         pieces = iter([_checked(as_numbers(values), len(dataset))])
-    with IndexWriter(index.path) as writer, _told(progress, name, len(dataset)) as report:
+    with IndexWriter(index.path) as writer, _reporting(progress, name, len(dataset)) as report:
         spool = writer.spool()
         for piece in pieces:
-            numbers = _cells(name, piece)
+            cells = _cells(name, piece, spool.count)
             with writer.writing():
-                spool.append("uif".index(numbers.dtype.kind), numbers.view(np.uint64).data)
+                spool.append(BY_DTYPE[cells.dtype.str].cell, cells.view(np.uint64).data)
             report(len(piece))
         for section in index.sections:
             if section != COLUMN + name and not (name == "length" and section in _LENGTH_SECTIONS):
@@ -91,17 +91,25 @@ def add_column(
 
 def _checked(values: NDArray[Any], records: int) -> NDArray[Any]:
     if values.ndim != 1 or len(values) != records:
-        raise ColumnError(f"values have shape {values.shape}, expected one number for each of {records} records")
+        raise ColumnError(f"values: expected shape ({records},), a number for each record, found {values.shape}")
     return values
 
 
-def _cells(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Numbers as u64, as i64 where some are negative, or as f64; lengths as u64, whatever type their counts have."""
+def _cells(name: str, values: NDArray[Any], first: int) -> NDArray[Any]:
+    """Return numbers as u64, as i64 if any is negative, or as f64; lengths as u64, also if they are whole floats.
+
+    Args:
+      first: the record that values[0] belongs to.
+    """
     kind = values.dtype.kind if values.size else "u"
     if name == "length" and kind in "if":
-        if not ((values >= 0) & (values == np.floor(values)) & (values < 2.0**63)).all():
-            wrong = values[(values < 0) | (values % 1 != 0)]
-            raise ColumnError(f"lengths are integers of 0 or more, found {wrong[:3].tolist()}")
+        fits = (values >= 0) & (values == np.floor(values)) & (values < 2.0**63)
+        if not fits.all():
+            wrong = int(fits.argmin())
+            raise ColumnError(
+                f"column 'length': expected integers of 0 or more, found {values[wrong]} at record {first + wrong}; "
+                "give the column another name"
+            )
         kind, values = "u", values.astype(np.uint64)
     if kind == "b" or kind not in "uif":
         raise ColumnError(f"column {name!r}: expected numbers, found {values.dtype}")
@@ -113,19 +121,19 @@ def _cells(name: str, values: NDArray[Any]) -> NDArray[Any]:
 
 
 @contextmanager
-def _told(progress: Callable[[int], object] | None, name: str, samples: int) -> Iterator[Callable[[int], object]]:
+def _reporting(progress: Callable[[int], object] | None, name: str, samples: int) -> Iterator[Callable[[int], object]]:
     if progress is not None or not sys.stderr.isatty():
         yield progress or (lambda _: None)
         return
-    from tqdm import tqdm
+    from tqdm import tqdm  # start-up time: a run without a terminal needs no bar
 
     with tqdm(total=samples, desc=f"column {name}", unit=" samples", unit_scale=True, leave=False) as bar:
         yield bar.update
 
 
-def _computed(dataset: Dataset, compute: Callable[[Any], float], workers: int) -> Iterator[NDArray[Any]]:
-    """Compute the column piece by piece, in the order of records, some pieces ahead of the one that is asked for."""
-    pieces = [range(begin, min(begin + _PIECE, len(dataset))) for begin in range(0, len(dataset), _PIECE)]
+def _compute_all(dataset: Dataset, name: str, compute: Callable[[Any], float], workers: int) -> Iterator[NDArray[Any]]:
+    """Yield the column piece by piece, in the order of records; workers compute some pieces ahead."""
+    pieces = [range(begin, min(begin + _TASK_SAMPLES, len(dataset))) for begin in range(0, len(dataset), _TASK_SAMPLES)]
     work = partial(_compute, dataset, compute)
     if workers == 1 or len(pieces) <= 1:
         for piece in pieces:
@@ -136,17 +144,19 @@ def _computed(dataset: Dataset, compute: Callable[[Any], float], workers: int) -
             pickle.dumps(work)
         except Exception as error:
             raise ColumnError(
-                f"the callable cannot be sent to another process ({error}); define it in a module, or use workers=1"
+                f"values: the callable does not pickle ({error}); define it in a module, or use workers=1"
             ) from error
     with ProcessPoolExecutor(min(workers, len(pieces)), initializer=_begin_worker, initargs=(work,)) as pool:
         waiting = iter(pieces)
-        running = [pool.submit(_work, piece) for piece in islice(waiting, 4 * workers)]
+        running = [pool.submit(_run_in_worker, piece) for piece in islice(waiting, 4 * workers)]
         try:
             for _ in pieces:
                 yield running.pop(0).result()
-                running.extend(pool.submit(_work, more) for more in islice(waiting, 1))
+                running.extend(pool.submit(_run_in_worker, more) for more in islice(waiting, 1))
         except BrokenProcessPool:
-            raise ColumnError("a process that computed a column ended without a word; workers=1 shows why") from None
+            raise ColumnError(
+                f"column {name!r}: a worker process died, killed or out of memory; use workers=1 to see why"
+            ) from None
         finally:
             _cancel(running)
 
@@ -156,15 +166,16 @@ def _cancel(futures: Sequence[Future[Any]]) -> None:
         future.cancel()
 
 
-_the_work: list[Callable[[range], NDArray[Any]]] = []
+_worker_task: list[Callable[[range], NDArray[Any]]] = []
+"""In a worker process, the one function it runs: sent once, not with every piece."""
 
 
 def _begin_worker(work: Callable[[range], NDArray[Any]]) -> None:
-    _the_work[:] = [work]
+    _worker_task[:] = [work]
 
 
-def _work(piece: range) -> NDArray[Any]:
-    return _the_work[0](piece)
+def _run_in_worker(piece: range) -> NDArray[Any]:
+    return _worker_task[0](piece)
 
 
 def _compute(dataset: Dataset, compute: Callable[[Any], float], piece: range) -> NDArray[Any]:
@@ -176,6 +187,6 @@ def _compute(dataset: Dataset, compute: Callable[[Any], float], piece: range) ->
             error.add_note(f"while computing a column for {dataset.place(position)}")
             raise
         if isinstance(number, bool | str | bytes) or np.ndim(number) or not isinstance(number, int | float | np.number):
-            raise ColumnError(f"{dataset.place(position)}: expected a number, the callable returned {number!r}")
+            raise ColumnError(f"{dataset.place(position)}: expected a number from the callable, found {number!r}")
         numbers.append(number)
     return np.array(numbers)

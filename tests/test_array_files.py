@@ -149,9 +149,7 @@ def test_a_column_that_is_not_held(tmp_path):
 
 def test_a_column_that_the_file_has_is_not_replaced(tmp_path):
     path = store(tmp_path, [{"x": 1}])
-    with pytest.raises(
-        mmapds.ColumnError, match="its sources have a column 'x' themselves; give the new one another name"
-    ):
+    with pytest.raises(mmapds.ColumnError, match="column 'x' comes from the sources; give the new column another name"):
         mmapds.add_column(path, "x", [3])
     mmapds.add_column(path, "y", [3])
     assert command("--verify", path).returncode == 0

@@ -75,7 +75,7 @@ def test_what_is_refused(tmp_path, write, monkeypatch):
             "sources have 2 formats, expected one: .*a.parquet is parquet, .*jsonl is",
         ),
         (([path, path],), {}, "2 sources make one file; name it with -o OUT.mma"),
-        (([],), {}, "no sources were given"),
+        (([],), {}, "sources: expected one source or more, found 0"),
         ((tmp_path / "no.parquet",), {}, "no.parquet: no such file"),
         ((path, tmp_path / "b.parquet"), {}, "b.parquet: cannot write the array file here"),
         ((path, tmp_path / "no" / "b.mma"), {}, "b.mma: cannot write the array file here"),

@@ -1,6 +1,7 @@
 """Array files that are damaged or cut short: nothing but errors that say where, and what is left can be read."""
 
 import os
+import re
 import struct
 from pathlib import Path
 
@@ -90,13 +91,13 @@ def test_damage_outside_the_records_is_found_when_indexing(tmp_path):
         return mmapds.build(path, force=True)
 
     for at, data, message in (
-        (0, b"x", "NOT AN ARRAY FILE: it begins with"),
+        (0, b"x", "NOT AN ARRAY FILE: "),
         (8, b"\2", "VERSION: file is format 2, this mmapds reads 1; upgrade mmapds"),
-        (16, b"\1", "DAMAGED: its header and metadata do not match their checksum"),
-        (40, b"\1", "DAMAGED: it has"),
+        (16, b"\1", "DAMAGED: header and metadata do not match their checksum"),
+        (40, b"\1", r"DAMAGED: expected \d+ bytes, as the header says, found \d+; "),
         (64, b"\xff" * 8, "DAMAGED: its schema does not match its checksum"),
         (90, b"\xff", "DAMAGED: its schema does not match its checksum"),
-        (len(good) - 3, b"x", "DAMAGED: its header and metadata do not match"),
+        (len(good) - 3, b"x", "DAMAGED: header and metadata do not match"),
     ):
         with pytest.raises(mmapds.FormatError, match=message):
             build(at, data)
@@ -111,10 +112,11 @@ def test_verify_reads_the_records(tmp_path):
     path = store(tmp_path, records)
     assert command("--verify", path).returncode == 0
     patched(path, os.path.getsize(path) // 2, b"\1")
-    assert (
-        "DAMAGED: section 'records' does not match its checksum; write or copy it again"
-        in command("--verify", path).stderr
+    found = command("--verify", path).stderr
+    wanted = (
+        r"DAMAGED: section 'records' does not match its checksum: expected \w{16}, found \w{16}; write or copy it again"
     )
+    assert re.search(wanted, found), found
 
 
 def test_a_file_that_is_cut_short(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import mmapds
-from mmapds.index.build import Asked, build_each
+from mmapds.index.build import ColumnRequest, build_each
 from mmapds.storage.index_file import IndexWriter
 
 RECORDS = 5_000_000  # whose lengths are sorted in a file, not in memory
@@ -40,8 +40,9 @@ def test_an_index_is_never_shorter_than_its_sources(shards, tmp_path, workers, c
         elif os.path.exists(shards[-1]):
             os.unlink(shards[-1]) if change == "goes away" else os.truncate(shards[-1], 9)
 
+    request = ColumnRequest(columns)
     with pytest.raises(mmapds.SourceError, match=r"part-23\.jsonl: "):
-        list(build_each(shards, out, None, workers, True, interfere, Asked(columns)))
+        list(build_each(shards, out=out, request=request, workers=workers, force=True, report=interfere))
     assert out.read_bytes() == before
     assert not list(tmp_path.glob("*.tmp"))
 

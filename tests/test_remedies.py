@@ -89,14 +89,16 @@ def test_a_source_whose_records_lie_elsewhere(write):
     path = write(b"1\n" * 100_000)
     mmapds.build(path)
     flip(path, 100_001)  # a newline beyond what the fingerprint sees
-    mended(path, mmapds.FormatError, r"DAMAGED: its records are not those of .*train.jsonl")
+    mended(
+        path, mmapds.FormatError, "DAMAGED: record 50001 of .*train.jsonl begins at byte 100002, expected byte 100004"
+    )
 
 
 def test_a_column_of_other_numbers(write):
     path = write(b'{"n": 1}\n' * 40_000)
     mmapds.build(path, length="n")
     flip(path, 9 * 20_000 + 6)
-    mended(path, mmapds.FormatError, "DAMAGED: its column 'length' is not that of .*train.jsonl")
+    mended(path, mmapds.FormatError, "column 'length' differs from .*train.jsonl at record 20000: expected 0, found 1")
 
 
 @pytest.mark.parametrize("name", ["offsets", "column:length", "length_order", "length_values", "length_counts"])
@@ -194,7 +196,7 @@ def test_damaged_keys(tmp_path):
     mmapds.build(path)
     overwrite(f"{path}.mmx", "key_records", 0, 40)
     with pytest.raises(
-        mmapds.FormatError, match="DAMAGED: a key is of record 4294967295, expected less than 10"
+        mmapds.FormatError, match=r"DAMAGED: key_records\[\d\] = 4294967295 is out of range for 10 records"
     ) as error:
         mmapds.open(path).find("3")
     run_remedy(error.value)

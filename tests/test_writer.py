@@ -48,7 +48,9 @@ def test_a_schema_is_inferred_from_the_first_record(tmp_path):
     }
     (sample,) = mmapds.open(store(tmp_path, [record]))
     assert sample["l"].tolist() == [1, 2, 3]
-    with pytest.raises(mmapds.FormatError, match="record 0: field 'x': found null, which does not tell"):
+    with pytest.raises(
+        mmapds.FormatError, match="record 0: field 'x': expected a value whose type can be inferred, found null"
+    ):
         store(tmp_path, [{"x": None}])
 
 
@@ -244,10 +246,14 @@ def test_a_record_that_fails_is_left_out(tmp_path):
         ({"": "str"}, {}, "is no name of a field"),
         ({"a(b)": "str"}, {}, "is no name of a field"),
         ({"a": ("int8", (None,)), "a_length": "int8"}, {}, "two fields would fill the column 'a_length'"),
-        ({"length": "float32"}, {}, "lengths are integers"),
+        ({"length": "float32"}, {}, "field 'length': expected integers, found float32"),
         ({"a": "str"}, {"length": "a"}, "length = 'a', expected an integer field"),
         ({"a": "str"}, {"length": "b"}, "length = 'b', expected an integer field"),
-        ({"a": "int8", "length": "int8"}, {"length": "a"}, "but there is a field 'length' too"),
+        (
+            {"a": "int8", "length": "int8"},
+            {"length": "a"},
+            "length = 'a', expected 'length', as the schema has a field of that name",
+        ),
         ([("a", "str")], {}, "expected a dict of field name to type"),
     ],
 )
@@ -260,7 +266,7 @@ def test_schemas_that_are_refused(tmp_path, schema, options, message):
 def test_lengths_are_not_negative(tmp_path):
     with (
         mmapds.Writer(tmp_path / "a.mma", {"n": "int64"}, length="n") as writer,
-        pytest.raises(mmapds.FormatError, match="record 0: field 'n': found -1, expected a length, 0 or more"),
+        pytest.raises(mmapds.FormatError, match="record 0: field 'n': expected a length of 0 or more, found -1"),
     ):
         writer.write({"n": -1})
     assert len(mmapds.open(tmp_path / "a.mma")) == 0
@@ -290,7 +296,7 @@ def test_writing_after_the_end(tmp_path):
     with pytest.raises(mmapds.Error, match=r"a.mma: the writer is closed"):
         writer.write({"n": 1})
     assert len(mmapds.open(tmp_path / "a.mma")) == 1
-    with pytest.raises(mmapds.Error, match=r"expected the name of a file that ends in \.mma"):
+    with pytest.raises(mmapds.Error, match=r"expected a file name that ends in \.mma"):
         mmapds.Writer(tmp_path / "a.bin")
     with pytest.raises(mmapds.Error, match=r"cannot write the array file here \(no such file or directory\)"):
         mmapds.Writer(tmp_path / "no" / "a.mma")
@@ -311,7 +317,7 @@ def test_a_writer_that_is_forgotten(tmp_path):
         writer = mmapds.Writer(tmp_path / "a.mma")
         writer.write({"x": 1})
 
-    with pytest.warns(ResourceWarning, match="a.mma: a writer was not closed; nothing was written"):
+    with pytest.warns(ResourceWarning, match="a.mma: the writer was not closed and nothing was written"):
         forget()
     assert os.listdir(tmp_path) == []
 
@@ -363,7 +369,7 @@ for use in (lambda: writer.write({{"x": np.full(1, 0)}}), writer.close):
     first, second, third = ran.stdout.splitlines()
     refused = "cannot write the array file (file too large); nothing was changed; make room, or give another place"
     assert first == f"{path}: {refused}"
-    assert second == f"{path}: the writer is closed: an earlier write failed"
+    assert second == f"{path}: the writer is closed: an earlier write failed; make a new Writer"
     assert third.startswith(f"{path}: nothing was written")
     assert os.listdir(tmp_path) == []
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 3_000_000

@@ -1,10 +1,17 @@
 """The .mma file around records of named arrays. See docs/array-file.md."""
 
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 from .. import _native
 from ..errors import FormatError, SourceError
-from ..storage.numbers import NUMBER_TYPES, WIDTHS
-from ..storage.sections import COLUMN, SectionFile
+from ..storage.numbers import BY_DTYPE, U8, U32
+from ..storage.sections import COLUMN, SectionFile, SectionWriter
 from ..storage.sources import unreadable
+
+if TYPE_CHECKING:
+    from ..storage.spool import Spool
 
 SUFFIX = ".mma"
 MAGIC = b"\x89MMA\r\n\x1a\n"
@@ -60,7 +67,7 @@ class ArrayFile(SectionFile):
     """A whole array file."""
 
     MAGIC, NAME = MAGIC, "AN ARRAY FILE"
-    DTYPES = ("|u1", "<u4", "<u8", "<i8", "<f8")
+    TYPES = (U8, *SectionFile.TYPES)
 
     def __init__(self, head: Head) -> None:
         super().__init__(head.path, head.map)
@@ -80,11 +87,39 @@ class ArrayFile(SectionFile):
 
     def cells(self, name: str, begin: int, end: int) -> Cells:
         """The type of a section's numbers, and some of them as 64-bit cells."""
-        dtype = self.sections[name].dtype
-        width = WIDTHS[dtype]
-        data = self.section(name)[begin * width : end * width]
-        if width == 4:
+        number_type = BY_DTYPE[self.sections[name].dtype]
+        data = self.section(name)[begin * number_type.width : end * number_type.width]
+        if number_type is U32:
             wide = memoryview(bytearray(2 * len(data)))
             _native.cells_widen(data, wide)
             data = wide
-        return NUMBER_TYPES[dtype], data.cast("Q")
+        return number_type.cell, data.cast("Q")
+
+
+class ArrayFileWriter(SectionWriter):
+    """Writes an array file: `begin_records`, `write` for records at multiples of RECORD_ALIGNMENT, then `finish`."""
+
+    MAGIC, SUFFIX = MAGIC, SUFFIX
+    NAME, ELSEWHERE = "the array file", ""
+
+    def begin_records(self, schema: Mapping[str, Any], columns: Mapping[str, str]) -> int:
+        """Write the schema; return the offset in the file of the first record.
+
+        Args:
+          schema: see `Schema.describe`.
+          columns: name of each column to its expression.
+        """
+        text = json.dumps({"schema": schema, "columns": columns}, ensure_ascii=False).encode()
+        from xxhash import xxh3_64  # which opening a file does without
+
+        self.begin_section("schema", U8.dtype)
+        self.write(len(text).to_bytes(8, "little") + xxh3_64(text).intdigest().to_bytes(8, "little") + text)
+        self.begin_section("records", U8.dtype)
+        return self.section_begin
+
+    def finish(self, offsets: "Spool", columns: "Mapping[str, Spool]", metadata: dict[str, Any]) -> None:
+        """Write where each record begins, and the columns by name; then `commit`."""
+        self.write_spool("offsets", offsets)
+        for name, spool in columns.items():
+            self.write_column(name, spool)
+        self.commit(metadata, offsets.count)

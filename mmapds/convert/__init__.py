@@ -19,7 +19,7 @@ from ..arrays.infer import infer_schema
 from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
 from ..arrays.values import cast
 from ..dataset.decode import Decoder
-from ..errors import Error, FormatError, SourceError
+from ..errors import Error, FormatError
 from ..storage.sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, inspect
 from ..writer import Writer
 from .arrow import ArrowReader
@@ -129,8 +129,6 @@ def _target(paths: list[str], out: StrPath | None) -> str:
     Raises:
       Error: several sources need `out`, its directory is missing, or it is one of the sources.
     """
-    if not paths:
-        raise SourceError("no sources were given")
     if out is None and len(paths) > 1:
         raise Error(f"{len(paths):,} sources make one file; name it with -o OUT{SUFFIX}")
     target = os.path.splitext(paths[0])[0] + SUFFIX if out is None else os.fspath(out)

@@ -59,7 +59,7 @@ class Catalog:
             return given
         found: list[str | Decoder] = []
         for index in self.indexes:
-            with index.understood():
+            with index.reporting_malformed_metadata():
                 found.append(format_decoder(formats.by_name(index.format).decoder(index.parameters)))
         for index, decode in zip(self.indexes, found, strict=True):
             if not is_same_decoder(decode, found[0]):
@@ -101,7 +101,7 @@ class Catalog:
             raise SourceError(f"{path}: not a regular file; it is a source of {index.path}") from None
         index.check_source(number, opened.size, opened.mtime_ns)
         opened.advise(_ADVICE[self.access])
-        with index.understood():
+        with index.reporting_malformed_metadata():
             layout = formats.by_name(index.format).layout(index.parameters, index.sources[number])
         return opened, index.bounds(number), *layout
 

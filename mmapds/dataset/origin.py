@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from .. import formats
-from ..errors import IndexMissingError, SourceError, StaleIndexError
+from ..errors import IndexMissingError, StaleIndexError
 from ..storage.index_file import Index
 from ..storage.sources import INDEX_SUFFIX, build_command, expand
 
@@ -26,7 +26,6 @@ def open_indexes(paths: Iterable[str], patterns: Sequence[str]) -> list[Index]:
       patterns: what the user gave for them, for the command in a message.
     Raises:
       IndexMissingError: a source is not indexed.
-      SourceError: there are no paths.
       FormatError: an index is damaged, or a source must be converted.
     """
     indexes, missing = [], []
@@ -41,8 +40,6 @@ def open_indexes(paths: Iterable[str], patterns: Sequence[str]) -> list[Index]:
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         command = build_command(missing if len(missing) == 1 else list(patterns))
         raise IndexMissingError(f"{missing[0]}{more}: not indexed yet; run: {command} (or open it with build=True)")
-    if not indexes:
-        raise SourceError("no sources were given")
     return indexes
 
 

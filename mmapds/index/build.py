@@ -7,74 +7,138 @@ from typing import Any, NamedTuple
 
 from .. import __version__, _native, formats
 from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
+from ..formats.format import End, Piece
 from ..formats.measuring import Measuring
 from ..storage.index_file import NOTHING, Index, IndexedSource, IndexWriter, relative_to_index
+from ..storage.numbers import U64
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, fingerprint, inspect
+from ..storage.spool import Spool
 from ..storage.threads import cores
 from .keys import write_keys
 from .length_order import write_length_order
 from .summary import Summary, summarise
 
 
-class Built(NamedTuple):
-    """The outcome of one index."""
+class ColumnRequest(NamedTuple):
+    """The columns and checks that a user asked for; None where the user left it open."""
+
+    columns: Mapping[str, str] = {}
+    """Name to expression."""
+    missing: str | float | None = None
+    validate: bool | None = None
+    computed: Collection[str] = ()
+    """Names of the columns that the caller computes once an index is built."""
+
+    def measuring(self, before: Index | None, held: Mapping[str, str] | None = None) -> Measuring:
+        """Return what to measure: what is asked for, and by default what the index `before` was built with.
+
+        Columns that will be `computed` are not measured. `held` are the columns that the sources hold; by default those
+        they held when `before` was built.
+        """
+        known = before.measuring if before else NOTHING
+        held_before = before.parameters.get("columns", {}) if before else {}
+        kept = {name: text for name, text in known["expressions"].items() if held_before.get(name) != text}
+        inherited = {**(held_before if held is None else held), **kept}
+        return Measuring(
+            {**{name: text for name, text in inherited.items() if name not in self.computed}, **self.columns},
+            known["missing"] if self.missing is None else self.missing,
+            known["validate"] if self.validate is None else self.validate,
+        )
+
+
+class BuildResult(NamedTuple):
+    """The outcome for one index."""
 
     summary: Summary
     fresh: bool
     """False when the index was up to date and nothing was done."""
 
 
+class _Job:
+    """One index to write."""
+
+    def __init__(
+        self,
+        index_path: str,
+        sources: list[Source],
+        chosen: ModuleType,
+        parameters: dict[str, Any],
+        measuring: Measuring,
+    ) -> None:
+        self.index_path = index_path
+        self.sources = sources
+        self.chosen = chosen
+        self.parameters = parameters  # of the format, checked and completed
+        self.measuring = measuring
+
+    def incomplete(self, expected: str, found: str) -> Error:
+        """Return the error to raise for a scan that breaks the contract of formats."""
+        return Error(
+            f"{self.index_path}: incomplete scan of format {self.chosen.NAME!r}: expected {expected}, found {found}; "
+            "nothing was changed"
+        )
+
+
+_Plan = tuple[str, list[str], str | ModuleType | None, Mapping[str, Any]]
+"""An index to build if it is not up to date: its path, its sources, their format (None: they decide), the options."""
+
+
 def build_each(
     paths: list[str],
+    *,
     out: StrPath | None = None,
     format_name: str | ModuleType | None = None,
+    options: Mapping[str, Any] | None = None,
+    request: ColumnRequest | None = None,
     workers: int | None = None,
     force: bool = False,
     report: Callable[[int], object] = lambda _: None,
-    asked: "Asked | None" = None,
-    computed: Collection[str] = (),
-    parameters: Mapping[str, Any] | None = None,
-) -> Iterator[Built]:
-    """Build the indexes of expanded paths one after another, yielding each as it is done.
+) -> Iterator[BuildResult]:
+    """Build the indexes of expanded paths one after another; yield each as it is done.
 
-    `computed` are columns that the caller is going to compute where an index was built. `report` is called with the
-    number of bytes that were dealt with since the last call.
+    Args:
+      options: of the format.
+      report: called with the number of bytes of sources that were done since the last call.
+
+    See `mmapds.build` for the others.
     """
-    if not paths:
-        raise SourceError("no sources were given")
     workers = cores() if workers is None else workers
     if workers < 1:
         raise Error(f"workers = {workers}, expected 1 or more")
-    given = dict(parameters or {})
+    given = dict(options or {})
     if out is None:
-        plans = [_plan(path, format_name, given, force) for path in paths]
+        plans: list[_Plan] = [_plan(path, format_name, given, force=force) for path in paths]
     else:
         plans = [(os.fspath(out), paths, format_name, given)]
-    for index_path, members, wanted_format, options in plans:
-        sources = [inspect(path) for path in members]
-        chosen = _format(members, wanted_format)
-        formats.check_options(chosen, options)
-        framed = chosen.parameters(options, members)
-        before = _readable(index_path)
-        measuring = (asked or Asked()).after(before, computed, framed.get("columns", {}))
-        is_current = before and _is_up_to_date(before, sources, chosen.NAME, framed, measuring)
-        existing = before if is_current and not force else None
-        if existing is None:
-            if before is not None and not force:
-                _check_nothing_is_lost(before, {*measuring.columns, *computed, *before.parameters.get("columns", {})})
-            _write(index_path, sources, chosen, framed, workers, report, measuring)
-            yield Built(summarise(Index(index_path)), fresh=True)
-        else:
+    for plan in plans:
+        yield _build(plan, request or ColumnRequest(), workers=workers, force=force, report=report)
+
+
+def _build(
+    plan: _Plan, request: ColumnRequest, *, workers: int, force: bool, report: Callable[[int], object]
+) -> BuildResult:
+    index_path, members, wanted_format, options = plan
+    sources = [inspect(path) for path in members]
+    chosen = _format(members, wanted_format)
+    formats.check_options(chosen, options)
+    framed = chosen.parameters(options, members)
+    before = _readable(index_path)
+    measuring = request.measuring(before, framed.get("columns", {}))
+    if before is not None and not force:
+        if _is_up_to_date(before, sources, chosen.NAME, framed, measuring):
             report(sum(source.size for source in sources))
-            yield Built(summarise(existing), fresh=False)
+            return BuildResult(summarise(before), fresh=False)
+        kept = {*measuring.columns, *request.computed, *before.parameters.get("columns", {})}
+        _check_nothing_is_lost(before, kept)
+    _write(_Job(index_path, sources, chosen, framed, measuring), workers, report)
+    return BuildResult(summarise(Index(index_path)), fresh=True)
 
 
-def _plan(
-    path: str, format_name: str | ModuleType | None, parameters: dict[str, Any], force: bool
-) -> tuple[str, list[str], str | ModuleType | None, dict[str, Any]]:
-    """Where to write an index, of which sources, in which format; an index that is there says what is not given.
+def _plan(path: str, format_name: str | ModuleType | None, given: dict[str, Any], *, force: bool) -> _Plan:
+    """Return where to write an index, of which sources, in which format.
 
-    That a last record may be cut short it says of its sources as they were alone.
+    Without a format and options of the user's, those of an index that exists are inherited; so are its sources, where
+    `path` is that of an index. `truncated` is not inherited when the sources have changed.
     """
     index_path = path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX
     before = Index(path) if path.endswith(INDEX_SUFFIX) else _readable(index_path)
@@ -83,11 +147,11 @@ def _plan(
         kept = {name: value for name, value in before.parameters.items() if name in options}
         if force or not _is_current(before):
             kept.pop("truncated", None)
-        format_name, parameters = before.format, parameters or kept
+        format_name, given = before.format, given or kept
     members = [path]
     if path.endswith(INDEX_SUFFIX) and before is not None:
         members = [before.source_path(number) for number in range(len(before.sources))]
-    return index_path, members, format_name, parameters
+    return index_path, members, format_name, given
 
 
 def _format(paths: list[str], name: str | ModuleType | None) -> ModuleType:
@@ -95,75 +159,38 @@ def _format(paths: list[str], name: str | ModuleType | None) -> ModuleType:
         return formats.by_name(name)
     found = {formats.for_path(path).NAME: path for path in paths}
     if len(found) > 1:
-        listed = ", ".join(f"{path} is {name}" for name, path in found.items())
-        raise FormatError(f"one index holds one format, but {listed}; choose with --format")
+        listed = ", ".join(f"{path} ({name})" for name, path in found.items())
+        raise FormatError(f"sources: expected one format in one index, found {listed}; choose with --format F")
     return formats.by_name(next(iter(found)))
 
 
-def _write(
-    index_path: str,
-    sources: list[Source],
-    chosen: ModuleType,
-    parameters: dict[str, Any],
-    workers: int,
-    report: Callable[[int], object],
-    measuring: Measuring,
-) -> None:
+def _write(job: _Job, workers: int, report: Callable[[int], object]) -> None:
+    sources, chosen, parameters, measuring = job.sources, job.chosen, job.parameters, job.measuring
     done: list[IndexedSource] = []
-    with IndexWriter(index_path) as writer:
-        spools = [writer.spool() for _ in measuring.columns]
-        keys = None
+    with IndexWriter(job.index_path) as writer:
+        numbers, tally = _Numbers(writer, measuring), _Tally()
         if "record_bytes" not in parameters:
-            writer.begin_section("offsets", "<u8")
-        records, skipped, scanned, smallest, largest, previous = 0, 0, 0, 2**64 - 1, 0, None
+            writer.begin_section("offsets", U64.dtype)
         for piece in chosen.scan(sources, parameters=parameters, workers=workers, measuring=measuring):
-            with writer.writing():
-                for spool, (kind, cells) in zip(spools, piece.columns, strict=True):
-                    spool.append(kind, cells)
-                if piece.keys is not None:
-                    keys = writer.spool() if keys is None else keys
-                    keys.append(0, piece.keys)
-            skipped += piece.skipped
-            starts, source = piece.starts, sources[piece.source]
-            if starts:
-                writer.write(starts)
-                smallest, largest = _native.record_sizes(starts, previous, smallest, largest)
-                previous = starts[-1]
-                records += len(starts)
+            numbers.add(piece)
+            tally.add(piece)
+            if piece.starts:
+                writer.write(piece.starts)
             report(piece.scanned)
-            scanned += piece.scanned
             if piece.end is None:
                 continue
+            source = sources[piece.source]
             check_unchanged(source)
-            if piece.source != len(done) or scanned != source.size:
-                raise Error(
-                    f"{source.path}: the scan of format {chosen.NAME!r} is not whole: expected {source.size} bytes of "
-                    f"source {len(done)}, found {scanned} of source {piece.source}; nothing was changed"
-                )
-            if piece.end.fixed is not None:
-                records = piece.end.fixed
-                smallest = largest = parameters["record_bytes"] if records else 0
-            else:
-                end = piece.end.end.to_bytes(8, "little")
-                writer.write(end)
-                smallest, largest = _native.record_sizes(end, previous, smallest, largest) if records else (0, 0)
-            path = relative_to_index(source.path, index_path)
-            mark = fingerprint(source.path, source.size)
-            size, mtime_ns = source.size, source.mtime_ns
-            counts = records, piece.end.lines, smallest, largest, skipped, piece.end.first
-            done.append(IndexedSource(path, size, mtime_ns, mark, *counts))
-            records, skipped, scanned, smallest, largest, previous = 0, 0, 0, 2**64 - 1, 0, None
+            if piece.source != len(done) or tally.scanned != source.size:
+                expected = f"{source.size} bytes of source {len(done)}"
+                raise job.incomplete(expected, f"{tally.scanned} of source {piece.source}")
+            if piece.end.fixed is None:
+                writer.write(piece.end.end.to_bytes(8, "little"))
+            done.append(tally.finish(source, piece.end, job))
+            tally = _Tally()
         if len(done) != len(sources):
-            raise Error(
-                f"{index_path}: the scan of format {chosen.NAME!r} is not whole: expected {len(sources)} sources, "
-                f"found {len(done)}; nothing was changed"
-            )
-        for name, spool in zip(measuring.columns, spools, strict=True):
-            writer.write_column(name, spool)
-        if "length" in measuring.columns:
-            write_length_order(writer)
-        if keys is not None:
-            write_keys(writer, keys)
+            raise job.incomplete(f"{len(sources)} sources", str(len(done)))
+        numbers.finish()
         metadata = {
             "builder": f"mmapds {__version__}",
             "format": chosen.NAME,
@@ -174,33 +201,72 @@ def _write(
         writer.commit(metadata, sum(source.records for source in done))
 
 
-class Asked(NamedTuple):
-    """The columns and checks that a user asked for; what is None was left open."""
+class _Tally:
+    """What the pieces of one source add up to."""
 
-    columns: Mapping[str, str] = {}
-    missing: str | float | None = None
-    validate: bool | None = None
+    def __init__(self) -> None:
+        self.scanned = 0
+        self._records = self._skipped = 0
+        self._smallest, self._largest = 2**64 - 1, 0
+        self._previous: int | None = None  # where the last record begins
 
-    def after(
-        self, before: Index | None, computed: Collection[str] = (), held: Mapping[str, str] | None = None
-    ) -> Measuring:
-        """Return what to measure where there may be an index: its own expressions too, and its ways by default.
+    def add(self, piece: Piece) -> None:
+        self.scanned += piece.scanned
+        self._records += len(piece.starts)
+        self._skipped += piece.skipped
+        if piece.starts:
+            self._add_sizes(piece.starts)
+            self._previous = piece.starts[-1]
 
-        Columns that are going to be `computed` are not measured. `held` are those that the sources themselves hold.
-        """
-        known = before.measuring if before else NOTHING
-        held_before = before.parameters.get("columns", {}) if before else {}
-        kept = {
-            name: text
-            for name, text in known["expressions"].items()
-            if name not in computed and held_before.get(name) != text
-        }
-        own = held_before if held is None else held
-        return Measuring(
-            {**{name: text for name, text in own.items() if name not in computed}, **kept, **self.columns},
-            known["missing"] if self.missing is None else self.missing,
-            known["validate"] if self.validate is None else self.validate,
+    def finish(self, source: Source, end: End, job: _Job) -> IndexedSource:
+        """Return what the index holds of the source."""
+        if end.fixed is not None:
+            self._records = end.fixed
+            self._smallest = self._largest = job.parameters["record_bytes"]
+        else:
+            self._add_sizes(memoryview(end.end.to_bytes(8, "little")).cast("Q"))
+        return IndexedSource(
+            path=relative_to_index(source.path, job.index_path),
+            size=source.size,
+            mtime_ns=source.mtime_ns,
+            fingerprint=fingerprint(source.path, source.size),
+            records=self._records,
+            lines=end.lines,
+            smallest=self._smallest if self._records else 0,
+            largest=self._largest if self._records else 0,
+            skipped=self._skipped,
+            first=end.first,
         )
+
+    def _add_sizes(self, bounds: memoryview) -> None:
+        """Take in the sizes of the records that end at these bounds."""
+        self._smallest, self._largest = _native.record_sizes(bounds, self._previous, self._smallest, self._largest)
+
+
+class _Numbers:
+    """The columns and the hashes of keys, on their way into an index: its sections after the offsets."""
+
+    def __init__(self, writer: IndexWriter, measuring: Measuring) -> None:
+        self._writer = writer
+        self._columns = {name: writer.spool() for name in measuring.columns}
+        self._keys: Spool | None = None
+
+    def add(self, piece: Piece) -> None:
+        with self._writer.writing():
+            for spool, (cell, cells) in zip(self._columns.values(), piece.columns, strict=True):
+                spool.append(cell, cells)
+            if piece.keys is not None:
+                self._keys = self._keys or self._writer.spool()
+                self._keys.append(U64.cell, piece.keys)
+
+    def finish(self) -> None:
+        """Write the columns, the order of lengths, and the keys."""
+        for name, spool in self._columns.items():
+            self._writer.write_column(name, spool)
+        if "length" in self._columns:
+            write_length_order(self._writer)
+        if self._keys is not None:
+            write_keys(self._writer, self._keys)
 
 
 def _is_current(index: Index) -> bool:
@@ -221,7 +287,7 @@ def _readable(index_path: str) -> Index | None:
 def _is_up_to_date(
     index: Index, sources: list[Source], format_name: str, parameters: dict[str, Any], measuring: Measuring
 ) -> bool:
-    """Whether an index covers just these sources as they are now, and was measured in this way."""
+    """Whether an index covers exactly these sources as they are now, and has what is to be measured."""
     known = [(source.path, source.size, source.mtime_ns) for source in index.sources]
     wanted = [(relative_to_index(path, index.path), size, mtime_ns) for path, size, mtime_ns in sources]
     how = (index.format, index.parameters, index.measuring)
@@ -229,9 +295,10 @@ def _is_up_to_date(
 
 
 def _check_nothing_is_lost(index: Index, columns: Collection[str]) -> None:
+    """Raise ColumnError if the index has other columns than these."""
     lost = ", ".join(repr(name) for name in index.columns if name not in columns)
     if lost:
         raise ColumnError(
-            f"{index.path}: its column {lost} was computed in Python and cannot be measured again here; build it again "
-            "with columns={...} in mmapds.build, or leave it out with --force"
+            f"{index.path}: column {lost} was computed in Python and a rebuild loses it; pass columns={{...}} to "
+            "mmapds.build, or drop it with --force"
         )

@@ -1,10 +1,10 @@
-"""Looking records up by key: the index holds hashes, the sources hold the keys.
+"""Finding records by key: the index holds hashes, the sources hold the keys.
 
-  key_records   u32 or u64: record numbers, in falling order of the hash of their key, equal hashes in ascending order
-  key_hashes    u32: those hashes
+  key_records   u32 or u64: record numbers, sorted by the hash of their key, falling; equal hashes by record number
+  key_hashes    u32: those hashes, in the same order
 
-A lookup is a binary search in a map, and then reads the record or two that have the hash: no memory, whatever the
-number of records.
+A lookup is a binary search in a map, followed by a read of the one or two records that have the hash. It takes no
+memory, whatever the number of records.
 """
 
 from bisect import bisect_left
@@ -14,60 +14,68 @@ from typing import TYPE_CHECKING
 
 from .. import _native
 from ..errors import FormatError
-from ..storage.sort import order_bytes, sort_digits
+from ..storage.numbers import U32, U64, numbers
+from ..storage.sort import order_type, sort_digits
 
 if TYPE_CHECKING:
     from ..storage.index_file import Index, IndexWriter
     from ..storage.spool import Spool
 
-_PIECE = 1 << 20  # hashes put in order at a time
+_PIECE = 1 << 20  # hashes written at a time
 
 
 def write_keys(writer: "IndexWriter", spool: "Spool") -> None:
-    """Append to an index the sections above, made of the hash of every record's key.
+    """Append the sections above to an index.
 
-    Sorted by radix passes of the core in scratch memory, which is a file's where it is much.
+    Radix passes of the core sort them in scratch memory, which is a file above 16 MB.
+
+    Args:
+      spool: the hash of every record's key, 32 bits.
     """
-    import numpy as np
+    import numpy as np  # start-up time: most formats have no keys
 
     count = spool.count
-    width = order_bytes(count)
+    order_dtype, width, *_ = order_type(count)
     if not count:
-        writer.write_array("key_records", f"<u{width}", b"")
-        writer.write_array("key_hashes", "<u4", b"")
+        writer.write_array("key_records", order_dtype, b"")
+        writer.write_array("key_hashes", U32.dtype, b"")
         return
-    hashes = writer.scratch(4 * count)
+    hashes = writer.scratch(U32.width * count)
     with writer.writing():
         for chunk in spool.chunks():
             hashes.write(chunk)
     order, spare = (writer.scratch(count * width) for _ in range(2))
-    sort_digits(hashes, 4, 32, order, width, spare)
-    writer.write_array("key_records", f"<u{width}", order)
-    writer.begin_section("key_hashes", "<u4")
-    by_record, numbers = np.frombuffer(hashes, "<u4"), np.frombuffer(order, f"<u{width}")
+    sort_digits(hashes, U32.width, 32, order, width, spare)
+    writer.write_array("key_records", order_dtype, order)
+    writer.begin_section("key_hashes", U32.dtype)
+    by_record, ordered = np.frombuffer(hashes, U32.dtype), np.frombuffer(order, order_dtype)
     for begin in range(0, count, _PIECE):
-        writer.write(by_record[numbers[begin : begin + _PIECE]].data)
+        writer.write(by_record[ordered[begin : begin + _PIECE]].data)
 
 
 def candidates(index: "Index", key: str) -> Iterator[int]:
-    """Yield the records of an index whose keys have the hash of `key`, in ascending order.
+    """Yield the records whose keys have the same hash as `key`, in ascending order.
 
     Raises:
       FormatError: the index has no keys, or they are damaged.
     """
     if "key_hashes" not in index.sections or "key_records" not in index.sections:
-        raise FormatError(f"{index.path}: its records have no keys; only those of tars do, expected a number")
-    hashes, records = (index.section(name) for name in ("key_hashes", "key_records"))
-    hashes, records = hashes.cast("I"), records.cast("I" if index.sections["key_records"].dtype == "<u4" else "Q")
+        raise FormatError(
+            f"{index.path}: expected records with keys (format 'tar'), found format {index.format!r}; use ds[i] with a "
+            "number"
+        )
+    number_type = U32 if index.sections["key_records"].dtype == U32.dtype else U64
+    hashes = numbers(U32.dtype, index.section("key_hashes"))
+    records = numbers(number_type.dtype, index.section("key_records"))
     if len(hashes) != index.records or len(records) != index.records:
         raise index.damaged(f"expected {index.records} keys, found {len(hashes)} hashes and {len(records)} records")
     try:
         wanted = _native.tar_hash(key.encode(errors="surrogateescape"))
-    except UnicodeEncodeError:  # no bytes are read as such text
+    except UnicodeEncodeError:  # a lone surrogate that no bytes decode to
         return
     for at in range(bisect_left(hashes, -wanted, key=neg), len(hashes)):
         if hashes[at] != wanted:
             return
         if records[at] >= index.records:
-            raise index.damaged(f"a key is of record {records[at]}, expected less than {index.records}")
+            raise index.damaged(f"key_records[{at}] = {records[at]} is out of range for {index.records} records")
         yield records[at]

@@ -1,39 +1,40 @@
-"""Records in order of their length, which is all that planning batches by a budget needs; sorted once, in the core."""
+"""Records in order of length, which is all that a plan of batches needs; sorted once, in the core."""
 
 from typing import TYPE_CHECKING
 
 from ..errors import ColumnError
-from ..storage.sort import order_bytes, sort
+from ..storage.numbers import BY_DTYPE, I64, U32, U64
+from ..storage.sort import order_type, sort
 
 if TYPE_CHECKING:
     from ..storage.index_file import IndexWriter
 
 
 def write_length_order(writer: "IndexWriter") -> None:
-    """Append to an index, which has a column of lengths, the sections that samplers read instead of sorting:
+    """Append to an index that has a column 'length' the sections that samplers read instead of sorting:
 
       length_order    u32 or u64: record numbers, the longest first, equally long ones in ascending order
-      length_values   u64: the lengths there are, falling
+      length_values   u64: the distinct lengths, falling
       length_counts   u64: how many records have each
 
     Raises:
-      ColumnError: the column is not one of lengths.
+      ColumnError: the column has negative or fractional numbers.
     """
     dtype, data = writer.column("length")
-    if dtype not in ("<u4", "<u8"):
-        what = "negative" if dtype == "<i8" else "fractional or negative"
+    number_type = BY_DTYPE[dtype]
+    if number_type not in (U32, U64):
+        what = "negative" if number_type is I64 else "fractional or negative"
         raise ColumnError(
-            f"lengths are integers of 0 or more, but column 'length' has {what} numbers; name it otherwise"
+            f"column 'length': expected integers of 0 or more, found {what} numbers; give the column another name"
         )
-    width = int(dtype[-1])
-    count = len(data) // width
-    order_width = order_bytes(count)
+    count = len(data) // number_type.width
+    order_dtype, order_width, *_ = order_type(count)
     if count:
         order, spare = (writer.scratch(count * order_width) for _ in range(2))
-        values, counts = sort(data, width, order, order_width, spare)
-        writer.write_array("length_order", f"<u{order_width}", order)
+        values, counts = sort(data, number_type.width, order, order_width, spare)
+        writer.write_array("length_order", order_dtype, order)
     else:
         values, counts = b"", b""
-        writer.write_array("length_order", f"<u{order_width}", b"")
-    writer.write_array("length_values", "<u8", values)
-    writer.write_array("length_counts", "<u8", counts)
+        writer.write_array("length_order", order_dtype, b"")
+    writer.write_array("length_values", U64.dtype, values)
+    writer.write_array("length_counts", U64.dtype, counts)

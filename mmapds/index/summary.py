@@ -17,11 +17,11 @@ class Summary(NamedTuple):
     largest: int
     """Sizes of records in bytes, line ends and following blank lines included; 0 when there are none."""
     columns: tuple[str, ...]
-    """What the index has columns of, as they were asked for."""
+    """Names, each with its expression if it has one."""
     skipped: int
     """Records that were left out."""
     cut: int
-    """Bytes after the last whole record, where what is cut short is left out."""
+    """Bytes of a truncated last record that was left out."""
 
     def __str__(self) -> str:
         mean = self.size / self.records if self.records else 0.0

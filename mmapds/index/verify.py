@@ -2,18 +2,19 @@
 
 from .. import formats
 from ..errors import StaleIndexError
+from ..formats.format import Piece
 from ..storage.index_file import Index
-from ..storage.numbers import numbers, same_numbers
+from ..storage.numbers import BY_CELL, first_difference, numbers, same_numbers
 from ..storage.sources import Source, fingerprint
 from ..storage.threads import cores
-from .build import Asked
+from .build import ColumnRequest
 
 
 def verify(index: Index) -> None:
-    """Check what an index says of its sources: its checksums, their sizes and times, and by a new scan every bound.
+    """Check an index against its sources: checksums, sizes and times, and, by a new scan, every bound and column.
 
-    What it says of a source's content is checked in the first and last 64 KiB, in where every record begins, and by
-    the checksums of a format that has some.
+    The content of a source is checked in its first and last 64 KiB, by where every record begins, and by the checksums
+    of formats that have them.
 
     Raises:
       FormatError: a section is damaged, or a scan of the sources finds other records.
@@ -21,44 +22,99 @@ def verify(index: Index) -> None:
     """
     index.check_current()
     index.verify_sections()
-    with index.understood():
-        _verify_records(index)
+    with index.reporting_malformed_metadata():
+        sources = [
+            Source(index.source_path(number), source.size, source.mtime_ns)
+            for number, source in enumerate(index.sources)
+        ]
+        _verify_fingerprints(index, sources)
+        _verify_records(index, sources)
+        module = formats.by_name(index.format)
+        if hasattr(module, "verify"):
+            module.verify(sources, index.parameters)
 
 
-def _verify_records(index: Index) -> None:
-    stored = index.section("offsets").cast("Q") if index.has_bounds else memoryview(b"").cast("Q")
-    sources = []
-    for number, (_, size, mtime_ns, mark, *_) in enumerate(index.sources):
-        path = index.source_path(number)
-        sources.append(Source(path, size, mtime_ns))
-        if fingerprint(path, size) != mark:
-            raise StaleIndexError(f"{index.path}: STALE: {path} has other content; {index.remedy()}")
-    at = 0
-    measuring = Asked().after(index)
-    columns = [(name, _cells(index, name)) for name in measuring.columns]
-    records = 0
+def _verify_fingerprints(index: Index, sources: list[Source]) -> None:
+    for source, indexed in zip(sources, index.sources, strict=True):
+        found = fingerprint(source.path, source.size)
+        if found != indexed.fingerprint:
+            raise StaleIndexError(
+                f"{index.path}: STALE: {source.path} has other content (same size and time, fingerprint "
+                f"{indexed.fingerprint} when indexed and {found} now); {index.remedy()}"
+            )
+
+
+def _verify_records(index: Index, sources: list[Source]) -> None:
+    measuring = ColumnRequest().measuring(index)
+    comparison = _Comparison(index, list(measuring.columns))
     module = formats.by_name(index.format)
     for piece in module.scan(sources, parameters=index.parameters, workers=cores(), measuring=measuring):
-        found_records = len(piece.starts)
+        comparison.check(piece, sources[piece.source].path)
+    if comparison.sources != len(sources):
+        raise index.damaged(f"expected {comparison.sources} sources, as a scan finds, found {len(sources)}")
+
+
+class _Comparison:
+    """Compares an index with the pieces of a new scan, one after another."""
+
+    def __init__(self, index: Index, columns: list[str]) -> None:
+        self.sources = 0
+        """Sources that were compared to their end."""
+        self._index = index
+        self._columns = [
+            (name, dtype, numbers(dtype, data)) for name in columns for dtype, data in [index.column(name)]
+        ]
+        self._first = 0  # records in those sources
+        self._record = 0  # records of the source at hand that were compared
+
+    def check(self, piece: Piece, path: str) -> None:
+        """Raise FormatError unless the index has the bounds and the numbers of a piece of the source at `path`."""
+        count = len(piece.starts)
         if piece.end is not None and piece.end.fixed is not None:
-            found_records = piece.end.fixed
-            if found_records != index.sources[piece.source].records:
-                raise index.damaged(f"its records are not those of {sources[piece.source].path}")
-        for (name, (dtype, cells)), (kind, found) in zip(columns, piece.columns, strict=True):
-            if not same_numbers(dtype, cells[records : records + found_records], kind, found):
-                raise index.damaged(f"its column {name!r} is not that of {sources[piece.source].path}")
-        records += found_records
-        end = [piece.end.end] if piece.end is not None and index.has_bounds else []
-        stop = at + len(piece.starts) + len(end)
-        if stored[at:stop] != piece.starts if not end else list(stored[at:stop]) != [*piece.starts, *end]:
-            raise index.damaged(f"its records are not those of {sources[piece.source].path}")
-        at = stop
-    if at != len(stored):
-        raise index.damaged(f"it holds {len(stored)} bounds, its sources have {at}")
-    if hasattr(module, "verify"):
-        module.verify(sources, index.parameters)
+            count = piece.end.fixed
+        self._check_bounds(piece, path)
+        self._check_count(piece, path, self._record + count)
+        self._check_columns(piece, path, count)
+        self._record += count
+        if piece.end is not None:
+            self.sources += 1
+            self._first += self._record
+            self._record = 0
 
+    def _check_bounds(self, piece: Piece, path: str) -> None:
+        """Check where records begin, of those that the index has."""
+        end = min(self._record + len(piece.starts), self._index.sources[piece.source].records)
+        stored = self._index.bounds(piece.source)[self._record : end]
+        if stored == piece.starts:
+            return
+        for record, (found, expected) in enumerate(zip(stored, piece.starts, strict=False), self._record):
+            if found != expected:
+                raise self._index.damaged(f"record {record} of {path} begins at byte {found}, expected byte {expected}")
 
-def _cells(index: Index, name: str) -> tuple[str, memoryview]:
-    dtype, data = index.column(name)
-    return dtype, numbers(dtype, data)
+    def _check_count(self, piece: Piece, path: str, count: int) -> None:
+        """Check how many records there are so far, and at the end of a source how many in all, and where they end."""
+        index, records = self._index, self._index.sources[piece.source].records
+        if count > records or (piece.end is not None and count != records):
+            more = " or more" if piece.end is None else ""
+            raise index.damaged(f"expected {count}{more} records of {path}, found {records}")
+        if piece.end is None:
+            return
+        if index.has_bounds != (piece.end.fixed is None):
+            kinds = "records of one size", "bounds of records"
+            expected, found = kinds if index.has_bounds else kinds[::-1]
+            raise index.damaged(f"expected {expected} for {path}, found {found}")
+        if index.has_bounds and (end := index.bounds(piece.source)[-1]) != piece.end.end:
+            raise index.damaged(f"the last record of {path} ends at byte {end}, expected byte {piece.end.end}")
+
+    def _check_columns(self, piece: Piece, path: str, count: int) -> None:
+        begin = self._first + self._record
+        for (name, dtype, values), (cell, cells) in zip(self._columns, piece.columns, strict=True):
+            stored = values[begin : begin + count]
+            if same_numbers(dtype, stored, cell, cells):
+                continue
+            at = first_difference(dtype, stored, cell, cells)
+            expected = cells.cast("B").cast(BY_CELL[cell].code)[at]
+            raise self._index.damaged(
+                f"column {name!r} differs from {path} at record {self._record + at}: expected {expected}, found "
+                f"{stored[at]}"
+            )

@@ -1,4 +1,4 @@
-"""The .mmx file: what an index says of its sources and records. See docs/index-file.md."""
+"""The .mmx file: where the records of some sources are, and a number for each in columns. See docs/index-file.md."""
 
 import os
 from functools import cached_property
@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
+from .numbers import U64
 from .sections import COLUMN, MALFORMED, Section, SectionFile, SectionWriter
-from .sources import INDEX_MAGIC, INDEX_SUFFIX, build_command, quoted, reason
+from .sources import INDEX_MAGIC, INDEX_SUFFIX, build_command, kind_of_file, quoted, reason
 
 
 class IndexedSource(NamedTuple):
@@ -29,22 +30,26 @@ class IndexedSource(NamedTuple):
     skipped: int
     """Records left out because they lack a column, or are cut short."""
     first: int
-    """Where the first record begins, where all have one size and there are no bounds; else 0."""
+    """Where the first record begins, if all records have one size and the index has no bounds; else 0."""
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> "IndexedSource":
-        """Make one of a JSON object; unknown keys are skipped.
+        """Read a source from its JSON object; unknown keys are skipped.
 
         Raises:
           KeyError, TypeError: a field is missing or has the wrong type.
         """
         added = {name: fields.get(name, 0) for name in ("skipped", "first")}
         source = cls(**{name: fields[name] for name in cls._fields if name not in added}, **added)
-        counts = (source.size, source.records, source.lines, source.smallest, source.largest, *added.values())
-        if not all(type(n) is int and n >= 0 for n in counts) or type(source.mtime_ns) is not int:
-            raise TypeError(f"{source.path}: a number is negative or no integer")
-        if type(source.path) is not str or type(source.fingerprint) is not str:
-            raise TypeError("path or fingerprint is no string")
+        for name, value in source._asdict().items():
+            if name in ("path", "fingerprint"):
+                expected, fits = "a string", type(value) is str
+            elif name == "mtime_ns":
+                expected, fits = "an integer", type(value) is int
+            else:
+                expected, fits = "an integer of 0 or more", type(value) is int and value >= 0
+            if not fits:
+                raise TypeError(f"{name} of a source: expected {expected}, found {value!r}")
         return source
 
 
@@ -55,15 +60,17 @@ class IndexWriter(SectionWriter):
     NAME, ELSEWHERE = "the index", " with -o OUT.mmx (out= in Python)"
 
     def replace(self, before: "Index", metadata: dict[str, Any]) -> None:
-        """Finish the file and put it in the place of an index of the same records.
+        """Finish the file and put it in the place of `before`, an index of the same records.
 
         Raises:
-          StaleIndexError: what is there now is another index.
+          StaleIndexError: another process replaced that index meanwhile.
         """
 
         def check() -> None:
             if Index(self.target).checksum != before.checksum:
-                raise StaleIndexError(f"{self.path}: was built again meanwhile; nothing was changed, run again")
+                raise StaleIndexError(
+                    f"{self.path}: STALE: another process replaced this index meanwhile; nothing was changed; run again"
+                )
 
         self.commit(metadata, before.records, check)
 
@@ -79,8 +86,8 @@ class Index(SectionFile):
     """An open .mmx file.
 
     Raises:
-      IndexMissingError: there is no such file.
-      FormatError: it is not an index, is damaged, or needs a newer mmapds.
+      IndexMissingError: the file does not exist.
+      FormatError: the file is not an index, is damaged, or needs a newer mmapds.
     """
 
     MAGIC, NAME = INDEX_MAGIC, "AN INDEX"
@@ -94,8 +101,9 @@ class Index(SectionFile):
             raise IndexMissingError(f"{path}: no such index; run: {command}") from None
         except OSError as error:
             raise Error(f"{path}: {reason(error)}") from None
-        except ValueError as error:
-            raise FormatError(f"{path}: NOT AN INDEX: {error}") from None
+        except ValueError:
+            kind = kind_of_file(os.stat(path).st_mode)
+            raise FormatError(f"{path}: NOT AN INDEX: expected a regular file, found {kind}") from None
         self.sources: list[IndexedSource] = []
         super().__init__(path, opened)
         self._check_measuring()
@@ -104,42 +112,53 @@ class Index(SectionFile):
             self.parameters: dict[str, Any] = dict(self.metadata.get("parameters", {}))
             self.sources = [IndexedSource.parse(source) for source in self.metadata["sources"]]
         except MALFORMED as error:
-            raise self._not_as_specified(error) from None
+            raise self.malformed(error) from None
         held = sum(source.records for source in self.sources)
         if held != self.records:
-            raise self.damaged(f"its sources hold {held} records, its header says {self.records}")
-        for name, wanted in (("length_order", self.records), ("length_counts", None)):
-            found, values = self.sections.get(name), self.sections.get("length_values")
-            if found is not None and (values is None or found.items != (values.items if wanted is None else wanted)):
-                raise self.damaged(f"its section {name!r} has {found.items} numbers")
-        for name, section in self.columns.items():
-            if section.items != self.records:
-                raise self.damaged(f"its column {name!r} has {section.items} numbers for {self.records} records")
-        offsets = self.sections.get("offsets")
-        self.has_bounds = offsets is not None or "record_bytes" not in self.parameters
-        if self.has_bounds and not self._fit(offsets):
-            raise self.damaged("it has not as many offsets as its records need")
+            raise self.damaged(f"expected {self.records} records, as the header says, found {held} in the sources")
+        self.has_bounds = "offsets" in self.sections or "record_bytes" not in self.parameters
+        self._check_sections()
 
     def _check_measuring(self) -> None:
         found = self.metadata.get("columns", NOTHING)
         kinds = {"expressions": dict, "missing": str | int | float, "validate": bool}
-        whole = isinstance(found, dict) and all(isinstance(found.get(name), kind) for name, kind in kinds.items())
-        if not whole or not all(isinstance(text, str) for text in found["expressions"].values()):
-            raise self.damaged(f"its metadata say of columns {found!r}")
+        fits = isinstance(found, dict) and all(isinstance(found.get(name), kind) for name, kind in kinds.items())
+        if not fits or not all(isinstance(text, str) for text in found["expressions"].values()):
+            raise self.damaged(f"malformed metadata: expected columns like {NOTHING}, found {found!r}")
 
-    def _fit(self, offsets: Section | None) -> bool:
-        wanted = self.records + len(self.sources)
-        return offsets is not None and offsets.dtype == "<u8" and offsets.items == wanted
+    def _check_sections(self) -> None:
+        """Raise FormatError unless every section has as many numbers as there are records, or distinct lengths."""
+        if self.has_bounds:
+            wanted = self.records + len(self.sources)
+            offsets = self.sections.get("offsets", Section(U64.dtype, 0, 0, ""))
+            if offsets.dtype != U64.dtype or offsets.items != wanted:
+                raise self.damaged(
+                    f"expected {wanted} offsets of type {U64.dtype}, found {offsets.items} of type {offsets.dtype}"
+                )
+        if "length_values" in self.sections:
+            lengths = self.sections["length_values"].items
+        elif found := {"length_order", "length_counts"} & self.sections.keys():
+            raise self.damaged(f"expected section 'length_values' beside {found.pop()!r}, found none")
+        else:
+            lengths = 0
+        wanted_items = {"length_order": self.records, "length_counts": lengths}
+        for name, section in self.sections.items():
+            items = self.records if name.startswith(COLUMN) else wanted_items.get(name, section.items)
+            if section.items != items:
+                kind = "column" if name.startswith(COLUMN) else "section"
+                raise self.damaged(
+                    f"{kind} {name.removeprefix(COLUMN)!r}: expected {items} numbers, found {section.items}"
+                )
 
     def source_path(self, number: int) -> str:
-        """Where a source lies, now that the index lies where it does."""
+        """Return where a source is, relative to where the index is now."""
         relative = self.sources[number].path
         directory = os.path.dirname(self.path)
-        # A path that climbs is meant from where the index really lies, not from a link to that place.
+        # `..` starts from the real place of the index, not from that of a link to it.
         return os.path.join(directory if "/" not in relative else os.path.realpath(directory), relative)
 
     def absolute(self, path: str) -> str:
-        """A path as it was meant when the index was opened, whatever the working directory is now."""
+        """Return a path relative to the working directory in which the index was opened."""
         return os.path.join(self.opened_in, path)
 
     @cached_property
@@ -147,7 +166,7 @@ class Index(SectionFile):
         return list(accumulate((source.records + 1 for source in self.sources), initial=0))
 
     def bounds(self, number: int) -> memoryview:
-        """The uint64 bounds of a source's records: one more than it has records; none where they have one size."""
+        """Return the bounds of a source's records, uint64, shape (records + 1,); empty if all have one size."""
         if not self.has_bounds:
             return memoryview(b"").cast("Q")
         first = self._first_bounds[number]
@@ -161,16 +180,16 @@ class Index(SectionFile):
         }
 
     def column(self, name: str) -> tuple[str, memoryview]:
-        """The type and the bytes of a column, mapped.
+        """Return the type and the bytes of a column, mapped.
 
         Raises:
-          ColumnError: there is no such column.
+          ColumnError: the index does not have it.
         """
         if name not in self.columns:
             known = ", ".join(map(repr, self.columns)) or "none"
             option = "--length EXPR" if name == "length" else f"--column {name}=EXPR"
             raise ColumnError(
-                f"{self.path}: no column {name!r}, it has {known}; run: {self.rebuild_command()} {option} "
+                f"{self.path}: expected column {name!r}, found {known}; run: {self.rebuild_command()} {option} "
                 "(or use mmapds.add_column)"
             )
         return self.sections[COLUMN + name].dtype, self.section(COLUMN + name)
@@ -182,7 +201,7 @@ class Index(SectionFile):
 
     @property
     def computed_columns(self) -> list[str]:
-        """Names of the columns that only Python can make again: neither an expression nor the sources have them."""
+        """Names of the columns that a rebuild loses: they come neither from an expression nor from the sources."""
         known = {*self.measuring["expressions"], *self.parameters.get("columns", {})}
         return [name for name in self.columns if name not in known]
 
@@ -193,7 +212,7 @@ class Index(SectionFile):
             try:
                 found = os.stat(path)
             except OSError as error:
-                raise SourceError(f"{path}: {reason(error)}; it is a source of {self.path}") from None
+                raise SourceError(f"{path}: {reason(error)} (a source of {self.path})") from None
             self.check_source(number, found.st_size, found.st_mtime_ns)
 
     def check_source(self, number: int, size: int, mtime_ns: int) -> None:
@@ -212,9 +231,9 @@ class Index(SectionFile):
         """Return the one command that mends this index, as the end of a message.
 
         Args:
-          force: its sources have the size and time they had, so that it passes for up to date; False where they differ.
+          force: build it even if it seems up to date; needed where the sources have the size and time they had.
         """
-        if not self.sources:  # which damaged metadata do not tell
+        if not self.sources:  # the metadata that name them are damaged
             source = self.path.removesuffix(INDEX_SUFFIX)
             if os.path.exists(source):
                 return f"run: {build_command([source])} (with the options that it was built with)"
@@ -231,4 +250,4 @@ class Index(SectionFile):
 
 
 NOTHING: dict[str, Any] = {"expressions": {}, "missing": "error", "validate": False}
-"""How columns are measured where there are none; see `Measuring.describe`."""
+"""The measuring of an index without columns; see `Measuring.describe`."""

@@ -1,4 +1,4 @@
-"""One process at a time."""
+"""A lock on a directory: one process at a time replaces files in it."""
 
 import fcntl
 import os
@@ -8,12 +8,12 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def alone(directory: str) -> Iterator[None]:
-    """Let one process of this machine at a time do what replaces files of a directory.
+    """Hold the lock of a directory, which one process of this machine at a time can have, while its files are replaced.
 
-    Where locks are not to be had, as on some network file systems, all of them do at once.
+    Some network file systems have no locks; there, processes do not wait for each other.
 
     Raises:
-      OSError: there is no such directory.
+      OSError: the directory does not exist.
     """
     handle = os.open(directory or ".", os.O_RDONLY)
     try:

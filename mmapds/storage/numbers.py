@@ -1,23 +1,45 @@
-"""The types of numbers that a file may hold, and how to get from one to another."""
+"""The types of numbers that a section may hold, and how to get from one to another.
+
+The core measures records into cells of 64 bits and says how to read them (`NUMBER_U64`, `NUMBER_I64`, `NUMBER_F64`); a
+section holds the narrowest type that fits all of its numbers.
+"""
 
 import operator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .. import _native
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-DTYPES = {_native.NUMBER_U64: "<u8", _native.NUMBER_I64: "<i8", _native.NUMBER_F64: "<f8"}
-"""How to read the 64 bits of a cell, as the core says it, to what a section says."""
-NUMBER_TYPES = {"<u4": _native.NUMBER_U64} | {dtype: number_type for number_type, dtype in DTYPES.items()}
-"""And back."""
-WIDTHS = {"|u1": 1, "<u4": 4, "<u8": 8, "<i8": 8, "<f8": 8}
+
+class NumberType(NamedTuple):
+    """A type of numbers, by all the names it goes by."""
+
+    dtype: str
+    """What a section calls it; NumPy too."""
+    width: int
+    """Bytes."""
+    code: Literal["B", "I", "Q", "q", "d"]
+    """What `memoryview.cast`, `array` and `struct` call it."""
+    cell: int
+    """How the core reads a number of this type once it is widened to 64 bits."""
+
+
+U8 = NumberType("|u1", 1, "B", _native.NUMBER_U64)
+"""Plain bytes; not for columns."""
+U32 = NumberType("<u4", 4, "I", _native.NUMBER_U64)
+U64 = NumberType("<u8", 8, "Q", _native.NUMBER_U64)
+I64 = NumberType("<i8", 8, "q", _native.NUMBER_I64)
+F64 = NumberType("<f8", 8, "d", _native.NUMBER_F64)
+COLUMN_TYPES = (U32, U64, I64, F64)
+BY_DTYPE = {number_type.dtype: number_type for number_type in (U8, *COLUMN_TYPES)}
+BY_CELL = {number_type.cell: number_type for number_type in (U64, I64, F64)}
 
 
 def as_numbers(values: Any) -> "NDArray[Any]":
-    """Return numbers as an array; integers of 64 bits stay integers, which numpy makes floats of in mixed lists."""
+    """Return numbers as an array; integers of 64 bits stay integers, which NumPy turns into floats in mixed lists."""
     import numpy as np  # which indexing does without
 
     found: NDArray[Any] = np.asarray(values)
@@ -28,32 +50,46 @@ def as_numbers(values: Any) -> "NDArray[Any]":
 
 
 def numbers(dtype: str, data: memoryview) -> "memoryview[Any]":
-    """The bytes of a column as its numbers."""
-    formats: dict[str, Literal["I", "Q", "q", "d"]] = {"<u4": "I", "<u8": "Q", "<i8": "q", "<f8": "d"}
-    return data.cast(formats[dtype])
+    """Return the bytes of a column as its numbers."""
+    return data.cast(BY_DTYPE[dtype].code)
 
 
-def same_numbers(dtype: str, stored: memoryview, kind: int, cells: memoryview) -> bool:
-    """Whether the numbers of a column are those of some cells, bit by bit; a column's type may be wider."""
+def same_numbers(dtype: str, stored: memoryview, cell: int, cells: memoryview) -> bool:
+    """Whether the numbers of a column equal some cells, bit by bit; a column's type may be wider."""
     if not len(cells):
         return not len(stored)
-    own, data = DTYPES[kind], cells.cast("B")
-    if dtype == "<u4":
-        if own != "<u8" or _native.cells_largest(cells) >= 2**32:
+    own, to, data = BY_CELL[cell], BY_DTYPE[dtype], cells.cast("B")
+    if to is U32:
+        if own is not U64 or _native.cells_largest(cells) >= 2**32:
             return False
-        narrowed = memoryview(bytearray(len(data) // 2))
-        _native.cells_narrow(cells, narrowed)
-        return narrowed == stored.cast("B")
-    return (data if own == dtype else converted(data, own, dtype)) == stored.cast("B")
+        return narrowed(cells) == stored.cast("B")
+    return (data if own is to else converted(data, own, to)) == stored.cast("B")
 
 
-def converted(data: memoryview, kind: str, to: str) -> memoryview:
-    """Numbers as another type that holds them."""
-    cells = memoryview(bytearray(len(data) * 8 // WIDTHS[kind]))
-    if kind == "<u4":
+def first_difference(dtype: str, stored: memoryview, cell: int, cells: memoryview) -> int:
+    """Return where the numbers of a column first differ from as many cells, for which `same_numbers` is false."""
+    own, to, data = BY_CELL[cell], BY_DTYPE[dtype], stored.cast("B")
+    if to is U32:
+        data, to = converted(data, U32, U64), own
+    found = converted(cells.cast("B"), own, to)
+    pairs = zip(data.cast("Q"), found.cast("Q"), strict=True)
+    # Where all bits are the same, 0.0 in the cells is 0 in the column, which holds no floats.
+    return next((at for at, (one, other) in enumerate(pairs) if one != other), 0)
+
+
+def narrowed(cells: memoryview) -> memoryview:
+    """Return cells that all fit 32 bits as the bytes of U32."""
+    out = memoryview(bytearray(len(cells) * U32.width))
+    _native.cells_narrow(cells, out)
+    return out
+
+
+def converted(data: memoryview, own: NumberType, to: NumberType) -> memoryview:
+    """Return the bytes of numbers as another type of 64 bits that holds them."""
+    cells = memoryview(bytearray(len(data) // own.width * to.width))
+    if own is U32:
         _native.cells_widen(data, cells)
-        kind = "<u8"
     else:
         cells[:] = data
-    _native.cells_convert(cells, NUMBER_TYPES[kind], NUMBER_TYPES[to])
+    _native.cells_convert(cells, own.cell, to.cell)
     return cells

@@ -1,4 +1,4 @@
-"""A file of sections: written once and atomically, opened in constant time, trusted in nothing."""
+"""A file of sections: written once and atomically, opened in constant time, checked in every field."""
 
 import errno
 import json
@@ -15,18 +15,18 @@ from typing import Any, NamedTuple, Self
 from .. import _native
 from ..errors import Error, FormatError
 from .lock import alone
-from .numbers import WIDTHS
+from .numbers import BY_DTYPE, COLUMN_TYPES, NumberType
 from .sources import reason
 from .spool import Spool
 
 VERSION = 1
 _HEADER = struct.Struct("<8sIIQQQQQQ")
-_CHECKED = _HEADER.size - 8  # all of the header but its checksum
+_CHECKED = _HEADER.size - 8  # bytes of the header before its checksum
 _ALIGNMENT = 64
 _IN_MEMORY = 16 << 20  # bytes of scratch memory
-_PIECE = 4 << 20  # bytes written at a time, so that a checksum is made of what is still in the cache
+_PIECE = 4 << 20  # bytes written at a time, so that the checksum reads them from the cache
 COLUMN = "column:"
-"""Begins the name of a section that is a column."""
+"""Prefix of the name of a section that is a column."""
 
 
 class Section(NamedTuple):
@@ -40,18 +40,17 @@ class Section(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes."""
-        return self.items * WIDTHS[self.dtype]
+        return self.items * BY_DTYPE[self.dtype].width
 
 
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What metadata raise that are not as they should be."""
+"""Exceptions that malformed metadata can cause."""
 
 
 class SectionWriter:
-    """Writes a file of sections beside its final place and moves it there when it is whole.
+    """Writes a file of sections beside its final place, and moves it there when it is complete.
 
-    Used as a context manager: unless `commit` was reached, nothing is left behind, and a file that was there before is
-    untouched.
+    Use it as a context manager: unless `commit` returns, nothing is left behind, and an older file stays untouched.
     """
 
     MAGIC: bytes
@@ -59,18 +58,16 @@ class SectionWriter:
     NAME: str
     """What messages call such a file."""
     ELSEWHERE: str
-    """How the user says where else to write it."""
+    """How the user names another place; ends the message "give another place"."""
 
     def __init__(self, path: str) -> None:
         from xxhash import xxh3_64
 
         if not path.endswith(self.SUFFIX) or os.path.isdir(path):
-            raise Error(
-                f"{path}: cannot write {self.NAME} here; expected the name of a file that ends in {self.SUFFIX}"
-            )
+            raise Error(f"{path}: cannot write {self.NAME} here: expected a file name that ends in {self.SUFFIX}")
         self.path = path
         self.target = os.path.join(os.getcwd(), path)
-        """Where it goes, whatever the working directory is by then."""
+        """The absolute path, as the working directory may change meanwhile."""
         self._temporary = f"{self.target}.{os.urandom(4).hex()}.tmp"
         self._hash = xxh3_64
         self._sections: dict[str, dict[str, Any]] = {}
@@ -87,7 +84,7 @@ class SectionWriter:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Turn errors of the system, while something is written for this file, into one that says which."""
+        """Turn an OSError, raised while something is written for this file, into an Error that names the file."""
         try:
             yield
         except OSError as error:
@@ -97,19 +94,19 @@ class SectionWriter:
             ) from None
 
     def begin_section(self, name: str, dtype: str) -> None:
-        """Start the section that `write` appends to."""
+        """Start a section, to which `write` appends."""
         self._end_section()
         with self.writing():
             self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
         self._open_section = name, dtype, self._file.tell(), self._hash()
 
     def spool(self) -> Spool:
-        """Return a place for a column beside the file."""
+        """Return a spool for a column, beside the file."""
         self._spools.append(Spool(f"{self._temporary}.{os.urandom(4).hex()}"))
         return self._spools[-1]
 
     def scratch(self, size: int) -> mmap.mmap:
-        """Return memory; if much, of a nameless file beside this one, so that the kernel may write it out."""
+        """Return scratch memory; above 16 MB it is an unlinked file beside this one, which the kernel may write out."""
         if size <= _IN_MEMORY:
             return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         name = f"{self._temporary}.{os.urandom(4).hex()}"
@@ -120,7 +117,11 @@ class SectionWriter:
 
     def write_column(self, name: str, spool: Spool) -> None:
         """Append a column as a section."""
-        self.begin_section(COLUMN + name, spool.dtype)
+        self.write_spool(COLUMN + name, spool)
+
+    def write_spool(self, name: str, spool: Spool) -> None:
+        """Append the numbers of a spool as a section."""
+        self.begin_section(name, spool.number_type.dtype)
         for chunk in spool.chunks():
             self.write(chunk)
 
@@ -131,18 +132,17 @@ class SectionWriter:
             self.write(memoryview(data)[begin : begin + _PIECE])
 
     def column(self, name: str) -> tuple[str, memoryview]:
-        """The type and the bytes of a column that was written, mapped."""
+        """Return the type and the bytes, mapped, of a column that was written."""
         self._end_section()
-        section = self._sections[COLUMN + name]
+        dtype, (count,), offset = (self._sections[COLUMN + name][key] for key in ("dtype", "shape", "offset"))
         with self.writing():
             self._file.flush()
         view = memoryview(_native.Map(self._temporary))
-        size = section["shape"][0] * WIDTHS[section["dtype"]]
-        return section["dtype"], view[section["offset"] : section["offset"] + size]
+        return dtype, view[offset : offset + count * BY_DTYPE[dtype].width]
 
     @property
     def section_begin(self) -> int:
-        """Where the section that was begun last lies in the file."""
+        """The offset in the file of the section that was begun last."""
         assert self._open_section is not None
         return self._open_section[2]
 
@@ -158,15 +158,15 @@ class SectionWriter:
         if self._open_section is None:
             return
         name, dtype, offset, digest = self._open_section
-        count = (self._file.tell() - offset) // WIDTHS[dtype]
+        count = (self._file.tell() - offset) // BY_DTYPE[dtype].width
         self._sections[name] = {"dtype": dtype, "shape": [count], "offset": offset, "xxh3": digest.hexdigest()}
         self._open_section = None
 
     def commit(self, metadata: dict[str, Any], records: int, check: Callable[[], object] = lambda: None) -> None:
-        """Finish the file, flush it to the disk, and put it in its place.
+        """Finish the file, flush it to the disk, and move it to its place.
 
         Args:
-          check: called while no other writer replaces files of that directory; what it raises leaves them as they are.
+          check: called while this process holds the lock of the directory; if it raises, nothing is replaced.
         """
         self._end_section()
         text = json.dumps(metadata | {"sections": self._sections}, ensure_ascii=False).encode()
@@ -195,7 +195,7 @@ class SectionWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with suppress(OSError):  # commit has raised it, or nothing of this file is wanted
+        with suppress(OSError):  # commit has raised it, or the file is not wanted
             self._flusher.stop()
         with suppress(OSError):
             self._file.close()
@@ -206,9 +206,9 @@ class SectionWriter:
 
 
 class _Flusher:
-    """Sends what is written to the disk meanwhile, so that the flush at the end has little left to wait for."""
+    """Flushes to the disk while the file is written, so that the flush at the end has little left to do."""
 
-    _ENOUGH = 8 << 20
+    _ENOUGH = 8 << 20  # bytes
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -229,7 +229,7 @@ class _Flusher:
             self._wake.put(True)
 
     def stop(self) -> None:
-        """Wait for what was begun; raise OSError if the disk refused it, as a later flush would not say so again."""
+        """Wait for the flush in progress; raise OSError if one failed, as the system reports a failure only once."""
         if self._thread is not None:
             self._wake.put(False)
             self._thread.join()
@@ -245,10 +245,10 @@ class _Flusher:
 
 
 def _allocate(fd: int, size: int) -> None:
-    """Give an empty file all its blocks, as a store to a map of a file without them is SIGBUS where the disk is full.
+    """Give an empty file all its blocks; without them, a store to its map ends in SIGBUS where the disk is full.
 
     Raises:
-      OSError: there is no room.
+      OSError: the disk is full.
     """
     try:
         os.posix_fallocate(fd, 0, size)
@@ -258,7 +258,7 @@ def _allocate(fd: int, size: int) -> None:
         zeros = bytes(_PIECE)
         for begin in range(0, size, _PIECE):
             left = memoryview(zeros)[: size - begin]
-            while left:  # a write may take less than all
+            while left:  # a write may take only a part
                 left = left[os.write(fd, left) :]
 
 
@@ -273,12 +273,12 @@ def _sync_directory(path: str) -> None:
 
 
 class SectionFile:
-    """An open file of sections: its header and metadata read and checked, its sections mapped."""
+    """An open file of sections: header and metadata are read and checked, sections are mapped."""
 
     MAGIC: bytes
     NAME: str
     """What messages call such a file, after NOT."""
-    DTYPES: Collection[str] = ("<u4", "<u8", "<i8", "<f8")
+    TYPES: Collection[NumberType] = COLUMN_TYPES
     """What its sections may hold."""
 
     def __init__(self, path: str, opened: _native.Map) -> None:
@@ -292,66 +292,84 @@ class SectionFile:
                 name: self._check_section(name, **section) for name, section in self.metadata["sections"].items()
             }
         except MALFORMED as error:
-            raise self._not_as_specified(error) from None
+            raise self.malformed(error) from None
 
     def _read_header(self, view: memoryview) -> tuple[int, int, memoryview]:
         size = len(view)
         if size < _HEADER.size or view[:8] != self.MAGIC:
-            raise FormatError(
-                f"{self.path}: NOT {self.NAME}: it begins with {bytes(view[:8])!r}, expected {self.MAGIC!r}"
-            )
+            found = bytes(view[:8])
+            wrong = f"expected {self.MAGIC!r} at byte 0, found {found!r}"
+            if found == self.MAGIC:
+                wrong = f"expected a header of {_HEADER.size} bytes, found {size}"
+            raise FormatError(f"{self.path}: NOT {self.NAME}: {wrong}; {self.remedy()}")
         fields = _HEADER.unpack_from(view)
         _, version, header_size, records, offset, length, file_size, reserved, checksum = fields
         if version != VERSION:
-            raise FormatError(
-                f"{self.path}: VERSION: file is format {version}, this mmapds reads {VERSION}; upgrade mmapds"
-            )
+            raise FormatError(f"{self.path}: VERSION: expected format {VERSION}, found {version}; upgrade mmapds")
         if file_size != size:
-            raise self.damaged(f"it has {size} bytes, its header says {file_size}")
+            raise self.damaged(f"expected {file_size} bytes, as the header says, found {size}")
         if header_size != _HEADER.size or reserved != 0:
-            raise self.damaged("a reserved field of its header is set")
+            raise self.damaged(
+                f"expected a header of {_HEADER.size} bytes and 0 in its reserved field, found {header_size} and "
+                f"{reserved}"
+            )
         if offset < _HEADER.size or length > size or offset > size - length:
-            raise self.damaged(f"its metadata, bytes {offset} to {offset + length}, are outside the file")
+            raise self.damaged(
+                f"expected metadata within bytes {_HEADER.size} to {size}, found bytes {offset} to {offset + length}"
+            )
         from xxhash import xxh3_64
 
         text = view[offset : offset + length]
         digest = xxh3_64(view[:_CHECKED])
         digest.update(text)
         if digest.intdigest() != checksum:
-            raise self.damaged("its header and metadata do not match their checksum")
+            raise self.damaged(
+                f"header and metadata do not match their checksum: expected {checksum:016x}, found {digest.hexdigest()}"
+            )
         return records, checksum, text
 
     def _check_section(self, name: str, dtype: str, shape: list[int], offset: int, xxh3: str, **_: Any) -> Section:
         (count,) = shape
         section = Section(dtype, count, offset, xxh3)
-        whole = all(type(n) is int and n >= 0 for n in (count, offset)) and dtype in self.DTYPES
-        if not whole or offset % _ALIGNMENT or offset + section.size > len(memoryview(self.map)):
-            raise self.damaged(f"section {name!r} does not fit the file")
+        if BY_DTYPE.get(dtype) not in self.TYPES:
+            known = ", ".join(number_type.dtype for number_type in self.TYPES)
+            raise self.damaged(f"section {name!r}: expected one of {known}, found {dtype!r}")
+        if not all(type(n) is int and n >= 0 for n in (count, offset)) or offset % _ALIGNMENT:
+            raise self.damaged(
+                f"section {name!r}: expected 0 items or more at a multiple of {_ALIGNMENT} bytes, found {count!r} at "
+                f"{offset!r}"
+            )
+        if offset + section.size > self.map.size:
+            raise self.damaged(
+                f"section {name!r} does not fit the file: expected up to {self.map.size} bytes, found its end at byte "
+                f"{offset + section.size}"
+            )
         return section
 
-    def _not_as_specified(self, error: Exception) -> FormatError:
-        return self.damaged(f"its metadata are not as specified ({error!r})")
-
     @contextmanager
-    def understood(self) -> Iterator[None]:
-        """Have errors that metadata raise when they are made use of say that it is these."""
+    def reporting_malformed_metadata(self) -> Iterator[None]:
+        """Report malformed metadata, wherever it is first used, as FormatError."""
         try:
             yield
         except Error:
             raise
         except MALFORMED as error:
-            raise self.damaged(f"its metadata are not as specified ({error!r}), or newer than this mmapds") from error
+            raise self.malformed(error) from error
+
+    def malformed(self, error: Exception) -> FormatError:
+        """Return the error to raise for metadata that caused `error` when they were used."""
+        return self.damaged(f"malformed metadata, or from a newer mmapds: {error!r}")
+
+    def damaged(self, what: str) -> FormatError:
+        """Return the error to raise for a file that differs from what its writer wrote."""
+        return FormatError(f"{self.path}: DAMAGED: {what}; {self.remedy()}")
 
     def remedy(self) -> str:
         """Return what the user can do about a damaged file, as the end of a message."""
         return "write or copy it again"
 
-    def damaged(self, what: str) -> FormatError:
-        """Return the error to raise for a file that is not as its writer left it."""
-        return FormatError(f"{self.path}: DAMAGED: {what}; {self.remedy()}")
-
     def section(self, name: str) -> memoryview:
-        """The bytes of a section, mapped."""
+        """Return the bytes of a section, mapped."""
         section = self.sections[name]
         return memoryview(self.map)[section.offset : section.offset + section.size]
 
@@ -364,5 +382,6 @@ class SectionFile:
         """Read a section and check it against its checksum."""
         from xxhash import xxh3_64
 
-        if xxh3_64(self.section(name)).hexdigest() != self.sections[name].xxh3:
-            raise self.damaged(f"section {name!r} does not match its checksum")
+        expected, found = self.sections[name].xxh3, xxh3_64(self.section(name)).hexdigest()
+        if found != expected:
+            raise self.damaged(f"section {name!r} does not match its checksum: expected {expected}, found {found}")

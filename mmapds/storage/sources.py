@@ -1,4 +1,4 @@
-"""Which files a user means, and whether they can be sources."""
+"""Which files a user means, whether they can be sources, and whether they stay as they are."""
 
 import glob
 import os
@@ -8,10 +8,11 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from .. import _native
 from ..errors import SourceError
 
 StrPath = str | os.PathLike[str]
-# A source is read in place, so a compressed one cannot be: its records have no place.
+# A source is read in place, so it cannot be compressed: a compressed record has no bytes of its own in the file.
 _COMPRESSED = {
     b"\x1f\x8b": ("gzip", "gzip -dk"),
     b"\x28\xb5\x2f\xfd": ("zstd", "zstd -dk"),
@@ -27,7 +28,7 @@ INDEX_MAGIC = b"\x89MMX\r\n\x1a\n"
 
 
 class Source(NamedTuple):
-    """A file to index, as it was when it was first looked at."""
+    """A file to index, with the size and time it had when it was inspected."""
 
     path: str
     size: int
@@ -37,23 +38,26 @@ class Source(NamedTuple):
 def expand(patterns: StrPath | Iterable[StrPath], suffixes: tuple[str, ...]) -> list[str]:
     """Return the files that paths, directories, globs and brace patterns stand for, in order.
 
-    A pattern's matches come sorted by name, a directory's too (not its subdirectories'). Indexes among them are left
-    out, as they lie beside what they are of, unless there is nothing else and `suffixes` has theirs. A path that exists
-    as it is written is never read as a pattern.
+    The matches of a pattern are sorted by name, as are the files of a directory (subdirectories are not searched).
+    Indexes among them are left out, as they stand beside their sources, unless only indexes match and `suffixes` has
+    theirs. A path that exists is never read as a pattern.
 
     Raises:
-      SourceError: a pattern matches nothing, a directory holds no source, or a file is missing.
+      SourceError: there are no patterns, a pattern matches no file, a directory holds no source, or a file is missing.
     """
     if isinstance(patterns, str | os.PathLike):
         patterns = [patterns]
-    return [path for pattern in patterns for path in _expand_one(os.fspath(pattern), suffixes)]
+    paths = [path for pattern in patterns for path in _expand_one(os.fspath(pattern), suffixes)]
+    if not paths:
+        raise SourceError("sources: expected one source or more, found 0")
+    return paths
 
 
 def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> Iterator[str]:
     if os.path.isdir(pattern):
         names = sorted(name for name in os.listdir(pattern) if named(name, suffixes) and not name.startswith("."))
         if not names:
-            raise SourceError(f"{pattern}: a directory with no source; expected names ending in {' '.join(suffixes)}")
+            raise SourceError(f"{pattern}: expected files whose names end in {' '.join(suffixes)}, found none")
         yield from (os.path.join(pattern, name) for name in _without_indexes(names, suffixes))
         return
     if os.path.lexists(pattern):
@@ -65,19 +69,19 @@ def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> Iterator[str]:
         elif glob.has_magic(path):
             matches = _without_indexes(sorted(glob.glob(path, recursive=True)), suffixes)
             if not matches:
-                raise SourceError(f"{path}: the pattern matches no file")
+                raise SourceError(f"{path}: expected a pattern that matches files, found no match")
             yield from matches
         else:
             raise SourceError(f"{path}: no such file")
 
 
 def named(path: str, suffixes: tuple[str, ...]) -> bool:
-    """Whether a file's name has one of these suffixes, whichever shard it is: `x.tfrecord-00000-of-00010`."""
+    """Whether a file's name has one of these suffixes, before the number of a shard: `x.tfrecord-00000-of-00010`."""
     return re.sub(r"-\d+-of-\d+$", "", path).endswith(suffixes)
 
 
 _UNFINISHED = re.compile(r"\.mm[ax]\.[0-9a-f]{8}\.tmp$")
-"""What writers that were killed leave behind."""
+"""The files that killed writers leave behind."""
 
 
 def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:
@@ -94,29 +98,29 @@ def _expand_braces(pattern: str) -> Iterable[str]:
     try:
         expanded: list[str] = list(braceexpand(pattern))
     except ValueError as error:
-        raise SourceError(f"{pattern}: no such file, and not a brace pattern: {error}") from None
+        raise SourceError(f"{pattern}: no such file (and not a brace pattern: {error})") from None
     return expanded
 
 
 def inspect(path: str) -> Source:
-    """Look at a file before it is indexed.
+    """Return a file to index, with its size and time.
 
     Raises:
-      SourceError: it is missing, unreadable, not a regular file, or compressed.
+      SourceError: the file is missing, unreadable, not a regular file, compressed, or an index.
     """
     try:
         path.encode()
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode):
-            raise SourceError(f"{path}: {_kind(found.st_mode)}; expected a regular file")
+            raise SourceError(f"{path}: expected a regular file, found {kind_of_file(found.st_mode)}")
         with open(path, "rb", buffering=0) as file:
             head = file.read(8)
     except UnicodeEncodeError:
-        raise SourceError(f"{os.fsencode(path)!r}: the name is not UTF-8, which the index needs; rename it") from None
+        raise SourceError(f"{os.fsencode(path)!r}: expected a name in UTF-8; rename the file") from None
     except OSError as error:
         raise unreadable(path, error) from None
     if head == INDEX_MAGIC:
-        raise SourceError(f"{path}: an index, not a source")
+        raise SourceError(f"{path}: expected a source, found an index; give the source, or the index without -o")
     for magic, (name, command) in _COMPRESSED.items():
         if head.startswith(magic):
             raise _compressed(path, name, command)
@@ -126,17 +130,17 @@ def inspect(path: str) -> Source:
 
 
 def unreadable(path: str, error: OSError) -> SourceError:
-    """Return the error to raise for a source that the system refuses."""
+    """Return the error to raise for a source that the system cannot read."""
     return SourceError(f"{path}: {reason(error)}")
 
 
 def reason(error: OSError) -> str:
-    """Return what the system says of an error, as part of a sentence."""
+    """Return the system's text for an error, as part of a sentence."""
     return (error.strerror or str(error)).lower()
 
 
 def quoted(path: str) -> str:
-    """Return a path as one writes it in a shell command."""
+    """Return a path quoted for a shell command."""
     return shlex.quote(f"./{path}" if path.startswith("-") else path)
 
 
@@ -147,25 +151,45 @@ def build_command(paths: list[str], *options: str) -> str:
 
 def _compressed(path: str, name: str, command: str) -> SourceError:
     return SourceError(
-        f"{path}: compressed ({name}); records are read in place, so decompress it first: {command} {quoted(path)}"
+        f"{path}: compressed ({name}): expected a file whose records can be read in place; run: {command} "
+        f"{quoted(path)}"
     )
 
 
+def map_source(source: Source) -> _native.Map:
+    """Map a source.
+
+    Raises:
+      SourceError: it is unreadable, or its size has changed since it was inspected.
+    """
+    try:
+        opened = _native.Map(source.path)
+    except OSError as error:
+        raise unreadable(source.path, error) from None
+    if opened.size != source.size:
+        raise _changed(source, opened.size)
+    return opened
+
+
 def check_unchanged(source: Source) -> None:
-    """Raise SourceError if the file is not as it was when it was inspected."""
+    """Raise SourceError if a source's size or time has changed since it was inspected."""
     try:
         now = os.stat(source.path)
     except OSError as error:
-        raise SourceError(f"{source.path}: went away while it was read ({reason(error)})") from None
-    if (now.st_size, now.st_mtime_ns) != (source.size, source.mtime_ns):
         raise SourceError(
-            f"{source.path}: changed while it was read (was {source.size} bytes, is {now.st_size} now); "
-            "run again when nothing writes to it"
-        )
+            f"{source.path}: {reason(error)}; run again when nothing changes it (the file was there before)"
+        ) from None
+    if (now.st_size, now.st_mtime_ns) != (source.size, source.mtime_ns):
+        raise _changed(source, now.st_size)
+
+
+def _changed(source: Source, size: int) -> SourceError:
+    how = f"expected {source.size} bytes, found {size}" if size != source.size else "same size, another time"
+    return SourceError(f"{source.path}: changed while it was read: {how}; run again when nothing writes to it")
 
 
 def fingerprint(path: str, size: int) -> str:
-    """xxh3-64 of a file's size and of its first and last 64 KiB, in hexadecimal."""
+    """Return xxh3-64 of a file's size and of its first and last 64 KiB, in hexadecimal."""
     from xxhash import xxh3_64
 
     digest = xxh3_64(size.to_bytes(8, "little"))
@@ -179,12 +203,13 @@ def fingerprint(path: str, size: int) -> str:
 
 
 def line_number(text: memoryview, offset: int) -> int:
-    """Return the line, counted from 1, on which a byte of a source stands."""
+    """Return the line, counted from 1, that holds the byte at `offset`."""
     step = 1 << 20  # so that a source of any size takes little memory
     return 1 + sum(bytes(text[at : min(at + step, offset)]).count(b"\n") for at in range(0, offset, step))
 
 
-def _kind(mode: int) -> str:
+def kind_of_file(mode: int) -> str:
+    """Return what a file is that is not a regular one."""
     names = [(stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket")]
     names += [(stat.S_ISCHR, "a character device"), (stat.S_ISBLK, "a block device")]
     return next((name for test, name in names if test(mode)), "a special file")

@@ -1,23 +1,23 @@
-"""Numbers on their way into a file, whose type is known only at the end."""
+"""Numbers on their way into a file; their type is known only at the end."""
 
 import os
 from collections.abc import Iterator
 from io import FileIO
 
 from .. import _native
-from .numbers import DTYPES, WIDTHS, converted
+from .numbers import BY_CELL, F64, I64, U32, U64, NumberType, converted, narrowed
 
 _COPY = 1 << 20  # bytes; whole numbers of every type
 _IN_MEMORY = 16 << 20  # bytes of a column
 
 
 class Spool:
-    """The numbers of a column on their way into an index: their type is known only at the end.
+    """The numbers of a column on their way into a file.
 
-    Many of them are kept in a file, not in memory.
+    The first 16 MB stay in memory; more go to a scratch file.
 
     Args:
-      path: where the file may be; it has no name once it is open, so that nothing is left behind.
+      path: where the scratch file may be made; it is unlinked once it is open, so that nothing is left behind.
     """
 
     def __init__(self, path: str) -> None:
@@ -25,7 +25,7 @@ class Spool:
         self._file: FileIO | None = None
         self._pieces: list[bytes] = []
         self._size = 0
-        self._runs: list[tuple[str, int]] = []  # (type, how many) of consecutive numbers
+        self._runs: list[tuple[NumberType, int]] = []  # (type, how many) of consecutive numbers
         self._largest = 0
 
     @property
@@ -33,23 +33,21 @@ class Spool:
         """How many numbers there are."""
         return sum(count for _, count in self._runs)
 
-    def append(self, kind: int, cells: memoryview) -> None:
-        """Append 64-bit cells of one type."""
+    def append(self, cell: int, cells: memoryview) -> None:
+        """Append 64-bit cells, all of them of one type of the core (`NUMBER_U64` and so on)."""
         if not len(cells):
             return
-        dtype = DTYPES[kind]
+        number_type = BY_CELL[cell]
         data = cells.cast("B")
-        if kind == _native.NUMBER_U64:
+        if number_type is U64:
             largest = _native.cells_largest(cells)
             self._largest = max(self._largest, largest)
             if largest < 2**32:
-                dtype = "<u4"
-                data = memoryview(bytearray(len(data) // 2))
-                _native.cells_narrow(cells, data)
-        if self._runs and self._runs[-1][0] == dtype:
-            self._runs[-1] = dtype, self._runs[-1][1] + len(cells)
+                number_type, data = U32, narrowed(cells)
+        if self._runs and self._runs[-1][0] is number_type:
+            self._runs[-1] = number_type, self._runs[-1][1] + len(cells)
         else:
-            self._runs.append((dtype, len(cells)))
+            self._runs.append((number_type, len(cells)))
         self._pieces.append(bytes(data))
         self._size += len(data)
         if self._size > _IN_MEMORY:
@@ -61,33 +59,33 @@ class Spool:
             os.unlink(self._path)
         for piece in self._pieces:
             left = memoryview(piece)
-            while left:  # a raw file may take less than all
+            while left:  # a write may take only a part
                 left = left[self._file.write(left) :]
         self._pieces.clear()
         self._size = 0
 
     @property
-    def dtype(self) -> str:
+    def number_type(self) -> NumberType:
         """The type of the column: the smallest of u32, u64, i64 and f64 that holds every number."""
-        found = {dtype for dtype, _ in self._runs}
-        if found <= {"<u4"}:
-            return "<u4"
-        if found <= {"<u4", "<u8"}:
-            return "<u8"
-        return "<i8" if "<f8" not in found and self._largest < 2**63 else "<f8"
+        found = {number_type for number_type, _ in self._runs}
+        if found <= {U32}:
+            return U32
+        if found <= {U32, U64}:
+            return U64
+        return I64 if F64 not in found and self._largest < 2**63 else F64
 
     def chunks(self) -> Iterator[memoryview]:
         """Yield the column's bytes in pieces."""
-        dtype = self.dtype
+        wanted = self.number_type
         stored = self._stored()
         rest = memoryview(b"")
-        for kind, count in self._runs:
-            left = count * WIDTHS[kind]
+        for number_type, count in self._runs:
+            left = count * number_type.width
             while left:
                 rest = rest or memoryview(next(stored))
                 piece, rest = rest[:left], rest[left:]
                 left -= len(piece)
-                yield piece if kind == dtype else converted(piece, kind, dtype)
+                yield piece if number_type is wanted else converted(piece, number_type, wanted)
 
     def _stored(self) -> Iterator[bytes]:
         at = 0
@@ -97,7 +95,7 @@ class Spool:
         yield from self._pieces
 
     def close(self) -> None:
-        """Give up the numbers."""
+        """Drop the numbers, and the scratch file."""
         self._pieces.clear()
         if self._file is not None:
             self._file.close()
