@@ -174,7 +174,7 @@ def _reader(
         return indexed.Reader(paths, target, name, decode, options)
     if decode is not None:
         raise FormatError(f"decode={decode!r} is for records that are indexed; {module.NAME} has fields")
-    formats.check_options(module, options)
+    formats.check_options(module.NAME, module.OPTIONS, options)
     return module.Reader(paths, **options)  # type: ignore[no-any-return]
 
 

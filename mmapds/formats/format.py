@@ -1,7 +1,23 @@
-"""What every format is made of."""
+"""What every format is made of: the class that it derives from, and what its scan yields."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import mmap
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from ..errors import FormatError
+from ..storage.index_file import IndexedSource
+from ..storage.sources import Source
+from .measuring import Measuring
+
+
+class Option(NamedTuple):
+    """Something that a format can be told."""
+
+    type: type
+    placeholder: str
+    """What `--help` shows for its value."""
+    help: str
 
 
 class Layout(NamedTuple):
@@ -28,7 +44,7 @@ class Piece(NamedTuple):
     end: "End | None"
     """In the last piece of a source, what is known at its end."""
     keys: memoryview | None = None
-    """uint64: the 32-bit hash of each record's key, where records have keys: see `mmapds.keys`."""
+    """uint64: the 32-bit hash of each record's key, where records have keys: see `mmapds.index.keys`."""
 
 
 class End(NamedTuple):
@@ -60,3 +76,98 @@ class FieldsOf(NamedTuple):
 
 Sample = str | ArrayOf | FieldsOf
 """What a payload is: the name of a decoder, or an array, or fields."""
+
+
+class Format(ABC):
+    """How records are framed in a source.
+
+    A format is a subclass in a file of its own, and one line in `mmapds.formats`. It must say what is abstract here;
+    the rest has defaults.
+    """
+
+    name: ClassVar[str]
+    """What `--format` calls it, and what an index says."""
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    """File names that it is chosen for end in one of these."""
+    is_text: ClassVar[bool] = False
+    """Whether records stand on lines, which people count."""
+    options: ClassVar[Mapping[str, Option]] = {}
+    """What it can be told, by name."""
+    decoders: ClassVar[tuple[str, ...]] = ("json", "text", "bytes", "tf_example")
+    """The named decoders that fit its records."""
+
+    def recognises(self, head: bytes) -> bool:
+        """Whether a file is of this format, by its first 4,096 bytes; asked where its name says nothing."""
+        return False
+
+    def claims(self, path: str) -> bool:
+        """Whether a file is of this format, by its name and by the files beside it."""
+        return False
+
+    @abstractmethod
+    def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+        """Return the options, checked and completed: what an index says of the framing of its sources.
+
+        Raises:
+          FormatError: an option is out of range, or a source does not fit.
+        """
+
+    @abstractmethod
+    def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
+        """Return how the core finds a payload."""
+
+    def decoder(self, parameters: Mapping[str, Any]) -> Sample:
+        """Return what a payload is, where the user does not say."""
+        return "bytes"
+
+    @abstractmethod
+    def scan(
+        self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
+    ) -> Iterator[Piece]:
+        """Yield the records of every source, in order: where each begins, and its columns.
+
+        The last piece of each source has an `end`, and the pieces of a source settle all of its bytes.
+
+        Raises:
+          FormatError: a source is damaged or truncated.
+          SourceError: a source became shorter or unreadable.
+          ColumnError, DecodeError: a record cannot be measured.
+        """
+
+    def verify(  # noqa: B027 - most formats have no checksums
+        self, sources: Sequence[Source], parameters: Mapping[str, Any]
+    ) -> None:
+        """Check what the sources say of their own content, such as checksums, which a scan does not read.
+
+        Raises:
+          FormatError: a record is damaged.
+        """
+
+    def key(self, record: bytes | memoryview) -> str:
+        """Return the key of a record; of formats whose pieces have keys.
+
+        Raises:
+          FormatError: records of this format have no keys.
+        """
+        raise FormatError(f"expected records with keys, found format {self.name!r}")
+
+
+TRUNCATED = {"truncated": Option(str, "error|drop", "what to do with a last record that is cut short")}
+"""The option that binary formats share."""
+
+
+def check_truncated(given: Mapping[str, Any]) -> str:
+    """Return the option `truncated`.
+
+    Raises:
+      FormatError: it is neither "error" nor "drop".
+    """
+    truncated = given.get("truncated", "error")
+    if truncated not in ("error", "drop"):
+        raise FormatError(f"truncated = {truncated!r}, expected 'error' or 'drop'")
+    return str(truncated)
+
+
+def reserve_words(count: int) -> memoryview:
+    """Return room for 64-bit words, mapped, so that only what is filled takes memory."""
+    return memoryview(mmap.mmap(-1, 8 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)).cast("Q")

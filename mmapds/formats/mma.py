@@ -1,4 +1,4 @@
-"""mmapds's own array files: records of named fields, written by `mmapds.Writer`. See docs/arrays.md.
+"""mmapds's own array files: records of named fields, written by `mmapds.Writer`. See docs/array-file.md.
 
 A file holds where its records begin, and its columns, so that indexing copies these and reads no record. Only of a file
 that is cut short the records themselves are walked through.
@@ -17,88 +17,73 @@ from ..errors import ColumnError, FormatError
 from ..storage.index_file import IndexedSource
 from ..storage.sections import COLUMN
 from ..storage.sources import Source
-from . import truncation
-from .format import End, FieldsOf, Layout, Piece, Sample
+from .format import TRUNCATED, End, FieldsOf, Format, Layout, Piece, Sample, check_truncated
 from .measuring import Measuring
 
 if TYPE_CHECKING:
     from ..arrays.schema import Field, Schema
 
-NAME = "arrays"
-SUFFIXES = (SUFFIX,)
-TEXT = False
-DECODERS = ("bytes",)
-OPTIONS = truncation.OPTIONS
 _AT_ONCE = 1 << 16  # records in a piece
 
 
-def recognises(head: bytes) -> bool:
-    """Whether a file is of this format, by its first bytes."""
-    return head.startswith(MAGIC)
+class ArrayFiles(Format):
+    """Records of named fields, written by `mmapds.Writer`."""
 
+    name = "arrays"
+    suffixes = (SUFFIX,)
+    options = TRUNCATED
+    decoders = ("bytes",)
 
-def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-    """Return the schema and the columns that the sources hold, name to expression, which all must share.
+    def recognises(self, head: bytes) -> bool:
+        """Whether a file begins as array files do."""
+        return head.startswith(MAGIC)
 
-    Raises:
-      FormatError: a source is no array file, or differs from another.
-    """
-    truncated = truncation.check(given)
-    first, *others = map(Head, sources)
-    described = {"schema": first.schema.describe(), "columns": first.columns}
-    for other in others:
-        for part, found in (("schema", other.schema.describe()), ("columns", other.columns)):
-            if list(found.items()) != list(described[part].items()):
-                raise FormatError(
-                    f"{other.path}: has {part} {found}, {first.path} {described[part]}; expected the same in one index"
-                )
-    return {**described, "truncated": truncated}
+    def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+        """Return the schema and the columns that the sources hold, name to expression, which all must share.
 
+        Raises:
+          FormatError: a source is not an array file, or differs from another.
+        """
+        truncated = check_truncated(given)
+        first, *others = map(Head, sources)
+        described = {"schema": first.schema.describe(), "columns": first.columns}
+        for other in others:
+            for part, found in (("schema", other.schema.describe()), ("columns", other.columns)):
+                if list(found.items()) != list(described[part].items()):
+                    raise FormatError(
+                        f"{other.path}: {part}: expected {described[part]}, as in {first.path}, found {found}; index "
+                        "the files apart"
+                    )
+        return {**described, "truncated": truncated}
 
-def layout(parameters: Mapping[str, Any], source: IndexedSource) -> Layout:  # noqa: ARG001 - the face of formats
-    """A record tells where its parts are, relative to its beginning."""
-    return Layout(_native.FRAMING_NONE)
+    def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
+        """A record says where its parts are, relative to its beginning."""
+        return Layout(_native.FRAMING_NONE)
 
+    def decoder(self, parameters: Mapping[str, Any]) -> Sample:
+        """A dict of fields."""
+        return FieldsOf(parameters["schema"])
 
-def decoder(parameters: Mapping[str, Any]) -> Sample:
-    """A dict of fields."""
-    return FieldsOf(parameters["schema"])
+    def scan(
+        self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
+    ) -> Iterator[Piece]:
+        """Yield where every record of every source begins, and its columns, as the sources themselves say."""
+        if measuring.validate:
+            raise ColumnError("validate = True, expected False for records of a binary format")
+        for number, source in enumerate(sources):
+            head = Head(source.path)
+            wanted = _wanted(head.schema, measuring)
+            if head.size <= source.size:
+                yield from _stored(number, source, ArrayFile(head), wanted)
+            else:
+                yield from _walked(number, source, head, wanted, drop=parameters["truncated"] == "drop")
 
-
-def scan(
-    sources: Sequence[Source],
-    *,
-    parameters: Mapping[str, Any],
-    workers: int,  # noqa: ARG001
-    measuring: Measuring,
-) -> Iterator[Piece]:
-    """Yield where every record of every source begins, and its columns, as the sources themselves say.
-
-    Raises:
-      FormatError: a source is damaged, or cut short.
-      ColumnError: a column is asked for that the sources do not hold.
-    """
-    if measuring.validate:
-        raise ColumnError("validate: expected JSON, these records have a binary format")
-    for number, source in enumerate(sources):
-        head = Head(source.path)
-        wanted = _wanted(head.schema, measuring)
-        if head.size <= source.size:
-            yield from _stored(number, source, ArrayFile(head), wanted)
-        else:
-            yield from _walked(number, source, head, wanted, drop=parameters["truncated"] == "drop")
-
-
-def verify(sources: Sequence[Source], parameters: Mapping[str, Any]) -> None:  # noqa: ARG001 - the face of formats
-    """Check the records of all sources against their checksums.
-
-    Raises:
-      FormatError: some are damaged.
-    """
-    for source in sources:
-        head = Head(source.path)
-        if head.size <= head.map.size:
-            ArrayFile(head).verify_sections()
+    def verify(self, sources: Sequence[Source], parameters: Mapping[str, Any]) -> None:
+        """Check the records of all sources against their checksums."""
+        for source in sources:
+            head = Head(source.path)
+            if head.size <= head.map.size:
+                ArrayFile(head).verify_sections()
 
 
 def _wanted(schema: "Schema", measuring: Measuring) -> "list[Field | None]":

@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from .. import __version__, _native, formats
 from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
+from ..formats.format import Format
 from ..formats.measuring import Measuring
 from ..storage.index_file import NOTHING, Index, IndexedSource, IndexWriter, relative_to_index
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, fingerprint, inspect
@@ -27,7 +27,7 @@ class Built(NamedTuple):
 def build_each(
     paths: list[str],
     out: StrPath | None = None,
-    format_name: str | ModuleType | None = None,
+    format_name: str | Format | None = None,
     workers: int | None = None,
     force: bool = False,
     report: Callable[[int], object] = lambda _: None,
@@ -53,11 +53,11 @@ def build_each(
     for index_path, members, wanted_format, options in plans:
         sources = [inspect(path) for path in members]
         chosen = _format(members, wanted_format)
-        formats.check_options(chosen, options)
+        formats.check_options(chosen.name, chosen.options, options)
         framed = chosen.parameters(options, members)
         before = _readable(index_path)
         measuring = (asked or Asked()).after(before, computed, framed.get("columns", {}))
-        is_current = before and _is_up_to_date(before, sources, chosen.NAME, framed, measuring)
+        is_current = before and _is_up_to_date(before, sources, chosen.name, framed, measuring)
         existing = before if is_current and not force else None
         if existing is None:
             if before is not None and not force:
@@ -70,8 +70,8 @@ def build_each(
 
 
 def _plan(
-    path: str, format_name: str | ModuleType | None, parameters: dict[str, Any], force: bool
-) -> tuple[str, list[str], str | ModuleType | None, dict[str, Any]]:
+    path: str, format_name: str | Format | None, parameters: dict[str, Any], force: bool
+) -> tuple[str, list[str], str | Format | None, dict[str, Any]]:
     """Where to write an index, of which sources, in which format; an index that is there says what is not given.
 
     That a last record may be cut short it says of its sources as they were alone.
@@ -79,7 +79,7 @@ def _plan(
     index_path = path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX
     before = Index(path) if path.endswith(INDEX_SUFFIX) else _readable(index_path)
     if before is not None and format_name in (None, before.format):
-        options = formats.by_name(before.format).OPTIONS
+        options = formats.by_name(before.format).options
         kept = {name: value for name, value in before.parameters.items() if name in options}
         if force or not _is_current(before):
             kept.pop("truncated", None)
@@ -90,10 +90,10 @@ def _plan(
     return index_path, members, format_name, parameters
 
 
-def _format(paths: list[str], name: str | ModuleType | None) -> ModuleType:
+def _format(paths: list[str], name: str | Format | None) -> Format:
     if name is not None:
-        return formats.by_name(name)
-    found = {formats.for_path(path).NAME: path for path in paths}
+        return name if isinstance(name, Format) else formats.by_name(name)
+    found = {formats.for_path(path).name: path for path in paths}
     if len(found) > 1:
         listed = ", ".join(f"{path} is {name}" for name, path in found.items())
         raise FormatError(f"one index holds one format, but {listed}; choose with --format")
@@ -103,7 +103,7 @@ def _format(paths: list[str], name: str | ModuleType | None) -> ModuleType:
 def _write(
     index_path: str,
     sources: list[Source],
-    chosen: ModuleType,
+    chosen: Format,
     parameters: dict[str, Any],
     workers: int,
     report: Callable[[int], object],
@@ -116,7 +116,7 @@ def _write(
         if "record_bytes" not in parameters:
             writer.begin_section("offsets", "<u8")
         records, skipped, scanned, smallest, largest, previous = 0, 0, 0, 2**64 - 1, 0, None
-        for piece in chosen.scan(sources, parameters=parameters, workers=workers, measuring=measuring):
+        for piece in chosen.scan(sources, parameters, measuring, workers=workers):
             with writer.writing():
                 for spool, (kind, cells) in zip(spools, piece.columns, strict=True):
                     spool.append(kind, cells)
@@ -137,7 +137,7 @@ def _write(
             check_unchanged(source)
             if piece.source != len(done) or scanned != source.size:
                 raise Error(
-                    f"{source.path}: the scan of format {chosen.NAME!r} is not whole: expected {source.size} bytes of "
+                    f"{source.path}: the scan of format {chosen.name!r} is not whole: expected {source.size} bytes of "
                     f"source {len(done)}, found {scanned} of source {piece.source}; nothing was changed"
                 )
             if piece.end.fixed is not None:
@@ -155,7 +155,7 @@ def _write(
             records, skipped, scanned, smallest, largest, previous = 0, 0, 0, 2**64 - 1, 0, None
         if len(done) != len(sources):
             raise Error(
-                f"{index_path}: the scan of format {chosen.NAME!r} is not whole: expected {len(sources)} sources, "
+                f"{index_path}: the scan of format {chosen.name!r} is not whole: expected {len(sources)} sources, "
                 f"found {len(done)}; nothing was changed"
             )
         for name, spool in zip(measuring.columns, spools, strict=True):
@@ -166,7 +166,7 @@ def _write(
             write_keys(writer, keys)
         metadata = {
             "builder": f"mmapds {__version__}",
-            "format": chosen.NAME,
+            "format": chosen.name,
             "parameters": parameters,
             "sources": [source._asdict() for source in done],
             "columns": measuring.describe(),

@@ -37,8 +37,8 @@ def _verify_records(index: Index) -> None:
     measuring = Asked().after(index)
     columns = [(name, _cells(index, name)) for name in measuring.columns]
     records = 0
-    module = formats.by_name(index.format)
-    for piece in module.scan(sources, parameters=index.parameters, workers=cores(), measuring=measuring):
+    chosen = formats.by_name(index.format)
+    for piece in chosen.scan(sources, index.parameters, measuring, workers=cores()):
         found_records = len(piece.starts)
         if piece.end is not None and piece.end.fixed is not None:
             found_records = piece.end.fixed
@@ -55,8 +55,7 @@ def _verify_records(index: Index) -> None:
         at = stop
     if at != len(stored):
         raise index.damaged(f"it holds {len(stored)} bounds, its sources have {at}")
-    if hasattr(module, "verify"):
-        module.verify(sources, index.parameters)
+    chosen.verify(sources, index.parameters)
 
 
 def _cells(index: Index, name: str) -> tuple[str, memoryview]:

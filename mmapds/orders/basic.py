@@ -56,11 +56,11 @@ class Sequential:
     def __len__(self) -> int:
         return self._n
 
-    def at(self, epoch: int, positions: Int64s) -> Int64s:  # noqa: ARG002 - every epoch is the same
+    def at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the positions themselves."""
         return as_positions(positions).copy()
 
-    def positions_of(self, epoch: int, records: Int64s) -> Int64s:  # noqa: ARG002
+    def positions_of(self, epoch: int, records: Int64s) -> Int64s:
         """Return where records stand."""
         return as_positions(records).copy()
 

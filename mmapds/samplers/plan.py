@@ -55,7 +55,7 @@ class Plan:
         self.buckets = np.frombuffer(found, np.uint64).reshape(-1, 4)
         """Rows of (first rank, first batch, batches, size)."""
 
-    def at(self, epoch: int, positions: Int64s) -> Int64s:  # noqa: ARG002 - the readers know about epochs
+    def at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the positions: what stands at one is known to a reader alone."""
         return positions
 

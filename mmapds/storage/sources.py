@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from .. import _native
 from ..errors import SourceError
 
 StrPath = str | os.PathLike[str]
@@ -162,6 +163,23 @@ def check_unchanged(source: Source) -> None:
             f"{source.path}: changed while it was read (was {source.size} bytes, is {now.st_size} now); "
             "run again when nothing writes to it"
         )
+
+
+def map_source(source: Source) -> _native.Map:
+    """Map a source that is to be scanned.
+
+    Raises:
+      SourceError: it is unreadable, or has another size than when it was first looked at.
+    """
+    try:
+        view = _native.Map(source.path)
+    except OSError as error:
+        raise unreadable(source.path, error) from None
+    if view.size != source.size:
+        raise SourceError(
+            f"{source.path}: expected {source.size} bytes, found {view.size} now; run again when nothing writes to it"
+        )
+    return view
 
 
 def fingerprint(path: str, size: int) -> str:
