@@ -231,7 +231,7 @@ def test_numbers_that_numpy_lacks(tmp_path, monkeypatch, dtype, installed):
         for decode in (None, "torch"):
             batch = mmapds.pad_collate(mmapds.open(path, decode=decode).__getitems__([0, 1]))
             assert torch.equal(batch["x"], torch.stack([tensor, tensor]))
-    with pytest.raises(mmapds.FormatError, match=f"found float32 of shape .*, expected {dtype} of shape"):
+    with pytest.raises(mmapds.FormatError, match=f"expected {dtype} of shape .*, found float32 of shape"):
         store(tmp_path, [{"x": tensor}, {"x": tensor.float()}])
 
 

@@ -60,7 +60,7 @@ def test_what_is_refused(tmp_path, write, monkeypatch):
         ((path,), {"fields": "x"}, "fields = 'x', expected a list of names"),
         ((path,), {"fields": ["z"]}, "fields: there is no 'z'; the fields are 'x', 'y'"),
         ((path,), {"schema": {"z": "str"}}, "schema: there is no 'z'; the fields are 'x', 'y'"),
-        ((path,), {"schema": {"x": "int9"}}, "schema: field 'x' has type 'int9'"),
+        ((path,), {"schema": {"x": "int9"}}, r"schema\['x'\] = 'int9', expected 'bytes', 'str'"),
         ((path,), {"missing": 3}, "missing = 3, expected 'error' or 'skip'"),
         ((path,), {"length": "y"}, "length = 'y', expected an integer field"),
         ((path,), {"prefix": "u32le"}, "format 'parquet' has no option 'prefix'; its options: none"),
