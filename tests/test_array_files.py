@@ -140,10 +140,10 @@ def test_more_columns_than_json_has(tmp_path):
 def test_a_column_that_is_not_held(tmp_path):
     path = store(tmp_path, utterances(3), index=False)
     with pytest.raises(
-        mmapds.ColumnError, match=r"'n': array files do not hold 'bytes\(text\)'; expected bytes\(\), it"
+        mmapds.ColumnError, match=r"column 'n': expected one of bytes\(\), it.*, found 'bytes\(text\)'; compute"
     ):
         mmapds.build(path, columns={"n": "bytes(text)"})
-    with pytest.raises(mmapds.ColumnError, match="expected JSON"):
+    with pytest.raises(mmapds.ColumnError, match="validate = True, expected False for records of a binary format"):
         mmapds.build(path, validate=True)
 
 

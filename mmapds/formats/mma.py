@@ -1,7 +1,7 @@
-"""mmapds's own array files: records of named fields, written by `mmapds.Writer`. See docs/array-file.md.
+"""Array files: records of named fields, written by `mmapds.Writer`. See docs/array-file.md.
 
-A file holds where its records begin, and its columns, so that indexing copies these and reads no record. Only of a file
-that is cut short the records themselves are walked through.
+A file stores where its records begin, and its columns. Indexing copies these and reads no record. Only in a truncated
+file, whose end is missing, does it walk from record to record.
 """
 
 from array import array
@@ -35,11 +35,11 @@ class ArrayFiles(Format):
     decoders = ("bytes",)
 
     def recognises(self, head: bytes) -> bool:
-        """Whether a file begins as array files do."""
+        """Whether a file begins with the magic bytes of array files."""
         return head.startswith(MAGIC)
 
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-        """Return the schema and the columns that the sources hold, name to expression, which all must share.
+        """Return `truncated`, and the `schema` and the `columns`, name to expression, which all sources must share.
 
         Raises:
           FormatError: a source is not an array file, or differs from another.
@@ -57,19 +57,18 @@ class ArrayFiles(Format):
         return {**described, "truncated": truncated}
 
     def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
-        """A record says where its parts are, relative to its beginning."""
+        """A payload is all that lies between two bounds."""
         return Layout(_native.FRAMING_NONE)
 
     def decoder(self, parameters: Mapping[str, Any]) -> Sample:
-        """A dict of fields."""
+        """A payload is a dict of fields."""
         return FieldsOf(parameters["schema"])
 
     def scan(
         self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
     ) -> Iterator[Piece]:
-        """Yield where every record of every source begins, and its columns, as the sources themselves say."""
-        if measuring.validate:
-            raise ColumnError("validate = True, expected False for records of a binary format")
+        """Yield where every record of every source begins, and its columns, both copied from the source."""
+        measuring.check_binary()
         for number, source in enumerate(sources):
             head = Head(source.path)
             wanted = _wanted(head.schema, measuring)
@@ -87,7 +86,7 @@ class ArrayFiles(Format):
 
 
 def _wanted(schema: "Schema", measuring: Measuring) -> "list[Field | None]":
-    """The field behind each column; None stands for the bytes of the record."""
+    """Return the field behind each column; None stands for the bytes of the record."""
     held: dict[tuple[int, tuple[bytes, ...]], Field | None] = {
         (_native.MEASURE_NUMBER if field.is_scalar else _native.MEASURE_ITEMS, (field.name.encode(),)): field
         for field in schema.fields
@@ -95,10 +94,10 @@ def _wanted(schema: "Schema", measuring: Measuring) -> "list[Field | None]":
     } | {(_native.MEASURE_RECORD, ()): None}
     for name, expression in measuring.columns.items():
         if (expression.measure, expression.path) not in held:
-            known = ", ".join(field.expression for field in held.values() if field)
+            known = ", ".join(["bytes()", *(field.expression for field in held.values() if field)])
             raise ColumnError(
-                f"column {name!r}: array files do not hold {expression.text!r}; expected bytes(){known and ', '}{known}"
-                ", or use mmapds.add_column"
+                f"column {name!r}: expected one of {known}, found {expression.text!r}; compute others with "
+                "mmapds.add_column"
             )
     return [held[expression.measure, expression.path] for expression in measuring.columns.values()]
 
@@ -122,7 +121,7 @@ def _sizes(starts: memoryview, after: int) -> Cells:
 
 
 def _walked(number: int, source: Source, head: Head, wanted: "list[Field | None]", *, drop: bool) -> Iterator[Piece]:
-    """The records before the place where a file is cut short."""
+    """Yield the whole records of a truncated file."""
     fields = head.schema.native(str, None, None)
     view = memoryview(head.map)
     places = [head.schema.fields.index(field) + 1 if field else 0 for field in wanted]
@@ -141,14 +140,13 @@ def _walked(number: int, source: Source, head: Head, wanted: "list[Field | None]
             yield piece(starts, cells)
             starts, cells = array("Q"), [array("Q") for _ in wanted]
     if not drop:
-        cut = (
-            f"record {done} (byte {at}) is cut short"
-            if done < head.records
-            else "the end, after all records, is missing"
-        )
+        if done < head.records:
+            what, remedy = f"record {done} (byte {at})", "drop the incomplete records"
+        else:
+            what, remedy = f"truncated after its {done} records", "keep these"
         raise FormatError(
-            f"{source.path}: {cut}: the file has {source.size} bytes, its header says {head.size}; copy it again, or "
-            "leave out what is missing with --truncated drop"
+            f"{source.path}: {what}: expected a file of {head.size} bytes, found {source.size}; copy it again, or "
+            f"{remedy} with --truncated drop"
         )
     yield piece(starts, cells, head.records - done, source.size, End(done, at))
 
