@@ -1,4 +1,4 @@
-"""Records that say how long they are: what the formats of length-prefixed records share."""
+"""Length-prefixed records: the scan that all formats of them share."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +22,8 @@ class Framed(Format):
 
     Args:
       room: records in a piece of a scan, at most.
-      step: bytes in a piece, so that a scan of large records can be interrupted and reports how far it is; the last
-        record of a piece may reach further.
+      step: bytes in a piece; the last record of a piece may reach further. Without it, a scan of large records could
+        not be interrupted and would not report its progress.
     """
 
     def __init__(self, room: int = 1 << 17, step: int = 256 << 20) -> None:
@@ -35,7 +35,7 @@ class Framed(Format):
         """Return which of the core's framings the records have."""
 
     def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
-        """How the payload lies between two bounds."""
+        """The framing finds a payload between two bounds."""
         return Layout(self.framing(parameters))
 
     def scan(
@@ -43,8 +43,8 @@ class Framed(Format):
     ) -> Iterator[Piece]:
         """Yield the start of every record of every source, in order, and its size where that is measured.
 
-        A source is one walk from length to length, so threads share out sources: the first piece of each, which is all
-        there is of a shard of a usual size.
+        A source is one walk from length to length, so threads share out whole sources. They scan the first piece of
+        each, and most shards are no larger; the other pieces are scanned here.
         """
         workers = min(workers, len(sources))
         slots = [_Slot(self._room, bool(measuring.columns)) for _ in range(workers + 2 if workers > 1 else 1)]
@@ -60,10 +60,10 @@ class Framed(Format):
                 yield piece
 
     def verify_checksums(self, source: Source) -> None:
-        """Check every CRC of a TFRecord file, up to a last record that is cut short.
+        """Check every CRC of a TFRecord file, up to an incomplete last record.
 
         Raises:
-          FormatError: one differs from the CRC of what it is of.
+          FormatError: a CRC does not match.
         """
         view = map_source(source)
         at = records = 0
@@ -85,7 +85,7 @@ class _Slot:
 
 
 class _Walk:
-    """A scan of one source on its way, a piece at a time."""
+    """A scan of one source, a piece at a time."""
 
     def __init__(self, number: int, source: Source, framing: int, slot: _Slot, step: int) -> None:
         self._number, self._source, self._framing, self._slot, self._step = number, source, framing, slot, step
@@ -93,7 +93,7 @@ class _Walk:
         self._at = self._records = 0
 
     def piece(self, truncated: str, measuring: Measuring) -> tuple[Piece, "_Walk"]:
-        """Go on by one piece."""
+        """Scan the next piece; return it and this walk."""
         begin, size, slot = self._at, self._source.size, self._slot
         end = min(begin + self._step, size)
         count, at, status, *details = _native.frames_scan(self._map, self._framing, begin, end, slot.starts, slot.sizes)
@@ -111,7 +111,7 @@ class _Walk:
 
 def _error(source: Source, record: int, at: int, status: int, payload: int, found: int, expected: int) -> FormatError:
     place = f"{source.path}: record {record} (byte {at})"
-    end = f"found the end of the file after {source.size - at} bytes"
+    end = f"found the end of the file {source.size - at} bytes into the record"
     if status == _native.FRAMES_PREFIX_CUT:
         return FormatError(f"{place}: expected a whole length prefix, {end}; {_DROP}")
     if status == _native.FRAMES_PAYLOAD_CUT:

@@ -1,4 +1,4 @@
-"""Records of one size: token blocks, feature vectors, packed structs. They are where they are; nothing is stored."""
+"""Records of one size: token blocks, feature vectors, packed structs. An index of them stores no bounds."""
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from ..storage.sources import Source
 from .format import TRUNCATED, ArrayOf, End, Format, Layout, Option, Piece, Sample, check_truncated
 from .measuring import Measuring
 
-_AXES = 32  # as many as every version of numpy has
+_AXES = 32  # every version of NumPy has these
 
 
 class Fixed(Format):
@@ -21,7 +21,7 @@ class Fixed(Format):
     name = "fixed"
     options = {
         "record_bytes": Option(int, "N", "fixed: bytes in a record; or give dtype and shape"),
-        "dtype": Option(str, "D", "fixed: type of a record's numbers, as numpy names it"),
+        "dtype": Option(str, "D", "fixed: type of a record's numbers, as NumPy names it"),
         "shape": Option(str, "N,N", "fixed: shape of a record; default: one number"),
         **TRUNCATED,
     }
@@ -30,15 +30,19 @@ class Fixed(Format):
         """Return `record_bytes`, and `dtype` and `shape` where a record is an array.
 
         Raises:
-          FormatError: neither is given, both are and disagree, or they cannot be understood.
+          FormatError: an option is missing or invalid, or `record_bytes` and `dtype` disagree.
         """
         truncated = check_truncated(given)
         if "dtype" not in given:
             size = given.get("record_bytes")
-            if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**63 or "shape" in given:
+            if "shape" in given:
                 raise FormatError(
-                    f"record_bytes = {size!r}, expected an integer of 1 or more, or dtype and shape instead, found "
-                    f"{dict(given)}; give --record-bytes N, or --dtype D --shape N,N"
+                    f"shape = {given['shape']!r}, expected a dtype with it, found none; give --dtype D --shape N,N"
+                )
+            if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**63:
+                raise FormatError(
+                    f"record_bytes = {size!r}, expected an integer of 1 or more, or dtype and shape instead; "
+                    "give --record-bytes N, or --dtype D --shape N,N"
                 )
             return {"record_bytes": size, "truncated": truncated}
         shape = _shape(given.get("shape", ()))
@@ -50,11 +54,11 @@ class Fixed(Format):
         return {"record_bytes": size, "dtype": dtype, "shape": list(shape), "truncated": truncated}
 
     def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
-        """All records, one after another."""
+        """Records lie one after another, from the first."""
         return Layout(_native.FRAMING_NONE, source.first, parameters["record_bytes"])
 
     def decoder(self, parameters: Mapping[str, Any]) -> Sample:
-        """An array; bytes where no dtype was given."""
+        """A payload is an array, or bytes where no dtype was given."""
         if "dtype" not in parameters:
             return "bytes"
         return ArrayOf(parameters["dtype"], tuple(parameters["shape"]))
@@ -71,7 +75,7 @@ def all_records(number: int, source: Source, first: int, parameters: Mapping[str
     """Return all records of a source, the first of which begins at a byte.
 
     Raises:
-      FormatError: the last record is cut short.
+      FormatError: the last record is incomplete.
     """
     size = parameters["record_bytes"]
     count, rest = divmod(source.size - first, size)
@@ -89,16 +93,16 @@ def check_array(name: Any, shape: Sequence[int]) -> tuple[str, int]:
     """Return the name of an array's dtype, and the array's size in bytes.
 
     Raises:
-      FormatError: numpy has no such type of plain numbers, or no such arrays, or they have no bytes.
+      FormatError: NumPy has no such type, its values are not plain numbers or strings, or no such array can exist.
     """
-    import numpy as np  # which indexes of other formats do without
+    import numpy as np  # here, as indexes of other formats do without it
 
     try:
         dtype = np.dtype(name)
     except (TypeError, ValueError, SyntaxError):
         dtype = None
-    if dtype is None or name is None:  # which would stand for float64
-        raise FormatError(f"dtype = {name!r}, expected a name that numpy knows, such as 'uint16'")
+    if dtype is None or name is None:  # NumPy takes None for float64
+        raise FormatError(f"dtype = {name!r}, expected a name that NumPy knows, such as 'uint16'")
     if dtype.hasobject or dtype.fields or dtype.subdtype:
         raise FormatError(f"dtype = {name!r}, expected plain numbers, or strings of one size")
     size = prod(shape) * dtype.itemsize

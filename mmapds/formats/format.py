@@ -12,7 +12,7 @@ from .measuring import Measuring
 
 
 class Option(NamedTuple):
-    """Something that a format can be told."""
+    """An option of a format."""
 
     type: type
     placeholder: str
@@ -26,7 +26,7 @@ class Layout(NamedTuple):
     framing: int
     first: int = 0
     stride: int = 0
-    """Where record 0 begins, and the size of every record, where they have one; else 0."""
+    """The byte where record 0 begins, and the size of a record, where all have one size; else 0."""
 
 
 class Piece(NamedTuple):
@@ -38,22 +38,22 @@ class Piece(NamedTuple):
     columns: tuple[tuple[int, memoryview], ...]
     """For each column, the type of its numbers in this piece, and a 64-bit cell for each record."""
     skipped: int
-    """Records left out because they lack a column, or are cut short."""
+    """Records left out because they lack a column, or are incomplete."""
     scanned: int
     """Bytes of the source that this piece settles."""
     end: "End | None"
-    """In the last piece of a source, what is known at its end."""
+    """In the last piece of a source, the totals of the whole source; else None."""
     keys: memoryview | None = None
     """uint64: the 32-bit hash of each record's key, where records have keys: see `mmapds.index.keys`."""
 
 
 class End(NamedTuple):
-    """What a scan says of a whole source."""
+    """The totals of a scanned source."""
 
     lines: int
-    """In text, how many; else how many records."""
+    """How many lines a text has; in other formats, how many records."""
     end: int
-    """Where the last record ends, with all that it owns."""
+    """The byte where the last record ends, with all that it owns."""
     first: int = 0
     """Where the first record begins, where all have one size."""
     fixed: int | None = None
@@ -61,15 +61,15 @@ class End(NamedTuple):
 
 
 class ArrayOf(NamedTuple):
-    """What a payload is: an array of plain numbers."""
+    """A payload is an array of plain numbers."""
 
     dtype: str
     shape: tuple[int, ...] | None
-    """None: one axis, with as many numbers as the payload holds."""
+    """None stands for one axis of all numbers in the payload."""
 
 
 class FieldsOf(NamedTuple):
-    """What a payload is: named arrays and values; see `mmapds.arrays.schema`."""
+    """A payload is a record of named fields; see `mmapds.arrays.schema`."""
 
     schema: Mapping[str, Any]
 
@@ -81,18 +81,18 @@ Sample = str | ArrayOf | FieldsOf
 class Format(ABC):
     """How records are framed in a source.
 
-    A format is a subclass in a file of its own, and one line in `mmapds.formats`. It must say what is abstract here;
-    the rest has defaults.
+    A format is a subclass in a file of its own, and one line in `mmapds.formats`. It must define the abstract methods;
+    all else has defaults.
     """
 
     name: ClassVar[str]
-    """What `--format` calls it, and what an index says."""
+    """The name for `--format`, which an index stores too."""
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """File names that it is chosen for end in one of these."""
+    """A file whose name ends in one of these is of this format."""
     is_text: ClassVar[bool] = False
-    """Whether records stand on lines, which people count."""
+    """Whether records are lines, so that messages give line numbers."""
     options: ClassVar[Mapping[str, Option]] = {}
-    """What it can be told, by name."""
+    """Its options, by name."""
     decoders: ClassVar[tuple[str, ...]] = ("json", "text", "bytes", "tf_example")
     """The named decoders that fit its records."""
 
@@ -152,7 +152,7 @@ class Format(ABC):
         raise FormatError(f"expected records with keys, found format {self.name!r}")
 
 
-TRUNCATED = {"truncated": Option(str, "error|drop", "what to do with a last record that is cut short")}
+TRUNCATED = {"truncated": Option(str, "error|drop", "what to do with an incomplete last record: error, or drop it")}
 """The option that binary formats share."""
 
 
@@ -169,5 +169,5 @@ def check_truncated(given: Mapping[str, Any]) -> str:
 
 
 def reserve_words(count: int) -> memoryview:
-    """Return room for 64-bit words, mapped, so that only what is filled takes memory."""
+    """Return room for 64-bit words, mapped, so that only pages that are written take memory."""
     return memoryview(mmap.mmap(-1, 8 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)).cast("Q")

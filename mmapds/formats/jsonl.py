@@ -1,7 +1,7 @@
 """JSON Lines: a record is a line that is not blank.
 
-Bounds are line starts. A record owns the blank lines that follow it, so n records need n + 1 bounds and no more,
-and the first record starts after a byte order mark and any blank lines before it.
+Bounds are line starts. A record owns the blank lines that follow it, so n records need only n + 1 bounds. The first
+record starts after a byte order mark and any blank lines.
 """
 
 import mmap
@@ -20,8 +20,8 @@ from .measuring import Measured, Measuring
 
 _BOM = b"\xef\xbb\xbf"
 
-# bench/bench_index.py: blocks this large hide the cost of handing them out, and reads this large stay in the
-# second-level cache until they are scanned.
+# Measured by bench/bench_index.py: blocks of this size hide the cost of handing them out, and reads of this size stay
+# in the second-level cache until they are scanned.
 _LARGEST_BLOCK = 4 << 20
 _SMALLEST_BLOCK = 256 << 10
 _READ = 256 << 10
@@ -34,7 +34,7 @@ class JsonLines(Format):
     """Lines of JSON.
 
     Args:
-      block_size: bytes that one thread scans at a time; by default as many as the threads have memory for.
+      block_size: bytes that one thread scans at a time; by default as many as fit the memory for all threads.
     """
 
     name = "jsonl"
@@ -45,15 +45,15 @@ class JsonLines(Format):
         self._block_size = block_size
 
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-        """JSONL has none."""
+        """Return no parameters: JSONL has no options."""
         return {}
 
     def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
-        """How the payload lies between two bounds; records that were skipped lie in the tail of the one before."""
+        """A payload is the first line between two bounds; blank lines and skipped records may follow it."""
         return Layout(_native.FRAMING_FIRST_LINE if source.skipped else _native.FRAMING_LINES)
 
     def decoder(self, parameters: Mapping[str, Any]) -> Sample:
-        """What the record's text says."""
+        """A payload is JSON."""
         return "json"
 
     def scan(
@@ -66,7 +66,7 @@ class JsonLines(Format):
         in_flight = workers + 2 if workers > 1 else 1
         slot_size = min(block_size, max(source.size for source in sources))
         slots = [_Slot(slot_size, len(measuring.columns)) for _ in range(in_flight)]
-        pending: int | None = None  # start of the line that is open where the block begins, while it is blank
+        pending: int | None = None  # start of the line that the block begins in, while that is blank so far
         newlines = 0
         work = partial(_scan_block, measuring)
         for block, measured in in_order(work, blocks, workers=workers, slots=slots):
@@ -74,7 +74,7 @@ class JsonLines(Format):
             if block.begin == 0:
                 newlines = 0
             elif starts and starts[0] == block.begin:
-                # The block fell into a line that goes on with something that is not blank.
+                # The block begins inside a line, whose rest is not blank.
                 if pending is None:
                     starts = starts[1:]
                 else:
@@ -120,15 +120,15 @@ def _scan_block(measuring: Measuring, block: _Block, slot: _Slot) -> tuple[_Bloc
         found = os.stat(block.source.path).st_size
     except OSError as error:
         raise unreadable(block.source.path, error) from None
-    if found < block.end:  # a map of what is no longer there would end the process
-        raise _shrank(block.source)
+    if found < block.end:  # reading a map beyond the end of its file would end the process
+        raise _shrank(block.source, found)
     begin = _first_byte(block, bytes(memoryview(block.map)[: len(_BOM)]))
     cells = tuple(slot.cells)
     return block, measuring.scan(block.source.path, block.map, begin, block.end, slot.starts, cells)
 
 
 def _first_byte(block: _Block, head: bytes) -> int:
-    """Where a block's text begins: after the mark in the first block of a source that has one."""
+    """Return where the text of a block begins: after a byte order mark at the start of a source."""
     return len(_BOM) if block.begin == 0 and head == _BOM else block.begin
 
 
@@ -138,16 +138,16 @@ def _scan_starts(block: _Block, slot: _Slot) -> Measured:
         try:
             begin = _first_byte(block, os.pread(fd, len(_BOM), 0))
             count, pending, newlines = _native.scan_lines(fd, begin, block.end, begin, slot.starts, slot.read)
+        except EOFError:
+            raise _shrank(block.source, os.fstat(fd).st_size) from None
         finally:
             os.close(fd)
-    except EOFError:
-        raise _shrank(block.source) from None
     except OSError as error:
         raise unreadable(block.source.path, error) from None
     return Measured(slot.starts[:count], (), 0, pending, newlines)
 
 
-def _shrank(source: Source) -> SourceError:
+def _shrank(source: Source, found: int) -> SourceError:
     return SourceError(
-        f"{source.path}: became shorter than {source.size} bytes while it was read; run again when nothing writes to it"
+        f"{source.path}: expected {source.size} bytes, found {found} while reading; run again when nothing writes to it"
     )

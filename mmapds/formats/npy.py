@@ -11,14 +11,14 @@ from .measuring import Measuring
 
 
 class Npy(Fixed):
-    """Records of one size behind a header, which says what they are."""
+    """Records of one size behind a header, which gives their dtype and shape."""
 
     name = "npy"
     suffixes = (".npy",)
     options = TRUNCATED
 
     def recognises(self, head: bytes) -> bool:
-        """Whether a file begins as .npy files do."""
+        """Whether a file begins with the magic bytes of .npy files."""
         return head.startswith(b"\x93NUMPY")
 
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class Npy(Fixed):
     def scan(
         self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
     ) -> Iterator[Piece]:
-        """Yield how many records each source has: what its header says, which must be what its size says."""
+        """Yield how many records each source has; its header and its size must agree."""
         for number, source in enumerate(sources):
             shape, _, first = _header(source.path)
             found = all_records(number, source, first, parameters, measuring)
@@ -61,7 +61,7 @@ class Npy(Fixed):
 
 
 def _header(path: str) -> tuple[tuple[int, ...], Any, int]:
-    """Shape, dtype, and where the data begin."""
+    """Return the shape, the dtype, and the byte where the data begin."""
     import numpy as np
     from numpy.lib import format as npy
 
@@ -77,8 +77,8 @@ def _header(path: str) -> tuple[tuple[int, ...], Any, int]:
         raise unreadable(path, error) from None
     except FormatError:
         raise
-    except Exception as error:  # the header is parsed as Python, which fails in many ways
-        raise FormatError(f"{path}: not an .npy file ({error})") from None
+    except Exception as error:  # numpy parses the header as Python, which fails in many ways
+        raise FormatError(f"{path}: not an .npy file: {error}") from None
     if not shape:
         raise FormatError(f"{path}: expected an array of one axis or more, found one number")
     if fortran and len(shape) > 1 and np.prod(shape) > 1:

@@ -1,8 +1,8 @@
 """Tar archives of samples, as WebDataset writes them: a record is all the members in a row that share a key.
 
-The key is the path up to the first dot of the base name, directories included; what follows the dot is the extension.
-Bounds are where the first header of each sample begins. Members without a key - directories, links, names without a
-dot, `__meta__` members - lie in the record before them, and reading that record passes over them.
+The key is the path, directories included, up to the first dot of the base name; the extension follows that dot. A
+bound is the byte where the first header of a sample begins. Members without a key (directories, links, names without a
+dot, `__meta__` members) lie in the record before them, and decoders skip them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,8 +19,10 @@ from .measuring import Measuring
 
 _DAMAGE = {
     _native.TAR_GARBAGE: "expected a tar header, found a wrong header checksum; copy the archive again",
-    _native.TAR_NUMBER: "expected a size from 0 to 2**63 - 1 in the header, found another; copy the archive again",
-    _native.TAR_EXTENDED: 'expected "LENGTH KEY=VALUE" on each line of the pax header, found another line',
+    _native.TAR_NUMBER: "expected a size of 0 to 2**63 - 1 in the header, found another value; copy the archive again",
+    _native.TAR_EXTENDED: (
+        'expected "LENGTH KEY=VALUE" on each line of the pax header, found another line; copy the archive again'
+    ),
     _native.TAR_GLOBAL: (
         "expected a global pax header without path and size, found one with them; write the archive without it "
         "(records are read on their own)"
@@ -31,7 +33,7 @@ _DAMAGE = {
     ),
 }
 
-_AT_ONCE = 1 << 16  # samples; a shard that has no more is scanned by one thread while others scan others
+_AT_ONCE = 1 << 16  # samples; threads scan that much of several sources at the same time
 
 
 class Tar(Format):
@@ -51,11 +53,11 @@ class Tar(Format):
         return {"truncated": check_truncated(given)}
 
     def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
-        """All that lies between two bounds."""
+        """A payload is all that lies between two bounds."""
         return Layout(_native.FRAMING_NONE)
 
     def decoder(self, parameters: Mapping[str, Any]) -> Sample:
-        """A dict of the members' bytes."""
+        """A payload is a dict of the members' bytes."""
         return "files"
 
     def scan(
@@ -63,7 +65,7 @@ class Tar(Format):
     ) -> Iterator[Piece]:
         """Yield where every sample of every source begins, in order, and the hash of its key.
 
-        Threads share out sources: where the next header is, only the one before says.
+        Threads share out whole sources, as only a header says where the next one is.
         """
         kinds = [kind for kind, _ in measuring.constant(0, 0)]
         workers = min(workers, len(sources))
@@ -99,7 +101,7 @@ class _Slot:
 
 
 class _Found(NamedTuple):
-    """Some consecutive samples of a source, and where the scan stands."""
+    """Some consecutive samples of a source, and the position of the scan."""
 
     number: int
     status: int
@@ -126,7 +128,7 @@ class _Scanner:
 
 
 def _go_on(scanner: _Scanner, slot: _Slot) -> _Found:
-    """Fill a slot as far as the source does."""
+    """Scan until the slot is full or the source ends."""
     count, status, at, end, samples = 0, _native.TAR_OK, 0, 0, 0
     while status == _native.TAR_OK and count < _AT_ONCE:
         status, more, at, end, samples = scanner.scan(slot.begins[count:], slot.sizes[count:], slot.hashes[count:])
