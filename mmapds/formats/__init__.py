@@ -1,4 +1,7 @@
-"""Which formats there are, and which one a file has. A new one is a file with a subclass of `Format`, and a line here."""
+"""Which formats there are, and which one a file has.
+
+A new format is one file with a subclass of `Format`, and one line here.
+"""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -15,13 +18,14 @@ from .prefixed import Prefixed
 from .tar import Tar
 from .tfrecord import TFRecord
 
-_FORMATS: dict[str, Format] = {
+FORMATS: dict[str, Format] = {
     each.name: each for each in (JsonLines(), ArrayFiles(), Fixed(), Megatron(), Npy(), Prefixed(), Tar(), TFRecord())
 }
+"""By name, which `--format` takes and an index stores; a file that several would take is of the first."""
 
-SUFFIXES: tuple[str, ...] = tuple(suffix for each in _FORMATS.values() for suffix in each.suffixes)
+SUFFIXES: tuple[str, ...] = tuple(suffix for each in FORMATS.values() for suffix in each.suffixes)
 
-OPTIONS: dict[str, Option] = {name: option for each in _FORMATS.values() for name, option in each.options.items()}
+OPTIONS: dict[str, Option] = {name: option for each in FORMATS.values() for name, option in each.options.items()}
 
 CONVERTIBLE: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "parquet": (b"PAR1", (".parquet", ".pq")),
@@ -31,24 +35,24 @@ CONVERTIBLE: dict[str, tuple[bytes, tuple[str, ...]]] = {
 """What must be converted: the first bytes of such files, and what their names end in."""
 
 _HEAD = 4096  # bytes by which a file is known
-_DECODERS = {name for each in _FORMATS.values() for name in each.decoders}
+_DECODERS = {name for each in FORMATS.values() for name in each.decoders}
 
 
 def by_name(name: str) -> Format:
     """Return a format.
 
     Raises:
-      FormatError: there is no such format.
+      FormatError: the name is unknown, or stands for a format that must be converted.
     """
-    known = ", ".join(map(repr, sorted(_FORMATS)))
+    known = ", ".join(map(repr, sorted(FORMATS)))
     if name in CONVERTIBLE:
         raise FormatError(
             f"format = {name!r}, expected a format that is read in place ({known}); run: python -m mmapds.convert "
             "SOURCE"
         )
-    if name not in _FORMATS:
+    if name not in FORMATS:
         raise FormatError(f"format = {name!r}, expected one of {known}")
-    return _FORMATS[name]
+    return FORMATS[name]
 
 
 def for_path(path: str) -> Format:
@@ -60,10 +64,10 @@ def for_path(path: str) -> Format:
     """
     head = _head(path)
     _check_in_place(path, head)
-    for each in _FORMATS.values():
+    for each in FORMATS.values():
         if named(path, each.suffixes) or each.claims(path):
             return each
-    for each in _FORMATS.values():
+    for each in FORMATS.values():
         if each.recognises(head):
             return each
     if b"\0" in head:
@@ -71,7 +75,7 @@ def for_path(path: str) -> Format:
         raise FormatError(
             f"{path}: format not recognised by its name or its first bytes; choose one with --format F{hint}"
         )
-    return _FORMATS[JsonLines.name]
+    return FORMATS[JsonLines.name]
 
 
 def check_decoder(name: str, decode: Any, path: str) -> None:
