@@ -72,7 +72,7 @@ class Fixed(Format):
 
 
 def all_records(number: int, source: Source, first: int, parameters: Mapping[str, Any], measuring: Measuring) -> Piece:
-    """Return all records of a source, the first of which begins at a byte.
+    """Return all records of a source as one piece; record 0 begins at byte `first`.
 
     Raises:
       FormatError: the last record is incomplete.

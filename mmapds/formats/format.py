@@ -40,7 +40,7 @@ class Piece(NamedTuple):
     skipped: int
     """Records left out because they lack a column, or are incomplete."""
     scanned: int
-    """Bytes of the source that this piece settles."""
+    """How many bytes of the source this piece covers; the pieces of a source cover all of it."""
     end: "End | None"
     """In the last piece of a source, the totals of the whole source; else None."""
     keys: memoryview | None = None
@@ -106,7 +106,7 @@ class Format(ABC):
 
     @abstractmethod
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-        """Return the options, checked and completed: what an index says of the framing of its sources.
+        """Return the options, checked and completed, as an index stores them.
 
         Raises:
           FormatError: an option is out of range, or a source does not fit.
@@ -126,7 +126,7 @@ class Format(ABC):
     ) -> Iterator[Piece]:
         """Yield the records of every source, in order: where each begins, and its columns.
 
-        The last piece of each source has an `end`, and the pieces of a source settle all of its bytes.
+        The last piece of each source has an `end`, and the pieces of a source cover all of its bytes.
 
         Raises:
           FormatError: a source is damaged or truncated.
@@ -137,7 +137,7 @@ class Format(ABC):
     def verify(  # noqa: B027 - most formats have no checksums
         self, sources: Sequence[Source], parameters: Mapping[str, Any]
     ) -> None:
-        """Check what the sources say of their own content, such as checksums, which a scan does not read.
+        """Check what a scan does not read, such as the checksums in the sources.
 
         Raises:
           FormatError: a record is damaged.

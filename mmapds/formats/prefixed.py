@@ -1,4 +1,4 @@
-"""Length-prefixed records: a size, then so many bytes. Delimited protobuf messages have a varint for a size."""
+"""Length-prefixed records: a size, then that many bytes. Delimited protobuf messages have a varint as the size."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ _FRAMINGS = {
 
 
 class Prefixed(Framed):
-    """Records behind their sizes."""
+    """Records, each behind its size."""
 
     name = "prefixed"
     options = {"prefix": Option(str, "P", "prefixed: u32le (the default), u32be, u64le, u64be or varint"), **TRUNCATED}
@@ -31,5 +31,5 @@ class Prefixed(Framed):
         return {"prefix": prefix, "truncated": check_truncated(given)}
 
     def framing(self, parameters: Mapping[str, Any]) -> int:
-        """The size of the prefix and its byte order."""
+        """The prefix decides: its size and its byte order, or a varint."""
         return _FRAMINGS[parameters["prefix"]]

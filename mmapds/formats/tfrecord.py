@@ -14,7 +14,7 @@ from .format import TRUNCATED, check_truncated
 
 
 class TFRecord(Framed):
-    """TFRecords, whose samples are bytes unless the user says `decode="tf_example"`."""
+    """TFRecords. Their samples are bytes, and examples with `decode="tf_example"`."""
 
     name = "tfrecord"
     suffixes = (".tfrecord", ".tfrecords")
@@ -31,7 +31,7 @@ class TFRecord(Framed):
         return {"truncated": check_truncated(given)}
 
     def framing(self, parameters: Mapping[str, Any]) -> int:
-        """A length and CRCs around the data."""
+        """The data lie between a length with its CRC, and their own CRC."""
         return _native.FRAMING_TFRECORD
 
     def verify(self, sources: Sequence[Source], parameters: Mapping[str, Any]) -> None:
