@@ -43,7 +43,7 @@ def test_peak_memory(row):
 def test_one_core(compare, text, variant):
     with open(jsonl(GB), "rb") as file:
         records = [file.readline().rstrip(b"\n") for _ in range(20_000)]
-    expression = Expression.parse(text)
+    expression = Expression.parse("length", text)
     field = ((expression.measure, expression.path),)
     key = expression.path[0].decode()
     of = {"source_len": int, "chars(target)": len, "bytes(target)": lambda value: len(value.encode())}[text]

@@ -158,7 +158,7 @@ def test_missing_fields(write, tmp_path):
         (b'{"n": true}', "n", "6): expected a number at `n`, found true"),
         (b'{"a":1,"n":5}', "chars(n)", "11): expected a string at `n`, found a number"),
         (b'{"n":{}}', "items(n)", "5): expected an array at `n`, found an object"),
-        (b'{"n":7}', "n.m", "5): expected a number, and objects on the way to it, at `n.m`, found a number"),
+        (b'{"n":7}', "n.m", "5): expected a number inside objects at `n.m`, found a number"),
         (b"[1]", "n", "0): expected an object with `n`, found an array"),
         (b'"n"', "n", "0): expected an object with `n`, found a string"),
         (b"7", "n", "0): expected an object with `n`, found a number"),
@@ -484,7 +484,7 @@ def test_lengths_may_be_whole_floats_and_large_integers(write):
 
 
 def test_too_many_columns(write):
-    with pytest.raises(mmapds.ColumnError, match="65 columns of JSON, expected up to 64"):
+    with pytest.raises(mmapds.ColumnError, match="columns: expected up to 64 for JSON, found 65"):
         mmapds.build(write([1]), columns={str(i): "bytes()" for i in range(65)})
 
 

@@ -53,7 +53,7 @@ def test_a_schema_is_inferred_from_the_first_records(write):
     ):
         convert(path, infer=50)
     with pytest.raises(
-        mmapds.FormatError, match=r"train.jsonl:52 \(byte \d+\): field 'id': found float 51.5, expected int64"
+        mmapds.FormatError, match=r"train.jsonl:52 \(byte \d+\): field 'id': expected int64, found float 51.5"
     ):
         convert(path, fields=["id"], infer=51)
     assert samples(convert(path).path)[-3:] == [

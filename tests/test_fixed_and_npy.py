@@ -88,7 +88,10 @@ def test_npy_shards_in_one_index_feed_a_loader(tmp_path):
     loader = DataLoader(ds, batch_size=5, num_workers=2, collate_fn=stack)
     assert torch.equal(torch.cat(list(loader)), torch.from_numpy(whole))
     other = save(tmp_path, "other.npy", np.zeros((2, 5), np.float32))
-    with pytest.raises(mmapds.FormatError, match=r"other.npy: records are float32 of shape \(5,\), those of .*0.npy"):
+    with pytest.raises(
+        mmapds.FormatError,
+        match=r"other.npy: expected records of float32 of shape \(4,\), as in .*0.npy, found float32 of shape \(5,\)",
+    ):
         mmapds.build([paths[0], other], out=tmp_path / "b.mmx")
 
 
@@ -97,14 +100,14 @@ def test_a_source_that_is_cut_short(write, tmp_path):
     with pytest.raises(mmapds.FormatError) as short:
         mmapds.build(path, format="fixed", record_bytes=10)
     assert str(short.value) == (
-        f"{path}: record 2 (byte 20) has 5 bytes, expected 10; leave it out with --truncated drop"
+        f"{path}: record 2 (byte 20): expected 10 bytes, found 5; leave it out with --truncated drop"
     )
     mmapds.build(path, format="fixed", record_bytes=10, truncated="drop")
     assert len(mmapds.open(path)) == 2
     array = save(tmp_path, "y.npy", np.zeros((10, 4)))
     with open(array, "r+b") as file:
         file.truncate(os.path.getsize(array) - 64)
-    with pytest.raises(mmapds.FormatError, match=r"y\.npy: has 8 records, its header says 10"):
+    with pytest.raises(mmapds.FormatError, match=r"y\.npy: expected 10 records, as its header says, found 8"):
         mmapds.build(array)
     mmapds.build(array, truncated="drop")
     assert len(mmapds.open(array)) == 8
@@ -124,24 +127,33 @@ def test_an_index_remembers_how_its_source_is_framed(write):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "fixed"}, "format 'fixed' needs record_bytes of 1 or more, or dtype and shape"),
-        ({"format": "fixed", "record_bytes": 0}, "needs record_bytes of 1 or more"),
-        ({"format": "fixed", "record_bytes": "ten"}, "needs record_bytes of 1 or more"),
-        ({"format": "fixed", "shape": (3,)}, "or dtype and shape"),
-        ({"format": "fixed", "dtype": "no", "shape": 3}, "dtype 'no' is unknown"),
-        ({"format": "fixed", "dtype": "O"}, "is not one of plain numbers"),
+        ({"format": "fixed"}, "record_bytes = None, expected an integer of 1 or more, or dtype and shape instead"),
+        ({"format": "fixed", "record_bytes": 0}, "record_bytes = 0, expected an integer of 1 or more"),
+        ({"format": "fixed", "record_bytes": "ten"}, "record_bytes = 'ten', expected an integer of 1 or more"),
+        ({"format": "fixed", "shape": (3,)}, r"shape = \(3,\), expected a dtype with it, found none"),
+        ({"format": "fixed", "dtype": "no", "shape": 3}, "dtype = 'no', expected a name that NumPy knows"),
+        ({"format": "fixed", "dtype": "O"}, "dtype = 'O', expected plain numbers"),
         ({"format": "fixed", "dtype": "i4", "shape": "2,x"}, "shape = '2,x', expected sizes of 1 or more"),
         ({"format": "fixed", "dtype": "i4", "shape": [0]}, "expected sizes of 1 or more"),
-        ({"format": "fixed", "dtype": "i4", "shape": 2, "record_bytes": 7}, "record_bytes = 7, but <i4 of shape"),
+        (
+            {"format": "fixed", "dtype": "i4", "shape": 2, "record_bytes": 7},
+            r"record_bytes = 7, expected 8, the bytes of <i4 of shape \(2,\)",
+        ),
         ({"format": "fixed", "record_bytes": 2, "truncated": "x"}, "truncated = 'x', expected 'error' or 'drop'"),
-        ({"format": "fixed", "record_bytes": 2, "prefix": "x"}, "format 'fixed' has no option 'prefix'"),
-        ({"record_bytes": 2}, "x.bin: neither its name nor its first bytes say what it is; choose with --format"),
-        ({"format": "jsonl", "record_bytes": 2}, "format 'jsonl' has no option 'record_bytes'; its options: none"),
+        (
+            {"format": "fixed", "record_bytes": 2, "prefix": "x"},
+            "prefix = 'x', expected an option of format 'fixed': record_bytes, dtype",
+        ),
+        ({"record_bytes": 2}, "x.bin: format not recognised by its name or its first bytes; choose one with --format"),
+        ({"format": "jsonl", "record_bytes": 2}, "record_bytes = 2, expected an option of format 'jsonl': none"),
         (
             {"format": "fixed", "record_bytes": 2, "length": "n"},
-            "'n' looks for a field, and these records",
+            r"column 'length': expected bytes\(\) for records that are not JSON, found 'n'",
         ),
-        ({"format": "fixed", "record_bytes": 2, "validate": True}, "expected JSON, these records have a binary format"),
+        (
+            {"format": "fixed", "record_bytes": 2, "validate": True},
+            "validate = True, expected False for records of a binary",
+        ),
         ({"format": "npy"}, "x.bin: not an .npy file"),
     ],
 )
@@ -152,9 +164,9 @@ def test_what_is_refused(write, options, message):
 
 def test_npy_files_that_have_no_records(tmp_path):
     for array, message in (
-        (np.float64(1), "one number, expected an array of one axis or more"),
-        (np.asfortranarray(np.ones((3, 4))), "in Fortran order"),
-        (np.array([{}, 1], object), "is not one of plain numbers"),
+        (np.float64(1), "expected an array of one axis or more, found one number"),
+        (np.asfortranarray(np.ones((3, 4))), "expected C order, found Fortran order"),
+        (np.array([{}, 1], object), "expected plain numbers"),
     ):
         with pytest.raises(mmapds.FormatError, match=message):
             mmapds.build(save(tmp_path, "x.npy", array), force=True)
@@ -165,13 +177,16 @@ def test_npy_files_that_have_no_records(tmp_path):
     [
         ("{'descr': '<f4' \n", "not an .npy file"),
         ("  {'descr': '<f4'}\n", "not an .npy file"),
-        ("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", r"x.npy: dtype dtype\('O'\) is not one of plain"),
+        ("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", r"x.npy: dtype = dtype\('O'\), expected plain"),
         (
             "{'descr': '<f4', 'fortran_order': False, 'shape': (5, 0)}",
-            r"x.npy: records of float32 and shape \(0,\) have 0",
+            r"x.npy: shape = \(0,\), expected .* records of 1 byte or more, found 1 axes and 0 bytes of float32",
         ),
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", "has 4 records, its header says 1$"),
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (9,)}", "header says 9; if it was cut short, leave out"),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", "expected 1 records, as its header says, found 4$"),
+        (
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (9,)}",
+            "expected 9 records, as its header says, found 4; drop",
+        ),
     ],
 )
 def test_odd_headers_of_npy(write, header, message):
@@ -183,12 +198,12 @@ def test_odd_headers_of_npy(write, header, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dtype": "(2,"}, r"dtype '\(2,' is unknown"),
-        ({"dtype": "i4,,i4"}, "is unknown|is not one of plain"),
-        ({"dtype": "\ud800"}, "is unknown"),
-        ({"dtype": None}, "dtype None is unknown"),
-        ({"dtype": "u1", "shape": [2**40, 2**40]}, "expected 1 or more, and up to 32 axes"),
-        ({"dtype": "u1", "shape": [1] * 33}, "expected 1 or more, and up to 32 axes"),
+        ({"dtype": "(2,"}, r"dtype = '\(2,', expected a name"),
+        ({"dtype": "i4,,i4"}, "dtype = 'i4,,i4', expected a name|expected plain"),
+        ({"dtype": "\ud800"}, "expected a name that NumPy knows"),
+        ({"dtype": None}, "dtype = None, expected a name"),
+        ({"dtype": "u1", "shape": [2**40, 2**40]}, f"records of 1 byte or more, found 2 axes and {2**80} bytes"),
+        ({"dtype": "u1", "shape": [1] * 33}, "expected up to 32 axes .* found 33 axes and 1 bytes"),
         ({"dtype": "u1", "shape": [2.7]}, "expected sizes of 1 or more"),
     ],
 )

@@ -270,7 +270,7 @@ def test_a_source_that_changes_meanwhile_is_not_indexed(write):
     with pytest.raises(mmapds.SourceError, match="changed while it was read"):
         list(build_each([path], report=append))
     path = write(b"1\n" * 1000)
-    with pytest.raises(mmapds.SourceError, match="became shorter than"):
+    with pytest.raises(mmapds.SourceError, match="expected 2000 bytes, found 10 while reading"):
         list(build_each([path], format_name=jsonl_in_blocks(16), workers=2, report=lambda _: os.truncate(path, 10)))
     assert not os.path.exists(path + ".mmx")
 
@@ -278,7 +278,7 @@ def test_a_source_that_changes_meanwhile_is_not_indexed(write):
 def test_formats_are_chosen_and_refused(write):
     path = write([1], "data.bin")
     assert len(mmapds.open(mmapds.build(path, format="jsonl"))) == 1
-    with pytest.raises(mmapds.FormatError, match=r"format 'yaml' is unknown; known formats: .*fixed, jsonl, "):
+    with pytest.raises(mmapds.FormatError, match=r"format = 'yaml', expected one of .*'fixed', 'jsonl', "):
         mmapds.build(path, format="yaml")
     with pytest.raises(mmapds.Error, match="workers = 0, expected 1 or more"):
         mmapds.build(path, workers=0)

@@ -239,12 +239,13 @@ def test_every_offset_of_a_block(variant):
 
 
 def test_expressions():
-    assert Expression.parse("a.b") == ("a.b", NUMBER, (b"a", b"b"))
-    assert Expression.parse(r"chars(a\.b)") == (r"chars(a\.b)", CHARS, (b"a.b",))
-    assert Expression.parse("bytes()").measure == _native.MEASURE_RECORD
+    assert Expression.parse("n", "a.b") == ("a.b", NUMBER, (b"a", b"b"))
+    assert Expression.parse("n", r"chars(a\.b)") == (r"chars(a\.b)", CHARS, (b"a.b",))
+    assert Expression.parse("n", "bytes()").measure == _native.MEASURE_RECORD
     for text in ("", "a..b", "words(a)", "chars()", ".".join("a" * 17)):
-        with pytest.raises(ValueError, match="expected a path"):
-            Expression.parse(text)
+        with pytest.raises(ValueError, match=r"^column 'n': expected a path.* found .*'") as refused:
+            Expression.parse("n", text)
+        assert repr(text) in str(refused.value)
 
 
 def rows_of(record, extra):

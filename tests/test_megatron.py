@@ -55,7 +55,7 @@ def test_megatron_in_many_pieces(tmp_path):
     wanted = [sequence for i, count in enumerate((0, 1, 5, 30)) for sequence in some_sequences(count, i)]
     assert [record.tolist() for record in ds] == wanted
     other = write_pair(tmp_path / "other", [[1]], "int32")
-    with pytest.raises(mmapds.FormatError, match=r"other.bin: tokens are <i4, those of .*0.idx <u2; expected the same"):
+    with pytest.raises(mmapds.FormatError, match=r"other.bin: expected tokens of <u2, as in .*0.idx, found <i4"):
         mmapds.build([*paths, other], out=tmp_path / "b.mmx")
 
 
@@ -84,7 +84,7 @@ def test_a_bin_that_is_cut_short(tmp_path):
     path = write_pair(tmp_path / "x", [[1, 2], [3, 4, 5], [6]])
     os.truncate(path, 9)
     with pytest.raises(
-        mmapds.FormatError, match=r"x.bin: record 1 \(byte 4\) has 5 bytes, expected 6; leave it and all"
+        mmapds.FormatError, match=r"x.bin: record 1 \(byte 4\): expected 6 bytes, found 5; leave it out, and all"
     ):
         mmapds.build(path)
     mmapds.build(path, truncated="drop")
@@ -96,16 +96,16 @@ def test_a_bin_that_is_cut_short(tmp_path):
 @pytest.mark.parametrize(
     ("at", "data", "message"),
     [
-        (9, struct.pack("<Q", 2), "version 2, expected 1"),
-        (17, b"\x63", "tokens of type 99, expected 1 to 10"),
-        (18, struct.pack("<Q", 2**60), "is cut short, or no index of Megatron's"),
-        (18, struct.pack("<Q", 2**64 - 1), "is cut short, or no index of Megatron's"),
-        (18, struct.pack("<Q", 2), "sequence 0 is said to begin at byte"),
-        (34, struct.pack("<i", -1), "sequence 0 is said to hold -1 tokens"),
-        (34, struct.pack("<i", 3), "sequence 1 is said to begin at byte 4, expected 6, where the one before it ends"),
-        (46, struct.pack("<q", 4), "sequence 0 is said to begin at byte 4, expected 0"),
-        (54, struct.pack("<q", -5), "sequence 1 is said to begin at byte -5, expected 4"),
-        (0, b"GARBAGE!!", r"begins with b'GARBAGE!!', expected b'MMIDIDX"),
+        (9, struct.pack("<Q", 2), "VERSION: expected Megatron version 1, found 2"),
+        (17, b"\x63", "expected a token type of 1 to 10, found 99"),
+        (18, struct.pack("<Q", 2**60), f"expected {26 + 12 * 2**60} bytes or more for {2**60} sequences, found "),
+        (18, struct.pack("<Q", 2**64 - 1), f"expected .* bytes or more for {2**64 - 1} sequences, found "),
+        (18, struct.pack("<Q", 2), "sequence 0: expected byte 0, found"),
+        (34, struct.pack("<i", -1), "sequence 0: expected 0 to 1099511627776 tokens, found -1"),
+        (34, struct.pack("<i", 3), "sequence 1: expected byte 6, where sequence 0 ends, found 4"),
+        (46, struct.pack("<q", 4), "sequence 0: expected byte 0, found 4"),
+        (54, struct.pack("<q", -5), "sequence 1: expected byte 4, where sequence 0 ends, found -5"),
+        (0, b"GARBAGE!!", r"expected b'MMIDIDX.* at byte 0, found b'GARBAGE!!'"),
     ],
 )
 def test_an_idx_that_is_damaged(tmp_path, at, data, message):
@@ -129,15 +129,17 @@ def test_an_idx_cut_anywhere_is_refused_or_whole(tmp_path, kind):
 
 def test_other_mistakes_with_pairs(tmp_path):
     path = write_pair(tmp_path / "x", [[1, 2]])
-    with pytest.raises(mmapds.FormatError, match=r"x.idx: says where the records are; give the file .*: .*/x.bin"):
+    with pytest.raises(
+        mmapds.FormatError, match=r"x.idx: an .idx file holds no records; give the .bin file beside it: .*/x.bin"
+    ):
         mmapds.build(tmp_path / "x.idx")
     with open(path, "ab") as file:
         file.write(b"more")
-    with pytest.raises(mmapds.FormatError, match=r"x.bin: has 8 bytes, .*x.idx says 4; do they belong together"):
+    with pytest.raises(mmapds.FormatError, match=r"x.bin: expected 4 bytes, as .*x.idx says, found 8; give"):
         mmapds.build(path)
     (tmp_path / "x.idx").write_bytes(b"TNTIDX\0\0" + struct.pack("<QQQQQ", 1, 8, 2, 1, 2) + bytes(80))
-    with pytest.raises(mmapds.FormatError, match="records of more than one axis"):
+    with pytest.raises(mmapds.FormatError, match="expected sequences of one axis, found 2 axes for 1 sequences"):
         mmapds.build(path)
     (tmp_path / "x.idx").write_bytes(b"TNTIDX\0\0" + struct.pack("<QQQQQ", 1, 8, 3, 1, 1) + bytes(80))
-    with pytest.raises(mmapds.FormatError, match="tokens of 3 bytes, expected 2 for <u2"):
+    with pytest.raises(mmapds.FormatError, match="expected tokens of 2 bytes for <u2, found 3"):
         mmapds.build(path)

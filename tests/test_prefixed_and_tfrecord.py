@@ -196,7 +196,7 @@ def test_a_last_record_that_is_cut_short(write, name, missing):
     assert failed.returncode == 1
     assert failed.stderr.startswith(f"{path}: record 1 (byte {len(first)}): ")
     assert f" {left} bytes " in failed.stderr
-    assert failed.stderr.endswith("if it was cut short, leave it out with --truncated drop\n")
+    assert failed.stderr.endswith("; leave it out with --truncated drop (if the file was truncated)\n")
     mmapds.build(path, truncated="drop", **options(name))
     assert list(mmapds.open(path)) == [b"first"]
     assert "1 records, " in command("--info", path).stdout
@@ -212,7 +212,9 @@ def test_a_size_larger_than_the_file(write, name, size):
     prefix = struct.pack("<Q", size) if name == "tfrecord" else PREFIXES[name](size)
     prefix += masked(prefix) if name == "tfrecord" else b""
     path = write(framed(b"x", name) + prefix + b"123456789", "x.records")
-    with pytest.raises(mmapds.FormatError, match=rf"record 1 \(byte \d+\): is said to hold {size} bytes, and the file"):
+    with pytest.raises(
+        mmapds.FormatError, match=rf"record 1 \(byte \d+\): expected a payload of {size} bytes, found the end"
+    ):
         mmapds.build(path, **options(name))
     mmapds.build(path, truncated="drop", **options(name))
     assert list(mmapds.open(path)) == [b"x"]
@@ -229,7 +231,7 @@ def test_varints_of_every_length(write):
         path = write(padded(3, 1) + b"abc" + bad, "x.pb")
         for truncated in ("error", "drop"):
             with pytest.raises(
-                mmapds.FormatError, match=r"x.pb: record 1 \(byte 4\): its prefix is no varint of up to"
+                mmapds.FormatError, match=r"x.pb: record 1 \(byte 4\): expected a varint of up to 64 bits, found"
             ):
                 mmapds.build(path, format="prefixed", prefix="varint", truncated=truncated)
 
@@ -237,13 +239,13 @@ def test_varints_of_every_length(write):
 def test_a_bad_checksum_of_a_length(write):
     path = write(framed(b"first", "tfrecord") + framed(b"second", "tfrecord"), "x.tfrecord")
     flip(path, 21)
-    found, expected = masked(struct.pack("<Q", 6)), masked(struct.pack("<Q", 7))
+    found, expected = (int.from_bytes(masked(struct.pack("<Q", size)), "little") for size in (6, 7))
     for truncated in ("error", "drop"):
         with pytest.raises(mmapds.FormatError) as bad:
             mmapds.build(path, truncated=truncated)
         assert str(bad.value) == (
-            f"{path}: record 1 (byte 21): found {int.from_bytes(found, 'little'):#010x} as the CRC of its length, "
-            f"expected {int.from_bytes(expected, 'little'):#010x}; the file is damaged, or no TFRecord"
+            f"{path}: record 1 (byte 21): expected {expected:#010x} as the CRC of the length, found {found:#010x}; "
+            "copy the file again, or choose its format with --format F"
         )
 
 
@@ -259,21 +261,30 @@ def test_a_bad_checksum_of_data_is_found_by_verify(write):
     found, expected = (int.from_bytes(masked(data), "little") for data in (payloads[30], changed))
     assert (result.returncode, result.stderr) == (
         1,
-        f"{path}: record 30 (byte 6480): found {found:#010x} as the CRC of its data, expected {expected:#010x}; "
-        "the file is damaged, or no TFRecord\n",
+        f"{path}: record 30 (byte 6480): expected {expected:#010x} as the CRC of the data, found {found:#010x}; "
+        "copy the file again, or choose its format with --format F\n",
     )
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"format": "prefixed", "prefix": "u16"}, "prefix = 'u16', expected u32le, u32be, u64le, u64be, varint"),
+        (
+            {"format": "prefixed", "prefix": "u16"},
+            "prefix = 'u16', expected 'u32le', 'u32be', 'u64le', 'u64be', 'varint'",
+        ),
         ({"format": "prefixed", "truncated": "keep"}, "truncated = 'keep', expected 'error' or 'drop'"),
-        ({"format": "tfrecord", "prefix": "u32le"}, "format 'tfrecord' has no option 'prefix'; its options: truncated"),
-        ({"format": "prefixed", "length": "n"}, "'n' looks for a field, and these records are not JSON"),
-        ({"format": "tfrecord", "length": "chars(text)"}, "looks for a field, and these records are not JSON"),
-        ({"format": "prefixed", "validate": True}, "expected JSON, these records have a binary format"),
-        ({"format": "megatron"}, "x.bin: .*x.idx, which says where its sequences begin, is missing"),
+        (
+            {"format": "tfrecord", "prefix": "u32le"},
+            "prefix = 'u32le', expected an option of format 'tfrecord': truncated",
+        ),
+        (
+            {"format": "prefixed", "length": "n"},
+            r"column 'length': expected bytes\(\) for records that are not JSON, found 'n'",
+        ),
+        ({"format": "tfrecord", "length": "chars(text)"}, r"records that are not JSON, found 'chars\(text\)'; compute"),
+        ({"format": "prefixed", "validate": True}, "validate = True, expected False for records of a binary"),
+        ({"format": "megatron"}, "x.bin: expected .*x.idx beside it, found no such file"),
     ],
 )
 def test_what_is_refused(write, given, message):

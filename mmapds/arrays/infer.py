@@ -8,23 +8,25 @@ from .schema import EXTENDED, ITEM_BYTES, MAX_DIMS, Schema, dtype_name
 from .values import list_as_array, shown
 
 _PYTHON = {bool: "bool", int: "int64", float: "float64", bytes: "bytes", str: "str", dict: "json"}
-_NULL, _EMPTY = "null", ("null", (None,))  # of values that do not tell their type
+_NULL, _EMPTY = "null", ("null", (None,))  # the types of null and of an empty list, which fit several others
 _IN_JSON = {_NULL, "bool", "int64", "uint64", "float64", "str", "json"}
 
 
 def infer_schema(records: Iterable[Mapping[str, Any]], *, nulls: bool = True) -> Schema:
-    """Infer a schema that records fit: the first axis of their arrays is ragged, and every other that differs.
+    """Infer a schema that all of some records fit.
 
-    What differs in more than that is "json", if JSON can hold it; with `nulls`, so is what some have null or lack.
+    The first axis of an array is ragged, and so is every other axis whose length differs between records. A field
+    whose values have several types becomes "json", if JSON can hold them. With `nulls`, so does a field that some
+    records lack or have as null; without, these records do not count.
 
     Raises:
-      FormatError: a field has a value that does not tell, or values that no type holds.
+      FormatError: no type can hold a value, or no one type the values of a field.
     """
     found: dict[str, Any] = {}
     only_null: dict[str, Any] = {}
     for number, record in enumerate(records):
         if not isinstance(record, Mapping):
-            raise FormatError(f"found {shown(record)}, expected a dict of fields")
+            raise FormatError(f"expected a dict of fields, found {shown(record)}")
         if nulls:
             for name in found.keys() - record.keys():
                 found[name] = _joined(name, found[name], _NULL)
@@ -36,10 +38,11 @@ def infer_schema(records: Iterable[Mapping[str, Any]], *, nulls: bool = True) ->
             else:
                 only_null[name] = _NULL
     described = found | {name: what for name, what in only_null.items() if name not in found}
-    return Schema({name: "json" if _is_untold(what) else what for name, what in described.items()})
+    return Schema({name: "json" if _is_undecided(what) else what for name, what in described.items()})
 
 
-def _is_untold(what: Any) -> bool:
+def _is_undecided(what: Any) -> bool:
+    """Whether all values of a field were null, or empty lists."""
     return bool(what == _NULL or what[0] == _NULL)
 
 
@@ -60,17 +63,20 @@ def _inferred(name: Any, value: Any) -> Any:
         if value.shape:
             return dtype, (None, *value.shape[1:])
         return (dtype, ()) if dtype in EXTENDED or dtype.startswith("complex") else dtype
-    raise FormatError(f"field {name!r}: found {shown(value)}, whose type does not tell how to store it; give a schema")
+    raise FormatError(
+        f"field {name!r}: expected a number, text, bytes, a list, a dict or an array, found {shown(value)}; "
+        "give a schema"
+    )
 
 
 def _joined(name: Any, one: Any, other: Any) -> Any:
-    """The type of what has values of two types.
+    """Return the type that holds values of two types.
 
     Raises:
-      FormatError: there is none.
+      FormatError: no type holds both.
     """
     if one == other or (other == _NULL and one not in _IN_JSON):
-        return one  # and a record without it is told when it comes
+        return one  # writing refuses the record that lacks it
     if one == _NULL and other not in _IN_JSON:
         return other
     if {one, other} == {"int64", "float64"}:
@@ -79,12 +85,11 @@ def _joined(name: Any, one: Any, other: Any) -> Any:
     if _EMPTY in arrays and len(arrays) == 2:
         return one if other == _EMPTY else other
     if len(arrays) == 2:
-        told = [what[0] for what in arrays if what[0] != _NULL] or [_NULL]
-        dtype = _joined(name, told[0], told[-1])
+        known = [what[0] for what in arrays if what[0] != _NULL] or [_NULL]
+        dtype = _joined(name, known[0], known[-1])
         if (dtype in ITEM_BYTES or dtype == _NULL) and len(one[1]) == len(other[1]):
             return dtype, tuple(a if a == b else None for a, b in zip(one[1], other[1], strict=True))
     if "bytes" in (one, other):
-        raise FormatError(
-            f"field {name!r}: found bytes in some records and {one if other == 'bytes' else other} in others"
-        )
+        second = one if other == "bytes" else other
+        raise FormatError(f"field {name!r}: expected one type in all records, found bytes and {second}; give a schema")
     return "json"

@@ -1,4 +1,4 @@
-"""Schemas of records of named arrays: what fields they have, whether a record fits, and its bytes: docs/arrays.md."""
+"""Schemas of records of named arrays: their fields, and the types of these. See docs/array-file.md."""
 
 import json
 import operator
@@ -21,9 +21,9 @@ ITEM_BYTES = {
     "float8_e4m3fn": 1,
     "float8_e5m2": 1,
 }
-"""dtype of an array to the bytes of an element."""
+"""The dtypes of arrays, and how many bytes an element has."""
 EXTENDED = {"bfloat16": "int16", "float8_e4m3fn": "int8", "float8_e5m2": "int8"}
-"""Those that NumPy has only with ml_dtypes, and what it shows their memory as without."""
+"""The dtypes that NumPy has only with ml_dtypes, and the dtype of the same size that stands for each without it."""
 _TEXT = {"bytes": _native.FIELD_BYTES, "str": _native.FIELD_STR, "json": _native.FIELD_JSON}
 _NUMBERS = {"b": _native.FIELD_BOOL, "u": _native.FIELD_UINT, "i": _native.FIELD_INT, "f": _native.FIELD_FLOAT}
 _NUMBER_TYPES = {_native.FIELD_INT: _native.NUMBER_I64, _native.FIELD_FLOAT: _native.NUMBER_F64}
@@ -35,8 +35,8 @@ class Field:
     """A named part of every record.
 
     Args:
-      dtype: "bytes", "str", "json", or that of a number or of an array's elements.
-      shape: of an array, None standing for a ragged axis; of anything else None.
+      dtype: "bytes", "str", "json", or the dtype of a number or of the elements of an array.
+      shape: the lengths of the axes of an array, None for each ragged one; None where the field is not an array.
     """
 
     def __init__(self, name: str, dtype: str, shape: tuple[int | None, ...] | None) -> None:
@@ -46,7 +46,7 @@ class Field:
 
     @cached_property
     def type(self) -> int:
-        """What the core makes of it."""
+        """The type by which the core reads it."""
         if self.shape is not None:
             return _native.FIELD_ARRAY
         if self.dtype in _TEXT:
@@ -72,7 +72,7 @@ class Field:
 
     @property
     def expression(self) -> str:
-        """What `python -m mmapds.index` calls what the column holds."""
+        """The column expression for `column`, as `python -m mmapds.index` takes it."""
         name = self.name.replace(".", r"\.")
         return name if self.is_scalar else f"items({name})"
 
@@ -92,7 +92,7 @@ class Schema:
       given: name to "bytes", "str", "json", the dtype of a number ("int64", "float32", "bool", ...), or (dtype, shape)
         for arrays, in whose shape None stands for a ragged axis.
     Raises:
-      FormatError: it cannot be understood.
+      FormatError: a name or a type is invalid, or two fields need the same column.
     """
 
     def __init__(self, given: Mapping[str, Any]) -> None:
@@ -102,7 +102,9 @@ class Schema:
         columns = [field.column for field in self.fields if field.column]
         for name in columns:
             if columns.count(name) > 1:
-                raise FormatError(f"schema: two fields would fill the column {name!r}; rename one")
+                raise FormatError(
+                    f"schema: expected one field for column {name!r}, found {columns.count(name)}; rename one"
+                )
 
     def describe(self) -> dict[str, Any]:
         """Return the schema as JSON holds it."""
@@ -112,7 +114,7 @@ class Schema:
         }
 
     def native(self, dtype: Callable[[str], Any], make_array: Any, loads: Any) -> _native.ArrayFields:
-        """Return what reads records; `dtype` makes array types of their names."""
+        """Return the native reader of records; `dtype` returns the array type for a name."""
         fields = tuple(
             (field.name, field.type, ITEM_BYTES.get(field.dtype, 1), field.shape or (), dtype(field.dtype))
             if field.shape is not None
@@ -123,7 +125,7 @@ class Schema:
 
     @cached_property
     def table(self) -> struct.Struct:
-        """The words that a record begins with."""
+        """The layout of the 64-bit words at the beginning of a record."""
         codes = {_native.FIELD_INT: "q", _native.FIELD_FLOAT: "d"}
         words = (
             "Q" * len(field.ragged) if field.shape is not None else codes.get(field.type, "Q") for field in self.fields
@@ -139,44 +141,43 @@ class Schema:
 def _field(name: Any, what: Any) -> Field:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or not name.isprintable():
         raise FormatError(
-            f"schema: {name!r} is no name of a field; expected printable text without parentheses and backslashes"
+            f"schema: {name!r} is not a valid field name: expected printable text without parentheses and backslashes"
         )
     if isinstance(what, str):
         if what in _TEXT or (what in ITEM_BYTES and what not in EXTENDED and what[0] != "c"):
             return Field(name, what, None)
         raise FormatError(
-            f"schema: field {name!r} has type {what!r}; expected 'bytes', 'str', 'json', a number type such as 'int64' "
-            "or 'float32', or (dtype, shape) for arrays"
+            f"schema[{name!r}] = {what!r}, expected 'bytes', 'str', 'json', a number type such as 'int64' or 'float32'"
+            ", or (dtype, shape)"
         )
     try:
         dtype, shape = what
         dtype = dtype if isinstance(dtype, str) else dtype_name(dtype)
         axes = tuple(axis if axis is None else operator.index(axis) for axis in shape)
     except (TypeError, ValueError):
-        raise FormatError(f"schema: field {name!r} is {what!r}; expected a type or (dtype, shape)") from None
+        raise FormatError(f"schema[{name!r}] = {what!r}, expected a type or (dtype, shape)") from None
     if dtype not in ITEM_BYTES:
-        raise FormatError(f"schema: field {name!r} has dtype {dtype!r}; expected one of {', '.join(ITEM_BYTES)}")
+        raise FormatError(f"schema[{name!r}] = {what!r}, expected a dtype among {', '.join(ITEM_BYTES)}")
     if len(axes) > MAX_DIMS or any(axis is not None and not 0 <= axis < 2**31 for axis in axes):
-        raise FormatError(
-            f"schema: field {name!r} has shape {axes}; expected up to {MAX_DIMS} axes of 0 to 2^31, or None"
-        )
+        raise FormatError(f"schema[{name!r}] = {what!r}, expected up to {MAX_DIMS} axes, each None or 0 to 2^31 - 1")
     return Field(name, dtype, axes)
 
 
 @cache
 def dtype_name(dtype: Any) -> str:
-    """The name of a dtype of NumPy's, ml_dtypes' or torch's."""
+    """Return the name of a dtype of NumPy, ml_dtypes or torch."""
     return str(getattr(dtype, "name", None) or dtype).removeprefix("torch.")
 
 
 def parse(text: bytes) -> tuple[Schema, dict[str, str]]:
-    """Read what a file says of its records: their schema, and the columns to index them with, name to expression.
+    """Parse the description in a file: the schema of its records, and their columns, name to expression.
 
     Raises:
-      KeyError, TypeError, ValueError: it is not as specified.
+      KeyError, TypeError, ValueError: the text is malformed.
+      FormatError: the schema is invalid.
     """
     described = json.loads(text)
     columns = described["columns"]
     if not all(isinstance(part, str) for pair in columns.items() for part in pair):
-        raise TypeError("columns are not text")
+        raise TypeError("expected columns as text: name to expression")
     return Schema(described["schema"]), dict(columns)

@@ -12,25 +12,26 @@ from ..errors import FormatError
 from .schema import EXTENDED, ITEM_BYTES, Field, Schema, dtype_name
 
 _ROUND = {"float16": "<e", "float32": "<f", "float64": "<d"}
-_WIDTH = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}  # kinds of numbers, each of which holds those before
+_WIDTH = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}  # kinds of numbers; a kind can hold all kinds before it
 _ALIGNMENT = 64
 
 
 def pack(schema: Schema, record: Mapping[str, Any], out: bytearray) -> list[float]:
-    """Append a record to `out`, whose size is a multiple of 64 before and after; return the numbers of its columns.
+    """Append a record to `out`, and return the numbers of its columns.
+
+    The size of `out` is a multiple of 64 before and after.
 
     Raises:
       FormatError: the record does not fit; nothing was appended.
     """
     if not isinstance(record, Mapping):
-        raise FormatError(f"found {shown(record)}, expected a dict of fields")
+        raise FormatError(f"expected a dict of fields, found {shown(record)}")
     if record.keys() != schema.names:
         missing = [name for name in schema.names if name not in record]
         extra = [name for name in record if name not in schema.names]
-        raise FormatError(
-            f"{f'lacks field {missing[0]!r}' if missing else f'has a field {extra[0]!r}'}; "
-            f"expected {', '.join(repr(field.name) for field in schema.fields)}"
-        )
+        expected = ", ".join(repr(field.name) for field in schema.fields)
+        found = f"none for {missing[0]!r}" if missing else f"{extra[0]!r} too"
+        raise FormatError(f"expected the fields {expected}, found {found}")
     words: list[float] = [0]
     runs: list[Any] = []
     arrays: list[Any] = []
@@ -66,6 +67,7 @@ def pack(schema: Schema, record: Mapping[str, Any], out: bytearray) -> list[floa
 
 
 def shown(value: Any) -> str:
+    """Return what messages call a value."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{dtype_name(value.dtype)} of shape {tuple(value.shape)}"
     if isinstance(value, int | float | str | list | tuple):
@@ -74,7 +76,7 @@ def shown(value: Any) -> str:
 
 
 def _unfit(field: Field, value: Any) -> FormatError:
-    return FormatError(f"field {field.name!r}: found {shown(value)}, expected {field}")
+    return FormatError(f"field {field.name!r}: expected {field}, found {shown(value)}")
 
 
 def _as_bytes(field: Field, value: Any) -> bytes | memoryview:
@@ -82,7 +84,9 @@ def _as_bytes(field: Field, value: Any) -> bytes | memoryview:
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            raise FormatError(f"field {field.name!r}: found text that is not Unicode: {error}") from None
+            raise FormatError(
+                f"field {field.name!r}: expected text that encodes as UTF-8, found {value!r:.40} ({error})"
+            ) from None
     if field.type == _native.FIELD_BYTES and isinstance(value, bytes | bytearray | memoryview):
         view = memoryview(value)
         return view.cast("B") if view.c_contiguous and view.nbytes else view.tobytes()
@@ -92,15 +96,19 @@ def _as_bytes(field: Field, value: Any) -> bytes | memoryview:
         try:
             text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
         except TypeError as error:
-            raise FormatError(f"field {field.name!r}: found {shown(value)}, which is not JSON: {error}") from None
-        if b"null" in text and not _is_finite(value):  # which orjson writes as null
-            raise FormatError(f"field {field.name!r}: found a number that is not finite, which JSON has not")
+            raise FormatError(
+                f"field {field.name!r}: expected what JSON can hold, found {shown(value)} ({error})"
+            ) from None
+        if b"null" in text and not _is_finite(value):  # orjson writes NaN and infinity as null
+            raise FormatError(
+                f"field {field.name!r}: expected finite numbers, found NaN or infinity, which JSON cannot hold"
+            )
         return text
     raise _unfit(field, value)
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether all numbers in a value are finite, as those of JSON are."""
+    """Whether all numbers in a value are finite."""
     if isinstance(value, Mapping):
         return all(map(_is_finite, value.values()))
     if isinstance(value, list | tuple):
@@ -135,7 +143,7 @@ def _as_number(field: Field, value: Any) -> float:
 
 
 def _as_array(field: Field, value: Any) -> Any:
-    """A contiguous little-endian array that fits the field."""
+    """Return a value as a contiguous little-endian array that fits the field."""
     import numpy as np
 
     found = _memory(value)
@@ -161,14 +169,19 @@ def _little(dtype: Any) -> Any:
 
 
 def _memory(value: Any) -> Any:
-    """An array of numpy's, or the memory of a tensor; numbers that numpy lacks are shown as integers of their size."""
+    """Return the NumPy array of an array or a tensor, sharing its memory; None for anything else.
+
+    Elements of a dtype that NumPy lacks become integers of the same size.
+    """
     import numpy as np
 
     if isinstance(value, np.generic):
         value = np.asarray(value)
     if isinstance(value, np.ndarray):
-        shown = EXTENDED.get(dtype_name(value.dtype))
-        return value if shown is None else np.ascontiguousarray(value).reshape(value.shape).view(shown)
+        as_integers = EXTENDED.get(dtype_name(value.dtype))
+        if as_integers is None:
+            return value
+        return np.ascontiguousarray(value).reshape(value.shape).view(as_integers)
     if not (hasattr(value, "detach") and hasattr(value, "numpy")):
         return None
     import torch
@@ -184,7 +197,7 @@ def _memory(value: Any) -> Any:
 
 
 def list_as_array(value: Any) -> Any:
-    """A list of numbers, at any depth, as an array; None if it is none."""
+    """Return a list of numbers, at any depth, as an array; None for any other list."""
     import numpy as np
 
     try:
@@ -197,14 +210,14 @@ def list_as_array(value: Any) -> Any:
 
 
 def _is_exact(value: Any) -> bool:
-    """Whether the integers in a list are the same as floats."""
+    """Whether no integer in a list changes when it becomes a float."""
     if isinstance(value, list | tuple):
         return all(map(_is_exact, value))
     return not isinstance(value, int) or float(value) == value
 
 
 def cast(array: Any, dtype: str) -> Any:
-    """Numbers as another dtype; None where that would lose more than the last digits of fractions."""
+    """Return numbers as another dtype; None where more than the last digits of fractions would be lost."""
     import numpy as np
 
     to = np.dtype(dtype)
@@ -221,7 +234,7 @@ def cast(array: Any, dtype: str) -> Any:
         if to.kind in "fc" and (np.isfinite(array) & ~np.isfinite(converted)).any():
             return None
         if to.kind in "fc" and array.dtype.kind in "iu":
-            beyond = converted.real >= (2.0**63 if array.dtype.kind == "i" else 2.0**64)  # what no cast back may see
+            beyond = converted.real >= (2.0**63 if array.dtype.kind == "i" else 2.0**64)  # cannot be cast back
             if beyond.any() or not (converted.real.astype(array.dtype) == array).all():
                 return None
     return converted

@@ -156,10 +156,7 @@ def _reader(
         return IndexedReader(paths, target, name, decode, options)
     if decode is not None:
         raise FormatError(f"decode = {decode!r}, expected None: records of format {reader.NAME!r} are not decoded")
-    for option in options:
-        if option not in reader.OPTIONS:
-            known = ", ".join(reader.OPTIONS) or "none"
-            raise FormatError(f"format {reader.NAME!r} has no option {option!r}; its options: {known}")
+    formats.check_options(reader.NAME, reader.OPTIONS, options)
     return reader(paths, **options)
 
 

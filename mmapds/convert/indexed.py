@@ -13,7 +13,7 @@ from ..dataset import webdataset
 from ..dataset.decode import Decoder
 from ..dataset.opening import open as open_dataset
 from ..errors import DecodeError, SourceError, StaleIndexError
-from ..formats import tar
+from ..formats.tar import Tar
 from ..storage.index_file import Index
 from ..storage.sources import INDEX_SUFFIX
 
@@ -54,9 +54,9 @@ class IndexedReader:
         self.total: int | None = len(self._samples)
         index = Index(paths[0])
         self.schema = _index_schema(index) if decode is None else None
-        self._as_record = _tar_record if index.format == tar.NAME and decode is None else _record
+        self._as_record = _tar_record if index.format == Tar.name and decode is None else _record
 
-    def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:  # noqa: ARG002 - all fields are decoded
+    def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
         """Yield every sample as a dict; a sample that is not a dict becomes the field "data".
 
         Raises:

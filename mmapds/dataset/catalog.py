@@ -121,7 +121,7 @@ class Catalog:
         member, record, offset, _ = located
         index, number = self.members[member]
         path = index.source_path(number)
-        if not formats.by_name(index.format).TEXT:
+        if not formats.by_name(index.format).is_text:
             return f"{path}: record {record} (byte {offset})"
         line = self._line(index, number, record, offset)
         return f"{path}{'' if line is None else f':{line}'} (byte {offset})"

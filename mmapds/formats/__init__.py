@@ -1,41 +1,31 @@
-"""How records are framed in a source: one module a format, each with the same face.
+"""Which formats there are, and which one a file has.
 
-NAME          the format's name, as `--format` takes it
-SUFFIXES      file names it is chosen for
-TEXT          whether records stand on lines that people count
-OPTIONS       what it can be told, by name: (type, placeholder, help), for the command line
-parameters()  the options given, checked and completed: what an index says of how its sources are framed
-layout()      how the core finds a payload
-decoder()     what makes a sample of a payload unless the user says so
-scan()        the bounds of every record of every source, in order, and its columns
-
-and, where it has need of them:
-
-DECODERS      the names of decoders that its records can be given to, where these are not those of any bytes
-recognises()  whether a file is of this format, by its first bytes, where its name says nothing
-claims()      whether a file is of this format, by its name and what lies beside it
-verify()      what `--verify` checks in the sources beyond what a scan does
-key()         the key of a record, in formats whose scan tells the hashes of keys
+A new format is one file with a subclass of `Format`, and one line here.
 """
 
-from collections.abc import Mapping
-from types import ModuleType
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..errors import FormatError
 from ..storage.sources import named, quoted, unreadable
-from . import fixed, jsonl, megatron, mma, npy, prefixed, tar, tfrecord
+from .fixed import Fixed
+from .format import Format, Option
+from .jsonl import JsonLines
+from .megatron import Megatron
+from .mma import ArrayFiles
+from .npy import Npy
+from .prefixed import Prefixed
+from .tar import Tar
+from .tfrecord import TFRecord
 
-_FORMATS: dict[str, ModuleType] = {
-    module.NAME: module for module in (jsonl, mma, fixed, megatron, npy, prefixed, tar, tfrecord)
+FORMATS: dict[str, Format] = {
+    each.name: each for each in (JsonLines(), ArrayFiles(), Fixed(), Megatron(), Npy(), Prefixed(), Tar(), TFRecord())
 }
+"""By name, which `--format` takes and an index stores; a file that several would take is of the first."""
 
-SUFFIXES: tuple[str, ...] = tuple(suffix for module in _FORMATS.values() for suffix in module.SUFFIXES)
+SUFFIXES: tuple[str, ...] = tuple(suffix for each in FORMATS.values() for suffix in each.suffixes)
 
-_HEAD = 4096  # bytes by which a file is known
-
-_DECODERS = ("json", "text", "bytes", "tf_example")
-_ALL_DECODERS = {*_DECODERS, *(name for module in _FORMATS.values() for name in getattr(module, "DECODERS", ()))}
+OPTIONS: dict[str, Option] = {name: option for each in FORMATS.values() for name, option in each.options.items()}
 
 CONVERTIBLE: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "parquet": (b"PAR1", (".parquet", ".pq")),
@@ -44,27 +34,28 @@ CONVERTIBLE: dict[str, tuple[bytes, tuple[str, ...]]] = {
 }
 """What must be converted: the first bytes of such files, and what their names end in."""
 
-OPTIONS: dict[str, tuple[type, str, str]] = {
-    name: option for module in _FORMATS.values() for name, option in module.OPTIONS.items()
-}
+_HEAD = 4096  # bytes by which a file is known
+_DECODERS = {name for each in FORMATS.values() for name in each.decoders}
 
 
-def by_name(name: str | ModuleType) -> ModuleType:
-    """Return the module of a format; a module that has the face of a format stands for itself.
+def by_name(name: str) -> Format:
+    """Return a format.
 
     Raises:
-      FormatError: there is no such format.
+      FormatError: the name is unknown, or stands for a format that must be converted.
     """
-    if isinstance(name, ModuleType):
-        return name
+    known = ", ".join(map(repr, sorted(FORMATS)))
     if name in CONVERTIBLE:
-        raise FormatError(f"{name} cannot be read in place; run: python -m mmapds.convert SOURCE")
-    if name not in _FORMATS:
-        raise FormatError(f"format {name!r} is unknown; known formats: {', '.join(sorted(_FORMATS))}")
-    return _FORMATS[name]
+        raise FormatError(
+            f"format = {name!r}, expected a format that is read in place ({known}); run: python -m mmapds.convert "
+            "SOURCE"
+        )
+    if name not in FORMATS:
+        raise FormatError(f"format = {name!r}, expected one of {known}")
+    return FORMATS[name]
 
 
-def for_path(path: str) -> ModuleType:
+def for_path(path: str) -> Format:
     """Return the format that a file's name stands for, or else its first bytes; JSONL where they are text.
 
     Raises:
@@ -73,26 +64,34 @@ def for_path(path: str) -> ModuleType:
     """
     head = _head(path)
     _check_in_place(path, head)
-    for module in _FORMATS.values():
-        if named(path, module.SUFFIXES) or (hasattr(module, "claims") and module.claims(path)):
-            return module
-    for module in _FORMATS.values():
-        if hasattr(module, "recognises") and module.recognises(head):
-            return module
+    for each in FORMATS.values():
+        if named(path, each.suffixes) or each.claims(path):
+            return each
+    for each in FORMATS.values():
+        if each.recognises(head):
+            return each
     if b"\0" in head:
-        hint = " (as one of Megatron's it would need an .idx beside it)" if path.endswith(".bin") else ""
-        raise FormatError(f"{path}: neither its name nor its first bytes say what it is; choose with --format{hint}")
-    return jsonl
+        hint = " (a Megatron .bin needs its .idx beside it)" if path.endswith(".bin") else ""
+        raise FormatError(
+            f"{path}: format not recognised by its name or its first bytes; choose one with --format F{hint}"
+        )
+    return FORMATS[JsonLines.name]
 
 
 def check_decoder(name: str, decode: Any, path: str) -> None:
-    """Raise FormatError for a decoder, given by name, that is none of a format's."""
-    known = getattr(by_name(name), "DECODERS", _DECODERS)
-    if isinstance(decode, str) and decode not in (*known, "torch") and decode in _ALL_DECODERS:
+    """Raise FormatError for a decoder, given by name, that does not fit the records of a format."""
+    known = by_name(name).decoders
+    if isinstance(decode, str) and decode not in (*known, "torch") and decode in _DECODERS:
         expected = ", ".join(map(repr, known))
-        raise FormatError(
-            f"{path}: decode={decode!r}, but its records are of format {name!r}; leave it out, or choose of {expected}"
-        )
+        raise FormatError(f"decode = {decode!r}, expected {expected} or None for {path}, whose format is {name!r}")
+
+
+def check_options(format_name: str, known: Collection[str], given: Mapping[str, Any]) -> None:
+    """Raise FormatError for an option that a format does not have."""
+    for name, value in given.items():
+        if name not in known:
+            expected = ", ".join(known) or "none"
+            raise FormatError(f"{name} = {value!r}, expected an option of format {format_name!r}: {expected}")
 
 
 def convertible(path: str) -> str | None:
@@ -118,8 +117,7 @@ def _convertible(path: str, head: bytes) -> str | None:
 
 def _check_in_place(path: str, head: bytes) -> None:
     if name := _convertible(path, head):
-        command = f"python -m mmapds.convert {quoted(path)}"
-        raise FormatError(f"{path}: {name}, whose records cannot be read in place; run: {command}")
+        raise FormatError(f"{path}: {name} is not read in place; run: python -m mmapds.convert {quoted(path)}")
 
 
 def _head(path: str) -> bytes:
@@ -128,11 +126,3 @@ def _head(path: str) -> bytes:
             return file.read(_HEAD)
     except OSError as error:
         raise unreadable(path, error) from None
-
-
-def check_options(module: ModuleType, given: Mapping[str, Any]) -> None:
-    """Raise FormatError for an option that a format does not have."""
-    for name in given:
-        if name not in module.OPTIONS:
-            known = ", ".join(module.OPTIONS) or "none"
-            raise FormatError(f"format {module.NAME!r} has no option {name!r}; its options: {known}")

@@ -1,43 +1,99 @@
-"""Records that say how long they are: what the formats of length-prefixed records share."""
+"""Length-prefixed records: the scan that all formats of them share."""
 
-import mmap
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from .. import _native
-from ..errors import FormatError, SourceError
-from ..storage.sources import Source, unreadable
+from ..errors import FormatError
+from ..storage.index_file import IndexedSource
+from ..storage.sources import Source, map_source
 from ..storage.threads import in_order
-from .format import End, Piece
+from .format import End, Format, Layout, Piece, reserve_words
 from .measuring import Measuring
 
 _CUT = (_native.FRAMES_PREFIX_CUT, _native.FRAMES_PAYLOAD_CUT)
-_ROOM = 1 << 17  # records in a piece
-_STEP = 256 << 20  # bytes in a piece, so that a scan of large records can be interrupted and seen to go on
-_DROP = "if it was cut short, leave it out with --truncated drop"
+_DROP = "leave it out with --truncated drop (if the file was truncated)"
+_COPY = "copy the file again, or choose its format with --format F"
+
+
+class Framed(Format):
+    """A format of length-prefixed records.
+
+    Args:
+      room: records in a piece of a scan, at most.
+      step: bytes in a piece; the last record of a piece may reach further. Without it, a scan of large records could
+        not be interrupted and would not report its progress.
+    """
+
+    def __init__(self, room: int = 1 << 17, step: int = 256 << 20) -> None:
+        self._room = room
+        self._step = step
+
+    @abstractmethod
+    def framing(self, parameters: Mapping[str, Any]) -> int:
+        """Return which of the core's framings the records have."""
+
+    def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
+        """The framing finds a payload between two bounds."""
+        return Layout(self.framing(parameters))
+
+    def scan(
+        self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
+    ) -> Iterator[Piece]:
+        """Yield the start of every record of every source, in order, and its size where that is measured.
+
+        A source is one walk from length to length, so threads share out whole sources. They scan the first piece of
+        each, and most shards are no larger; the other pieces are scanned here.
+        """
+        workers = min(workers, len(sources))
+        slots = [_Slot(self._room, bool(measuring.columns)) for _ in range(workers + 2 if workers > 1 else 1)]
+        framing, truncated = self.framing(parameters), parameters["truncated"]
+
+        def begin(task: tuple[int, Source], slot: _Slot) -> tuple[Piece, _Walk]:
+            return _Walk(*task, framing, slot, self._step).piece(truncated, measuring)
+
+        for piece, walk in in_order(begin, enumerate(sources), workers=workers, slots=slots):
+            yield piece
+            while piece.end is None:
+                piece, _ = walk.piece(truncated, measuring)
+                yield piece
+
+    def verify_checksums(self, source: Source) -> None:
+        """Check every CRC of a TFRecord file, up to an incomplete last record.
+
+        Raises:
+          FormatError: a CRC does not match.
+        """
+        view = map_source(source)
+        at = records = 0
+        while at < source.size:
+            count, at, status, *details = _native.frames_verify(view, at, min(at + self._step, source.size))
+            records += count
+            if status in _CUT:
+                return
+            if status != _native.FRAMES_OK:
+                raise _error(source, records, at, status, *details)
 
 
 class _Slot:
-    """Memory for one piece, mapped, so that only what a piece fills is ever touched."""
+    """Memory for one piece."""
 
     def __init__(self, room: int, measured: bool) -> None:
-        self.starts = _private(room)
-        self.sizes = _private(room) if measured else None
-
-
-def _private(words: int) -> memoryview:
-    return memoryview(mmap.mmap(-1, 8 * words, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)).cast("Q")
+        self.starts = reserve_words(room)
+        self.sizes = reserve_words(room) if measured else None
 
 
 class _Walk:
-    """A scan of one source on its way, a piece at a time."""
+    """A scan of one source, a piece at a time."""
 
     def __init__(self, number: int, source: Source, framing: int, slot: _Slot, step: int) -> None:
         self._number, self._source, self._framing, self._slot, self._step = number, source, framing, slot, step
-        self._map = mapped(source)
+        self._map = map_source(source)
         self._at = self._records = 0
 
     def piece(self, truncated: str, measuring: Measuring) -> tuple[Piece, "_Walk"]:
-        """Go on by one piece."""
+        """Scan the next piece; return it and this walk."""
         begin, size, slot = self._at, self._source.size, self._slot
         end = min(begin + self._step, size)
         count, at, status, *details = _native.frames_scan(self._map, self._framing, begin, end, slot.starts, slot.sizes)
@@ -53,87 +109,14 @@ class _Walk:
         return Piece(self._number, slot.starts[:count], columns, int(cut), scanned, last), self
 
 
-def scan(
-    sources: Sequence[Source],
-    *,
-    framing: int,
-    truncated: str,
-    workers: int,
-    measuring: Measuring,
-    room: int = _ROOM,
-    step: int = _STEP,
-) -> Iterator[Piece]:
-    """Yield the start of every record of every source, in order, and its size where that is measured.
-
-    A source is one walk from length to length, so threads share out sources: the first piece of each, which is all
-    there is of a shard of a usual size.
-
-    Args:
-      room: records in a piece, at most.
-      step: bytes in a piece; its last record may reach further.
-    Raises:
-      FormatError: a record is cut short, or its length makes no sense.
-      SourceError: a source became unreadable.
-      ColumnError: a column is asked for that only JSON has.
-    """
-    workers = min(workers, len(sources))
-    slots = [_Slot(room, bool(measuring.columns)) for _ in range(workers + 2 if workers > 1 else 1)]
-
-    def begin(task: tuple[int, Source], slot: _Slot) -> tuple[Piece, _Walk]:
-        return _Walk(*task, framing, slot, step).piece(truncated, measuring)
-
-    for piece, walk in in_order(begin, enumerate(sources), workers=workers, slots=slots):
-        yield piece
-        while piece.end is None:
-            piece, _ = walk.piece(truncated, measuring)
-            yield piece
-
-
-def verify(source: Source) -> None:
-    """Check every CRC of a TFRecord file, up to a last record that is cut short.
-
-    Raises:
-      FormatError: one is not what it should be.
-    """
-    view = mapped(source)
-    at = records = 0
-    while at < source.size:
-        count, at, status, *details = _native.frames_verify(view, at, min(at + _STEP, source.size))
-        records += count
-        if status in _CUT:
-            return
-        if status != _native.FRAMES_OK:
-            raise _error(source, records, at, status, *details)
-
-
-def mapped(source: Source) -> _native.Map:
-    """Map a source.
-
-    Raises:
-      SourceError: it is unreadable, or has another size than when it was first looked at.
-    """
-    try:
-        view = _native.Map(source.path)
-    except OSError as error:
-        raise unreadable(source.path, error) from None
-    if view.size != source.size:
-        raise SourceError(f"{source.path}: was {source.size} bytes and is {view.size} now; is something writing to it?")
-    return view
-
-
 def _error(source: Source, record: int, at: int, status: int, payload: int, found: int, expected: int) -> FormatError:
-    left = source.size - at
     place = f"{source.path}: record {record} (byte {at})"
+    end = f"found the end of the file {source.size - at} bytes into the record"
     if status == _native.FRAMES_PREFIX_CUT:
-        return FormatError(f"{place}: the file ends {left} bytes into its prefix; {_DROP}")
+        return FormatError(f"{place}: expected a whole length prefix, {end}; {_DROP}")
     if status == _native.FRAMES_PAYLOAD_CUT:
-        return FormatError(f"{place}: is said to hold {payload} bytes, and the file ends {left} bytes on; {_DROP}")
+        return FormatError(f"{place}: expected a payload of {payload} bytes, {end}; {_DROP}")
     if status == _native.FRAMES_NO_VARINT:
-        return FormatError(
-            f"{place}: its prefix is no varint of up to 64 bits; the file is damaged, or of another format"
-        )
+        return FormatError(f"{place}: expected a varint of up to 64 bits, found a longer one; {_COPY}")
     what = "length" if status == _native.FRAMES_LENGTH_CRC else "data"
-    return FormatError(
-        f"{place}: found {found:#010x} as the CRC of its {what}, expected {expected:#010x}; the file is damaged, or no "
-        "TFRecord"
-    )
+    return FormatError(f"{place}: expected {expected:#010x} as the CRC of the {what}, found {found:#010x}; {_COPY}")

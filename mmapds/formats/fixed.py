@@ -1,4 +1,4 @@
-"""Records of one size: token blocks, feature vectors, packed structs. They are where they are; nothing is stored."""
+"""Records of one size: token blocks, feature vectors, packed structs. An index of them stores no bounds."""
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,65 +9,107 @@ from .. import _native
 from ..errors import FormatError
 from ..storage.index_file import IndexedSource
 from ..storage.sources import Source
-from . import truncation
-from .format import ArrayOf, End, Layout, Piece, Sample
+from .format import TRUNCATED, ArrayOf, End, Format, Layout, Option, Piece, Sample, check_truncated
 from .measuring import Measuring
 
-NAME = "fixed"
-SUFFIXES: tuple[str, ...] = ()
-TEXT = False
-OPTIONS = {
-    "record_bytes": (int, "N", "fixed: bytes in a record; or give dtype and shape"),
-    "dtype": (str, "D", "fixed: type of a record's numbers, as numpy names it"),
-    "shape": (str, "N,N", "fixed: shape of a record; default: one number"),
-    **truncation.OPTIONS,
-}
-
-_AXES = 32  # as many as every version of numpy has
+_AXES = 32  # every version of NumPy has these
 
 
-def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:  # noqa: ARG001 - the face of formats
-    """Return `record_bytes`, and `dtype` and `shape` where a record is an array.
+class Fixed(Format):
+    """Records of `record_bytes` bytes, one after another."""
+
+    name = "fixed"
+    options = {
+        "record_bytes": Option(int, "N", "fixed: bytes in a record; or give dtype and shape"),
+        "dtype": Option(str, "D", "fixed: type of a record's numbers, as NumPy names it"),
+        "shape": Option(str, "N,N", "fixed: shape of a record; default: one number"),
+        **TRUNCATED,
+    }
+
+    def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+        """Return `record_bytes`, and `dtype` and `shape` where a record is an array.
+
+        Raises:
+          FormatError: an option is missing or invalid, or `record_bytes` and `dtype` disagree.
+        """
+        truncated = check_truncated(given)
+        if "dtype" not in given:
+            size = given.get("record_bytes")
+            if "shape" in given:
+                raise FormatError(
+                    f"shape = {given['shape']!r}, expected a dtype with it, found none; give --dtype D --shape N,N"
+                )
+            if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**63:
+                raise FormatError(
+                    f"record_bytes = {size!r}, expected an integer of 1 or more, or dtype and shape instead; "
+                    "give --record-bytes N, or --dtype D --shape N,N"
+                )
+            return {"record_bytes": size, "truncated": truncated}
+        shape = _shape(given.get("shape", ()))
+        dtype, size = check_array(given["dtype"], shape)
+        if given.get("record_bytes", size) != size:
+            raise FormatError(
+                f"record_bytes = {given.get('record_bytes')}, expected {size}, the bytes of {dtype} of shape {shape}"
+            )
+        return {"record_bytes": size, "dtype": dtype, "shape": list(shape), "truncated": truncated}
+
+    def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
+        """Records lie one after another, from the first."""
+        return Layout(_native.FRAMING_NONE, source.first, parameters["record_bytes"])
+
+    def decoder(self, parameters: Mapping[str, Any]) -> Sample:
+        """A payload is an array, or bytes where no dtype was given."""
+        if "dtype" not in parameters:
+            return "bytes"
+        return ArrayOf(parameters["dtype"], tuple(parameters["shape"]))
+
+    def scan(
+        self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
+    ) -> Iterator[Piece]:
+        """Yield how many records each source has, from its size alone."""
+        for number, source in enumerate(sources):
+            yield all_records(number, source, 0, parameters, measuring)
+
+
+def all_records(number: int, source: Source, first: int, parameters: Mapping[str, Any], measuring: Measuring) -> Piece:
+    """Return all records of a source as one piece; record 0 begins at byte `first`.
 
     Raises:
-      FormatError: neither is given, both are and disagree, or they cannot be understood.
+      FormatError: the last record is incomplete.
     """
-    truncated = truncation.check(given)
-    if "dtype" not in given:
-        size = given.get("record_bytes")
-        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**63 or "shape" in given:
-            raise FormatError(
-                f"format 'fixed' needs record_bytes of 1 or more, or dtype and shape; found {dict(given)}; "
-                "run with --record-bytes N, or --dtype D --shape N,N"
-            )
-        return {"record_bytes": size, "truncated": truncated}
-    shape = _shape(given.get("shape", ()))
-    dtype, size = check_array(given["dtype"], shape)
-    if given.get("record_bytes", size) != size:
-        raise FormatError(f"record_bytes = {given.get('record_bytes')}, but {dtype} of shape {shape} is {size} bytes")
-    return {"record_bytes": size, "dtype": dtype, "shape": list(shape), "truncated": truncated}
+    size = parameters["record_bytes"]
+    count, rest = divmod(source.size - first, size)
+    if rest and parameters["truncated"] == "error":
+        raise FormatError(
+            f"{source.path}: record {count} (byte {first + count * size}): expected {size} bytes, found {rest}; "
+            "leave it out with --truncated drop"
+        )
+    columns, none = measuring.constant(count, size), memoryview(b"").cast("Q")
+    end = End(count, first + count * size, first, count)
+    return Piece(number, none, columns, int(rest > 0), source.size, end)
 
 
 def check_array(name: Any, shape: Sequence[int]) -> tuple[str, int]:
     """Return the name of an array's dtype, and the array's size in bytes.
 
     Raises:
-      FormatError: numpy has no such type of plain numbers, or no such arrays, or they have no bytes.
+      FormatError: NumPy has no such type, its values are not plain numbers or strings, or no such array can exist.
     """
-    import numpy as np
+    import numpy as np  # here, as indexes of other formats do without it
 
     try:
         dtype = np.dtype(name)
     except (TypeError, ValueError, SyntaxError):
         dtype = None
-    if dtype is None or name is None:  # which would stand for float64
-        raise FormatError(f"dtype {name!r} is unknown; expected a name that numpy knows, such as uint16")
+    if dtype is None or name is None:  # NumPy takes None for float64
+        raise FormatError(f"dtype = {name!r}, expected a name that NumPy knows, such as 'uint16'")
     if dtype.hasobject or dtype.fields or dtype.subdtype:
-        raise FormatError(f"dtype {name!r} is not one of plain numbers or strings of one size")
+        raise FormatError(f"dtype = {name!r}, expected plain numbers, or strings of one size")
     size = prod(shape) * dtype.itemsize
     if not 1 <= size < 2**63 or len(shape) > _AXES:
         raise FormatError(
-            f"records of {dtype} and shape {tuple(shape)} have {size} bytes; expected 1 or more, and up to {_AXES} axes"
+            f"shape = {tuple(shape)}, expected up to {_AXES} axes and records of 1 byte or more, found {len(shape)} "
+            f"axes and {size} bytes of {dtype}"
         )
     return dtype.str, size
 
@@ -81,50 +123,3 @@ def _shape(given: Any) -> tuple[int, ...]:
     if any(size < 1 for size in shape):
         raise FormatError(f"shape = {given!r}, expected sizes of 1 or more")
     return shape
-
-
-def layout(parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
-    """All records, one after another."""
-    return Layout(_native.FRAMING_NONE, source.first, parameters["record_bytes"])
-
-
-def decoder(parameters: Mapping[str, Any]) -> Sample:
-    """An array; bytes where no dtype was given."""
-    if "dtype" not in parameters:
-        return "bytes"
-    return ArrayOf(parameters["dtype"], tuple(parameters["shape"]))
-
-
-def scan(
-    sources: Sequence[Source],
-    *,
-    parameters: Mapping[str, Any],
-    workers: int,  # noqa: ARG001
-    measuring: Measuring,
-) -> Iterator[Piece]:
-    """Yield how many records each source has, from its size alone.
-
-    Raises:
-      FormatError: a source's size is no multiple of the record size.
-      ColumnError: a column is asked for that only JSON has.
-    """
-    for number, source in enumerate(sources):
-        yield piece(number, source, 0, parameters, measuring)
-
-
-def piece(number: int, source: Source, first: int, parameters: Mapping[str, Any], measuring: Measuring) -> Piece:
-    """All records of a source, the first of which begins at a byte.
-
-    Raises:
-      FormatError: the last record is cut short.
-    """
-    size = parameters["record_bytes"]
-    count, rest = divmod(source.size - first, size)
-    if rest and parameters["truncated"] == "error":
-        raise FormatError(
-            f"{source.path}: record {count} (byte {first + count * size}) has {rest} bytes, expected {size}; "
-            "leave it out with --truncated drop"
-        )
-    columns, none = measuring.constant(count, size), memoryview(b"").cast("Q")
-    end = End(count, first + count * size, first, count)
-    return Piece(number, none, columns, int(rest > 0), source.size, end)

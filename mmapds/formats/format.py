@@ -1,7 +1,23 @@
-"""What every format is made of."""
+"""What every format is made of: the class that it derives from, and what its scan yields."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import mmap
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from ..errors import FormatError
+from ..storage.index_file import IndexedSource
+from ..storage.sources import Source
+from .measuring import Measuring
+
+
+class Option(NamedTuple):
+    """An option of a format."""
+
+    type: type
+    placeholder: str
+    """What `--help` shows for its value."""
+    help: str
 
 
 class Layout(NamedTuple):
@@ -10,7 +26,7 @@ class Layout(NamedTuple):
     framing: int
     first: int = 0
     stride: int = 0
-    """Where record 0 begins, and the size of every record, where they have one; else 0."""
+    """The byte where record 0 begins, and the size of a record, where all have one size; else 0."""
 
 
 class Piece(NamedTuple):
@@ -22,22 +38,22 @@ class Piece(NamedTuple):
     columns: tuple[tuple[int, memoryview], ...]
     """For each column, the type of its numbers in this piece, and a 64-bit cell for each record."""
     skipped: int
-    """Records left out because they lack a column, or are cut short."""
+    """Records left out because they lack a column, or are incomplete."""
     scanned: int
-    """Bytes of the source that this piece settles."""
+    """How many bytes of the source this piece covers; the pieces of a source cover all of it."""
     end: "End | None"
-    """In the last piece of a source, what is known at its end."""
+    """In the last piece of a source, the totals of the whole source; else None."""
     keys: memoryview | None = None
-    """uint64: the 32-bit hash of each record's key, where records have keys: see `mmapds.keys`."""
+    """uint64: the 32-bit hash of each record's key, where records have keys: see `mmapds.index.keys`."""
 
 
 class End(NamedTuple):
-    """What a scan says of a whole source."""
+    """The totals of a scanned source."""
 
     lines: int
-    """In text, how many; else how many records."""
+    """How many lines a text has; in other formats, how many records."""
     end: int
-    """Where the last record ends, with all that it owns."""
+    """The byte where the last record ends, with all that it owns."""
     first: int = 0
     """Where the first record begins, where all have one size."""
     fixed: int | None = None
@@ -45,18 +61,113 @@ class End(NamedTuple):
 
 
 class ArrayOf(NamedTuple):
-    """What a payload is: an array of plain numbers."""
+    """A payload is an array of plain numbers."""
 
     dtype: str
     shape: tuple[int, ...] | None
-    """None: one axis, with as many numbers as the payload holds."""
+    """None stands for one axis of all numbers in the payload."""
 
 
 class FieldsOf(NamedTuple):
-    """What a payload is: named arrays and values; see `mmapds.arrays.schema`."""
+    """A payload is a record of named fields; see `mmapds.arrays.schema`."""
 
     schema: Mapping[str, Any]
 
 
 Sample = str | ArrayOf | FieldsOf
 """What a payload is: the name of a decoder, or an array, or fields."""
+
+
+class Format(ABC):
+    """How records are framed in a source.
+
+    A format is a subclass in a file of its own, and one line in `mmapds.formats`. It must define the abstract methods;
+    all else has defaults.
+    """
+
+    name: ClassVar[str]
+    """The name for `--format`, which an index stores too."""
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    """A file whose name ends in one of these is of this format."""
+    is_text: ClassVar[bool] = False
+    """Whether records are lines, so that messages give line numbers."""
+    options: ClassVar[Mapping[str, Option]] = {}
+    """Its options, by name."""
+    decoders: ClassVar[tuple[str, ...]] = ("json", "text", "bytes", "tf_example")
+    """The named decoders that fit its records."""
+
+    def recognises(self, head: bytes) -> bool:
+        """Whether a file is of this format, by its first 4,096 bytes; asked where its name says nothing."""
+        return False
+
+    def claims(self, path: str) -> bool:
+        """Whether a file is of this format, by its name and by the files beside it."""
+        return False
+
+    @abstractmethod
+    def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+        """Return the options, checked and completed, as an index stores them.
+
+        Raises:
+          FormatError: an option is out of range, or a source does not fit.
+        """
+
+    @abstractmethod
+    def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
+        """Return how the core finds a payload."""
+
+    def decoder(self, parameters: Mapping[str, Any]) -> Sample:
+        """Return what a payload is, where the user does not say."""
+        return "bytes"
+
+    @abstractmethod
+    def scan(
+        self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
+    ) -> Iterator[Piece]:
+        """Yield the records of every source, in order: where each begins, and its columns.
+
+        The last piece of each source has an `end`, and the pieces of a source cover all of its bytes.
+
+        Raises:
+          FormatError: a source is damaged or truncated.
+          SourceError: a source became shorter or unreadable.
+          ColumnError, DecodeError: a record cannot be measured.
+        """
+
+    def verify(  # noqa: B027 - most formats have no checksums
+        self, sources: Sequence[Source], parameters: Mapping[str, Any]
+    ) -> None:
+        """Check what a scan does not read, such as the checksums in the sources.
+
+        Raises:
+          FormatError: a record is damaged.
+        """
+
+    def key(self, record: bytes | memoryview) -> str:
+        """Return the key of a record; of formats whose pieces have keys.
+
+        Raises:
+          FormatError: records of this format have no keys.
+        """
+        raise FormatError(f"expected records with keys, found format {self.name!r}")
+
+
+TRUNCATED = {"truncated": Option(str, "error|drop", "what to do with an incomplete last record: error, or drop it")}
+"""The option that binary formats share."""
+
+
+def check_truncated(given: Mapping[str, Any]) -> str:
+    """Return the option `truncated`.
+
+    Raises:
+      FormatError: it is neither "error" nor "drop".
+    """
+    truncated = given.get("truncated", "error")
+    if truncated not in ("error", "drop"):
+        raise FormatError(f"truncated = {truncated!r}, expected 'error' or 'drop'")
+    return str(truncated)
+
+
+def reserve_words(count: int) -> memoryview:
+    """Return room for 64-bit words, mapped, so that only pages that are written take memory."""
+    return memoryview(mmap.mmap(-1, 8 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)).cast("Q")

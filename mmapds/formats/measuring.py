@@ -1,14 +1,14 @@
-"""What is measured of every record while it is indexed: column expressions, and the numbers they give.
+"""Column expressions, and measuring them for every record while it is indexed.
 
-An expression names a field of a JSON record by its path and says what of it counts:
+An expression names a field of a JSON record by its path, and says what to measure:
 
   meta.frames     the number there
-  bytes(text)     bytes of the string there, in UTF-8
-  chars(text)     its code points
-  items(tokens)   elements of the array there
-  bytes()         bytes of the whole record
+  bytes(text)     how many bytes the string there has in UTF-8
+  chars(text)     how many code points it has
+  items(tokens)   how many elements the array there has
+  bytes()         how many bytes the whole record has
 
-Dots part the keys of a path; a dot that belongs to a key is written `\\.`.
+Dots separate the keys of a path; a dot inside a key is written `\\.`.
 """
 
 import re
@@ -32,48 +32,54 @@ _FOUND = {b'"': "a string", b"[": "an array", b"{": "an object", b"t": "true", b
 
 
 class Expression(NamedTuple):
-    """What is measured of a record."""
+    """A column expression."""
 
     text: str
     measure: int
     path: tuple[bytes, ...]
 
     @classmethod
-    def parse(cls, text: str) -> "Expression":
-        """Read an expression as the user writes it.
+    def parse(cls, column: str, text: str) -> "Expression":
+        """Parse the expression that a user wrote for a column.
 
         Raises:
-          ColumnError: it is none.
+          ColumnError: the text is not an expression.
         """
+        place = f"column {column!r}"
         if text == "bytes()":
             return cls(text, _native.MEASURE_RECORD, ())
         call = re.fullmatch(r"(\w+)\((.*)\)", text)
         if call and call[1] not in _MEASURES:
-            raise ColumnError(f"{text!r}: expected a path, bytes(path), chars(path), items(path) or bytes()")
+            raise ColumnError(
+                f"{place}: expected a path, bytes(path), chars(path), items(path) or bytes(), found {text!r}"
+            )
         measure = _MEASURES[call[1]] if call else _native.MEASURE_NUMBER
         keys = [key.replace(r"\.", ".") for key in re.split(r"(?<!\\)\.", call[2] if call else text)]
         if not all(keys) or len(keys) > _native.LONGEST_PATH:
-            raise ColumnError(f"{text!r}: expected a path of 1 to {_native.LONGEST_PATH} keys parted by dots")
+            raise ColumnError(
+                f"{place}: expected a path of 1 to {_native.LONGEST_PATH} keys, none empty, separated by dots, found "
+                f"{len(keys)} in {text!r}"
+            )
         try:
             return cls(text, measure, tuple(key.encode() for key in keys))
         except UnicodeEncodeError:
-            raise ColumnError(f"{text!r}: expected UTF-8") from None
+            raise ColumnError(f"{place}: expected a path in UTF-8, found {text!r}") from None
 
 
 class Measuring:
-    """The columns that a scan measures, and what it does with records that lack one.
+    """The columns that a scan measures, and its answer to records that lack one.
 
     Args:
       columns: name to expression.
-      missing: "error", "skip" to leave such records out of the index, or the number that stands for them. A null counts
-        as missing; a field of the wrong type is always an error.
+      missing: "error", "skip" to leave such records out of the index, or a number to use for them. A null counts as
+        missing; a field of the wrong type is always an error.
       validate: check that every record is JSON from its first byte to its last.
     Raises:
-      ColumnError: an expression or `missing` cannot be understood.
+      ColumnError: an expression or `missing` is invalid.
     """
 
     def __init__(self, columns: Mapping[str, str], missing: str | float, validate: bool) -> None:
-        self.columns = {name: Expression.parse(text) for name, text in columns.items()}
+        self.columns = {name: Expression.parse(name, text) for name, text in columns.items()}
         self.missing = missing
         self.validate = bool(validate)
         self._missing, self._fill = _parse_missing(missing)
@@ -87,7 +93,7 @@ class Measuring:
         return bool(self.columns) or self.validate
 
     def describe(self) -> dict[str, Any]:
-        """Return what an index says of how its columns were made."""
+        """Return what an index stores about the making of its columns."""
         texts = {name: each.text for name, each in self.columns.items()}
         return {"expressions": texts, "missing": self.missing, "validate": self.validate}
 
@@ -101,7 +107,7 @@ class Measuring:
           DecodeError: a record is not JSON.
         """
         if len(self.columns) > _native.MOST_COLUMNS:
-            raise ColumnError(f"{len(self.columns)} columns of JSON, expected up to {_native.MOST_COLUMNS}")
+            raise ColumnError(f"columns: expected up to {_native.MOST_COLUMNS} for JSON, found {len(self.columns)}")
         found, kept, types, (status, failed, column, at) = self._core.lines(source, begin, end, begin, starts, cells)
         if status != _native.JSON_OK:
             raise self._error(status, path, source, failed, column, at)
@@ -110,24 +116,28 @@ class Measuring:
         return Measured(starts[:kept], columns, records - kept, pending, newlines)
 
     def constant(self, records: int, size: int) -> tuple[tuple[int, memoryview], ...]:
-        """The columns of records that are all of one size and not JSON: `bytes()` is all that can be said of them.
+        """Return the columns of records of one size that are not JSON, which can only be `bytes()`.
 
         Raises:
-          ColumnError: something else is to be measured.
+          ColumnError: a column has another expression, or the records should be validated.
         """
         return self.sizes(memoryview(size.to_bytes(8, "little") * records).cast("Q"))
 
     def sizes(self, cells: memoryview) -> tuple[tuple[int, memoryview], ...]:
-        """The columns of records that are of these sizes and not JSON; see `constant`."""
-        if self.validate:
-            raise ColumnError("validate: expected JSON, these records have a binary format")
+        """Return the columns of records of these sizes that are not JSON; see `constant`."""
+        self.check_binary()
         for name, expression in self.columns.items():
             if expression.measure != _native.MEASURE_RECORD:
                 raise ColumnError(
-                    f"column {name!r}: {expression.text!r} looks for a field, and these records are not JSON; expected "
-                    "bytes(), or use mmapds.add_column"
+                    f"column {name!r}: expected bytes() for records that are not JSON, found {expression.text!r}; "
+                    "compute others with mmapds.add_column"
                 )
         return tuple((_native.NUMBER_U64, cells) for _ in self.columns)
+
+    def check_binary(self) -> None:
+        """Raise ColumnError for an option that makes sense for JSON alone."""
+        if self.validate:
+            raise ColumnError("validate = True, expected False for records of a binary format")
 
     def _error(self, status: int, path: str, source: _native.Map, begin: int, column: int, at: int) -> Exception:
         view = memoryview(source)
@@ -151,9 +161,9 @@ class Measuring:
         found = _FOUND.get(bytes(view[at : at + 1]), "a number")
         if view[at] != 0x7B and at == _first_byte(view, begin):
             return ColumnError(f"{place}: expected an object with `{_shown(expression)}`, found {found}")
-        nested = len(expression.path) > 1
-        expected = f"{_EXPECTED[expression.measure]}{', and objects on the way to it,' if nested else ''}"
-        return ColumnError(f"{place}: expected {expected} at `{_shown(expression)}`, found {found}")
+        above = " inside objects" if len(expression.path) > 1 else ""
+        expected = f"{_EXPECTED[expression.measure]}{above} at `{_shown(expression)}`"
+        return ColumnError(f"{place}: expected {expected}, found {found}")
 
 
 def _shown(expression: Expression) -> str:
@@ -181,7 +191,7 @@ class Measured(NamedTuple):
     """The records that begin in a block of a source."""
 
     starts: memoryview
-    """uint64: where those that are kept begin."""
+    """uint64: where each record that is kept begins."""
     columns: tuple[tuple[int, memoryview], ...]
     """For each column, the type of its numbers, and a 64-bit cell for each record."""
     skipped: int

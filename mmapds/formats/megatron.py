@@ -1,16 +1,16 @@
 """Megatron-LM's token files: a `.bin` of tokens, and an `.idx` beside it that says where each sequence begins.
 
-A record is a sequence; documents, which are runs of sequences, are not told apart. Two layouts of the `.idx` are about,
-all numbers little-endian, with n sequences:
+A record is a sequence. Documents, which are runs of sequences, are ignored. The `.idx` has one of two layouts, with n
+sequences and all numbers little-endian:
 
   MMIDIDX\\0\\0 (megatron.core.datasets.indexed_dataset): u64 version 1, u8 dtype, u64 n, u64 documents; then i32[n]
-    tokens in each sequence, i64[n] bytes before it, and what concerns documents
-  TNTIDX\\0\\0 (before it was mapped): u64 version 1, u64 dtype, u64 bytes in a token, u64 n, u64 axes, u64 documents;
-    then i64[n + 1] axes before each record, i64[n + 1] tokens before it, i64[axes] their lengths, and documents
+    tokens in each sequence, i64[n] bytes before it, and the documents
+  TNTIDX\\0\\0 (older, not mapped): u64 version 1, u64 dtype, u64 bytes in a token, u64 n, u64 axes, u64 documents; then
+    i64[n + 1] axes before each sequence, i64[n + 1] tokens before it, i64[axes] their lengths, and the documents
 
-Those of fairseq are the same without documents and their number.
+The files of fairseq are the same without documents and their number.
 
-Where the sequences begin is copied into the index, so that the `.idx` is not read again once that is built.
+The index gets a copy of where the sequences begin, so nothing reads the `.idx` once the index is built.
 """
 
 import os
@@ -21,25 +21,82 @@ from typing import Any, NamedTuple
 from .. import _native
 from ..errors import FormatError, SourceError
 from ..storage.index_file import IndexedSource
-from ..storage.sources import Source, fingerprint, inspect
-from . import _frames as frames
-from . import truncation
-from .format import ArrayOf, End, Layout, Piece, Sample
+from ..storage.sources import Source, fingerprint, inspect, map_source
+from .format import TRUNCATED, ArrayOf, End, Format, Layout, Piece, Sample, check_truncated
 from .measuring import Measuring
-
-NAME = "megatron"
-SUFFIXES: tuple[str, ...] = ()
-TEXT = False
-OPTIONS = truncation.OPTIONS
 
 _MMAP, _LEGACY = b"MMIDIDX\0\0", b"TNTIDX\0\0"
 _DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2", 9: "<u4", 10: "<u8"}
-_STEP = 1 << 16  # sequences in a piece
-_LONGEST = 1 << 40  # tokens in a sequence: no sum of as many as a piece has overflows
+_LONGEST = 1 << 40  # tokens in a sequence, at most: the sums over a piece cannot overflow
+
+
+class Megatron(Format):
+    """Sequences of tokens.
+
+    Args:
+      step: sequences in a piece of a scan.
+    """
+
+    name = "megatron"
+    options = TRUNCATED
+
+    def __init__(self, step: int = 1 << 16) -> None:
+        self._step = step
+
+    def claims(self, path: str) -> bool:
+        """Whether a file is one of a pair."""
+        if not path.endswith((".bin", ".idx")):
+            return False
+        try:
+            with open(_beside(path), "rb", buffering=0) as file:
+                return file.read(len(_MMAP)).startswith((_MMAP, _LEGACY))
+        except OSError:
+            return False
+
+    def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+        """Return `dtype`, which all sources must share, `truncated`, and `idx`, the fingerprints of the .idx files.
+
+        Raises:
+          FormatError: the .idx beside a source is malformed, or is itself given as a source.
+          SourceError: the .idx beside a source is missing.
+        """
+        truncated = check_truncated(given)
+        marks = []
+        first: _Idx | None = None
+        for path in sources:
+            if path.endswith(".idx"):
+                raise FormatError(
+                    f"{path}: an .idx file holds no records; give the .bin file beside it: {path[:-4]}.bin"
+                )
+            idx = _read(inspect(path))
+            first = first or idx
+            if idx.dtype != first.dtype:
+                raise FormatError(
+                    f"{path}: expected tokens of {first.dtype}, as in {first.path}, found {idx.dtype}; index the "
+                    "files apart"
+                )
+            marks.append(fingerprint(idx.path, os.path.getsize(idx.path)))
+        assert first is not None
+        return {"dtype": first.dtype, "truncated": truncated, "idx": marks}
+
+    def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
+        """A payload is all that lies between two bounds."""
+        return Layout(_native.FRAMING_NONE)
+
+    def decoder(self, parameters: Mapping[str, Any]) -> Sample:
+        """A payload is an array of tokens."""
+        return ArrayOf(parameters["dtype"], None)
+
+    def scan(
+        self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
+    ) -> Iterator[Piece]:
+        """Yield the start of every sequence of every source, from the .idx files, whose numbers must add up."""
+        for number, source in enumerate(sources):
+            yield from _scan(number, source, parameters["truncated"] == "drop", measuring, self._step)
 
 
 class _Idx(NamedTuple):
-    """What an .idx file says."""
+    """The content of an .idx file."""
 
     path: str
     dtype: str
@@ -53,72 +110,8 @@ class _Idx(NamedTuple):
     """Bytes in a unit of `pointers`."""
 
 
-def claims(path: str) -> bool:
-    """Whether a file is one of the pair."""
-    if not path.endswith((".bin", ".idx")):
-        return False
-    try:
-        with open(_beside(path), "rb", buffering=0) as file:
-            return file.read(len(_MMAP)).startswith((_MMAP, _LEGACY))
-    except OSError:
-        return False
-
-
 def _beside(path: str) -> str:
     return os.path.splitext(path)[0] + ".idx"
-
-
-def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-    """Return `dtype`, which all sources must share, and `idx`, fingerprints of what else the index is made of.
-
-    Raises:
-      FormatError: there is no .idx beside a source, it makes no sense, or it is given itself.
-    """
-    truncated = truncation.check(given)
-    marks = []
-    first: _Idx | None = None
-    for path in sources:
-        if path.endswith(".idx"):
-            raise FormatError(f"{path}: says where the records are; give the file that holds them: {path[:-4]}.bin")
-        idx = _read(inspect(path))
-        first = first or idx
-        if idx.dtype != first.dtype:
-            raise FormatError(
-                f"{path}: tokens are {idx.dtype}, those of {first.path} {first.dtype}; expected the same in one index"
-            )
-        marks.append(fingerprint(idx.path, os.path.getsize(idx.path)))
-    assert first is not None
-    return {"dtype": first.dtype, "truncated": truncated, "idx": marks}
-
-
-def layout(parameters: Mapping[str, Any], source: IndexedSource) -> Layout:  # noqa: ARG001
-    """Sequences lie one after another."""
-    return Layout(_native.FRAMING_NONE)
-
-
-def decoder(parameters: Mapping[str, Any]) -> Sample:
-    """An array of tokens."""
-    return ArrayOf(parameters["dtype"], None)
-
-
-def scan(
-    sources: Sequence[Source],
-    *,
-    parameters: Mapping[str, Any],
-    workers: int,  # noqa: ARG001
-    measuring: Measuring,
-    step: int = _STEP,
-) -> Iterator[Piece]:
-    """Yield the start of every sequence of every source: what the .idx files say, once that adds up.
-
-    Args:
-      step: sequences in a piece.
-    Raises:
-      FormatError: sequences do not lie one after another, or the source has more or fewer bytes than they have.
-      ColumnError: a column is asked for that only JSON has.
-    """
-    for number, source in enumerate(sources):
-        yield from _scan(number, source, parameters["truncated"] == "drop", measuring, step)
 
 
 def _scan(number: int, source: Source, drop: bool, measuring: Measuring, step: int) -> Iterator[Piece]:
@@ -132,27 +125,33 @@ def _scan(number: int, source: Source, drop: bool, measuring: Measuring, step: i
         wrong = (sizes < 0) | (sizes > _LONGEST)
         if wrong.any():
             record = int(np.argmax(wrong))
-            raise FormatError(f"{idx.path}: sequence {begin + record} is said to hold {sizes[record]} tokens")
+            raise FormatError(
+                f"{idx.path}: sequence {begin + record}: expected 0 to {_LONGEST} tokens, found {sizes[record]}"
+            )
         ends = np.cumsum(sizes * idx.itemsize) + at
         starts = np.concatenate([[at], ends[:-1]])[: len(ends)]
         apart = found != starts // idx.unit
         if apart.any():
             record = int(np.argmax(apart))
+            before_it = f", where sequence {begin + record - 1} ends" if begin + record else ""
             raise FormatError(
-                f"{idx.path}: sequence {begin + record} is said to begin at byte {int(found[record]) * idx.unit}, "
-                f"expected {starts[record]}, where the one before it ends"
+                f"{idx.path}: sequence {begin + record}: expected byte {starts[record]}{before_it}, "
+                f"found {int(found[record]) * idx.unit}"
             )
         kept = int(np.searchsorted(ends, source.size, side="right"))
         if kept < len(ends) and not drop:
             raise FormatError(
-                f"{source.path}: record {begin + kept} (byte {starts[kept]}) has {source.size - int(starts[kept])} "
-                f"bytes, expected {ends[kept] - starts[kept]}; leave it and all after it out with --truncated drop"
+                f"{source.path}: record {begin + kept} (byte {starts[kept]}): expected {ends[kept] - starts[kept]} "
+                f"bytes, found {source.size - int(starts[kept])}; leave it out, and all after it, with --truncated drop"
             )
         before, at = at, int(ends[kept - 1]) if kept else at
         left_out = idx.sequences - begin - kept if kept < len(ends) else 0
         last = begin + kept if left_out or begin + step >= idx.sequences else None
         if last == idx.sequences and at != source.size:
-            raise FormatError(f"{source.path}: has {source.size} bytes, {idx.path} says {at}; do they belong together?")
+            raise FormatError(
+                f"{source.path}: expected {at} bytes, as {idx.path} says, found {source.size}; give a .bin and an "
+                ".idx of one data set"
+            )
         cells = _words(ends[:kept] - starts[:kept])
         end = End(last, at) if last is not None else None
         scanned = (at if end is None else source.size) - before
@@ -169,44 +168,66 @@ def _read(source: Source) -> _Idx:
     """Read the header of the .idx beside a source, and map the rest.
 
     Raises:
-      FormatError: it is no such file, or its size is not what its header says.
-      SourceError: it is missing or unreadable.
+      FormatError: the .idx is not one of Megatron's, is damaged, or is shorter than its header says.
+      SourceError: the .idx is missing or unreadable.
     """
-    import numpy as np
-
     path = _beside(source.path)
     if not os.path.exists(path):
-        raise SourceError(f"{source.path}: {path}, which says where its sequences begin, is missing")
-    view = memoryview(frames.mapped(inspect(path)))
+        raise SourceError(f"{source.path}: expected {path} beside it, found no such file; copy it there")
+    view = memoryview(map_source(inspect(path)))
+    if view[: len(_MMAP)] == _MMAP:
+        return _read_mapped(path, view)
+    if view[: len(_LEGACY)] == _LEGACY:
+        return _read_legacy(path, view)
+    raise FormatError(f"{path}: expected {_MMAP!r} or {_LEGACY!r} at byte 0, found {bytes(view[:9])!r}")
 
-    def numbers(dtype: str, offset: int, count: int) -> Any:
-        return np.frombuffer(view, dtype, count, offset)
 
-    try:
-        if view[:9] == _MMAP:
-            version, code, count = struct.unpack_from("<QBQ", view, 9)
-            dtype = _DTYPES[code]
-            itemsize = np.dtype(dtype).itemsize
-            at = 26 if len(view) == 26 + 12 * count else 34
-            sizes, pointers, unit = numbers("<i4", at, count), numbers("<i8", at + 4 * count, count), 1
-        elif view[:8] == _LEGACY:
-            version, code, itemsize, count, axes = struct.unpack_from("<QQQQQ", view, 8)
-            dtype = {(6, 4): "<f4", (7, 8): "<f8"}.get((code, itemsize), _DTYPES[code])  # its writers differ in these
-            at = 48 if len(view) == 48 + 8 * (2 * count + 2 + axes) else 56
-            if axes != count:
-                raise FormatError(f"{path}: records of more than one axis; expected token sequences")
-            pointers, unit = numbers("<i8", at + 8 * (count + 1), count), itemsize
-            sizes = numbers("<i8", at + 16 * (count + 1), count)
-        else:
-            raise FormatError(f"{path}: begins with {bytes(view[:9])!r}, expected {_MMAP!r} or {_LEGACY!r}")
-    except KeyError:
-        raise FormatError(f"{path}: tokens of type {code}, expected 1 to {max(_DTYPES)}") from None
-    except (struct.error, ValueError, OverflowError) as error:
-        if isinstance(error, FormatError):
-            raise
-        raise FormatError(f"{path}: is cut short, or no index of Megatron's ({error})") from None
-    if version != 1:
-        raise FormatError(f"{path}: version {version}, expected 1")
+def _read_mapped(path: str, view: memoryview) -> _Idx:
+    import numpy as np
+
+    _check_size(path, view, 26)
+    version, code, count = struct.unpack_from("<QBQ", view, 9)
+    _check_version(path, version)
+    dtype = _token_type(path, code)
+    at = 26 if len(view) <= 26 + 12 * count else 34  # fairseq writes no number of documents
+    _check_size(path, view, at + 12 * count, count)
+    sizes = np.frombuffer(view, "<i4", count, at)
+    pointers = np.frombuffer(view, "<i8", count, at + 4 * count)
+    return _Idx(path, dtype, np.dtype(dtype).itemsize, count, sizes, pointers, 1)
+
+
+def _read_legacy(path: str, view: memoryview) -> _Idx:
+    import numpy as np
+
+    _check_size(path, view, 48)
+    version, code, itemsize, count, axes = struct.unpack_from("<QQQQQ", view, 8)
+    _check_version(path, version)
+    # Its writers disagree about the codes of these two types.
+    dtype = {(6, 4): "<f4", (7, 8): "<f8"}.get((code, itemsize)) or _token_type(path, code)
     if np.dtype(dtype).itemsize != itemsize:
-        raise FormatError(f"{path}: tokens of {itemsize} bytes, expected {np.dtype(dtype).itemsize} for {dtype}")
-    return _Idx(path, dtype, itemsize, count, sizes, pointers, unit)
+        raise FormatError(f"{path}: expected tokens of {np.dtype(dtype).itemsize} bytes for {dtype}, found {itemsize}")
+    if axes != count:
+        raise FormatError(f"{path}: expected sequences of one axis, found {axes} axes for {count} sequences")
+    arrays = 8 * (2 * (count + 1) + axes)
+    at = 48 if len(view) <= 48 + arrays else 56  # fairseq writes no number of documents
+    _check_size(path, view, at + arrays, count)
+    pointers = np.frombuffer(view, "<i8", count, at + 8 * (count + 1))
+    sizes = np.frombuffer(view, "<i8", count, at + 16 * (count + 1))
+    return _Idx(path, dtype, itemsize, count, sizes, pointers, itemsize)
+
+
+def _check_version(path: str, version: int) -> None:
+    if version != 1:
+        raise FormatError(f"{path}: VERSION: expected Megatron version 1, found {version}")
+
+
+def _token_type(path: str, code: int) -> str:
+    if code not in _DTYPES:
+        raise FormatError(f"{path}: expected a token type of 1 to {max(_DTYPES)}, found {code}")
+    return _DTYPES[code]
+
+
+def _check_size(path: str, view: memoryview, size: int, count: int | None = None) -> None:
+    if len(view) < size:
+        what = "" if count is None else f" for {count} sequences"
+        raise FormatError(f"{path}: expected {size} bytes or more{what}, found {len(view)}; copy it again")

@@ -1,7 +1,7 @@
-"""mmapds's own array files: records of named fields, written by `mmapds.Writer`. See docs/arrays.md.
+"""Array files: records of named fields, written by `mmapds.Writer`. See docs/array-file.md.
 
-A file holds where its records begin, and its columns, so that indexing copies these and reads no record. Only of a file
-that is cut short the records themselves are walked through.
+A file stores where its records begin, and its columns. Indexing copies these and reads no record. Only in a truncated
+file, whose end is missing, does it walk from record to record.
 """
 
 from array import array
@@ -17,92 +17,76 @@ from ..errors import ColumnError, FormatError
 from ..storage.index_file import IndexedSource
 from ..storage.sections import COLUMN
 from ..storage.sources import Source
-from . import truncation
-from .format import End, FieldsOf, Layout, Piece, Sample
+from .format import TRUNCATED, End, FieldsOf, Format, Layout, Piece, Sample, check_truncated
 from .measuring import Measuring
 
 if TYPE_CHECKING:
     from ..arrays.schema import Field, Schema
 
-NAME = "arrays"
-SUFFIXES = (SUFFIX,)
-TEXT = False
-DECODERS = ("bytes",)
-OPTIONS = truncation.OPTIONS
 _AT_ONCE = 1 << 16  # records in a piece
 
 
-def recognises(head: bytes) -> bool:
-    """Whether a file is of this format, by its first bytes."""
-    return head.startswith(MAGIC)
+class ArrayFiles(Format):
+    """Records of named fields, written by `mmapds.Writer`."""
 
+    name = "arrays"
+    suffixes = (SUFFIX,)
+    options = TRUNCATED
+    decoders = ("bytes",)
 
-def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-    """Return the schema and the columns that the sources hold, name to expression, which all must share.
+    def recognises(self, head: bytes) -> bool:
+        """Whether a file begins with the magic bytes of array files."""
+        return head.startswith(MAGIC)
 
-    Raises:
-      FormatError: a source is no array file, or differs from another.
-    """
-    truncated = truncation.check(given)
-    first, *others = map(Head, sources)
-    described = {"schema": first.schema.describe(), "columns": first.columns}
-    for other in others:
-        for part, found in (("schema", other.schema.describe()), ("columns", other.columns)):
-            if list(found.items()) != list(described[part].items()):
-                raise FormatError(
-                    f"{other.path}: has {part} {found}, {first.path} {described[part]}; expected the same in one index"
-                )
-    return {**described, "truncated": truncated}
+    def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+        """Return `truncated`, and the `schema` and the `columns`, name to expression, which all sources must share.
 
+        Raises:
+          FormatError: a source is not an array file, or differs from another.
+        """
+        truncated = check_truncated(given)
+        first, *others = map(Head, sources)
+        described = {"schema": first.schema.describe(), "columns": first.columns}
+        for other in others:
+            for part, found in (("schema", other.schema.describe()), ("columns", other.columns)):
+                if list(found.items()) != list(described[part].items()):
+                    raise FormatError(
+                        f"{other.path}: {part}: expected {described[part]}, as in {first.path}, found {found}; index "
+                        "the files apart"
+                    )
+        return {**described, "truncated": truncated}
 
-def layout(parameters: Mapping[str, Any], source: IndexedSource) -> Layout:  # noqa: ARG001 - the face of formats
-    """A record tells where its parts are, relative to its beginning."""
-    return Layout(_native.FRAMING_NONE)
+    def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
+        """A payload is all that lies between two bounds."""
+        return Layout(_native.FRAMING_NONE)
 
+    def decoder(self, parameters: Mapping[str, Any]) -> Sample:
+        """A payload is a dict of fields."""
+        return FieldsOf(parameters["schema"])
 
-def decoder(parameters: Mapping[str, Any]) -> Sample:
-    """A dict of fields."""
-    return FieldsOf(parameters["schema"])
+    def scan(
+        self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
+    ) -> Iterator[Piece]:
+        """Yield where every record of every source begins, and its columns, both copied from the source."""
+        measuring.check_binary()
+        for number, source in enumerate(sources):
+            head = Head(source.path)
+            wanted = _wanted(head.schema, measuring)
+            if head.size <= source.size:
+                yield from _stored(number, source, ArrayFile(head), wanted)
+            else:
+                yield from _walked(number, source, head, wanted, drop=parameters["truncated"] == "drop")
 
-
-def scan(
-    sources: Sequence[Source],
-    *,
-    parameters: Mapping[str, Any],
-    workers: int,  # noqa: ARG001
-    measuring: Measuring,
-) -> Iterator[Piece]:
-    """Yield where every record of every source begins, and its columns, as the sources themselves say.
-
-    Raises:
-      FormatError: a source is damaged, or cut short.
-      ColumnError: a column is asked for that the sources do not hold.
-    """
-    if measuring.validate:
-        raise ColumnError("validate: expected JSON, these records have a binary format")
-    for number, source in enumerate(sources):
-        head = Head(source.path)
-        wanted = _wanted(head.schema, measuring)
-        if head.size <= source.size:
-            yield from _stored(number, source, ArrayFile(head), wanted)
-        else:
-            yield from _walked(number, source, head, wanted, drop=parameters["truncated"] == "drop")
-
-
-def verify(sources: Sequence[Source], parameters: Mapping[str, Any]) -> None:  # noqa: ARG001 - the face of formats
-    """Check the records of all sources against their checksums.
-
-    Raises:
-      FormatError: some are damaged.
-    """
-    for source in sources:
-        head = Head(source.path)
-        if head.size <= head.map.size:
-            ArrayFile(head).verify_sections()
+    def verify(self, sources: Sequence[Source], parameters: Mapping[str, Any]) -> None:
+        """Check the records of all sources against their checksums."""
+        for source in sources:
+            head = Head(source.path)
+            if head.size <= head.map.size:
+                ArrayFile(head).verify_sections()
 
 
 def _wanted(schema: "Schema", measuring: Measuring) -> "list[Field | None]":
-    """The field behind each column; None stands for the bytes of the record."""
+    """Return the field behind each column; None stands for the bytes of the record."""
     held: dict[tuple[int, tuple[bytes, ...]], Field | None] = {
         (_native.MEASURE_NUMBER if field.is_scalar else _native.MEASURE_ITEMS, (field.name.encode(),)): field
         for field in schema.fields
@@ -110,10 +94,10 @@ def _wanted(schema: "Schema", measuring: Measuring) -> "list[Field | None]":
     } | {(_native.MEASURE_RECORD, ()): None}
     for name, expression in measuring.columns.items():
         if (expression.measure, expression.path) not in held:
-            known = ", ".join(field.expression for field in held.values() if field)
+            known = ", ".join(["bytes()", *(field.expression for field in held.values() if field)])
             raise ColumnError(
-                f"column {name!r}: array files do not hold {expression.text!r}; expected bytes(){known and ', '}{known}"
-                ", or use mmapds.add_column"
+                f"column {name!r}: expected one of {known}, found {expression.text!r}; compute others with "
+                "mmapds.add_column"
             )
     return [held[expression.measure, expression.path] for expression in measuring.columns.values()]
 
@@ -137,7 +121,7 @@ def _sizes(starts: memoryview, after: int) -> Cells:
 
 
 def _walked(number: int, source: Source, head: Head, wanted: "list[Field | None]", *, drop: bool) -> Iterator[Piece]:
-    """The records before the place where a file is cut short."""
+    """Yield the whole records of a truncated file."""
     fields = head.schema.native(str, None, None)
     view = memoryview(head.map)
     places = [head.schema.fields.index(field) + 1 if field else 0 for field in wanted]
@@ -156,14 +140,13 @@ def _walked(number: int, source: Source, head: Head, wanted: "list[Field | None]
             yield piece(starts, cells)
             starts, cells = array("Q"), [array("Q") for _ in wanted]
     if not drop:
-        cut = (
-            f"record {done} (byte {at}) is cut short"
-            if done < head.records
-            else "the end, after all records, is missing"
-        )
+        if done < head.records:
+            what, remedy = f"record {done} (byte {at})", "drop the incomplete records"
+        else:
+            what, remedy = f"truncated after its {done} records", "keep these"
         raise FormatError(
-            f"{source.path}: {cut}: the file has {source.size} bytes, its header says {head.size}; copy it again, or "
-            "leave out what is missing with --truncated drop"
+            f"{source.path}: {what}: expected a file of {head.size} bytes, found {source.size}; copy it again, or "
+            f"{remedy} with --truncated drop"
         )
     yield piece(starts, cells, head.records - done, source.size, End(done, at))
 

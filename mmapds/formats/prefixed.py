@@ -1,24 +1,12 @@
-"""Length-prefixed records: a size, then so many bytes. Delimited protobuf messages have a varint for a size."""
+"""Length-prefixed records: a size, then that many bytes. Delimited protobuf messages have a varint as the size."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import _native
 from ..errors import FormatError
-from ..storage.index_file import IndexedSource
-from ..storage.sources import Source
-from . import _frames as frames
-from . import truncation
-from .format import Layout, Piece
-from .measuring import Measuring
-
-NAME = "prefixed"
-SUFFIXES: tuple[str, ...] = ()
-TEXT = False
-OPTIONS = {
-    "prefix": (str, "P", "prefixed: u32le (the default), u32be, u64le, u64be or varint"),
-    **truncation.OPTIONS,
-}
+from ._frames import Framed
+from .format import TRUNCATED, Option, check_truncated
 
 _FRAMINGS = {
     "u32le": _native.FRAMING_U32LE,
@@ -29,31 +17,19 @@ _FRAMINGS = {
 }
 
 
-def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:  # noqa: ARG001 - the face of formats
-    """Return `prefix`.
+class Prefixed(Framed):
+    """Records, each behind its size."""
 
-    Raises:
-      FormatError: there is no such prefix.
-    """
-    prefix = given.get("prefix", "u32le")
-    if prefix not in _FRAMINGS:
-        raise FormatError(f"prefix = {prefix!r}, expected {', '.join(_FRAMINGS)}")
-    return {"prefix": prefix, "truncated": truncation.check(given)}
+    name = "prefixed"
+    options = {"prefix": Option(str, "P", "prefixed: u32le (the default), u32be, u64le, u64be or varint"), **TRUNCATED}
 
+    def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+        """Return `prefix` and `truncated`."""
+        prefix = given.get("prefix", "u32le")
+        if prefix not in _FRAMINGS:
+            raise FormatError(f"prefix = {prefix!r}, expected {', '.join(map(repr, _FRAMINGS))}")
+        return {"prefix": prefix, "truncated": check_truncated(given)}
 
-def layout(parameters: Mapping[str, Any], source: IndexedSource) -> Layout:  # noqa: ARG001
-    """How the payload lies between two bounds."""
-    return Layout(_FRAMINGS[parameters["prefix"]])
-
-
-def decoder(parameters: Mapping[str, Any]) -> str:  # noqa: ARG001
-    """What makes a sample of a record."""
-    return "bytes"
-
-
-def scan(
-    sources: Sequence[Source], *, parameters: Mapping[str, Any], workers: int, measuring: Measuring
-) -> Iterator[Piece]:
-    """Yield the start of every record; see `frames.scan`."""
-    framing, truncated = _FRAMINGS[parameters["prefix"]], parameters["truncated"]
-    return frames.scan(sources, framing=framing, truncated=truncated, workers=workers, measuring=measuring)
+    def framing(self, parameters: Mapping[str, Any]) -> int:
+        """The prefix decides: its size and its byte order, or a varint."""
+        return _FRAMINGS[parameters["prefix"]]

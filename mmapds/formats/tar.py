@@ -1,120 +1,113 @@
 """Tar archives of samples, as WebDataset writes them: a record is all the members in a row that share a key.
 
-The key is the path up to the first dot of the base name, directories included; what follows the dot is the extension.
-Bounds are where the first header of each sample begins. Members that belong to none - directories, links, names without
-a dot, `__meta__` members - lie in the record before them, and are passed over again when it is read.
+The key is the path, directories included, up to the first dot of the base name; the extension follows that dot. A
+bound is the byte where the first header of a sample begins. Members without a key (directories, links, names without a
+dot, `__meta__` members) lie in the record before them, and decoders skip them.
 """
 
-import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from .. import _native
-from ..errors import FormatError, SourceError
+from ..errors import FormatError
 from ..storage.index_file import IndexedSource
-from ..storage.sources import Source, unreadable
+from ..storage.sources import Source, map_source, unreadable
 from ..storage.threads import in_order
-from . import truncation
-from .format import End, Layout, Piece
+from .format import TRUNCATED, End, Format, Layout, Piece, Sample, check_truncated, reserve_words
 from .measuring import Measuring
 
-NAME = "tar"
-SUFFIXES = (".tar",)
-TEXT = False
-DECODERS = ("files", "wds", "bytes")
-OPTIONS = truncation.OPTIONS
-
-_FOUND = {
-    _native.TAR_GARBAGE: "no header of a tar (its checksum is wrong); is something missing, or is this no tar?",
-    _native.TAR_NUMBER: "a header whose size is no number from 0 to 2**63 - 1",
-    _native.TAR_EXTENDED: 'an extended header that is not as pax has it, "LENGTH KEY=VALUE" on each line',
-    _native.TAR_GLOBAL: (
-        "a global header that gives all members after it one path or size, which no record could be read without"
+_DAMAGE = {
+    _native.TAR_GARBAGE: "expected a tar header, found a wrong header checksum; copy the archive again",
+    _native.TAR_NUMBER: "expected a size of 0 to 2**63 - 1 in the header, found another value; copy the archive again",
+    _native.TAR_EXTENDED: (
+        'expected "LENGTH KEY=VALUE" on each line of the pax header, found another line; copy the archive again'
     ),
-    _native.TAR_SPARSE: "a sparse member, whose bytes are not all there; write the archive without --sparse",
-    _native.TAR_ZEROS: "one block of zeros and then more, where an archive ends with two; is it damaged?",
+    _native.TAR_GLOBAL: (
+        "expected a global pax header without path and size, found one with them; write the archive without it "
+        "(records are read on their own)"
+    ),
+    _native.TAR_SPARSE: "expected whole members, found a sparse one; write the archive without --sparse",
+    _native.TAR_ZEROS: (
+        "expected two blocks of zeros at the end of the archive, found one with data after it; copy the archive again"
+    ),
 }
 
-_AT_ONCE = 1 << 16  # samples; a shard that has no more is scanned by one thread while others scan others
+_AT_ONCE = 1 << 16  # samples; threads scan that much of several sources at the same time
 
 
-def recognises(head: bytes) -> bool:
-    """Whether a file is of this format, by its first bytes."""
-    return head[257:262] == b"ustar"
+class Tar(Format):
+    """Samples in tar archives."""
 
+    name = "tar"
+    suffixes = (".tar",)
+    options = TRUNCATED
+    decoders = ("files", "wds", "bytes")
 
-def parameters(given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:  # noqa: ARG001 - the face of formats
-    """Return what to do with a last sample that is cut short."""
-    return {"truncated": truncation.check(given)}
+    def recognises(self, head: bytes) -> bool:
+        """Whether a file begins with a header of POSIX or GNU tar."""
+        return head[257:262] == b"ustar"
 
+    def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+        """Return `truncated`."""
+        return {"truncated": check_truncated(given)}
 
-def layout(parameters: Mapping[str, Any], source: IndexedSource) -> Layout:  # noqa: ARG001
-    """All that lies between two bounds."""
-    return Layout(_native.FRAMING_NONE)
+    def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
+        """A payload is all that lies between two bounds."""
+        return Layout(_native.FRAMING_NONE)
 
+    def decoder(self, parameters: Mapping[str, Any]) -> Sample:
+        """A payload is a dict of the members' bytes."""
+        return "files"
 
-def decoder(parameters: Mapping[str, Any]) -> str:  # noqa: ARG001
-    """A dict of the members' bytes."""
-    return "files"
+    def scan(
+        self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
+    ) -> Iterator[Piece]:
+        """Yield where every sample of every source begins, in order, and the hash of its key.
+
+        Threads share out whole sources, as only a header says where the next one is.
+        """
+        kinds = [kind for kind, _ in measuring.constant(0, 0)]
+        workers = min(workers, len(sources))
+        slots = [_Slot() for _ in range(workers + 2 if workers > 1 else 1)]
+        for number, source, slot, scanner, first in in_order(_begin, enumerate(sources), workers=workers, slots=slots):
+            found, before = first, 0
+            while True:
+                end = None
+                cut = found.status == _native.TAR_TRUNCATED
+                if found.status == _native.TAR_END or (cut and parameters["truncated"] == "drop"):
+                    end = End(found.samples, found.end)
+                elif found.status != _native.TAR_OK:
+                    raise _error(source, scanner, found)
+                scanned = (source.size if end else min(found.at, source.size)) - before
+                before += scanned
+                columns = tuple((kind, slot.sizes[: found.number]) for kind in kinds)
+                starts, keys = slot.begins[: found.number], slot.hashes[: found.number]
+                yield Piece(number, starts, columns, int(cut), scanned, end, keys=keys)
+                if end:
+                    break
+                found = _go_on(scanner, slot)
+
+    def key(self, record: bytes | memoryview) -> str:
+        """Return the key of a record."""
+        return members(record, 1)[0]
 
 
 class _Slot:
-    """Memory for some samples, mapped, so that only what is filled is ever touched."""
+    """Memory for some samples."""
 
     def __init__(self) -> None:
-        size = 8 * _AT_ONCE
-        self.begins, self.sizes, self.hashes = (
-            memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)).cast("Q") for _ in range(3)
-        )
+        self.begins, self.sizes, self.hashes = (reserve_words(_AT_ONCE) for _ in range(3))
 
 
 class _Found(NamedTuple):
-    """Some consecutive samples of a source, and where the scan stands."""
+    """Some consecutive samples of a source, and the position of the scan."""
 
     number: int
     status: int
     at: int
     end: int
     samples: int
-
-
-def scan(
-    sources: Sequence[Source],
-    *,
-    parameters: Mapping[str, Any],
-    workers: int,
-    measuring: Measuring,
-) -> Iterator[Piece]:
-    """Yield where every sample of every source begins, in order, and the hash of its key.
-
-    Args:
-      workers: threads, each of which scans a source: where the next header is, only the one before says.
-    Raises:
-      FormatError: a source is no tar, is damaged or cut short, or a sample has an extension twice.
-      SourceError: a source became shorter or unreadable.
-      ColumnError: a column is asked for that only JSON has.
-    """
-    kinds = [kind for kind, _ in measuring.constant(0, 0)]
-    workers = min(workers, len(sources))
-    slots = [_Slot() for _ in range(workers + 2 if workers > 1 else 1)]
-    for number, source, slot, scanner, first in in_order(_begin, enumerate(sources), workers=workers, slots=slots):
-        found, before = first, 0
-        while True:
-            end = None
-            cut = found.status == _native.TAR_TRUNCATED
-            if found.status == _native.TAR_END or (cut and parameters["truncated"] == "drop"):
-                end = End(found.samples, found.end)
-            elif found.status != _native.TAR_OK:
-                raise _error(source, scanner, found)
-            scanned = (source.size if end else min(found.at, source.size)) - before
-            before += scanned
-            columns = tuple((kind, slot.sizes[: found.number]) for kind in kinds)
-            starts, keys = slot.begins[: found.number], slot.hashes[: found.number]
-            yield Piece(number, starts, columns, int(cut), scanned, end, keys=keys)
-            if end:
-                break
-            found = _go_on(scanner, slot)
 
 
 def _begin(task: tuple[int, Source], slot: _Slot) -> tuple[int, Source, _Slot, "_Scanner", _Found]:
@@ -127,20 +120,15 @@ class _Scanner:
     """A scan of one source."""
 
     def __init__(self, source: Source) -> None:
+        self.map = map_source(source)
         try:
-            self.map = _native.Map(source.path)
-            scanner = _native.TarScanner(self.map, source.path)
+            self.scan = partial(_native.TarScanner.scan, _native.TarScanner(self.map, source.path))
         except OSError as error:
             raise unreadable(source.path, error) from None
-        if self.map.size != source.size:
-            raise SourceError(
-                f"{source.path}: was {source.size} bytes and is {self.map.size} now; is something writing to it?"
-            )
-        self.scan = partial(_native.TarScanner.scan, scanner)
 
 
 def _go_on(scanner: _Scanner, slot: _Slot) -> _Found:
-    """Fill a slot as far as the source does."""
+    """Scan until the slot is full or the source ends."""
     count, status, at, end, samples = 0, _native.TAR_OK, 0, 0, 0
     while status == _native.TAR_OK and count < _AT_ONCE:
         status, more, at, end, samples = scanner.scan(slot.begins[count:], slot.sizes[count:], slot.hashes[count:])
@@ -152,12 +140,13 @@ def _error(source: Source, scanner: _Scanner, found: _Found) -> FormatError:
     place = f"{source.path}: record {found.samples} (byte {found.at})"
     if found.status == _native.TAR_TRUNCATED:
         return FormatError(
-            f"{place}: is cut short, the file has {source.size} bytes; leave it out with --truncated drop"
+            f"{place}: expected a whole sample, found the end of the file at byte {source.size}; leave it out with "
+            "--truncated drop"
         )
     if found.status == _native.TAR_DUPLICATE:
         _, _, key, ((extension, _, _),) = _native.tar_members(memoryview(scanner.map)[found.at :], 1)
-        return FormatError(f"{place}: {key!r} has a second member {extension!r}, expected every extension once")
-    return FormatError(f"{place}: found {_FOUND[found.status]}")
+        return FormatError(f"{place}: sample {key!r}: expected each extension once, found {extension!r} twice")
+    return FormatError(f"{place}: {_DAMAGE[found.status]}")
 
 
 def members(record: "memoryview | bytes", limit: int = 2**62) -> tuple[str, list[tuple[str, int, int]]]:
@@ -168,10 +157,5 @@ def members(record: "memoryview | bytes", limit: int = 2**62) -> tuple[str, list
     """
     status, at, key, found = _native.tar_members(record, limit)
     if key is None or status not in (_native.TAR_OK, _native.TAR_END):
-        raise FormatError(f"not a sample of a tar, at byte {at} of the record; is the index of another file?")
+        raise FormatError(f"expected a sample of a tar, found another header at byte {at} of the record")
     return key, found
-
-
-def key(record: "memoryview | bytes") -> str:
-    """Return the key of a record."""
-    return members(record, 1)[0]

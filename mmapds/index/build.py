@@ -2,12 +2,11 @@
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from .. import __version__, _native, formats
 from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
-from ..formats.format import End, Piece
+from ..formats.format import End, Format, Piece
 from ..formats.measuring import Measuring
 from ..storage.index_file import NOTHING, Index, IndexedSource, IndexWriter, relative_to_index
 from ..storage.numbers import U64
@@ -61,7 +60,7 @@ class _Job:
         self,
         index_path: str,
         sources: list[Source],
-        chosen: ModuleType,
+        chosen: Format,
         parameters: dict[str, Any],
         measuring: Measuring,
     ) -> None:
@@ -74,12 +73,12 @@ class _Job:
     def incomplete(self, expected: str, found: str) -> Error:
         """Return the error to raise for a scan that breaks the contract of formats."""
         return Error(
-            f"{self.index_path}: incomplete scan of format {self.chosen.NAME!r}: expected {expected}, found {found}; "
+            f"{self.index_path}: incomplete scan of format {self.chosen.name!r}: expected {expected}, found {found}; "
             "nothing was changed"
         )
 
 
-_Plan = tuple[str, list[str], str | ModuleType | None, Mapping[str, Any]]
+_Plan = tuple[str, list[str], str | Format | None, Mapping[str, Any]]
 """An index to build if it is not up to date: its path, its sources, their format (None: they decide), the options."""
 
 
@@ -87,7 +86,7 @@ def build_each(
     paths: list[str],
     *,
     out: StrPath | None = None,
-    format_name: str | ModuleType | None = None,
+    format_name: str | Format | None = None,
     options: Mapping[str, Any] | None = None,
     request: ColumnRequest | None = None,
     workers: int | None = None,
@@ -120,12 +119,12 @@ def _build(
     index_path, members, wanted_format, options = plan
     sources = [inspect(path) for path in members]
     chosen = _format(members, wanted_format)
-    formats.check_options(chosen, options)
+    formats.check_options(chosen.name, chosen.options, options)
     framed = chosen.parameters(options, members)
     before = _readable(index_path)
     measuring = request.measuring(before, framed.get("columns", {}))
     if before is not None and not force:
-        if _is_up_to_date(before, sources, chosen.NAME, framed, measuring):
+        if _is_up_to_date(before, sources, chosen.name, framed, measuring):
             report(sum(source.size for source in sources))
             return BuildResult(summarise(before), fresh=False)
         kept = {*measuring.columns, *request.computed, *before.parameters.get("columns", {})}
@@ -134,7 +133,7 @@ def _build(
     return BuildResult(summarise(Index(index_path)), fresh=True)
 
 
-def _plan(path: str, format_name: str | ModuleType | None, given: dict[str, Any], *, force: bool) -> _Plan:
+def _plan(path: str, format_name: str | Format | None, given: dict[str, Any], *, force: bool) -> _Plan:
     """Return where to write an index, of which sources, in which format.
 
     Without a format and options of the user's, those of an index that exists are inherited; so are its sources, where
@@ -143,7 +142,7 @@ def _plan(path: str, format_name: str | ModuleType | None, given: dict[str, Any]
     index_path = path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX
     before = Index(path) if path.endswith(INDEX_SUFFIX) else _readable(index_path)
     if before is not None and format_name in (None, before.format):
-        options = formats.by_name(before.format).OPTIONS
+        options = formats.by_name(before.format).options
         kept = {name: value for name, value in before.parameters.items() if name in options}
         if force or not _is_current(before):
             kept.pop("truncated", None)
@@ -154,10 +153,10 @@ def _plan(path: str, format_name: str | ModuleType | None, given: dict[str, Any]
     return index_path, members, format_name, given
 
 
-def _format(paths: list[str], name: str | ModuleType | None) -> ModuleType:
+def _format(paths: list[str], name: str | Format | None) -> Format:
     if name is not None:
-        return formats.by_name(name)
-    found = {formats.for_path(path).NAME: path for path in paths}
+        return name if isinstance(name, Format) else formats.by_name(name)
+    found = {formats.for_path(path).name: path for path in paths}
     if len(found) > 1:
         listed = ", ".join(f"{path} ({name})" for name, path in found.items())
         raise FormatError(f"sources: expected one format in one index, found {listed}; choose with --format F")
@@ -171,7 +170,7 @@ def _write(job: _Job, workers: int, report: Callable[[int], object]) -> None:
         numbers, tally = _Numbers(writer, measuring), _Tally()
         if "record_bytes" not in parameters:
             writer.begin_section("offsets", U64.dtype)
-        for piece in chosen.scan(sources, parameters=parameters, workers=workers, measuring=measuring):
+        for piece in chosen.scan(sources, parameters, measuring, workers=workers):
             numbers.add(piece)
             tally.add(piece)
             if piece.starts:
@@ -193,7 +192,7 @@ def _write(job: _Job, workers: int, report: Callable[[int], object]) -> None:
         numbers.finish()
         metadata = {
             "builder": f"mmapds {__version__}",
-            "format": chosen.NAME,
+            "format": chosen.name,
             "parameters": parameters,
             "sources": [source._asdict() for source in done],
             "columns": measuring.describe(),

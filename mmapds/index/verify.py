@@ -29,9 +29,7 @@ def verify(index: Index) -> None:
         ]
         _verify_fingerprints(index, sources)
         _verify_records(index, sources)
-        module = formats.by_name(index.format)
-        if hasattr(module, "verify"):
-            module.verify(sources, index.parameters)
+        formats.by_name(index.format).verify(sources, index.parameters)
 
 
 def _verify_fingerprints(index: Index, sources: list[Source]) -> None:
@@ -47,8 +45,8 @@ def _verify_fingerprints(index: Index, sources: list[Source]) -> None:
 def _verify_records(index: Index, sources: list[Source]) -> None:
     measuring = ColumnRequest().measuring(index)
     comparison = _Comparison(index, list(measuring.columns))
-    module = formats.by_name(index.format)
-    for piece in module.scan(sources, parameters=index.parameters, workers=cores(), measuring=measuring):
+    chosen = formats.by_name(index.format)
+    for piece in chosen.scan(sources, index.parameters, measuring, workers=cores()):
         comparison.check(piece, sources[piece.source].path)
     if comparison.sources != len(sources):
         raise index.damaged(f"expected {comparison.sources} sources, as a scan finds, found {len(sources)}")

@@ -67,11 +67,11 @@ class Sequential:
     def __len__(self) -> int:
         return self._n
 
-    def at(self, epoch: int, positions: Int64s) -> Int64s:  # noqa: ARG002 - every epoch is the same
+    def at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the records at `positions`: the same numbers."""
         return as_positions(positions).copy()
 
-    def positions_of(self, epoch: int, records: Int64s) -> Int64s:  # noqa: ARG002
+    def positions_of(self, epoch: int, records: Int64s) -> Int64s:
         """Return the positions of `records`."""
         return as_positions(records).copy()
 
