@@ -1,4 +1,4 @@
-"""The errors mmapds raises. Each message says where, what was found, what was expected and what to do."""
+"""The errors that mmapds raises. A message says where, what was expected, what was found, and what to run."""
 
 
 class Error(Exception):
@@ -10,7 +10,7 @@ class SourceError(Error):
 
 
 class IndexMissingError(Error):
-    """There is no index for a source yet; the message has the command that builds it."""
+    """A source is not indexed yet; the message has the command that builds the index."""
 
 
 class StaleIndexError(Error):
@@ -30,18 +30,18 @@ class ColumnError(Error, ValueError):
 
 
 class KeyMissingError(Error, KeyError):
-    """No record of a dataset has the key that was looked for."""
+    """A dataset has no record with the key."""
 
-    __str__ = Exception.__str__  # a KeyError shows its argument as code
+    __str__ = Exception.__str__  # KeyError's own shows the repr of the message
 
 
 class OrderError(Error, ValueError):
-    """An order or a sampler cannot be made of these arguments."""
+    """The arguments of an order or a sampler are wrong or contradict each other."""
 
 
 class CollateError(Error, ValueError):
-    """Samples cannot be made into one batch; the message says which of them, and where in them."""
+    """Samples do not fit into one batch; the message says which sample, and where in it."""
 
 
 class StateError(Error, ValueError):
-    """A state does not belong to the sampler it was given to; the message says in what they differ."""
+    """A state belongs to another sampler; the message says how the two differ."""

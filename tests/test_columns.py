@@ -437,6 +437,8 @@ def test_a_column_goes_to_the_index_that_was_opened(write, tmp_path):
     mmapds.build(paths[::-1], out=tmp_path / "d.mmx")
     with pytest.raises(mmapds.ColumnError, match="source_or_index: expected one index, found 2"):
         mmapds.add_column(tmp_path / "d", "n", [1, 2, 3])
+    with pytest.raises(mmapds.ColumnError, match="source_or_index: expected one index, found 2"):
+        mmapds.add_column(paths, "n", [1, 2, 3])
     (tmp_path / "link.jsonl").symlink_to(paths[0])
     (tmp_path / "link.mmx").symlink_to(tmp_path / "d.mmx")
     mmapds.add_column(tmp_path / "link.jsonl", "n", [1, 2])

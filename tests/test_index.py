@@ -4,12 +4,14 @@ import os
 import re
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -258,6 +260,49 @@ def test_verify_finds_what_size_and_time_do_not_show(write):
     )
     replace(0, b"1")
     assert command("--verify", path).returncode == 0
+
+
+def written_again(index, records=None, **changes):
+    """Write an index again with other sections or counts of records, and right checksums; return what verify says."""
+    sources = index.metadata["sources"]
+    if records is not None:
+        sources = [source | {"records": count} for source, count in zip(sources, records, strict=True)]
+    with IndexWriter(index.path) as writer:
+        for name, section in index.sections.items():
+            dtype, data = changes.get(name, (section.dtype, index.section(name)))
+            writer.write_array(name, dtype, data)
+        writer.commit({**index.metadata, "sources": sources}, index.records)
+    return command("--verify", index.path).stderr
+
+
+def test_verify_compares_each_source_with_its_own_records(write, tmp_path):
+    first, second = write(b"1\n2\n", "a.jsonl"), write(b"3\n", "b.jsonl")
+    index = Index(str(mmapds.build([first, second], out=tmp_path / "all.mmx")))
+    assert f"DAMAGED: expected 2 records of {first}, found 1; run: " in written_again(index, [1, 2])
+    assert f"DAMAGED: expected 2 records of {first}, found 3; run: " in written_again(index, [3, 0])
+    offsets = struct.pack("<5Q", 0, 2, 3, 0, 2)
+    found = written_again(index, offsets=("<u8", offsets))
+    assert f"DAMAGED: the last record of {first} ends at byte 3, expected byte 4; run: " in found
+    assert written_again(index, offsets=("<u8", struct.pack("<5Q", 0, 2, 4, 0, 2))) == ""
+
+
+@pytest.mark.parametrize(
+    ("stored", "numbers", "message"),
+    [
+        ("<u4", [1, 7, 3], "at record 1: expected 2, found 7"),
+        ("<u8", [1, 2, 2**63], f"at record 2: expected 3, found {2**63}"),
+        ("<i8", [-1, 2, 3], "at record 0: expected 1, found -1"),
+        ("<f8", [1.0, 2.0, 3.5], r"at record 2: expected 3, found 3\.5"),
+        ("<f8", [1.0, 2.0, 3.0], ""),
+        ("<u8", [1, 2, 3], ""),
+    ],
+)
+def test_verify_says_which_number_differs(write, stored, numbers, message):
+    path = write([{"n": 1}, {"n": 2}, {"n": 3}])
+    index = Index(str(mmapds.build(path, columns={"n": "n"})))
+    found = written_again(index, **{"column:n": (stored, np.array(numbers, stored).tobytes())})
+    wanted = f".*DAMAGED: column 'n' differs from {path} {message}; run: .*\n" if message else ""
+    assert re.fullmatch(wanted, found)
 
 
 def test_a_source_that_changes_meanwhile_is_not_indexed(write):

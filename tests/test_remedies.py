@@ -117,6 +117,14 @@ def test_a_damaged_header(corpus, at):
     assert len(mmapds.open(corpus)) == 2000
 
 
+def test_what_is_not_an_index(corpus):
+    flip(f"{corpus}.mmx", 3)
+    with pytest.raises(mmapds.FormatError, match=r"NOT AN INDEX: expected .* at byte 0, found ") as error:
+        mmapds.open(corpus)
+    run_remedy(error.value)
+    assert len(mmapds.open(corpus)) == 2000
+
+
 def test_a_damaged_index_of_several_sources_names_what_only_the_user_knows(write, tmp_path):
     write([1, 2], "a.jsonl"), write([3], "b.jsonl")
     out = tmp_path / "all.mmx"

@@ -29,7 +29,7 @@ class ColumnRequest(NamedTuple):
     """Names of the columns that the caller computes once an index is built."""
 
     def measuring(self, before: Index | None, held: Mapping[str, str] | None = None) -> Measuring:
-        """Return what to measure: what is asked for, and by default what the index `before` was built with.
+        """Return what a scan measures: the request, completed from the index `before`.
 
         Columns that will be `computed` are not measured. `held` are the columns that the sources hold; by default those
         they held when `before` was built.
@@ -243,7 +243,7 @@ class _Tally:
 
 
 class _Numbers:
-    """The columns and the hashes of keys, on their way into an index: its sections after the offsets."""
+    """The columns and the hashes of keys, which become the sections after the offsets."""
 
     def __init__(self, writer: IndexWriter, measuring: Measuring) -> None:
         self._writer = writer
@@ -286,7 +286,7 @@ def _readable(index_path: str) -> Index | None:
 def _is_up_to_date(
     index: Index, sources: list[Source], format_name: str, parameters: dict[str, Any], measuring: Measuring
 ) -> bool:
-    """Whether an index covers exactly these sources as they are now, and has what is to be measured."""
+    """Whether an index covers exactly these sources as they are now, in this format and with these columns."""
     known = [(source.path, source.size, source.mtime_ns) for source in index.sources]
     wanted = [(relative_to_index(path, index.path), size, mtime_ns) for path, size, mtime_ns in sources]
     how = (index.format, index.parameters, index.measuring)

@@ -15,7 +15,7 @@ class Summary(NamedTuple):
     """Bytes in the sources."""
     smallest: int
     largest: int
-    """Sizes of records in bytes, line ends and following blank lines included; 0 when there are none."""
+    """Sizes of records in bytes, line ends and following blank lines included; 0 without records."""
     columns: tuple[str, ...]
     """Names, each with its expression if it has one."""
     skipped: int

@@ -126,7 +126,7 @@ class SectionWriter:
             self.write(chunk)
 
     def write_array(self, name: str, dtype: str, data: "memoryview | bytes | mmap.mmap") -> None:
-        """Append a whole section."""
+        """Append a section from one buffer."""
         self.begin_section(name, dtype)
         for begin in range(0, len(data), _PIECE):
             self.write(memoryview(data)[begin : begin + _PIECE])

@@ -7,7 +7,7 @@ from io import FileIO
 from .. import _native
 from .numbers import BY_CELL, F64, I64, U32, U64, NumberType, converted, narrowed
 
-_COPY = 1 << 20  # bytes; whole numbers of every type
+_COPY = 1 << 20  # bytes read at a time, a multiple of every width
 _IN_MEMORY = 16 << 20  # bytes of a column
 
 

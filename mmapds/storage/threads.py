@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 def cores() -> int:
-    """The number of cores this process may run on."""
+    """Return the number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -24,10 +24,10 @@ def in_order(
 ) -> Iterator[Result]:
     """Yield `work(task, slot)` for every task, in the order of the tasks, computed by `workers` threads.
 
-    A slot is memory that a task works in and that its result may refer to. It is free again when the consumer asks for
-    the next result, so there are never more than `len(slots)` results, however far ahead some thread is.
+    A slot is memory in which a task works and to which its result may refer. It is free again when the consumer asks
+    for the next result, so at most `len(slots)` results exist, however far ahead a thread is.
 
-    An exception of `work`, or of `tasks` while it makes the next one, is raised in the place of that task's result.
+    An exception of `work`, or of the iterator of `tasks`, is raised in place of the result of that task.
     """
     if workers == 1:
         for task in tasks:
@@ -82,7 +82,7 @@ class _Pool(Generic[Task, Slot, Result]):
                     self._exhausted_after = self._taken
                     self._changed.notify()
                     return
-                except BaseException as error:  # raised to the consumer when it gets here, and there are no more tasks
+                except BaseException as error:  # the last task: the consumer raises it in its turn
                     self._done[self._taken] = partial(_fail, error), slot
                     self._taken += 1
                     self._exhausted_after = self._taken
