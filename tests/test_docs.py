@@ -30,24 +30,69 @@ def blocks(document, language=""):
 @pytest.fixture
 def three(tmp_path):
     path = tmp_path / "three.jsonl"
-    path.write_bytes(blocks("docs/format.md")[0].rstrip("\n").encode())
+    path.write_bytes(blocks("docs/index-file.md")[0].rstrip("\n").encode())
     os.utime(path, ns=(1_700_000_000 * 10**9,) * 2)
     mmapds.build(path)
     return path
 
 
 def test_the_dump_is_of_a_real_index(three):
-    dump = blocks("docs/format.md")[1]
+    dump = blocks("docs/index-file.md")[1]
     described = bytes.fromhex("".join(line[6:53] for line in dump.splitlines()))
     assert described == Path(f"{three}.mmx").read_bytes()
 
 
 def test_the_reader_in_the_specification_reads(three):
-    (code,) = blocks("docs/format.md", "python")
+    (code,) = blocks("docs/index-file.md", "python")
     names = {}
     exec(code, names)
     assert names["read"](str(three)) == [b'{"id":1}', b'{"id":22}', b'{"id":333}']
     assert len(code.strip().splitlines()) <= 10
+
+
+@pytest.fixture
+def two(tmp_path):
+    path = tmp_path / "two.mma"
+    schema = {"id": "int64", "tokens": ("uint16", (None,)), "text": "str"}
+    with mmapds.Writer(path, schema, index=False) as writer:
+        writer.write({"id": 7, "tokens": [1, 2, 3], "text": "ab"})
+        writer.write({"id": -1, "tokens": [9], "text": "\u00e9"})
+    return path
+
+
+def test_the_dump_is_of_a_real_array_file(two):
+    (dump,) = blocks("docs/array-file.md")
+    described = bytes.fromhex("".join(line[6:53] for line in dump.splitlines()))
+    assert described == two.read_bytes()
+
+
+def test_the_reader_of_array_files_reads(two, tmp_path):
+    (code,) = blocks("docs/array-file.md", "python")
+    names = {}
+    exec(code, names)
+    one, other = names["read"](two)
+    assert (one["id"], one["tokens"].tolist(), one["text"]) == (7, [1, 2, 3], "ab")
+    assert (other["id"], other["tokens"].tolist(), other["text"]) == (-1, [9], "\u00e9")
+    every = {
+        "flag": "bool",
+        "half": "float16",
+        "big": "uint64",
+        "meta": "json",
+        "raw": "bytes",
+        "grid": ("float32", (2, None, 3)),
+        "point": ("complex64", ()),
+        "empty": ("int8", (None, 0)),
+    }
+    record = {"flag": True, "half": 1.5, "big": 2**64 - 1, "meta": {"a": [1]}, "raw": b"\0\1"}
+    record |= {"grid": np.arange(24, dtype=np.float32).reshape(2, 4, 3), "point": np.array(1j, np.complex64)}
+    record |= {"empty": np.empty((5, 0), np.int8)}
+    with mmapds.Writer(tmp_path / "every.mma", every) as writer:
+        writer.write(record)
+    (found,) = names["read"](tmp_path / "every.mma")
+    assert found.keys() == record.keys()
+    for name, value in mmapds.open(tmp_path / "every.mma")[0].items():
+        assert np.array_equal(found[name], value), name
+        assert np.array_equal(found[name], record[name]), name
 
 
 def test_the_readme_example_runs(tmp_path):
@@ -124,7 +169,7 @@ def test_the_formats_page_runs(tmp_path, monkeypatch):
 
 
 def test_every_link_in_the_documents_leads_somewhere():
-    for document in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
 
@@ -133,3 +178,39 @@ def test_the_example_of_the_array_file_runs(tmp_path):
     (example,) = blocks("docs/arrays.md", "python")
     checks = "\nassert len(ds) == 1000 and ds.column('id')[7] == 7 and ds[7]['feats'].shape[1] == 80 and len(sampler)\n"
     python(example + checks, cwd=tmp_path)
+
+
+def contributing():
+    return (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def named_in_the_map():
+    """The files that the map of the code names, and its rooms."""
+    rows = re.findall(r"^\| `([\w/]+/)` \| (.*) \|$", contributing(), re.MULTILINE)
+    files = {room + name for room, answers in rows for name in re.findall(r"`(\w+\.(?:py|c|h))`", answers)}
+    return files | {room for room, _ in rows}
+
+
+def test_every_path_that_contributing_names_exists():
+    paths = {path for path in re.findall(r"`(\w[\w./-]*/[\w./-]*)`", contributing()) if "..." not in path}
+    assert len(paths) > 50
+    missing = [
+        path
+        for path in sorted(paths | named_in_the_map())
+        if not (ROOT / path).exists() and not (ROOT / f"{path}.py").exists()
+    ]
+    assert not missing
+
+
+def test_every_module_stands_in_the_map():
+    modules = [path for path in (ROOT / "mmapds").rglob("*.py") if path.name != "__init__.py"]
+    modules += (ROOT / "csrc").rglob("*.[ch]")
+    named = named_in_the_map()
+    assert not [str(path.relative_to(ROOT)) for path in modules if str(path.relative_to(ROOT)) not in named]
+
+
+def test_thirty_questions_have_an_answer():
+    asked = re.findall(r"^(\d+)\. (Where .+?\?) `[\w/.]+`", contributing(), re.MULTILINE)
+    lines = re.findall(r"^\d+\. ", contributing()[contributing().index("### Where is") :], re.MULTILINE)
+    assert [int(number) for number, _ in asked] == list(range(1, len(lines) + 1))
+    assert len({question for _, question in asked}) == len(lines) >= 30
