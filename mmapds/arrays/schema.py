@@ -5,7 +5,7 @@ import operator
 import re
 import struct
 from collections.abc import Callable, Mapping
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 from .. import _native
@@ -27,6 +27,7 @@ EXTENDED = {"bfloat16": "int16", "float8_e4m3fn": "int8", "float8_e5m2": "int8"}
 _TEXT = {"bytes": _native.FIELD_BYTES, "str": _native.FIELD_STR, "json": _native.FIELD_JSON}
 _NUMBERS = {"b": _native.FIELD_BOOL, "u": _native.FIELD_UINT, "i": _native.FIELD_INT, "f": _native.FIELD_FLOAT}
 _NUMBER_TYPES = {_native.FIELD_INT: _native.NUMBER_I64, _native.FIELD_FLOAT: _native.NUMBER_F64}
+_WORDS = {_native.FIELD_INT: "q", _native.FIELD_FLOAT: "d"}
 MAX_DIMS = 8
 _NAME = re.compile(r"[^()\\]+")
 
@@ -43,43 +44,22 @@ class Field:
         self.name = name
         self.dtype = dtype
         self.shape = shape
-
-    @cached_property
-    def type(self) -> int:
+        self.type = _native.FIELD_ARRAY if shape is not None else _TEXT.get(dtype) or _NUMBERS[dtype[0]]
         """The type by which the core reads it."""
-        if self.shape is not None:
-            return _native.FIELD_ARRAY
-        if self.dtype in _TEXT:
-            return _TEXT[self.dtype]
-        return _NUMBERS[self.dtype[0]]
-
-    @cached_property
-    def is_scalar(self) -> bool:
+        self.is_scalar = self.type in _NUMBERS.values()
         """Whether it is one number."""
-        return self.type <= _native.FIELD_BOOL
-
-    @cached_property
-    def ragged(self) -> tuple[int, ...]:
+        self.ragged = tuple(axis for axis, length in enumerate(shape or ()) if length is None)
         """Its axes that may have any length."""
-        return tuple(axis for axis, length in enumerate(self.shape or ()) if length is None)
-
-    @cached_property
-    def column(self) -> str | None:
+        self.column = name if self.is_scalar else f"{name}_length" if 0 in self.ragged else None
         """The column that holds it, or its first length where that differs between records."""
-        if self.is_scalar:
-            return self.name
-        return f"{self.name}_length" if self.shape and self.shape[0] is None else None
+        self.number_type = _NUMBER_TYPES.get(self.type, _native.NUMBER_U64)
+        """How to read the 64 bits of its number."""
 
     @property
     def expression(self) -> str:
         """The column expression for `column`, as `python -m mmapds.index` takes it."""
         name = self.name.replace(".", r"\.")
         return name if self.is_scalar else f"items({name})"
-
-    @cached_property
-    def number_type(self) -> int:
-        """How to read the 64 bits of its number."""
-        return _NUMBER_TYPES.get(self.type, _native.NUMBER_U64)
 
     def __str__(self) -> str:
         return self.dtype if self.shape is None else f"{self.dtype} of shape {self.shape}".replace(",)", ",)")
@@ -105,6 +85,13 @@ class Schema:
                 raise FormatError(
                     f"schema: expected one field for column {name!r}, found {columns.count(name)}; rename one"
                 )
+        self.names = {field.name for field in self.fields}
+        """The names of the fields."""
+        words = (
+            "Q" * len(field.ragged) if field.shape is not None else _WORDS.get(field.type, "Q") for field in self.fields
+        )
+        self.table = struct.Struct("<Q" + "".join(words))
+        """The layout of the 64-bit words at the beginning of a record."""
 
     def describe(self) -> dict[str, Any]:
         """Return the schema as JSON holds it."""
@@ -122,20 +109,6 @@ class Schema:
             for field in self.fields
         )
         return _native.ArrayFields(fields, make_array, loads, FormatError)
-
-    @cached_property
-    def table(self) -> struct.Struct:
-        """The layout of the 64-bit words at the beginning of a record."""
-        codes = {_native.FIELD_INT: "q", _native.FIELD_FLOAT: "d"}
-        words = (
-            "Q" * len(field.ragged) if field.shape is not None else codes.get(field.type, "Q") for field in self.fields
-        )
-        return struct.Struct("<Q" + "".join(words))
-
-    @cached_property
-    def names(self) -> set[str]:
-        """The names of the fields."""
-        return {field.name for field in self.fields}
 
 
 def _field(name: Any, what: Any) -> Field:

@@ -14,7 +14,6 @@ Dots separate the keys of a path; a dot inside a key is written `\\.`.
 import re
 import struct
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from .. import _native
@@ -83,9 +82,9 @@ class Measuring:
         self.missing = missing
         self.validate = bool(validate)
         self._missing, self._fill = _parse_missing(missing)
+        self._core: _native.Measuring | None = None  # made when it is first needed
 
-    @cached_property
-    def _core(self) -> _native.Measuring:
+    def _native_measuring(self) -> _native.Measuring:
         fields = tuple((each.measure, each.path) for each in self.columns.values())
         return _native.Measuring(fields=fields, missing=self._missing, fill=self._fill, validate=self.validate)
 
@@ -108,6 +107,8 @@ class Measuring:
         """
         if len(self.columns) > _native.MOST_COLUMNS:
             raise ColumnError(f"columns: expected up to {_native.MOST_COLUMNS} for JSON, found {len(self.columns)}")
+        if self._core is None:
+            self._core = self._native_measuring()
         found, kept, types, (status, failed, column, at) = self._core.lines(source, begin, end, begin, starts, cells)
         if status != _native.JSON_OK:
             raise self._error(status, path, source, failed, column, at)

@@ -1,7 +1,6 @@
 """The .mmx file: where the records of some sources are, and a number for each in columns. See docs/index-file.md."""
 
 import os
-from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -105,6 +104,7 @@ class Index(SectionFile):
             kind = kind_of_file(os.stat(path).st_mode)
             raise FormatError(f"{path}: NOT AN INDEX: expected a regular file, found {kind}") from None
         self.sources: list[IndexedSource] = []
+        self._first_bounds: list[int] | None = None  # of each source, when the first is asked for
         super().__init__(path, opened)
         self._check_measuring()
         try:
@@ -161,14 +161,13 @@ class Index(SectionFile):
         """Return a path relative to the working directory in which the index was opened."""
         return os.path.join(self.opened_in, path)
 
-    @cached_property
-    def _first_bounds(self) -> list[int]:
-        return list(accumulate((source.records + 1 for source in self.sources), initial=0))
-
     def bounds(self, number: int) -> memoryview:
         """Return the bounds of a source's records, uint64, shape (records + 1,); empty if all have one size."""
         if not self.has_bounds:
             return memoryview(b"").cast("Q")
+        if self._first_bounds is None:
+            # Not a cached_property: up to Python 3.11 that has a lock, for which a child forked meanwhile would wait.
+            self._first_bounds = list(accumulate((source.records + 1 for source in self.sources), initial=0))
         first = self._first_bounds[number]
         return self.section("offsets")[first * 8 : (first + self.sources[number].records + 1) * 8].cast("Q")
 
