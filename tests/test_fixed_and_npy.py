@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import sys
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch.utils.data import DataLoader
 
 import mmapds
 from mmapds.dataset.decode import takes_view, vector
-from tests.support.commands import command
+from tests.support.commands import command, run
 
 
 def save(tmp_path, name, array):
@@ -236,3 +237,35 @@ def test_decoders_are_shown_as_one_would_write_them(write):
     path = write(bytes(8), "x.bin")
     mmapds.build(path, format="fixed", dtype="uint16", shape=2)
     assert repr(mmapds.open(path)).endswith("2 records, decode=array(dtype=uint16, shape=(2,))>")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_records_of_one_size_take_no_memory_to_index_however_many_there_are(tmp_path):
+    path = tmp_path / "sparse.bin"
+    with open(path, "wb") as file:
+        file.truncate(2**43)
+    script = """
+import re, sys
+import mmapds
+from mmapds.index.verify import verify
+from mmapds.storage.index_file import Index
+path = sys.argv[1]
+mmapds.build(path, format="fixed", record_bytes=1)
+verify(Index(path + ".mmx"))
+peak = re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]
+print(Index(path + ".mmx").records, peak)
+"""
+    ran = run("-c", script, path)
+    assert ran.returncode == 0, ran.stderr
+    records, kilobytes = map(int, ran.stdout.split())
+    assert records == 2**43
+    assert kilobytes < 200_000
+
+
+@pytest.mark.parametrize("records", [0, 1, 65_535, 65_536, 65_537, 200_000])
+def test_columns_of_records_of_one_size(tmp_path, records):
+    path = tmp_path / "a.bin"
+    path.write_bytes(bytes(3 * records))
+    mmapds.build(path, format="fixed", record_bytes=3, length="bytes()")
+    assert mmapds.open(path).lengths.tolist() == [3] * records
+    assert command(path, "--verify").returncode == 0

@@ -12,6 +12,7 @@ from ..storage.sources import Source
 from .format import TRUNCATED, ArrayOf, End, Format, Layout, Option, Piece, Sample, check_truncated
 from .measuring import Measuring
 
+_STEP = 1 << 16  # records in a piece that has columns
 _AXES = 32  # every version of NumPy has these
 
 
@@ -67,12 +68,14 @@ class Fixed(Format):
         self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
     ) -> Iterator[Piece]:
         """Yield how many records each source has, from its size alone."""
+        size = parameters["record_bytes"]
         for number, source in enumerate(sources):
-            yield all_records(number, source, 0, parameters, measuring)
+            count, rest = count_records(source, 0, parameters)
+            yield from all_records(one_piece(number, source, 0, count, size, int(rest > 0)), size, measuring)
 
 
-def all_records(number: int, source: Source, first: int, parameters: Mapping[str, Any], measuring: Measuring) -> Piece:
-    """Return all records of a source as one piece; record 0 begins at byte `first`.
+def count_records(source: Source, first: int, parameters: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many whole records there are from byte `first` on, and the bytes left after them.
 
     Raises:
       FormatError: the last record is incomplete.
@@ -84,9 +87,31 @@ def all_records(number: int, source: Source, first: int, parameters: Mapping[str
             f"{source.path}: record {count} (byte {first + count * size}): expected {size} bytes, found {rest}; "
             "leave it out with --truncated drop"
         )
-    columns, none = measuring.constant(count, size), memoryview(b"").cast("Q")
-    end = End(count, first + count * size, first, count)
-    return Piece(number, none, columns, int(rest > 0), source.size, end)
+    return count, rest
+
+
+def one_piece(number: int, source: Source, first: int, count: int, size: int, skipped: int) -> Piece:
+    """Return a piece of all records of a source, without columns."""
+    end = End(count, first + count * size, first, has_bounds=False)
+    return Piece(number, memoryview(b"").cast("Q"), (), skipped, source.size, end, fixed=count)
+
+
+def all_records(whole: Piece, size: int, measuring: Measuring) -> Iterator[Piece]:
+    """Yield `whole`, a piece of all records of a source; in several pieces where there are columns to fill.
+
+    Args:
+      size: bytes in a record.
+    """
+    assert whole.end is not None
+    step = _STEP if measuring.columns else max(whole.fixed, 1)
+    columns = measuring.constant(min(whole.fixed, step) if measuring.columns else 0, size)
+    for begin in range(0, max(whole.fixed, 1), step):
+        count = min(step, whole.fixed - begin)
+        filled = tuple((kind, cells[:count]) for kind, cells in columns)
+        if begin + count < whole.fixed:
+            yield whole._replace(columns=filled, skipped=0, scanned=0, end=None, fixed=count)
+        else:
+            yield whole._replace(columns=filled, fixed=count)
 
 
 def check_array(name: Any, shape: Sequence[int]) -> tuple[str, int]:

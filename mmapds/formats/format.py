@@ -45,6 +45,13 @@ class Piece(NamedTuple):
     """In the last piece of a source, the totals of the whole source; else None."""
     keys: memoryview | None = None
     """uint64: the 32-bit hash of each record's key, where records have keys: see `mmapds.index.keys`."""
+    fixed: int = 0
+    """How many records there are, where all have one size, and so no starts."""
+
+    @property
+    def records(self) -> int:
+        """How many records there are."""
+        return len(self.starts) + self.fixed
 
 
 class End(NamedTuple):
@@ -56,8 +63,8 @@ class End(NamedTuple):
     """The byte where the last record ends, with all that it owns."""
     first: int = 0
     """Where the first record begins, where all have one size."""
-    fixed: int | None = None
-    """How many records there are, where all have one size and none has a bound."""
+    has_bounds: bool = True
+    """False where all records have one size, and so no starts."""
 
 
 class ArrayOf(NamedTuple):

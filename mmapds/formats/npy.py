@@ -5,7 +5,7 @@ from typing import Any
 
 from ..errors import FormatError
 from ..storage.sources import Source, unreadable
-from .fixed import Fixed, all_records, check_array
+from .fixed import Fixed, all_records, check_array, count_records, one_piece
 from .format import TRUNCATED, Piece, check_truncated
 from .measuring import Measuring
 
@@ -46,18 +46,17 @@ class Npy(Fixed):
         self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
     ) -> Iterator[Piece]:
         """Yield how many records each source has; its header and its size must agree."""
+        size = parameters["record_bytes"]
         for number, source in enumerate(sources):
             shape, _, first = _header(source.path)
-            found = all_records(number, source, first, parameters, measuring)
-            assert found.end is not None
-            count = found.end.lines
+            count, _ = count_records(source, first, parameters)
             if count != shape[0] and not (parameters["truncated"] == "drop" and count < shape[0]):
                 advice = "; drop the missing ones with --truncated drop (if the file was truncated)"
                 raise FormatError(
                     f"{source.path}: expected {shape[0]} records, as its header says, found {count}"
                     f"{advice if count < shape[0] else ''}"
                 )
-            yield found._replace(skipped=shape[0] - count)
+            yield from all_records(one_piece(number, source, first, count, size, shape[0] - count), size, measuring)
 
 
 def _header(path: str) -> tuple[tuple[int, ...], Any, int]:

@@ -183,7 +183,7 @@ def _write(job: _Job, workers: int, report: Callable[[int], object]) -> None:
             if piece.source != len(done) or tally.scanned != source.size:
                 expected = f"{source.size} bytes of source {len(done)}"
                 raise job.incomplete(expected, f"{tally.scanned} of source {piece.source}")
-            if piece.end.fixed is None:
+            if piece.end.has_bounds:
                 writer.write(piece.end.end.to_bytes(8, "little"))
             done.append(tally.finish(source, piece.end, job))
             tally = _Tally()
@@ -211,7 +211,7 @@ class _Tally:
 
     def add(self, piece: Piece) -> None:
         self.scanned += piece.scanned
-        self._records += len(piece.starts)
+        self._records += piece.records
         self._skipped += piece.skipped
         if piece.starts:
             self._add_sizes(piece.starts)
@@ -219,8 +219,7 @@ class _Tally:
 
     def finish(self, source: Source, end: End, job: _Job) -> IndexedSource:
         """Return what the index holds of the source."""
-        if end.fixed is not None:
-            self._records = end.fixed
+        if not end.has_bounds:
             self._smallest = self._largest = job.parameters["record_bytes"]
         else:
             self._add_sizes(memoryview(end.end.to_bytes(8, "little")).cast("Q"))

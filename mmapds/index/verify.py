@@ -67,9 +67,7 @@ class _Comparison:
 
     def check(self, piece: Piece, path: str) -> None:
         """Raise FormatError unless the index has the bounds and the numbers of a piece of the source at `path`."""
-        count = len(piece.starts)
-        if piece.end is not None and piece.end.fixed is not None:
-            count = piece.end.fixed
+        count = piece.records
         self._check_bounds(piece, path)
         self._check_count(piece, path, self._record + count)
         self._check_columns(piece, path, count)
@@ -97,7 +95,7 @@ class _Comparison:
             raise index.damaged(f"expected {count}{more} records of {path}, found {records}")
         if piece.end is None:
             return
-        if index.has_bounds != (piece.end.fixed is None):
+        if index.has_bounds != piece.end.has_bounds:
             kinds = "records of one size", "bounds of records"
             expected, found = kinds if index.has_bounds else kinds[::-1]
             raise index.damaged(f"expected {expected} for {path}, found {found}")
