@@ -386,3 +386,68 @@ def test_more_replicas_than_samples():
     assert all(len(each) == 1 for each in found)
     assert set(flat(found)) == {0, 1, 2}
     assert all(len(list(DistributedBatchSampler(range(3), 2, 8, rank))) == 1 for rank in range(8))
+
+
+@pytest.mark.parametrize(
+    "exclude",
+    [
+        5,
+        [("records", 1)],
+        {"records": 5},
+        {"records": None},
+        {"records": [1.5]},
+        {"records": ["a"]},
+        {"records": [[1, 2, 3]]},
+        {"records": [(-5, 3)]},
+        {"records": [(5, 3)]},
+        {"steps": [(None, 2)]},
+        {"positions": [1]},
+    ],
+)
+def test_exclusions_that_cannot_be_understood(exclude):
+    with pytest.raises(mmapds.OrderError, match=r"^exclude"):
+        mmapds.DistributedSampler(range(10), 1, 0, exclude=exclude)
+
+
+def test_exclusions_beyond_the_dataset_and_beyond_64_bits_are_of_no_record():
+    given = {"records": [3, 2**70, (9, 2**63), (2**64, 2**65)]}
+    assert sorted(mmapds.DistributedSampler(range(10), 1, 0, exclude=given)) == [0, 1, 2, 4, 5, 6, 7, 8]
+
+
+def test_too_many_exclusions_are_an_error_with_another_way():
+    sampler = mmapds.DistributedSampler(range(2**62), 1, 0, exclude={"records": [(0, 2**61)]})
+    with pytest.raises(
+        mmapds.OrderError, match=r"expected up to \d+ records, found 2305843009213693952; sample a view"
+    ):
+        next(iter(sampler))
+
+
+@pytest.mark.parametrize("records", [[[-5, 3]], [[5, 3]], [[0, 2**63]], [[1.5, 2]], [[1, 2, 3]], [["a", 1]], 5, None])
+def test_a_state_whose_exclusions_are_malformed_is_refused(records):
+    state = mmapds.DistributedSampler(range(10), 1, 0).state_dict()
+    state["exclude"]["records"] = records
+    with pytest.raises(mmapds.StateError, match="malformed"):
+        mmapds.DistributedSampler(range(10), 1, 0).load_state_dict(state)
+
+
+def test_integers_of_numpy_are_taken_everywhere():
+    two = np.int64(2)
+    lengths = np.arange(1, 100)
+    assert list(mmapds.TokenBudgetBatchSampler(lengths, np.int64(200), num_replicas=two, rank=np.int64(1)))
+    sizes = [np.int64(5), np.int64(7)]
+    assert list(mmapds.MixtureSampler(sizes, [1, 2], two, np.int64(0))) == list(
+        mmapds.MixtureSampler([5, 7], [1, 2], 2, 0)
+    )
+    plain = mmapds.DistributedBatchSampler(range(20), 2, 2, 1, start_step=2, epoch_size=18)
+    assert list(
+        mmapds.DistributedBatchSampler(range(20), two, two, np.int64(1), start_step=two, epoch_size=np.int64(18))
+    ) == list(plain)
+
+
+@pytest.mark.parametrize("value", [1.5, "a", 0, -1, True])
+def test_worlds_that_are_not_integers_of_one_or_more(value, monkeypatch):
+    with pytest.raises(mmapds.OrderError, match="num_replicas = "):
+        mmapds.DistributedSampler(range(10), value, 0)
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(mmapds.OrderError, match="WORLD_SIZE = 'two' in the environment, expected an integer"):
+        mmapds.DistributedSampler(range(10))

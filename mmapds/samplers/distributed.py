@@ -153,7 +153,7 @@ class MixtureSampler(DistributedSampler):
         if starts is not None:
             sizes = np.diff(starts).tolist()
         elif isinstance(datasets, Sequence):
-            sizes = [each if isinstance(each, int) else len(each) for each in datasets]
+            sizes = [len(each) if isinstance(each, Sized) else each for each in datasets]
         else:
             raise OrderError(f"datasets: expected a list of datasets or sizes, found {type(datasets).__name__}")
         order = Mixture(sizes, weights, seed=seed, stop=stop, epoch_size=epoch_size, shuffle=shuffle)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..errors import OrderError, StateError
-from ..orders.basic import Int64s, InvertibleOrder, Order
+from ..orders.basic import Int64s, InvertibleOrder, Order, integer
 
 Ranges = tuple[tuple[int, int], ...]
 """Half-open ranges (begin, end)."""
@@ -24,6 +24,7 @@ _STATE_KEYS = {"version", "epoch", "position", "epoch_size", "order", "exclude"}
 _BLOCK = 8192  # positions computed at a time: enough to hide the cost of a call, few enough for a quick first one
 _SEARCH = 1 << 20  # positions searched at a time for excluded records
 _LARGEST = 2**63 - 1
+_MOST_EXCLUDED = 1 << 27  # records; their positions are looked up one by one, and take 8 bytes each
 
 
 def world(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
@@ -35,19 +36,27 @@ def world(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
     distributed = sys.modules.get("torch.distributed")
     initialised = distributed is not None and distributed.is_available() and distributed.is_initialized()
     if num_replicas is None:
-        num_replicas = distributed.get_world_size() if initialised else int(os.environ.get("WORLD_SIZE", "1"))  # type: ignore[union-attr]
+        num_replicas = distributed.get_world_size() if initialised else _from_environment("WORLD_SIZE", 1)  # type: ignore[union-attr]
+    num_replicas = integer("num_replicas", num_replicas, 1)
     if rank is None:
         if num_replicas > 1 and not initialised and "RANK" not in os.environ:
             raise OrderError(
                 f"rank = None, expected 0 to {num_replicas - 1} (num_replicas = {num_replicas}); "
                 "pass rank=, set RANK, or initialise torch.distributed"
             )
-        rank = distributed.get_rank() if initialised else int(os.environ.get("RANK", "0"))  # type: ignore[union-attr]
-    if num_replicas < 1:
-        raise OrderError(f"num_replicas = {num_replicas}, expected 1 or more")
+        rank = distributed.get_rank() if initialised else _from_environment("RANK", 0)  # type: ignore[union-attr]
+    rank = integer("rank", rank)
     if not 0 <= rank < num_replicas:
         raise OrderError(f"rank = {rank}, expected 0 to {num_replicas - 1} (num_replicas = {num_replicas})")
     return num_replicas, rank
+
+
+def _from_environment(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    try:
+        return int(text)
+    except ValueError:
+        raise OrderError(f"{name} = {text!r} in the environment, expected an integer") from None
 
 
 class Sharding(NamedTuple):
@@ -94,7 +103,7 @@ class OrderedRecords:
         self._order = order
         self.describe = order.describe
         most = len(order)
-        self._size = most if epoch_size is None else operator.index(epoch_size)
+        self._size = most if epoch_size is None else integer("epoch_size", epoch_size)
         if not 1 <= self._size <= most:
             hint = "; use orders.Resampled for longer epochs" if self._size > most else ""
             raise OrderError(f"epoch_size = {self._size}, expected 1 to {most}{hint}")
@@ -123,8 +132,18 @@ class OrderedRecords:
 
 
 def members(ranges: Ranges, limit: int) -> Int64s:
-    """Return the numbers in some ranges that are below a limit, ascending, each once."""
+    """Return the numbers in some ranges that are below a limit, ascending, each once.
+
+    Raises:
+      OrderError: they are too many to be excluded one by one.
+    """
     merged = _merged(_clipped(ranges, limit))
+    count = int((merged[:, 1] - merged[:, 0]).sum())
+    if count > _MOST_EXCLUDED:
+        raise OrderError(
+            f"exclude: expected up to {_MOST_EXCLUDED} records, found {count}; sample a view of the dataset without "
+            "them"
+        )
     return np.concatenate([np.empty(0, np.int64), *(np.arange(begin, end, dtype=np.int64) for begin, end in merged)])
 
 
@@ -143,12 +162,20 @@ def _merged(ranges: Int64s) -> Int64s:
     return np.stack([ranges[first, 0], reach[last]], axis=1)
 
 
+def _runs(numbers: Int64s) -> Int64s:
+    """Return numbers, in any order, as ranges that do not touch: shape (k, 2)."""
+    ascending = np.sort(numbers)
+    gaps = np.flatnonzero(np.diff(ascending) > 1) + 1
+    first = np.concatenate([[0], gaps])[: len(ascending)].astype(np.int64)
+    last = np.concatenate([gaps - 1, [len(ascending) - 1]])[: len(first)].astype(np.int64)
+    return np.stack([ascending[first], ascending[last] + 1], axis=1)
+
+
 class Exclusions:
     """Positions that a pass leaves out. The others are numbered in order, without gaps."""
 
     def __init__(self, ranges: Ranges, positions: Int64s, total: int) -> None:
-        single = np.stack([positions, positions + 1], axis=1)
-        merged = _merged(np.concatenate([_clipped(ranges, total), single]))
+        merged = _merged(np.concatenate([_clipped(ranges, total), _runs(positions)]))
         self._begins = merged[:, 0]
         sizes = merged[:, 1] - merged[:, 0]
         self._excluded = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)  # before each range, and in all
@@ -289,7 +316,7 @@ class EpochProgress:
         self._steps = sharding.steps(self._total)
         self.epoch = 0
         self._block_size = block_size
-        start_step = operator.index(start_step)
+        start_step = integer("start_step", start_step)
         if not 0 <= start_step <= self._steps:
             raise OrderError(f"start_step = {start_step}, expected 0 to {self._steps}, the steps of an epoch")
         self._exclude = _parse_exclude(exclude)
@@ -422,17 +449,37 @@ class EpochProgress:
 
 
 def _ranges(pairs: Iterable[Sequence[Any]]) -> Ranges:
-    return tuple((operator.index(begin), operator.index(end)) for begin, end in pairs)
+    """Return the ranges of a state.
+
+    Raises:
+      TypeError, ValueError: they are not pairs of integers with 0 <= begin <= end < 2**63.
+    """
+    ranges = tuple((operator.index(begin), operator.index(end)) for begin, end in pairs)
+    for begin, end in ranges:
+        if not 0 <= begin <= end <= _LARGEST:
+            raise ValueError(f"({begin}, {end}), expected 0 <= begin <= end < 2**63")
+    return ranges
 
 
 def _parse_exclude(exclude: Exclude | None) -> dict[str, Ranges]:
     parsed: dict[str, Ranges] = {"steps": (), "records": ()}
+    if exclude is not None and not isinstance(exclude, Mapping):
+        raise OrderError(f"exclude: expected a dict with the keys 'steps' and 'records', found {exclude!r}")
     for kind, given in (exclude or {}).items():
         if kind not in parsed:
             raise OrderError(f"exclude: expected the keys 'steps' and 'records', found {kind!r}")
-        pairs = [(each, each + 1) if hasattr(each, "__index__") else tuple(each) for each in given]
-        for i, pair in enumerate(pairs):
-            if len(pair) != 2 or not 0 <= pair[0] <= pair[1]:
-                raise OrderError(f"exclude[{kind!r}][{i}] = {pair!r}, expected a number or 0 <= begin <= end")
-        parsed[kind] = _ranges(pairs)
+        if not isinstance(given, Iterable):
+            raise OrderError(f"exclude[{kind!r}] = {given!r}, expected a list of numbers and ranges")
+        parsed[kind] = tuple(_parse_range(f"exclude[{kind!r}][{i}]", each) for i, each in enumerate(given))
     return parsed
+
+
+def _parse_range(name: str, given: Any) -> tuple[int, int]:
+    """Return a number, or a pair of begin and end, as a range."""
+    try:
+        begin, end = (given, operator.index(given) + 1) if hasattr(given, "__index__") else given
+        if 0 <= operator.index(begin) <= operator.index(end):
+            return min(operator.index(begin), _LARGEST), min(operator.index(end), _LARGEST)
+    except (TypeError, ValueError):
+        pass
+    raise OrderError(f"{name} = {given!r}, expected a number or 0 <= begin <= end")
