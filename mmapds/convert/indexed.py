@@ -69,7 +69,7 @@ class IndexedReader:
                 samples = self._samples.take(numbers)
             except StaleIndexError as error:
                 changed = str(error).partition("STALE: ")[2].partition("; run:")[0]
-                raise SourceError(f"{changed}; run again when nothing writes to it") from None
+                raise SourceError(f"sources: {changed}; run again when nothing writes to them") from None
             for number, sample in zip(numbers, samples, strict=True):
                 try:
                     yield self._as_record(sample)

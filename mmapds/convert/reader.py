@@ -60,7 +60,7 @@ class FileReader(ABC):
         for name, found in fields:
             expected = self._types.setdefault(name, found)
             if expected != found:
-                raise FormatError(f"{path}: field {name!r}: expected {expected} as in the files before, found {found}")
+                raise FormatError(f"{path}: field {name!r}: expected {expected}, as in the files before, found {found}")
 
     def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
         """Yield every record: what it has of the fields of a schema, or all it has.
@@ -86,4 +86,6 @@ class FileReader(ABC):
 def cannot_be_read(path: str, title: str, error: Exception) -> FormatError:
     """Return the error for a file that its library refuses; of several lines of its message the first."""
     reason = str(error).partition("\n")[0]
-    return FormatError(f"{path}: cannot be read as {title}, is it whole? {reason}")
+    return FormatError(
+        f"{path}: not a readable {title} file: {reason}; copy the file again, or choose its format with --format F"
+    )

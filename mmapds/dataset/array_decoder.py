@@ -71,7 +71,8 @@ class TensorDecoder:
             try:
                 self._from_numpy(np.empty(0, inner.keywords["dtype"]))
             except (TypeError, ValueError) as error:
-                raise Error(f"decode = 'torch': torch has no dtype for {inner.keywords['dtype']}: {error}") from None
+                dtype = inner.keywords["dtype"]
+                raise Error(f"decode = 'torch', expected a dtype that torch has, found {dtype} ({error})") from None
 
     def __call__(self, record: Any) -> Any:
         sample = self._decode(record)

@@ -64,8 +64,8 @@ class Catalog:
         for index, decode in zip(self.indexes, found, strict=True):
             if not is_same_decoder(decode, found[0]):
                 raise Error(
-                    f"{index.path}: its records are for another decoder: expected {decoder_name(found[0])} as in "
-                    f"{self.indexes[0].path}, found {decoder_name(decode)}; give decode="
+                    f"{index.path}: expected records for decode = {decoder_name(found[0])}, as in "
+                    f"{self.indexes[0].path}, found records for {decoder_name(decode)}; give decode="
                 )
         if given is None:
             return found[0]
@@ -96,9 +96,11 @@ class Catalog:
         try:
             opened = _native.Map(index.absolute(path))
         except OSError as error:
-            raise SourceError(f"{path}: {reason(error)}; it is a source of {index.path}") from None
+            raise SourceError(f"{path}: {reason(error)} (a source of {index.path})") from None
         except ValueError:
-            raise SourceError(f"{path}: not a regular file; it is a source of {index.path}") from None
+            raise SourceError(
+                f"{path}: expected a regular file, found another kind (a source of {index.path})"
+            ) from None
         index.check_source(number, opened.size, opened.mtime_ns)
         opened.advise(_ADVICE[self.access])
         with index.reporting_malformed_metadata():

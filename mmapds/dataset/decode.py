@@ -67,7 +67,7 @@ _EXPECTS: dict[Decoder, str] = {
     orjson.loads: "JSON",
     bytes.decode: "UTF-8 text",
     _files: "a sample of a tar",
-    _wds: "what its extensions say",
+    _wds: "a sample of valid members",
     tf_example: "a tf.train.Example",
     array: "an array of that type",
     vector: "an array of that type",

@@ -90,8 +90,8 @@ def check_options(format_name: str, known: Collection[str], given: Mapping[str, 
     """Raise FormatError for an option that a format does not have."""
     for name, value in given.items():
         if name not in known:
-            expected = ", ".join(known) or "none"
-            raise FormatError(f"{name} = {value!r}, expected an option of format {format_name!r}: {expected}")
+            expected = f"options among {', '.join(known)}" if known else "no options"
+            raise FormatError(f"{name} = {value!r}, expected {expected} for format {format_name!r}")
 
 
 def convertible(path: str) -> str | None:

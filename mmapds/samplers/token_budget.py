@@ -149,8 +149,8 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
             raise OrderError(f"num_replicas = {self.num_replicas}, expected 1 to {samples}, the number of samples")
         if self.drop_last and batches < self.num_replicas:
             raise OrderError(
-                f"drop_last = True, expected False: {batches} batches make no step of {self.num_replicas} replicas; "
-                "or give a smaller max_tokens"
+                f"drop_last: expected {self.num_replicas} batches or more, one for each replica, found {batches}; give "
+                "a smaller max_tokens, or drop_last=False"
             )
 
     def _new_progress(self, plan: BucketPlan | WindowPlan, start_step: int, exclude: Exclude) -> EpochProgress:
