@@ -271,7 +271,7 @@ def test_a_bad_checksum_of_data_is_found_by_verify(write):
     [
         (
             {"format": "prefixed", "prefix": "u16"},
-            "prefix = 'u16', expected 'u32le', 'u32be', 'u64le', 'u64be', 'varint'",
+            "prefix = 'u16', expected one of 'u32le', 'u32be', 'u64le', 'u64be', 'varint'",
         ),
         ({"format": "prefixed", "truncated": "keep"}, "truncated = 'keep', expected 'error' or 'drop'"),
         (

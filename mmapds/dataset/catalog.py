@@ -1,11 +1,13 @@
 """The catalog of a dataset: its indexes, their sources, and how the core opens a source when it is first read."""
 
+import os
+
 import numpy as np
 
 from .. import _native, formats
 from ..errors import Error, SourceError
 from ..storage.index_file import Index
-from ..storage.sources import line_number, reason
+from ..storage.sources import kind_of_file, line_number, reason
 from .array_decoder import TensorDecoder, format_decoder
 from .decode import Decoder, decoder_name, is_same_decoder
 
@@ -98,9 +100,8 @@ class Catalog:
         except OSError as error:
             raise SourceError(f"{path}: {reason(error)} (a source of {index.path})") from None
         except ValueError:
-            raise SourceError(
-                f"{path}: expected a regular file, found another kind (a source of {index.path})"
-            ) from None
+            kind = kind_of_file(os.stat(index.absolute(path)).st_mode)
+            raise SourceError(f"{path}: expected a regular file, found {kind} (a source of {index.path})") from None
         index.check_source(number, opened.size, opened.mtime_ns)
         opened.advise(_ADVICE[self.access])
         with index.reporting_malformed_metadata():
@@ -129,7 +130,7 @@ class Catalog:
         return f"{path}{'' if line is None else f':{line}'} (byte {offset})"
 
     def _line(self, index: Index, number: int, record: int, offset: int) -> int | None:
-        """Return the line of a record, counted from 1; None if its source is gone and the index does not tell."""
+        """Return the line of a record, counted from 1; None if the index does not have it and its source is gone."""
         source = index.sources[number]
         if source.lines == source.records:
             return record + 1
