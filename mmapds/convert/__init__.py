@@ -35,7 +35,7 @@ SUFFIXES: tuple[str, ...] = (
     *(suffix for _, suffixes in formats.CONVERTIBLE.values() for suffix in suffixes),
     INDEX_SUFFIX,
 )
-"""The suffixes of files that a directory stands for."""
+"""What the names of files end in that are taken from a directory."""
 
 OPTIONS: dict[str, tuple[type, str, str]] = {
     **formats.OPTIONS,

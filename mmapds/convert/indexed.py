@@ -87,7 +87,7 @@ class IndexedReader:
 
 
 def _index_schema(index: Index) -> Mapping[str, Any] | None:
-    """Return the fields of all records, where the index tells; else None."""
+    """Return the fields that all records have; None if the index does not say."""
     if "schema" in index.parameters:
         found: Mapping[str, Any] = index.parameters["schema"]
         return found

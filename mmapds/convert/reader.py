@@ -1,4 +1,4 @@
-"""Readers of a conversion: the face that all have, and the base of those that use another library."""
+"""Readers of a conversion: the interface that they share, and the base of those that use another library."""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
@@ -13,9 +13,9 @@ class Reader(Protocol):
     """The records of some sources, one source after another."""
 
     total: int | None
-    """How many records there are, where that is known before they are read."""
+    """How many records there are; None if only reading them shows it."""
     schema: Mapping[str, Any] | None
-    """Their fields, as `mmapds.Writer` takes them; None where only the records tell."""
+    """Their fields, as `mmapds.Writer` takes them; None if only the records show them."""
 
     def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
         """Yield every record: what it has of the fields of a schema, or all it has."""

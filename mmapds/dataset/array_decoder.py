@@ -155,7 +155,7 @@ def as_tensor(array: Any, dtype: str) -> Any:
 
 @cache
 def _expect_read_only() -> None:
-    """Use up, unseen, the warning that torch gives once in a process for an array that cannot be written to."""
+    """Provoke and hide the warning that torch gives once in a process, for the first read-only array."""
     import torch  # optional: the extra mmapds[torch]
 
     with warnings.catch_warnings():

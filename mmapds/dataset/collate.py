@@ -280,7 +280,7 @@ def _number_dtype(value: Any) -> Any:
 
 
 def _dtype(dtypes: Sequence[Any], path: str) -> torch.dtype:
-    """Return the dtype that the dtypes of the samples are promoted to by torch; None has no say."""
+    """Return the dtype to which torch promotes the dtypes of the samples; None does not count."""
     found = []
     for dtype in dict.fromkeys(dtypes):
         if dtype is None:

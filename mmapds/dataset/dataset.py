@@ -69,7 +69,7 @@ class Dataset(Sequence[Any]):
         """Return the sample at a position, or a view.
 
         Args:
-          key: an int gives a sample. A slice, an array of ints, or a mask (bools, as many as the dataset has samples)
+          key: an int gives a sample. A slice, an array of ints, or a mask (a bool for each sample)
             gives a view. Negative positions count from the end.
         Raises:
           IndexError: a position is out of range, a mask has another length, or an array has another shape or dtype.

@@ -119,7 +119,7 @@ def is_same_decoder(one: str | Decoder, other: str | Decoder) -> bool:
 
 
 def resolve(decode: str | Decoder) -> Decoder:
-    """Return the decoder that a name or a callable stands for.
+    """Return the decoder of a name; a callable is a decoder already.
 
     Raises:
       Error: no decoder has that name.

@@ -213,7 +213,7 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self._plan, self._progress = plan, progress
 
     def summary(self) -> BudgetSummary:
-        """Print and return what this epoch comes to. Of long epochs, padding and imbalance are measured in a part."""
+        """Print and return statistics of this epoch; those of padding and imbalance may be of some steps only."""
         planned = len(self._plan)
         full, rest = divmod(planned, self.num_replicas)
         batches, dropped, repeated = full * self.num_replicas, 0, 0
@@ -284,7 +284,7 @@ class _ExcludedRecords:
 
 
 def _cut(out: Int64s, ends: Int64s) -> list[Int64s]:
-    """Return what a reader read, batch by batch."""
+    """Return the records that a reader read as one array for each batch."""
     return [out[begin:end] for begin, end in pairwise([0, *ends.tolist()])]
 
 
