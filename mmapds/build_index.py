@@ -31,8 +31,8 @@ def build(
     """Index sources in place; an index that is up to date is left as it is.
 
     Args:
-      sources: paths, directories, globs or brace patterns (`part-{000..099}.jsonl`). The path of an index stands for
-        that index, which is built again if its sources changed.
+      sources: paths, directories, globs or brace patterns (`part-{000..099}.jsonl`). The path of an index means that
+        index, which is built again if its sources changed.
       out: one combined index for all sources; by default each gets its own, `train.jsonl.mmx` beside `train.jsonl`.
       format: how records are framed; by default the suffix decides.
       length: the column that token budgets are planned by; the same as `columns={"length": ...}`. Lengths are integers

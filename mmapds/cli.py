@@ -40,13 +40,13 @@ def format_options(arguments: argparse.Namespace, options: Options) -> dict[str,
 
 
 def run(work: Callable[[], object], *, interrupted: str) -> int:
-    """Run a command; return its exit status, having said on one line of stderr what went wrong.
+    """Run a command, print an error as one line on stderr, and return the exit status.
 
     Args:
       work: does it. SIGTERM leaves it by SystemExit, so that a half-written file is removed.
       interrupted: what to say after Ctrl-C.
     Returns:
-      0; 1 for an `Error`; 130 after Ctrl-C; 141 where nobody reads the output any more, which is not worth a message.
+      0; 1 for an `Error`; 130 after Ctrl-C; 141, without a message, if nobody reads the output any more.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     status, message = 0, ""
@@ -63,7 +63,7 @@ def run(work: Callable[[], object], *, interrupted: str) -> int:
             sys.stdout.flush()
     except BrokenPipeError:
         status = status or _CLOSED_PIPE
-        with open(os.devnull, "w") as null:  # where the interpreter, as it exits, may write what is left
+        with open(os.devnull, "w") as null:  # the interpreter writes the rest of its buffer there when it exits
             os.dup2(null.fileno(), sys.stdout.fileno())
     if message:
         with suppress(BrokenPipeError):

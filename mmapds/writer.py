@@ -37,7 +37,7 @@ class Writer:
     Args:
       path: ends in `.mma`; an older file is replaced at the end.
       schema: name of each field to "bytes", "str", "json", the type of a number ("bool", "int8" to "int64", "uint8" to
-        "uint64", "float16" to "float64"), or (dtype, shape) for arrays, None standing for an axis that may have any
+        "uint64", "float16" to "float64"), or (dtype, shape) for arrays, None for an axis that may have any
         length: `("float32", (None, 80))`. An array's dtype may also be "complex64", "complex128", "bfloat16" or one of
         torch's "float8" types. By default, it is inferred from the first record; the first axis of arrays is ragged.
       length: the field whose lengths token budgets are planned by: an integer, or the first axis of an array.
@@ -164,7 +164,7 @@ class Writer:
         if self._state == "closed":
             return
         if self._state != "open":
-            raise Error(f"{self.path}: nothing was written, the writer is {self._state}; make a new Writer")
+            raise Error(f"{self.path}: nothing was written, as the writer is {self._state}; make a new Writer")
         if self._schema is None:
             self._begin(Schema({}) if self._length is None else self._checked(Schema({})))
         self._flush()

@@ -79,7 +79,7 @@ def test_the_defaults_serve_it(write):
     mmapds.build(path)
     with pytest.raises(mmapds.FormatError, match="expected records with keys, found format 'semicolons'"):
         formats.by_name("semicolons").key(b"one;")
-    with pytest.raises(mmapds.FormatError, match="prefix = 'u32le', expected an option of format 'semicolons': none"):
+    with pytest.raises(mmapds.FormatError, match="prefix = 'u32le', expected no options for format 'semicolons'"):
         mmapds.build(path, prefix="u32le", force=True)
     with pytest.raises(mmapds.FormatError, match="decode = 'files', expected 'json', 'text', 'bytes', 'tf_example' or"):
         mmapds.open(path, decode="files")

@@ -56,25 +56,37 @@ def test_what_is_refused(tmp_path, write, monkeypatch):
     path = save(pa.table({"x": [1, None], "y": ["a", "b"]}), tmp_path / "a.parquet")
     text = write([{"x": 1}])
     cases = [
-        ((path,), {}, r"a.parquet: row 1: null for field 'x'; leave such records out with --missing skip, or allow"),
+        (
+            (path,),
+            {},
+            r"a.parquet: row 1: field 'x': expected int64, found null; leave such records out with --missing skip, or",
+        ),
         ((path,), {"fields": "x"}, "fields = 'x', expected a list of names"),
-        ((path,), {"fields": ["z"]}, "fields: field 'z' not found, expected one of 'x', 'y'"),
-        ((path,), {"schema": {"z": "str"}}, "schema: field 'z' not found, expected one of 'x', 'y'"),
+        ((path,), {"fields": ["z"]}, "fields: expected fields among 'x', 'y', found 'z'"),
+        ((path,), {"schema": {"z": "str"}}, "schema: expected fields among 'x', 'y', found 'z'"),
         ((path,), {"schema": {"x": "int9"}}, r"schema\['x'\] = 'int9', expected 'bytes', 'str'"),
         ((path,), {"missing": 3}, "missing = 3, expected 'error' or 'skip'"),
         ((path,), {"length": "y"}, "length = 'y', expected an integer field"),
-        ((path,), {"prefix": "u32le"}, "prefix = 'u32le', expected an option of format 'parquet': none"),
-        ((path,), {"decode": "json"}, "decode = 'json', expected None: records of format 'parquet' are"),
-        ((path,), {"format": "arrow"}, "a.parquet: cannot be read as Arrow"),
-        ((path,), {"format": "hdf5"}, "a.parquet: cannot be read as HDF5"),
-        ((text,), {"format": "parquet"}, "train.jsonl: cannot be read as Parquet"),
+        ((path,), {"prefix": "u32le"}, "prefix = 'u32le', expected no options for format 'parquet'"),
+        ((path,), {"decode": "json"}, "decode = 'json', expected None, as records of Parquet have types"),
+        (
+            (path,),
+            {"format": "arrow"},
+            "a.parquet: not a readable Arrow file: .*; copy the file again, or choose its format",
+        ),
+        ((path,), {"format": "hdf5"}, "a.parquet: not a readable HDF5 file: "),
+        ((text,), {"format": "parquet"}, "train.jsonl: not a readable Parquet file: "),
         ((text,), {"format": "no"}, "format = 'no', expected one of 'arrays', 'fixed'"),
         (
             ([path, text], tmp_path / "b.mma"),
             {},
-            "sources have 2 formats, expected one: .*a.parquet is parquet, .*jsonl is",
+            r"sources: expected one format in one conversion, found .*a.parquet \(parquet\), .*jsonl \(to be indexed\)",
         ),
-        (([path, path],), {}, "2 sources make one file; name it with -o OUT.mma"),
+        (
+            ([path, path],),
+            {},
+            "out: expected the name of one array file for 2 sources, found none; give it with -o OUT.mma",
+        ),
         (([],), {}, "sources: expected one source or more, found 0"),
         ((tmp_path / "no.parquet",), {}, "no.parquet: no such file"),
         ((path, tmp_path / "b.parquet"), {}, "b.parquet: cannot write the array file here"),
@@ -124,9 +136,15 @@ def test_the_command(tmp_path):
     assert not os.path.exists(f"{out}.mmx")
     assert len(mmapds.open(out, build=True)) == 2
     for arguments, message in [
-        ((path,), "a.parquet: row 1: null for field 'x'; leave such records out with --missing skip"),
-        ((path, "--schema", "{"), "--schema: expected a JSON object, or a file that holds one: "),
-        ((path, "--schema", "no.json"), "--schema: expected a JSON object, or a file that holds one: "),
+        (
+            (path,),
+            "a.parquet: row 1: field 'x': expected int64, found null; leave such records out with --missing skip",
+        ),
+        (
+            (path, "--schema", "{"),
+            "--schema: expected a JSON object, or the name of a file that holds one, found '{' (",
+        ),
+        ((path, "--schema", "no.json"), "the name of a file that holds one, found 'no.json' ([Errno 2]"),
     ]:
         ran = command(*arguments)
         assert (ran.returncode, ran.stdout) == (1, "")

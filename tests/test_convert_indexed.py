@@ -49,7 +49,8 @@ def test_a_schema_is_inferred_from_the_first_records(write):
     records = [{"id": i} for i in range(50)] + [{"id": 50, "late": 1}, {"id": 51.5}]
     path = write(records)
     with pytest.raises(
-        mmapds.FormatError, match=r"train.jsonl:51 \(byte \d+\): has a field 'late' that the records before"
+        mmapds.FormatError,
+        match=r"train.jsonl:51 \(byte \d+\): expected fields among .*, as in the records before it, found 'late'",
     ):
         convert(path, infer=50)
     with pytest.raises(
@@ -118,7 +119,9 @@ def test_tars(write, tmp_path):
     raw = convert(tmp_path / "a.tar", decode="files", fields=["npy"])
     assert mmapds.open(raw.path)[0] == {"npy": one}
     write(archive([("0.cls", b"x")]), "b.tar")
-    with pytest.raises(mmapds.DecodeError, match=r"b.tar: record 0 \(byte 0\): 0.cls: invalid literal"):
+    with pytest.raises(
+        mmapds.DecodeError, match=r"b.tar: record 0 \(byte 0\): member 'cls' of sample '0': invalid literal"
+    ):
         convert(tmp_path / "b.tar")
 
 
@@ -149,5 +152,5 @@ def test_array_files_themselves(tmp_path):
     assert [sample["x"].tolist() for sample in ds] == [[i] * i for i in range(9)]
     assert ds.lengths.tolist() == list(range(9))
     assert convert(tmp_path / "a.mma.mmx", tmp_path / "b.mma").records == 9
-    with pytest.raises(mmapds.Error, match=r"a\.mma: the file to write is a source; name another one with -o"):
+    with pytest.raises(mmapds.Error, match=r"a\.mma: the file to write is a source; name another file with -o"):
         convert(tmp_path / "a.mma")

@@ -145,7 +145,7 @@ def test_a_view_holds_no_positions_where_a_range_says_it_all(opened):
 
 
 def test_a_mask_must_be_as_long_as_the_dataset(ds):
-    with pytest.raises(IndexError, match="mask has 999 items, expected 1000, one for each record"):
+    with pytest.raises(IndexError, match="mask: expected 1000 items, one for each record, found 999"):
         ds[np.ones(999, bool)]
 
 
@@ -175,9 +175,11 @@ def test_concat(ds, opened, write):
     assert ids(mixed.__getitems__([8, 0, -4])) == [1, 995, -1]
     assert ids(pickle.loads(pickle.dumps(mixed))) == ids(mixed)
     assert mixed.where(5).source.endswith("other.jsonl")
-    with pytest.raises(mmapds.Error, match="expected one or more datasets, found 0"):
+    with pytest.raises(mmapds.Error, match="datasets: expected one dataset or more, found 0"):
         mmapds.concat([])
-    with pytest.raises(mmapds.Error, match=r"datasets\[1\] differs: expected decode='json', .*found decode='text'"):
+    with pytest.raises(
+        mmapds.Error, match=r"datasets\[1\]: expected decode = 'json' and .*, found 'text' and 'auto'; open"
+    ):
         mmapds.concat([ds, mmapds.open(write([1], "third.jsonl"), decode="text", build=True)])
 
 
@@ -323,7 +325,7 @@ def test_a_source_that_changes_after_open_is_noticed_when_it_is_mapped(write):
     with pytest.raises(mmapds.StaleIndexError):
         ds[0]
     os.unlink(path)
-    with pytest.raises(mmapds.SourceError, match="no such file or directory; it is a source of"):
+    with pytest.raises(mmapds.SourceError, match=r"no such file or directory \(a source of"):
         ds[0]
 
 

@@ -143,10 +143,10 @@ def test_an_index_remembers_how_its_source_is_framed(write):
         ({"format": "fixed", "record_bytes": 2, "truncated": "x"}, "truncated = 'x', expected 'error' or 'drop'"),
         (
             {"format": "fixed", "record_bytes": 2, "prefix": "x"},
-            "prefix = 'x', expected an option of format 'fixed': record_bytes, dtype",
+            "prefix = 'x', expected options among record_bytes, dtype",
         ),
         ({"record_bytes": 2}, "x.bin: format not recognised by its name or its first bytes; choose one with --format"),
-        ({"format": "jsonl", "record_bytes": 2}, "record_bytes = 2, expected an option of format 'jsonl': none"),
+        ({"format": "jsonl", "record_bytes": 2}, "record_bytes = 2, expected no options for format 'jsonl'"),
         (
             {"format": "fixed", "record_bytes": 2, "length": "n"},
             r"column 'length': expected bytes\(\) for records that are not JSON, found 'n'",
@@ -218,7 +218,7 @@ def test_types_that_torch_has_not(write, dtype):
     path = write(bytes(64), "x.bin")
     mmapds.build(path, format="fixed", dtype=dtype)
     assert len(mmapds.open(path)) == 16
-    with pytest.raises(mmapds.Error, match="decode = 'torch': torch has no dtype for"):
+    with pytest.raises(mmapds.Error, match="decode = 'torch', expected a dtype that torch has, found"):
         mmapds.open(path, decode="torch")
 
 

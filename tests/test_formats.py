@@ -25,7 +25,9 @@ def test_formats_that_differ_have_no_common_decoder(write, tmp_path):
     write([1], "a.jsonl")
     mmapds.build(write(b"2\n", "b.bin"), format="fixed", record_bytes=2)
     mmapds.build(tmp_path / "a.jsonl")
-    with pytest.raises(mmapds.Error, match=r"expected 'json' as in .*, found 'bytes'; give decode="):
+    with pytest.raises(
+        mmapds.Error, match=r"expected records for decode = 'json', as in .*, found records for 'bytes'; give decode="
+    ):
         mmapds.open([tmp_path / "a.jsonl", tmp_path / "b.bin"])
     assert list(mmapds.open([tmp_path / "a.jsonl", tmp_path / "b.bin"], decode="json")) == [1, 2]
 

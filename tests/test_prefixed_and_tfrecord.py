@@ -271,12 +271,12 @@ def test_a_bad_checksum_of_data_is_found_by_verify(write):
     [
         (
             {"format": "prefixed", "prefix": "u16"},
-            "prefix = 'u16', expected 'u32le', 'u32be', 'u64le', 'u64be', 'varint'",
+            "prefix = 'u16', expected one of 'u32le', 'u32be', 'u64le', 'u64be', 'varint'",
         ),
         ({"format": "prefixed", "truncated": "keep"}, "truncated = 'keep', expected 'error' or 'drop'"),
         (
             {"format": "tfrecord", "prefix": "u32le"},
-            "prefix = 'u32le', expected an option of format 'tfrecord': truncated",
+            "prefix = 'u32le', expected options among truncated for format 'tfrecord'",
         ),
         (
             {"format": "prefixed", "length": "n"},

@@ -360,7 +360,7 @@ def test_no_shuffle():
         (lambda: DistributedSampler(range(10), 2, 0, start_step=6), "start_step = 6, expected 0 to 5"),
         (lambda: DistributedSampler(range(10), epoch_size=0), "epoch_size = 0, expected 1 to 10"),
         (lambda: DistributedSampler(range(10), epoch_size=11), "expected 1 to 10; use orders.Resampled for"),
-        (lambda: DistributedSampler(range(10), order=[1, 2]), r"order: expected at\(\), .*, found list"),
+        (lambda: DistributedSampler(range(10), order=[1, 2]), r"order: expected an order with at\(\), .*, found list"),
         (lambda: DistributedSampler(range(10), exclude={"days": [1]}), "'steps' and 'records', found 'days'"),
         (
             lambda: DistributedSampler(range(10), exclude={"steps": [(3, 2)]}),

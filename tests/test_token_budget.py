@@ -289,8 +289,9 @@ def test_samples_that_are_left_out():
         with pytest.raises(OrderError) as over:
             TokenBudgetBatchSampler(lengths, 1000, **common)
         assert str(over.value) == (
-            "max_tokens = 1000, expected 2000 or more, the cost of lengths[2] = 2000; 2 samples cost more than "
-            "max_tokens alone: leave them out by max_length or oversize='drop', or use oversize='single'"
+            "max_tokens = 1000, expected 2000 or more, the cost of lengths[2] = 2000; leave such samples out "
+            "with max_length=N or oversize='drop', or give each a batch of its own with oversize='single' (samples "
+            "over the budget: 2)"
         )
         dropped = TokenBudgetBatchSampler(lengths, 1000, oversize="drop", **common)
         assert sorted(flat([dropped])) == [0, 1, 3, 4, 5]
@@ -484,7 +485,11 @@ def test_sorting_lengths(largest):
     ("lengths", "options", "message"),
     [
         ([3, -1], {}, r"lengths\[1\] = -1, expected 1 or more"),
-        ([3, 0, 0], {}, r"lengths\[2\] = 0, expected 1 or more; 2 samples have length 0, and min_length=1 leaves"),
+        (
+            [3, 0, 0],
+            {},
+            r"lengths\[2\] = 0, expected 1 or more; leave such .* with min_length=1 \(samples of length 0: 2\)",
+        ),
         ([3.0, float("nan")], {}, r"lengths\[1\] = nan, expected an integer"),
         ([3.5], {}, "lengths: expected integers of 1 or more, found type float64"),
         ([[1, 2]], {}, r"lengths: expected one dimension, found shape \(1, 2\)"),
@@ -492,12 +497,16 @@ def test_sorting_lengths(largest):
         ([], {}, "lengths: expected one sample or more, found 0"),
         (7, {}, "expected an mmapds dataset, or an array or list of integers, found int"),
         (range(5), {}, "expected an mmapds dataset, or an array or list of integers, found range"),
-        ([3, 4], {"max_tokens": 2}, r"max_tokens = 2, expected 4 or more, the cost of lengths\[1\] = 4; 2 samples"),
+        ([3, 4], {"max_tokens": 2}, r"max_tokens = 2, expected 4 or more, the cost of lengths\[1\] = 4; .*: 2\)"),
         ([3, 4], {"max_tokens": 2, "oversize": "drop"}, "max_tokens = 2, found 2 samples of lengths 3 to 4"),
         ([3, 4], {"min_length": 9}, "lengths: expected samples within min_length = 9, .*found 2 samples"),
         ([3, 4], {"max_length": 2}, "lengths: expected samples within .*max_length = 2 .*found 2 samples"),
         ([3, 4], {"num_replicas": 3, "rank": 0}, "num_replicas = 3, expected 1 to 2, the number of samples"),
-        ([3, 4], {"num_replicas": 2, "rank": 0, "drop_last": True}, "drop_last = True, expected False: 1 batches make"),
+        (
+            [3, 4],
+            {"num_replicas": 2, "rank": 0, "drop_last": True},
+            "drop_last: expected 2 batches or more, one for each replica, found 1; give",
+        ),
         ([3, 4], {"num_replicas": 2, "rank": 2}, "rank = 2, expected 0 to 1"),
         ([3, 4], {"max_tokens": 0}, "max_tokens = 0, expected an integer of 1 or more"),
         ([3, 4], {"max_tokens": 10.5}, "max_tokens = 10.5, expected an integer"),

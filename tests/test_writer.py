@@ -159,7 +159,9 @@ def test_a_record_that_does_not_fit_is_left_out(tmp_path, change, message):
         with pytest.raises(mmapds.FormatError, match=message) as refused:
             writer.write(GOOD | change)
         assert str(refused.value).startswith(f"{path}: record 1: ")
-        with pytest.raises(mmapds.FormatError, match="record 1: expected the fields 'x', 'n', 't', found none for 't'"):
+        with pytest.raises(
+            mmapds.FormatError, match="record 1: expected the fields 'x', 'n', 't', found nothing for 't'"
+        ):
             writer.write({name: GOOD[name] for name in ("x", "n")})
         with pytest.raises(mmapds.FormatError, match="record 1: expected a dict of fields, found int 3"):
             writer.write(3)

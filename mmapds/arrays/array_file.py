@@ -1,6 +1,7 @@
 """The .mma file around records of named arrays. See docs/array-file.md."""
 
 import json
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ from .. import _native
 from ..errors import FormatError, SourceError
 from ..storage.numbers import BY_DTYPE, U8, U32
 from ..storage.sections import COLUMN, SectionFile, SectionWriter
-from ..storage.sources import unreadable
+from ..storage.sources import kind_of_file, unreadable
 
 if TYPE_CHECKING:
     from ..storage.spool import Spool
@@ -23,7 +24,7 @@ Cells = tuple[int, memoryview]
 
 
 class Head:
-    """What stands before the records. A truncated file still has it.
+    """The part of the file before the records. A truncated file still has it.
 
     Raises:
       FormatError: the file is not an array file, its writer did not finish, or it needs a newer mmapds.
@@ -37,7 +38,8 @@ class Head:
         except OSError as error:
             raise unreadable(path, error) from None
         except ValueError:
-            raise SourceError(f"{path}: expected a regular file, found another kind") from None
+            kind = kind_of_file(os.stat(path).st_mode)
+            raise SourceError(f"{path}: expected a regular file, found {kind}") from None
         view = memoryview(self.map)
         self._check_magic(view)
         version = int.from_bytes(view[8:12], "little")

@@ -23,7 +23,7 @@ ITEM_BYTES = {
 }
 """The dtypes of arrays, and how many bytes an element has."""
 EXTENDED = {"bfloat16": "int16", "float8_e4m3fn": "int8", "float8_e5m2": "int8"}
-"""The dtypes that NumPy has only with ml_dtypes, and the dtype of the same size that stands for each without it."""
+"""The dtypes that NumPy has only with ml_dtypes, and a dtype of the same size to use without it."""
 _TEXT = {"bytes": _native.FIELD_BYTES, "str": _native.FIELD_STR, "json": _native.FIELD_JSON}
 _NUMBERS = {"b": _native.FIELD_BOOL, "u": _native.FIELD_UINT, "i": _native.FIELD_INT, "f": _native.FIELD_FLOAT}
 _NUMBER_TYPES = {_native.FIELD_INT: _native.NUMBER_I64, _native.FIELD_FLOAT: _native.NUMBER_F64}
@@ -70,7 +70,7 @@ class Schema:
 
     Args:
       given: name to "bytes", "str", "json", the dtype of a number ("int64", "float32", "bool", ...), or (dtype, shape)
-        for arrays, in whose shape None stands for a ragged axis.
+        for arrays; None in a shape means a ragged axis.
     Raises:
       FormatError: a name or a type is invalid, or two fields need the same column.
     """

@@ -30,7 +30,7 @@ def pack(schema: Schema, record: Mapping[str, Any], out: bytearray) -> list[floa
         missing = [name for name in schema.names if name not in record]
         extra = [name for name in record if name not in schema.names]
         expected = ", ".join(repr(field.name) for field in schema.fields)
-        found = f"none for {missing[0]!r}" if missing else f"{extra[0]!r} too"
+        found = f"nothing for {missing[0]!r}" if missing else f"{extra[0]!r} too"
         raise FormatError(f"expected the fields {expected}, found {found}")
     words: list[float] = [0]
     runs: list[Any] = []

@@ -35,7 +35,7 @@ SUFFIXES: tuple[str, ...] = (
     *(suffix for _, suffixes in formats.CONVERTIBLE.values() for suffix in suffixes),
     INDEX_SUFFIX,
 )
-"""The suffixes of files that a directory stands for."""
+"""What the names of files end in that are taken from a directory."""
 
 OPTIONS: dict[str, tuple[type, str, str]] = {
     **formats.OPTIONS,
@@ -43,6 +43,7 @@ OPTIONS: dict[str, tuple[type, str, str]] = {
 }
 """Options of all formats, by name: (type, placeholder, help), for the command line."""
 
+_ELSEWHERE = f"-o OUT{SUFFIX} (out= in Python)"
 _REPORTED = 256  # records between two calls of `progress`
 
 
@@ -130,12 +131,16 @@ def _target(paths: list[str], out: StrPath | None) -> str:
       Error: several sources need `out`, its directory is missing, or it is one of the sources.
     """
     if out is None and len(paths) > 1:
-        raise Error(f"{len(paths):,} sources make one file; name it with -o OUT{SUFFIX}")
+        raise Error(
+            f"out: expected the name of one array file for {len(paths)} sources, found none; give it with {_ELSEWHERE}"
+        )
     target = os.path.splitext(paths[0])[0] + SUFFIX if out is None else os.fspath(out)
     if not os.path.isdir(os.path.dirname(target) or "."):
-        raise Error(f"{target}: cannot write the array file here (no such directory); give another place with -o")
+        raise Error(
+            f"{target}: cannot write the array file here (no such directory); give another place with {_ELSEWHERE}"
+        )
     if os.path.exists(target) and any(os.path.samefile(path, target) for path in paths):
-        raise Error(f"{target}: the file to write is a source; name another one with -o OUT{SUFFIX}")
+        raise Error(f"{target}: the file to write is a source; name another file with {_ELSEWHERE}")
     return target
 
 
@@ -149,13 +154,16 @@ def _reader(
     """
     found = {name or formats.convertible(path) or "": path for path in paths}
     if len(found) > 1:
-        listed = ", ".join(f"{path} is {found_name or 'to be indexed'}" for found_name, path in found.items())
-        raise FormatError(f"sources have {len(found)} formats, expected one: {listed}; choose with --format")
+        listed = ", ".join(f"{path} ({found_name or 'to be indexed'})" for found_name, path in found.items())
+        raise FormatError(
+            f"sources: expected one format in one conversion, found {listed}; convert them one by one, or choose one "
+            "with --format F"
+        )
     reader = _FILE_READERS.get(next(iter(found)))
     if reader is None:
         return IndexedReader(paths, target, name, decode, options)
     if decode is not None:
-        raise FormatError(f"decode = {decode!r}, expected None: records of format {reader.NAME!r} are not decoded")
+        raise FormatError(f"decode = {decode!r}, expected None, as records of {reader.TITLE} have types")
     formats.check_options(reader.NAME, reader.OPTIONS, options)
     return reader(paths, **options)
 
@@ -183,7 +191,7 @@ def _schema(
 def _check_names(what: str, names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in known:
-            raise FormatError(f"{what}: field {name!r} not found, expected one of {', '.join(map(repr, known))}")
+            raise FormatError(f"{what}: expected fields among {', '.join(map(repr, known))}, found {name!r}")
 
 
 def _copy(
@@ -230,8 +238,8 @@ def _fitted(record: Mapping[str, Any], schema: Schema, skip: bool, is_whole: boo
             if skip:
                 return None
             raise FormatError(
-                f"{'null for' if field.name in record else 'lacks'} field {field.name!r}; leave such records out with "
-                f"--missing skip, or allow null with the type json in --schema"
+                f"field {field.name!r}: expected {field}, found {'null' if field.name in record else 'nothing'}; leave "
+                "such records out with --missing skip, or give the field the type json in --schema"
             )
         if isinstance(value, np.ndarray) and field.shape is not None and dtype_name(value.dtype) != field.dtype:
             value = _converted(value, field)
@@ -239,9 +247,10 @@ def _fitted(record: Mapping[str, Any], schema: Schema, skip: bool, is_whole: boo
     if is_whole and len(record) > len(fitted):
         more = [name for name in record if name not in fitted]
         if more:
+            known = ", ".join(map(repr, fitted))
             raise FormatError(
-                f"has a field {more[0]!r} that the records before it lack; choose fields with --fields or --schema, or "
-                "look at more records with --infer"
+                f"expected fields among {known}, as in the records before it, found {more[0]!r}; choose fields with "
+                "--fields or --schema, or look at more records with --infer N"
             )
     return fitted
 
@@ -255,7 +264,7 @@ def _converted(array: Any, field: Field) -> Any:
     converted = None if field.dtype in EXTENDED else cast(array, field.dtype)
     if converted is None and array.size and array.dtype.kind in "iuf":
         raise FormatError(
-            f"field {field.name!r}: expected {field.dtype}, found {array.dtype} from {array.min()} to {array.max()}, "
-            "which does not fit; choose another type with --schema"
+            f"field {field.name!r}: expected numbers that fit {field.dtype}, found {array.dtype} from {array.min()} to "
+            f"{array.max()}; choose another type with --schema"
         )
     return array if converted is None else converted

@@ -66,13 +66,16 @@ def _schema(text: str | None) -> Any:
     """Return the schema in a JSON text, or in a file of JSON."""
     if text is None:
         return None
+    given = text
     try:
         if not text.lstrip().startswith("{"):
             with open(text, "rb") as file:
                 text = file.read().decode()
         return json.loads(text)
     except (OSError, ValueError) as error:
-        raise FormatError(f"--schema: expected a JSON object, or a file that holds one: {error}") from None
+        raise FormatError(
+            f"--schema: expected a JSON object, or the name of a file that holds one, found {given!r:.60} ({error})"
+        ) from None
 
 
 if __name__ == "__main__":

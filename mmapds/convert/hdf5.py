@@ -61,8 +61,9 @@ class Hdf5Reader(FileReader):
                 root = file.get(self._group)
                 if not isinstance(root, h5py.Group):
                     shown = [*islice(file, _SHOWN), *(["..."] if len(file) > _SHOWN else [])]
+                    found = "a dataset" if root is not None else ", ".join(shown) or "an empty file"
                     raise FormatError(
-                        f"{path}: group = {self._group!r}, expected the path of a group; it has {', '.join(shown)}"
+                        f"{path}: expected a group {self._group!r}, found {found}; choose one with --group PATH"
                     )
                 yield root
         except Error:

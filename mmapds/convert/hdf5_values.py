@@ -26,7 +26,10 @@ def datasets_below(group: Any, prefix: str = "", depth: int = 0) -> Iterator[tup
 
 def _check_depth(group: Any, depth: int) -> None:
     if depth > _MAX_DEPTH:
-        raise FormatError(f"{group.file.filename}: groups nest more than {_MAX_DEPTH} deep; do links form a circle?")
+        raise FormatError(
+            f"{group.file.filename}: expected groups up to {_MAX_DEPTH} deep, found deeper ones; choose a group with "
+            "--group PATH (links may form a circle)"
+        )
 
 
 def dataset_fields(name: str, dtype: Any, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -88,7 +91,7 @@ def _count_rows(path: str, datasets: Mapping[str, Any]) -> int:
             first, expected = name, dataset.shape[0]
         if not dataset.shape or dataset.shape[0] != expected:
             found = f"{dataset.shape[0]}" if dataset.shape else "a single value"
-            wanted = f"{expected} rows as in {first!r}" if first else "rows"
+            wanted = f"{expected} rows, as in {first!r}" if first else "rows"
             raise FormatError(
                 f"{path}: dataset {name!r}: expected {wanted}, found {found}; choose datasets with --fields, or make "
                 "each group a record with --records groups"
@@ -145,7 +148,7 @@ def _record(path: str, found: Any, datasets: Mapping[str, Any], wanted: set[str]
     record = {"__key__": path}
     for name, value in found.attrs.items():
         if name in datasets or name in record:
-            raise FormatError(f"{found.file.filename}: {path!r} has an attribute and a field {name!r}; rename one")
+            raise FormatError(f"{found.file.filename}: {path!r} has both an attribute and a field {name!r}; rename one")
         record[name] = _attribute(value)
     for name, dataset in datasets.items():
         if wanted is None or not wanted.isdisjoint(dataset_fields(name, dataset.dtype, (1, *(dataset.shape or ())))):

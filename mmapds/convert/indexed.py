@@ -69,7 +69,7 @@ class IndexedReader:
                 samples = self._samples.take(numbers)
             except StaleIndexError as error:
                 changed = str(error).partition("STALE: ")[2].partition("; run:")[0]
-                raise SourceError(f"{changed}; run again when nothing writes to it") from None
+                raise SourceError(f"sources: {changed}; run again when nothing writes to them") from None
             for number, sample in zip(numbers, samples, strict=True):
                 try:
                     yield self._as_record(sample)
@@ -87,7 +87,7 @@ class IndexedReader:
 
 
 def _index_schema(index: Index) -> Mapping[str, Any] | None:
-    """Return the fields of all records, where the index tells; else None."""
+    """Return the fields that all records have; None if the index does not say."""
     if "schema" in index.parameters:
         found: Mapping[str, Any] = index.parameters["schema"]
         return found

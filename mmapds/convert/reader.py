@@ -1,4 +1,4 @@
-"""Readers of a conversion: the face that all have, and the base of those that use another library."""
+"""Readers of a conversion: the interface that they share, and the base of those that use another library."""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
@@ -13,9 +13,9 @@ class Reader(Protocol):
     """The records of some sources, one source after another."""
 
     total: int | None
-    """How many records there are, where that is known before they are read."""
+    """How many records there are; None if only reading them shows it."""
     schema: Mapping[str, Any] | None
-    """Their fields, as `mmapds.Writer` takes them; None where only the records tell."""
+    """Their fields, as `mmapds.Writer` takes them; None if only the records show them."""
 
     def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
         """Yield every record: what it has of the fields of a schema, or all it has."""
@@ -60,7 +60,7 @@ class FileReader(ABC):
         for name, found in fields:
             expected = self._types.setdefault(name, found)
             if expected != found:
-                raise FormatError(f"{path}: field {name!r}: expected {expected} as in the files before, found {found}")
+                raise FormatError(f"{path}: field {name!r}: expected {expected}, as in the files before, found {found}")
 
     def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
         """Yield every record: what it has of the fields of a schema, or all it has.
@@ -86,4 +86,6 @@ class FileReader(ABC):
 def cannot_be_read(path: str, title: str, error: Exception) -> FormatError:
     """Return the error for a file that its library refuses; of several lines of its message the first."""
     reason = str(error).partition("\n")[0]
-    return FormatError(f"{path}: cannot be read as {title}, is it whole? {reason}")
+    return FormatError(
+        f"{path}: not a readable {title} file: {reason}; copy the file again, or choose its format with --format F"
+    )

@@ -18,7 +18,7 @@ class Table(NamedTuple):
     schema: Any
     """A pyarrow.Schema."""
     rows: int | None
-    """How many there are, where the file tells."""
+    """How many there are; None if the file does not say."""
     batches: Callable[[list[str]], Iterable[Any]]
     """Takes the names of columns; returns their rows as pyarrow.RecordBatches."""
 

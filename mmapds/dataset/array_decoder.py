@@ -71,7 +71,8 @@ class TensorDecoder:
             try:
                 self._from_numpy(np.empty(0, inner.keywords["dtype"]))
             except (TypeError, ValueError) as error:
-                raise Error(f"decode = 'torch': torch has no dtype for {inner.keywords['dtype']}: {error}") from None
+                dtype = inner.keywords["dtype"]
+                raise Error(f"decode = 'torch', expected a dtype that torch has, found {dtype} ({error})") from None
 
     def __call__(self, record: Any) -> Any:
         sample = self._decode(record)
@@ -154,7 +155,7 @@ def as_tensor(array: Any, dtype: str) -> Any:
 
 @cache
 def _expect_read_only() -> None:
-    """Use up, unseen, the warning that torch gives once in a process for an array that cannot be written to."""
+    """Provoke and hide the warning that torch gives once in a process, for the first read-only array."""
     import torch  # optional: the extra mmapds[torch]
 
     with warnings.catch_warnings():

@@ -1,11 +1,13 @@
 """The catalog of a dataset: its indexes, their sources, and how the core opens a source when it is first read."""
 
+import os
+
 import numpy as np
 
 from .. import _native, formats
 from ..errors import Error, SourceError
 from ..storage.index_file import Index
-from ..storage.sources import line_number, reason
+from ..storage.sources import kind_of_file, line_number, reason
 from .array_decoder import TensorDecoder, format_decoder
 from .decode import Decoder, decoder_name, is_same_decoder
 
@@ -64,8 +66,8 @@ class Catalog:
         for index, decode in zip(self.indexes, found, strict=True):
             if not is_same_decoder(decode, found[0]):
                 raise Error(
-                    f"{index.path}: its records are for another decoder: expected {decoder_name(found[0])} as in "
-                    f"{self.indexes[0].path}, found {decoder_name(decode)}; give decode="
+                    f"{index.path}: expected records for decode = {decoder_name(found[0])}, as in "
+                    f"{self.indexes[0].path}, found records for {decoder_name(decode)}; give decode="
                 )
         if given is None:
             return found[0]
@@ -96,9 +98,10 @@ class Catalog:
         try:
             opened = _native.Map(index.absolute(path))
         except OSError as error:
-            raise SourceError(f"{path}: {reason(error)}; it is a source of {index.path}") from None
+            raise SourceError(f"{path}: {reason(error)} (a source of {index.path})") from None
         except ValueError:
-            raise SourceError(f"{path}: not a regular file; it is a source of {index.path}") from None
+            kind = kind_of_file(os.stat(index.absolute(path)).st_mode)
+            raise SourceError(f"{path}: expected a regular file, found {kind} (a source of {index.path})") from None
         index.check_source(number, opened.size, opened.mtime_ns)
         opened.advise(_ADVICE[self.access])
         with index.reporting_malformed_metadata():
@@ -127,7 +130,7 @@ class Catalog:
         return f"{path}{'' if line is None else f':{line}'} (byte {offset})"
 
     def _line(self, index: Index, number: int, record: int, offset: int) -> int | None:
-        """Return the line of a record, counted from 1; None if its source is gone and the index does not tell."""
+        """Return the line of a record, counted from 1; None if the index does not have it and its source is gone."""
         source = index.sources[number]
         if source.lines == source.records:
             return record + 1

@@ -96,11 +96,11 @@ def pad_collate(
         to NumPy and torch; or an argument or a pad value does not fit. It is also a ValueError.
     """
     if not isinstance(samples, list | tuple | Batch):
-        raise CollateError(f"samples is a {type(samples).__name__}, expected a list of samples")
+        raise CollateError(f"samples: expected a list of samples, found {type(samples).__name__}")
     if not samples:
-        raise CollateError("samples is empty, expected one or more")
+        raise CollateError("samples: expected one sample or more, found 0")
     if truncate not in ("right", "left"):
-        raise CollateError(f'truncate = {truncate!r}, expected "right" or "left"')
+        raise CollateError(f"truncate = {truncate!r}, expected 'right' or 'left'")
     limit = 2**63 - 1 if max_length is None else _positive("max_length", max_length)
     multiple = 1 if pad_to_multiple_of is None else _positive("pad_to_multiple_of", pad_to_multiple_of)
     return _collate(samples, "", pad_value, _Rule(limit, multiple, truncate == "left"), outermost=True)
@@ -139,7 +139,7 @@ def _collate(values: Sequence[Any], path: str, pad: Any, rule: _Rule, outermost:
     if outermost and found <= {"tuple", "list", "empty"} and found != {"empty"}:
         return _positions(values, pad, rule)
     if isinstance(pad, Mapping):
-        raise CollateError(f"pad_value{path} = {pad!r}, but samples[0]{path} has no fields; expected a number")
+        raise CollateError(f"pad_value{path} = {pad!r}, expected a number, as samples[0]{path} has no fields")
     if found <= {"array", "empty"}:
         return _padded(values, path, pad, rule)
     if found == {"number"}:
@@ -169,7 +169,8 @@ def _as_array(value: list[Any], i: int, path: str) -> Array | list[Any]:
     try:
         return np.array(value, dtype)
     except OverflowError:
-        raise CollateError(f"samples[{i}]{path}: {max(value, key=abs)} does not fit {dtype}") from None
+        found = max(value, key=abs)
+        raise CollateError(f"samples[{i}]{path}: expected numbers that fit {dtype}, found {found}") from None
 
 
 def _kind(value: Any) -> str:
@@ -194,8 +195,8 @@ def _mixed_message(values: Sequence[Any], path: str) -> str:
     one = next(i for i, kind in enumerate(kinds) if kind in ("array", "number", "fields"))
     alike = {"array", "empty"} if kinds[one] == "array" else {kinds[one]}
     other = next(i for i, kind in enumerate(kinds) if kind not in alike)
-    what = [_KINDS.get(kinds[i], f"of type {type(values[i]).__name__}") for i in (one, other)]
-    return f"samples[{one}]{path} is {what[0]} and samples[{other}]{path} is {what[1]}; expected the same kind in both"
+    found = _KINDS.get(kinds[other], type(values[other]).__name__)
+    return f"samples[{other}]{path}: expected {_KINDS[kinds[one]]}, as in samples[{one}]{path}, found {found}"
 
 
 def _fields(samples: Sequence[Mapping[Any, Any]], path: str, pad: Any, rule: _Rule) -> dict[Any, Any]:
@@ -211,7 +212,7 @@ def _fields(samples: Sequence[Mapping[Any, Any]], path: str, pad: Any, rule: _Ru
             lengths = f"{name}_lengths"
             if lengths in names:
                 raise CollateError(
-                    f"samples[0]{path} has a field {lengths!r}, the name for the lengths of {name!r}; rename the field"
+                    f"samples[0]{path}: field {lengths!r} clashes with the lengths of {name!r} in the batch; rename it"
                 )
             batch[name], batch[lengths] = value
         else:
@@ -230,7 +231,10 @@ def _names(samples: Sequence[Mapping[Any, Any]], path: str) -> Any:
         if sample.keys() != names:
             name = next(name for name in (*names, *sample) if name not in names or name not in sample)
             lacks, has = (i, 0) if name in names else (0, i)
-            raise CollateError(f"samples[{lacks}]{path} has no field {name!r}, which samples[{has}]{path} has")
+            found = ", ".join(map(repr, samples[lacks])) or "no fields"
+            raise CollateError(
+                f"samples[{lacks}]{path}: expected a field {name!r}, as in samples[{has}]{path}, found {found}"
+            )
     return names
 
 
@@ -238,7 +242,7 @@ def _positions(samples: Sequence[Sequence[Any]], pad: Any, rule: _Rule) -> list[
     count = len(samples[0])
     for i, sample in enumerate(samples):
         if len(sample) != count:
-            raise CollateError(f"samples[{i}] has {len(sample)} items and samples[0] has {count}")
+            raise CollateError(f"samples[{i}]: expected {count} items, as in samples[0], found {len(sample)}")
     return [
         _collate([sample[k] for sample in samples], f"[{k}]", each, rule) for k, each in _pads(range(count), "", pad)
     ]
@@ -250,7 +254,9 @@ def _pads(names: Any, path: str, pad: Any) -> list[tuple[Any, Any]]:
         return [(name, pad) for name in names]
     for name in pad:
         if name not in names:
-            raise CollateError(f"pad_value{path} names {name!r}; expected one of {', '.join(map(repr, names))}")
+            what = "positions" if isinstance(names, range) else "fields"
+            known = ", ".join(map(repr, names))
+            raise CollateError(f"pad_value{path}: expected {what} among {known}, found {name!r}")
     return [(name, pad.get(name, 0)) for name in names]
 
 
@@ -263,7 +269,7 @@ def _numbers(values: Sequence[Any], path: str) -> torch.Tensor:
     try:
         return torch.tensor([value.item() if hasattr(value, "item") else value for value in values], dtype=dtype)
     except (RuntimeError, OverflowError, ValueError) as error:
-        raise CollateError(f"samples[...]{path} do not fit a tensor of {_name(dtype)}: {error}") from error
+        raise CollateError(f"samples[...]{path}: expected numbers that fit {_name(dtype)} ({error})") from error
 
 
 def _number_dtype(value: Any) -> Any:
@@ -274,7 +280,7 @@ def _number_dtype(value: Any) -> Any:
 
 
 def _dtype(dtypes: Sequence[Any], path: str) -> torch.dtype:
-    """Return the dtype that the dtypes of the samples are promoted to by torch; None has no say."""
+    """Return the dtype to which torch promotes the dtypes of the samples; None does not count."""
     found = []
     for dtype in dict.fromkeys(dtypes):
         if dtype is None:
@@ -282,15 +288,17 @@ def _dtype(dtypes: Sequence[Any], path: str) -> torch.dtype:
         native = dtype.newbyteorder("=") if isinstance(dtype, np.dtype) else dtype
         if native not in _TORCH:
             raise CollateError(
-                f"samples[{dtypes.index(dtype)}]{path} has dtype {_name(dtype)}; expected bool, an integer of 8 to 64 "
-                "bits, a float of 16 to 64 bits or bfloat16"
+                f"samples[{dtypes.index(dtype)}]{path}: expected bool, an integer of 8 to 64 bits, a float of 16 to 64 "
+                f"bits or bfloat16, found {_name(dtype)}"
             )
         found.append(_TORCH[native])
     try:
         return functools.reduce(torch.promote_types, found)
     except RuntimeError:
         names = ", ".join(map(_name, found))
-        raise CollateError(f"samples[...]{path} have dtypes that torch cannot promote: {names}; cast them") from None
+        raise CollateError(
+            f"samples[...]{path}: expected dtypes that torch can promote to one, found {names}; cast them to one dtype"
+        ) from None
 
 
 def _name(dtype: Any) -> str:
@@ -308,13 +316,16 @@ def _fill(pad: Number, dtype: torch.dtype, path: str) -> int:
     if dtype.is_floating_point:
         low, high = torch.finfo(dtype).min, torch.finfo(dtype).max
         fits = low <= pad <= high or pad in (math.inf, -math.inf) or pad != pad
+        what = "a number"
     else:
         low, high = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
         fits = low <= pad <= high and pad == int(pad)
+        what = "an integer"
     if not fits:
         hint = "; give each field its own: pad_value={name: number}" if path else ""
         raise CollateError(
-            f"pad_value = {pad!r} does not fit {_name(dtype)} ({low} to {high}), the dtype of samples[...]{path}{hint}"
+            f"pad_value = {pad!r}, expected {what} from {low} to {high} for the {_name(dtype)} numbers of "
+            f"samples[...]{path}{hint}"
         )
     value = float(pad) if dtype.is_floating_point else int(pad)
     return int(torch.full((8 // dtype.itemsize,), value, dtype=dtype).view(torch.int64).item()) & (2**64 - 1)
@@ -416,7 +427,9 @@ def _memories(values: Sequence[Any], dtype: torch.dtype, path: str) -> list[Arra
                 value = value.view(torch.int16).numpy() if dtype is torch.bfloat16 else value.numpy()
             arrays.append(np.ascontiguousarray(value))
     except (TypeError, RuntimeError) as error:  # on a device, sparse, needs a gradient: torch says what to do
-        raise CollateError(f"samples[{len(arrays)}]{path}: {error}") from error
+        raise CollateError(
+            f"samples[{len(arrays)}]{path}: expected a dense tensor on the CPU, without a gradient ({error})"
+        ) from error
     shape = arrays[0].shape
     for i, array in enumerate(arrays):
         if array.shape[1:] != shape[1:]:
@@ -425,10 +438,8 @@ def _memories(values: Sequence[Any], dtype: torch.dtype, path: str) -> list[Arra
 
 
 def _shapes_message(i: int, shape: tuple[int, ...], first: tuple[int, ...], path: str) -> str:
-    return (
-        f"samples[{i}]{path} has shape {shape} and samples[0]{path} {first}; expected them to differ in the first axis "
-        "alone"
-    )
+    expected = f"(n, {', '.join(map(str, first[1:]))})" if first[1:] else "(n,)"
+    return f"samples[{i}]{path}: expected shape {expected}, as in samples[0]{path}, found {shape}"
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -69,7 +69,7 @@ class Dataset(Sequence[Any]):
         """Return the sample at a position, or a view.
 
         Args:
-          key: an int gives a sample. A slice, an array of ints, or a mask (bools, as many as the dataset has samples)
+          key: an int gives a sample. A slice, an array of ints, or a mask (a bool for each sample)
             gives a view. Negative positions count from the end.
         Raises:
           IndexError: a position is out of range, a mask has another length, or an array has another shape or dtype.
@@ -155,7 +155,7 @@ class Dataset(Sequence[Any]):
                     if shown:
                         return min(shown)
             first += index.records
-        raise KeyMissingError(f"no record of this dataset has the key {key!r}")
+        raise KeyMissingError(f"key = {key!r}, expected the key of one of the {self._length} records")
 
     @property
     def sources(self) -> list[str]:
@@ -227,8 +227,13 @@ class Dataset(Sequence[Any]):
         order, values, counts = (np.frombuffer(index.section(name), index.sections[name].dtype) for name in names)
         unsigned = {order.dtype.kind, values.dtype.kind, counts.dtype.kind} == {"u"}
         falling = unsigned and bool((values[1:] < values[:-1]).all())
-        if not falling or (counts == 0).any() or (counts > index.records).any() or counts.sum() != index.records:
-            raise index.damaged("its length histogram is inconsistent")
+        if not falling:
+            raise index.damaged("section 'length_values': expected unsigned numbers, each below the one before it")
+        if (counts == 0).any() or (counts > index.records).any() or counts.sum() != index.records:
+            raise index.damaged(
+                f"section 'length_counts': expected counts of 1 or more that add up to {index.records}, found a sum of "
+                f"{counts.sum()}"
+            )
         return order, values, counts
 
     def split(self, fractions: Sequence[float], seed: int | None = 0) -> list["Dataset"]:
@@ -259,12 +264,12 @@ class Dataset(Sequence[Any]):
         positions = np.array(np.asarray(key))  # a copy: the caller may change its own later
         if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iub"):
             raise IndexError(
-                f"expected an int, a slice, or a one-dimensional array of ints or bools, found {type(key).__name__} "
-                f"of dtype {positions.dtype} and shape {positions.shape}"
+                f"index: expected an int, a slice, or a one-dimensional array of ints or bools, found "
+                f"{type(key).__name__} of dtype {positions.dtype} and shape {positions.shape}"
             )
         if positions.dtype.kind == "b":
             if len(positions) != self._length:
-                raise IndexError(f"mask has {len(positions)} items, expected {self._length}, one for each record")
+                raise IndexError(f"mask: expected {self._length} items, one for each record, found {len(positions)}")
             return self._select(ArrayRows(np.flatnonzero(positions)))
         return self._select(ArrayRows(self._checked(positions)))
 
@@ -285,7 +290,7 @@ class Dataset(Sequence[Any]):
         """Return positions as int64, in range and not negative."""
         given = np.asarray(positions)
         if given.size and (given.dtype.kind not in "iu" or int(given.max()) > 2**63 - 1):
-            raise IndexError(f"expected positions as integers, found {given.dtype} up to {given.max()}")
+            raise IndexError(f"positions: expected integers below 2^63, found {given.dtype} up to {given.max()}")
         found = given.astype(np.int64, copy=False)
         outside = (found < -self._length) | (found >= self._length)
         if outside.any():
@@ -331,13 +336,13 @@ def concat(datasets: Iterable[Dataset]) -> Dataset:
     """
     parts = list(datasets)
     if not parts:
-        raise Error("concat(): expected one or more datasets, found 0")
+        raise Error("datasets: expected one dataset or more, found 0")
     decode, access = parts[0]._given_decode, parts[0]._catalog.access
     for k, part in enumerate(parts):
         if not is_same_decoder(part._given_decode, decode) or part._catalog.access != access:
             raise Error(
-                f"concat(): datasets[{k}] differs: expected decode={decoder_name(decode)}, access={access!r} as in "
-                f"datasets[0], found decode={decoder_name(part._given_decode)}, access={part._catalog.access!r}"
+                f"datasets[{k}]: expected decode = {decoder_name(decode)} and access = {access!r}, as in datasets[0], "
+                f"found {decoder_name(part._given_decode)} and {part._catalog.access!r}; open them alike"
             )
     indexes = [index for part in parts for index in part._catalog.indexes]
     patterns = [pattern for part in parts for pattern in part._origin.given()]

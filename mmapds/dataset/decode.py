@@ -67,7 +67,7 @@ _EXPECTS: dict[Decoder, str] = {
     orjson.loads: "JSON",
     bytes.decode: "UTF-8 text",
     _files: "a sample of a tar",
-    _wds: "what its extensions say",
+    _wds: "a sample of valid members",
     tf_example: "a tf.train.Example",
     array: "an array of that type",
     vector: "an array of that type",
@@ -119,7 +119,7 @@ def is_same_decoder(one: str | Decoder, other: str | Decoder) -> bool:
 
 
 def resolve(decode: str | Decoder) -> Decoder:
-    """Return the decoder that a name or a callable stands for.
+    """Return the decoder of a name; a callable is a decoder already.
 
     Raises:
       Error: no decoder has that name.

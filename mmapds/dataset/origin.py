@@ -14,7 +14,7 @@ _SHORT = 512  # bytes of paths that a pickle holds
 
 
 def expand_indexed(patterns: Sequence[str]) -> list[str]:
-    """Return the sources and indexes that patterns stand for."""
+    """Return the sources and indexes that patterns match."""
     return expand(patterns, (*formats.SUFFIXES, INDEX_SUFFIX))
 
 
@@ -61,10 +61,10 @@ class Origin(NamedTuple):
     directory: str
     """The working directory, which relative paths start from."""
     paths: bytes
-    """Paths of the indexes, compressed; empty where they are too long, and `patterns` stand for them."""
+    """Paths of the indexes, compressed; empty if they are too long; `patterns` then find them."""
     patterns: tuple[str, ...]
     identity: int
-    """A checksum over the checksums of the indexes: another one if they were built again."""
+    """A checksum over the checksums of the indexes: it changes when one of them is built again."""
 
     @classmethod
     def of(cls, patterns: Sequence[str], indexes: Sequence[Index]) -> "Origin":
@@ -78,7 +78,7 @@ class Origin(NamedTuple):
         return cls(directory, b"", tuple(patterns), identity)
 
     def given(self) -> list[str]:
-        """Return the paths of the indexes, or the patterns that stand for them."""
+        """Return the paths of the indexes, or the patterns that find them."""
         paths = (
             zlib.decompress(self.paths).decode(errors="surrogateescape").split("\0") if self.paths else self.patterns
         )

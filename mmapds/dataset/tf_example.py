@@ -60,7 +60,7 @@ def _feature(record: bytes, parts: list[tuple[int, int]]) -> Feature:
         return _joined([_integers(record, *field) for field in fields], np.int64)
     for _, wire, at, _ in fields:
         if wire != _BYTES:
-            raise ValueError(f"byte {at}: a bytes_list has a value of wire type {wire}, expected {_BYTES}")
+            raise ValueError(f"byte {at}: expected wire type {_BYTES} in a bytes_list, found {wire}")
     return [record[at:stop] for _, _, at, stop in fields]
 
 
@@ -70,13 +70,15 @@ def _joined(arrays: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
 
 def _floats(record: bytes, _: int, wire: int, at: int, stop: int) -> NDArray[np.float32]:
     if wire not in (_BYTES, _FIXED32) or (stop - at) % 4:
-        raise ValueError(f"byte {at}: a float_list has {stop - at} bytes of wire type {wire}, expected 4-byte floats")
+        raise ValueError(
+            f"byte {at}: expected 4-byte floats in a float_list, found {stop - at} bytes of wire type {wire}"
+        )
     return np.frombuffer(record, "<f4", (stop - at) // 4, at)
 
 
 def _integers(record: bytes, _: int, wire: int, at: int, stop: int) -> NDArray[np.int64]:
     if wire not in (_BYTES, _VARINT):
-        raise ValueError(f"byte {at}: an int64_list has a value of wire type {wire}, expected {_BYTES} or {_VARINT}")
+        raise ValueError(f"byte {at}: expected wire type {_VARINT} or {_BYTES} in an int64_list, found {wire}")
     return np.frombuffer(_native.varints(record, at, stop), np.int64)
 
 
@@ -85,7 +87,9 @@ def _messages(record: bytes, begin: int, end: int) -> Iterator[tuple[int, int]]:
     for number, wire, at, stop in _fields(record, begin, end):
         if number == 1:
             if wire != _BYTES:
-                raise ValueError(f"byte {at}: field {number} has wire type {wire}, expected {_BYTES}, a message")
+                raise ValueError(
+                    f"byte {at}: expected a message (wire type {_BYTES}) in field {number}, found wire type {wire}"
+                )
             yield at, stop
 
 
@@ -108,10 +112,11 @@ def _fields(record: bytes, begin: int, end: int) -> Iterator[tuple[int, int, int
         elif wire in (_FIXED32, _FIXED64):
             stop = at + (4 if wire == _FIXED32 else 8)
         else:
-            raise ValueError(f"byte {at}: field {number} has wire type {wire}, expected 0, 1, 2 or 5")
+            raise ValueError(f"byte {at}: field {number}: expected wire type 0, 1, 2 or 5, found {wire}")
         if stop > end or number == 0:
-            expected = f"to end by byte {end}, found {stop}" if number else "a number of 1 or more"
-            raise ValueError(f"byte {at}: field {number}: expected {expected}")
+            if number == 0:
+                raise ValueError(f"byte {at}: expected a field number of 1 or more, found 0")
+            raise ValueError(f"byte {at}: field {number}: expected its end by byte {end}, found it at byte {stop}")
         yield number, wire, at, stop
         at = stop
 
@@ -121,10 +126,10 @@ def _varint(record: bytes, at: int, end: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if at >= end:
-            raise ValueError(f"byte {at}: the message ends inside an integer")
+            raise ValueError(f"byte {at}: expected the rest of an integer, found the end of the message")
         byte = record[at]
         at += 1
         value |= (byte & 127) << shift
         if byte < 128:
             return value & (2**64 - 1), at
-    raise ValueError(f"byte {at - 10}: an integer has more than 10 bytes")
+    raise ValueError(f"byte {at - 10}: expected an integer of up to 10 bytes, found a longer one")

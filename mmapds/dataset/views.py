@@ -13,7 +13,7 @@ Int64s = NDArray[np.int64]
 
 
 class Rows(Protocol):
-    """The face of every selection. Positions are in range and not negative; the caller checks them."""
+    """The interface of every selection. Positions are in range and not negative; the caller checks them."""
 
     def __len__(self) -> int: ...
 

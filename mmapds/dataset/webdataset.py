@@ -22,7 +22,7 @@ def members_of(record: memoryview, url: str) -> dict[str, Any]:
     for extension, begin, end in members:
         extension = extension.lower()
         if extension in found:
-            raise ValueError(f"{key!r} has a second member {extension!r}, expected every extension once")
+            raise ValueError(f"sample {key!r}: expected each extension once, found {extension!r} twice")
         found[extension] = bytes(record[begin:end])
     return found
 
@@ -54,7 +54,7 @@ def decode_members(sample: dict[str, Any], *, images: bool = True) -> None:
         try:
             sample[extension] = decoder(data)
         except Exception as error:
-            raise ValueError(f"{sample['__key__']}.{extension}: {error}") from error
+            raise ValueError(f"member {extension!r} of sample {sample['__key__']!r}: {error}") from error
 
 
 def _json(data: bytes) -> Any:
@@ -95,6 +95,6 @@ def _has_pillow() -> bool:
     try:
         import_module("PIL.Image")
     except ImportError:
-        warnings.warn("images stay bytes; to decode them: pip install 'mmapds[images]'", stacklevel=2)
+        warnings.warn("images stay bytes without Pillow; run: pip install 'mmapds[images]'", stacklevel=2)
         return False
     return True

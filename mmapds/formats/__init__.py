@@ -21,7 +21,7 @@ from .tfrecord import TFRecord
 FORMATS: dict[str, Format] = {
     each.name: each for each in (JsonLines(), ArrayFiles(), Fixed(), Megatron(), Npy(), Prefixed(), Tar(), TFRecord())
 }
-"""By name, which `--format` takes and an index stores; a file that several would take is of the first."""
+"""By the name that `--format` takes and an index stores. If several fit a file, it has the first of them."""
 
 SUFFIXES: tuple[str, ...] = tuple(suffix for each in FORMATS.values() for suffix in each.suffixes)
 
@@ -42,7 +42,7 @@ def by_name(name: str) -> Format:
     """Return a format.
 
     Raises:
-      FormatError: the name is unknown, or stands for a format that must be converted.
+      FormatError: the name is unknown, or that of a format that must be converted.
     """
     known = ", ".join(map(repr, sorted(FORMATS)))
     if name in CONVERTIBLE:
@@ -56,7 +56,7 @@ def by_name(name: str) -> Format:
 
 
 def for_path(path: str) -> Format:
-    """Return the format that a file's name stands for, or else its first bytes; JSONL where they are text.
+    """Return the format of a file, by its name or else by its first bytes; JSONL if they are text.
 
     Raises:
       FormatError: nothing says what the file is.
@@ -90,8 +90,8 @@ def check_options(format_name: str, known: Collection[str], given: Mapping[str, 
     """Raise FormatError for an option that a format does not have."""
     for name, value in given.items():
         if name not in known:
-            expected = ", ".join(known) or "none"
-            raise FormatError(f"{name} = {value!r}, expected an option of format {format_name!r}: {expected}")
+            expected = f"options among {', '.join(known)}" if known else "no options"
+            raise FormatError(f"{name} = {value!r}, expected {expected} for format {format_name!r}")
 
 
 def convertible(path: str) -> str | None:

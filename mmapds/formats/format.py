@@ -72,7 +72,7 @@ class ArrayOf(NamedTuple):
 
     dtype: str
     shape: tuple[int, ...] | None
-    """None stands for one axis of all numbers in the payload."""
+    """None means one axis, of all numbers in the payload."""
 
 
 class FieldsOf(NamedTuple):

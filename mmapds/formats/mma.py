@@ -86,7 +86,7 @@ class ArrayFiles(Format):
 
 
 def _wanted(schema: "Schema", measuring: Measuring) -> "list[Field | None]":
-    """Return the field behind each column; None stands for the bytes of the record."""
+    """Return the field behind each column; None for a column of the sizes of records."""
     held: dict[tuple[int, tuple[bytes, ...]], Field | None] = {
         (_native.MEASURE_NUMBER if field.is_scalar else _native.MEASURE_ITEMS, (field.name.encode(),)): field
         for field in schema.fields

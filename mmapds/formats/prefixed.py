@@ -27,7 +27,7 @@ class Prefixed(Framed):
         """Return `prefix` and `truncated`."""
         prefix = given.get("prefix", "u32le")
         if prefix not in _FRAMINGS:
-            raise FormatError(f"prefix = {prefix!r}, expected {', '.join(map(repr, _FRAMINGS))}")
+            raise FormatError(f"prefix = {prefix!r}, expected one of {', '.join(map(repr, _FRAMINGS))}")
         return {"prefix": prefix, "truncated": check_truncated(given)}
 
     def framing(self, parameters: Mapping[str, Any]) -> int:

@@ -201,7 +201,7 @@ def _write(job: _Job, workers: int, report: Callable[[int], object]) -> None:
 
 
 class _Tally:
-    """What the pieces of one source add up to."""
+    """Totals over the pieces of one source."""
 
     def __init__(self) -> None:
         self.scanned = 0

@@ -58,7 +58,9 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
             order = Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
         elif not isinstance(order, Order):
             found = type(order).__name__
-            raise OrderError(f"order: expected at(), describe() and a length (see mmapds.orders), found {found}")
+            raise OrderError(
+                f"order: expected an order with at(), describe() and a length, found {found} (see mmapds.orders)"
+            )
         self._records = OrderedRecords(order, epoch_size)
         sharding = Sharding(num_replicas, rank, 1, drop_last)
         self._progress = EpochProgress(self._records, sharding, start_step=start_step, exclude=exclude)

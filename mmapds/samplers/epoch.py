@@ -280,7 +280,7 @@ class Pass:
             yield from self._block
 
     def remainder(self, step: int) -> Int64s:
-        """Return the positions of a last step that has too few for all ranks, without padding; none of other steps."""
+        """Return the positions of a last step that is not full, without padding; empty for any other step."""
         begin = self._begin + step * self._sharding.stride
         if begin + self._sharding.stride <= self._exclusions.left:
             return np.empty(0, np.int64)

@@ -12,6 +12,7 @@ from ..orders.basic import Int64s
 from ..storage.lock import alone
 from ..storage.numbers import as_numbers
 from ..storage.sort import AT_ONCE, order_bytes, sort
+from ..storage.sources import reason
 
 Uint64s = NDArray[np.uint64]
 _CACHE = b"\x89mmapds length order 1\r\n"  # the first bytes of a cache file
@@ -49,8 +50,9 @@ class LengthOrder(NamedTuple):
                     cls._sorted(values)._save(cache, mark)
                     found = cls._cached(cache, mark)
         except OSError as error:
-            reason = error.strerror
-            raise OrderError(f"order_cache = {cache!r}, expected a path that can be written ({reason})") from None
+            raise OrderError(
+                f"order_cache = {cache!r}, expected a path that can be written ({reason(error)})"
+            ) from None
         assert found is not None
         return found
 
@@ -78,7 +80,7 @@ class LengthOrder(NamedTuple):
 
     @classmethod
     def _cached(cls, path: str, mark: Uint64s) -> "LengthOrder | None":
-        """Return what a cache holds; None if it does not exist, is damaged, or is of other lengths.
+        """Return what a cache holds; None if it does not exist, is damaged, or belongs to other lengths.
 
         Raises:
           OrderError: the file is not a cache, so it must not be overwritten.
@@ -135,7 +137,7 @@ class Selection(NamedTuple):
 
 
 def read_lengths(given: Any, targets: Any, cache: str | None) -> tuple[NDArray[Any], LengthOrder]:
-    """Return lengths as u32 or u64, and their order; both are the index's own where it has them.
+    """Return lengths as u32 or u64, and their order; both are those of the index, if it has them.
 
     Args:
       given: an mmapds dataset, or the lengths.

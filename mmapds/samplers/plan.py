@@ -38,7 +38,7 @@ class Budget(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """How many samples are not planned, or alone over the budget; see `BudgetSummary`."""
+    """How many samples are not planned, or exceed the budget alone; see `BudgetSummary`."""
 
     too_short: int
     too_long: int
@@ -59,8 +59,8 @@ def select(
     if end > begin and values[end - 1] == 0:
         record = int(by_length.order[int(counts[:end].sum()) - 1])
         raise OrderError(
-            f"lengths[{record}] = 0, expected 1 or more; {int(counts[end - 1]):,} samples have length 0, and "
-            "min_length=1 leaves them out"
+            f"lengths[{record}] = 0, expected 1 or more; leave such samples out with min_length=1 (samples of length "
+            f"0: {int(counts[end - 1]):,})"
         )
     fits = bisect_left(range(end), True, begin, key=lambda i: budget.cost(int(values[i])) <= budget.max_tokens)
     over = int(counts[begin:fits].sum())
@@ -69,8 +69,8 @@ def select(
         longest = int(values[begin])
         raise OrderError(
             f"max_tokens = {budget.max_tokens}, expected {budget.cost(longest)} or more, the cost of lengths[{record}] "
-            f"= {longest}; {over:,} samples cost more than max_tokens alone: leave them out by max_length or "
-            "oversize='drop', or use oversize='single'"
+            f"= {longest}; leave such samples out with max_length=N or oversize='drop', or give each a batch of its "
+            f"own with oversize='single' (samples over the budget: {over:,})"
         )
     if oversize == "drop":
         begin = fits

@@ -1,4 +1,4 @@
-"""What an epoch of token-budget batches comes to: how much of it is padding, and how equal the ranks are."""
+"""Statistics of an epoch of token-budget batches: how much of it is padding, and how equal the ranks are."""
 
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ _MEASURED = 100_000  # batches measured at most
 
 
 class BudgetSummary(NamedTuple):
-    """What an epoch comes to, over all ranks."""
+    """Statistics of an epoch, over all ranks."""
 
     samples: int
     """Samples in an epoch, each counted once."""
@@ -51,7 +51,7 @@ class BudgetSummary(NamedTuple):
 def padding_and_imbalance(
     plan: BucketPlan | WindowPlan, lengths: NDArray[Any], epoch: int, replicas: int
 ) -> tuple[float, float]:
-    """Measure these two in full steps of an epoch; of long epochs, in some of the steps, spread over all of it.
+    """Measure these two over the full steps of an epoch; in a long epoch, over some steps, spread evenly.
 
     Returns:
       See `BudgetSummary`; (0, 1) if there is no full step.

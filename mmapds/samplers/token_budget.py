@@ -149,8 +149,8 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
             raise OrderError(f"num_replicas = {self.num_replicas}, expected 1 to {samples}, the number of samples")
         if self.drop_last and batches < self.num_replicas:
             raise OrderError(
-                f"drop_last = True, expected False: {batches} batches make no step of {self.num_replicas} replicas; "
-                "or give a smaller max_tokens"
+                f"drop_last: expected {self.num_replicas} batches or more, one for each replica, found {batches}; give "
+                "a smaller max_tokens, or drop_last=False"
             )
 
     def _new_progress(self, plan: BucketPlan | WindowPlan, start_step: int, exclude: Exclude) -> EpochProgress:
@@ -213,7 +213,7 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self._plan, self._progress = plan, progress
 
     def summary(self) -> BudgetSummary:
-        """Print and return what this epoch comes to. Of long epochs, padding and imbalance are measured in a part."""
+        """Print and return statistics of this epoch; those of padding and imbalance may be of some steps only."""
         planned = len(self._plan)
         full, rest = divmod(planned, self.num_replicas)
         batches, dropped, repeated = full * self.num_replicas, 0, 0
@@ -284,7 +284,7 @@ class _ExcludedRecords:
 
 
 def _cut(out: Int64s, ends: Int64s) -> list[Int64s]:
-    """Return what a reader read, batch by batch."""
+    """Return the records that a reader read as one array for each batch."""
     return [out[begin:end] for begin, end in pairwise([0, *ends.tolist()])]
 
 

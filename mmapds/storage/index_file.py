@@ -27,7 +27,7 @@ class IndexedSource(NamedTuple):
     """Bytes in the smallest record, framing included; 0 when there are no records."""
     largest: int
     skipped: int
-    """Records left out because they lack a column, or are cut short."""
+    """Records left out because they lack a column, or are truncated."""
     first: int
     """Where the first record begins, if all records have one size and the index has no bounds; else 0."""
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class NumberType(NamedTuple):
-    """A type of numbers, by all the names it goes by."""
+    """A type of numbers, and its name in each place that has one."""
 
     dtype: str
     """What a section calls it; NumPy too."""

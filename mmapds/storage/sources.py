@@ -36,7 +36,7 @@ class Source(NamedTuple):
 
 
 def expand(patterns: StrPath | Iterable[StrPath], suffixes: tuple[str, ...]) -> list[str]:
-    """Return the files that paths, directories, globs and brace patterns stand for, in order.
+    """Return the files that paths, directories, globs and brace patterns name, in order.
 
     The matches of a pattern are sorted by name, as are the files of a directory (subdirectories are not searched).
     Indexes among them are left out, as they stand beside their sources, unless only indexes match and `suffixes` has
