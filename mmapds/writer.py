@@ -16,7 +16,7 @@ from .arrays.schema import Field, Schema
 from .arrays.values import pack
 from .errors import Error, FormatError
 from .storage.numbers import BY_CELL
-from .storage.sources import INDEX_SUFFIX, StrPath
+from .storage.sources import StrPath
 from .storage.spool import Spool
 
 _FLUSH_BYTES = 1 << 20  # of records that wait in memory
@@ -177,11 +177,25 @@ class Writer:
             raise
         self._abandon("closed")
         if self._index:
-            from .build_index import build  # which the writing process may do without, where index=False
+            self._build_index()
 
-            with suppress(FileNotFoundError):
-                os.unlink(self._file.target + INDEX_SUFFIX)  # it is of an older file, and may have other columns
-            build(self._file.target, force=True)
+    def _build_index(self) -> None:
+        """Index the file. An index of an older file stays until the new one takes its place, but nothing of it does.
+
+        Raises:
+          Error: another writer replaced the file meanwhile.
+        """
+        from .index.build import build_each  # which the writing process may do without, where index=False
+
+        try:
+            list(build_each([self._file.target], force=True, inherit=False))
+        except Error:
+            if self._file.is_in_place():
+                raise
+        if not self._file.is_in_place():
+            with suppress(Error):  # this index may have taken the place of that of the other writer's file
+                list(build_each([self._file.target], force=True, inherit=False))
+            raise Error(f"{self.path}: another writer replaced this file meanwhile; give each writer a path of its own")
 
     def _abandon(self, state: str) -> None:
         """Close the writer; remove the temporary file, unless it was committed."""

@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import resource
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -385,3 +387,63 @@ for use in (lambda: writer.write({{"x": np.full(1, 0)}}), writer.close):
     assert third.startswith(f"{path}: nothing was written")
     assert os.listdir(tmp_path) == []
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 3_000_000
+
+
+def test_an_index_is_there_all_the_time_while_its_file_is_written_again(tmp_path):
+    path = tmp_path / "a.mma"
+    index = f"{path}.mmx"
+
+    def write():
+        with mmapds.Writer(path, {"n": "int64"}) as writer:
+            for number in range(3000):
+                writer.write({"n": number})
+
+    write()
+    missing, stop = [], threading.Event()
+
+    def watch():
+        while not stop.is_set():
+            if not os.path.exists(index):
+                missing.append(1)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for _ in range(10):
+        write()
+    stop.set()
+    watcher.join()
+    assert not missing
+
+
+def test_a_file_written_again_inherits_nothing_of_its_older_index(tmp_path):
+    path = tmp_path / "a.mma"
+    for schema, columns in (({"n": "int64", "x": "float32"}, ["n", "x"]), ({"m": "int64"}, ["m"])):
+        with mmapds.Writer(path, schema) as writer:
+            writer.write(dict.fromkeys(schema, 1))
+        assert mmapds.open(path).columns == columns
+        mmapds.add_column(path, "more", [1])
+
+
+def test_unlike_writers_on_one_path(tmp_path):
+    """One of them stays, and whole; those that were overtaken while they finished say so."""
+    path = tmp_path / "a.mma"
+
+    def write(number):
+        writer = mmapds.Writer(path, {f"f{number}": "int64"}, length=f"f{number}" if number % 2 else None)
+        for value in range(500 * (number + 1)):
+            writer.write({f"f{number}": value})
+        try:
+            writer.close()
+        except mmapds.Error as error:
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(10):
+            said = list(pool.map(write, range(4)))
+            assert None in said
+            assert {each for each in said if each} <= {
+                f"{path}: another writer replaced this file meanwhile; give each writer a path of its own"
+            }
+            ds = mmapds.open(path, build=True)
+            assert list(ds[7].values()) == [7]

@@ -91,12 +91,14 @@ def build_each(
     request: ColumnRequest | None = None,
     workers: int | None = None,
     force: bool = False,
+    inherit: bool = True,
     report: Callable[[int], object] = lambda _: None,
 ) -> Iterator[BuildResult]:
     """Build the indexes of expanded paths one after another; yield each as it is done.
 
     Args:
       options: of the format.
+      inherit: take the options and the columns that are not given from the index that is there; False replaces it.
       report: called with the number of bytes of sources that were done since the last call.
 
     See `mmapds.build` for the others.
@@ -106,22 +108,28 @@ def build_each(
         raise Error(f"workers = {workers}, expected 1 or more")
     given = dict(options or {})
     if out is None:
-        plans: list[_Plan] = [_plan(path, format_name, given, force=force) for path in paths]
+        plans: list[_Plan] = [_plan(path, format_name, given, force=force, inherit=inherit) for path in paths]
     else:
         plans = [(os.fspath(out), paths, format_name, given)]
     for plan in plans:
-        yield _build(plan, request or ColumnRequest(), workers=workers, force=force, report=report)
+        before = _readable(plan[0]) if inherit else None
+        yield _build(plan, before, request or ColumnRequest(), workers=workers, force=force, report=report)
 
 
 def _build(
-    plan: _Plan, request: ColumnRequest, *, workers: int, force: bool, report: Callable[[int], object]
+    plan: _Plan,
+    before: Index | None,
+    request: ColumnRequest,
+    *,
+    workers: int,
+    force: bool,
+    report: Callable[[int], object],
 ) -> BuildResult:
     index_path, members, wanted_format, options = plan
     sources = [inspect(path) for path in members]
     chosen = _format(members, wanted_format)
     formats.check_options(chosen.name, chosen.options, options)
     framed = chosen.parameters(options, members)
-    before = _readable(index_path)
     measuring = request.measuring(before, framed.get("columns", {}))
     if before is not None and not force:
         if _is_up_to_date(before, sources, chosen.name, framed, measuring):
@@ -133,14 +141,14 @@ def _build(
     return BuildResult(summarise(Index(index_path)), fresh=True)
 
 
-def _plan(path: str, format_name: str | Format | None, given: dict[str, Any], *, force: bool) -> _Plan:
+def _plan(path: str, format_name: str | Format | None, given: dict[str, Any], *, force: bool, inherit: bool) -> _Plan:
     """Return where to write an index, of which sources, in which format.
 
     Without a format and options of the user's, those of an index that exists are inherited; so are its sources, where
     `path` is that of an index. `truncated` is not inherited when the sources have changed.
     """
     index_path = path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX
-    before = Index(path) if path.endswith(INDEX_SUFFIX) else _readable(index_path)
+    before = Index(path) if path.endswith(INDEX_SUFFIX) else _readable(index_path) if inherit else None
     if before is not None and format_name in (None, before.format):
         options = formats.by_name(before.format).options
         kept = {name: value for name, value in before.parameters.items() if name in options}

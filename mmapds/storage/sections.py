@@ -73,6 +73,7 @@ class SectionWriter:
         self._sections: dict[str, dict[str, Any]] = {}
         self._open_section: tuple[str, str, int, Any] | None = None
         self._spools: list[Spool] = []
+        self._written: os.stat_result | None = None  # once it is committed
         try:
             self._file = open(self._temporary, "xb")  # noqa: SIM115 - closed by __exit__
         except OSError as error:
@@ -183,11 +184,22 @@ class SectionWriter:
             self._file.flush()
             self._flusher.stop()
             os.fsync(self._file.fileno())
+            self._written = os.fstat(self._file.fileno())
             self._file.close()
             with alone(os.path.dirname(self.target)):
                 check()
                 os.replace(self._temporary, self.target)
             _sync_directory(os.path.dirname(self.target))
+
+    def is_in_place(self) -> bool:
+        """Whether the file that was committed is the one that lies in its place now."""
+        try:
+            found = os.stat(self.target)
+        except OSError:
+            return False
+        written = self._written
+        # The time too, as a file system may give the number of a file that is gone to the next one.
+        return written is not None and os.path.samestat(written, found) and written.st_mtime_ns == found.st_mtime_ns
 
     def __enter__(self) -> Self:
         return self
