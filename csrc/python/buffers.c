@@ -9,7 +9,7 @@ static const uint64_t nothing; /* where empty buffers are said to lie */
 static Py_buffer *take(mds_py_buffers *buffers, PyObject *object, mds_py_access access)
 {
     if (buffers->count == buffers->room) {
-        PyErr_SetString(PyExc_SystemError, "more buffers than there is room for");
+        PyErr_Format(PyExc_SystemError, "buffers: expected up to %zu, found one more", buffers->room);
         return NULL;
     }
     Py_buffer *view = &buffers->views[buffers->count];

@@ -89,7 +89,8 @@ static Py_ssize_t batch_field(const ArrayBatchObject *self, PyObject *key)
     if (f >= 0 && f < ((ArrayFieldsObject *)self->fields)->count)
         return f;
     if (!PyErr_Occurred())
-        PyErr_Format(PyExc_IndexError, "field %zd is out of range", f);
+        PyErr_Format(PyExc_IndexError, "field %zd is out of range for %zd fields", f,
+                     ((ArrayFieldsObject *)self->fields)->count);
     return -1;
 }
 

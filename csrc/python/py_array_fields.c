@@ -29,7 +29,10 @@ static int parse_array_field(PyObject *given, FieldSlot *slot, mds_array_field *
         return -1;
     const Py_ssize_t dims = PyTuple_Size(shape);
     if (type < FIELD_UINT || type > FIELD_ARRAY || dims > MDS_ARRAY_DIMS || item > UINT32_MAX) {
-        PyErr_Format(PyExc_ValueError, "field %R: expected a type, and up to %d axes", name, MDS_ARRAY_DIMS);
+        PyErr_Format(PyExc_ValueError,
+                     "field %R: expected one of FIELD_*, up to %d axes and items of fewer than 2^32 bytes, found %d, "
+                     "%zd and %llu",
+                     name, MDS_ARRAY_DIMS, type, dims, item);
         return -1;
     }
     int ragged = 0;
@@ -127,6 +130,11 @@ PyObject *mds_py_array_value(const ArrayFieldsObject *self, Py_ssize_t f, PyObje
     return NULL;
 }
 
+static const char *expected_bytes(field_type type)
+{
+    return type == FIELD_JSON ? "JSON" : type == FIELD_STR ? "UTF-8" : "an array";
+}
+
 static PyObject *array_sample(const ArrayFieldsObject *self, PyObject *record, const char *data,
                               const mds_array_value *values)
 {
@@ -136,11 +144,12 @@ static PyObject *array_sample(const ArrayFieldsObject *self, PyObject *record, c
         if (!value || PyDict_SetItem(sample, self->slots[f].name, value) != 0)
             Py_CLEAR(sample);
         Py_XDECREF(value);
-        if (!sample && PyErr_ExceptionMatches(PyExc_ValueError)) { /* text that is none */
+        if (!sample && PyErr_ExceptionMatches(PyExc_ValueError)) { /* text that cannot be decoded */
             PyObject *type, *reason, *traceback;
             PyErr_Fetch(&type, &reason, &traceback);
             PyErr_NormalizeException(&type, &reason, &traceback);
-            PyErr_Format(self->error, "field %R is damaged: %S", self->slots[f].name, reason ? reason : Py_None);
+            PyErr_Format(self->error, "field %R: expected %s, found damaged bytes (%S)", self->slots[f].name,
+                         expected_bytes(self->slots[f].type), reason ? reason : Py_None);
             Py_XDECREF(type);
             Py_XDECREF(reason);
             Py_XDECREF(traceback);
@@ -154,8 +163,10 @@ static PyObject *array_sample(const ArrayFieldsObject *self, PyObject *record, c
 PyObject *mds_py_array_fields_reason(const ArrayFieldsObject *self, size_t failed, Py_ssize_t size)
 {
     if (failed < (size_t)self->count)
-        return PyUnicode_FromFormat("field %R does not fit the record's %zd bytes", self->slots[failed].name, size);
-    return PyUnicode_FromFormat("its size does not fit its fields, or the %zd bytes it has", size);
+        return PyUnicode_FromFormat("field %R does not fit the record's %zd bytes: expected a smaller size or shape",
+                                    self->slots[failed].name, size);
+    return PyUnicode_FromFormat("its size does not fit its fields: expected fields that fill it, within %zd bytes",
+                                size);
 }
 
 static PyObject *array_fields_call(PyObject *object, PyObject *args, PyObject *Py_UNUSED(kwargs))

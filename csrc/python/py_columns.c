@@ -134,8 +134,8 @@ static int take_cells(mds_py_buffers *buffers, PyObject *given, size_t columns, 
         if (!(cells[c] = mds_py_take_words(buffers, column, MDS_PY_WRITE, MDS_PY_ANY, "cells")))
             return -1;
         if (buffers->entries < room) {
-            PyErr_Format(PyExc_ValueError, "cells[%zu]: expected as much room as starts have, %zu, found %zu", c, room,
-                         buffers->entries);
+            PyErr_Format(PyExc_ValueError, "cells[%zu]: expected %zu entries or more, as starts has, found %zu", c,
+                         room, buffers->entries);
             return -1;
         }
     }

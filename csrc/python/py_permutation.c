@@ -53,7 +53,9 @@ static PyObject *permutation_range(PyObject *self, PyObject *args)
         fits = 1;
     else if (__builtin_mul_overflow((int64_t)count - 1, (int64_t)step, &distance) ||
              __builtin_add_overflow((int64_t)first, distance, &last))
-        PyErr_SetString(PyExc_OverflowError, "range ends outside 64 bits");
+        PyErr_Format(PyExc_OverflowError,
+                     "first, step: expected positions of 64 bits, found %zu from %lld in steps of %lld", count, first,
+                     step);
     else if (in_domain(p, first) && in_domain(p, last)) {
         fits = 1;
         RELEASE_GIL(mds_permute_range(mds_py_kernels, p, (uint64_t)first, step, count, out));

@@ -312,7 +312,8 @@ static PyObject *stream_push(PyObject *object, PyObject *args)
     if (status == MDS_OK)
         result = Py_BuildValue("nn", (Py_ssize_t)consumed, (Py_ssize_t)emitted);
     else
-        PyErr_SetString(PyExc_ValueError, "the order gave a record twice, or one that is out of range");
+        PyErr_Format(PyExc_ValueError, "records[%zu]: expected record numbers below %zu, each once, found %lld",
+                     consumed, self->stream.records, (long long)records[consumed]);
 done:
     mds_py_give_back(&buffers);
     return result;

@@ -19,7 +19,10 @@ static PyObject *records_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (!self->firsts)
         goto fail;
     if (entries < 1 || self->firsts[0] != 0) {
-        PyErr_SetString(PyExc_ValueError, "firsts: expected record numbers that begin with 0");
+        if (entries)
+            PyErr_Format(PyExc_ValueError, "firsts[0]: expected 0, found %llu", (unsigned long long)self->firsts[0]);
+        else
+            PyErr_SetString(PyExc_ValueError, "firsts: expected 1 entry or more, found 0");
         goto fail;
     }
     self->n_sources = entries - 1;
@@ -143,7 +146,7 @@ static void raise_corrupt(RecordsObject *self, const mds_source *source, uint64_
                                            (unsigned long long)source->map.size);
     Py_XDECREF(result);
     if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_SystemError, "opener.corrupt() must raise");
+        PyErr_SetString(PyExc_SystemError, "opener.corrupt: expected an exception, found none");
 }
 
 /* A record number from a Python int, negative ones counting from the end; -1 and IndexError when out of range. */

@@ -115,7 +115,7 @@ static PyObject *frames_scan(PyObject *module, PyObject *args)
         if (!(sizes = mds_py_take_words(&buffers, sizes_target, MDS_PY_WRITE, MDS_PY_ANY, "sizes")))
             goto done;
         if (buffers.entries < room) {
-            PyErr_Format(PyExc_ValueError, "sizes: expected as much room as starts have, %zu, found %zu", room,
+            PyErr_Format(PyExc_ValueError, "sizes: expected %zu entries or more, as starts has, found %zu", room,
                          buffers.entries);
             goto done;
         }
@@ -126,7 +126,7 @@ static PyObject *frames_scan(PyObject *module, PyObject *args)
     RELEASE_GIL(status = mds_frames_scan(mds_py_kernels, &((MapObject *)map)->map, (mds_framing)framing, end, &frames,
                                          starts, sizes, room, &count));
     if (status == MDS_FRAMES_NO_FRAMING)
-        PyErr_Format(PyExc_ValueError, "framing %d is not one of frames", framing);
+        PyErr_Format(PyExc_ValueError, "framing: expected FRAMING_U32LE to FRAMING_TFRECORD, found %d", framing);
     else
         result = Py_BuildValue("nKiKII", (Py_ssize_t)count, (unsigned long long)frames.at, (int)status,
                                (unsigned long long)frames.payload, frames.found, frames.expected);
@@ -172,7 +172,8 @@ static PyObject *varints(PyObject *Py_UNUSED(module), PyObject *args)
             RELEASE_GIL(status = mds_varints_read(data + begin, n, out, &at));
         }
         if (status != MDS_OK) {
-            PyErr_Format(PyExc_ValueError, "byte %zd: an integer that does not end", begin + (Py_ssize_t)at);
+            PyErr_Format(PyExc_ValueError, "data: expected varints that end within 10 bytes, found another at byte %zd",
+                         begin + (Py_ssize_t)at);
             Py_CLEAR(result);
         }
     }
