@@ -203,6 +203,61 @@ def test_a_stream_is_of_one_thread_at_a_time():
     assert all("one thread at a time" in other or "each once" in other for other in others)
 
 
+def test_a_stream_says_which_record_it_refuses():
+    _, tables = window_stream(1000)
+    push = _native.Stream(**tables).push
+    out, ends = np.empty(2000, np.int64), np.empty(1000, np.int64)
+    assert push(np.arange(3), out, ends)[0] == 3
+    with pytest.raises(ValueError, match=r"records\[1\]: expected record numbers below 1000, each once, found -1"):
+        push(np.array([3, -1]), out, ends)
+
+
+def test_a_sort_refuses_an_order_with_a_record_twice():
+    lengths = _native.Lengths(np.array([1, 0, 0], np.uint32), 4)
+    order = np.empty(3, np.uint32)
+    with pytest.raises(ValueError, match="previous: expected each of 3 records once, found one twice"):
+        lengths.sort_digits(0, np.zeros(2, np.uint64), np.array([1, 1, 1], np.uint32), order, 4)
+
+
+def test_what_is_written_lies_apart_from_what_is_read(tmp_path):
+    path = tmp_path / "lines"
+    path.write_bytes(b'{"n": 1}\n')
+    memory = np.arange(16, dtype=np.uint64)
+    order, counts, starts = np.empty(16, np.uint64), np.empty(16, np.uint64), np.empty(99, np.uint64)
+    lengths, source = _native.Lengths(memory, 8), _native.Map(path)
+    measuring = _native.Measuring(fields=((0, (b"n",)),), missing=0, fill=(0, 0), validate=False)
+    with open(path, "rb") as file:
+        for argument, call in {
+            "counts": lambda: lengths.sort(memory, order, 8),
+            "order": lambda: lengths.sort(counts, memory[:16], 8),
+            "previous": lambda: lengths.sort_digits(0, counts, order, order, 8),
+            "scratch": lambda: _native.scan_lines(file.fileno(), 0, 9, 0, starts, starts),
+            "starts": lambda: _native.scan_buffer(None, starts[90:], 0, 0, starts),
+            "cells": lambda: measuring.lines(source, 0, 9, 0, starts, (starts,)),
+        }.items():
+            with pytest.raises(ValueError, match=f"^{argument}: expected memory of its own, found"):
+                call()
+
+
+def test_a_plan_that_writes_over_its_batches_reads_no_others():
+    options = {"order_width": 8, "first_rank": 0, "records": 4, "seed": 0, "epoch": 0, "shuffle": False}
+    plan = _native.Plan(buckets=words(0, 0, 2, 2), order=words(0, 1, 2, 3), **options)
+    memory = np.zeros(3, np.int64)
+    with pytest.raises(ValueError, match="order: expected record numbers below 4"):
+        plan.batches(memory[:2], np.empty(4, np.int64), memory[1:])  # ends[0] = 2 becomes the second batch
+
+
+def test_a_scan_reads_nothing_beyond_its_block(tmp_path):
+    path = tmp_path / "lines"
+    path.write_bytes(b'{"n": 1}\n{"n": 2}\n')
+    starts, cells = np.empty(99, np.uint64), np.empty(99, np.uint64)
+    measuring = _native.Measuring(fields=((0, (b"n",)),), missing=0, fill=(0, 0), validate=False)
+    with pytest.raises(ValueError, match="pending: expected an offset up to 9, where the block begins, found 10"):
+        measuring.lines(_native.Map(path), 9, 18, 10, starts, (cells,))
+    with open(path, "rb") as file, pytest.raises(ValueError, match="scratch: expected 1 byte or more, found 0"):
+        _native.scan_lines(file.fileno(), 0, 18, 0, starts, bytearray())
+
+
 @pytest.mark.parametrize(
     "order",
     [orders.Chunked([0, 10, 31], 4, seed=1), orders.Mixture([10, 21], [1, 2], seed=1)],
