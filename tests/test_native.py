@@ -1,6 +1,7 @@
 """The binding: objects that check their tables once, what they refuse, and what threads may do with them."""
 
 import copy
+import gc
 import inspect
 import pickle
 import threading
@@ -256,6 +257,56 @@ def test_a_scan_reads_nothing_beyond_its_block(tmp_path):
         measuring.lines(_native.Map(path), 9, 18, 10, starts, (cells,))
     with open(path, "rb") as file, pytest.raises(ValueError, match="scratch: expected 1 byte or more, found 0"):
         _native.scan_lines(file.fileno(), 0, 18, 0, starts, bytearray())
+
+
+class Opener:
+    """One source, with bounds that can be resized as soon as nobody holds them."""
+
+    def __init__(self, path):
+        self.path, self.bounds, self.enter = path, [], lambda: None
+
+    def open(self, _):
+        self.bounds.append(bytearray(words(0, 2, 4)))
+        opened = _native.Map(self.path), self.bounds[-1], _native.FRAMING_NONE, 0, 0
+        self.enter()
+        return opened
+
+    def corrupt(self, *where):
+        raise ValueError(where)
+
+
+@pytest.mark.parametrize("inside", ["open", "collection"])
+def test_a_source_may_be_opened_while_it_is_opened(tmp_path, inside):
+    path = tmp_path / "source"
+    path.write_bytes(b"abcd")
+    opener = Opener(path)
+    records = _native.Records(words(0, 2), opener, False, False, True)
+    found = []
+
+    def enter(*_):
+        opener.enter = lambda: None
+        if enter in gc.callbacks:
+            gc.callbacks.remove(enter)
+        found.append(bytes(records[1]))
+
+    def collect():  # some Pythons collect when the binding makes its memoryview
+        gc.callbacks.append(enter)
+        gc.set_threshold(1)
+
+    thresholds = gc.get_threshold()
+    opener.enter = enter if inside == "open" else collect
+    try:
+        view = records[0]
+    finally:
+        gc.set_threshold(*thresholds)
+        if enter in gc.callbacks:
+            gc.callbacks.remove(enter)
+    assert bytes(view) == b"ab"
+    assert found in ([b"cd"], [])
+    assert records.many([0, 1]) == [b"ab", b"cd"]
+    records = None
+    for bounds in opener.bounds:
+        bounds.clear()  # BufferError if one is still held
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ static int take_pieces(mds_py_buffers *buffers, PyObject *list, size_t width, Py
                        size_t count)
 {
     for (size_t k = 0; k < count; k++) {
-        PyObject *array = PyList_GetItem(list, (Py_ssize_t)k);
+        PyObject *array = PySequence_GetItem(list, (Py_ssize_t)k); /* ours: giving its buffer may change the list */
         const uint8_t *data = array ? mds_py_take_bytes(buffers, array, MDS_PY_READ) : NULL;
+        Py_XDECREF(array);
         if (!data)
             return -1;
         const Py_buffer *view = &buffers->views[buffers->count - 1];
