@@ -3,6 +3,7 @@
 import copy
 import gc
 import inspect
+import os
 import pickle
 import threading
 
@@ -307,6 +308,58 @@ def test_a_source_may_be_opened_while_it_is_opened(tmp_path, inside):
     records = None
     for bounds in opener.bounds:
         bounds.clear()  # BufferError if one is still held
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda size: _native.Permutation(size, 0, 0, 0),
+        lambda size: _native.draw(size, 0, 0, np.zeros(1, np.int64), np.zeros(1, np.int64)),
+        lambda size: _native.Chunks(**{**CHUNKS, "chunk_size": size}),
+        lambda size: _native.plan_buckets((size, 1, 1, 0), words(1), words(1), 1, True),
+        lambda size: _native.scan_buffer(None, b"", size, None, words(0, 0)),
+    ],
+)
+@pytest.mark.parametrize("size", [-1, 2**64, 2**64 + 5])
+def test_sizes_are_not_taken_modulo_anything(call, size):
+    with pytest.raises(OverflowError):
+        call(size)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"fields": (["x", 0, 8, (), None],)}, TypeError, "fields: expected a tuple, found"),
+        ({"fields": (("x", 8, 8, (), None),)}, ValueError, r"field 'x': expected one of FIELD_\*, .* found 8, 0 and 8"),
+        ({"fields": (("x", 7, 8, (2**64 - 1,), None),)}, ValueError, "field 'x': expected axes of up to"),
+        ({"error": int}, TypeError, "error: expected a class of exceptions, found <class 'int'>"),
+    ],
+)
+def test_array_fields_refuse_what_they_cannot_be(change, error, message):
+    given = {"fields": (("x", 0, 8, (), None),), "make_array": None, "loads": None, "error": ValueError}
+    with pytest.raises(TypeError, match="expected one record, found keywords"):
+        _native.ArrayFields(**given)(bytes(16), record=1)
+    with pytest.raises(error, match=message):
+        _native.ArrayFields(**{**given, **change})
+
+
+def test_native_objects_are_neither_derived_from_nor_copied(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(1024))
+    for made in (
+        _native.Map(path),
+        _native.TarScanner(_native.Map(path), os.fspath(path)),
+        _native.Records(words(0), None, False, False, False),
+        _native.Lengths(words(1), 8),
+        _native.Chunks(**CHUNKS),
+        _native.Stream(**window_stream(1000)[1]),
+        ORDER,
+    ):
+        with pytest.raises(TypeError, match="not an acceptable base type"):
+            type("Derived", (type(made),), {})
+        for copied in (copy.copy, copy.deepcopy, pickle.dumps, lambda made: pickle.dumps(made, 0)):
+            with pytest.raises(TypeError, match="cannot pickle"):
+                copied(made)
 
 
 @pytest.mark.parametrize(

@@ -112,12 +112,17 @@ static int module_clear(PyObject *module)
     return 0;
 }
 
+static void module_free(void *module)
+{
+    module_clear(module);
+}
+
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,          .m_name = "mmapds._native", .m_doc = "The C core of mmapds.",
     .m_size = sizeof(mds_py_state), .m_methods = functions,     .m_slots = module_slots,
-    .m_traverse = module_traverse,  .m_clear = module_clear,
+    .m_traverse = module_traverse,  .m_clear = module_clear,    .m_free = module_free,
 };
 
 PyMODINIT_FUNC PyInit__native(void)

@@ -25,23 +25,28 @@ static int parse_array_field(PyObject *given, FieldSlot *slot, mds_array_field *
     PyObject *name, *shape, *dtype;
     int type;
     unsigned long long item;
-    if (!PyTuple_Check(given) || !PyArg_ParseTuple(given, "UiKO!O", &name, &type, &item, &PyTuple_Type, &shape, &dtype))
+    if (mds_py_expect_tuple(given, "fields") != 0 ||
+        !PyArg_ParseTuple(given, "UiO&O!O:fields", &name, &type, mds_py_size, &item, &PyTuple_Type, &shape, &dtype))
         return -1;
     const Py_ssize_t dims = PyTuple_Size(shape);
     if (type < FIELD_UINT || type > FIELD_ARRAY || dims > MDS_ARRAY_DIMS || item > UINT32_MAX) {
-        PyErr_Format(PyExc_ValueError,
-                     "field %R: expected one of FIELD_*, up to %d axes and items of fewer than 2^32 bytes, found %d, "
-                     "%zd and %llu",
-                     name, MDS_ARRAY_DIMS, type, dims, item);
+        PyErr_Format(
+            PyExc_ValueError,
+            "field %R: expected one of FIELD_*, up to %d axes and items of fewer than 2^32 bytes, found %d, %zd "
+            "and %llu",
+            name, MDS_ARRAY_DIMS, type, dims, item);
         return -1;
     }
     int ragged = 0;
     for (Py_ssize_t d = 0; d < dims; d++) {
         PyObject *axis = PyTuple_GetItem(shape, d);
         ragged |= axis == Py_None;
-        field->shape[d] = axis == Py_None ? MDS_NONE : PyLong_AsUnsignedLongLong(axis);
-        if (PyErr_Occurred())
+        if (mds_py_parse_offset(axis, &field->shape[d]) != 0)
             return -1;
+        if (axis != Py_None && field->shape[d] == MDS_NONE) {
+            PyErr_Format(PyExc_ValueError, "field %R: expected axes of up to 2^63 - 1 entries, found %R", name, axis);
+            return -1;
+        }
     }
     field->kind = type == FIELD_ARRAY ? MDS_ARRAY_ITEMS : type >= FIELD_BYTES ? MDS_ARRAY_BYTES : MDS_ARRAY_WORD;
     field->item = item;
@@ -57,6 +62,8 @@ static PyObject *array_fields_new(PyTypeObject *type, PyObject *args, PyObject *
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOO:ArrayFields", names, &PyTuple_Type, &fields, &make_array,
                                      &loads, &error))
         return NULL;
+    if (!PyExceptionClass_Check(error))
+        return PyErr_Format(PyExc_TypeError, "error: expected a class of exceptions, found %R", error);
     ArrayFieldsObject *self = (ArrayFieldsObject *)mds_py_new(type);
     if (!self)
         return NULL;
@@ -169,7 +176,7 @@ PyObject *mds_py_array_fields_reason(const ArrayFieldsObject *self, size_t faile
                                 size);
 }
 
-static PyObject *array_fields_call(PyObject *object, PyObject *args, PyObject *Py_UNUSED(kwargs))
+static PyObject *array_fields_call(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     const ArrayFieldsObject *self = (ArrayFieldsObject *)object;
     mds_array_value few[FEW_FIELDS], *values = few;
@@ -178,6 +185,8 @@ static PyObject *array_fields_call(PyObject *object, PyObject *args, PyObject *P
     uint64_t size;
     size_t failed;
     MDS_PY_BUFFERS(buffers, 1);
+    if (kwargs && PyDict_Size(kwargs))
+        return PyErr_Format(PyExc_TypeError, "ArrayFields: expected one record, found keywords %R", kwargs);
     if (!PyArg_ParseTuple(args, "O:ArrayFields", &record) || !(data = mds_py_take_bytes(&buffers, record, MDS_PY_READ)))
         return NULL;
     if (self->count > FEW_FIELDS && !(values = PyMem_Calloc((size_t)self->count, sizeof *values)))
@@ -205,7 +214,7 @@ static PyObject *array_fields_words(PyObject *object, PyObject *args)
     size_t failed;
     const uint8_t *data;
     MDS_PY_BUFFERS(buffers, 1);
-    if (!PyArg_ParseTuple(args, "OK:words", &source, &begin) ||
+    if (!PyArg_ParseTuple(args, "OO&:words", &source, mds_py_size, &begin) ||
         !(data = mds_py_take_bytes(&buffers, source, MDS_PY_READ)))
         return NULL;
     PyObject *result = NULL;

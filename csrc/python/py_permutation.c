@@ -5,7 +5,7 @@ static PyObject *permutation_new(PyTypeObject *type, PyObject *args, PyObject *k
 {
     static char *names[] = {"n", "seed", "epoch", "stream", NULL};
     unsigned long long n, seed, epoch, stream;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KKKK:Permutation", names, &n, &seed, &epoch, &stream))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&KKK:Permutation", names, mds_py_size, &n, &seed, &epoch, &stream))
         return NULL;
     if (n < 1 || n > INT64_MAX) {
         PyErr_Format(PyExc_ValueError, "n = %llu, expected 1 <= n < 2^63", n);
