@@ -118,10 +118,12 @@ mds_status mds_plan_batches(const mds_kernels *kernels, const mds_plan *plan, co
     size_t written = 0, last = SIZE_MAX;
     mds_permutation permutation;
     for (size_t k = 0; k < n; k++) {
-        const size_t b = bucket_of_batch(plan->buckets, plan->count, (uint64_t)batches[k]);
+        const uint64_t batch = (uint64_t)batches[k];
+        const size_t b = bucket_of_batch(plan->buckets, plan->count, batch);
         const mds_bucket *bucket = &plan->buckets[b];
-        const uint64_t first = ((uint64_t)batches[k] - bucket->first_batch) * bucket->size;
-        if (bucket->size > capacity - written || bucket->first_rank + bucket->batches * bucket->size > plan->ranks)
+        const uint64_t first = (batch - bucket->first_batch) * bucket->size;
+        if (batch - bucket->first_batch >= bucket->batches || bucket->size > capacity - written ||
+            bucket->first_rank + bucket->batches * bucket->size > plan->ranks)
             return MDS_CORRUPT;
         int64_t *out = records + written;
         if (plan->shuffle && bucket->batches > 1) {

@@ -103,9 +103,10 @@ uint64_t mds_lengths_largest(const void *lengths, unsigned width, size_t n);
 
 /* One pass of a stable radix sort by the digit `length >> shift & mask`, which is below `digits`, larger digits first:
  * from the record numbers in[0..n), or 0..n-1 if `in` is NULL, to out[0..n). Leaves in counts[0..digits) where the run
- * of each digit ends. A whole sort takes passes from the lowest digit to the highest. */
-void mds_lengths_sort(const void *lengths, unsigned width, size_t n, unsigned shift, uint64_t mask, size_t digits,
-                      uint64_t *counts, const void *in, void *out, unsigned order_width);
+ * of each digit ends. A whole sort takes passes from the lowest digit to the highest. Needs in[k] < n;
+ * returns MDS_CORRUPT when `in` holds a record so often that there is no room. */
+mds_status mds_lengths_sort(const void *lengths, unsigned width, size_t n, unsigned shift, uint64_t mask, size_t digits,
+                            uint64_t *counts, const void *in, void *out, unsigned order_width);
 
 /* From the ends of the runs of mds_lengths_sort, write the digits that occur, falling, and how many records have each;
  * return how many digits occur. */
@@ -169,8 +170,8 @@ typedef struct {
     int shuffle;
 } mds_plan;
 
-/* Write the records of batches[0..n), one batch after another, and where each batch ends. Needs batches[k] below the
- * number of batches. Returns MDS_CORRUPT if they exceed `capacity` or the order holds a number that is not a record. */
+/* Write the records of batches[0..n), one batch after another, and where each batch ends. Returns MDS_CORRUPT for a
+ * batch that is not planned, if they exceed `capacity`, or if the order holds a number that is not a record. */
 mds_status mds_plan_batches(const mds_kernels *kernels, const mds_plan *plan, const int64_t *batches, size_t n,
                             int64_t *records, size_t capacity, int64_t *ends);
 

@@ -14,8 +14,8 @@ uint64_t mds_lengths_largest(const void *lengths, unsigned width, size_t n)
     return largest;
 }
 
-void mds_lengths_sort(const void *lengths, unsigned width, size_t n, unsigned shift, uint64_t mask, size_t digits,
-                      uint64_t *counts, const void *in, void *out, unsigned order_width)
+mds_status mds_lengths_sort(const void *lengths, unsigned width, size_t n, unsigned shift, uint64_t mask, size_t digits,
+                            uint64_t *counts, const void *in, void *out, unsigned order_width)
 {
     memset(counts, 0, digits * sizeof *counts);
     for (size_t i = 0; i < n; i++)
@@ -34,11 +34,14 @@ void mds_lengths_sort(const void *lengths, unsigned width, size_t n, unsigned sh
             record = mds_word_at(in, order_width, i);
         }
         const uint64_t place = counts[mds_word_at(lengths, width, record) >> shift & mask]++;
+        if (place >= n)
+            return MDS_CORRUPT;
         if (order_width == 4)
             ((uint32_t *)out)[place] = (uint32_t)record;
         else
             ((uint64_t *)out)[place] = record;
     }
+    return MDS_OK;
 }
 
 size_t mds_runs_of(const uint64_t *ends, size_t digits, uint64_t *values, uint64_t *counts)

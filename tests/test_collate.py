@@ -73,11 +73,11 @@ def test_every_length_and_alignment(item, element):
 @pytest.mark.parametrize(
     ("arrays", "out", "message"),
     [
-        ([np.zeros(4, np.int8)], np.zeros((1, 3), np.int8), r"arrays\[0\]: found 4 bytes .* expected at most 3"),
-        ([np.zeros(1, np.int8)], np.zeros((1, 3), np.int16), r"in items of 1, expected .* in items of 2"),
-        ([np.zeros(1, np.int8)] * 2, np.zeros(3, np.int8), r"out: found 3 bytes .* expected 2 equal rows"),
-        ([np.zeros(1, complex)], np.zeros((1, 1), complex), r"items of 16, expected .* items of 1, 2, 4 or 8"),
-        ([], np.zeros(0), "out: found 0 bytes"),
+        ([np.zeros(4, np.int8)], np.zeros((1, 3), np.int8), r"arrays\[0\]: expected up to 3 bytes .* found 4"),
+        ([np.zeros(1, np.int8)], np.zeros((1, 3), np.int16), r"expected .* in items of 2, found 1 in items of 1"),
+        ([np.zeros(1, np.int8)] * 2, np.zeros(3, np.int8), r"out: expected 2 equal rows .* found 3 bytes"),
+        ([np.zeros(1, complex)], np.zeros((1, 1), complex), "or 8 bytes, found 16 bytes in items of 16"),
+        ([], np.zeros(0), "out: expected 0 equal rows .* found 0 bytes"),
         ([np.zeros(4)[::2]], np.zeros((1, 4)), "contiguous"),
     ],
 )

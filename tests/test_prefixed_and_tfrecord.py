@@ -294,9 +294,9 @@ def test_what_is_refused(write, given, message):
 
 def test_the_core_checks_what_it_is_given(write):
     view = _native.Map(write(framed(b"abc", "u32le")))
-    with pytest.raises(ValueError, match="sizes: expected as much room"):
+    with pytest.raises(ValueError, match="sizes: expected 3 entries or more, as starts has, found 2"):
         _native.frames_scan(view, FRAMINGS["u32le"], 0, 7, np.empty(3, np.uint64), np.empty(2, np.uint64))
-    with pytest.raises(ValueError, match="framing 0 is not one of frames"):
+    with pytest.raises(ValueError, match="framing: expected FRAMING_U32LE to FRAMING_TFRECORD, found 0"):
         _native.frames_scan(view, 0, 0, 7, np.empty(3, np.uint64), None)
     assert _native.frames_scan(view, FRAMINGS["u32le"], 2**64 - 1, 2**64 - 1, np.empty(3, np.uint64), None)[0] == 0
     assert _native.frames_verify(view, 2**63, 2**64 - 1)[0] == 0

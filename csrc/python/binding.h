@@ -5,12 +5,13 @@
  *
  * Memory. A call reads and writes memory that it holds as a buffer, or that its object owns; nothing else while the
  * GIL is released. Objects check their tables once, so they copy them. What is too large for that - lengths, orders -
- * they hold as a buffer, and the core checks every number in it when it uses it.
+ * they hold as a buffer, and the core checks every number in it when it uses it. Nobody else writes to the buffers of
+ * a call while it runs.
  *
  * The GIL. A call whose work grows with the size of a buffer, a map or a file releases the GIL around that work,
  * checks included, by RELEASE_GIL. Calls of constant work keep it, and so do those about one record that make Python
  * objects as they go (Records[i], ArrayFields(record), tar_members(record)): giving it away would cost as much as they
- * do.
+ * do. What has an entry for each source, member or field is small, and may be checked with the GIL.
  *
  * Threads. Objects do not change once they are made, or a call works on a copy (TarScanner), or a second call is
  * refused while one is running (Stream). */
@@ -98,6 +99,10 @@ void mds_py_give_back(mds_py_buffers *buffers);
 /* Raise unless as many entries were found as expected. */
 int mds_py_expect(const char *what, size_t expected, size_t found);
 
+/* Raise unless the buffer that was taken last lies apart from all before it, and from `held` unless that is NULL: for
+ * calls that would read what they have just written. */
+int mds_py_expect_apart(const mds_py_buffers *buffers, const Py_buffer *held, const char *what);
+
 /* Copies of small tables, for objects that check them once: nobody can change those afterwards. NULL with an exception;
  * freed with PyMem_Free. *n, unless NULL, is set to the number of entries. */
 void *mds_py_copy_words(PyObject *object, size_t entries, const char *what, size_t *n);
@@ -124,6 +129,13 @@ int mds_py_take_lookup(mds_py_buffers *buffers, PyObject *at, PyObject *out, con
 
 /* None, or an IndexError such as "position 9 is out of range for an epoch of 5", after LOOK_UP. */
 PyObject *mds_py_looked_up(const mds_py_lookup *lookup, const char *what, const char *whole);
+
+/* For "O&": a size, a count or an offset in an unsigned long long. "K" is for seeds, epochs and bits alone: it takes all
+ * integers modulo 2^64. OverflowError unless 0 <= object < 2^64. */
+int mds_py_size(PyObject *object, void *size);
+
+/* Raise unless the object is a tuple, as PyArg_ParseTuple needs it. */
+int mds_py_expect_tuple(PyObject *object, const char *what);
 
 /* An offset, or None for MDS_NONE. */
 int mds_py_parse_offset(PyObject *object, uint64_t *offset);

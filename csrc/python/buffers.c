@@ -9,7 +9,7 @@ static const uint64_t nothing; /* where empty buffers are said to lie */
 static Py_buffer *take(mds_py_buffers *buffers, PyObject *object, mds_py_access access)
 {
     if (buffers->count == buffers->room) {
-        PyErr_SetString(PyExc_SystemError, "more buffers than there is room for");
+        PyErr_Format(PyExc_SystemError, "buffers: expected up to %zu, found one more", buffers->room);
         return NULL;
     }
     Py_buffer *view = &buffers->views[buffers->count];
@@ -24,6 +24,26 @@ int mds_py_expect(const char *what, size_t expected, size_t found)
     if (expected == found)
         return 0;
     PyErr_Format(PyExc_ValueError, "%s: expected %zu entries, found %zu", what, expected, found);
+    return -1;
+}
+
+static int overlap(const Py_buffer *one, const Py_buffer *other)
+{
+    const uintptr_t a = (uintptr_t)one->buf, b = (uintptr_t)other->buf;
+    return one->len && other->len && a < b + (size_t)other->len && b < a + (size_t)one->len;
+}
+
+int mds_py_expect_apart(const mds_py_buffers *buffers, const Py_buffer *held, const char *what)
+{
+    const Py_buffer *last = &buffers->views[buffers->count - 1];
+    int apart = !held || !overlap(last, held);
+    for (const Py_buffer *view = buffers->views; apart && view < last; view++)
+        apart = !overlap(last, view);
+    if (apart)
+        return 0;
+    PyErr_Format(PyExc_ValueError,
+                 "%s: expected memory of its own, found %zd bytes that overlap those of another buffer", what,
+                 last->len);
     return -1;
 }
 
@@ -108,6 +128,23 @@ PyObject *mds_py_looked_up(const mds_py_lookup *lookup, const char *what, const 
         return Py_NewRef(Py_None);
     return PyErr_Format(PyExc_IndexError, "%s %lld is out of range for %s of %llu", what,
                         (long long)lookup->at[lookup->outside], whole, (unsigned long long)lookup->limit);
+}
+
+int mds_py_size(PyObject *object, void *size)
+{
+    const unsigned long long value = PyLong_AsUnsignedLongLong(object);
+    if (PyErr_Occurred())
+        return 0;
+    *(unsigned long long *)size = value;
+    return 1;
+}
+
+int mds_py_expect_tuple(PyObject *object, const char *what)
+{
+    if (PyTuple_Check(object))
+        return 0;
+    PyErr_Format(PyExc_TypeError, "%s: expected a tuple, found %R", what, object);
+    return -1;
 }
 
 int mds_py_parse_offset(PyObject *object, uint64_t *offset)

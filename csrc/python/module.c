@@ -38,14 +38,6 @@ int mds_py_add_constants(PyObject *module, const mds_py_constant *constants)
     return 0;
 }
 
-const mds_kernels *mds_py_find_kernels(const char *variant)
-{
-    const mds_kernels *chosen = variant ? mds_kernels_find(variant) : mds_py_kernels;
-    if (!chosen)
-        PyErr_Format(PyExc_ValueError, "no SIMD variant %s on this machine", variant);
-    return chosen;
-}
-
 static PyObject *simd_variants(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     PyObject *list = PyList_New(0);
@@ -58,6 +50,22 @@ static PyObject *simd_variants(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(
     return list;
 }
 
+/* A variant by name, the best one for NULL; NULL with an exception. */
+static const mds_kernels *find_kernels(const char *variant, const char *what, PyObject *error)
+{
+    const mds_kernels *chosen = mds_kernels_find(variant);
+    PyObject *names = chosen ? NULL : simd_variants(NULL, NULL);
+    if (names)
+        PyErr_Format(error, "%s = '%s', expected a variant that this machine has: %R", what, variant, names);
+    Py_XDECREF(names);
+    return chosen;
+}
+
+const mds_kernels *mds_py_find_kernels(const char *variant)
+{
+    return variant ? find_kernels(variant, "variant", PyExc_ValueError) : mds_py_kernels;
+}
+
 static PyMethodDef functions[] = {
     {"simd_variants", simd_variants, METH_NOARGS,
      "simd_variants($module, /)\n--\n\n"
@@ -68,11 +76,9 @@ static PyMethodDef functions[] = {
 static int module_exec(PyObject *module)
 {
     const char *forced = getenv("MMAPDS_SIMD");
-    mds_py_kernels = mds_kernels_find(forced && *forced ? forced : NULL);
-    if (!mds_py_kernels) {
-        PyErr_Format(PyExc_ImportError, "MMAPDS_SIMD=%s: this machine has no such variant", forced);
+    mds_py_kernels = find_kernels(forced && *forced ? forced : NULL, "MMAPDS_SIMD", PyExc_ImportError);
+    if (!mds_py_kernels)
         return -1;
-    }
     static int (*const subjects[])(PyObject *) = {
         mds_py_add_map,    mds_py_add_records, mds_py_add_array_fields, mds_py_add_array_batch,
         mds_py_add_tar,    mds_py_add_scan,    mds_py_add_columns,      mds_py_add_permutation,
@@ -106,12 +112,17 @@ static int module_clear(PyObject *module)
     return 0;
 }
 
+static void module_free(void *module)
+{
+    module_clear(module);
+}
+
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,          .m_name = "mmapds._native", .m_doc = "The C core of mmapds.",
     .m_size = sizeof(mds_py_state), .m_methods = functions,     .m_slots = module_slots,
-    .m_traverse = module_traverse,  .m_clear = module_clear,
+    .m_traverse = module_traverse,  .m_clear = module_clear,    .m_free = module_free,
 };
 
 PyMODINIT_FUNC PyInit__native(void)

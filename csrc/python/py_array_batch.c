@@ -42,8 +42,9 @@ static PyObject *array_batch_new(PyTypeObject *type, PyObject *args, PyObject *k
     self->requests = mds_py_records_fetch((RecordsObject *)records, rows, &self->n);
     if (!self->requests)
         goto fail;
-    self->values = PyMem_Calloc((size_t)(self->n * fields->count) + 1, sizeof *self->values);
-    if (!self->values) {
+    size_t values;
+    if (__builtin_mul_overflow((size_t)self->n, (size_t)fields->count, &values) ||
+        !(self->values = PyMem_Calloc(values + 1, sizeof *self->values))) {
         PyErr_NoMemory();
         goto fail;
     }
@@ -89,7 +90,8 @@ static Py_ssize_t batch_field(const ArrayBatchObject *self, PyObject *key)
     if (f >= 0 && f < ((ArrayFieldsObject *)self->fields)->count)
         return f;
     if (!PyErr_Occurred())
-        PyErr_Format(PyExc_IndexError, "field %zd is out of range", f);
+        PyErr_Format(PyExc_IndexError, "field %zd is out of range for %zd fields", f,
+                     ((ArrayFieldsObject *)self->fields)->count);
     return -1;
 }
 
@@ -151,7 +153,8 @@ static PyObject *array_batch_pad(PyObject *object, PyObject *args)
     Py_ssize_t f;
     uint8_t *out;
     MDS_PY_BUFFERS(buffers, 1);
-    if (!PyArg_ParseTuple(args, "OKpKKO:pad", &key, &longest, &left, &row, &fill, &target) ||
+    if (!PyArg_ParseTuple(args, "OO&pO&KO:pad", &key, mds_py_size, &longest, &left, mds_py_size, &row, &fill,
+                          &target) ||
         (f = batch_field(self, key)) < 0 || !(out = mds_py_take_bytes(&buffers, target, MDS_PY_WRITE)))
         return NULL;
     const mds_array_field *field = &fields->fields[f];

@@ -25,20 +25,28 @@ static int parse_array_field(PyObject *given, FieldSlot *slot, mds_array_field *
     PyObject *name, *shape, *dtype;
     int type;
     unsigned long long item;
-    if (!PyTuple_Check(given) || !PyArg_ParseTuple(given, "UiKO!O", &name, &type, &item, &PyTuple_Type, &shape, &dtype))
+    if (mds_py_expect_tuple(given, "fields") != 0 ||
+        !PyArg_ParseTuple(given, "UiO&O!O:fields", &name, &type, mds_py_size, &item, &PyTuple_Type, &shape, &dtype))
         return -1;
     const Py_ssize_t dims = PyTuple_Size(shape);
     if (type < FIELD_UINT || type > FIELD_ARRAY || dims > MDS_ARRAY_DIMS || item > UINT32_MAX) {
-        PyErr_Format(PyExc_ValueError, "field %R: expected a type, and up to %d axes", name, MDS_ARRAY_DIMS);
+        PyErr_Format(
+            PyExc_ValueError,
+            "field %R: expected one of FIELD_*, up to %d axes and items of fewer than 2^32 bytes, found %d, %zd "
+            "and %llu",
+            name, MDS_ARRAY_DIMS, type, dims, item);
         return -1;
     }
     int ragged = 0;
     for (Py_ssize_t d = 0; d < dims; d++) {
         PyObject *axis = PyTuple_GetItem(shape, d);
         ragged |= axis == Py_None;
-        field->shape[d] = axis == Py_None ? MDS_NONE : PyLong_AsUnsignedLongLong(axis);
-        if (PyErr_Occurred())
+        if (mds_py_parse_offset(axis, &field->shape[d]) != 0)
             return -1;
+        if (axis != Py_None && field->shape[d] == MDS_NONE) {
+            PyErr_Format(PyExc_ValueError, "field %R: expected axes of up to 2^63 - 1 entries, found %R", name, axis);
+            return -1;
+        }
     }
     field->kind = type == FIELD_ARRAY ? MDS_ARRAY_ITEMS : type >= FIELD_BYTES ? MDS_ARRAY_BYTES : MDS_ARRAY_WORD;
     field->item = item;
@@ -54,6 +62,8 @@ static PyObject *array_fields_new(PyTypeObject *type, PyObject *args, PyObject *
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOO:ArrayFields", names, &PyTuple_Type, &fields, &make_array,
                                      &loads, &error))
         return NULL;
+    if (!PyExceptionClass_Check(error))
+        return PyErr_Format(PyExc_TypeError, "error: expected a class of exceptions, found %R", error);
     ArrayFieldsObject *self = (ArrayFieldsObject *)mds_py_new(type);
     if (!self)
         return NULL;
@@ -127,6 +137,11 @@ PyObject *mds_py_array_value(const ArrayFieldsObject *self, Py_ssize_t f, PyObje
     return NULL;
 }
 
+static const char *expected_bytes(field_type type)
+{
+    return type == FIELD_JSON ? "JSON" : type == FIELD_STR ? "UTF-8" : "an array";
+}
+
 static PyObject *array_sample(const ArrayFieldsObject *self, PyObject *record, const char *data,
                               const mds_array_value *values)
 {
@@ -136,11 +151,12 @@ static PyObject *array_sample(const ArrayFieldsObject *self, PyObject *record, c
         if (!value || PyDict_SetItem(sample, self->slots[f].name, value) != 0)
             Py_CLEAR(sample);
         Py_XDECREF(value);
-        if (!sample && PyErr_ExceptionMatches(PyExc_ValueError)) { /* text that is none */
+        if (!sample && PyErr_ExceptionMatches(PyExc_ValueError)) { /* text that cannot be decoded */
             PyObject *type, *reason, *traceback;
             PyErr_Fetch(&type, &reason, &traceback);
             PyErr_NormalizeException(&type, &reason, &traceback);
-            PyErr_Format(self->error, "field %R is damaged: %S", self->slots[f].name, reason ? reason : Py_None);
+            PyErr_Format(self->error, "field %R: expected %s, found damaged bytes (%S)", self->slots[f].name,
+                         expected_bytes(self->slots[f].type), reason ? reason : Py_None);
             Py_XDECREF(type);
             Py_XDECREF(reason);
             Py_XDECREF(traceback);
@@ -154,11 +170,13 @@ static PyObject *array_sample(const ArrayFieldsObject *self, PyObject *record, c
 PyObject *mds_py_array_fields_reason(const ArrayFieldsObject *self, size_t failed, Py_ssize_t size)
 {
     if (failed < (size_t)self->count)
-        return PyUnicode_FromFormat("field %R does not fit the record's %zd bytes", self->slots[failed].name, size);
-    return PyUnicode_FromFormat("its size does not fit its fields, or the %zd bytes it has", size);
+        return PyUnicode_FromFormat("field %R does not fit the record's %zd bytes: expected a smaller size or shape",
+                                    self->slots[failed].name, size);
+    return PyUnicode_FromFormat("its size does not fit its fields: expected fields that fill it, within %zd bytes",
+                                size);
 }
 
-static PyObject *array_fields_call(PyObject *object, PyObject *args, PyObject *Py_UNUSED(kwargs))
+static PyObject *array_fields_call(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     const ArrayFieldsObject *self = (ArrayFieldsObject *)object;
     mds_array_value few[FEW_FIELDS], *values = few;
@@ -167,6 +185,8 @@ static PyObject *array_fields_call(PyObject *object, PyObject *args, PyObject *P
     uint64_t size;
     size_t failed;
     MDS_PY_BUFFERS(buffers, 1);
+    if (kwargs && PyDict_Size(kwargs))
+        return PyErr_Format(PyExc_TypeError, "ArrayFields: expected one record, found keywords %R", kwargs);
     if (!PyArg_ParseTuple(args, "O:ArrayFields", &record) || !(data = mds_py_take_bytes(&buffers, record, MDS_PY_READ)))
         return NULL;
     if (self->count > FEW_FIELDS && !(values = PyMem_Calloc((size_t)self->count, sizeof *values)))
@@ -194,7 +214,7 @@ static PyObject *array_fields_words(PyObject *object, PyObject *args)
     size_t failed;
     const uint8_t *data;
     MDS_PY_BUFFERS(buffers, 1);
-    if (!PyArg_ParseTuple(args, "OK:words", &source, &begin) ||
+    if (!PyArg_ParseTuple(args, "OO&:words", &source, mds_py_size, &begin) ||
         !(data = mds_py_take_bytes(&buffers, source, MDS_PY_READ)))
         return NULL;
     PyObject *result = NULL;

@@ -16,7 +16,9 @@ static Py_ssize_t parse_fields(PyObject *sequence, mds_field *fields)
     for (Py_ssize_t c = 0; c < n; c++) {
         int measure;
         PyObject *path;
-        if (!PyArg_ParseTuple(PyTuple_GetItem(sequence, c), "iO!", &measure, &PyTuple_Type, &path))
+        PyObject *field = PyTuple_GetItem(sequence, c);
+        if (mds_py_expect_tuple(field, "fields") != 0 ||
+            !PyArg_ParseTuple(field, "iO!:fields", &measure, &PyTuple_Type, &path))
             return -1;
         const Py_ssize_t segments = PyTuple_Size(path);
         const int keyless = measure == MDS_MEASURE_RECORD;
@@ -134,10 +136,12 @@ static int take_cells(mds_py_buffers *buffers, PyObject *given, size_t columns, 
         if (!(cells[c] = mds_py_take_words(buffers, column, MDS_PY_WRITE, MDS_PY_ANY, "cells")))
             return -1;
         if (buffers->entries < room) {
-            PyErr_Format(PyExc_ValueError, "cells[%zu]: expected as much room as starts have, %zu, found %zu", c, room,
-                         buffers->entries);
+            PyErr_Format(PyExc_ValueError, "cells[%zu]: expected %zu entries or more, as starts has, found %zu", c,
+                         room, buffers->entries);
             return -1;
         }
+        if (mds_py_expect_apart(buffers, NULL, "cells") != 0)
+            return -1;
     }
     return 0;
 }
@@ -166,8 +170,8 @@ static PyObject *measuring_lines(PyObject *object, PyObject *args)
     mds_lines lines = {MDS_NONE, 0};
     mds_measured measured = {.cells = cells, .types = types};
     MDS_PY_BUFFERS(buffers, MDS_PY_COLUMNS + 1);
-    if (!PyArg_ParseTuple(args, "O!KKOOO!:lines", state->map_type, &map, &begin, &end, &pending, &target, &PyTuple_Type,
-                          &given) ||
+    if (!PyArg_ParseTuple(args, "O!O&O&OOO!:lines", state->map_type, &map, mds_py_size, &begin, mds_py_size, &end,
+                          &pending, &target, &PyTuple_Type, &given) ||
         mds_py_parse_offset(pending, &lines.pending) != 0)
         return NULL;
     const mds_map *source = &((MapObject *)map)->map;
@@ -175,6 +179,10 @@ static PyObject *measuring_lines(PyObject *object, PyObject *args)
         return PyErr_Format(PyExc_ValueError,
                             "begin, end: expected a block of the map's %llu bytes, found %llu to %llu",
                             (unsigned long long)source->size, begin, end);
+    if (lines.pending != MDS_NONE && lines.pending > begin)
+        return PyErr_Format(PyExc_ValueError,
+                            "pending: expected an offset up to %llu, where the block begins, found %llu", begin,
+                            (unsigned long long)lines.pending);
     if (!(starts = mds_py_take_starts(&buffers, target, end - begin)) ||
         take_cells(&buffers, given, measuring->columns, buffers.entries, cells) != 0)
         goto done;

@@ -14,7 +14,7 @@ static PyObject *map_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         RELEASE_GIL(status = mds_map_open(name, &self->map));
         if (status != MDS_OK) {
             if (status == MDS_NOT_FILE)
-                PyErr_Format(PyExc_ValueError, "%s: not a regular file", name);
+                PyErr_Format(PyExc_ValueError, "%s: expected a regular file", name);
             else
                 PyErr_SetFromErrnoWithFilename(PyExc_OSError, name);
             Py_CLEAR(self);

@@ -7,7 +7,7 @@ static PyObject *draw(PyObject *Py_UNUSED(module), PyObject *args)
     PyObject *source, *target, *result = NULL;
     mds_py_lookup lookup;
     MDS_PY_BUFFERS(buffers, 2);
-    if (!PyArg_ParseTuple(args, "KKKOO:draw", &n, &seed, &epoch, &source, &target))
+    if (!PyArg_ParseTuple(args, "O&KKOO:draw", mds_py_size, &n, &seed, &epoch, &source, &target))
         return NULL;
     if (n < 1 || n > INT64_MAX)
         return PyErr_Format(PyExc_ValueError, "n = %llu, expected 1 <= n < 2^63", n);
@@ -60,9 +60,9 @@ static PyObject *chunks_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     const mds_py_state *state = PyType_GetModuleState(type);
     unsigned long long chunk_size, mix_chunks, seed, epoch;
     PyObject *first_chunk, *first_record, *slots, *ends, *missing, *order;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$KKKKOOOOOO!:Chunks", names, &chunk_size, &mix_chunks, &seed,
-                                     &epoch, &first_chunk, &first_record, &slots, &ends, &missing,
-                                     state->permutation_type, &order))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O&O&KKOOOOOO!:Chunks", names, mds_py_size, &chunk_size,
+                                     mds_py_size, &mix_chunks, &seed, &epoch, &first_chunk, &first_record, &slots,
+                                     &ends, &missing, state->permutation_type, &order))
         return NULL;
     if (chunk_size < 1 || mix_chunks < 1)
         return PyErr_Format(PyExc_ValueError, "chunk_size, mix_chunks: expected 1 or more, found %llu and %llu",

@@ -6,15 +6,16 @@ static int take_pieces(mds_py_buffers *buffers, PyObject *list, size_t width, Py
                        size_t count)
 {
     for (size_t k = 0; k < count; k++) {
-        PyObject *array = PyList_GetItem(list, (Py_ssize_t)k);
+        PyObject *array = PySequence_GetItem(list, (Py_ssize_t)k); /* ours: giving its buffer may change the list */
         const uint8_t *data = array ? mds_py_take_bytes(buffers, array, MDS_PY_READ) : NULL;
+        Py_XDECREF(array);
         if (!data)
             return -1;
         const Py_buffer *view = &buffers->views[buffers->count - 1];
         if (view->itemsize != item || buffers->entries > width) {
             PyErr_Format(PyExc_ValueError,
-                         "arrays[%zu]: found %zd bytes in items of %zd, expected at most %zu in items of %zd", k,
-                         view->len, view->itemsize, width, item);
+                         "arrays[%zu]: expected up to %zu bytes in items of %zd, found %zd in items of %zd", k, width,
+                         item, view->len, view->itemsize);
             return -1;
         }
         pieces[k] = (mds_piece){data, buffers->entries};
@@ -41,8 +42,8 @@ static PyObject *pad_rows(PyObject *Py_UNUSED(module), PyObject *args)
         const size_t width = count ? buffers.entries / count : 0;
         if (count == 0 || item < 1 || 8 % item != 0 || buffers.entries % (count * (size_t)item) != 0) {
             PyErr_Format(PyExc_ValueError,
-                         "out: found %zu bytes in items of %zd, expected %zu equal rows in items of 1, 2, 4 or 8",
-                         buffers.entries, item, count);
+                         "out: expected %zu equal rows in items of 1, 2, 4 or 8 bytes, found %zu bytes in items of %zd",
+                         count, buffers.entries, item);
         } else if (take_pieces(&buffers, list, width, item, pieces, count) == 0) {
             RELEASE_GIL(mds_pad_rows(pieces, count, width, fill, out));
             result = Py_NewRef(Py_None);

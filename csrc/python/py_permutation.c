@@ -5,7 +5,7 @@ static PyObject *permutation_new(PyTypeObject *type, PyObject *args, PyObject *k
 {
     static char *names[] = {"n", "seed", "epoch", "stream", NULL};
     unsigned long long n, seed, epoch, stream;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KKKK:Permutation", names, &n, &seed, &epoch, &stream))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&KKK:Permutation", names, mds_py_size, &n, &seed, &epoch, &stream))
         return NULL;
     if (n < 1 || n > INT64_MAX) {
         PyErr_Format(PyExc_ValueError, "n = %llu, expected 1 <= n < 2^63", n);
@@ -53,7 +53,9 @@ static PyObject *permutation_range(PyObject *self, PyObject *args)
         fits = 1;
     else if (__builtin_mul_overflow((int64_t)count - 1, (int64_t)step, &distance) ||
              __builtin_add_overflow((int64_t)first, distance, &last))
-        PyErr_SetString(PyExc_OverflowError, "range ends outside 64 bits");
+        PyErr_Format(PyExc_OverflowError,
+                     "first, step: expected positions of 64 bits, found %zu from %lld in steps of %lld", count, first,
+                     step);
     else if (in_domain(p, first) && in_domain(p, last)) {
         fits = 1;
         RELEASE_GIL(mds_permute_range(mds_py_kernels, p, (uint64_t)first, step, count, out));

@@ -9,8 +9,9 @@ static PyObject *plan_buckets(PyObject *Py_UNUSED(module), PyObject *args)
     const uint64_t *values, *counts;
     mds_bucket *buckets = NULL;
     MDS_PY_BUFFERS(buffers, 2);
-    if (!PyArg_ParseTuple(args, "(KKKK)OOKp:plan_buckets", &tokens, &largest, &multiple, &quadratic, &lengths, &numbers,
-                          &wanted, &close))
+    if (!PyArg_ParseTuple(args, "(O&O&O&O&)OOO&p:plan_buckets", mds_py_size, &tokens, mds_py_size, &largest,
+                          mds_py_size, &multiple, mds_py_size, &quadratic, &lengths, &numbers, mds_py_size, &wanted,
+                          &close))
         return NULL;
     if (largest < 1 || largest > UINT64_C(1) << 31 || multiple < 1)
         return PyErr_Format(PyExc_ValueError,
@@ -86,8 +87,8 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     unsigned order_width;
     int shuffle;
     unsigned long long first_rank, records, seed, epoch;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOIKKKKp:Plan", names, &buckets, &order, &order_width, &first_rank,
-                                     &records, &seed, &epoch, &shuffle))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOIO&O&KKp:Plan", names, &buckets, &order, &order_width,
+                                     mds_py_size, &first_rank, mds_py_size, &records, &seed, &epoch, &shuffle))
         return NULL;
     PlanObject *self = (PlanObject *)mds_py_new(type);
     if (!self)
@@ -259,8 +260,8 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     unsigned long long planned;
     unsigned width;
     uint64_t ranks, batches;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OKOIOOOO:Stream", names, &buckets, &planned, &lengths, &width,
-                                     &values, &first_buckets, &splits, &table))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OO&OIOOOO:Stream", names, &buckets, mds_py_size, &planned,
+                                     &lengths, &width, &values, &first_buckets, &splits, &table))
         return NULL;
     StreamObject *self = (StreamObject *)mds_py_new(type);
     if (!self)
@@ -312,7 +313,8 @@ static PyObject *stream_push(PyObject *object, PyObject *args)
     if (status == MDS_OK)
         result = Py_BuildValue("nn", (Py_ssize_t)consumed, (Py_ssize_t)emitted);
     else
-        PyErr_SetString(PyExc_ValueError, "the order gave a record twice, or one that is out of range");
+        PyErr_Format(PyExc_ValueError, "records[%zu]: expected record numbers below %zu, each once, found %lld",
+                     consumed, self->stream.records, (long long)records[consumed]);
 done:
     mds_py_give_back(&buffers);
     return result;

@@ -19,7 +19,10 @@ static PyObject *records_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (!self->firsts)
         goto fail;
     if (entries < 1 || self->firsts[0] != 0) {
-        PyErr_SetString(PyExc_ValueError, "firsts: expected record numbers that begin with 0");
+        if (entries)
+            PyErr_Format(PyExc_ValueError, "firsts[0]: expected 0, found %llu", (unsigned long long)self->firsts[0]);
+        else
+            PyErr_SetString(PyExc_ValueError, "firsts: expected 1 entry or more, found 0");
         goto fail;
     }
     self->n_sources = entries - 1;
@@ -92,29 +95,33 @@ static const mds_source *records_open(RecordsObject *self, size_t s)
     PyObject *map, *bounds;
     int framing;
     SourceSlot *slot = &self->slots[s];
-    if (slot->map) {
-        Py_DECREF(opened);
-        return &slot->source;
-    }
     unsigned long long first, stride;
-    mds_py_buffers buffers = {&slot->bounds, 0, 1, 0};
     const mds_source *source = NULL;
-    if (!PyArg_ParseTuple(opened, "O!OiKK:open", state->map_type, &map, &bounds, &framing, &first, &stride))
+    MDS_PY_BUFFERS(buffers, 1);
+    if (mds_py_expect_tuple(opened, "opener.open") != 0 ||
+        !PyArg_ParseTuple(opened, "O!OiO&O&:open", state->map_type, &map, &bounds, &framing, mds_py_size, &first,
+                          mds_py_size, &stride))
         goto done;
     const uint64_t count = self->firsts[s + 1] - self->firsts[s];
     const uint64_t *offsets =
         mds_py_take_words(&buffers, bounds, MDS_PY_READ, stride ? 0 : (size_t)count + 1, "bounds");
     PyObject *memory = offsets ? PyMemoryView_FromObject(map) : NULL;
-    if (!memory) {
-        mds_py_give_back(&buffers);
+    if (!memory)
+        goto done;
+    source = &slot->source;
+    if (slot->map) {
+        Py_DECREF(memory);
         goto done;
     }
+    /* All at once: from the last look at slot->map on, no other Python code runs. */
     slot->map = Py_NewRef(map);
     slot->view = memory;
+    slot->bounds = buffers.views[0]; /* the slot gives it back */
+    buffers.count = 0;
     slot->source =
         (mds_source){((MapObject *)map)->map, stride ? NULL : offsets, first, stride, count, (mds_framing)framing};
-    source = &slot->source;
 done:
+    mds_py_give_back(&buffers);
     Py_DECREF(opened);
     return source;
 }
@@ -143,7 +150,7 @@ static void raise_corrupt(RecordsObject *self, const mds_source *source, uint64_
                                            (unsigned long long)source->map.size);
     Py_XDECREF(result);
     if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_SystemError, "opener.corrupt() must raise");
+        PyErr_SetString(PyExc_SystemError, "opener.corrupt: expected an exception, found none");
 }
 
 /* A record number from a Python int, negative ones counting from the end; -1 and IndexError when out of range. */

@@ -30,14 +30,20 @@ static PyObject *scan_lines(PyObject *Py_UNUSED(module), PyObject *args)
     uint64_t *starts;
     uint8_t *scratch;
     MDS_PY_BUFFERS(buffers, 2);
-    if (!PyArg_ParseTuple(args, "iKKOOO:scan_lines", &fd, &begin, &end, &pending, &target, &memory))
+    if (!PyArg_ParseTuple(args, "iO&O&OOO:scan_lines", &fd, mds_py_size, &begin, mds_py_size, &end, &pending, &target,
+                          &memory))
         return NULL;
     if (begin > end)
         return PyErr_Format(PyExc_ValueError, "begin: expected %llu or less, found %llu", end, begin);
     if (mds_py_parse_offset(pending, &state.pending) != 0 ||
         !(starts = mds_py_take_starts(&buffers, target, end - begin)) ||
-        !(scratch = mds_py_take_bytes(&buffers, memory, MDS_PY_WRITE)))
+        !(scratch = mds_py_take_bytes(&buffers, memory, MDS_PY_WRITE)) ||
+        mds_py_expect_apart(&buffers, NULL, "scratch") != 0)
         goto done;
+    if (!buffers.entries) {
+        PyErr_SetString(PyExc_ValueError, "scratch: expected 1 byte or more, found 0");
+        goto done;
+    }
     size_t count;
     mds_status status;
     RELEASE_GIL(
@@ -62,14 +68,14 @@ static PyObject *scan_buffer(PyObject *Py_UNUSED(module), PyObject *args)
     uint64_t *starts;
     mds_lines state = {MDS_NONE, 0};
     MDS_PY_BUFFERS(buffers, 2);
-    if (!PyArg_ParseTuple(args, "zOKOO:scan_buffer", &variant, &source, &base, &pending, &target))
+    if (!PyArg_ParseTuple(args, "zOO&OO:scan_buffer", &variant, &source, mds_py_size, &base, &pending, &target))
         return NULL;
     const mds_kernels *chosen = mds_py_find_kernels(variant);
     if (!chosen || mds_py_parse_offset(pending, &state.pending) != 0 ||
         !(data = mds_py_take_bytes(&buffers, source, MDS_PY_READ)))
         goto done;
     const size_t n = buffers.entries;
-    if (!(starts = mds_py_take_starts(&buffers, target, n)))
+    if (!(starts = mds_py_take_starts(&buffers, target, n)) || mds_py_expect_apart(&buffers, NULL, "starts") != 0)
         goto done;
     size_t count;
     RELEASE_GIL(count = mds_lines_scan(chosen, data, n, base, &state, starts));
@@ -86,7 +92,8 @@ static PyObject *record_sizes(PyObject *Py_UNUSED(module), PyObject *args)
     uint64_t previous;
     const uint64_t *starts;
     MDS_PY_BUFFERS(buffers, 1);
-    if (!PyArg_ParseTuple(args, "OOKK:record_sizes", &source, &before, &smallest, &largest) ||
+    if (!PyArg_ParseTuple(args, "OOO&O&:record_sizes", &source, &before, mds_py_size, &smallest, mds_py_size,
+                          &largest) ||
         mds_py_parse_offset(before, &previous) != 0)
         return NULL;
     uint64_t low = smallest, high = largest;
@@ -106,8 +113,8 @@ static PyObject *frames_scan(PyObject *module, PyObject *args)
     unsigned long long at, end;
     uint64_t *starts, *sizes = NULL;
     MDS_PY_BUFFERS(buffers, 2);
-    if (!PyArg_ParseTuple(args, "O!iKKOO:frames_scan", state->map_type, &map, &framing, &at, &end, &target,
-                          &sizes_target) ||
+    if (!PyArg_ParseTuple(args, "O!iO&O&OO:frames_scan", state->map_type, &map, &framing, mds_py_size, &at, mds_py_size,
+                          &end, &target, &sizes_target) ||
         !(starts = mds_py_take_words(&buffers, target, MDS_PY_WRITE, MDS_PY_ANY, "starts")))
         goto done;
     const size_t room = buffers.entries;
@@ -115,7 +122,7 @@ static PyObject *frames_scan(PyObject *module, PyObject *args)
         if (!(sizes = mds_py_take_words(&buffers, sizes_target, MDS_PY_WRITE, MDS_PY_ANY, "sizes")))
             goto done;
         if (buffers.entries < room) {
-            PyErr_Format(PyExc_ValueError, "sizes: expected as much room as starts have, %zu, found %zu", room,
+            PyErr_Format(PyExc_ValueError, "sizes: expected %zu entries or more, as starts has, found %zu", room,
                          buffers.entries);
             goto done;
         }
@@ -126,7 +133,7 @@ static PyObject *frames_scan(PyObject *module, PyObject *args)
     RELEASE_GIL(status = mds_frames_scan(mds_py_kernels, &((MapObject *)map)->map, (mds_framing)framing, end, &frames,
                                          starts, sizes, room, &count));
     if (status == MDS_FRAMES_NO_FRAMING)
-        PyErr_Format(PyExc_ValueError, "framing %d is not one of frames", framing);
+        PyErr_Format(PyExc_ValueError, "framing: expected FRAMING_U32LE to FRAMING_TFRECORD, found %d", framing);
     else
         result = Py_BuildValue("nKiKII", (Py_ssize_t)count, (unsigned long long)frames.at, (int)status,
                                (unsigned long long)frames.payload, frames.found, frames.expected);
@@ -140,7 +147,7 @@ static PyObject *frames_verify(PyObject *module, PyObject *args)
     const mds_py_state *state = PyModule_GetState(module);
     PyObject *map;
     unsigned long long at, end;
-    if (!PyArg_ParseTuple(args, "O!KK:frames_verify", state->map_type, &map, &at, &end))
+    if (!PyArg_ParseTuple(args, "O!O&O&:frames_verify", state->map_type, &map, mds_py_size, &at, mds_py_size, &end))
         return NULL;
     mds_frames frames = {.at = at};
     mds_frames_status status;
@@ -172,7 +179,8 @@ static PyObject *varints(PyObject *Py_UNUSED(module), PyObject *args)
             RELEASE_GIL(status = mds_varints_read(data + begin, n, out, &at));
         }
         if (status != MDS_OK) {
-            PyErr_Format(PyExc_ValueError, "byte %zd: an integer that does not end", begin + (Py_ssize_t)at);
+            PyErr_Format(PyExc_ValueError, "data: expected varints that end within 10 bytes, found another at byte %zd",
+                         begin + (Py_ssize_t)at);
             Py_CLEAR(result);
         }
     }

@@ -51,21 +51,26 @@ static PyObject *lengths_sort(PyObject *object, PyObject *args)
     unsigned order_width;
     uint64_t *counts, largest;
     void *order;
+    mds_status status = MDS_OK;
     MDS_PY_BUFFERS(buffers, 2);
     if (!PyArg_ParseTuple(args, "OOI:sort", &counters, &target, &order_width) ||
-        !(counts = mds_py_take_words(&buffers, counters, MDS_PY_WRITE, MDS_PY_ANY, "counts")))
+        !(counts = mds_py_take_words(&buffers, counters, MDS_PY_WRITE, MDS_PY_ANY, "counts")) ||
+        mds_py_expect_apart(&buffers, &self->view, "counts") != 0)
         goto done;
     const size_t digits = buffers.entries;
-    if (!(order = mds_py_take_numbers(&buffers, target, MDS_PY_WRITE, order_width, self->n, "order")))
+    if (!(order = mds_py_take_numbers(&buffers, target, MDS_PY_WRITE, order_width, self->n, "order")) ||
+        mds_py_expect_apart(&buffers, &self->view, "order") != 0)
         goto done;
     /* Lengths come from elsewhere: checked here, once, so that the sort itself need not. */
     RELEASE_GIL({
         largest = mds_lengths_largest(self->lengths, self->width, self->n);
         if (largest < digits)
-            mds_lengths_sort(self->lengths, self->width, self->n, 0, UINT64_MAX, digits, counts, NULL, order,
-                             order_width);
+            status = mds_lengths_sort(self->lengths, self->width, self->n, 0, UINT64_MAX, digits, counts, NULL, order,
+                                      order_width);
     });
-    if (largest < digits)
+    if (status != MDS_OK)
+        PyErr_Format(PyExc_ValueError, "lengths: expected %zu that nobody changes meanwhile, found others", self->n);
+    else if (largest < digits)
         result = Py_NewRef(Py_None);
     else
         PyErr_Format(PyExc_ValueError, "counts: expected an entry for every length up to %llu, found %zu entries",
@@ -85,7 +90,8 @@ static PyObject *lengths_sort_digits(PyObject *object, PyObject *args)
     void *order;
     MDS_PY_BUFFERS(buffers, 3);
     if (!PyArg_ParseTuple(args, "IOOOI:sort_digits", &shift, &counters, &from, &target, &order_width) ||
-        !(counts = mds_py_take_words(&buffers, counters, MDS_PY_WRITE, MDS_PY_ANY, "counts")))
+        !(counts = mds_py_take_words(&buffers, counters, MDS_PY_WRITE, MDS_PY_ANY, "counts")) ||
+        mds_py_expect_apart(&buffers, &self->view, "counts") != 0)
         goto done;
     const size_t digits = buffers.entries;
     if (digits < 1 || digits & (digits - 1)) {
@@ -97,19 +103,25 @@ static PyObject *lengths_sort_digits(PyObject *object, PyObject *args)
         goto done;
     }
     if (!(order = mds_py_take_numbers(&buffers, target, MDS_PY_WRITE, order_width, self->n, "order")) ||
-        (from != Py_None &&
-         !(previous = mds_py_take_numbers(&buffers, from, MDS_PY_READ, order_width, self->n, "previous"))))
+        mds_py_expect_apart(&buffers, &self->view, "order") != 0)
+        goto done;
+    if (from != Py_None &&
+        (!(previous = mds_py_take_numbers(&buffers, from, MDS_PY_READ, order_width, self->n, "previous")) ||
+         mds_py_expect_apart(&buffers, NULL, "previous") != 0))
         goto done;
     int fits;
+    mds_status status = MDS_OK;
     RELEASE_GIL({
         if (previous)
             largest = mds_lengths_largest(previous, order_width, self->n);
         fits = self->n == 0 || largest < self->n;
         if (fits)
-            mds_lengths_sort(self->lengths, self->width, self->n, shift, digits - 1, digits, counts, previous, order,
-                             order_width);
+            status = mds_lengths_sort(self->lengths, self->width, self->n, shift, digits - 1, digits, counts, previous,
+                                      order, order_width);
     });
-    if (fits)
+    if (status != MDS_OK)
+        PyErr_Format(PyExc_ValueError, "previous: expected each of %zu records once, found one twice", self->n);
+    else if (fits)
         result = Py_NewRef(Py_None);
     else
         PyErr_Format(PyExc_ValueError, "previous: expected record numbers below %zu, found %llu", self->n,

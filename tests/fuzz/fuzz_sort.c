@@ -22,7 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     uint64_t *ends = fuzz_room(digits, sizeof *ends);
     for (unsigned shift = 0; shift < used; shift += digit) {
-        mds_lengths_sort(lengths, width, n, shift, digits - 1, digits, ends, shift ? last : NULL, order, order_width);
+        CHECK(mds_lengths_sort(lengths, width, n, shift, digits - 1, digits, ends, shift ? last : NULL, order,
+                               order_width) == MDS_OK);
         memcpy(last, order, n * order_width);
     }
     uint64_t *records = fuzz_room(n, sizeof *records);
