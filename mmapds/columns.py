@@ -1,9 +1,11 @@
 """Adding a column to an index, from numbers or by computing one from each sample, without a new scan."""
 
 import multiprocessing
+import multiprocessing.connection
 import os
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -172,6 +174,15 @@ _worker_task: list[Callable[[range], NDArray[Any]]] = []
 
 def _begin_worker(work: Callable[[range], NDArray[Any]]) -> None:
     _worker_task[:] = [work]
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    """End this process when its parent does, which may be killed: it would wait for the next piece for ever."""
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)
 
 
 def _run_in_worker(piece: range) -> NDArray[Any]:

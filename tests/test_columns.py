@@ -3,6 +3,9 @@
 import json
 import os
 import random
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -528,3 +531,22 @@ def test_a_damaged_histogram_is_an_error(write, name, at, value):
     patched(path + ".mmx", index.sections[name].offset + at, value.to_bytes(8, "little"))
     with pytest.raises(mmapds.FormatError, match=r"section 'length_(values|counts)': expected .*; run: "):
         mmapds.TokenBudgetBatchSampler(mmapds.open(path), 30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_end_with_the_process_that_started_them(large, number):
+    path, _ = large
+    mmapds.build(path)
+    script = """
+import signal, sys
+import mmapds
+def compute(sample):
+    print("began", flush=True)
+    signal.pause()
+mmapds.add_column(sys.argv[1], "x", compute, workers=2)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    began = process.stdout.readline()
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)  # the pipes are open as long as any of them lives
+    assert began.startswith(b"began"), said
