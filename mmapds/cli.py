@@ -61,14 +61,21 @@ def run(work: Callable[[], object], *, interrupted: str) -> int:
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
-    except BrokenPipeError:
-        status = status or _CLOSED_PIPE
+    except OSError as error:  # nobody reads the pipe any more, or the disk is full
+        if isinstance(error, BrokenPipeError):
+            status = status or _CLOSED_PIPE
+        else:
+            status, message = status or _FAILED, message or _refused(error)
         with open(os.devnull, "w") as null:  # the interpreter writes the rest of its buffer there when it exits
             os.dup2(null.fileno(), sys.stdout.fileno())
     if message:
         with suppress(BrokenPipeError):
             print(message, file=sys.stderr)
     return status
+
+
+def _refused(error: OSError) -> str:
+    return f"standard output: {(error.strerror or str(error)).lower()}"
 
 
 class Progress:
@@ -105,7 +112,12 @@ class Progress:
         if self._bar is not None:
             self._bar.write(line, file=sys.stdout)
         elif not self._quiet:
-            print(line)
+            try:
+                print(line)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise Error(_refused(error)) from None
 
     def __enter__(self) -> "Progress":
         return self

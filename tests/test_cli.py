@@ -56,3 +56,13 @@ def test_sigterm_unwinds_the_work():
     work = "\n    ".join(("try:", "    os.kill(os.getpid(), signal.SIGTERM)", "finally:", "    print('removed')"))
     ran = subprocess.run([sys.executable, "-c", WORK.format(work=work)], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (128 + signal.SIGTERM, "removed\n")
+
+
+def test_a_full_disk_under_the_output_is_one_line(write):
+    path = write([1, 2])
+    for options in ({}, {"PYTHONUNBUFFERED": "1"}):
+        with open("/dev/full", "w") as full:
+            command = [sys.executable, "-m", "mmapds.index", path, "--force"]
+            env = {**os.environ, **options}
+            ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=env, text=True, check=False)
+        assert (ran.returncode, ran.stderr) == (1, "standard output: no space left on device\n")

@@ -128,9 +128,9 @@ def test_an_index_remembers_how_its_source_is_framed(write):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "fixed"}, "record_bytes = None, expected an integer of 1 or more, or dtype and shape instead"),
-        ({"format": "fixed", "record_bytes": 0}, "record_bytes = 0, expected an integer of 1 or more"),
-        ({"format": "fixed", "record_bytes": "ten"}, "record_bytes = 'ten', expected an integer of 1 or more"),
+        ({"format": "fixed"}, "record_bytes = None, expected an integer of 1 to 2.*63 - 1, or dtype and shape instead"),
+        ({"format": "fixed", "record_bytes": 0}, "record_bytes = 0, expected an integer of 1 to 2.*63 - 1"),
+        ({"format": "fixed", "record_bytes": "ten"}, "record_bytes = 'ten', expected an integer of 1 to 2.*63 - 1"),
         ({"format": "fixed", "shape": (3,)}, r"shape = \(3,\), expected a dtype with it, found none"),
         ({"format": "fixed", "dtype": "no", "shape": 3}, "dtype = 'no', expected a name that NumPy knows"),
         ({"format": "fixed", "dtype": "O"}, "dtype = 'O', expected plain numbers"),

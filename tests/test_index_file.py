@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import mmapds
+from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index, IndexWriter
 from tests.support.files import DATA
 from tests.support.index_file import rewrite
@@ -90,11 +91,11 @@ def source(**changes):
         (section(offset=2**63), "does not fit"),
         (section(offset=65), "found 4 at 65"),
         (section(shape=[3]), "expected 4 offsets of type <u8, found 3 of type <u8"),
-        (source(records=-1), "records of a source: expected an integer of 0 or more, found -1"),
-        (source(records=2.5), "records of a source: expected an integer of 0 or more, found 2.5"),
+        (source(records=-1), "records of a source: expected an integer from 0 to 2.*63 - 1, found -1"),
+        (source(records=2.5), "records of a source: expected an integer from 0 to 2.*63 - 1, found 2.5"),
         (source(records="3"), "malformed metadata"),
-        (source(path=3), "path of a source: expected a string, found 3"),
-        (source(mtime_ns=1.5), "mtime_ns of a source: expected an integer, found 1.5"),
+        (source(path=3), "path of a source: expected a path in UTF-8, found 3"),
+        (source(mtime_ns=1.5), "mtime_ns of a source: expected an integer of 64 bits, found 1.5"),
     ],
 )
 def test_damaged_metadata_is_an_error(index_path, change, message):
@@ -173,3 +174,30 @@ def test_sections_lie_on_64_bytes_and_the_file_ends_with_the_metadata(index_path
     index = Index(index_path)
     assert all(section.offset % 64 == 0 for section in index.sections.values())
     assert Path(index_path).read_bytes().endswith(json.dumps(index.metadata).encode())
+
+
+def test_an_index_of_a_newer_format_is_replaced_with_force_alone(write):
+    path = write([1, 2])
+    mmapds.build(path)
+    rewrite(f"{path}.mmx", metadata=lambda metadata: metadata | {"format": "newer"})
+    for action in (lambda: mmapds.open(path), lambda: mmapds.build(path)):
+        with pytest.raises(mmapds.FormatError, match="VERSION: expected one of the formats .*, found 'newer'"):
+            action()
+    mmapds.build(path, force=True)
+    assert list(mmapds.open(path)) == [1, 2]
+
+
+def test_parameters_that_are_missing_have_their_defaults(write):
+    path = write(b"\3\0\0\0abc\1\0\0\0z", "p.dat")
+    mmapds.build(path, format="prefixed")
+    rewrite(f"{path}.mmx", metadata=lambda metadata: metadata | {"parameters": {"prefix": "u32le"}})
+    verify(Index(f"{path}.mmx"))
+    assert list(mmapds.open(path)) == [b"abc", b"z"]
+
+
+def test_records_of_one_size_begin_at_byte_0_unless_a_header_says_so(write):
+    path = write(bytes(40), "f.bin")
+    mmapds.build(path, format="fixed", record_bytes=4)
+    rewrite(f"{path}.mmx", metadata=lambda metadata: metadata | {"sources": [metadata["sources"][0] | {"first": 4}]})
+    with pytest.raises(mmapds.FormatError, match=r"DAMAGED: malformed metadata \(.*first = 4, expected 0"):
+        mmapds.open(path)[0]

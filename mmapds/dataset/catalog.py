@@ -56,13 +56,13 @@ class Catalog:
           FormatError: the format's records cannot be given to this decoder.
         """
         for index in self.indexes:
-            formats.check_decoder(index.format, given, index.path)
+            formats.check_decoder(index, given)
         if given is not None and given != "torch":
             return given
         found: list[str | Decoder] = []
         for index in self.indexes:
             with index.reporting_malformed_metadata():
-                found.append(format_decoder(formats.by_name(index.format).decoder(index.parameters)))
+                found.append(format_decoder(formats.of_index(index).decoder(index.parameters)))
         for index, decode in zip(self.indexes, found, strict=True):
             if not is_same_decoder(decode, found[0]):
                 raise Error(
@@ -105,7 +105,10 @@ class Catalog:
         index.check_source(number, opened.size, opened.mtime_ns)
         opened.advise(_ADVICE[self.access])
         with index.reporting_malformed_metadata():
-            layout = formats.by_name(index.format).layout(index.parameters, index.sources[number])
+            layout = formats.of_index(index).layout(index.parameters, index.sources[number])
+        if index.has_bounds != (layout.stride == 0):
+            expected, found = ("offsets", "none") if layout.stride == 0 else ("no offsets", "some")
+            raise index.damaged(f"format {index.format!r}: expected {expected}, found {found}")
         return opened, index.bounds(number), *layout
 
     def corrupt(self, member: int, record: int, begin: int, end: int, size: int) -> None:
@@ -124,7 +127,7 @@ class Catalog:
         member, record, offset, _ = located
         index, number = self.members[member]
         path = index.source_path(number)
-        if not formats.by_name(index.format).is_text:
+        if not formats.of_index(index).is_text:
             return f"{path}: record {record} (byte {offset})"
         line = self._line(index, number, record, offset)
         return f"{path}{'' if line is None else f':{line}'} (byte {offset})"

@@ -150,7 +150,7 @@ class Dataset(Sequence[Any]):
         first = 0
         for index in self._catalog.indexes:
             for record in candidates(index, key):
-                if formats.by_name(index.format).key(self._records[first + record]) == key:
+                if formats.of_index(index).key(self._records[first + record]) == key:
                     shown = [first + record] if self._rows is None else self._rows.positions(first + record)
                     if shown:
                         return min(shown)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..errors import FormatError
+from ..storage.index_file import Index
 from ..storage.sources import named, quoted, unreadable
 from .fixed import Fixed
 from .format import Format, Option
@@ -55,6 +56,20 @@ def by_name(name: str) -> Format:
     return FORMATS[name]
 
 
+def of_index(index: Index) -> Format:
+    """Return the format of an index.
+
+    Raises:
+      FormatError: this mmapds does not have it.
+    """
+    if index.format not in FORMATS:
+        known = ", ".join(map(repr, sorted(FORMATS)))
+        raise FormatError(
+            f"{index.path}: VERSION: expected one of the formats {known}, found {index.format!r}; upgrade mmapds"
+        )
+    return FORMATS[index.format]
+
+
 def for_path(path: str) -> Format:
     """Return the format of a file, by its name or else by its first bytes; JSONL if they are text.
 
@@ -78,12 +93,14 @@ def for_path(path: str) -> Format:
     return FORMATS[JsonLines.name]
 
 
-def check_decoder(name: str, decode: Any, path: str) -> None:
-    """Raise FormatError for a decoder, given by name, that does not fit the records of a format."""
-    known = by_name(name).decoders
+def check_decoder(index: Index, decode: Any) -> None:
+    """Raise FormatError for a decoder, given by name, that does not fit the records of an index."""
+    known = of_index(index).decoders
     if isinstance(decode, str) and decode not in (*known, "torch") and decode in _DECODERS:
         expected = ", ".join(map(repr, known))
-        raise FormatError(f"decode = {decode!r}, expected {expected} or None for {path}, whose format is {name!r}")
+        raise FormatError(
+            f"decode = {decode!r}, expected {expected} or None for {index.path}, whose format is {index.format!r}"
+        )
 
 
 def check_options(format_name: str, known: Collection[str], given: Mapping[str, Any]) -> None:

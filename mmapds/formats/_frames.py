@@ -9,7 +9,7 @@ from ..errors import FormatError
 from ..storage.index_file import IndexedSource
 from ..storage.sources import Source, map_source
 from ..storage.threads import in_order
-from .format import End, Format, Layout, Piece, reserve_words
+from .format import End, Format, Layout, Piece, drops_truncated, reserve_words
 from .measuring import Measuring
 
 _CUT = (_native.FRAMES_PREFIX_CUT, _native.FRAMES_PAYLOAD_CUT)
@@ -48,15 +48,15 @@ class Framed(Format):
         """
         workers = min(workers, len(sources))
         slots = [_Slot(self._room, bool(measuring.columns)) for _ in range(workers + 2 if workers > 1 else 1)]
-        framing, truncated = self.framing(parameters), parameters["truncated"]
+        framing, drop = self.framing(parameters), drops_truncated(parameters)
 
         def begin(task: tuple[int, Source], slot: _Slot) -> tuple[Piece, _Walk]:
-            return _Walk(*task, framing, slot, self._step).piece(truncated, measuring)
+            return _Walk(*task, framing, slot, self._step).piece(measuring, drop=drop)
 
         for piece, walk in in_order(begin, enumerate(sources), workers=workers, slots=slots):
             yield piece
             while piece.end is None:
-                piece, _ = walk.piece(truncated, measuring)
+                piece, _ = walk.piece(measuring, drop=drop)
                 yield piece
 
     def verify_checksums(self, source: Source) -> None:
@@ -92,14 +92,14 @@ class _Walk:
         self._map = map_source(source)
         self._at = self._records = 0
 
-    def piece(self, truncated: str, measuring: Measuring) -> tuple[Piece, "_Walk"]:
+    def piece(self, measuring: Measuring, *, drop: bool) -> tuple[Piece, "_Walk"]:
         """Scan the next piece; return it and this walk."""
         begin, size, slot = self._at, self._source.size, self._slot
         end = min(begin + self._step, size)
         count, at, status, *details = _native.frames_scan(self._map, self._framing, begin, end, slot.starts, slot.sizes)
         self._at = at
         self._records += count
-        cut = status in _CUT and truncated == "drop"
+        cut = drop and status in _CUT
         if status != _native.FRAMES_OK and not cut:
             raise _error(self._source, self._records, at, status, *details)
         done = cut or at == size

@@ -9,7 +9,7 @@ from .. import _native
 from ..errors import FormatError
 from ..storage.index_file import IndexedSource
 from ..storage.sources import Source
-from .format import TRUNCATED, ArrayOf, End, Format, Layout, Option, Piece, Sample, check_truncated
+from .format import TRUNCATED, ArrayOf, End, Format, Layout, Option, Piece, Sample, check_truncated, drops_truncated
 from .measuring import Measuring
 
 _STEP = 1 << 16  # records in a piece that has columns
@@ -42,7 +42,7 @@ class Fixed(Format):
                 )
             if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**63:
                 raise FormatError(
-                    f"record_bytes = {size!r}, expected an integer of 1 or more, or dtype and shape instead; "
+                    f"record_bytes = {size!r}, expected an integer of 1 to 2**63 - 1, or dtype and shape instead; "
                     "give --record-bytes N, or --dtype D --shape N,N"
                 )
             return {"record_bytes": size, "truncated": truncated}
@@ -56,6 +56,8 @@ class Fixed(Format):
 
     def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
         """Records lie one after another, from the first."""
+        if source.first and self.name == Fixed.name:
+            raise ValueError(f"first = {source.first}, expected 0 in format {self.name!r}")
         return Layout(_native.FRAMING_NONE, source.first, parameters["record_bytes"])
 
     def decoder(self, parameters: Mapping[str, Any]) -> Sample:
@@ -82,7 +84,7 @@ def count_records(source: Source, first: int, parameters: Mapping[str, Any]) -> 
     """
     size = parameters["record_bytes"]
     count, rest = divmod(source.size - first, size)
-    if rest and parameters["truncated"] == "error":
+    if rest and not drops_truncated(parameters):
         raise FormatError(
             f"{source.path}: record {count} (byte {first + count * size}): expected {size} bytes, found {rest}; "
             "leave it out with --truncated drop"

@@ -175,6 +175,11 @@ def check_truncated(given: Mapping[str, Any]) -> str:
     return str(truncated)
 
 
+def drops_truncated(parameters: Mapping[str, Any]) -> bool:
+    """Whether the parameters of an index leave out a last record that is cut short."""
+    return bool(parameters.get("truncated", "error") == "drop")
+
+
 def reserve_words(count: int) -> memoryview:
     """Return room for 64-bit words, mapped, so that only pages that are written take memory."""
     return memoryview(mmap.mmap(-1, 8 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)).cast("Q")

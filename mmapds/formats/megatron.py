@@ -22,7 +22,7 @@ from .. import _native
 from ..errors import FormatError, SourceError
 from ..storage.index_file import IndexedSource
 from ..storage.sources import Source, fingerprint, inspect, map_source
-from .format import TRUNCATED, ArrayOf, End, Format, Layout, Piece, Sample, check_truncated
+from .format import TRUNCATED, ArrayOf, End, Format, Layout, Piece, Sample, check_truncated, drops_truncated
 from .measuring import Measuring
 
 _MMAP, _LEGACY = b"MMIDIDX\0\0", b"TNTIDX\0\0"
@@ -92,7 +92,7 @@ class Megatron(Format):
     ) -> Iterator[Piece]:
         """Yield the start of every sequence of every source, from the .idx files, whose numbers must add up."""
         for number, source in enumerate(sources):
-            yield from _scan(number, source, parameters["truncated"] == "drop", measuring, self._step)
+            yield from _scan(number, source, drops_truncated(parameters), measuring, self._step)
 
 
 class _Idx(NamedTuple):

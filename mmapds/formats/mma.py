@@ -17,7 +17,7 @@ from ..errors import ColumnError, FormatError
 from ..storage.index_file import IndexedSource
 from ..storage.sections import COLUMN
 from ..storage.sources import Source
-from .format import TRUNCATED, End, FieldsOf, Format, Layout, Piece, Sample, check_truncated
+from .format import TRUNCATED, End, FieldsOf, Format, Layout, Piece, Sample, check_truncated, drops_truncated
 from .measuring import Measuring
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class ArrayFiles(Format):
             if head.size <= source.size:
                 yield from _stored(number, source, ArrayFile(head), wanted)
             else:
-                yield from _walked(number, source, head, wanted, drop=parameters["truncated"] == "drop")
+                yield from _walked(number, source, head, wanted, drop=drops_truncated(parameters))
 
     def verify(self, sources: Sequence[Source], parameters: Mapping[str, Any]) -> None:
         """Check the records of all sources against their checksums."""

@@ -6,7 +6,7 @@ from typing import Any
 from ..errors import FormatError
 from ..storage.sources import Source, unreadable
 from .fixed import Fixed, all_records, check_array, count_records, one_piece
-from .format import TRUNCATED, Piece, check_truncated
+from .format import TRUNCATED, Piece, check_truncated, drops_truncated
 from .measuring import Measuring
 
 
@@ -50,7 +50,7 @@ class Npy(Fixed):
         for number, source in enumerate(sources):
             shape, _, first = _header(source.path)
             count, _ = count_records(source, first, parameters)
-            if count != shape[0] and not (parameters["truncated"] == "drop" and count < shape[0]):
+            if count != shape[0] and not (drops_truncated(parameters) and count < shape[0]):
                 advice = "; drop the missing ones with --truncated drop (if the file was truncated)"
                 raise FormatError(
                     f"{source.path}: expected {shape[0]} records, as its header says, found {count}"

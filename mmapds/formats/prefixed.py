@@ -26,7 +26,7 @@ class Prefixed(Framed):
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
         """Return `prefix` and `truncated`."""
         prefix = given.get("prefix", "u32le")
-        if prefix not in _FRAMINGS:
+        if not isinstance(prefix, str) or prefix not in _FRAMINGS:
             raise FormatError(f"prefix = {prefix!r}, expected one of {', '.join(map(repr, _FRAMINGS))}")
         return {"prefix": prefix, "truncated": check_truncated(given)}
 

@@ -14,7 +14,7 @@ from ..errors import FormatError
 from ..storage.index_file import IndexedSource
 from ..storage.sources import Source, map_source, unreadable
 from ..storage.threads import in_order
-from .format import TRUNCATED, End, Format, Layout, Piece, Sample, check_truncated, reserve_words
+from .format import TRUNCATED, End, Format, Layout, Piece, Sample, check_truncated, drops_truncated, reserve_words
 from .measuring import Measuring
 
 _DAMAGE = {
@@ -75,7 +75,7 @@ class Tar(Format):
             while True:
                 end = None
                 cut = found.status == _native.TAR_TRUNCATED
-                if found.status == _native.TAR_END or (cut and parameters["truncated"] == "drop"):
+                if found.status == _native.TAR_END or (cut and drops_truncated(parameters)):
                     end = End(found.samples, found.end)
                 elif found.status != _native.TAR_OK:
                     raise _error(source, scanner, found)

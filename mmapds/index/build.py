@@ -149,8 +149,10 @@ def _plan(path: str, format_name: str | Format | None, given: dict[str, Any], *,
     """
     index_path = path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX
     before = Index(path) if path.endswith(INDEX_SUFFIX) else _readable(index_path) if inherit else None
+    if before is not None and force and before.format not in formats.FORMATS:
+        before = None  # from a newer mmapds: nothing of it can be understood, and the user says to replace it
     if before is not None and format_name in (None, before.format):
-        options = formats.by_name(before.format).options
+        options = formats.of_index(before).options
         kept = {name: value for name, value in before.parameters.items() if name in options}
         if force or not _is_current(before):
             kept.pop("truncated", None)

@@ -29,7 +29,7 @@ def verify(index: Index) -> None:
         ]
         _verify_fingerprints(index, sources)
         _verify_records(index, sources)
-        formats.by_name(index.format).verify(sources, index.parameters)
+        formats.of_index(index).verify(sources, index.parameters)
 
 
 def _verify_fingerprints(index: Index, sources: list[Source]) -> None:
@@ -45,7 +45,7 @@ def _verify_fingerprints(index: Index, sources: list[Source]) -> None:
 def _verify_records(index: Index, sources: list[Source]) -> None:
     measuring = ColumnRequest().measuring(index)
     comparison = _Comparison(index, list(measuring.columns))
-    chosen = formats.by_name(index.format)
+    chosen = formats.of_index(index)
     for piece in chosen.scan(sources, index.parameters, measuring, workers=cores()):
         comparison.check(piece, sources[piece.source].path)
     if comparison.sources != len(sources):

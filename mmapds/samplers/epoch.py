@@ -416,7 +416,7 @@ class EpochProgress:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(
-                f"state: malformed ({error!r}): expected the dict that state_dict() returned, found {dict(state)}"
+                f"state: expected the dict that state_dict() returned, found a malformed one ({error!r})"
             ) from None
         if not 0 <= start.position <= self._total:
             raise StateError(f"state['position'] = {start.position}, expected 0 to {self._total}")

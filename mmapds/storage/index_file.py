@@ -10,6 +10,15 @@ from .numbers import U64
 from .sections import COLUMN, MALFORMED, Section, SectionFile, SectionWriter
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, build_command, kind_of_file, quoted, reason
 
+_SECTION_TYPES = {
+    "length_order": ("<u4", "<u8"),
+    "length_values": ("<u8",),
+    "length_counts": ("<u8",),
+    "key_records": ("<u4", "<u8"),
+    "key_hashes": ("<u4",),
+}
+"""What these sections hold, where an index has them."""
+
 
 class IndexedSource(NamedTuple):
     """A source as it was when it was indexed."""
@@ -41,15 +50,26 @@ class IndexedSource(NamedTuple):
         added = {name: fields.get(name, 0) for name in ("skipped", "first")}
         source = cls(**{name: fields[name] for name in cls._fields if name not in added}, **added)
         for name, value in source._asdict().items():
-            if name in ("path", "fingerprint"):
+            if name == "path":
+                expected, fits = "a path in UTF-8", type(value) is str and "\0" not in value and _is_unicode(value)
+            elif name == "fingerprint":
                 expected, fits = "a string", type(value) is str
             elif name == "mtime_ns":
-                expected, fits = "an integer", type(value) is int
+                expected, fits = "an integer of 64 bits", type(value) is int and -(2**63) <= value < 2**63
             else:
-                expected, fits = "an integer of 0 or more", type(value) is int and value >= 0
+                expected, fits = "an integer from 0 to 2**63 - 1", type(value) is int and 0 <= value < 2**63
             if not fits:
                 raise TypeError(f"{name} of a source: expected {expected}, found {value!r}")
         return source
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether UTF-8 can hold a text, which has no lone surrogates then."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class IndexWriter(SectionWriter):
@@ -110,6 +130,7 @@ class Index(SectionFile):
         try:
             self.format: str = self.metadata["format"]
             self.parameters: dict[str, Any] = dict(self.metadata.get("parameters", {}))
+            self._check_parameters()
             self.sources = [IndexedSource.parse(source) for source in self.metadata["sources"]]
         except MALFORMED as error:
             raise self.malformed(error) from None
@@ -118,6 +139,17 @@ class Index(SectionFile):
             raise self.damaged(f"expected {self.records} records, as the header says, found {held} in the sources")
         self.has_bounds = "offsets" in self.sections or "record_bytes" not in self.parameters
         self._check_sections()
+
+    def _check_parameters(self) -> None:
+        """Raise TypeError for what every reader of the index takes for granted; formats check the rest."""
+        if type(self.format) is not str:
+            raise TypeError(f"format = {self.format!r}, expected a string")
+        size = self.parameters.get("record_bytes", 1)
+        if type(size) is not int or not 1 <= size < 2**63:
+            raise TypeError(f"record_bytes = {size!r}, expected an integer of 1 to 2**63 - 1")
+        held = self.parameters.get("columns", {})
+        if not isinstance(held, dict) or not all(isinstance(text, str) for text in held.values()):
+            raise TypeError(f"columns = {held!r} among the parameters, expected a dict of name to expression")
 
     def _check_measuring(self) -> None:
         found = self.metadata.get("columns", NOTHING)
@@ -141,6 +173,10 @@ class Index(SectionFile):
             raise self.damaged(f"expected section 'length_values' beside {found.pop()!r}, found none")
         else:
             lengths = 0
+        for name, types in _SECTION_TYPES.items():
+            if name in self.sections and self.sections[name].dtype not in types:
+                found_type = self.sections[name].dtype
+                raise self.damaged(f"section {name!r}: expected type {' or '.join(types)}, found {found_type}")
         wanted_items = {"length_order": self.records, "length_counts": lengths}
         for name, section in self.sections.items():
             items = self.records if name.startswith(COLUMN) else wanted_items.get(name, section.items)

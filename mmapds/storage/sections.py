@@ -170,7 +170,11 @@ class SectionWriter:
           check: called while this process holds the lock of the directory; if it raises, nothing is replaced.
         """
         self._end_section()
-        text = json.dumps(metadata | {"sections": self._sections}, ensure_ascii=False).encode()
+        described = metadata | {"sections": self._sections}
+        try:
+            text = json.dumps(described, ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # a lone surrogate, which only an escape can say
+            text = json.dumps(described).encode()
         offset = self._file.tell()
         with self.writing():
             self._file.write(text)
