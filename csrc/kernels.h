@@ -30,7 +30,7 @@ typedef size_t mds_text_run_fn(const uint8_t *data, size_t n, size_t *continuing
 #define MDS_PERMUTE_LANES 16
 typedef void mds_permute_rounds_fn(const mds_permutation *p, uint32_t *left, uint32_t *right);
 
-/* The CRC32C of bytes whose CRC32C is `crc` (0 if there are none) followed by data[0..n). */
+/* Continue a CRC32C over data[0..n): `crc` is that of the bytes before, 0 if there are none. */
 typedef uint32_t mds_crc32c_fn(uint32_t crc, const uint8_t *data, size_t n);
 
 struct mds_kernels {

@@ -39,7 +39,7 @@ const mds_kernels *mds_kernels_find(const char *name);
 
 /* ---- crc.c: CRC32C ---------------------------------------------------------------------------------------------- */
 
-/* The CRC32C of bytes whose CRC32C is `crc` (0 if there are none) followed by data[0..n). */
+/* Continue a CRC32C over data[0..n): `crc` is that of the bytes before, 0 if there are none. */
 uint32_t mds_crc32c(const mds_kernels *kernels, uint32_t crc, const uint8_t *data, size_t n);
 
 /* ---- map.c: read-only maps -------------------------------------------------------------------------------------- */
@@ -75,8 +75,8 @@ void mds_map_advise(const mds_map *map, uint64_t begin, uint64_t end, mds_advice
  *     count = mds_lines_scan(kernels, piece, n, base, &state, starts);
  *
  * A scan may also begin in the middle of a file, at byte `base`, with pending = base. If the line there goes on with a
- * byte that is not blank, `base` is its first start; only the caller, who knows what comes before, can tell whether a
- * record starts there. Pieces can be scanned in parallel so. */
+ * byte that is not blank, `base` is its first start; only the caller, who knows what comes before, can decide whether
+ * a record starts there. This is how to scan pieces in parallel. */
 typedef struct {
     uint64_t pending;  /* start of the current line if it has been blank so far, else MDS_NONE */
     uint64_t newlines; /* how many were found so far */
@@ -258,8 +258,8 @@ int mds_tar_same_extension(const mds_tar_member *one, const mds_tar_member *othe
 /* The hash by which an index finds keys: FNV-1a of 64 bits, folded to 32. */
 uint32_t mds_tar_hash(const uint8_t *key, size_t n);
 
-#define MDS_TAR_EXTENSIONS 64 /* a scan compares so many extensions of a sample; a reader compares the rest */
-#define MDS_TAR_HEADERS 65536 /* one call reads at most so many headers, so that the caller can interrupt the scan */
+#define MDS_TAR_EXTENSIONS 64 /* a scan compares this many extensions of a sample; a reader compares the rest */
+#define MDS_TAR_HEADERS 65536 /* one call reads at most this many headers, so that the caller can interrupt the scan */
 
 /* A sample is a run of consecutive members with one key; members without a key between them are skipped.
  *
@@ -303,8 +303,8 @@ typedef struct {
     mds_tar_member other; /* the last that was read after it */
 } mds_tar_sample;
 
-/* Read the next member of the sample data[0..n) and point *member at it; members that belong to none are passed over.
- * MDS_TAR_GARBAGE when a member of another sample comes, MDS_TAR_END when no member does. */
+/* Read the next member of the sample data[0..n) and point *member at it; members without a key are skipped.
+ * MDS_TAR_GARBAGE if it belongs to another sample, MDS_TAR_END if there are no more. */
 mds_tar_status mds_tar_sample_next(const uint8_t *data, uint64_t n, mds_tar_sample *sample,
                                    const mds_tar_member **member);
 
@@ -341,7 +341,7 @@ int mds_array_record(const mds_array_field *fields, size_t count, const uint8_t 
                      mds_array_value *values, uint64_t *size, size_t *failed);
 
 /* Find the fields of n records that were located: those of records[k] are values[k * count] and on. Returns the first
- * record that mds_array_record refuses, n when there is none. */
+ * record that mds_array_record refuses, or n if it accepts all. */
 size_t mds_array_records(const mds_array_field *fields, size_t count, const mds_request *records, size_t n,
                          mds_array_value *values, size_t *failed);
 
@@ -361,7 +361,7 @@ typedef enum {
 } mds_measure;
 
 #define MDS_PATH 16
-#define MDS_JSON_DEPTH 1024 /* nesting of arrays and objects; what orjson accepts */
+#define MDS_JSON_DEPTH 1024 /* nesting of arrays and objects, as deep as orjson accepts it */
 
 typedef struct {
     mds_measure measure;
@@ -457,9 +457,9 @@ typedef struct {
  * whole numbers of elements, so that an element is never cut. */
 void mds_pad_rows(const mds_piece *pieces, size_t count, size_t width, uint64_t fill, uint8_t *out);
 
-/* The arrays of one field of n records as pieces: the first `longest` entries of each along its first axis, the last ones
- * with `left`, an entry being `row` bytes. values[k * stride] is what mds_array_record found in records[k]. Returns the
- * first array whose entries have another size, n when there is none. */
+/* The arrays of one field of n records as pieces: the first `longest` entries of each along its first axis, or with
+ * `left` the last ones. An entry has `row` bytes. mds_array_record wrote values[k * stride] for records[k]. Returns the
+ * first array whose entries have another size, or n if all agree. */
 size_t mds_array_pieces(const mds_request *records, const mds_array_value *values, size_t stride, size_t n,
                         uint64_t longest, int left, uint64_t row, mds_piece *pieces);
 

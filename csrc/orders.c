@@ -62,7 +62,7 @@ void mds_chunks_at(const mds_kernels *kernels, const mds_chunks *c, const mds_pe
             current = mix_at(c, position);
             mds_permutation_init(&inside, current.end - current.begin, c->seed, c->epoch, STREAM_MIX | current.number);
         }
-        /* As many positions of one mix as there are, up to a batch: permuting several at a time is what is fast. */
+        /* Take all positions that follow in the same mix, up to a batch: permuting many at once is faster. */
         size_t n = 0;
         for (; n < BATCH && done + n < count; n++) {
             const uint64_t p = (uint64_t)positions[done + n];

@@ -1,6 +1,7 @@
-/* sampling.h - the half of the public face of the C core that knows no bytes: which records make an epoch and a batch.
+/* sampling.h - the half of the C core's public face that chooses the records of an epoch and of a batch.
  *
- * mmapds.h includes it. Everything here is a function of a seed, an epoch and a position, or of lengths. */
+ * mmapds.h includes it. It reads no sources: everything here is a function of a seed, an epoch and a position, or of
+ * lengths. */
 #ifndef MMAPDS_SAMPLING_H
 #define MMAPDS_SAMPLING_H
 
@@ -41,7 +42,7 @@ uint64_t mds_draw(uint64_t key, uint64_t i, uint64_t n);
 /* out[k] = draw(key, positions[k], n). Needs n >= 1. */
 void mds_draw_many(uint64_t key, uint64_t n, const int64_t *positions, size_t count, int64_t *out);
 
-/* The first of numbers[0..n) that is not in [0, limit); n when all are. */
+/* The first of numbers[0..n) that is not in [0, limit), or n if all are. */
 size_t mds_first_outside(const int64_t *numbers, size_t n, uint64_t limit);
 
 /* ---- orders.c: from positions of an epoch to record numbers ----------------------------------------------------- */
@@ -93,7 +94,7 @@ typedef struct {
 /* out[k] = record at positions[k] >= 0. A member is shuffled anew each time its records are used up. */
 void mds_mixture_at(const mds_mixture *m, mds_member *members, const int64_t *positions, size_t count, int64_t *out);
 
-/* out[k] = the member that positions[k], 0 or more, takes a record of. */
+/* out[k] = the member that gives positions[k] >= 0 its record. */
 void mds_mixture_which(const mds_mixture *m, const int64_t *positions, size_t count, int64_t *out);
 
 /* ---- sort.c: the length order ----------------------------------------------------------------------------------- */
@@ -121,8 +122,8 @@ size_t mds_lengths_runs(const void *lengths, unsigned width, const void *order, 
 
 /* What a batch may hold. A record of length L costs L, plus L^2 / quadratic if that is not 0. */
 typedef struct {
-    uint64_t tokens;   /* most that the largest cost times the number of records may be */
-    uint64_t largest;  /* most records, 1 to 2^31 */
+    uint64_t tokens;   /* limit of the largest cost times the number of records */
+    uint64_t largest;  /* limit of the number of records, 1 to 2^31 */
     uint64_t multiple; /* sizes of at least this are multiples of it; 1 or more */
     uint64_t quadratic;
 } mds_budget;
@@ -145,11 +146,11 @@ size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const 
                         uint64_t wanted, int close, mds_bucket *buckets);
 
 /* The first of buckets[0..count) that does not begin where the one before ends, or holds no records, or more than a
- * signed number can count; `count` when all do. *ranks and *batches are how many there are before it. */
+ * signed number can count; `count` if there is none. *ranks and *batches are how many there are before it. */
 size_t mds_buckets_follow(const mds_bucket *buckets, size_t count, uint64_t *ranks, uint64_t *batches);
 
-/* The first of `distinct` lengths that does not fall, or that no record or more than 2^63 records have; `distinct` when
- * all are as mds_plan_buckets needs them. */
+/* The first of `distinct` lengths that is not below the one before it, that no record has, or with which the counts add
+ * up to more than a signed number can hold; `distinct` if mds_plan_buckets accepts all. */
 size_t mds_lengths_fall(const uint64_t *values, const uint64_t *counts, size_t distinct);
 
 /* HowTo: cut the buckets once, fill in a plan once an epoch, and ask for any batches in any order:
@@ -180,7 +181,7 @@ void mds_plan_find(const mds_plan *plan, const int64_t *ranks, size_t n, int64_t
 
 /* Fills the same buckets with records as an order brings them. A batch is ready when it is full, or when its bucket
  * gets no more records. The records of one length must lie in two buckets at most: if the last bucket is a batch that
- * is no larger than those of the bucket before, the caller makes it the last batch of that one.
+ * is not larger than those of the bucket before, the caller makes it the last batch of that one.
  *
  * HowTo: make the tables once for a plan, set taken[0..count) = 0 at the beginning of an epoch, and push the order in
  * pieces of any size:

@@ -4,14 +4,14 @@
  * raises or returns. The work is the core's; no other files include Python.h.
  *
  * Memory. A call reads and writes memory that it holds as a buffer, or that its object owns; nothing else while the
- * GIL is released. Objects check their tables once, so they copy them. What is too large for that - lengths, orders -
- * they hold as a buffer, and the core checks every number in it when it uses it. Nobody else writes to the buffers of
+ * GIL is released. Objects check their tables once, so they copy them. Lengths and orders are too large to copy:
+ * objects hold them as buffers, and the core checks every number when it uses it. Nobody else writes to the buffers of
  * a call while it runs.
  *
  * The GIL. A call whose work grows with the size of a buffer, a map or a file releases the GIL around that work,
  * checks included, by RELEASE_GIL. Calls of constant work keep it, and so do those about one record that make Python
- * objects as they go (Records[i], ArrayFields(record), tar_members(record)): giving it away would cost as much as they
- * do. What has an entry for each source, member or field is small, and may be checked with the GIL.
+ * objects as they go (Records[i], ArrayFields(record), tar_members(record)): releasing it would cost as much as they
+ * do. Tables with an entry for each source, member or field are small, and may be checked with the GIL.
  *
  * Threads. Objects do not change once they are made, or a call works on a copy (TarScanner), or a second call is
  * refused while one is running (Stream). */
@@ -29,11 +29,11 @@
         Py_END_ALLOW_THREADS                                                                                           \
     } while (0)
 
-/* ---- module.c: what the module keeps ------------------------------------------------------------------- */
+/* ---- module.c: the module and its state ----------------------------------------------------------------- */
 
 extern const mds_kernels *mds_py_kernels; /* chosen once, when the module is loaded */
 
-/* A variant of the kernels by name, the one in use for NULL; NULL with an exception. */
+/* Find a variant of the kernels by name; for NULL, the one in use. NULL with an exception. */
 const mds_kernels *mds_py_find_kernels(const char *variant);
 
 typedef struct {
@@ -51,11 +51,11 @@ typedef struct {
 /* Add constants up to a NULL name. */
 int mds_py_add_constants(PyObject *module, const mds_py_constant *constants);
 
-/* A new instance, all zeros; and the end of one. */
+/* Make an instance, all zeros; free one. */
 PyObject *mds_py_new(PyTypeObject *type);
 void mds_py_free(PyObject *self);
 
-/* What each subject adds to the module: types, functions, constants. */
+/* Add the types, functions and constants of one subject to the module. */
 int mds_py_add_map(PyObject *module);
 int mds_py_add_records(PyObject *module);
 int mds_py_add_array_fields(PyObject *module);
@@ -71,12 +71,12 @@ int mds_py_add_plan(PyObject *module);
 
 /* ---- buffers.c: memory that Python brings ------------------------------------------------------------------ */
 
-/* Buffers that a call or an object holds, given back together. Room for them is made by MDS_PY_BUFFERS, or by whoever
- * has more of them than a few. */
+/* Buffers that a call or an object holds, and gives back together. MDS_PY_BUFFERS makes room for a few on the stack; a
+ * caller with more, or an object, brings the room. */
 typedef struct {
     Py_buffer *views;
     size_t count, room;
-    size_t entries; /* of the last that was taken */
+    size_t entries; /* of the buffer taken last */
 } mds_py_buffers;
 
 #define MDS_PY_BUFFERS(name, most)                                                                                     \
@@ -85,10 +85,11 @@ typedef struct {
 
 typedef enum { MDS_PY_READ = PyBUF_SIMPLE, MDS_PY_WRITE = PyBUF_WRITABLE } mds_py_access;
 
-#define MDS_PY_ANY SIZE_MAX /* entries: as many as there are */
+#define MDS_PY_ANY SIZE_MAX /* any number of entries */
 
-/* Take a buffer of 64-bit words, of integers of `width` bytes (4 or 8), of bytes; `what` is what messages call it. NULL
- * with an exception unless it is whole, aligned, and of `entries` entries; the pointer of an empty one is not NULL. */
+/* Take a buffer of 64-bit words, of integers of `width` bytes (4 or 8), or of bytes. Return its memory, which is not
+ * NULL even if it is empty; NULL with an exception unless it is aligned and holds `entries` whole entries. `what` is
+ * its name in messages. */
 void *mds_py_take_words(mds_py_buffers *buffers, PyObject *object, mds_py_access access, size_t entries,
                         const char *what);
 void *mds_py_take_numbers(mds_py_buffers *buffers, PyObject *object, mds_py_access access, unsigned width,
@@ -96,30 +97,30 @@ void *mds_py_take_numbers(mds_py_buffers *buffers, PyObject *object, mds_py_acce
 void *mds_py_take_bytes(mds_py_buffers *buffers, PyObject *object, mds_py_access access);
 void mds_py_give_back(mds_py_buffers *buffers);
 
-/* Raise unless as many entries were found as expected. */
+/* Raise unless `expected` entries were found. */
 int mds_py_expect(const char *what, size_t expected, size_t found);
 
-/* Raise unless the buffer that was taken last lies apart from all before it, and from `held` unless that is NULL: for
- * calls that would read what they have just written. */
+/* Raise if the buffer taken last overlaps one taken before it, or `held`, which may be NULL. For calls that would
+ * otherwise read bytes that they have just written. */
 int mds_py_expect_apart(const mds_py_buffers *buffers, const Py_buffer *held, const char *what);
 
-/* Copies of small tables, for objects that check them once: nobody can change those afterwards. NULL with an exception;
- * freed with PyMem_Free. *n, unless NULL, is set to the number of entries. */
+/* Copy a small table for an object that checks it once: nobody else can change the copy. NULL with an exception; free
+ * the copy with PyMem_Free. Sets *n, unless `n` is NULL, to the number of entries. */
 void *mds_py_copy_words(PyObject *object, size_t entries, const char *what, size_t *n);
 void *mds_py_copy_numbers(PyObject *object, unsigned width, size_t entries, const char *what, size_t *n);
 
-/* What is looked up, and as much room for what is found. */
+/* Numbers to look up, and room for as many results. */
 typedef struct {
     const int64_t *at;
     int64_t *out;
     size_t count;
-    uint64_t limit; /* what may be looked up: [0, limit) */
-    size_t outside; /* the first that is not; `count` where all are */
+    uint64_t limit; /* numbers must lie in [0, limit) */
+    size_t outside; /* the first number that does not; `count` if all do */
 } mds_py_lookup;
 
 int mds_py_take_lookup(mds_py_buffers *buffers, PyObject *at, PyObject *out, const char *what, mds_py_lookup *lookup);
 
-/* Make the call unless something is out of range. */
+/* Make the call if all numbers lie in [0, below). */
 #define LOOK_UP(lookup, below, ...)                                                                                    \
     do {                                                                                                               \
         (lookup).limit = (below);                                                                                      \
@@ -127,17 +128,17 @@ int mds_py_take_lookup(mds_py_buffers *buffers, PyObject *at, PyObject *out, con
                     if ((lookup).outside == (lookup).count) __VA_ARGS__);                                              \
     } while (0)
 
-/* None, or an IndexError such as "position 9 is out of range for an epoch of 5", after LOOK_UP. */
+/* After LOOK_UP: return None, or raise IndexError, such as "position 9 is out of range for an epoch of 5". */
 PyObject *mds_py_looked_up(const mds_py_lookup *lookup, const char *what, const char *whole);
 
-/* For "O&": a size, a count or an offset in an unsigned long long. "K" is for seeds, epochs and bits alone: it takes all
- * integers modulo 2^64. OverflowError unless 0 <= object < 2^64. */
+/* For "O&": a size, a count or an offset in an unsigned long long. "K" is for seeds, epochs and bits alone: it takes
+ * all integers modulo 2^64. OverflowError unless 0 <= object < 2^64. */
 int mds_py_size(PyObject *object, void *size);
 
 /* Raise unless the object is a tuple, as PyArg_ParseTuple needs it. */
 int mds_py_expect_tuple(PyObject *object, const char *what);
 
-/* An offset, or None for MDS_NONE. */
+/* Convert an offset from Python, and to it; None is MDS_NONE. */
 int mds_py_parse_offset(PyObject *object, uint64_t *offset);
 PyObject *mds_py_offset(uint64_t offset);
 
@@ -167,16 +168,17 @@ typedef struct {
     SourceSlot *slots;
 } RecordsObject;
 
-/* A payload as bytes, or as a read-only memoryview of the map, which it keeps alive. */
+/* Return a payload as bytes, or as a read-only memoryview, which keeps the map alive. */
 PyObject *mds_py_records_payload(const RecordsObject *self, const mds_source *source, mds_span span);
 
-/* Where the payloads of some rows lie, all pages asked for; *n is how many there are. NULL with an exception; freed
- * with PyMem_Free. */
+/* Locate the payloads of some rows and bring them into memory; *n is how many there are. NULL with an exception; free
+ * the result with PyMem_Free. */
 mds_request *mds_py_records_fetch(RecordsObject *self, PyObject *rows, Py_ssize_t *n);
 
 /* ---- py_array_fields.c --------------------------------------------------------------------------------- */
 
-/* What becomes of a field: the first four are words of the table, the next three are bytes. */
+/* The type of a field's value in Python. Values of the first four lie in the record's table, those of the next three
+ * are runs of bytes. */
 typedef enum {
     FIELD_UINT,
     FIELD_INT,
@@ -200,11 +202,11 @@ typedef struct {
     mds_array_field *fields;
 } ArrayFieldsObject;
 
-/* The value of field f of a record, which lies at `data`. */
+/* Make the value of field f of a record, whose bytes lie at `data`. */
 PyObject *mds_py_array_value(const ArrayFieldsObject *self, Py_ssize_t f, PyObject *record, const char *data,
                              const mds_array_value *value);
 
-/* What to say of a record of `size` bytes that mds_array_record refuses. */
+/* Say why mds_array_record refuses a record of `size` bytes. */
 PyObject *mds_py_array_fields_reason(const ArrayFieldsObject *self, size_t failed, Py_ssize_t size);
 
 /* ---- py_permutation.c ---------------------------------------------------------------------------------- */
@@ -215,10 +217,10 @@ typedef struct {
 
 /* ---- py_scan.c ----------------------------------------------------------------------------------------- */
 
-/* Room for the starts of the records in n bytes. */
+/* Take room for the starts of the records in n bytes. */
 uint64_t *mds_py_take_starts(mds_py_buffers *buffers, PyObject *object, uint64_t n);
 
-/* What a scan of lines found: (records, pending, newlines). */
+/* Return the result of a scan of lines: (records, pending, newlines). */
 PyObject *mds_py_scanned(size_t count, const mds_lines *state);
 
 #endif

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-static const uint64_t nothing; /* where empty buffers are said to lie */
+static const uint64_t nothing; /* the address of every empty buffer, since NULL means an exception */
 
-/* The next view, NULL with an exception. Nothing has no address, and needs none. */
+/* Take the next view; NULL with an exception. */
 static Py_buffer *take(mds_py_buffers *buffers, PyObject *object, mds_py_access access)
 {
     if (buffers->count == buffers->room) {

@@ -1,4 +1,4 @@
-/* module.c - the module: what it keeps, and the subjects it is put together from. */
+/* module.c - the module: its state, and the list of the subjects that it consists of. */
 #include "binding.h"
 
 #include <stdlib.h>
@@ -50,7 +50,7 @@ static PyObject *simd_variants(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(
     return list;
 }
 
-/* A variant by name, the best one for NULL; NULL with an exception. */
+/* Find a variant by name; for NULL, the best one. NULL with an exception. */
 static const mds_kernels *find_kernels(const char *variant, const char *what, PyObject *error)
 {
     const mds_kernels *chosen = mds_kernels_find(variant);

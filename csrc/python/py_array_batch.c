@@ -1,7 +1,7 @@
 /* py_array_batch.c - batches of records of named arrays, taken field by field. */
 #include "binding.h"
 
-/* Records of named arrays, found and measured, none of which has become a Python object yet. */
+/* Records of named arrays, located and checked, but not made into Python objects yet. */
 typedef struct {
     PyObject_HEAD PyObject *records; /* RecordsObject: its maps are where the payloads lie */
     PyObject *fields;                /* ArrayFieldsObject */
@@ -193,24 +193,26 @@ static PyMethodDef array_batch_methods[] = {
     {"values", array_batch_values, METH_O,
      "values($self, field, /)\n--\n\n"
      "Return a field's value in each record as a list, as in the dicts of ArrayFields.\n\n"
-     "Raises IndexError for a field that is not there, and what the record's own values raise."},
+     "Raises IndexError if there is no such field, and the error that decoding a value raises."},
     {"words", array_batch_words, METH_O,
      "words($self, field, /)\n--\n\n"
-     "Return u64, shape (records,): the 64 bits of numbers, the bytes of text, or the entries of each first axis."},
+     "Return u64, shape (records,): the 64 bits of numbers, the bytes of text, or the entries of each first axis.\n\n"
+     "They are a bytearray: they become tensors, and torch.from_numpy expects memory that is writable."},
     {"shapes", array_batch_shapes, METH_O,
      "shapes($self, field, /)\n--\n\n"
-     "Return u64, shape (records, axes): the shape of each array."},
+     "Return u64, shape (records, axes): the shape of each array.\n\n"
+     "They are bytes: shapes are only read."},
     {"pad", array_batch_pad, METH_VARARGS,
      "pad($self, field, longest, left, row, fill, out, /)\n--\n\n"
      "Write the arrays of a field, cut to `longest` entries of `row` bytes, into the equal rows of out.\n\n"
-     "left: keep the last entries and not the first. fill: 8 bytes, repeated to the end of each row.\n\n"
+     "left: keep the last entries instead of the first. fill: 8 bytes, repeated to the end of each row.\n\n"
      "Raises ValueError when the entries have another size, or out has no room."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot array_batch_slots[] = {
     {Py_tp_doc, "ArrayBatch(records, rows, fields)\n--\n\n"
-                "Records of named arrays, found and measured; an item is the payload of one.\n\n"
+                "Records of named arrays, located and checked; an item is the payload of one.\n\n"
                 "Raises IndexError for a row out of range, and for a damaged record the error of fields with\n"
                 "(reason, position in rows)."},
     {Py_tp_new, array_batch_new},

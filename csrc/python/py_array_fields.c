@@ -19,7 +19,7 @@ static void array_fields_dealloc(PyObject *object)
     mds_py_free(object);
 }
 
-/* One field from (name, type, bytes of an item, shape, dtype), None in a shape standing for a ragged axis. */
+/* Parse a field, (name, type, bytes of an item, shape, dtype); None in a shape is a ragged axis. */
 static int parse_array_field(PyObject *given, FieldSlot *slot, mds_array_field *field)
 {
     PyObject *name, *shape, *dtype;
@@ -244,7 +244,7 @@ static PyMethodDef array_fields_methods[] = {
     {"words", array_fields_words, METH_VARARGS,
      "words($self, data, begin, /)\n--\n\n"
      "Return (size, word, ...) of the record at byte begin of data: its bytes, and for each field the 64 bits of a\n"
-     "number, the bytes of text, or the entries of an array's first axis; None where no whole record is."},
+     "number, the bytes of text, or the entries of an array's first axis. None if no whole record begins there."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -253,7 +253,7 @@ static PyType_Slot array_fields_slots[] = {
                 "Called with a record of named arrays, returns its fields as a dict; arrays are views of it.\n\n"
                 "fields: a tuple of (name, one of FIELD_*, bytes of an element, shape, dtype); None is a ragged axis.\n"
                 "make_array(shape, dtype, record, offset) returns an array, loads(text) the value of JSON.\n\n"
-                "Raises ValueError for fields that cannot be. A call raises error when the record is damaged."},
+                "Raises ValueError for malformed fields. A call raises error when the record is damaged."},
     {Py_tp_new, array_fields_new},
     {Py_tp_dealloc, array_fields_dealloc},
     {Py_tp_call, array_fields_call},

@@ -1,11 +1,12 @@
-/* py_columns.c - columns of numbers: measured where records lie, and converted. */
+/* py_columns.c - columns of numbers: measured from mapped records, and converted. */
 #include "binding.h"
 
 #define MDS_PY_COLUMNS 64
 
 /* ---- fields -------------------------------------------------------------------------------------------- */
 
-/* Fields from a tuple of (measure, (key, ...)), keys being bytes that must outlive them; -1 with an exception. */
+/* Parse a tuple of (measure, (key, ...)) into fields and return how many there are; -1 with an exception. The fields
+ * point into the keys, which are bytes and must outlive them. */
 static Py_ssize_t parse_fields(PyObject *sequence, mds_field *fields)
 {
     const Py_ssize_t n = PyTuple_Check(sequence) ? PyTuple_Size(sequence) : -1;
@@ -88,7 +89,7 @@ static PyObject *json_error(PyObject *Py_UNUSED(module), PyObject *args)
 /* ---- Measuring ----------------------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject_HEAD PyObject *given; /* the tuple whose bytes are the fields' keys */
+    PyObject_HEAD PyObject *given; /* the tuple; the fields point into its keys */
     mds_measuring measuring;
     mds_field fields[MDS_PY_COLUMNS];
 } MeasuringObject;
@@ -126,7 +127,7 @@ static void measuring_dealloc(PyObject *object)
     mds_py_free(object);
 }
 
-/* Room for a number of every column in every record that `room` starts can name; -1 with an exception. */
+/* Take cells[c] for each column, of `room` entries or more; -1 with an exception. */
 static int take_cells(mds_py_buffers *buffers, PyObject *given, size_t columns, size_t room, uint64_t **cells)
 {
     if (mds_py_expect("cells", columns, (size_t)PyTuple_Size(given)) != 0)
@@ -214,12 +215,13 @@ static PyMethodDef measuring_methods[] = {
 };
 
 static PyType_Slot measuring_slots[] = {
-    {Py_tp_doc, "Measuring(*, fields, missing, fill, validate)\n--\n\n"
-                "What is measured of the records of a scan, for any number of threads.\n\n"
-                "fields: a tuple of up to MOST_COLUMNS (one of MEASURE_*, keys of the path as bytes).\n"
-                "missing: one of MISSING_*. fill: (one of NUMBER_*, 64 bits) that stand for what is missing.\n"
-                "validate: check that every record is JSON.\n\n"
-                "Raises ValueError for fields that cannot be."},
+    {Py_tp_doc,
+     "Measuring(*, fields, missing, fill, validate)\n--\n\n"
+     "Measures the columns of a scan; any number of threads may use it at once.\n\n"
+     "fields: a tuple of up to MOST_COLUMNS (one of MEASURE_*, keys of the path as bytes).\n"
+     "missing: one of MISSING_*. fill: (one of NUMBER_*, 64 bits), the number of a record that lacks a field.\n"
+     "validate: check that every record is JSON.\n\n"
+     "Raises ValueError for malformed fields, and for an unknown constant."},
     {Py_tp_new, measuring_new},
     {Py_tp_dealloc, measuring_dealloc},
     {Py_tp_methods, measuring_methods},
@@ -234,47 +236,49 @@ static PyType_Spec measuring_spec = {"mmapds._native.Measuring", sizeof(Measurin
 static PyObject *cells_convert(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *target;
-    int from, to;
+    int from_type, to_type;
     MDS_PY_BUFFERS(buffers, 1);
-    if (!PyArg_ParseTuple(args, "Oii:cells_convert", &target, &from, &to))
+    if (!PyArg_ParseTuple(args, "Oii:cells_convert", &target, &from_type, &to_type))
         return NULL;
-    if (from < MDS_U64 || from > MDS_F64 || to < MDS_U64 || to > MDS_F64)
-        return PyErr_Format(PyExc_ValueError, "kind, to: expected two of NUMBER_*, found %d and %d", from, to);
+    if (from_type < MDS_U64 || from_type > MDS_F64 || to_type < MDS_U64 || to_type > MDS_F64)
+        return PyErr_Format(PyExc_ValueError, "from_type, to_type: expected two of NUMBER_*, found %d and %d",
+                            from_type, to_type);
     uint64_t *cells = mds_py_take_words(&buffers, target, MDS_PY_WRITE, MDS_PY_ANY, "cells");
     if (cells)
-        RELEASE_GIL(mds_cells_convert(cells, buffers.entries, (mds_number_type)from, (mds_number_type)to));
+        RELEASE_GIL(mds_cells_convert(cells, buffers.entries, (mds_number_type)from_type, (mds_number_type)to_type));
     mds_py_give_back(&buffers);
     return cells ? Py_NewRef(Py_None) : NULL;
 }
 
-static PyObject *cells_narrow(PyObject *Py_UNUSED(module), PyObject *args)
+/* Copy integers of `width` bytes, 4 or 8, to as many of the other width. */
+static PyObject *copy_cells(PyObject *args, const char *format, unsigned width)
 {
     PyObject *source, *target;
-    const uint64_t *cells;
-    uint32_t *out = NULL;
+    const void *numbers;
+    void *out = NULL;
     MDS_PY_BUFFERS(buffers, 2);
-    if (!PyArg_ParseTuple(args, "OO:cells_narrow", &source, &target))
+    if (!PyArg_ParseTuple(args, format, &source, &target))
         return NULL;
-    if ((cells = mds_py_take_words(&buffers, source, MDS_PY_READ, MDS_PY_ANY, "cells")) &&
-        (out = mds_py_take_numbers(&buffers, target, MDS_PY_WRITE, 4, buffers.entries, "out")))
-        RELEASE_GIL(mds_cells_narrow(cells, buffers.entries, out));
+    if ((numbers = mds_py_take_numbers(&buffers, source, MDS_PY_READ, width, MDS_PY_ANY, "numbers")) &&
+        (out = mds_py_take_numbers(&buffers, target, MDS_PY_WRITE, width == 8 ? 4 : 8, buffers.entries, "out")))
+        RELEASE_GIL({
+            if (width == 8)
+                mds_cells_narrow(numbers, buffers.entries, out);
+            else
+                mds_cells_widen(numbers, buffers.entries, out);
+        });
     mds_py_give_back(&buffers);
     return out ? Py_NewRef(Py_None) : NULL;
 }
 
+static PyObject *cells_narrow(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    return copy_cells(args, "OO:cells_narrow", 8);
+}
+
 static PyObject *cells_widen(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *source, *target;
-    const uint32_t *numbers;
-    uint64_t *cells = NULL;
-    MDS_PY_BUFFERS(buffers, 2);
-    if (!PyArg_ParseTuple(args, "OO:cells_widen", &source, &target))
-        return NULL;
-    if ((numbers = mds_py_take_numbers(&buffers, source, MDS_PY_READ, 4, MDS_PY_ANY, "numbers")) &&
-        (cells = mds_py_take_words(&buffers, target, MDS_PY_WRITE, buffers.entries, "cells")))
-        RELEASE_GIL(mds_cells_widen(numbers, buffers.entries, cells));
-    mds_py_give_back(&buffers);
-    return cells ? Py_NewRef(Py_None) : NULL;
+    return copy_cells(args, "OO:cells_widen", 4);
 }
 
 static PyObject *cells_largest(PyObject *Py_UNUSED(module), PyObject *source)
@@ -293,25 +297,26 @@ static PyObject *cells_largest(PyObject *Py_UNUSED(module), PyObject *source)
 static PyMethodDef functions[] = {
     {"measure_record", measure_record, METH_VARARGS,
      "measure_record($module, variant, fields, data, /)\n--\n\n"
-     "Measure one field of one record: (one of JSON_*, byte that shows it, one of NUMBER_*, 64 bits).\n\n"
+     "Measure one field of one record; return (one of JSON_*, byte that shows it, one of NUMBER_*, 64 bits).\n\n"
      "variant: a SIMD variant, None for the best. fields: a tuple of one\n"
      "(one of MEASURE_*, keys of the path as bytes).\n\n"
      "Raises ValueError for another number of fields, or one without a path."},
     {"json_error", json_error, METH_VARARGS,
      "json_error($module, variant, data, /)\n--\n\n"
-     "Return the byte that shows that data is not JSON, or None when it is, by a SIMD variant or, for None, the best."},
+     "Return None if data is JSON, else where the byte is that shows it is not.\n\n"
+     "variant: a SIMD variant, None for the best."},
     {"cells_convert", cells_convert, METH_VARARGS,
-     "cells_convert($module, cells, kind, to, /)\n--\n\n"
+     "cells_convert($module, cells, from_type, to_type, /)\n--\n\n"
      "Convert 64-bit cells from one of NUMBER_* to another, in place."},
     {"cells_narrow", cells_narrow, METH_VARARGS,
-     "cells_narrow($module, cells, out, /)\n--\n\n"
+     "cells_narrow($module, numbers, out, /)\n--\n\n"
      "Copy u64 below 2^32 to as many u32."},
     {"cells_widen", cells_widen, METH_VARARGS,
-     "cells_widen($module, numbers, cells, /)\n--\n\n"
+     "cells_widen($module, numbers, out, /)\n--\n\n"
      "Copy u32 to as many u64."},
     {"cells_largest", cells_largest, METH_O,
      "cells_largest($module, cells, /)\n--\n\n"
-     "Return the largest of u64, 0 when there are none."},
+     "Return the largest of cells, which are u64; 0 if there are none."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -22,7 +22,7 @@ static PyObject *draw(PyObject *Py_UNUSED(module), PyObject *args)
 /* ---- Chunks -------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject_HEAD mds_chunks chunks; /* whose tables are the object's own */
+    PyObject_HEAD mds_chunks chunks; /* the object owns its tables */
     mds_permutation order;
 } ChunksObject;
 
@@ -122,7 +122,7 @@ static PyMethodDef chunks_methods[] = {
 static PyType_Slot chunks_slots[] = {
     {Py_tp_doc, "Chunks(*, chunk_size, mix_chunks, seed, epoch, first_chunk, first_record, short_slots, short_ends, "
                 "short_missing, order)\n--\n\n"
-                "One epoch of chunks of records, mixed some at a time; see mds_chunks in csrc/mmapds.h.\n\n"
+                "One epoch of chunks of records, mixed some at a time; see mds_chunks in csrc/sampling.h.\n\n"
                 "first_chunk, first_record: u64, shape (sources + 1,). short_slots, short_ends: u64, shape (short,).\n"
                 "short_missing: u64, shape (short + 1,). order: a permutation of the chunks.\n\n"
                 "Raises ValueError when the tables do not agree with one another."},
@@ -137,7 +137,7 @@ static PyType_Spec chunks_spec = {"mmapds._native.Chunks", sizeof(ChunksObject),
 /* ---- Mixture ------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject_HEAD mds_mixture mixture; /* whose tables are the object's own */
+    PyObject_HEAD mds_mixture mixture; /* the object owns its tables */
 } MixtureObject;
 
 static void mixture_dealloc(PyObject *object)
@@ -151,7 +151,7 @@ static void mixture_dealloc(PyObject *object)
     mds_py_free(object);
 }
 
-/* Check weights and sizes, and count what they add up to. */
+/* Check weights and sizes, and add them up. */
 static int mixture_sums(mds_mixture *m, uint64_t *first_record)
 {
     uint64_t total = 0, records = 0;
@@ -265,7 +265,7 @@ static PyMethodDef mixture_methods[] = {
      "Raises IndexError when a position is negative."},
     {"which", mixture_which, METH_VARARGS,
      "which($self, positions, out, /)\n--\n\n"
-     "Set out[k] to the member that positions[k] takes a record of, in every epoch; both are i64, one shape.\n\n"
+     "Set out[k] to the member that gives positions[k] its record, in every epoch; both are i64, one shape.\n\n"
      "Raises IndexError when a position is negative."},
     {NULL, NULL, 0, NULL},
 };

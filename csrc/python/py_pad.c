@@ -1,12 +1,13 @@
 /* py_pad.c - many arrays into the rows of one. */
 #include "binding.h"
 
-/* Take the memory of every array in `list`, which buffers have room for. */
+/* Take the memory of every array in `list`; `buffers` has room for all. */
 static int take_pieces(mds_py_buffers *buffers, PyObject *list, size_t width, Py_ssize_t item, mds_piece *pieces,
                        size_t count)
 {
     for (size_t k = 0; k < count; k++) {
-        PyObject *array = PySequence_GetItem(list, (Py_ssize_t)k); /* ours: giving its buffer may change the list */
+        PyObject *array =
+            PySequence_GetItem(list, (Py_ssize_t)k); /* our reference: taking the buffer may change the list */
         const uint8_t *data = array ? mds_py_take_bytes(buffers, array, MDS_PY_READ) : NULL;
         Py_XDECREF(array);
         if (!data)
@@ -58,7 +59,7 @@ static PyObject *pad_rows(PyObject *Py_UNUSED(module), PyObject *args)
 static PyMethodDef functions[] = {
     {"pad_rows", pad_rows, METH_VARARGS,
      "pad_rows($module, arrays, fill, out, /)\n--\n\n"
-     "Write each of a list of arrays into a row of out, and 8 bytes of fill, repeated, from there to its end.\n\n"
+     "Write each of a list of arrays into a row of out, followed by the 8 bytes of fill, repeated to the row's end.\n\n"
      "Raises ValueError unless all have items of one size, of 1, 2, 4 or 8 bytes, and every array fits its row."},
     {NULL, NULL, 0, NULL},
 };

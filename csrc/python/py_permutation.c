@@ -93,7 +93,8 @@ static PyMethodDef permutation_methods[] = {
      "Raises IndexError when a position is not in [0, n), OverflowError when one needs more than 64 bits."},
     {"array", permutation_array, METH_VARARGS,
      "array($self, positions, out, inverse, /)\n--\n\n"
-     "Set out[k] = p[positions[k]], or with inverse p[out[k]] = positions[k]; both are i64, one shape, or one.\n\n"
+     "Set out[k] = p[positions[k]], or with inverse p[out[k]] = positions[k].\n\n"
+     "Both are i64, one shape, and may be one buffer.\n\n"
      "Raises IndexError when one is not in [0, n)."},
     {NULL, NULL, 0, NULL},
 };

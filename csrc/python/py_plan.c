@@ -75,7 +75,7 @@ static mds_bucket *copy_buckets(PyObject *object, size_t *count, uint64_t *ranks
 typedef struct {
     PyObject_HEAD Py_buffer view; /* of the order */
     mds_py_buffers held;
-    mds_plan plan; /* whose buckets are the object's own */
+    mds_plan plan; /* the object owns its buckets */
     uint64_t batches;
 } PlanObject;
 
@@ -184,7 +184,7 @@ static PyType_Slot plan_slots[] = {
                 "One epoch of batches of records that are alike in length.\n\n"
                 "buckets: u64, shape (buckets, 4), from plan_buckets. order: unsigned integers of order_width bytes,\n"
                 "4 or 8, which are held: record numbers, the longest first; buckets begin at its entry first_rank.\n"
-                "records: of the dataset, which record numbers are below.\n\n"
+                "records: how many the dataset has; record numbers are smaller.\n\n"
                 "Raises ValueError when buckets do not follow one another, or the order is shorter than they are."},
     {Py_tp_new, plan_new},
     {Py_tp_dealloc, plan_dealloc},
@@ -199,7 +199,7 @@ static PyType_Spec plan_spec = {"mmapds._native.Plan", sizeof(PlanObject), 0, Py
 typedef struct {
     PyObject_HEAD Py_buffer view; /* of the lengths */
     mds_py_buffers held;
-    mds_stream stream; /* whose tables, but for the lengths, are the object's own */
+    mds_stream stream; /* the object owns its tables, but not the lengths */
     int busy;          /* a call is running, without the GIL */
 } StreamObject;
 
@@ -224,7 +224,7 @@ static int open_batches(mds_stream *s)
     uint64_t *open_first = PyMem_Calloc(s->count + 1, sizeof *open_first);
     s->open_first = open_first;
     s->taken = PyMem_Calloc(s->count, sizeof *s->taken);
-    for (size_t b = 0; open_first && b < s->count; b++) /* no more than there are ranks */
+    for (size_t b = 0; open_first && b < s->count; b++) /* the sum is not above the number of ranks */
         open_first[b + 1] = open_first[b] + s->buckets[b].size;
     if (open_first && s->taken)
         s->open = PyMem_Calloc((size_t)open_first[s->count], sizeof *s->open);
@@ -332,12 +332,12 @@ static PyMethodDef stream_methods[] = {
 static PyType_Slot stream_slots[] = {
     {Py_tp_doc,
      "Stream(*, buckets, ranks, lengths, width, values, first_buckets, splits, table)\n--\n\n"
-     "Buckets that are filled as records come, for one thread at a time; see mds_stream in csrc/mmapds.h.\n\n"
+     "Buckets that are filled as records come, for one thread at a time; see mds_stream in csrc/sampling.h.\n\n"
      "buckets: u64, shape (buckets, 4). ranks: records in them. lengths: unsigned integers of `width` bytes,\n"
      "4 or 8, one a record, which are held. values: u64, the lengths that are planned, falling.\n"
-     "first_buckets: u32, and splits: u64, of the shape of values. table: u32, which of values a length is,\n"
-     "2^32 - 1 for none.\n\n"
-     "Raises ValueError when buckets do not follow one another, or a table names one that is not there."},
+     "first_buckets: u32, and splits: u64, of the shape of values. table: u32, the place of each length in values,\n"
+     "or 2^32 - 1 if it is not planned.\n\n"
+     "Raises ValueError when buckets do not follow one another, or a table leads to a bucket beyond the last."},
     {Py_tp_new, stream_new},
     {Py_tp_dealloc, stream_dealloc},
     {Py_tp_methods, stream_methods},
@@ -352,7 +352,7 @@ static PyMethodDef functions[] = {
     {"plan_buckets", plan_buckets, METH_VARARGS,
      "plan_buckets($module, budget, values, counts, wanted, close, /)\n--\n\n"
      "Cut records into buckets of batches under a budget, (tokens, largest, multiple, quadratic).\n\n"
-     "values, counts: u64, the lengths there are, falling, and how many records have each.\n"
+     "values, counts: u64, the lengths that occur, falling, and how many records have each.\n"
      "wanted: batches in a bucket. close: keep lengths in a bucket within 3 %.\n"
      "Returns bytes of u64, shape (buckets, 4): first rank, first batch, batches, size.\n\n"
      "Raises ValueError when lengths do not fall, or a number is out of range."},

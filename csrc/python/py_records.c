@@ -84,8 +84,8 @@ static void records_dealloc(PyObject *object)
     mds_py_free(object);
 }
 
-/* Ask the opener for source `s`: (map, bounds, framing, first, stride), no bounds where stride is not 0. Another thread
- * may have been quicker; its result stays. */
+/* Ask the opener for source `s`: (map, bounds, framing, first, stride), without bounds if stride is not 0. If
+ * another thread was quicker, its result stays. */
 static const mds_source *records_open(RecordsObject *self, size_t s)
 {
     const mds_py_state *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
@@ -175,21 +175,29 @@ PyObject *mds_py_records_payload(const RecordsObject *self, const mds_source *so
     return PyBytes_FromStringAndSize((const char *)source->map.data + span.begin, (Py_ssize_t)(span.end - span.begin));
 }
 
+/* Find the bytes of a record, framing included, and open its source; NULL with an exception. */
+static const mds_source *records_span(RecordsObject *self, PyObject *key, size_t *source_number, uint64_t *i,
+                                      mds_span *span)
+{
+    uint64_t record;
+    if (records_number(self, key, &record) != 0)
+        return NULL;
+    const mds_source *source = records_find(self, record, source_number, i);
+    if (!source || mds_record_span(source, *i, span) == MDS_OK)
+        return source;
+    raise_corrupt(self, source, *i, *span);
+    return NULL;
+}
+
 static PyObject *records_subscript(PyObject *object, PyObject *key)
 {
     RecordsObject *self = (RecordsObject *)object;
-    uint64_t record, i;
+    uint64_t i;
     size_t s;
     mds_span span;
-    if (records_number(self, key, &record) != 0)
-        return NULL;
-    const mds_source *source = records_find(self, record, &s, &i);
+    const mds_source *source = records_span(self, key, &s, &i, &span);
     if (!source)
         return NULL;
-    if (mds_record_span(source, i, &span) != MDS_OK) {
-        raise_corrupt(self, source, i, span);
-        return NULL;
-    }
     if (self->notice_order)
         mds_readahead_note(&self->readahead, source, span);
     return mds_py_records_payload(self, source, mds_record_payload(source, span));
@@ -203,18 +211,12 @@ static Py_ssize_t records_length(PyObject *object)
 static PyObject *records_locate(PyObject *object, PyObject *key)
 {
     RecordsObject *self = (RecordsObject *)object;
-    uint64_t record, i;
+    uint64_t i;
     size_t s;
     mds_span span;
-    if (records_number(self, key, &record) != 0)
-        return NULL;
-    const mds_source *source = records_find(self, record, &s, &i);
+    const mds_source *source = records_span(self, key, &s, &i, &span);
     if (!source)
         return NULL;
-    if (mds_record_span(source, i, &span) != MDS_OK) {
-        raise_corrupt(self, source, i, span);
-        return NULL;
-    }
     span = mds_record_payload(source, span);
     return Py_BuildValue("nKKK", (Py_ssize_t)s, (unsigned long long)i, (unsigned long long)span.begin,
                          (unsigned long long)span.end);
@@ -300,8 +302,8 @@ static PyType_Slot records_slots[] = {
      "The payloads of all records behind a list of sources, numbered through; sources open at first use.\n\n"
      "firsts: u64, shape (sources + 1,): the record number each source begins with, and how many there are.\n"
      "opener.open(source) returns (map, bounds, framing, first, stride): bounds is u64, shape (records + 1,),\n"
-     "or empty where stride is the size of every record, and first is where the first begins.\n"
-     "opener.corrupt(source, record, begin, end, size) raises: the bounds do not fit the source.\n"
+     "or empty if stride is the size of every record; the first begins at byte `first`.\n"
+     "opener.corrupt(source, record, begin, end, size) raises the error for bounds that do not fit the source.\n"
      "readahead: notice reads in file order. will_need: ask for cold pages. views: give memoryviews.\n\n"
      "Raises ValueError when firsts fall or do not begin with 0."},
     {Py_tp_new, records_new},

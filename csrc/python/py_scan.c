@@ -211,33 +211,36 @@ static PyMethodDef functions[] = {
     {"scan_lines", scan_lines, METH_VARARGS,
      "scan_lines($module, fd, begin, end, pending, starts, scratch, /)\n--\n\n"
      "Find the records that begin in bytes [begin, end) of a file of lines; return (count, pending, newlines).\n\n"
-     "pending: where the line that begin falls into starts while it is blank so far, or None; the same is returned.\n"
+     "pending: where the line at byte `begin` starts if it has been blank so far, else None; returned for byte `end`.\n"
      "starts: u64 with (end - begin) / 2 + 2 entries or more, filled with where records begin. scratch: any bytes.\n\n"
      "Raises EOFError when the file became shorter, OSError, and ValueError for too little room."},
     {"scan_buffer", scan_buffer, METH_VARARGS,
      "scan_buffer($module, variant, data, base, pending, starts, /)\n--\n\n"
-     "scan_lines of data, which lies at byte base of a file, by a SIMD variant or, for None, the best."},
+     "Do as scan_lines does for data, which lies at byte base of a file.\n\n"
+     "variant: a SIMD variant, None for the best."},
     {"record_sizes", record_sizes, METH_VARARGS,
      "record_sizes($module, starts, previous, smallest, largest, /)\n--\n\n"
-     "Return (smallest, largest), widened to the bytes of the records that begin at starts, each up to the next.\n\n"
+     "Return (smallest, largest), widened to the sizes of the records that begin at starts; each ends where the next\n"
+     "begins.\n\n"
      "starts: u64. previous: the start before the first, or None."},
     {"frames_scan", frames_scan, METH_VARARGS,
      "frames_scan($module, source, framing, at, end, starts, sizes, /)\n--\n\n"
      "Find the frames that begin in bytes [at, end) of a map: (count, at, status, payload, found, expected).\n\n"
      "framing: one of FRAMING_*. starts, sizes: u64, filled with where frames begin and the bytes of their payloads;\n"
-     "sizes may be None. at is returned as where the next frame begins, or where the one that cannot be read does;\n"
+     "sizes may be None. The `at` that is returned is where the next frame begins, or the one that cannot be read.\n"
      "status is one of FRAMES_*; found and expected are CRCs that differ.\n\n"
-     "Raises ValueError when sizes has less room than starts, or framing is not one of frames."},
+     "Raises ValueError when sizes has less room than starts, or framing has no sizes."},
     {"frames_verify", frames_verify, METH_VARARGS,
      "frames_verify($module, source, at, end, /)\n--\n\n"
      "Check all CRCs of the TFRecords that begin in bytes [at, end) of a map; returns what frames_scan does."},
     {"varints", varints, METH_VARARGS,
      "varints($module, data, begin, end, /)\n--\n\n"
-     "Return the varints that bytes [begin, end) of data are made of, as a bytearray of 64-bit words.\n\n"
+     "Decode the varints in bytes [begin, end) of data; return a bytearray of 64-bit words.\n\n"
      "Raises ValueError when one does not end, or has more than 10 bytes."},
     {"crc32c", crc32c, METH_VARARGS,
      "crc32c($module, variant, crc, data, /)\n--\n\n"
-     "Return the CRC32C of what has crc (0: nothing) followed by data, by a SIMD variant or, for None, the best."},
+     "Return a CRC32C, continued over data: crc is that of the bytes before, 0 if there are none.\n\n"
+     "variant: a SIMD variant, None for the best."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -61,7 +61,7 @@ static PyObject *lengths_sort(PyObject *object, PyObject *args)
     if (!(order = mds_py_take_numbers(&buffers, target, MDS_PY_WRITE, order_width, self->n, "order")) ||
         mds_py_expect_apart(&buffers, &self->view, "order") != 0)
         goto done;
-    /* Lengths come from elsewhere: checked here, once, so that the sort itself need not. */
+    /* Lengths are not trusted: check them once here, so that the sort need not. */
     RELEASE_GIL({
         largest = mds_lengths_largest(self->lengths, self->width, self->n);
         if (largest < digits)
@@ -69,7 +69,8 @@ static PyObject *lengths_sort(PyObject *object, PyObject *args)
                                       order_width);
     });
     if (status != MDS_OK)
-        PyErr_Format(PyExc_ValueError, "lengths: expected %zu that nobody changes meanwhile, found others", self->n);
+        PyErr_Format(PyExc_ValueError, "lengths: expected %zu that stay the same during the call, found a change",
+                     self->n);
     else if (largest < digits)
         result = Py_NewRef(Py_None);
     else
@@ -185,12 +186,13 @@ static PyMethodDef lengths_methods[] = {
     {"sort_digits", lengths_sort_digits, METH_VARARGS,
      "sort_digits($self, shift, counts, previous, order, order_width, /)\n--\n\n"
      "Sort record numbers by a digit, length >> shift modulo the entries of counts, larger ones first.\n\n"
-     "counts: u64, a power of two of entries. previous: the order that equal digits keep, or None for ascending ones.\n"
+     "counts: u64, a power of two of entries. previous: the order that records of equal digits keep, or None for "
+     "ascending record numbers.\n"
      "order: as in sort.\n\n"
      "Raises ValueError when previous holds a number that is not a record's."},
     {"runs", lengths_runs, METH_VARARGS,
      "runs($self, order, order_width, /)\n--\n\n"
-     "Return (values, counts), bytes of u64: the lengths there are, as they stand in a sorted order, and how many\n"
+     "Return (values, counts), bytes of u64: the lengths that occur, in the sequence of a sorted order, and how many\n"
      "records have each.\n\n"
      "Raises ValueError when order holds a number that is not a record's."},
     {NULL, NULL, 0, NULL},

@@ -90,7 +90,7 @@ static PyType_Slot tar_scanner_slots[] = {
 static PyType_Spec tar_scanner_spec = {"mmapds._native.TarScanner", sizeof(TarScannerObject), 0, Py_TPFLAGS_DEFAULT,
                                        tar_scanner_slots};
 
-/* Text as Python's tarfile makes it of a name. */
+/* Decode a name as Python's tarfile does. */
 static PyObject *tar_text(const uint8_t *text, uint64_t n)
 {
     return PyUnicode_DecodeUTF8((const char *)text, (Py_ssize_t)n, "surrogateescape");
@@ -145,10 +145,10 @@ static PyMethodDef functions[] = {
     {"tar_members", tar_members, METH_VARARGS,
      "tar_members($module, record, limit, /)\n--\n\n"
      "Return (status, at, key, [(extension, begin, end), ...]) of the first `limit` members of one sample.\n\n"
-     "status is one of TAR_*; key is None where there is no member. begin and end are byte offsets in record."},
+     "status is one of TAR_*; key is None if there is no member. begin and end are byte offsets in record."},
     {"tar_hash", tar_hash, METH_O,
      "tar_hash($module, key, /)\n--\n\n"
-     "Return the hash of 32 bits by which an index looks up a key, which is bytes."},
+     "Return the hash of 32 bits by which an index looks up a key; key is bytes."},
     {NULL, NULL, 0, NULL},
 };
 

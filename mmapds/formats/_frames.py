@@ -15,6 +15,7 @@ from .measuring import Measuring
 _CUT = (_native.FRAMES_PREFIX_CUT, _native.FRAMES_PAYLOAD_CUT)
 _DROP = "leave it out with --truncated drop (if the file was truncated)"
 _COPY = "copy the file again, or choose its format with --format F"
+_CHECKED = {_native.FRAMES_LENGTH_CRC: "length", _native.FRAMES_DATA_CRC: "data"}
 
 
 class Framed(Format):
@@ -118,5 +119,7 @@ def _error(source: Source, record: int, at: int, status: int, payload: int, foun
         return FormatError(f"{place}: expected a payload of {payload} bytes, {end}; {_DROP}")
     if status == _native.FRAMES_NO_VARINT:
         return FormatError(f"{place}: expected a varint of up to 64 bits, found a longer one; {_COPY}")
-    what = "length" if status == _native.FRAMES_LENGTH_CRC else "data"
-    return FormatError(f"{place}: expected {expected:#010x} as the CRC of the {what}, found {found:#010x}; {_COPY}")
+    if status in _CHECKED:
+        what = f"the CRC of the {_CHECKED[status]}"
+        return FormatError(f"{place}: expected {expected:#010x} as {what}, found {found:#010x}; {_COPY}")
+    raise AssertionError(f"{place}: expected a status that is one of FRAMES_*, found {status}")

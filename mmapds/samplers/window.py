@@ -87,7 +87,7 @@ class WindowPlan(Plan):
 
 
 class _Tables(NamedTuple):
-    """How to find the bucket of a record by its length: see mds_stream in csrc/mmapds.h."""
+    """How to find the bucket of a record by its length: see mds_stream in csrc/sampling.h."""
 
     values: Uint64s
     first_buckets: NDArray[np.uint32]
