@@ -16,6 +16,7 @@ import pytest
 import mmapds
 from mmapds import _native
 from mmapds.convert import __main__ as convert
+from mmapds.dataset.decode import takes_location, takes_view
 from mmapds.index import __main__ as index
 from mmapds.storage.index_file import Index
 from tests.support.commands import python, run
@@ -224,6 +225,24 @@ def test_the_formats_page_runs(tmp_path, monkeypatch):
     assert mmapds.open("features.mma")[0]["__key__"] == "speaker/utterance"
     assert mmapds.open("notes.mma")[0]["tokens"].dtype == np.uint16
     assert (len(mmapds.open("shards.mma")), len(mmapds.open("parts.mmx"))) == (15, 18)
+
+
+def test_the_decoder_of_the_formats_page_pickles(tmp_path):
+    write_pair(tmp_path / "corpus", [[1, 2, 3], [4, 5]])
+    (example,) = (code for code in blocks("docs/formats.md", "python") if "takes_location" in code)
+    build = "import mmapds, pickle\nmmapds.build('corpus.bin')\n"
+    python(f"{build}{example}\nassert pickle.loads(pickle.dumps(placed))[1]['byte'] == 6", cwd=tmp_path)
+
+
+def test_a_marked_class_gives_its_marks_to_its_objects(three):
+    @takes_location
+    @takes_view
+    class Decoder:
+        def __call__(self, record, location):
+            return type(record), location
+
+    ds = mmapds.open(three, decode=Decoder())
+    assert ds[1] == (memoryview, ds.where(1))
 
 
 def test_every_link_in_the_documents_leads_somewhere():
