@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import h5py
@@ -285,6 +286,15 @@ def test_every_module_stands_in_the_map():
     modules += (ROOT / "csrc").rglob("*.[ch]")
     named = named_in_the_map()
     assert not [str(path.relative_to(ROOT)) for path in modules if str(path.relative_to(ROOT)) not in named]
+
+
+def test_rooms_stand_in_the_order_in_which_they_may_import():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [re.findall(r"\w+", layer) for layer in contracts[0]["layers"]]
+    level = {room: -at for at, layer in enumerate(layers) for room in layer}
+    rooms = re.findall(r"^\| `mmapds/(\w+)/` \|", contributing(), re.MULTILINE)
+    assert len(rooms) == 8
+    assert rooms == sorted(rooms, key=level.__getitem__)
 
 
 def test_thirty_questions_have_an_answer():
