@@ -1,8 +1,10 @@
 """What the documents say is run."""
 
+import itertools
 import os
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import h5py
@@ -13,8 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import mmapds
+from mmapds import _native
 from mmapds.convert import __main__ as convert
+from mmapds.dataset.decode import takes_location, takes_view
 from mmapds.index import __main__ as index
+from mmapds.storage.index_file import Index
 from tests.support.commands import python, run
 from tests.support.files import ROOT
 from tests.support.samples import npy, write_pair, write_tfrecords
@@ -48,6 +53,61 @@ def test_the_reader_in_the_specification_reads(three):
     exec(code, names)
     assert names["read"](str(three)) == [b'{"id":1}', b'{"id":22}', b'{"id":333}']
     assert len(code.strip().splitlines()) <= 10
+
+
+def key_of(name):
+    """The key and the extension that mmapds finds in a member's name."""
+    _, _, key, members = _native.tar_members(archive([(name, b"")], "ustar"), 1)
+    return None if key is None else (key, members[0][0])
+
+
+def test_the_rule_of_keys_in_the_specification_is_that_of_the_core():
+    split, meta = (re.compile(text.strip()) for text in blocks("docs/index-file.md", "re"))
+    names = map("".join, itertools.chain.from_iterable(itertools.product("a_./", repeat=n) for n in range(1, 6)))
+    more = [
+        "".join(parts)
+        for parts in itertools.product(["", "a", "a.b/", "x/"], ["__meta__"], ["", "/"], ["", ".json", "a"])
+    ]
+    for name in [*names, *more]:
+        found = None if meta.match(name) else split.match(name)
+        assert key_of(name) == (found and found.groups()), name
+
+
+def test_the_examples_of_keys_in_the_specification_hold():
+    text = (ROOT / "docs/index-file.md").read_text()
+    (table,) = re.findall(r"^\| name \| key \| extension \|\n(?:\|.*\n)+", text, re.MULTILINE)
+    rows = [[re.findall(r"`(.+?)`", cell) for cell in row.split("|")[1:-1]] for row in table.splitlines()[2:]]
+    assert len(rows) == 7
+    for names, key, extension in rows:
+        for name in names:
+            assert key_of(name) == ((*key, *extension) or None), name
+
+
+def parameters_in_the_specification():
+    """The keys of `parameters` that the specification names, by format."""
+    text = (ROOT / "docs/index-file.md").read_text()
+    section = text[text.index("### Parameters") : text.index("## Sections")]
+    named, formats = {}, []
+    for row in re.findall(r"^\|.*\|$", section, re.MULTILINE)[2:]:
+        first, key = (re.findall(r"`(\w+)`", cell) for cell in row.split("|")[1:3])
+        formats = first or formats
+        for name in formats:
+            named.setdefault(name, set()).update(key)
+    return named
+
+
+def test_the_specification_names_the_parameters_of_every_format(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files_of_every_format()
+    with mmapds.Writer("x.mma", {"id": "int64"}) as writer:
+        writer.write({"id": 1})
+    mmapds.build("messages.pb", format="prefixed", prefix="varint")
+    mmapds.build("tokens.bin", format="fixed", dtype="uint16")
+    built = ["notes.jsonl", "features.npy", "examples.tfrecord", "shards-000000.tar", "corpus.bin"]
+    for path in built:
+        mmapds.build(path)
+    found = [Index(f"{path}.mmx") for path in [*built, "x.mma", "messages.pb", "tokens.bin"]]
+    assert {index.format: set(index.parameters) for index in found} == parameters_in_the_specification()
 
 
 @pytest.fixture
@@ -168,9 +228,28 @@ def test_the_formats_page_runs(tmp_path, monkeypatch):
     assert (len(mmapds.open("shards.mma")), len(mmapds.open("parts.mmx"))) == (15, 18)
 
 
+def test_the_decoder_of_the_formats_page_pickles(tmp_path):
+    write_pair(tmp_path / "corpus", [[1, 2, 3], [4, 5]])
+    (example,) = (code for code in blocks("docs/formats.md", "python") if "takes_location" in code)
+    build = "import mmapds, pickle\nmmapds.build('corpus.bin')\n"
+    python(f"{build}{example}\nassert pickle.loads(pickle.dumps(placed))[1]['byte'] == 6", cwd=tmp_path)
+
+
+def test_a_marked_class_gives_its_marks_to_its_objects(three):
+    @takes_location
+    @takes_view
+    class Decoder:
+        def __call__(self, record, location):
+            return type(record), location
+
+    ds = mmapds.open(three, decode=Decoder())
+    assert ds[1] == (memoryview, ds.where(1))
+
+
 def test_every_link_in_the_documents_leads_somewhere():
     for document in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+        prose = re.sub(r"^```.*?^```$|`[^`\n]+`", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+        for target in re.findall(r"\]\(([^)#:]+)\)", prose):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
 
 
@@ -207,6 +286,15 @@ def test_every_module_stands_in_the_map():
     modules += (ROOT / "csrc").rglob("*.[ch]")
     named = named_in_the_map()
     assert not [str(path.relative_to(ROOT)) for path in modules if str(path.relative_to(ROOT)) not in named]
+
+
+def test_rooms_stand_in_the_order_in_which_they_may_import():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [re.findall(r"\w+", layer) for layer in contracts[0]["layers"]]
+    level = {room: -at for at, layer in enumerate(layers) for room in layer}
+    rooms = re.findall(r"^\| `mmapds/(\w+)/` \|", contributing(), re.MULTILINE)
+    assert len(rooms) == 8
+    assert rooms == sorted(rooms, key=level.__getitem__)
 
 
 def test_thirty_questions_have_an_answer():

@@ -1,8 +1,10 @@
 """Tar archives of samples, as WebDataset writes them: a record is all the members in a row that share a key.
 
-The key is the path, directories included, up to the first dot of the base name; the extension follows that dot. A
-bound is the byte where the first header of a sample begins. Members without a key (directories, links, names without a
-dot, `__meta__` members) lie in the record before them, and decoders skip them.
+The key and the extension are the two groups of `^((?:.*/|)[^.]+)[.]([^/]*)$`, as in WebDataset: nearly always the path
+up to the first dot of the base name, directories included, and what follows that dot. Directories, links, names that
+do not match, such as `a` and `a.b/.txt`, and names that match `__[^/]*__($|/)` at their beginning have no key: so
+`__meta__/x.json` has none, but `__meta__.json` and `x/__meta__.json` have one. Members without a key lie in the record
+before them, and decoders skip them. A bound is the byte where the first header of a sample begins.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
