@@ -11,9 +11,8 @@ from bench.support.indexing import forget_index
 from bench.support.timing import timed
 from mmapds import _native
 from mmapds.dataset.tf_example import tf_example
-from mmapds.formats import _frames as frames
-from mmapds.formats._frames import mapped
-from mmapds.storage.sources import inspect
+from mmapds.formats.tfrecord import TFRecord
+from mmapds.storage.sources import inspect, map_source
 
 RECORDS = 2_000_000
 FRAMINGS = {
@@ -52,7 +51,7 @@ def frames_file(name):
 
 def walk(source, framing, starts):
     """Scan a source, mapped anew as an indexing process has it."""
-    view, at, total = mapped(source), 0, 0
+    view, at, total = map_source(source), 0, 0
     while at < source.size:
         count, at, status, *_ = _native.frames_scan(view, framing, at, source.size, starts, None)
         assert status == 0
@@ -62,7 +61,7 @@ def walk(source, framing, starts):
 
 def touch(source):
     """Read a word of every cache line of a file in the same way: mapped anew, all pages at once."""
-    view = mapped(source)
+    view = map_source(source)
     data = np.frombuffer(view, np.uint64, source.size // 8)
     return int(data[::8].sum())
 
@@ -123,7 +122,13 @@ def test_crc(compare, variant, size):
 
 def test_verify(compare):
     source = inspect(str(frames_file("tfrecord")))
-    compare("verify all CRCs, one core", lambda: frames.verify(source), "touch of the file", lambda: touch(source), "")
+    compare(
+        "verify all CRCs, one core",
+        lambda: TFRecord().verify([source], {}),
+        "touch of the file",
+        lambda: touch(source),
+        "",
+    )
 
 
 def upb(record):

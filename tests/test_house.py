@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+from importlib import import_module
 
 import pytest
 
@@ -32,6 +33,12 @@ def test_no_private_name_is_imported_from_another_module(path):
     imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
     names = [name.name for node in imports if node.level for name in node.names]
     assert not [name for name in names if name.startswith("_") and name not in ("__version__", "_native")]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "bench").glob("bench_*.py")), ids=relative)
+def test_every_benchmark_can_be_imported(path):
+    """They are run by hand, long after what they use has moved."""
+    assert import_module(f"bench.{path.stem}")
 
 
 def entry_points():
