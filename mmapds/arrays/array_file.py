@@ -5,6 +5,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from xxhash import xxh3_64
+
 from .. import _native
 from ..errors import FormatError, SourceError
 from ..storage.numbers import BY_DTYPE, U8, U32
@@ -69,8 +71,6 @@ class Head:
         raise FormatError(f"{self.path}: NOT AN ARRAY FILE: {what}")
 
     def _checked_schema(self, view: memoryview, size: int) -> bytes:
-        from xxhash import xxh3_64
-
         text = bytes(view[_HEADER + _SIZES : _HEADER + _SIZES + size])
         expected, found = int.from_bytes(view[_HEADER + 8 : _HEADER + 16], "little"), xxh3_64(text).intdigest()
         if len(text) != size:

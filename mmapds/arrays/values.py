@@ -91,7 +91,7 @@ def _as_bytes(field: Field, value: Any) -> bytes | memoryview:
         view = memoryview(value)
         return view.cast("B") if view.c_contiguous and view.nbytes else view.tobytes()
     if field.type == _native.FIELD_JSON:
-        import orjson
+        import orjson  # start-up time: records without JSON do without
 
         try:
             text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
@@ -116,7 +116,7 @@ def _is_finite(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     if getattr(getattr(value, "dtype", None), "kind", "") == "f":
-        import numpy as np
+        import numpy as np  # start-up time: records without arrays do without
 
         return bool(np.isfinite(value).all())
     return True
@@ -144,7 +144,7 @@ def _as_number(field: Field, value: Any) -> float:
 
 def _as_array(field: Field, value: Any) -> Any:
     """Return a value as a contiguous little-endian array that fits the field."""
-    import numpy as np
+    import numpy as np  # start-up time: records without arrays do without
 
     found = _memory(value)
     array = list_as_array(value) if found is None and isinstance(value, list | tuple) else found
@@ -173,7 +173,7 @@ def _memory(value: Any) -> Any:
 
     Elements of a dtype that NumPy lacks become integers of the same size.
     """
-    import numpy as np
+    import numpy as np  # start-up time: records without arrays do without
 
     if isinstance(value, np.generic):
         value = np.asarray(value)
@@ -184,7 +184,7 @@ def _memory(value: Any) -> Any:
         return np.ascontiguousarray(value).reshape(value.shape).view(as_integers)
     if not (hasattr(value, "detach") and hasattr(value, "numpy")):
         return None
-    import torch
+    import torch  # only a tensor comes here, so it is loaded
 
     try:
         tensor = value.detach().cpu().resolve_conj().resolve_neg()
@@ -198,7 +198,7 @@ def _memory(value: Any) -> Any:
 
 def list_as_array(value: Any) -> Any:
     """Return a list of numbers, at any depth, as an array; None for any other list."""
-    import numpy as np
+    import numpy as np  # start-up time: records without arrays do without
 
     try:
         array = np.asarray(value)
@@ -218,7 +218,7 @@ def _is_exact(value: Any) -> bool:
 
 def cast(array: Any, dtype: str) -> Any:
     """Return numbers as another dtype; None where more than the last digits of fractions would be lost."""
-    import numpy as np
+    import numpy as np  # start-up time: records without arrays do without
 
     to = np.dtype(dtype)
     if array.size == 0:

@@ -144,7 +144,7 @@ class Measuring:
         view = memoryview(source)
         place = f"{path}:{line_number(view, begin)} (byte {at})"
         if status == _native.JSON_INVALID:
-            import orjson
+            import orjson  # start-up time: only an error needs it
 
             end = next((i for i in range(begin, len(view)) if view[i] == 0x0A), len(view))
             try:
@@ -159,6 +159,7 @@ class Measuring:
                 f"{place}: expected {_EXPECTED[expression.measure]} at `{_shown(expression)}`, found nothing; leave "
                 "such records out with --missing skip, or give them a value with --missing N"
             )
+        assert status == _native.JSON_TYPE
         found = _FOUND.get(bytes(view[at : at + 1]), "a number")
         if view[at] != 0x7B and at == _first_byte(view, begin):
             return ColumnError(f"{place}: expected an object with `{_shown(expression)}`, found {found}")

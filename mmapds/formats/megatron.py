@@ -115,7 +115,7 @@ def _beside(path: str) -> str:
 
 
 def _scan(number: int, source: Source, drop: bool, measuring: Measuring, step: int) -> Iterator[Piece]:
-    import numpy as np
+    import numpy as np  # start-up time: indexing other formats does without
 
     idx = _read(source)
     at = 0
@@ -183,7 +183,7 @@ def _read(source: Source) -> _Idx:
 
 
 def _read_mapped(path: str, view: memoryview) -> _Idx:
-    import numpy as np
+    import numpy as np  # start-up time: indexing other formats does without
 
     _check_size(path, view, 26)
     version, code, count = struct.unpack_from("<QBQ", view, 9)
@@ -197,7 +197,7 @@ def _read_mapped(path: str, view: memoryview) -> _Idx:
 
 
 def _read_legacy(path: str, view: memoryview) -> _Idx:
-    import numpy as np
+    import numpy as np  # start-up time: indexing other formats does without
 
     _check_size(path, view, 48)
     version, code, itemsize, count, axes = struct.unpack_from("<QQQQQ", view, 8)

@@ -78,11 +78,13 @@ class ArrayFiles(Format):
                 yield from _walked(number, source, head, wanted, drop=drops_truncated(parameters))
 
     def verify(self, sources: Sequence[Source], parameters: Mapping[str, Any]) -> None:
-        """Check the records of all sources against their checksums."""
+        """Check all sections of the sources against their checksums, and offsets and columns against the records."""
         for source in sources:
             head = Head(source.path)
             if head.size <= head.map.size:
-                ArrayFile(head).verify_sections()
+                file = ArrayFile(head)
+                file.verify_sections()
+                _check_records(source, head, file)
 
 
 def _wanted(schema: "Schema", measuring: Measuring) -> "list[Field | None]":
@@ -149,6 +151,25 @@ def _walked(number: int, source: Source, head: Head, wanted: "list[Field | None]
             f"{remedy} with --truncated drop"
         )
     yield piece(starts, cells, head.records - done, source.size, End(done, at))
+
+
+def _check_records(source: Source, head: Head, file: ArrayFile) -> None:
+    """Raise FormatError unless the records of a whole file lie where its offsets say, and have what its columns say."""
+    fields: list[Field | None] = [field for field in head.schema.fields if field.column]
+    names = ["offsets", *(f"{COLUMN}{field.column}" for field in fields if field)]
+    first = 0
+    for piece in _walked(0, source, head, fields, drop=True):
+        last = first + len(piece.starts)
+        for name, expected in zip(names, [piece.starts, *(cells for _, cells in piece.columns)], strict=True):
+            _, stored = file.cells(name, first, last)
+            if stored != expected:
+                at = next(k for k, (a, b) in enumerate(zip(stored, expected, strict=True)) if a != b)
+                raise file.damaged(
+                    f"{name}[{first + at}] = {stored[at]}, expected {expected[at]}, as the records have it"
+                )
+        first = last
+    if first != head.records:
+        raise file.damaged(f"expected {head.records} records, found {first} one after another")
 
 
 def _number_type(field: "Field | None", cells: "array[int]") -> int:

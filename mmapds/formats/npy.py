@@ -61,7 +61,7 @@ class Npy(Fixed):
 
 def _header(path: str) -> tuple[tuple[int, ...], Any, int]:
     """Return the shape, the dtype, and the byte where the data begin."""
-    import numpy as np
+    import numpy as np  # start-up time: indexing other formats does without
     from numpy.lib import format as npy
 
     try:

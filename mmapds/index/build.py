@@ -177,7 +177,7 @@ def _write(job: _Job, workers: int, report: Callable[[int], object]) -> None:
     sources, chosen, parameters, measuring = job.sources, job.chosen, job.parameters, job.measuring
     done: list[IndexedSource] = []
     with IndexWriter(job.index_path) as writer:
-        numbers, tally = _Numbers(writer, measuring), _Tally()
+        numbers, tally = _Numbers(writer, measuring), Tally()
         if "record_bytes" not in parameters:
             writer.begin_section("offsets", U64.dtype)
         for piece in chosen.scan(sources, parameters, measuring, workers=workers):
@@ -196,7 +196,7 @@ def _write(job: _Job, workers: int, report: Callable[[int], object]) -> None:
             if piece.end.has_bounds:
                 writer.write(piece.end.end.to_bytes(8, "little"))
             done.append(tally.finish(source, piece.end, job))
-            tally = _Tally()
+            tally = Tally()
         if len(done) != len(sources):
             raise job.incomplete(f"{len(sources)} sources", str(len(done)))
         numbers.finish()
@@ -210,7 +210,7 @@ def _write(job: _Job, workers: int, report: Callable[[int], object]) -> None:
         writer.commit(metadata, sum(source.records for source in done))
 
 
-class _Tally:
+class Tally:
     """Totals over the pieces of one source."""
 
     def __init__(self) -> None:
@@ -228,23 +228,39 @@ class _Tally:
             self._previous = piece.starts[-1]
 
     def finish(self, source: Source, end: End, job: _Job) -> IndexedSource:
-        """Return what the index holds of the source."""
-        if not end.has_bounds:
-            self._smallest = self._largest = job.parameters["record_bytes"]
-        else:
-            self._add_sizes(memoryview(end.end.to_bytes(8, "little")).cast("Q"))
+        """Return what the index holds of the source.
+
+        Raises:
+          FormatError: its records do not lie one after another.
+        """
+        totals = self.totals(end, job.parameters)
+        if totals["largest"] > source.size:
+            raise FormatError(
+                f"{source.path}: DAMAGED: expected records one after another, found one of {totals['largest']} bytes "
+                f"in a file of {source.size}; write or copy it again"
+            )
         return IndexedSource(
             path=relative_to_index(source.path, job.index_path),
             size=source.size,
             mtime_ns=source.mtime_ns,
             fingerprint=fingerprint(source.path, source.size),
-            records=self._records,
-            lines=end.lines,
-            smallest=self._smallest if self._records else 0,
-            largest=self._largest if self._records else 0,
-            skipped=self._skipped,
-            first=end.first,
+            **totals,
         )
+
+    def totals(self, end: End, parameters: Mapping[str, Any]) -> dict[str, int]:
+        """Return what the pieces add up to, by the names that an index gives it."""
+        if not end.has_bounds:
+            self._smallest = self._largest = parameters["record_bytes"]
+        else:
+            self._add_sizes(memoryview(end.end.to_bytes(8, "little")).cast("Q"))
+        return {
+            "records": self._records,
+            "lines": end.lines,
+            "smallest": self._smallest if self._records else 0,
+            "largest": self._largest if self._records else 0,
+            "skipped": self._skipped,
+            "first": end.first,
+        }
 
     def _add_sizes(self, bounds: memoryview) -> None:
         """Take in the sizes of the records that end at these bounds."""

@@ -18,6 +18,9 @@ from ..storage.numbers import U32, U64, numbers
 from ..storage.sort import order_type, sort_digits
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ..storage.index_file import Index, IndexWriter
     from ..storage.spool import Spool
 
@@ -79,3 +82,31 @@ def candidates(index: "Index", key: str) -> Iterator[int]:
         if records[at] >= index.records:
             raise index.damaged(f"key_records[{at}] = {records[at]} is out of range for {index.records} records")
         yield records[at]
+
+
+def check_keys(index: "Index", hashes: "NDArray[np.uint32]") -> None:
+    """Compare the sections above with the hash of every record's key, shape (records,).
+
+    Raises:
+      FormatError: they differ.
+    """
+    import numpy as np  # start-up time: most formats have no keys
+
+    records, stored = (
+        np.frombuffer(index.section(name), index.sections[name].dtype) for name in ("key_records", "key_hashes")
+    )
+    if len(records) != index.records or len(stored) != index.records:
+        raise index.damaged(f"expected {index.records} keys, found {len(stored)} hashes and {len(records)} records")
+    if (wrong := np.flatnonzero(records >= index.records)).size:
+        at = int(wrong[0])
+        raise index.damaged(f"key_records[{at}] = {records[at]} is out of range for {index.records} records")
+    if (wrong := np.flatnonzero(hashes[records] != stored)).size:
+        at = int(wrong[0])
+        raise index.damaged(
+            f"key_hashes[{at}]: expected {hashes[records[at]]:#010x}, as of record {records[at]}, found "
+            f"{stored[at]:#010x}"
+        )
+    rises = (stored[1:] < stored[:-1]) | ((stored[1:] == stored[:-1]) & (records[1:] > records[:-1]))
+    if not rises.all():
+        at = int(np.argmin(rises)) + 1
+        raise index.damaged(f"key_records[{at}]: expected a record after {records[at - 1]}, found {records[at]}")

@@ -7,14 +7,17 @@ from ..storage.index_file import Index
 from ..storage.numbers import BY_CELL, first_difference, numbers, same_numbers
 from ..storage.sources import Source, fingerprint
 from ..storage.threads import cores
-from .build import ColumnRequest
+from .build import ColumnRequest, Tally
+from .keys import check_keys
+from .length_order import check_length_order
 
 
 def verify(index: Index) -> None:
-    """Check an index against its sources: checksums, sizes and times, and, by a new scan, every bound and column.
+    """Check an index against its sources: all that can be derived from them is derived again and compared.
 
-    The content of a source is checked in its first and last 64 KiB, by where every record begins, and by the checksums
-    of formats that have them.
+    That is every bound and every column with an expression, the parameters and the totals of sources, the order of
+    lengths, and keys. The content of a source is checked in its first and last 64 KiB, by where every record begins,
+    and by the checksums of formats that have them. Columns that were computed in Python have a checksum alone.
 
     Raises:
       FormatError: a section is damaged, or a scan of the sources finds other records.
@@ -28,7 +31,9 @@ def verify(index: Index) -> None:
             for number, source in enumerate(index.sources)
         ]
         _verify_fingerprints(index, sources)
+        _verify_parameters(index)
         _verify_records(index, sources)
+        check_length_order(index)
         formats.of_index(index).verify(sources, index.parameters)
 
 
@@ -42,6 +47,16 @@ def _verify_fingerprints(index: Index, sources: list[Source]) -> None:
             )
 
 
+def _verify_parameters(index: Index) -> None:
+    chosen = formats.of_index(index)
+    given = {name: index.parameters[name] for name in chosen.options if name in index.parameters}
+    paths = [index.source_path(number) for number in range(len(index.sources))]
+    expected = chosen.parameters(given, paths)
+    for name, value in expected.items():
+        if name in {**index.parameters, **given} and index.parameters[name] != value:
+            raise index.damaged(f"{name} = {index.parameters[name]!r}, expected {value!r}, as {paths[0]} has it")
+
+
 def _verify_records(index: Index, sources: list[Source]) -> None:
     measuring = ColumnRequest().measuring(index)
     comparison = _Comparison(index, list(measuring.columns))
@@ -50,6 +65,10 @@ def _verify_records(index: Index, sources: list[Source]) -> None:
         comparison.check(piece, sources[piece.source].path)
     if comparison.sources != len(sources):
         raise index.damaged(f"expected {comparison.sources} sources, as a scan finds, found {len(sources)}")
+    if comparison.hashes:
+        import numpy as np  # start-up time: most formats have no keys
+
+        check_keys(index, np.frombuffer(comparison.hashes, np.uint64).astype(np.uint32))
 
 
 class _Comparison:
@@ -58,6 +77,9 @@ class _Comparison:
     def __init__(self, index: Index, columns: list[str]) -> None:
         self.sources = 0
         """Sources that were compared to their end."""
+        self.hashes = bytearray()
+        """Of the keys of all records, u64 each; empty in formats without keys."""
+        self._tally = Tally()
         self._index = index
         self._columns = [
             (name, dtype, numbers(dtype, data)) for name in columns for dtype, data in [index.column(name)]
@@ -72,7 +94,12 @@ class _Comparison:
         self._check_count(piece, path, self._record + count)
         self._check_columns(piece, path, count)
         self._record += count
+        self._tally.add(piece)
+        if piece.keys is not None:
+            self.hashes += piece.keys.cast("B")
         if piece.end is not None:
+            self._check_totals(self._tally.totals(piece.end, self._index.parameters), piece.source, path)
+            self._tally = Tally()
             self.sources += 1
             self._first += self._record
             self._record = 0
@@ -101,6 +128,13 @@ class _Comparison:
             raise index.damaged(f"expected {expected} for {path}, found {found}")
         if index.has_bounds and (end := index.bounds(piece.source)[-1]) != piece.end.end:
             raise index.damaged(f"the last record of {path} ends at byte {end}, expected byte {piece.end.end}")
+
+    def _check_totals(self, expected: dict[str, int], number: int, path: str) -> None:
+        """Check what the index says of a whole source."""
+        found = self._index.sources[number]._asdict()
+        for name, value in expected.items():
+            if found[name] != value:
+                raise self._index.damaged(f"{name} of {path} = {found[name]}, expected {value}")
 
     def _check_columns(self, piece: Piece, path: str, count: int) -> None:
         begin = self._first + self._record

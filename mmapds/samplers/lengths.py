@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_64
 
 from ..errors import ColumnError, OrderError
 from ..orders.basic import Int64s
@@ -40,8 +41,6 @@ class LengthOrder(NamedTuple):
         """
         if cache is None:
             return cls._sorted(values)
-        from xxhash import xxh3_64
-
         mark = np.array([len(values), xxh3_64(values.data).intdigest()], np.uint64)
         try:
             with alone(os.path.dirname(cache)):

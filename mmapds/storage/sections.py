@@ -12,6 +12,8 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from xxhash import xxh3_64
+
 from .. import _native
 from ..errors import Error, FormatError
 from .lock import alone
@@ -61,8 +63,6 @@ class SectionWriter:
     """How the user names another place; ends the message "give another place"."""
 
     def __init__(self, path: str) -> None:
-        from xxhash import xxh3_64
-
         if not path.endswith(self.SUFFIX) or os.path.isdir(path):
             raise Error(f"{path}: cannot write {self.NAME} here: expected a file name that ends in {self.SUFFIX}")
         self.path = path
@@ -333,8 +333,6 @@ class SectionFile:
             raise self.damaged(
                 f"expected metadata within bytes {_HEADER.size} to {size}, found bytes {offset} to {offset + length}"
             )
-        from xxhash import xxh3_64
-
         text = view[offset : offset + length]
         digest = xxh3_64(view[:_CHECKED])
         digest.update(text)
@@ -396,8 +394,6 @@ class SectionFile:
 
     def verify_section(self, name: str) -> None:
         """Read a section and check it against its checksum."""
-        from xxhash import xxh3_64
-
         expected, found = self.sections[name].xxh3, xxh3_64(self.section(name)).hexdigest()
         if found != expected:
             raise self.damaged(f"section {name!r} does not match its checksum: expected {expected}, found {found}")

@@ -8,6 +8,8 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from xxhash import xxh3_64
+
 from .. import _native
 from ..errors import SourceError
 
@@ -93,7 +95,7 @@ def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:
 def _expand_braces(pattern: str) -> Iterable[str]:
     if "{" not in pattern:
         return [pattern]
-    from braceexpand import braceexpand
+    from braceexpand import braceexpand  # start-up time: only patterns with braces need it
 
     try:
         expanded: list[str] = list(braceexpand(pattern))
@@ -190,8 +192,6 @@ def _changed(source: Source, size: int) -> SourceError:
 
 def fingerprint(path: str, size: int) -> str:
     """Return xxh3-64 of a file's size and of its first and last 64 KiB, in hexadecimal."""
-    from xxhash import xxh3_64
-
     digest = xxh3_64(size.to_bytes(8, "little"))
     try:
         with open(path, "rb", buffering=0) as file:

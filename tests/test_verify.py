@@ -1,0 +1,159 @@
+"""--verify derives again what can be derived: sections that were forged, with checksums that hold, are found."""
+
+import io
+import os
+import tarfile
+
+import numpy as np
+import pytest
+import xxhash
+
+import mmapds
+from mmapds.arrays.array_file import ArrayFile, Head
+from mmapds.index.verify import verify
+from mmapds.storage.index_file import Index
+from tests.support.index_file import rewrite
+
+
+def forge(path, name, change):
+    """Change the numbers of a section, and make its checksum right again."""
+    opened = ArrayFile(Head(str(path))) if str(path).endswith(".mma") else Index(str(path))
+    section = opened.sections[name]
+    with open(path, "r+b") as file:
+        file.seek(section.offset)
+        numbers = np.frombuffer(file.read(section.size), section.dtype).copy()
+        change(numbers)
+        file.seek(section.offset)
+        file.write(numbers.tobytes())
+
+    def sealed(metadata):
+        metadata["sections"][name]["xxh3"] = xxhash.xxh3_64(numbers.tobytes()).hexdigest()
+        return metadata
+
+    rewrite(str(path), metadata=sealed)
+
+
+def assign(at, value):
+    def change(numbers):
+        numbers[at] = value
+
+    return change
+
+
+def swap(one, other):
+    def change(numbers):
+        numbers[[one, other]] = numbers[[other, one]]
+
+    return change
+
+
+@pytest.fixture
+def index(write):
+    path = write([{"n": n, "text": "x" * n} for n in (5, 3, 3, 9, 1)])
+    mmapds.build(path, length="n")
+    verify(Index(f"{path}.mmx"))
+    return f"{path}.mmx"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("length_order", assign(0, 0), r"length_order\[0\]: expected a record of length 9, found record 0 of length 5"),
+        ("length_order", assign(1, 3), r"length_order\[1\]: expected a record of length 5, found record 3 of length 9"),
+        ("length_order", assign(4, 5), r"length_order\[4\] = 5 is out of range for 5 records"),
+        ("length_order", swap(2, 3), r"length_order\[3\]: expected a record after 2 or a shorter one, found 1"),
+        ("length_order", assign(3, 1), r"length_order\[3\]: expected a record after 1 or a shorter one, found 1"),
+        (
+            "length_values",
+            assign(0, 10),
+            r"length_order\[0\]: expected a record of length 10, found record 3 of length 9",
+        ),
+        ("length_values", assign(1, 9), ".*: expected falling lengths of 5 records"),
+        ("length_counts", assign(0, 2), ".*: expected falling lengths of 5 records"),
+        ("offsets", assign(1, 3), "record 1 of .* begins at byte 3, expected byte "),
+        ("offsets", assign(5, 3), "the last record of .* ends at byte 3, expected byte "),
+        ("column:length", assign(2, 4), "column 'length' differs from .* at record 2: expected 3, found 4"),
+    ],
+)
+def test_a_forged_section_is_found(index, name, change, message):
+    forge(index, name, change)
+    with pytest.raises(mmapds.FormatError, match=f"DAMAGED: {message}"):
+        verify(Index(index))
+
+
+@pytest.mark.parametrize("name", ["records", "lines", "smallest", "largest", "skipped"])
+def test_a_forged_total_of_a_source_is_found(index, name):
+    def changed(metadata):
+        metadata["sources"][0][name] += 1
+        return metadata
+
+    rewrite(index, metadata=changed)
+    with pytest.raises(mmapds.FormatError, match=r"DAMAGED: .*expected"):
+        verify(Index(index))
+
+
+@pytest.mark.parametrize(("name", "value"), [("first", 64), ("dtype", "<i2"), ("shape", [4]), ("record_bytes", 2)])
+def test_a_forged_header_of_npy_is_found(tmp_path, name, value):
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(64, dtype=np.int32))
+    mmapds.build(path)
+    verify(Index(f"{path}.mmx"))
+
+    def changed(metadata):
+        (metadata["sources"][0] if name == "first" else metadata["parameters"])[name] = value
+        return metadata
+
+    rewrite(f"{path}.mmx", metadata=changed)
+    with pytest.raises(mmapds.FormatError, match=f"DAMAGED: {name}.*expected"):
+        verify(Index(f"{path}.mmx"))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("key_records", swap(0, 1)),
+        ("key_records", assign(0, 30)),
+        ("key_records", lambda records: assign(1, records[0])(records)),
+        ("key_hashes", assign(0, 1)),
+    ],
+)
+def test_forged_keys_are_found(tmp_path, name, change):
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as archive:
+        for number in range(20):
+            member = tarfile.TarInfo(f"{number}.txt")
+            member.size = 1
+            archive.addfile(member, io.BytesIO(b"x"))
+    mmapds.build(path)
+    verify(Index(f"{path}.mmx"))
+    forge(f"{path}.mmx", name, change)
+    with pytest.raises(mmapds.FormatError, match="DAMAGED: key_"):
+        verify(Index(f"{path}.mmx"))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("column:n", assign(1, 7)),
+        ("column:x_length", assign(2, 7)),
+        ("column:f", assign(1, 0.25)),
+        ("offsets", swap(1, 2)),
+        ("offsets", lambda offsets: assign(1, offsets[2])(offsets)),
+    ],
+)
+def test_columns_and_offsets_of_an_array_file_that_are_not_those_of_its_records(tmp_path, name, change):
+    path = tmp_path / "a.mma"
+    with mmapds.Writer(path, {"n": "int64", "f": "float32", "x": ("int16", (None,))}, index=False) as writer:
+        for number in range(4):
+            writer.write({"n": -number, "f": number / 2, "x": [number] * number})
+    mmapds.build(path)
+    verify(Index(f"{path}.mmx"))
+    forge(path, name, change)
+    os.unlink(f"{path}.mmx")
+
+    def build_and_verify():
+        mmapds.build(path)
+        verify(Index(f"{path}.mmx"))
+
+    with pytest.raises(mmapds.FormatError, match=r"a.mma: DAMAGED: .*(as the records have it|one after another)"):
+        build_and_verify()
