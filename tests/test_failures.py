@@ -12,6 +12,8 @@ import pytest
 import mmapds
 from mmapds.index.build import ColumnRequest, build_each
 from mmapds.storage.index_file import IndexWriter
+from tests.support.commands import run
+from tests.support.index_file import rewrite
 
 RECORDS = 5_000_000  # whose lengths are sorted in a file, not in memory
 
@@ -95,3 +97,38 @@ def test_scratch_files_have_their_blocks_before_they_are_written_to(tmp_path):
             held = [Path(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
             found = [link.stat().st_blocks * 512 for link in held if link.exists() and "(deleted)" in os.readlink(link)]
         assert max(found) >= size
+
+
+def test_absolute_paths_need_no_working_directory(write, tmp_path):
+    path = write([1, 2])
+    script = """
+import os, pickle, sys
+import mmapds
+gone = sys.argv[2]
+os.mkdir(gone), os.chdir(gone), os.rmdir(gone)
+ds = mmapds.open(sys.argv[1], build=True)
+assert list(pickle.loads(pickle.dumps(ds))) == [1, 2]
+with mmapds.Writer(sys.argv[1] + ".mma", {"n": "int64"}) as writer:
+    writer.write({"n": 1})
+"""
+    ran = run("-c", script, path, tmp_path / "gone")
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="looks at /proc")
+def test_files_of_the_system_that_have_no_size_are_refused(tmp_path):
+    with pytest.raises(mmapds.SourceError, match="expected a file with a size, found one of 0 bytes with content"):
+        mmapds.build("/proc/self/stat", out=tmp_path / "a.mmx", format="jsonl")
+
+
+def test_very_many_columns(write):
+    path = write([1])
+    mmapds.build(path)
+    index = f"{path}.mmx"
+
+    def widened(metadata):
+        metadata["sections"] |= {f"column:{n}": metadata["sections"]["offsets"] | {"shape": [1]} for n in range(20_000)}
+        return metadata
+
+    rewrite(index, metadata=widened)
+    assert len(mmapds.open(path).columns) == 20_000

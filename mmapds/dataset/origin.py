@@ -8,7 +8,7 @@ from typing import NamedTuple
 from .. import formats
 from ..errors import IndexMissingError, StaleIndexError
 from ..storage.index_file import Index
-from ..storage.sources import INDEX_SUFFIX, build_command, expand
+from ..storage.sources import INDEX_SUFFIX, build_command, expand, working_directory
 
 _SHORT = 512  # bytes of paths that a pickle holds
 
@@ -69,7 +69,7 @@ class Origin(NamedTuple):
     @classmethod
     def of(cls, patterns: Sequence[str], indexes: Sequence[Index]) -> "Origin":
         """Describe open indexes, which were found by these patterns."""
-        directory = os.getcwd()
+        directory = working_directory()
         known = [index.path if index.opened_in == directory else index.absolute(index.path) for index in indexes]
         paths = zlib.compress("\0".join(known).encode(errors="surrogateescape"))
         identity = zlib.crc32(b"".join(index.checksum.to_bytes(8, "little") for index in indexes))
@@ -82,7 +82,7 @@ class Origin(NamedTuple):
         paths = (
             zlib.decompress(self.paths).decode(errors="surrogateescape").split("\0") if self.paths else self.patterns
         )
-        if os.getcwd() == self.directory:
+        if working_directory() == self.directory:
             return list(paths)
         # Not normalised: `..` may follow a link, and braces are not directories.
         return [os.path.join(self.directory, path) for path in paths]

@@ -8,7 +8,7 @@ from .. import _native
 from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
 from .numbers import U64
 from .sections import COLUMN, MALFORMED, Section, SectionFile, SectionWriter
-from .sources import INDEX_MAGIC, INDEX_SUFFIX, build_command, kind_of_file, quoted, reason
+from .sources import INDEX_MAGIC, INDEX_SUFFIX, build_command, kind_of_file, quoted, reason, working_directory
 
 _SECTION_TYPES = {
     "length_order": ("<u4", "<u8"),
@@ -112,7 +112,7 @@ class Index(SectionFile):
     MAGIC, NAME = INDEX_MAGIC, "AN INDEX"
 
     def __init__(self, path: str) -> None:
-        self.opened_in = os.getcwd()
+        self.opened_in = working_directory()
         try:
             opened = _native.Map(path)
         except FileNotFoundError:
@@ -126,6 +126,10 @@ class Index(SectionFile):
         self.sources: list[IndexedSource] = []
         self._first_bounds: list[int] | None = None  # of each source, when the first is asked for
         super().__init__(path, opened)
+        self.columns = {
+            name.removeprefix(COLUMN): section for name, section in self.sections.items() if name.startswith(COLUMN)
+        }
+        """The columns by name."""
         self._check_measuring()
         try:
             self.format: str = self.metadata["format"]
@@ -206,13 +210,6 @@ class Index(SectionFile):
             self._first_bounds = list(accumulate((source.records + 1 for source in self.sources), initial=0))
         first = self._first_bounds[number]
         return self.section("offsets")[first * 8 : (first + self.sources[number].records + 1) * 8].cast("Q")
-
-    @property
-    def columns(self) -> dict[str, Section]:
-        """The columns by name."""
-        return {
-            name.removeprefix(COLUMN): section for name, section in self.sections.items() if name.startswith(COLUMN)
-        }
 
     def column(self, name: str) -> tuple[str, memoryview]:
         """Return the type and the bytes of a column, mapped.

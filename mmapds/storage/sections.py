@@ -18,7 +18,7 @@ from .. import _native
 from ..errors import Error, FormatError
 from .lock import alone
 from .numbers import BY_DTYPE, COLUMN_TYPES, NumberType
-from .sources import reason
+from .sources import reason, working_directory
 from .spool import Spool
 
 VERSION = 1
@@ -66,7 +66,7 @@ class SectionWriter:
         if not path.endswith(self.SUFFIX) or os.path.isdir(path):
             raise Error(f"{path}: cannot write {self.NAME} here: expected a file name that ends in {self.SUFFIX}")
         self.path = path
-        self.target = os.path.join(os.getcwd(), path)
+        self.target = os.path.join(working_directory(), path)
         """The absolute path, as the working directory may change meanwhile."""
         self._temporary = f"{self.target}.{os.urandom(4).hex()}.tmp"
         self._hash = xxh3_64

@@ -121,6 +121,8 @@ def inspect(path: str) -> Source:
         raise SourceError(f"{os.fsencode(path)!r}: expected a name in UTF-8; rename the file") from None
     except OSError as error:
         raise unreadable(path, error) from None
+    if head and not found.st_size:
+        raise SourceError(f"{path}: expected a file with a size, found one of 0 bytes with content; copy it to a disk")
     if head == INDEX_MAGIC:
         raise SourceError(f"{path}: expected a source, found an index; give the source, or the index without -o")
     for magic, (name, command) in _COMPRESSED.items():
@@ -200,6 +202,14 @@ def fingerprint(path: str, size: int) -> str:
     except OSError as error:
         raise unreadable(path, error) from None
     return digest.hexdigest()
+
+
+def working_directory() -> str:
+    """Return the working directory; nothing where it was deleted, as absolute paths need none."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 def line_number(text: memoryview, offset: int) -> int:
