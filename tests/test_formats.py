@@ -87,7 +87,10 @@ def test_parameters_that_a_newer_version_may_write(write):
         ran = command("--verify", path)
         assert ran.returncode == 1
         assert ran.stderr.startswith(f"{path}.mmx: DAMAGED: ")
+        assert "from a newer mmapds" in ran.stderr
         assert len(ran.stderr.splitlines()) == 1
+        ran = command("--force", "--format", "prefixed", "--prefix", "u32le", path)
+        assert (ran.returncode, command("--verify", path).returncode) == (0, 0), ran.stderr
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

@@ -1,7 +1,7 @@
 """Whether an index is right: its checksums, and its sources scanned again."""
 
 from .. import formats
-from ..errors import StaleIndexError
+from ..errors import FormatError, StaleIndexError
 from ..formats.format import Piece
 from ..storage.index_file import Index
 from ..storage.numbers import BY_CELL, first_difference, numbers, same_numbers
@@ -51,7 +51,13 @@ def _verify_parameters(index: Index) -> None:
     chosen = formats.of_index(index)
     given = {name: index.parameters[name] for name in chosen.options if name in index.parameters}
     paths = [index.source_path(number) for number in range(len(index.sources))]
-    expected = chosen.parameters(given, paths)
+    try:
+        expected = chosen.parameters(given, paths)
+    except FormatError as error:  # the sources are as they were indexed, so it is the index that is wrong
+        raise FormatError(
+            f"{index.path}: DAMAGED: {error}, or it is from a newer mmapds; {index.remedy()} (with the options that it "
+            "was built with)"
+        ) from error
     for name, value in expected.items():
         if name in {**index.parameters, **given} and index.parameters[name] != value:
             raise index.damaged(f"{name} = {index.parameters[name]!r}, expected {value!r}, as {paths[0]} has it")
