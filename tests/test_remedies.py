@@ -1,19 +1,25 @@
 """The command that a message names mends what the message is about: each is run, and the index verified after it."""
 
-import io
+import bz2
+import gzip
+import lzma
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
-import tarfile
+import zipfile
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 import mmapds
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
+from tests.support.tars import archive
 
 
 def run_remedy(message):
@@ -194,13 +200,65 @@ def test_missing_indexes_of_a_pattern(write, tmp_path):
     assert list(mmapds.open(tmp_path / "a b-*.jsonl")) == [1, 2]
 
 
+def run_tool(message):
+    """Run the command that a message ends with, of whatever program, with this Python as `python`."""
+    program, *arguments = shlex.split(str(message).rpartition("; run: ")[2])
+    program = {"python": sys.executable}.get(program, program)
+    ran = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize(("suffix", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)])
+def test_a_compressed_source(tmp_path, suffix, compress):
+    path = tmp_path / f"a b.jsonl.{suffix}"
+    path.write_bytes(compress(b'{"n": 1}\n{"n": 2}\n'))
+    with pytest.raises(mmapds.SourceError, match="compressed") as error:
+        mmapds.build(path)
+    run_tool(error.value)
+    assert list(mmapds.open(tmp_path / "a b.jsonl", build=True)) == [{"n": 1}, {"n": 2}]
+    assert path.exists()
+
+
+@pytest.mark.parametrize(("program", "suffix"), [("zstd", "zst"), ("lz4", "lz4")])
+def test_a_source_compressed_by_a_tool(write, program, suffix):
+    if not shutil.which(program):
+        pytest.skip(f"this machine has no {program}")
+    path = write([1, 2], "a b.jsonl")
+    compressed = f"{path}.{suffix}"
+    with open(path, "rb") as source, open(compressed, "wb") as out:
+        subprocess.run([program, "-q", "-c"], stdin=source, stdout=out, check=True)
+    os.remove(path)
+    with pytest.raises(mmapds.SourceError, match=rf"compressed \({program}\)") as error:
+        mmapds.build(compressed)
+    run_tool(error.value)
+    assert list(mmapds.open(path, build=True)) == [1, 2]
+
+
+def test_a_zipped_source(tmp_path, monkeypatch):
+    if not shutil.which("unzip"):
+        pytest.skip("this machine has no unzip")
+    monkeypatch.chdir(tmp_path)  # where unzip puts the files
+    with zipfile.ZipFile("a b.zip", "w") as zipped:
+        zipped.writestr("a.jsonl", "1\n2\n")
+    with pytest.raises(mmapds.SourceError, match=r"compressed \(zip\)") as error:
+        mmapds.build("a b.zip")
+    run_tool(error.value)
+    assert list(mmapds.open("a.jsonl", build=True)) == [1, 2]
+
+
+def test_a_source_that_must_be_converted(tmp_path):
+    path = tmp_path / "a b.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"n": [1, 2]}), path)
+    with pytest.raises(mmapds.FormatError, match="is not read in place") as error:
+        mmapds.build(path)
+    run_tool(error.value)
+    (converted,) = tmp_path.glob("*.mma")
+    assert [record["n"] for record in mmapds.open(converted, build=True)] == [1, 2]
+
+
 def test_damaged_keys(tmp_path):
     path = tmp_path / "a.tar"
-    with tarfile.open(path, "w") as archive:
-        for number in range(10):
-            member = tarfile.TarInfo(f"{number}.txt")
-            member.size = 1
-            archive.addfile(member, io.BytesIO(b"x"))
+    path.write_bytes(archive([(f"{number}.txt", b"x") for number in range(10)]))
     mmapds.build(path)
     overwrite(f"{path}.mmx", "key_records", 0, 40)
     with pytest.raises(

@@ -1,8 +1,6 @@
 """--verify derives again what can be derived: sections that were forged, with checksums that hold, are found."""
 
-import io
 import os
-import tarfile
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ from mmapds.arrays.array_file import ArrayFile, Head
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from tests.support.index_file import rewrite
+from tests.support.tars import archive
 
 
 def forge(path, name, change):
@@ -119,11 +118,7 @@ def test_a_forged_header_of_npy_is_found(tmp_path, name, value):
 )
 def test_forged_keys_are_found(tmp_path, name, change):
     path = tmp_path / "a.tar"
-    with tarfile.open(path, "w") as archive:
-        for number in range(20):
-            member = tarfile.TarInfo(f"{number}.txt")
-            member.size = 1
-            archive.addfile(member, io.BytesIO(b"x"))
+    path.write_bytes(archive([(f"{number}.txt", b"x") for number in range(20)]))
     mmapds.build(path)
     verify(Index(f"{path}.mmx"))
     forge(f"{path}.mmx", name, change)

@@ -20,7 +20,7 @@ _COMPRESSED = {
     b"\x28\xb5\x2f\xfd": ("zstd", "zstd -dk"),
     b"PK\x03\x04": ("zip", "unzip"),
     b"\xfd7zXZ\x00": ("xz", "xz -dk"),
-    b"\x04\x22\x4d\x18": ("lz4", "lz4 -dk"),
+    b"\x04\x22\x4d\x18": ("lz4", "lz4 -dkm"),  # without -m it writes to stdout, unless that is a terminal
 }
 _BZIP2 = (b"BZh", b"1AY&")  # with a digit between them
 _FINGERPRINT_BYTES = 65536
