@@ -89,7 +89,11 @@ def test_parameters_that_a_newer_version_may_write(write):
         assert ran.stderr.startswith(f"{path}.mmx: DAMAGED: ")
         assert "from a newer mmapds" in ran.stderr
         assert len(ran.stderr.splitlines()) == 1
-        ran = command("--force", "--format", "prefixed", "--prefix", "u32le", path)
+        if parameters:
+            ran = command("--force", path)
+            assert ran.returncode == 1
+            assert ran.stderr.startswith(f"{path}.mmx: prefix = {parameters['prefix']!r}, expected one of 'u32le'")
+        ran = command("--force", "--prefix", "u32le", path)
         assert (ran.returncode, command("--verify", path).returncode) == (0, 0), ran.stderr
 
 

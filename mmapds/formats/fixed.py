@@ -9,7 +9,19 @@ from .. import _native
 from ..errors import FormatError
 from ..storage.index_file import IndexedSource
 from ..storage.sources import Source
-from .format import TRUNCATED, ArrayOf, End, Format, Layout, Option, Piece, Sample, check_truncated, drops_truncated
+from .format import (
+    TRUNCATED,
+    ArrayOf,
+    End,
+    Format,
+    Layout,
+    Option,
+    OptionError,
+    Piece,
+    Sample,
+    check_truncated,
+    drops_truncated,
+)
 from .measuring import Measuring
 
 _STEP = 1 << 16  # records in a piece that has columns
@@ -31,17 +43,17 @@ class Fixed(Format):
         """Return `record_bytes`, and `dtype` and `shape` where a record is an array.
 
         Raises:
-          FormatError: an option is missing or invalid, or `record_bytes` and `dtype` disagree.
+          OptionError: an option is missing or invalid, or `record_bytes` and `dtype` disagree.
         """
         truncated = check_truncated(given)
         if "dtype" not in given:
             size = given.get("record_bytes")
             if "shape" in given:
-                raise FormatError(
+                raise OptionError(
                     f"shape = {given['shape']!r}, expected a dtype with it, found none; give --dtype D --shape N,N"
                 )
             if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**63:
-                raise FormatError(
+                raise OptionError(
                     f"record_bytes = {size!r}, expected an integer of 1 to 2**63 - 1, or dtype and shape instead; "
                     "give --record-bytes N, or --dtype D --shape N,N"
                 )
@@ -49,7 +61,7 @@ class Fixed(Format):
         shape = _shape(given.get("shape", ()))
         dtype, size = check_array(given["dtype"], shape)
         if given.get("record_bytes", size) != size:
-            raise FormatError(
+            raise OptionError(
                 f"record_bytes = {given.get('record_bytes')}, expected {size}, the bytes of {dtype} of shape {shape}"
             )
         return {"record_bytes": size, "dtype": dtype, "shape": list(shape), "truncated": truncated}
@@ -120,7 +132,7 @@ def check_array(name: Any, shape: Sequence[int]) -> tuple[str, int]:
     """Return the name of an array's dtype, and the array's size in bytes.
 
     Raises:
-      FormatError: NumPy has no such type, its values are not plain numbers or strings, or no such array can exist.
+      OptionError: NumPy has no such type, its values are not plain numbers or strings, or no such array can exist.
     """
     import numpy as np  # here, as indexes of other formats do without it
 
@@ -129,12 +141,12 @@ def check_array(name: Any, shape: Sequence[int]) -> tuple[str, int]:
     except (TypeError, ValueError, SyntaxError):
         dtype = None
     if dtype is None or name is None:  # NumPy takes None for float64
-        raise FormatError(f"dtype = {name!r}, expected a name that NumPy knows, such as 'uint16'")
+        raise OptionError(f"dtype = {name!r}, expected a name that NumPy knows, such as 'uint16'")
     if dtype.hasobject or dtype.fields or dtype.subdtype:
-        raise FormatError(f"dtype = {name!r}, expected plain numbers, or strings of one size")
+        raise OptionError(f"dtype = {name!r}, expected plain numbers, or strings of one size")
     size = prod(shape) * dtype.itemsize
     if not 1 <= size < 2**63 or len(shape) > _AXES:
-        raise FormatError(
+        raise OptionError(
             f"shape = {tuple(shape)}, expected up to {_AXES} axes and records of 1 byte or more, found {len(shape)} "
             f"axes and {size} bytes of {dtype}"
         )
@@ -148,5 +160,5 @@ def _shape(given: Any) -> tuple[int, ...]:
     except (TypeError, ValueError):
         shape = (0,)
     if any(size < 1 for size in shape):
-        raise FormatError(f"shape = {given!r}, expected sizes of 1 or more")
+        raise OptionError(f"shape = {given!r}, expected sizes of 1 or more")
     return shape

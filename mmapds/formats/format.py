@@ -11,6 +11,10 @@ from ..storage.sources import Source
 from .measuring import Measuring
 
 
+class OptionError(FormatError):
+    """An option of a format is missing, or not one of its values; told apart from what is wrong with a source."""
+
+
 class Option(NamedTuple):
     """An option of a format."""
 
@@ -116,7 +120,8 @@ class Format(ABC):
         """Return the options, checked and completed, as an index stores them.
 
         Raises:
-          FormatError: an option is out of range, or a source does not fit.
+          OptionError: an option is missing or out of range.
+          FormatError: a source does not fit.
         """
 
     @abstractmethod
@@ -167,11 +172,11 @@ def check_truncated(given: Mapping[str, Any]) -> str:
     """Return the option `truncated`.
 
     Raises:
-      FormatError: it is neither "error" nor "drop".
+      OptionError: it is neither "error" nor "drop".
     """
     truncated = given.get("truncated", "error")
     if truncated not in ("error", "drop"):
-        raise FormatError(f"truncated = {truncated!r}, expected 'error' or 'drop'")
+        raise OptionError(f"truncated = {truncated!r}, expected 'error' or 'drop'")
     return str(truncated)
 
 

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import _native
-from ..errors import FormatError
 from ._frames import Framed
-from .format import TRUNCATED, Option, check_truncated
+from .format import TRUNCATED, Option, OptionError, check_truncated
 
 _FRAMINGS = {
     "u32le": _native.FRAMING_U32LE,
@@ -27,7 +26,7 @@ class Prefixed(Framed):
         """Return `prefix` and `truncated`."""
         prefix = given.get("prefix", "u32le")
         if not isinstance(prefix, str) or prefix not in _FRAMINGS:
-            raise FormatError(f"prefix = {prefix!r}, expected one of {', '.join(map(repr, _FRAMINGS))}")
+            raise OptionError(f"prefix = {prefix!r}, expected one of {', '.join(map(repr, _FRAMINGS))}")
         return {"prefix": prefix, "truncated": check_truncated(given)}
 
     def framing(self, parameters: Mapping[str, Any]) -> int:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from .. import __version__, _native, formats
 from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
-from ..formats.format import End, Format, Piece
+from ..formats.format import End, Format, OptionError, Piece
 from ..formats.measuring import Measuring
 from ..storage.index_file import NOTHING, Index, IndexedSource, IndexWriter, relative_to_index
 from ..storage.numbers import U64
@@ -129,7 +129,7 @@ def _build(
     sources = [inspect(path) for path in members]
     chosen = _format(members, wanted_format)
     formats.check_options(chosen.name, chosen.options, options)
-    framed = chosen.parameters(options, members)
+    framed = _parameters(chosen, options, members, before)
     measuring = request.measuring(before, framed.get("columns", {}))
     if before is not None and not force:
         if _is_up_to_date(before, sources, chosen.name, framed, measuring):
@@ -161,6 +161,16 @@ def _plan(path: str, format_name: str | Format | None, given: dict[str, Any], *,
     if path.endswith(INDEX_SUFFIX) and before is not None:
         members = [before.source_path(number) for number in range(len(before.sources))]
     return index_path, members, format_name, given
+
+
+def _parameters(chosen: Format, options: Mapping[str, Any], members: list[str], before: Index | None) -> dict[str, Any]:
+    """Return the parameters of an index; say so where an option that is refused is that of the index."""
+    try:
+        return chosen.parameters(options, members)
+    except OptionError as error:
+        if before is None or not options or not options.items() <= before.parameters.items():
+            raise
+        raise FormatError(f"{before.path}: {error}; the index has this value: give the option, with another") from None
 
 
 def _format(paths: list[str], name: str | Format | None) -> Format:

@@ -2,7 +2,7 @@
 
 from .. import formats
 from ..errors import FormatError, StaleIndexError
-from ..formats.format import Piece
+from ..formats.format import OptionError, Piece
 from ..storage.index_file import Index
 from ..storage.numbers import BY_CELL, first_difference, numbers, same_numbers
 from ..storage.sources import Source, fingerprint
@@ -53,7 +53,7 @@ def _verify_parameters(index: Index) -> None:
     paths = [index.source_path(number) for number in range(len(index.sources))]
     try:
         expected = chosen.parameters(given, paths)
-    except FormatError as error:  # the sources are as they were indexed, so it is the index that is wrong
+    except OptionError as error:
         raise FormatError(
             f"{index.path}: DAMAGED: {error}, or it is from a newer mmapds; {index.remedy()} (with the options that it "
             "was built with)"
