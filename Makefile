@@ -1,11 +1,11 @@
 # make test: everything that must hold.  make demo: the main job on real input.  make bench: the figures.
-# make dist: sdist and wheel, installed and tried.
+# make dist: sdist and wheel, installed and tried.  make torture: what goes on until it finds something.
 VENV   := .venv
 PYTHON ?= python3
 STAMP  := $(VENV)/.built
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
-.PHONY: test demo bench lint dist clean
+.PHONY: test demo bench lint dist torture clean
 
 test: $(STAMP) lint
 	$(VENV)/bin/python -m pytest -q
@@ -23,6 +23,10 @@ demo: $(STAMP)
 
 bench: $(STAMP)
 	$(VENV)/bin/python -m pytest -q -W ignore bench/bench_*.py
+
+# make torture [SECONDS=3600] [MODULES="forks ..."] [SEED=1]
+torture: $(STAMP)
+	$(VENV)/bin/python -m tests.torture --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED)) $(MODULES)
 
 # The build is repeated only when what it is made from changes: C files, or which modules there are.
 SOURCES := $(shell find csrc mmapds -type d -not -name __pycache__) $(wildcard csrc/*.[ch] csrc/*/*.[ch] csrc/CMakeLists.txt)

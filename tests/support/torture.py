@@ -1,0 +1,80 @@
+"""What the modules of tests/torture share: which there are, and cases that can be run again by their number.
+
+A module of tests/torture has `run(seconds: float, seed: int) -> str`. It goes on for some seconds, whole cases and one
+at least, and returns a summary, or raises AssertionError with the command that does it again. `repeat` does all of that
+for a function of one case.
+"""
+
+import faulthandler
+import os
+import pkgutil
+import random
+import shlex
+import time
+
+import mmapds
+from tests import torture
+
+HANGS = 300
+"""Seconds after which a case hangs."""
+
+_only: int | None = None  # the one case to run
+_journal = -1  # a descriptor of the file that holds the number of the case at hand
+
+
+def modules():
+    """Names of the modules of tests/torture, sorted."""
+    return sorted(each.name for each in pkgutil.iter_modules(torture.__path__) if not each.name.startswith("_"))
+
+
+def command(name, seed, case):
+    """The command that runs a case again."""
+    return shlex.join(["python", "-m", "tests.torture", name, "--seed", str(seed), "--case", str(case)])
+
+
+def alone(case, journal):
+    """From now on, say in a file which case is at hand, end the process if it hangs, and run only `case` if given."""
+    global _only, _journal
+    _only, _journal = case, os.open(journal, os.O_WRONLY)
+
+
+def repeat(one, seconds, seed):
+    """Call `one(random)` for case after case until the time is over; return how many there were.
+
+    Raises:
+      AssertionError: a case raised something; the message says how to run it again.
+    """
+    name = one.__module__.rpartition(".")[2]
+    end = time.monotonic() + seconds
+    number = _only or 0
+    while True:
+        if _journal >= 0:
+            os.pwrite(_journal, b"%20d" % number, 0)
+            faulthandler.dump_traceback_later(HANGS, exit=True)
+        try:
+            one(random.Random(f"{seed}/{number}"))
+        except Exception as error:
+            raise AssertionError(f"{error!r}; run: {command(name, seed, number)}") from error
+        finally:
+            if _journal >= 0:
+                faulthandler.cancel_dump_traceback_later()
+        number += 1
+        if _only is not None or time.monotonic() >= end:
+            return 1 if _only is not None else number
+
+
+def is_refused(action):
+    """Do something that may raise one of mmapds's errors, and no other exception; return whether it did.
+
+    Raises:
+      AssertionError: the error does not say something in one line.
+    """
+    try:
+        action()
+    except mmapds.Error as error:
+        message = str(error)
+    else:
+        return False
+    assert message.strip(), "an error without a message"
+    assert "\n" not in message, repr(message)
+    return True

@@ -1,0 +1,1 @@
+"""What `make torture` runs. Each module has `run(seconds, seed)`; see tests.support.torture."""

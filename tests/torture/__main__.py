@@ -1,0 +1,74 @@
+"""Run the modules of tests/torture in turn, each in a process of its own; `make torture` does so.
+
+usage: python -m tests.torture [--seconds N] [--seed N] [--case N] [MODULE...]
+"""
+
+import argparse
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from importlib import import_module
+from pathlib import Path
+
+from tests.support.torture import alone, command, modules
+
+MOST_MEMORY = 32 << 30
+"""Bytes of address space: what asks for more is a finding. Libraries map some 10 GB."""
+
+
+def sanitized():
+    """Whether this process runs under a sanitizer, which maps terabytes for itself."""
+    maps = Path("/proc/self/maps")
+    return maps.exists() and re.search("lib[at]san", maps.read_text()) is not None
+
+
+def run_here(name, seconds, seed, case, journal):
+    """Run one module in this process."""
+    alone(case, journal)
+    if not sanitized():
+        resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+    print(import_module(f"tests.torture.{name}").run(seconds, seed), flush=True)
+
+
+def run_apart(name, seconds, seed, case):
+    """Run one module in a process of its own; return whether it found nothing."""
+    with tempfile.NamedTemporaryFile() as journal:
+        arguments = [name, "--seconds", str(seconds), "--seed", str(seed), "--journal", journal.name]
+        arguments += [] if case is None else ["--case", str(case)]
+        begin = time.monotonic()
+        status = subprocess.run(
+            [sys.executable, "-X", "faulthandler", "-m", "tests.torture", *arguments], check=False
+        ).returncode
+        if status < 0:
+            print(f"{name}: died of {signal.Signals(-status).name}", end="; ")
+        if status:
+            reached = journal.read().decode().strip()
+            print("run: " + command(name, seed, int(reached or 0)) if reached else f"{name}: failed", flush=True)
+        print(f"{name}: {'FOUND SOMETHING' if status else 'ok'} after {time.monotonic() - begin:.0f} s", flush=True)
+    return status == 0
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="MODULE", help=f"of {', '.join(modules())}; default: all")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="in all (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32, help="default: another one each time")
+    parser.add_argument("--case", type=int, help="run only this one")
+    parser.add_argument("--journal", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if unknown := set(given.names) - set(modules()):
+        parser.error(f"MODULE: expected some of {', '.join(modules())}, found {', '.join(sorted(unknown))}")
+    names = given.names or modules()
+    if given.journal is not None:
+        return run_here(names[0], given.seconds, given.seed, given.case, given.journal)
+    print(f"seed {given.seed}", flush=True)
+    fine = [run_apart(name, given.seconds / len(names), given.seed, given.case) for name in names]
+    return 0 if all(fine) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
