@@ -1,6 +1,7 @@
 """Resuming: a state at any step, in any loader and world, neither repeats nor loses a sample."""
 
 import copy
+import itertools
 import json
 from itertools import islice
 
@@ -11,7 +12,14 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from mmapds import ChunkedSampler, DistributedBatchSampler, DistributedSampler, OrderError, StateError
+from mmapds import (
+    ChunkedSampler,
+    DistributedBatchSampler,
+    DistributedSampler,
+    OrderError,
+    StateError,
+    TokenBudgetBatchSampler,
+)
 from tests.support.samplers import every_sampler, flat, make_samplers
 
 # ---- states --------------------------------------------------------------------------------------------------
@@ -269,3 +277,92 @@ def test_a_damaged_state_is_refused(damage):
     sampler = DistributedSampler(range(10), 1, 0)
     with pytest.raises(StateError):
         sampler.load_state_dict(sampler.state_dict(step=3) | damage)
+
+
+# ---- loops that are interrupted ------------------------------------------------------------------------------
+
+
+def train(make, state, stop):
+    """The loop of docs/samplers.md: what each rank read until step `stop` of this life, and the state saved there."""
+    samplers = make()
+    for sampler in samplers:
+        if state is not None:
+            sampler.load_state_dict(json.loads(json.dumps(state)))
+        sampler.set_epoch(sampler.epoch)
+    read = []
+    running = [iter(sampler) for sampler in samplers]
+    counts = itertools.count(samplers[0].first_step)
+    for count, *batches in zip(counts, *running, strict=False):
+        read.append(batches)
+        if len(read) == stop:
+            for sampler, iterator in zip(samplers, running, strict=True):
+                list(islice(iterator, 3))  # workers prefetch
+                assert sampler.first_step + stop == count + 1, "it is still that of the pass under way"
+            return read, samplers[0].state_dict(step=count + 1)
+    return read, None
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    n=st.integers(1, 150),
+    lives=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=6),
+    kind=st.sampled_from(["index", "batch", "tokens"]),
+)
+def test_a_loop_that_counts_from_the_first_step_is_exact_however_often_it_is_interrupted(n, lives, kind):
+    def make(world):
+        if kind == "index":
+            return [DistributedSampler(range(n), world, rank) for rank in range(world)]
+        if kind == "batch":
+            return [DistributedBatchSampler(range(n), 4, world, rank) for rank in range(world)]
+        lengths = np.arange(n) % 7 + 1
+        worlds = ({"num_replicas": world, "rank": rank} for rank in range(world))
+        return [TokenBudgetBatchSampler(lengths, 14, **each) for each in worlds]
+
+    seen, state = [], None
+    for world, stop in [*lives, (1, None)]:
+        read, state = train(lambda world=world: make(min(world, n)), state, stop)
+        seen += flat(read) if kind == "index" else flat(flat(read))
+        if state is None:
+            break
+        if state["position"] == state["epoch_size"]:
+            break
+    assert set(seen) == set(range(n))
+    assert len(seen) - n < 4 * 4, "only a last step fills up"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_loop_of_a_data_loader_over_batches_and_over_samples(workers):
+    for batched in (True, False):
+        seen, state = [], None
+        for stop in (4, 1, 6, None):
+            sampler = (DistributedBatchSampler if batched else DistributedSampler)(
+                range(203), **{"batch_size": 8} if batched else {}
+            )
+            if state is not None:
+                sampler.load_state_dict(state)
+            options = {"batch_sampler": sampler} if batched else {"sampler": sampler, "batch_size": 8}
+            step = sampler.first_step
+            for i, batch in enumerate(DataLoader(range(203), num_workers=workers, **options)):
+                seen += batch.tolist()
+                step += 1 if batched else len(batch)
+                state = sampler.state_dict(step=step)
+                if i == stop:
+                    break
+        assert sorted(seen) == list(range(203))
+
+
+@every_sampler
+def test_the_first_step_of_a_pass(kind):
+    sampler = make_samplers(start_step=5)[kind]
+    assert sampler.first_step == 5
+    list(islice(iter(sampler), 3))
+    assert sampler.first_step == 5, "the pass is under way"
+    sampler.set_epoch(1)
+    assert sampler.first_step == 0
+    sampler.load_state_dict(make_samplers()[kind].state_dict(step=7))
+    assert sampler.first_step == 7
+    wide = make_samplers(num_replicas=5, rank=2)[kind]
+    wide.load_state_dict(make_samplers()[kind].state_dict(step=7))
+    assert wide.first_step == 1
+    with pytest.raises(AttributeError):
+        sampler.first_step = 3

@@ -35,12 +35,23 @@ class ResumableSampler:
         """Return the steps in a whole epoch: the same on every rank, in every epoch, and wherever a pass begins."""
         return len(self._progress)
 
+    @property
+    def first_step(self) -> int:
+        """The step of the epoch at which the pass under way began, or, before one begins, at which the next one does.
+
+        0, except where a pass resumes. A loop that counts its steps from here, as in
+        `enumerate(loader, sampler.first_step)`, has the numbers that `state_dict(step=...)` takes. `set_epoch` and
+        `load_state_dict` end the pass under way.
+        """
+        return self._synchronised().current().first_step
+
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """Return where the epoch is: a small dict that JSON can hold, the same on every rank.
 
         Args:
-          step: steps of the epoch that the trainer has finished; by default those yielded, which may be more, since
-            workers prefetch. A step is one index of an index sampler, and one batch of a batch sampler.
+          step: steps of the epoch that the trainer has finished, those before `first_step` included; by default those
+            yielded, which may be more, since workers prefetch. A step is one index of an index sampler, and one batch
+            of a batch sampler.
         """
         return self._synchronised().state_dict(step)
 
