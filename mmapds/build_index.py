@@ -24,11 +24,12 @@ def build(
     columns: Mapping[str, Column] | None = None,
     missing: str | float | None = None,
     validate: bool | None = None,
+    hash: bool = False,  # noqa: A002 - what the command line calls it
     workers: int | None = None,
     force: bool = False,
     **parameters: Any,
 ) -> "Path | list[Path]":
-    """Index sources in place; an index that is up to date is left as it is.
+    """Index sources in place; an index that is up to date is kept, also where a source is a copy with another time.
 
     Args:
       sources: paths, directories, globs or brace patterns (`part-{000..099}.jsonl`). The path of an index means that
@@ -42,6 +43,7 @@ def build(
       missing: what to do with a record that lacks a field an expression names: "error" (the default), "skip" to leave
         the record out of the index, or a number to store instead.
       validate: check that every record is JSON from its first byte to its last.
+      hash: store a hash of each source, for `open(..., check="full")` and `--verify`, from now on.
       workers: threads that scan, also within one file; all cores by default.
       force: build even if an index is up to date, and without the columns that were computed in Python. An index keeps
         the expressions it was built with; delete it to drop them.
@@ -59,7 +61,7 @@ def build(
     wanted = {**({"length": length} if length is not None else {}), **(columns or {})}
     expressions = {name: text for name, text in wanted.items() if isinstance(text, str)}
     computed = {name: compute for name, compute in wanted.items() if not isinstance(compute, str)}
-    request = ColumnRequest(expressions, missing, validate, tuple(computed))
+    request = ColumnRequest(expressions, missing, validate, tuple(computed), hash)
     paths = expand(sources, formats.SUFFIXES)
     built = []
     for done in build_each(

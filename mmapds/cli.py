@@ -39,21 +39,23 @@ def format_options(arguments: argparse.Namespace, options: Options) -> dict[str,
     return {name: getattr(arguments, name) for name in options if getattr(arguments, name) is not None}
 
 
-def run(work: Callable[[], object], *, interrupted: str) -> int:
+def run(work: Callable[[], int | None], *, interrupted: str) -> int:
     """Run a command, print an error as one line on stderr, and return the exit status.
 
     Args:
-      work: does it. SIGTERM leaves it by SystemExit, so that a half-written file is removed.
+      work: does it, and returns the exit status, or None for 0. SIGTERM leaves it by SystemExit, so that a half-written
+        file is removed.
       interrupted: what to say after Ctrl-C.
     Returns:
-      0; 1 for an `Error`; 130 after Ctrl-C; 141, without a message, if nobody reads the output any more.
+      What `work` returns; 1 for an `Error`; 130 after Ctrl-C; 141, without a message, if nobody reads the output any
+      more.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     status, message = 0, ""
     try:
-        work()
+        status = work() or 0
     except Error as error:
-        status, message = _FAILED, " ".join(str(error).splitlines())
+        status, message = _FAILED, one_line(error)
     except KeyboardInterrupt:
         status, message = _INTERRUPTED, interrupted
     except BrokenPipeError:
@@ -74,8 +76,23 @@ def run(work: Callable[[], object], *, interrupted: str) -> int:
     return status
 
 
+def one_line(error: Error) -> str:
+    """Return the message of an error as a line."""
+    return " ".join(str(error).splitlines())
+
+
 def _refused(error: OSError) -> str:
     return f"standard output: {(error.strerror or str(error)).lower()}"
+
+
+def print_line(line: str) -> None:
+    """Print a line on stdout; raise Error if the system refuses it."""
+    try:
+        print(line)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Error(_refused(error)) from None
 
 
 class Progress:
@@ -86,14 +103,21 @@ class Progress:
       unit: what it counts: "B" or " records".
       total: returns how many there are, or None; called only if there is a bar.
       quiet: neither a bar nor lines.
+      bar: False for lines alone.
     """
 
     def __init__(
-        self, sources: Sequence[str], *, unit: str, quiet: bool, total: Callable[[], int | None] = lambda: None
+        self,
+        sources: Sequence[str],
+        *,
+        unit: str,
+        quiet: bool,
+        total: Callable[[], int | None] = lambda: None,
+        bar: bool = True,
     ) -> None:
         self._quiet = quiet
         self._bar: Any = None
-        if quiet or not sys.stderr.isatty():
+        if quiet or not bar or not sys.stderr.isatty():
             return
         from tqdm import tqdm  # start-up time: only a terminal needs it
 
@@ -112,12 +136,14 @@ class Progress:
         if self._bar is not None:
             self._bar.write(line, file=sys.stdout)
         elif not self._quiet:
-            try:
-                print(line)
-            except BrokenPipeError:
-                raise
-            except OSError as error:
-                raise Error(_refused(error)) from None
+            print_line(line)
+
+    def complain(self, line: str) -> None:
+        """Print a line on stderr, also if quiet."""
+        if self._bar is not None:
+            self._bar.write(line, file=sys.stderr)
+        else:
+            print(line, file=sys.stderr)
 
     def __enter__(self) -> "Progress":
         return self

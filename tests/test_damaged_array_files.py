@@ -110,7 +110,7 @@ def test_damage_outside_the_records_is_found_when_indexing(tmp_path):
 
 
 def test_verify_reads_the_records(tmp_path):
-    records = [{"x": np.zeros(100_000)}, {"x": np.ones(100_000)}]  # the middle is in no fingerprint
+    records = [{"x": np.zeros(100_000)}, {"x": np.ones(100_000)}]  # the fingerprint does not see the middle
     path = store(tmp_path, records)
     assert command("--verify", path).returncode == 0
     patched(path, os.path.getsize(path) // 2, b"\1")

@@ -189,8 +189,12 @@ def grown():
     return "train.jsonl"
 
 
-def touched():
-    os.utime(jsonl())
+def written_again():
+    path = jsonl()
+    size = os.path.getsize(path)
+    with open(path, "r+b") as file:
+        file.write(b" " * size)
+    os.utime(path, ns=(5, 5))
     return "train.jsonl"
 
 
@@ -388,7 +392,7 @@ WITHOUT_NUMBERS = {
     "open what is converted": lambda: mmapds.open(table(x=[1])),
     "index that is text": lambda: mmapds.open(file("a.mmx", b"hello" * 20)),
     "index that is a directory": lambda: (os.mkdir("d.mmx"), mmapds.open(["d.mmx"]))[1],
-    "written again": lambda: mmapds.open(touched()),
+    "written again": lambda: mmapds.open(written_again()),
     "checksum of an index": lambda: mmapds.open(index_of(jsonl(), -2, b"!")),
     "reserved": lambda: mmapds.open(index_of(jsonl(), 48, b"\1")),
     "access": lambda: dataset(access="fast"),

@@ -43,6 +43,11 @@ class Catalog:
         for index in indexes:
             index.map.advise(_ADVICE[access])
 
+    @property
+    def compares(self) -> bool:
+        """Whether sources are compared with what they were when they were indexed; not with `check="none"`."""
+        return all(index.check != "none" for index in self.indexes)
+
     def records(self, *, views: bool) -> _native.Records:
         """Return the payloads of all records, as bytes or as views of their sources, which are mapped at first use."""
         ahead, ask = self.access == "auto", self.access != "sequential"

@@ -325,14 +325,15 @@ class Dataset(Sequence[Any]):
         return f"<mmapds.Dataset {names}: {count} records, decode={decoder_name(self._given_decode)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self._origin, self._catalog.access, self._given_decode, self._rows)
+        catalog = self._catalog
+        return _reopen, (self._origin, catalog.access, catalog.compares, self._given_decode, self._rows)
 
 
 def concat(datasets: Iterable[Dataset]) -> Dataset:
     """Return the datasets one after another as one dataset; views keep their selection.
 
     Raises:
-      Error: no dataset is given, or they differ in decoder or access.
+      Error: no dataset is given, or they differ in decoder or access, or only some have `check="none"`.
     """
     parts = list(datasets)
     if not parts:
@@ -344,6 +345,8 @@ def concat(datasets: Iterable[Dataset]) -> Dataset:
                 f"datasets[{k}]: expected decode = {decoder_name(decode)} and access = {access!r}, as in datasets[0], "
                 f"found {decoder_name(part._given_decode)} and {part._catalog.access!r}; open them alike"
             )
+        if part._catalog.compares != parts[0]._catalog.compares:
+            raise Error(f"datasets[{k}]: expected check = 'none' for all datasets or for none; open them alike")
     indexes = [index for part in parts for index in part._catalog.indexes]
     patterns = [pattern for part in parts for pattern in part._origin.given()]
     catalog, origin = Catalog(indexes, access), Origin.of(patterns, indexes)
@@ -354,6 +357,13 @@ def concat(datasets: Iterable[Dataset]) -> Dataset:
     return make_dataset(catalog, origin, decode, ChainedRows(zip(firsts, rows, strict=False)))
 
 
-def _reopen(origin: Origin, access: str, decode: str | Decoder, rows: Rows | None) -> Dataset:
-    """Open a pickled dataset again. Sources are checked when they are first read, not all at once in every worker."""
-    return make_dataset(Catalog(origin.open(), access), origin, decode, rows)
+def _reopen(origin: Origin, access: str, compares: bool, decode: str | Decoder, rows: Rows | None) -> Dataset:
+    """Open a pickled dataset again. Sources are checked when they are first read, not all at once in every worker.
+
+    They are then checked as with "stat", as the process that opened them has done more where that was asked for; if it
+    did not compare them at all, neither does this one.
+    """
+    indexes = origin.open()
+    for index in indexes:
+        index.check = "stat" if compares else "none"
+    return make_dataset(Catalog(indexes, access), origin, decode, rows)

@@ -1,10 +1,15 @@
 """Opening indexed sources as a dataset: `mmapds.open`."""
 
 import os
+import warnings
 from collections.abc import Iterable
 
+from ..errors import Error
 from ..index.build import build_each
-from ..storage.sources import StrPath
+from ..storage import current
+from ..storage.fingerprints import BLOCKS
+from ..storage.index_file import Index
+from ..storage.sources import StrPath, build_command
 from .catalog import Catalog
 from .dataset import Dataset, make_dataset
 from .decode import Decoder
@@ -16,6 +21,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
     *,
     decode: str | Decoder | None = None,
     access: str = "auto",
+    check: str = "stat",
     build: bool = False,
 ) -> Dataset:
     """Open indexed sources as one dataset.
@@ -31,20 +37,41 @@ def open(  # noqa: A001 - mmapds.open is the public name
       access: how records will be read. "random" turns off the kernel's readahead, which would fetch 32 pages for each
         one that is read. "sequential" leaves it on, for chunked orders and whole passes in file order. "auto" is
         "random", with readahead of our own where reads turn out to be in file order.
+      check: how each source is compared with the one that was indexed. "stat" compares size and time and, where the
+        time is another, as that of a copy, the fingerprint: 16 blocks of 16 KiB, which is all of a source of up to
+        256 KiB. Of a larger one that is a sample, so it warns. "sample" compares all fingerprints, and does not warn.
+        "full" compares hashes of whole sources, which `build(..., hash=True)` stores; it reads the sources whole.
+        "none" compares nothing: records of a source that changed may be any of its bytes, but no others.
       build: build missing and stale indexes first, instead of raising.
     Raises:
       SourceError: a source is missing, or a pattern matches nothing.
       IndexMissingError, StaleIndexError: an index must be built first; the message has the command.
       FormatError: an index is damaged, or a newer mmapds wrote it.
+      Error: `check` is "full" and an index has no hashes.
     """
+    if check not in current.CHECKS:
+        raise Error(f"check = {check!r}, expected one of {', '.join(map(repr, current.CHECKS))}")
     given = [source_or_index] if isinstance(source_or_index, str | os.PathLike) else list(source_or_index)
     patterns = [os.fspath(pattern) for pattern in given]
     paths = expand_indexed(patterns)
     if build and paths:
-        for _ in build_each(paths):
+        for _ in build_each(paths, settle=False):
             pass
     indexes = open_indexes(paths, patterns)
-    for index in indexes:
-        index.check_current()
+    if sampled := current.check(indexes, check):
+        _warn(sampled, patterns)
     catalog = Catalog(indexes, access)
     return make_dataset(catalog, Origin.of(patterns, indexes), catalog.decoder(decode))
+
+
+def _warn(sampled: list[tuple[Index, int]], patterns: list[str]) -> None:
+    """Warn of sources of another time, of which a sample was compared."""
+    index, number = sampled[0]
+    more = f" and {len(sampled) - 1:,} more" if len(sampled) > 1 else ""
+    is_one = all(other is index for other, _ in sampled)
+    command = index.rebuild_command() if is_one else build_command(patterns)
+    warnings.warn(
+        f"{index.source_path(number)}{more}: expected the time of change of when it was indexed, found another and the "
+        f"same bytes in {BLOCKS} blocks of it; run: {command} (which compares all bytes; or give check='sample')",
+        stacklevel=3,
+    )

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from ..errors import FormatError, SourceError
+from ..storage.fingerprints import fingerprint
 from ..storage.index_file import IndexedSource
-from ..storage.sources import Source, fingerprint, inspect, map_source
+from ..storage.sources import Source, inspect, map_source
 from .format import TRUNCATED, ArrayOf, End, Format, Layout, Piece, Sample, check_truncated, drops_truncated
 from .measuring import Measuring
 
@@ -75,7 +76,7 @@ class Megatron(Format):
                     f"{path}: expected tokens of {first.dtype}, as in {first.path}, found {idx.dtype}; index the "
                     "files apart"
                 )
-            marks.append(fingerprint(idx.path, os.path.getsize(idx.path)))
+            marks.append(fingerprint(idx.path).hex)
         assert first is not None
         return {"dtype": first.dtype, "truncated": truncated, "idx": marks}
 

@@ -1,24 +1,34 @@
 """The command line: `python -m mmapds.index`."""
 
 import argparse
+import functools
 import os
 import sys
 import time
 
 from .. import cli, formats
-from ..errors import ColumnError, StaleIndexError
-from ..storage.index_file import Index
-from ..storage.sources import INDEX_SUFFIX, expand, reason
+from ..errors import ColumnError, Error
+from ..storage.sources import INDEX_SUFFIX, expand
 from .build import ColumnRequest, build_each
-from .summary import summarise
-from .verify import verify
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     options = _parser().parse_args(arguments)
-    work = _inspect_indexes if options.info or options.verify else _build_indexes
-    return cli.run(lambda: work(options), interrupted="interrupted: nothing was written for the index in progress")
+    return cli.run(lambda: _run(options), interrupted="interrupted: nothing was written for the index in progress")
+
+
+def _run(options: argparse.Namespace) -> int:
+    if not options.info and not options.verify:
+        if options.json:
+            raise Error("--json: expected --info or --verify with it, found neither; give one of them")
+        _build_indexes(options)
+        return 0
+    from .inspect import inspect_indexes  # start-up time: building does without
+
+    paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX))
+    inspect = functools.partial(inspect_indexes, paths, verify=options.verify, workers=options.workers)
+    return inspect(info=options.info, as_json=options.json, quiet=options.quiet)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -38,20 +48,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--missing", metavar="skip|N|error", help="what to do with records that lack a field")
     parser.add_argument("--validate", action="store_true", default=None, help="check that every record is JSON")
+    parser.add_argument(
+        "--hash", action="store_true", help="store a hash of each source, for --verify and check='full'"
+    )
     parser.add_argument("--workers", type=int, metavar="N", help="threads that scan; default: all cores")
     parser.add_argument("--force", action="store_true", help="build even where the index is up to date")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     parser.add_argument("--info", action="store_true", help="print what each index covers, and which sources changed")
     parser.add_argument("--verify", action="store_true", help="check each index in full against its sources")
+    parser.add_argument("--json", action="store_true", help="with --info, --verify: print one JSON document instead")
     return parser
 
 
 def _build_indexes(options: argparse.Namespace) -> None:
     paths = expand(options.sources, formats.SUFFIXES)
-    request = ColumnRequest(_parse_columns(options), _parse_missing(options.missing), options.validate)
+    request = ColumnRequest(
+        _parse_columns(options), _parse_missing(options.missing), options.validate, hash=options.hash
+    )
 
     def size() -> int:
-        return sum(os.path.getsize(path) for path in paths if os.path.exists(path))
+        passes = 2 if options.hash else 1
+        return passes * sum(os.path.getsize(path) for path in paths if os.path.exists(path))
 
     with cli.Progress(paths, unit="B", total=size, quiet=options.quiet) as progress:
         started = time.perf_counter()
@@ -93,39 +110,6 @@ def _parse_missing(text: str | None) -> str | float | None:
         return float(text)
     except ValueError:
         raise ColumnError(f"--missing {text}: expected skip, error or a number") from None
-
-
-def _inspect_indexes(options: argparse.Namespace) -> None:
-    for path in expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX)):
-        index = Index(path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX)
-        if options.verify:
-            verify(index)
-        if options.quiet:
-            continue
-        print(f"{summarise(index)}{'; verified' if options.verify else ''}")
-        if options.info:
-            _print_format(index)
-            _print_sources(index)
-
-
-def _print_format(index: Index) -> None:
-    shown = {name: value for name, value in index.parameters.items() if name not in ("columns", "idx")}
-    options = "".join(f", {name} {value}" for name, value in shown.items())
-    print(f"  {index.format}{options}")
-
-
-def _print_sources(index: Index) -> None:
-    for number, source in enumerate(index.sources):
-        path = index.source_path(number)
-        try:
-            found = os.stat(path)
-            index.check_source(number, found.st_size, found.st_mtime_ns)
-            state = "unchanged"
-        except StaleIndexError as error:
-            state = str(error).removeprefix(f"{index.path}: ")
-        except OSError as error:
-            state = f"MISSING: {reason(error)}"
-        print(f"  {path}: {source.records:,} records, {source.size:,} bytes; {state}")
 
 
 if __name__ == "__main__":

@@ -8,11 +8,14 @@ from .. import __version__, _native, formats
 from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
 from ..formats.format import End, Format, OptionError, Piece
 from ..formats.measuring import Measuring
+from ..storage import current
+from ..storage.fingerprints import fingerprint
 from ..storage.index_file import NOTHING, Index, IndexedSource, IndexWriter, relative_to_index
 from ..storage.numbers import U64
-from ..storage.sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, fingerprint, inspect
+from ..storage.sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, inspect
 from ..storage.spool import Spool
 from ..storage.threads import cores
+from .keep import keep, with_hashes
 from .keys import write_keys
 from .length_order import write_length_order
 from .summary import Summary, summarise
@@ -27,6 +30,12 @@ class ColumnRequest(NamedTuple):
     validate: bool | None = None
     computed: Collection[str] = ()
     """Names of the columns that the caller computes once an index is built."""
+    hash: bool = False
+    """Store a hash of each source; an index that has them keeps them in any case."""
+
+    def hashes(self, before: Index | None) -> bool:
+        """Whether an index that replaces `before` has a hash of each source."""
+        return self.hash or (before is not None and any(source.xxh3_128 for source in before.sources))
 
     def measuring(self, before: Index | None, held: Mapping[str, str] | None = None) -> Measuring:
         """Return what a scan measures: the request, completed from the index `before`.
@@ -50,7 +59,7 @@ class BuildResult(NamedTuple):
 
     summary: Summary
     fresh: bool
-    """False when the index was up to date and nothing was done."""
+    """False when the index was up to date and is kept."""
 
 
 class _Job:
@@ -63,7 +72,10 @@ class _Job:
         chosen: Format,
         parameters: dict[str, Any],
         measuring: Measuring,
+        *,
+        hashes: bool,
     ) -> None:
+        self.hashes = hashes  # of whole sources
         self.index_path = index_path
         self.sources = sources
         self.chosen = chosen
@@ -92,6 +104,7 @@ def build_each(
     workers: int | None = None,
     force: bool = False,
     inherit: bool = True,
+    settle: bool = True,
     report: Callable[[int], object] = lambda _: None,
 ) -> Iterator[BuildResult]:
     """Build the indexes of expanded paths one after another; yield each as it is done.
@@ -99,6 +112,7 @@ def build_each(
     Args:
       options: of the format.
       inherit: take the options and the columns that are not given from the index that is there; False replaces it.
+      settle: compare all of a source that has another time and seems the same; False takes its fingerprint for proof.
       report: called with the number of bytes of sources that were done since the last call.
 
     See `mmapds.build` for the others.
@@ -113,7 +127,8 @@ def build_each(
         plans = [(os.fspath(out), paths, format_name, given)]
     for plan in plans:
         before = _readable(plan[0]) if inherit else None
-        yield _build(plan, before, request or ColumnRequest(), workers=workers, force=force, report=report)
+        wanted = request or ColumnRequest()
+        yield _build(plan, before, wanted, workers=workers, force=force, settle=settle, report=report)
 
 
 def _build(
@@ -123,6 +138,7 @@ def _build(
     *,
     workers: int,
     force: bool,
+    settle: bool,
     report: Callable[[int], object],
 ) -> BuildResult:
     index_path, members, wanted_format, options = plan
@@ -133,11 +149,12 @@ def _build(
     measuring = request.measuring(before, framed.get("columns", {}))
     if before is not None and not force:
         if _is_up_to_date(before, sources, chosen.name, framed, measuring):
-            report(sum(source.size for source in sources))
-            return BuildResult(summarise(before), fresh=False)
+            hashes = request.hashes(before)
+            if keep(before, sources, hashes=hashes, settle=settle, workers=workers, report=report):
+                return BuildResult(summarise(Index(index_path)), fresh=False)
         kept = {*measuring.columns, *request.computed, *before.parameters.get("columns", {})}
         _check_nothing_is_lost(before, kept)
-    _write(_Job(index_path, sources, chosen, framed, measuring), workers, report)
+    _write(_Job(index_path, sources, chosen, framed, measuring, hashes=request.hashes(before)), workers, report)
     return BuildResult(summarise(Index(index_path)), fresh=True)
 
 
@@ -210,11 +227,13 @@ def _write(job: _Job, workers: int, report: Callable[[int], object]) -> None:
         if len(done) != len(sources):
             raise job.incomplete(f"{len(sources)} sources", str(len(done)))
         numbers.finish()
+        if job.hashes:
+            done = with_hashes(done, sources, workers, report)
         metadata = {
             "builder": f"mmapds {__version__}",
             "format": chosen.name,
             "parameters": parameters,
-            "sources": [source._asdict() for source in done],
+            "sources": [source.describe() for source in done],
             "columns": measuring.describe(),
         }
         writer.commit(metadata, sum(source.records for source in done))
@@ -253,7 +272,8 @@ class Tally:
             path=relative_to_index(source.path, job.index_path),
             size=source.size,
             mtime_ns=source.mtime_ns,
-            fingerprint=fingerprint(source.path, source.size),
+            fingerprint=fingerprint(source.path).hex,
+            xxh3_128="",
             **totals,
         )
 
@@ -305,7 +325,7 @@ class _Numbers:
 
 def _is_current(index: Index) -> bool:
     try:
-        index.check_current()
+        current.check([index])
     except (SourceError, StaleIndexError):
         return False
     return True
@@ -321,9 +341,9 @@ def _readable(index_path: str) -> Index | None:
 def _is_up_to_date(
     index: Index, sources: list[Source], format_name: str, parameters: dict[str, Any], measuring: Measuring
 ) -> bool:
-    """Whether an index covers exactly these sources as they are now, in this format and with these columns."""
-    known = [(source.path, source.size, source.mtime_ns) for source in index.sources]
-    wanted = [(relative_to_index(path, index.path), size, mtime_ns) for path, size, mtime_ns in sources]
+    """Whether an index covers exactly these sources, by name and size, in this format and with these columns."""
+    known = [(source.path, source.size) for source in index.sources]
+    wanted = [(relative_to_index(source.path, index.path), source.size) for source in sources]
     how = (index.format, index.parameters, index.measuring)
     return known == wanted and how == (format_name, parameters, measuring.describe())
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ..storage.index_file import Index, IndexWriter
     from ..storage.spool import Spool
+    from .findings import Findings
 
 _PIECE = 1 << 20  # hashes written at a time
 
@@ -84,29 +85,39 @@ def candidates(index: "Index", key: str) -> Iterator[int]:
         yield records[at]
 
 
-def check_keys(index: "Index", hashes: "NDArray[np.uint32]") -> None:
+def check_keys(findings: "Findings", hashes: "NDArray[np.uint32]") -> None:
     """Compare the sections above with the hash of every record's key, shape (records,).
 
     Raises:
-      FormatError: they differ.
+      FormatError: they have another number of keys.
     """
     import numpy as np  # start-up time: most formats have no keys
 
+    index = findings.index
     records, stored = (
         np.frombuffer(index.section(name), index.sections[name].dtype) for name in ("key_records", "key_hashes")
     )
-    if len(records) != index.records or len(stored) != index.records:
-        raise index.damaged(f"expected {index.records} keys, found {len(stored)} hashes and {len(records)} records")
-    if (wrong := np.flatnonzero(records >= index.records)).size:
-        at = int(wrong[0])
-        raise index.damaged(f"key_records[{at}] = {records[at]} is out of range for {index.records} records")
-    if (wrong := np.flatnonzero(hashes[records] != stored)).size:
-        at = int(wrong[0])
+    if not len(records) == len(stored) == len(hashes) == index.records:
         raise index.damaged(
-            f"key_hashes[{at}]: expected {hashes[records[at]]:#010x}, as of record {records[at]}, found "
-            f"{stored[at]:#010x}"
+            f"expected {len(hashes)} keys, found {len(stored)} hashes and {len(records)} records in key_hashes and "
+            "key_records"
         )
+
+    def out_of_range(at: int) -> tuple[str, int]:
+        return f"key_records[{at}] = {records[at]} is out of range for {index.records} records", int(records[at])
+
+    def of_other_hash(at: int) -> tuple[str, int]:
+        record = int(records[at])
+        found = f"as of record {record}, found {stored[at]:#010x}"
+        return f"key_hashes[{at}]: expected {hashes[record]:#010x}, {found}", record
+
+    def out_of_order(at: int) -> tuple[str, int]:
+        return f"key_records[{at}]: expected a record after {records[at - 1]}, found {records[at]}", int(records[at])
+
+    outside = records >= index.records
+    other = ~outside & (hashes[np.where(outside, 0, records)] != stored) if index.records else outside
+    right = ~outside & ~other
     rises = (stored[1:] < stored[:-1]) | ((stored[1:] == stored[:-1]) & (records[1:] > records[:-1]))
-    if not rises.all():
-        at = int(np.argmin(rises)) + 1
-        raise index.damaged(f"key_records[{at}]: expected a record after {records[at - 1]}, found {records[at]}")
+    again = np.concatenate([[False], ~rises & right[1:] & right[:-1]])[: len(records)]
+    for wrong, describe in ((outside, out_of_range), (other, of_other_hash), (again, out_of_order)):
+        findings.add_each("keys", np.flatnonzero(wrong).tolist(), describe)

@@ -8,7 +8,11 @@ from ..storage.sections import COLUMN
 from ..storage.sort import order_type, sort
 
 if TYPE_CHECKING:
-    from ..storage.index_file import Index, IndexWriter
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ..storage.index_file import IndexWriter
+    from .findings import Findings
 
 _PIECE = 1 << 20  # records checked at a time
 
@@ -43,16 +47,14 @@ def write_length_order(writer: "IndexWriter") -> None:
     writer.write_array("length_counts", U64.dtype, counts)
 
 
-def check_length_order(index: "Index") -> None:
+def check_length_order(findings: "Findings") -> None:
     """Compare the sections above with the column of lengths.
 
     An order in which lengths fall, and record numbers rise where lengths are equal, has every record once.
-
-    Raises:
-      FormatError: they differ.
     """
     import numpy as np  # start-up time: building an index does without
 
+    index = findings.index
     if "length_order" not in index.sections:
         return
     order, values, counts, lengths = (
@@ -65,23 +67,32 @@ def check_length_order(index: "Index") -> None:
             f"length_values and length_counts: expected falling lengths of {index.records} records, found {values[:8]} "
             f"and {counts[:8]}"
         )
+
+    def expected(places: "NDArray[np.uint64]") -> "NDArray[np.uint64]":
+        return values[np.searchsorted(ends, places, side="right")]
+
+    def out_of_range(at: int) -> tuple[str, int]:
+        return f"length_order[{at}] = {order[at]} is out of range for {index.records} records", int(order[at])
+
+    def of_other_length(at: int) -> tuple[str, int]:
+        record, length = int(order[at]), expected(np.array([at], np.uint64))[0]
+        found = f"found record {record} of length {lengths[record]}"
+        return f"length_order[{at}]: expected a record of length {length}, {found}", record
+
+    def out_of_order(at: int) -> tuple[str, int]:
+        before, record = order[at - 1], int(order[at])
+        return f"length_order[{at}]: expected a record after {before} or a shorter one, found {record}", record
+
     for begin in range(0, index.records, _PIECE):
-        records = order[begin : begin + _PIECE]
-        if (wrong := np.flatnonzero(records >= index.records)).size:
-            at = begin + int(wrong[0])
-            raise index.damaged(f"length_order[{at}] = {order[at]} is out of range for {index.records} records")
-        places = np.arange(begin, begin + len(records), dtype=np.uint64)
-        expected = values[np.searchsorted(ends, places, side="right")]
-        if (wrong := np.flatnonzero(lengths[records] != expected)).size:
-            at = int(wrong[0])
-            raise index.damaged(
-                f"length_order[{begin + at}]: expected a record of length {expected[at]}, found record {records[at]} "
-                f"of length {lengths[records[at]]}"
-            )
-        before = order[max(begin - 1, 0) : begin + len(records)]
-        rises = (before[1:] > before[:-1]) | (lengths[before[1:]] < lengths[before[:-1]])
-        if not rises.all():
-            at = max(begin, 1) + int(np.argmin(rises))
-            raise index.damaged(
-                f"length_order[{at}]: expected a record after {order[at - 1]} or a shorter one, found {order[at]}"
-            )
+        # With the one before, but for the first piece: its successor must not come before it.
+        records = order[max(begin - 1, 0) : begin + _PIECE]
+        places = np.arange(max(begin - 1, 0), max(begin - 1, 0) + len(records), dtype=np.uint64)
+        outside = records >= index.records
+        found = lengths[np.where(outside, 0, records)]
+        other = ~outside & (found != expected(places))
+        right = ~outside & ~other
+        rises = (records[1:] > records[:-1]) | (found[1:] < found[:-1])
+        again = np.concatenate([[False], ~rises & right[1:] & right[:-1]])
+        for wrong, describe in ((outside, out_of_range), (other, of_other_length), (again, out_of_order)):
+            found_at = places[wrong]
+            findings.add_each("length_order", found_at[found_at >= begin].tolist(), describe)

@@ -1,53 +1,133 @@
 """Whether an index is right: its checksums, and its sources scanned again."""
 
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
 from .. import formats
-from ..errors import FormatError, StaleIndexError
-from ..formats.format import OptionError, Piece
+from ..errors import Error, FormatError
+from ..formats.format import Format, OptionError, Piece
+from ..storage.current import other_content, stat_source
+from ..storage.fingerprints import COVERED, WAITING, each, fingerprint, full_hash
 from ..storage.index_file import Index
-from ..storage.numbers import BY_CELL, first_difference, numbers, same_numbers
-from ..storage.sources import Source, fingerprint
+from ..storage.numbers import BY_CELL, differences, numbers, same_numbers
+from ..storage.sources import Source
 from ..storage.threads import cores
 from .build import ColumnRequest, Tally
+from .findings import Findings
 from .keys import check_keys
 from .length_order import check_length_order
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Report = Callable[[int], object]
+
 
 def verify(index: Index) -> None:
-    """Check an index against its sources: all that can be derived from them is derived again and compared.
-
-    That is every bound and every column with an expression, the parameters and the totals of sources, the order of
-    lengths, and keys. The content of a source is checked in its first and last 64 KiB, by where every record begins,
-    and by the checksums of formats that have them. Columns that were computed in Python have a checksum alone.
+    """Check an index as `examine` does.
 
     Raises:
-      FormatError: a section is damaged, or a scan of the sources finds other records.
-      StaleIndexError: a source changed.
+      FormatError, StaleIndexError, SourceError: the first problem.
     """
-    index.check_current()
-    index.verify_sections()
-    with index.reporting_malformed_metadata():
-        sources = [
-            Source(index.source_path(number), source.size, source.mtime_ns)
-            for number, source in enumerate(index.sources)
-        ]
-        _verify_fingerprints(index, sources)
-        _verify_parameters(index)
-        _verify_records(index, sources)
-        check_length_order(index)
-        formats.of_index(index).verify(sources, index.parameters)
+    for problem in examine(index).problems:
+        raise problem.error
 
 
-def _verify_fingerprints(index: Index, sources: list[Source]) -> None:
-    for source, indexed in zip(sources, index.sources, strict=True):
-        found = fingerprint(source.path, source.size)
-        if found != indexed.fingerprint:
-            raise StaleIndexError(
-                f"{index.path}: STALE: {source.path} has other content (same size and time, fingerprint "
-                f"{indexed.fingerprint} when indexed and {found} now); {index.remedy()}"
-            )
+def examine(index: Index, *, workers: int | None = None, report: Report = lambda _: None) -> Findings:
+    """Compare an index with its sources: all that can be derived from them is derived again.
+
+    That is every bound and every column with an expression, the parameters and the totals of sources, the order of
+    lengths, and keys. The content of a source is compared by its hash, if the index has it; else in the blocks of its
+    fingerprint, by where every record begins, and by the checksums of formats that have them. Columns that were
+    computed in Python have a checksum alone.
+
+    Args:
+      workers: threads; all cores by default.
+      report: called with the number of bytes that were read since the last call, of `work(index)` in all.
+    """
+    workers = workers or cores()
+    findings = Findings(index)
+    for name, section in index.sections.items():
+        with findings.catching("sections"):
+            index.verify_section(name)
+        report(section.size)
+    found = _check_sources(findings, workers, report)
+    whole = len(found) == len(index.sources)
+    if whole:
+        with findings.catching("parameters"):
+            _check_parameters(findings)
+    else:
+        findings.not_checked.append("parameters, keys, and the records of the sources named above")
+    hashes = _check_records(findings, found, workers, report)
+    with findings.catching("length_order"):
+        check_length_order(findings)
+    if hashes is not None and whole:
+        with findings.catching("keys"):
+            check_keys(findings, hashes)
+    with findings.catching("content"):
+        chosen = formats.of_index(index)
+        for source in (_source(index, number) for number in found):
+            with findings.catching("content", source.path):
+                chosen.verify([source], index.parameters)
+            report(source.size if _has_checksums(chosen) else 0)
+    _note_unchecked(findings)
+    return findings
 
 
-def _verify_parameters(index: Index) -> None:
+def work(index: Index) -> int:
+    """Return how many bytes `examine` reads."""
+    size = sum(source.size for source in index.sources)
+    hashed = sum(source.size for source in index.sources if source.xxh3_128)
+    checked = size if _has_checksums(formats.FORMATS.get(index.format)) else 0
+    return sum(section.size for section in index.sections.values()) + size + hashed + checked
+
+
+def has_records(index: Index, members: Sequence[int], *, workers: int, report: Report) -> bool:
+    """Whether a scan of some sources finds just the records and columns that the index has of them."""
+    findings = Findings(index)
+    _check_records(findings, members, workers, report)
+    return not findings.count
+
+
+def _has_checksums(chosen: Format | None) -> bool:
+    return chosen is not None and type(chosen).verify is not Format.verify
+
+
+def _source(index: Index, number: int) -> Source:
+    source = index.sources[number]
+    return Source(index.source_path(number), source.size, source.mtime_ns)
+
+
+def _check_sources(findings: Findings, workers: int, report: Report) -> list[int]:
+    """Compare sizes, fingerprints and hashes; return the sources that are there with the size that they had."""
+    index, there = findings.index, []
+    for number in range(len(index.sources)):
+        path = index.source_path(number)
+        try:
+            index.check_size(number, stat_source(index, number).st_size)
+        except Error as error:
+            findings.add("sources", error, path)
+        else:
+            there.append(number)
+
+    def compare(members: Sequence[int], *, full: bool) -> None:
+        paths = [_source(index, number).path for number in members]
+        ways = ("hashes", lambda path: full_hash(path, report), workers)
+        check, digest, threads = ways if full else ("fingerprints", fingerprint, WAITING)
+        for number, found in zip(members, each(digest, paths, workers=threads), strict=True):
+            if error := other_content(index, number, found, full=full):
+                findings.add(check, error, index.source_path(number))
+
+    with findings.catching("sources"):
+        compare(there, full=False)
+        compare([number for number in there if index.sources[number].xxh3_128], full=True)
+    return there
+
+
+def _check_parameters(findings: Findings) -> None:
+    index = findings.index
     chosen = formats.of_index(index)
     given = {name: index.parameters[name] for name in chosen.options if name in index.parameters}
     paths = [index.source_path(number) for number in range(len(index.sources))]
@@ -60,97 +140,156 @@ def _verify_parameters(index: Index) -> None:
         ) from error
     for name, value in expected.items():
         if name in {**index.parameters, **given} and index.parameters[name] != value:
-            raise index.damaged(f"{name} = {index.parameters[name]!r}, expected {value!r}, as {paths[0]} has it")
+            what = f"{name} = {index.parameters[name]!r}, expected {value!r}, as {paths[0]} has it"
+            findings.add("parameters", index.damaged(what))
 
 
-def _verify_records(index: Index, sources: list[Source]) -> None:
-    measuring = ColumnRequest().measuring(index)
-    comparison = _Comparison(index, list(measuring.columns))
-    chosen = formats.of_index(index)
-    for piece in chosen.scan(sources, index.parameters, measuring, workers=cores()):
-        comparison.check(piece, sources[piece.source].path)
-    if comparison.sources != len(sources):
-        raise index.damaged(f"expected {comparison.sources} sources, as a scan finds, found {len(sources)}")
-    if comparison.hashes:
-        import numpy as np  # start-up time: most formats have no keys
+def _check_records(
+    findings: Findings, members: Sequence[int], workers: int, report: Report
+) -> "NDArray[np.uint32] | None":
+    """Scan some sources again and compare their records; return the hashes of all keys, if there are some.
 
-        check_keys(index, np.frombuffer(comparison.hashes, np.uint64).astype(np.uint32))
+    A scan ends where a source is damaged; it then goes on with the next one.
+    """
+    import numpy as np  # start-up time: building an index does without
+
+    index = findings.index
+    comparison = None
+    with findings.catching("parameters"):
+        chosen = formats.of_index(index)
+        measuring = ColumnRequest().measuring(index)
+        comparison = _Comparison(findings, list(measuring.columns))
+    if comparison is None:
+        return None
+    left, is_whole = list(members), True
+    while left:
+        scanned = 0
+        try:
+            with index.reporting_malformed_metadata():
+                sources = [_source(index, number) for number in left]
+                for piece in chosen.scan(sources, index.parameters, measuring, workers=workers):
+                    comparison.check(piece, left[piece.source])
+                    report(piece.scanned)
+                    scanned += piece.end is not None
+                if scanned < len(left):
+                    raise index.damaged(f"expected a scan of {len(left)} sources, found one of {scanned}")
+        except Error as error:
+            findings.add("records", error, index.source_path(left[scanned]))
+            comparison.forget()
+            is_whole = False
+        left = left[scanned + 1 :]
+    if not is_whole or not comparison.hashes:
+        return None
+    return np.frombuffer(comparison.hashes, np.uint64).astype(np.uint32)
 
 
 class _Comparison:
     """Compares an index with the pieces of a new scan, one after another."""
 
-    def __init__(self, index: Index, columns: list[str]) -> None:
-        self.sources = 0
-        """Sources that were compared to their end."""
+    def __init__(self, findings: Findings, columns: list[str]) -> None:
         self.hashes = bytearray()
         """Of the keys of all records, u64 each; empty in formats without keys."""
-        self._tally = Tally()
-        self._index = index
+        self._findings = findings
+        self._index = index = findings.index
         self._columns = [
             (name, dtype, numbers(dtype, data)) for name in columns for dtype, data in [index.column(name)]
         ]
-        self._first = 0  # records in those sources
-        self._record = 0  # records of the source at hand that were compared
+        self._firsts = list(accumulate((source.records for source in index.sources), initial=0))
+        self.forget()
 
-    def check(self, piece: Piece, path: str) -> None:
-        """Raise FormatError unless the index has the bounds and the numbers of a piece of the source at `path`."""
-        count = piece.records
-        self._check_bounds(piece, path)
-        self._check_count(piece, path, self._record + count)
-        self._check_columns(piece, path, count)
-        self._record += count
+    def forget(self) -> None:
+        """Begin with another source."""
+        self._tally = Tally()
+        self._record = 0  # records of the source at hand that were met
+
+    def check(self, piece: Piece, number: int) -> None:
+        """Compare a piece of source `number` with the bounds and the numbers of the index."""
+        path = self._index.source_path(number)
+        known = max(self._index.sources[number].records - self._record, 0)
+        count = min(piece.records, known)
+        wrong = self._check_bounds(piece, number, path, known)
+        self._check_columns(piece, number, path, count, wrong)
+        self._record += piece.records
         self._tally.add(piece)
         if piece.keys is not None:
             self.hashes += piece.keys.cast("B")
         if piece.end is not None:
-            self._check_totals(self._tally.totals(piece.end, self._index.parameters), piece.source, path)
-            self._tally = Tally()
-            self.sources += 1
-            self._first += self._record
-            self._record = 0
+            self._check_end(piece, number, path)
+            self._check_totals(self._tally.totals(piece.end, self._index.parameters), number, path)
+            self.forget()
 
-    def _check_bounds(self, piece: Piece, path: str) -> None:
-        """Check where records begin, of those that the index has."""
-        end = min(self._record + len(piece.starts), self._index.sources[piece.source].records)
-        stored = self._index.bounds(piece.source)[self._record : end]
-        if stored == piece.starts:
-            return
-        for record, (found, expected) in enumerate(zip(stored, piece.starts, strict=False), self._record):
-            if found != expected:
-                raise self._index.damaged(f"record {record} of {path} begins at byte {found}, expected byte {expected}")
+    def _check_bounds(self, piece: Piece, number: int, path: str, known: int) -> set[int]:
+        """Check where records begin; return those of the piece that begin elsewhere."""
+        count = min(len(piece.starts), known)
+        stored, found = self._index.bounds(number)[self._record : self._record + count], piece.starts[:count]
+        if stored == found:
+            return set()
+        import numpy as np  # start-up time: keeping an index that is right does without
 
-    def _check_count(self, piece: Piece, path: str, count: int) -> None:
-        """Check how many records there are so far, and at the end of a source how many in all, and where they end."""
-        index, records = self._index, self._index.sources[piece.source].records
-        if count > records or (piece.end is not None and count != records):
-            more = " or more" if piece.end is None else ""
-            raise index.damaged(f"expected {count}{more} records of {path}, found {records}")
-        if piece.end is None:
-            return
+        wrong = np.flatnonzero(np.frombuffer(stored, np.uint64) != np.frombuffer(found, np.uint64)[: len(stored)])
+
+        def describe(at: int) -> tuple[str, int]:
+            record = self._record + at
+            return f"record {record} of {path} begins at byte {stored[at]}, expected byte {found[at]}", record
+
+        self._findings.add_each("records", wrong.tolist(), describe, path)
+        return set(wrong.tolist())
+
+    def _check_end(self, piece: Piece, number: int, path: str) -> None:
+        """Check how many records a source has, and where they end."""
+        assert piece.end is not None
+        index, records = self._index, self._index.sources[number].records
+        what = ""
         if index.has_bounds != piece.end.has_bounds:
             kinds = "records of one size", "bounds of records"
             expected, found = kinds if index.has_bounds else kinds[::-1]
-            raise index.damaged(f"expected {expected} for {path}, found {found}")
-        if index.has_bounds and (end := index.bounds(piece.source)[-1]) != piece.end.end:
-            raise index.damaged(f"the last record of {path} ends at byte {end}, expected byte {piece.end.end}")
+            what = f"expected {expected} for {path}, found {found}"
+        elif self._record != records:
+            what = f"expected {self._record} records of {path}, found {records}"
+        elif index.has_bounds and (end := index.bounds(number)[-1]) != piece.end.end:
+            what = f"the last record of {path} ends at byte {end}, expected byte {piece.end.end}"
+        if what:
+            self._findings.add("totals", index.damaged(what), path)
 
     def _check_totals(self, expected: dict[str, int], number: int, path: str) -> None:
         """Check what the index says of a whole source."""
         found = self._index.sources[number]._asdict()
         for name, value in expected.items():
-            if found[name] != value:
-                raise self._index.damaged(f"{name} of {path} = {found[name]}, expected {value}")
+            if name != "records" and found[name] != value:
+                what = f"{name} of {path} = {found[name]}, expected {value}"
+                self._findings.add("totals", self._index.damaged(what), path)
 
-    def _check_columns(self, piece: Piece, path: str, count: int) -> None:
-        begin = self._first + self._record
+    def _check_columns(self, piece: Piece, number: int, path: str, count: int, wrong: set[int]) -> None:
+        """Check the numbers of the first records of a piece, but not of those that begin elsewhere."""
+        begin = self._firsts[number] + self._record
         for (name, dtype, values), (cell, cells) in zip(self._columns, piece.columns, strict=True):
-            stored = values[begin : begin + count]
-            if same_numbers(dtype, stored, cell, cells):
+            stored, expected = values[begin : begin + count], cells[:count]
+            if same_numbers(dtype, stored, cell, expected):
                 continue
-            at = first_difference(dtype, stored, cell, cells)
-            expected = cells.cast("B").cast(BY_CELL[cell].code)[at]
-            raise self._index.damaged(
-                f"column {name!r} differs from {path} at record {self._record + at}: expected {expected}, found "
-                f"{stored[at]}"
-            )
+            shown = expected.cast("B").cast(BY_CELL[cell].code)
+            describe = self._describe_number(name, path, shown, stored)
+            places = [at for at in differences(dtype, stored, cell, expected) if at not in wrong]
+            self._findings.add_each("columns", places, describe, path)
+
+    def _describe_number(
+        self, name: str, path: str, expected: "memoryview[Any]", found: "memoryview[Any]"
+    ) -> Callable[[int], tuple[str, int]]:
+        first = self._record
+        return lambda at: (
+            f"column {name!r} differs from {path} at record {first + at}: expected {expected[at]}, found {found[at]}",
+            first + at,
+        )
+
+
+def _note_unchecked(findings: Findings) -> None:
+    """Say what no comparison saw."""
+    index = findings.index
+    for name in index.computed_columns:
+        findings.not_checked.append(f"column {name!r}, which was computed in Python, beyond its checksum")
+    sampled = sum(source.size > COVERED and not source.xxh3_128 for source in index.sources)
+    if sampled and not _has_checksums(formats.FORMATS.get(index.format)):
+        sources = "a source" if len(index.sources) == 1 else f"{sampled:,} sources"
+        findings.not_checked.append(
+            f"bytes of {sources} between the blocks of the fingerprint, beyond what a scan reads; run: "
+            f"{index.rebuild_command('--hash')}"
+        )

@@ -5,7 +5,8 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from .. import _native
-from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
+from ..errors import ColumnError, Error, FormatError, IndexMissingError, StaleIndexError
+from .current import compare
 from .numbers import U64
 from .sections import COLUMN, MALFORMED, Section, SectionFile, SectionWriter
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, build_command, kind_of_file, quoted, reason, working_directory
@@ -29,7 +30,7 @@ class IndexedSource(NamedTuple):
     """Bytes."""
     mtime_ns: int
     fingerprint: str
-    """See `sources.fingerprint`."""
+    """See `fingerprints.fingerprint`."""
     records: int
     lines: int
     smallest: int
@@ -39,6 +40,15 @@ class IndexedSource(NamedTuple):
     """Records left out because they lack a column, or are truncated."""
     first: int
     """Where the first record begins, if all records have one size and the index has no bounds; else 0."""
+    xxh3_128: str = ""
+    """See `fingerprints.full_hash`; empty where it was not asked for."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return the JSON object that an index holds."""
+        fields = self._asdict()
+        if not self.xxh3_128:
+            del fields["xxh3_128"]
+        return fields
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> "IndexedSource":
@@ -47,12 +57,12 @@ class IndexedSource(NamedTuple):
         Raises:
           KeyError, TypeError: a field is missing or has the wrong type.
         """
-        added = {name: fields.get(name, 0) for name in ("skipped", "first")}
+        added = {name: fields.get(name, default) for name, default in _OPTIONAL.items()}
         source = cls(**{name: fields[name] for name in cls._fields if name not in added}, **added)
         for name, value in source._asdict().items():
             if name == "path":
                 expected, fits = "a path in UTF-8", type(value) is str and "\0" not in value and _is_unicode(value)
-            elif name == "fingerprint":
+            elif name in ("fingerprint", "xxh3_128"):
                 expected, fits = "a string", type(value) is str
             elif name == "mtime_ns":
                 expected, fits = "an integer of 64 bits", type(value) is int and -(2**63) <= value < 2**63
@@ -61,6 +71,10 @@ class IndexedSource(NamedTuple):
             if not fits:
                 raise TypeError(f"{name} of a source: expected {expected}, found {value!r}")
         return source
+
+
+_OPTIONAL: dict[str, Any] = {"skipped": 0, "first": 0, "xxh3_128": ""}
+"""Keys of a source that an index may leave out, and what they are then."""
 
 
 def _is_unicode(text: str) -> bool:
@@ -124,6 +138,10 @@ class Index(SectionFile):
             kind = kind_of_file(os.stat(path).st_mode)
             raise FormatError(f"{path}: NOT AN INDEX: expected a regular file, found {kind}") from None
         self.sources: list[IndexedSource] = []
+        self.check = "stat"
+        """How sources were compared, one of `current.CHECKS`; with "none", they are not when they are first read."""
+        self.recognised: dict[int, int] = {}
+        """Number of a source whose content was compared and is the same, to the time of change that it had."""
         self._first_bounds: list[int] | None = None  # of each source, when the first is asked for
         super().__init__(path, opened)
         self.columns = {
@@ -237,27 +255,35 @@ class Index(SectionFile):
         known = {*self.measuring["expressions"], *self.parameters.get("columns", {})}
         return [name for name in self.columns if name not in known]
 
-    def check_current(self) -> None:
-        """Raise StaleIndexError unless every source has the size and time it had when it was indexed."""
-        for number in range(len(self.sources)):
-            path = self.source_path(number)
-            try:
-                found = os.stat(path)
-            except OSError as error:
-                raise SourceError(f"{path}: {reason(error)} (a source of {self.path})") from None
-            self.check_source(number, found.st_size, found.st_mtime_ns)
-
     def check_source(self, number: int, size: int, mtime_ns: int) -> None:
-        """Raise StaleIndexError unless a source's size and time are those it had when it was indexed."""
-        source = self.sources[number]
-        name = os.path.basename(source.path)
-        if size != source.size:
-            changed = f"{name} was {source.size} bytes when indexed and is {size} now"
-        elif mtime_ns != source.mtime_ns:
-            changed = f"{name} was written again after it was indexed (same size, another time)"
-        else:
+        """Raise StaleIndexError unless a source that was opened, with this size and time, is the one that was indexed.
+
+        Where the time is another, and `current.check` has not met it, the fingerprint decides.
+
+        Raises:
+          SourceError: it is missing or unreadable.
+        """
+        if self.check == "none":
             return
-        raise StaleIndexError(f"{self.path}: STALE: {changed}; {self.remedy(force=False)}")
+        self.check_size(number, size)
+        if mtime_ns in (self.sources[number].mtime_ns, self.recognised.get(number)):
+            return
+        compare([(self, number)])
+        if mtime_ns != self.recognised[number]:
+            path = self.source_path(number)
+            raise StaleIndexError(
+                f"{self.path}: STALE: {path} was replaced while it was opened; {self.remedy(force=False)}"
+            )
+
+    def check_size(self, number: int, size: int) -> None:
+        """Raise StaleIndexError unless a source has the size that it had when it was indexed."""
+        source = self.sources[number]
+        if size != source.size:
+            name = os.path.basename(source.path)
+            raise StaleIndexError(
+                f"{self.path}: STALE: {name} was {source.size} bytes when indexed and is {size} now; "
+                f"{self.remedy(force=False)}"
+            )
 
     def remedy(self, *, force: bool = True) -> str:
         """Return the one command that mends this index, as the end of a message.

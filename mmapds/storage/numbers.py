@@ -66,15 +66,15 @@ def same_numbers(dtype: str, stored: memoryview, cell: int, cells: memoryview) -
     return (data if own is to else converted(data, own, to)) == stored.cast("B")
 
 
-def first_difference(dtype: str, stored: memoryview, cell: int, cells: memoryview) -> int:
-    """Return where the numbers of a column first differ from as many cells, for which `same_numbers` is false."""
+def differences(dtype: str, stored: memoryview, cell: int, cells: memoryview) -> list[int]:
+    """Return where the numbers of a column differ from as many cells, for which `same_numbers` is false."""
     own, to, data = BY_CELL[cell], BY_DTYPE[dtype], stored.cast("B")
     if to is U32:
         data, to = converted(data, U32, U64), own
     found = converted(cells.cast("B"), own, to)
     pairs = zip(data.cast("Q"), found.cast("Q"), strict=True)
     # Where all bits are the same, 0.0 in the cells is 0 in the column, which holds no floats.
-    return next((at for at, (one, other) in enumerate(pairs) if one != other), 0)
+    return [at for at, (one, other) in enumerate(pairs) if one != other] or [0]
 
 
 def narrowed(cells: memoryview) -> memoryview:

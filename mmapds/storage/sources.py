@@ -8,8 +8,6 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from xxhash import xxh3_64
-
 from .. import _native
 from ..errors import SourceError
 
@@ -23,7 +21,6 @@ _COMPRESSED = {
     b"\x04\x22\x4d\x18": ("lz4", "lz4 -dkm"),  # without -m it writes to stdout, unless that is a terminal
 }
 _BZIP2 = (b"BZh", b"1AY&")  # with a digit between them
-_FINGERPRINT_BYTES = 65536
 INDEX_SUFFIX = ".mmx"
 INDEX_MAGIC = b"\x89MMX\r\n\x1a\n"
 """Damaged by any transfer that takes the file for text."""
@@ -171,7 +168,7 @@ def map_source(source: Source) -> _native.Map:
     except OSError as error:
         raise unreadable(source.path, error) from None
     if opened.size != source.size:
-        raise _changed(source, opened.size)
+        raise changed(source, opened.size)
     return opened
 
 
@@ -184,24 +181,13 @@ def check_unchanged(source: Source) -> None:
             f"{source.path}: {reason(error)}; run again when nothing changes it (the file was there before)"
         ) from None
     if (now.st_size, now.st_mtime_ns) != (source.size, source.mtime_ns):
-        raise _changed(source, now.st_size)
+        raise changed(source, now.st_size)
 
 
-def _changed(source: Source, size: int) -> SourceError:
+def changed(source: Source, size: int) -> SourceError:
+    """Return the error to raise for a source that changed while it was read, and has `size` bytes now."""
     how = f"expected {source.size} bytes, found {size}" if size != source.size else "same size, another time"
     return SourceError(f"{source.path}: changed while it was read: {how}; run again when nothing writes to it")
-
-
-def fingerprint(path: str, size: int) -> str:
-    """Return xxh3-64 of a file's size and of its first and last 64 KiB, in hexadecimal."""
-    digest = xxh3_64(size.to_bytes(8, "little"))
-    try:
-        with open(path, "rb", buffering=0) as file:
-            digest.update(os.pread(file.fileno(), _FINGERPRINT_BYTES, 0))
-            digest.update(os.pread(file.fileno(), _FINGERPRINT_BYTES, max(size - _FINGERPRINT_BYTES, 0)))
-    except OSError as error:
-        raise unreadable(path, error) from None
-    return digest.hexdigest()
 
 
 def working_directory() -> str:

@@ -1,0 +1,89 @@
+"""What --verify finds: problems, each with its place, and what it could not check."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from ..errors import Error
+from ..storage.index_file import Index
+
+LISTED = 20
+"""Problems of a kind that are listed; the others are counted."""
+
+
+class Problem(NamedTuple):
+    """Something that is wrong with an index or its sources."""
+
+    check: str
+    """What was compared; docs/checks.md lists the names."""
+    error: Error
+    """Its text is the message."""
+    source: str | None = None
+    """The path of the source, if it is about one."""
+    record: int | None = None
+    """The number of the record, in the source or else in the index, if it is about one."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {"check": self.check, "source": self.source, "record": self.record, "message": str(self.error)}
+
+
+class Findings:
+    """The problems of one index, of each kind the first `LISTED`, in the order in which they are found."""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self.problems: list[Problem] = []
+        self.counts: dict[str, int] = {}
+        """How many problems there are, by `Problem.check`."""
+        self.not_checked: list[str] = []
+        """What was left out, a sentence each."""
+
+    @property
+    def count(self) -> int:
+        """How many problems there are."""
+        return sum(self.counts.values())
+
+    def add(self, check: str, error: Error, source: str | None = None, record: int | None = None) -> None:
+        """Take in one problem."""
+        self.counts[check] = self.counts.get(check, 0) + 1
+        if self.counts[check] <= LISTED:
+            self.problems.append(Problem(check, error, source, record))
+
+    def add_each(
+        self, check: str, places: Sequence[int], describe: Callable[[int], tuple[str, int]], source: str | None = None
+    ) -> None:
+        """Take in a problem for each place: `describe(place)` gives what is damaged there, and the record."""
+        room = max(LISTED - self.counts.get(check, 0), 0)
+        for place in places[:room]:
+            what, record = describe(int(place))
+            self.add(check, self.index.damaged(what), source, record)
+        if len(places) > room:
+            self.counts[check] = self.counts.get(check, 0) + len(places) - room
+
+    @contextmanager
+    def catching(self, check: str, source: str | None = None) -> Iterator[None]:
+        """Take in what the block raises as a problem."""
+        try:
+            with self.index.reporting_malformed_metadata():
+                yield
+        except Error as error:
+            self.add(check, error, source)
+
+    def lines(self) -> list[str]:
+        """Return the messages, one a line, and for each kind how many are not listed."""
+        unlisted = {check: count - LISTED for check, count in self.counts.items() if count > LISTED}
+        more = [
+            str(self.index.damaged(f"{count:,} more problems like the {LISTED} listed ({check})"))
+            for check, count in unlisted.items()
+        ]
+        return [" ".join(str(problem.error).splitlines()) for problem in self.problems] + more
+
+    def describe(self) -> dict[str, Any]:
+        """Return them as JSON."""
+        return {
+            "verified": not self.count,
+            "problems": [problem.describe() for problem in self.problems],
+            "counts": self.counts,
+            "not_checked": self.not_checked,
+        }

@@ -1,0 +1,121 @@
+"""What `--info` and `--verify` print of indexes."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from .. import cli
+from ..errors import Error, SourceError, StaleIndexError
+from ..storage import current
+from ..storage.index_file import Index
+from ..storage.sources import INDEX_SUFFIX
+from .findings import Findings
+from .summary import summarise
+from .verify import examine, work
+
+_INDENT = "  "
+
+
+def inspect_indexes(
+    paths: Sequence[str], *, info: bool, verify: bool, as_json: bool, quiet: bool, workers: int | None
+) -> int:
+    """Print what indexes cover; check them in full if `verify`; say of all what is wrong.
+
+    Args:
+      paths: sources and indexes.
+      info: print their sources too.
+      as_json: print one JSON document, with everything, and nothing else but a progress bar.
+      workers: threads; all cores by default.
+    Returns:
+      The exit status: 1 if an index cannot be read, or has a problem.
+    """
+    documents, failed = [], False
+    with cli.Progress(paths, unit="B", total=lambda: _total(paths), quiet=quiet, bar=verify) as progress:
+        for path in paths:
+            document: dict[str, Any] = {"path": path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX}
+            documents.append(document)
+            try:
+                index = Index(document["path"])
+                findings = examine(index, workers=workers, report=progress.update) if verify else None
+            except Error as error:
+                failed = True
+                document["error"] = str(error)
+                if not as_json:
+                    progress.complain(cli.one_line(error))
+                continue
+            failed |= findings is not None and findings.count > 0
+            if as_json:
+                document |= _described(index) | (findings.describe() if findings else {})
+                continue
+            for line in findings.lines() if findings else ():
+                progress.complain(line)
+            for line in () if quiet else _lines(index, findings, info=info):
+                progress.print(line)
+    if as_json:
+        cli.print_line(json.dumps({"indexes": documents}, indent=1))
+    return int(failed)
+
+
+def _total(paths: Sequence[str]) -> int:
+    """Return how many bytes a check in full reads."""
+    total = 0
+    for path in paths:
+        try:
+            total += work(Index(path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX))
+        except Error:
+            continue
+    return total
+
+
+def _lines(index: Index, findings: Findings | None, *, info: bool) -> list[str]:
+    outcome = ""
+    if findings is not None:
+        count = findings.count
+        outcome = "; verified" if not count else f"; {count:,} problem{'s' if count > 1 else ''}"
+    lines = [f"{summarise(index)}{outcome}"]
+    if findings is not None:
+        lines += [f"{_INDENT}not checked: {what}" for what in findings.not_checked]
+    if info:
+        shown = {name: value for name, value in index.parameters.items() if name not in ("columns", "idx")}
+        lines.append(f"{_INDENT}{index.format}" + "".join(f", {name} {value}" for name, value in shown.items()))
+        for number, source in enumerate(index.sources):
+            path, (_, state) = index.source_path(number), _state(index, number)
+            lines.append(f"{_INDENT}{path}: {source.records:,} records, {source.size:,} bytes; {state}")
+    return lines
+
+
+def _state(index: Index, number: int) -> tuple[str, str]:
+    """Return whether a source is as it was when it was indexed, in a word and as people read it."""
+    try:
+        found = current.stat_source(index, number)
+        index.check_source(number, found.st_size, found.st_mtime_ns)
+    except StaleIndexError as error:
+        return "stale", str(error).removeprefix(f"{index.path}: ")
+    except SourceError as error:
+        what = str(error).removeprefix(f"{index.source_path(number)}: ").removesuffix(f" (a source of {index.path})")
+        return "missing", f"MISSING: {what}"
+    if found.st_mtime_ns == index.sources[number].mtime_ns:
+        return "unchanged", "unchanged"
+    return "touched", "another time, the same fingerprint"
+
+
+def _described(index: Index) -> dict[str, Any]:
+    """Return what an index covers, as JSON."""
+    summary, expressions = summarise(index), index.measuring["expressions"]
+    sources = []
+    for number, source in enumerate(index.sources):
+        state, message = _state(index, number)
+        described = {"path": index.source_path(number), "records": source.records, "bytes": source.size}
+        sources.append({**described, "state": state, "message": message})
+    return {
+        "format": index.format,
+        "parameters": {name: value for name, value in index.parameters.items() if name not in ("columns", "idx")},
+        "records": index.records,
+        "bytes": summary.size,
+        "smallest": summary.smallest,
+        "largest": summary.largest,
+        "left_out": summary.skipped,
+        "columns": {name: expressions.get(name) for name in index.columns},
+        "hashed": all(source.xxh3_128 for source in index.sources),
+        "sources": sources,
+    }

@@ -1,0 +1,107 @@
+"""Whether the sources of indexes are what they were when they were indexed."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..errors import Error, SourceError, StaleIndexError
+from .fingerprints import COVERED, WAITING, Digest, each, fingerprint, full_hash
+from .sources import reason
+from .threads import cores
+
+if TYPE_CHECKING:
+    from .index_file import Index
+
+CHECKS = ("stat", "sample", "full", "none")
+"""How sources can be compared: see `check`."""
+
+
+def check(indexes: Iterable["Index"], how: str = "stat") -> "list[tuple[Index, int]]":
+    """Compare every source with what it was when it was indexed; `Index.check_source` then knows which are the same.
+
+    Args:
+      how: "stat" compares sizes and times and, where a time is another, the fingerprint; "sample" compares all
+        fingerprints; "full" the hashes of whole sources; "none" nothing.
+    Returns:
+      The sources of another time of which no more than a sample was compared: an index, and the number there.
+    Raises:
+      StaleIndexError: a source changed.
+      SourceError: a source is missing or unreadable.
+      Error: an index has no hashes of whole sources.
+    """
+    touched: list[tuple[Index, int]] = []
+    others: list[tuple[Index, int]] = []
+    for index in indexes:
+        index.check = how
+        for number, source in enumerate(index.sources if how != "none" else ()):
+            found = stat_source(index, number)
+            index.check_size(number, found.st_size)
+            (others if found.st_mtime_ns == source.mtime_ns else touched).append((index, number))
+    compare(touched if how == "stat" else touched + others, full=how == "full")
+    return [(index, number) for index, number in touched if how == "stat" and index.sources[number].size > COVERED]
+
+
+def compare(
+    sources: "Sequence[tuple[Index, int]]",
+    *,
+    full: bool = False,
+    workers: int | None = None,
+    report: Callable[[int], object] = lambda _: None,
+) -> None:
+    """Compare the content of sources, each an index and the number there, with what it was.
+
+    Args:
+      full: compare the hashes of whole sources, not fingerprints.
+      workers: threads.
+      report: called with the number of bytes that were hashed since the last call.
+    Raises:
+      StaleIndexError: it is another.
+      SourceError: a source is missing or unreadable.
+      Error: an index has no hash of one of these sources.
+    """
+    for index, number in sources if full else ():
+        if not index.sources[number].xxh3_128:
+            raise Error(
+                f"{index.path}: check = 'full': expected a hash of each source, found none of "
+                f"{index.source_path(number)}; run: {index.rebuild_command('--hash')}"
+            )
+    paths = [index.absolute(index.source_path(number)) for index, number in sources]
+    work = partial(full_hash, report=report) if full else fingerprint
+    workers = workers or (cores() if full else WAITING)
+    for (index, number), found in zip(sources, each(work, paths, workers=workers), strict=True):
+        if error := other_content(index, number, found, full=full):
+            raise error
+        index.recognised[number] = found.mtime_ns
+
+
+def other_content(index: "Index", number: int, found: Digest, *, full: bool = False) -> StaleIndexError | None:
+    """Return the error to raise for a source whose content is not what it was; None if it is.
+
+    Raises:
+      StaleIndexError: its size is not what it was.
+    """
+    source = index.sources[number]
+    index.check_size(number, found.size)
+    what, expected = ("hash", source.xxh3_128) if full else ("fingerprint", source.fingerprint)
+    if found.hex == expected:
+        return None
+    same_time = found.mtime_ns == source.mtime_ns
+    return StaleIndexError(
+        f"{index.path}: STALE: {index.source_path(number)} has other content (same size, "
+        f"{'same' if same_time else 'another'} time, {what} {expected} when indexed and {found.hex} now); "
+        f"{index.remedy(force=same_time)}"
+    )
+
+
+def stat_source(index: "Index", number: int) -> os.stat_result:
+    """Return the status of a source.
+
+    Raises:
+      SourceError: it is missing or unreadable.
+    """
+    path = index.source_path(number)
+    try:
+        return os.stat(index.absolute(path))
+    except OSError as error:
+        raise SourceError(f"{path}: {reason(error)} (a source of {index.path})") from None
