@@ -1,0 +1,251 @@
+"""What --verify and --info print: every problem with its record, JSON, progress, and what was not checked."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+
+import numpy as np
+import pytest
+
+import mmapds
+from mmapds.index.findings import LISTED
+from mmapds.index.verify import examine, work
+from mmapds.storage.index_file import Index
+from tests.support.commands import command
+from tests.support.index_file import rewrite
+from tests.support.tars import archive
+from tests.test_verify import assign, forge
+
+NUMBERS = (5, 3, 3, 9, 1)
+
+
+def corpus(write, name="train.jsonl"):
+    path = write([{"n": n, "text": "x" * n} for n in NUMBERS], name)
+    mmapds.build(path, length="n")
+    return path
+
+
+def test_three_problems_are_three_lines(write):
+    path = corpus(write)
+    forge(f"{path}.mmx", "offsets", assign(1, 3))
+    forge(f"{path}.mmx", "column:length", assign(2, 4))
+
+    def changed(metadata):
+        metadata["sources"][0]["lines"] = 7
+        return metadata
+
+    rewrite(f"{path}.mmx", metadata=changed)
+    findings = examine(Index(f"{path}.mmx"))
+    assert {problem.check for problem in findings.problems} == {"records", "columns", "totals", "length_order"}
+    ran = command("--verify", path)
+    assert ran.returncode == 1
+    for wanted in (
+        rf"DAMAGED: record 1 of {path} begins at byte 3, expected byte \d+; run: ",
+        rf"DAMAGED: column 'length' differs from {path} at record 2: expected 3, found 4; run: ",
+        rf"DAMAGED: lines of {path} = 7, expected 5; run: ",
+    ):
+        assert len(re.findall(wanted, ran.stderr)) == 1
+    assert len(ran.stderr.splitlines()) == findings.count
+    assert f"; {findings.count} problems\n" in ran.stdout
+    quiet = command("--verify", "--quiet", path)
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (1, "", ran.stderr)
+
+
+def test_many_problems_of_a_kind_are_counted(write):
+    path = write([{"n": number} for number in range(1000)])
+    mmapds.build(path, columns={"n": "n"})
+    forge(f"{path}.mmx", "column:n", lambda numbers: np.copyto(numbers, 7))
+    findings = examine(Index(f"{path}.mmx"))
+    assert [problem.record for problem in findings.problems] == [n for n in range(LISTED + 1) if n != 7]
+    assert findings.counts == {"columns": 999}
+    assert f"979 more problems like the {LISTED} listed (columns); run: " in command("--verify", path).stderr
+
+
+@pytest.mark.parametrize("name", ["length_order", "length_values", "offsets", "column:length", "length_counts"])
+def test_a_section_of_random_numbers_is_examined_to_the_end(write, name):
+    path = corpus(write)
+    random = np.random.default_rng(1)
+
+    def change(numbers):
+        numbers[:] = random.integers(0, 2**32, len(numbers)).astype(numbers.dtype)
+
+    forge(f"{path}.mmx", name, change)
+    assert examine(Index(f"{path}.mmx")).count >= 1
+
+
+def test_random_keys_are_examined_to_the_end(tmp_path):
+    path = tmp_path / "a.tar"
+    path.write_bytes(archive([(f"{number}.txt", b"x") for number in range(50)]))
+    mmapds.build(path)
+    forge(f"{path}.mmx", "key_records", lambda records: np.copyto(records, records[::-1].copy() * 3))
+    findings = examine(Index(f"{path}.mmx"))
+    assert findings.counts["keys"] >= 45
+    assert set(findings.counts) == {"keys"}
+
+
+def test_columns_are_not_compared_with_those_of_shifted_records(write):
+    one, two = b'{"n": 7, "pad": "xxxxxxxx"}\n', b'{"n": 7}\n{"n": 12345678901}\n'
+    path = write(one * 50)
+    mmapds.build(path, columns={"n": "n"})
+    found = os.stat(path)
+    write(one * 10 + two + one * 39)
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    findings = examine(Index(f"{path}.mmx"))
+    assert set(findings.counts) == {"fingerprints", "records", "totals"}
+    assert findings.counts["records"] == 39
+    texts = [str(problem.error) for problem in findings.problems if problem.check == "totals"]
+    assert any(f"expected 51 records of {path}, found 50" in text for text in texts)
+
+
+def test_all_indexes_are_verified_before_the_status_is_given(write):
+    good, bad, gone, torn = (corpus(write, f"{name}.jsonl") for name in ("good", "bad", "gone", "torn"))
+    forge(f"{bad}.mmx", "column:length", assign(0, 6))
+    os.unlink(f"{gone}.mmx")
+    os.truncate(f"{torn}.mmx", 100)
+    ran = command("--verify", bad, gone, torn, good)
+    assert ran.returncode == 1
+    assert f"{good}.mmx: 5 records" in ran.stdout
+    assert ran.stdout.rstrip().endswith("; verified")
+    assert f"{gone}.mmx: no such index" in ran.stderr
+    assert f"{torn}.mmx: DAMAGED" in ran.stderr
+    assert "column 'length' differs" in ran.stderr
+    assert command("--verify", good).returncode == 0
+
+
+def test_sources_that_are_gone_or_changed_do_not_hide_the_others(write, tmp_path):
+    paths = [write([{"n": number}] * 9, f"{number}.jsonl") for number in range(4)]
+    out = str(tmp_path / "all.mmx")
+    mmapds.build(paths, out=out, columns={"n": "n"})
+    forge(out, "column:n", assign(9 * 3 + 4, 8))
+    os.unlink(paths[0])
+    os.truncate(paths[1], 5)
+    findings = examine(Index(out))
+    assert findings.counts == {"sources": 2, "columns": 1}
+    (wrong,) = (problem for problem in findings.problems if problem.check == "columns")
+    assert (wrong.source, wrong.record) == (paths[3], 4)
+    assert len(findings.not_checked) == 1
+
+
+def test_a_scan_goes_on_after_a_damaged_source(tmp_path):
+    paths = []
+    for number in range(3):
+        paths.append(tmp_path / f"{number}.bin")
+        paths[-1].write_bytes(b"\3\0\0\0abc" * 5)
+    out = str(tmp_path / "all.mmx")
+    mmapds.build(paths, out=out, format="prefixed", prefix="u32le")
+    for path in paths[:2]:
+        path.write_bytes(path.read_bytes()[:-4] + b"\xffabc")
+    findings = examine(Index(out))
+    assert findings.counts == {"fingerprints": 2, "records": 2}
+
+
+def test_json_is_one_document_of_what_people_read(write):
+    good, bad = corpus(write, "good.jsonl"), corpus(write, "bad.jsonl")
+    forge(f"{bad}.mmx", "column:length", assign(2, 4))
+    ran = command("--verify", "--info", "--json", good, bad, "--quiet")
+    assert (ran.returncode, ran.stderr) == (1, "")
+    right, wrong = json.loads(ran.stdout)["indexes"]
+    assert (right["path"], right["verified"], right["problems"], right["counts"]) == (f"{good}.mmx", True, [], {})
+    assert (right["records"], right["columns"], right["format"]) == (5, {"length": "n"}, "jsonl")
+    size = os.path.getsize(good)
+    state = {"state": "unchanged", "message": "unchanged"}
+    assert right["sources"] == [{"path": good, "records": 5, "bytes": size, **state}]
+    assert wrong["verified"] is False
+    assert wrong["counts"] == {"columns": 1, "length_order": 1}
+    lines = command("--verify", bad).stderr.splitlines()
+    assert [problem["message"] for problem in wrong["problems"]] == lines
+    problem = wrong["problems"][0]
+    assert (problem["check"], problem["source"], problem["record"]) == ("columns", bad, 2)
+    gone = json.loads(command("--info", "--json", good, write([1], "new.jsonl")).stdout)["indexes"]
+    assert "no such index" in gone[1]["error"]
+    assert set(gone[1]) == {"path", "error"}
+    alone = command("--json", good)
+    assert (alone.returncode, alone.stdout) == (1, "")
+    assert alone.stderr == "--json: expected --info or --verify with it, found neither; give one of them\n"
+
+
+def test_info_tells_copies_from_sources_that_changed(write):
+    path = corpus(write)
+    os.utime(path, ns=(5, 5))
+    assert f"{path}: 5 records, " in command("--info", path).stdout
+    assert "; another time, the same fingerprint\n" in command("--info", path).stdout
+    (index,) = json.loads(command("--info", "--json", path).stdout)["indexes"]
+    assert index["sources"][0]["state"] == "touched"
+    with open(path, "r+b") as file:
+        file.write(b"[")
+    assert json.loads(command("--info", "--json", path).stdout)["indexes"][0]["sources"][0]["state"] == "stale"
+    os.unlink(path)
+    (index,) = json.loads(command("--info", "--json", f"{path}.mmx").stdout)["indexes"]
+    assert (index["sources"][0]["state"], index["sources"][0]["message"]) == (
+        "missing",
+        "MISSING: no such file or directory",
+    )
+
+
+def test_what_was_not_checked_is_said(write):
+    path = write(b'{"n": 1}\n' * 100_000)
+    mmapds.build(path)
+    mmapds.add_column(path, "square", np.arange(100_000) ** 2)
+    ran = command("--verify", path)
+    assert ran.returncode == 0
+    summary, column, content = ran.stdout.splitlines()
+    assert summary.endswith("; verified")
+    assert column == "  not checked: column 'square', which was computed in Python, beyond its checksum"
+    assert content.startswith("  not checked: bytes of a source between the blocks of the fingerprint")
+    _, *run = content.partition("; run: python ")[2].split()
+    assert command(*run[1:]).returncode == 0
+    assert command("--verify", path).stdout.splitlines()[1:] == [column]
+    assert mmapds.open(path, check="full").columns == ["square"]
+
+
+def test_a_hash_sees_what_nothing_else_does(write):
+    path = write(b'{"n": 1}\n' * 100_000)
+    mmapds.build(path, hash=True)
+    found = os.stat(path)
+    with open(path, "r+b") as file:
+        file.seek(450_000 + 6)
+        file.write(b"2")
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    findings = examine(Index(f"{path}.mmx"))
+    assert findings.counts == {"hashes": 1}
+    assert "has other content (same size, same time, hash " in str(findings.problems[0].error)
+
+
+def test_the_bytes_to_read_are_known_before(write, tmp_path):
+    tfrecords = tmp_path / "a.tar"
+    tfrecords.write_bytes(archive([(f"{number}.txt", b"x" * 1000) for number in range(20)]))
+    for path, options in ((write(b"1\n" * 300_000), {"hash": True}), (tfrecords, {})):
+        mmapds.build(path, **options)
+        index = Index(f"{path}.mmx")
+        reported = []
+        examine(index, report=reported.append)
+        assert sum(reported) == work(index) > 0
+
+
+def test_a_terminal_gets_a_progress_bar(write):
+    path = write(b'{"n": 1}\n' * 300_000)
+    mmapds.build(path, length="n")
+    terminal, end = pty.openpty()
+    termios.tcsetwinsize(end, (24, 100))
+    run = [sys.executable, "-m", "mmapds.index", "--verify", path]
+    with subprocess.Popen(run, stderr=end, stdout=subprocess.PIPE, text=True) as process:
+        os.close(end)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(terminal, 4096)
+            except OSError:  # the other end was closed
+                break
+            if not piece:
+                break
+            shown += piece
+        out = process.stdout.read()
+    os.close(terminal)
+    assert process.returncode == 0
+    assert out.splitlines()[0].endswith("; verified")
+    assert b"train.jsonl" in shown
+    assert b"%|" in shown
