@@ -461,6 +461,7 @@ WITHOUT_NUMBERS = {
     "lengths": lambda: mmapds.TokenBudgetBatchSampler("abc", 10),
     "lengths of text": lambda: tokens(["a", "b"]),
     "order cache": lambda: tokens(np.arange(1, 9), order_cache=file("cache", b"hello")),
+    "order cache of no file": lambda: tokens(np.arange(1, 9), order_cache="."),
     "order cache in nowhere": lambda: tokens(np.arange(1, 9), order_cache="absent/cache"),
     "samples": lambda: mmapds.pad_collate({"a": 1}),
     "truncate": lambda: collate([1], truncate="middle"),

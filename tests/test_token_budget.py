@@ -2,7 +2,6 @@
 
 import copy
 import json
-import multiprocessing
 import pickle
 from itertools import pairwise
 
@@ -428,44 +427,6 @@ def test_with_a_dataset_and_padding(write):
     view = ds[ds.lengths < 20]
     assert sorted(flat([TokenBudgetBatchSampler(view, 300)])) == list(range(len(view)))
     pickle.loads(pickle.dumps(ds))
-
-
-# ---- a cached order ------------------------------------------------------------------------------------------
-
-
-def _first(path, lengths, out):
-    sampler = TokenBudgetBatchSampler(lengths, 16_384, num_replicas=1, rank=0, order_cache=path)
-    out.put((next(iter(sampler)), isinstance(sampler._plan.selection.by_length.order, np.memmap)))
-
-
-def test_an_order_is_sorted_once_for_all_processes(tmp_path):
-    lengths = log_normal(20_000)
-    path = str(tmp_path / "lengths.order")
-    wanted = next(iter(TokenBudgetBatchSampler(lengths, 16_384, num_replicas=1, rank=0)))
-    context = multiprocessing.get_context("fork")
-    out = context.SimpleQueue()
-    processes = [context.Process(target=_first, args=(path, lengths, out)) for _ in range(4)]
-    for process in processes:
-        process.start()
-    assert [out.get() for _ in processes] == [(wanted, True)] * 4
-    for process in processes:
-        process.join()
-    assert [each.name for each in tmp_path.iterdir()] == ["lengths.order"]
-    before = (tmp_path / "lengths.order").stat().st_ino
-    TokenBudgetBatchSampler(lengths, 16_384, order_cache=path)
-    assert (tmp_path / "lengths.order").stat().st_ino == before
-    other = TokenBudgetBatchSampler(lengths[:-1], 16_384, order_cache=path)
-    assert len(flat([other])) == 19_999
-    whole = (tmp_path / "lengths.order").read_bytes()
-    for at in range(30, 600, 7):  # all of its headers
-        (tmp_path / "lengths.order").write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
-        assert next(iter(TokenBudgetBatchSampler(lengths, 16_384, num_replicas=1, rank=0, order_cache=path))) == wanted
-    (tmp_path / "precious").write_bytes(b"not a cache")
-    with pytest.raises(OrderError, match="expected an order cache or a new path, found another file"):
-        TokenBudgetBatchSampler(lengths, 16_384, order_cache=str(tmp_path / "precious"))
-    assert (tmp_path / "precious").read_bytes() == b"not a cache"
-    with pytest.raises(OrderError, match="expected a path that can be written"):
-        TokenBudgetBatchSampler(lengths, 16_384, order_cache=str(tmp_path / "no" / "x"))
 
 
 @pytest.mark.parametrize("largest", [1, 2**20 - 1, 2**20, 2**40])

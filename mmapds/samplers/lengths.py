@@ -1,22 +1,24 @@
 """The lengths a sampler is given, the order of records by length, and the part of it that is planned."""
 
 import os
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64
 
-from ..errors import ColumnError, OrderError
+from .. import _native
+from ..errors import ColumnError, Error, FormatError, OrderError
 from ..orders.basic import Int64s
 from ..storage.lock import alone
 from ..storage.numbers import as_numbers
+from ..storage.sections import MALFORMED, SectionFile, SectionWriter
 from ..storage.sort import AT_ONCE, order_bytes, sort
-from ..storage.sources import reason
+from ..storage.sources import kind_of_file, reason
 
 Uint64s = NDArray[np.uint64]
-_CACHE = b"\x89mmapds length order 1\r\n"  # the first bytes of a cache file
+_CACHE = b"\x89MMO\r\n\x1a\n"  # the first bytes of a cache file
+_SECTIONS = ("length_order", "length_values", "length_counts")  # of a cache file, as an index has them
 
 
 class LengthOrder(NamedTuple):
@@ -34,39 +36,39 @@ class LengthOrder(NamedTuple):
         """Sort lengths, given as u32 or u64.
 
         With a path, one process of a machine sorts and writes the order there, while others wait; then all of them map
-        it. A cache of other lengths is replaced.
+        it. A cache that is damaged, or of other lengths, is replaced.
 
         Raises:
-          OrderError: the cache cannot be written, or the file is not a cache.
+          OrderError: the cache cannot be written or read, or the file is not a cache.
         """
         if cache is None:
             return cls._sorted(values)
-        mark = np.array([len(values), xxh3_64(values.data).intdigest()], np.uint64)
+        mark = xxh3_64(values.data).hexdigest()
+        found = cls._cached(cache, len(values), mark)
+        if found is not None:
+            return found
         try:
             with alone(os.path.dirname(cache)):
-                found = cls._cached(cache, mark)
+                found = cls._cached(cache, len(values), mark)
                 if found is None:
-                    cls._sorted(values)._save(cache, mark)
-                    found = cls._cached(cache, mark)
+                    found = cls._sorted(values)
+                    found._save(cache, mark)
+                    found = cls._cached(cache, len(values), mark) or found
         except OSError as error:
             raise OrderError(
                 f"order_cache = {cache!r}, expected a path that can be written ({reason(error)})"
             ) from None
-        assert found is not None
+        except OrderError:
+            raise
+        except Error as error:
+            raise OrderError(f"order_cache: {error}") from None
         return found
 
-    def _save(self, path: str, mark: Uint64s) -> None:
-        temporary = f"{path}.{os.urandom(4).hex()}.tmp"
-        try:
-            with open(temporary, "xb") as file:
-                file.write(_CACHE)
-                for array in (mark, self.values, self.counts, self.order):
-                    np.save(file, array)
-            os.replace(temporary, path)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+    def _save(self, path: str, mark: str) -> None:
+        with _CacheWriter(path) as writer:
+            for name, array in zip(_SECTIONS, self, strict=True):
+                writer.write_array(name, array.dtype.str, array.data.cast("B") if len(array) else b"")
+            writer.commit({"lengths": mark}, len(self.order))
 
     @classmethod
     def _sorted(cls, values: NDArray[Any]) -> "LengthOrder":
@@ -78,31 +80,47 @@ class LengthOrder(NamedTuple):
         return cls(order, np.frombuffer(found, np.uint64), np.frombuffer(counts, np.uint64))
 
     @classmethod
-    def _cached(cls, path: str, mark: Uint64s) -> "LengthOrder | None":
+    def _cached(cls, path: str, records: int, mark: str) -> "LengthOrder | None":
         """Return what a cache holds; None if it does not exist, is damaged, or belongs to other lengths.
+
+        Every process checks every checksum. To know that the cache is of its lengths it has read those, which are as
+        many bytes, and where several processes do this at once they share the pages.
 
         Raises:
           OrderError: the file is not a cache, so it must not be overwritten.
         """
         try:
-            with open(path, "rb") as file:
-                if file.read(len(_CACHE)) != _CACHE:
-                    raise OrderError(
-                        f"order_cache = {path!r}, expected an order cache or a new path, found another file"
-                    )
-                found, values, counts = np.load(file), np.load(file), np.load(file)
-                header = np.lib.format.read_magic(file), np.lib.format.read_array_header_1_0(file)
-                shape, _, dtype = header[1]
-                order = np.memmap(path, dtype, "r", file.tell(), shape)
+            opened = _native.Map(path)
         except FileNotFoundError:
             return None
-        except OrderError:
-            raise
-        except Exception:  # numpy's reader raises almost anything for a damaged header
+        except OSError as error:
+            raise OrderError(f"order_cache = {path!r}, expected a file that can be read ({reason(error)})") from None
+        except ValueError:
+            kind = kind_of_file(os.stat(path).st_mode)
+            raise OrderError(f"order_cache = {path!r}, expected a regular file, found {kind}") from None
+        if memoryview(opened)[: len(_CACHE)] != _CACHE:
+            raise OrderError(f"order_cache = {path!r}, expected an order cache or a new path, found another file")
+        try:
+            file = _Cache(path, opened)
+            if file.records != records or file.metadata.get("lengths") != mark:
+                return None
+            file.verify_sections()
+            sections = [np.frombuffer(file.section(name), file.sections[name].dtype) for name in _SECTIONS]
+        except (FormatError, *MALFORMED):
             return None
-        whole = order.dtype.kind == "u" and order.shape == (int(mark[0]),) and values.shape == counts.shape
-        whole = whole and values.dtype == counts.dtype == np.uint64 and int(counts.sum()) == int(mark[0])
-        return cls(order, values, counts) if whole and np.array_equal(found, mark) else None
+        order, values, counts = sections
+        whole = order.dtype == f"<u{order_bytes(records)}" and order.shape == (records,)
+        whole = whole and values.dtype == counts.dtype == np.uint64 and values.shape == counts.shape
+        return cls(order, values, counts) if whole and int(counts.sum()) == records else None
+
+
+class _CacheWriter(SectionWriter):
+    MAGIC, SUFFIX = _CACHE, ""
+    NAME, ELSEWHERE = "the order cache", ""
+
+
+class _Cache(SectionFile):
+    MAGIC, NAME = _CACHE, "AN ORDER CACHE"
 
 
 class Selection(NamedTuple):
