@@ -1,7 +1,7 @@
 /* fuzz_array_record.c - hostile records of named arrays.
  *
  * Property: mds_array_record refuses a record, or every field it finds lies inside the record, after the field before it,
- * arrays at multiples of 64 bytes and of just the size that their shape says.
+ * arrays at multiples of 64 bytes and of just the size that their shape says; it accepts a record of just the size it needs.
  * Input: a byte that chooses how many fields, a byte for each of six fields, then the record. */
 #include "fuzz.h"
 
@@ -47,7 +47,17 @@ static void check(const mds_array_field *fields, size_t count, const uint8_t *da
     CHECK(at == size || at == 8);
 }
 
-/* Records with a table of small numbers, of every size: some are just what the fields need. */
+/* Whether mds_array_record accepts a record of some size. */
+static int accepts(const mds_array_field *fields, size_t count, uint8_t *data, uint64_t size)
+{
+    mds_array_value values[FIELDS];
+    size_t failed;
+    memcpy(data, &size, 8);
+    check(fields, count, data, size);
+    return mds_array_record(fields, count, data, size, values, &size, &failed);
+}
+
+/* Records with a table of small numbers: of the size that their fields need they are accepted, of others refused. */
 static void make(const mds_array_field *fields, size_t count, const uint8_t *input, size_t n)
 {
     uint8_t data[1024] = {0};
@@ -59,10 +69,22 @@ static void make(const mds_array_field *fields, size_t count, const uint8_t *inp
     }
     for (uint64_t w = 1; w < words; w++)
         data[8 * w] = n ? input[w % n] % 7 : 0;
-    for (uint64_t size = 8 * words; size <= sizeof data; size++) {
-        memcpy(data, &size, 8);
-        check(fields, count, data, sizeof data);
-        check(fields, count, data, size);
+    uint64_t need = 8 * words, sizes[FIELDS] = {0};
+    for (size_t f = 0, w = 1; f < count; f++) {
+        sizes[f] = fields[f].kind == MDS_ARRAY_ITEMS ? fields[f].item : data[8 * w++];
+        for (size_t d = 0; fields[f].kind == MDS_ARRAY_ITEMS && d < fields[f].dims; d++)
+            sizes[f] *= fields[f].shape[d] == MDS_NONE ? data[8 * w++] : fields[f].shape[d];
+        need += fields[f].kind == MDS_ARRAY_BYTES ? sizes[f] : 0;
+    }
+    for (size_t f = 0; f < count; f++)
+        if (fields[f].kind == MDS_ARRAY_ITEMS)
+            need = (need + MDS_ARRAY_ALIGNMENT - 1) / MDS_ARRAY_ALIGNMENT * MDS_ARRAY_ALIGNMENT + sizes[f];
+    if (need >= sizeof data - 64)
+        return;
+    CHECK(accepts(fields, count, data, need));
+    for (uint64_t off = 1; off <= 64; off *= 4) {
+        CHECK(!accepts(fields, count, data, need + off));
+        CHECK(need < 8 + off || !accepts(fields, count, data, need - off));
     }
 }
 

@@ -6,7 +6,7 @@
  * Input: the seeds, the sizes and the weights. */
 #include "fuzz.h"
 
-#define SMALL 600 /* records of which all are looked at */
+#define SMALL 80 /* records of which all are looked at */
 
 static void permutation(uint64_t n, uint64_t seed, uint64_t epoch, uint64_t stream, uint64_t first)
 {
@@ -50,11 +50,11 @@ static void chunks(fuzz_input *input)
     mds_chunks c = {.first_chunk = first_chunk, .first_record = first_record, .short_ends = ends, .short_slots = slots};
     c.short_missing = missing;
     c.sources = (size_t)fuzz_between(input, 1, SOURCES);
-    c.chunk_size = fuzz_between(input, 1, 40);
+    c.chunk_size = fuzz_between(input, 1, 20);
     c.seed = fuzz_take(input, 8);
     c.epoch = fuzz_take(input, 1);
     for (size_t s = 0; s < c.sources; s++) {
-        sizes[s] = fuzz_between(input, 0, 100);
+        sizes[s] = fuzz_between(input, 0, 40);
         first_record[s + 1] = first_record[s] + sizes[s];
         first_chunk[s + 1] = first_chunk[s] + (sizes[s] + c.chunk_size - 1) / c.chunk_size;
     }
@@ -107,8 +107,8 @@ static void mixture(fuzz_input *input)
     m.epoch = fuzz_take(input, 1);
     m.shuffle = (int)fuzz_take(input, 1) & 1;
     for (size_t d = 0; d < m.members; d++) {
-        weights[d] = fuzz_between(input, 0, 60);
-        sizes[d] = fuzz_between(input, 1, 50);
+        weights[d] = fuzz_between(input, 0, 20);
+        sizes[d] = fuzz_between(input, 1, 20);
         first_record[d + 1] = first_record[d] + sizes[d];
         members[d].pass = MDS_NONE;
         seen[d] = fuzz_room(sizes[d], 1);
@@ -120,7 +120,7 @@ static void mixture(fuzz_input *input)
     if (m.total)
         mds_mixture_period(weights, m.members, m.total, given, which, rank);
     uint64_t counts[MEMBERS] = {0};
-    for (uint64_t p = 0; p < 4 * (uint64_t)m.total; p++) { /* four periods */
+    for (uint64_t p = 0; p < 2 * (uint64_t)m.total; p++) { /* two periods */
         const uint32_t d = which[p % m.total];
         CHECK(d < m.members && rank[p % m.total] == counts[d] - p / m.total * weights[d]);
         const uint64_t taken = counts[d]++;

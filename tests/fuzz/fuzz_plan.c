@@ -6,7 +6,7 @@
 #include "fuzz.h"
 
 #define DISTINCT 8
-#define MOST 60 /* records of one length */
+#define MOST 24 /* records of one length */
 
 typedef struct {
     uint64_t values[DISTINCT], counts[DISTINCT], starts[DISTINCT + 1]; /* rank of the first record of each value */

@@ -1,0 +1,235 @@
+"""Indexes and array files that are forged: any field is any value, and every checksum is right."""
+
+import json
+import struct
+from contextlib import suppress
+
+import numpy as np
+import xxhash
+
+import mmapds
+from mmapds.index.verify import verify
+from mmapds.storage.index_file import Index
+from tests.support.index_file import FIELDS, HEADER
+from tests.support.samples import npy, write_pair, write_tfrecords
+from tests.support.tars import archive
+
+ODD = [None, True, -1, 0, 1, 5, 2**31, 2**63, 2**64, 1.5, "", "x", "<u8", "|u1", "<f8", [], [1], {}, {"a": 1}]
+ODD += ["../a.jsonl", "\udc80", "\0", "a" * 300, "fixed", "jsonl", "tar", "bytes()"]
+NUMBERS = [
+    0,
+    1,
+    2,
+    7,
+    8,
+    63,
+    64,
+    65,
+    255,
+    2**16,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**32,
+    2**40,
+    2**63 - 1,
+    2**63,
+    2**64 - 1,
+]
+KINDS = ["jsonl", "fixed", "npy", "prefixed", "tfrecord", "tar", "megatron", "mma"]
+
+
+def make_source(folder, kind):
+    """Write a small source of a format, and its index with what an index of it can have; return its path."""
+    path = folder / f"a.{'bin' if kind in ('fixed', 'megatron') else 'dat' if kind == 'prefixed' else kind}"
+    options = {}
+    if kind == "jsonl":
+        path.write_bytes(b"".join(b'{"n":%d,"text":"%s"}\n' % (i % 4, b"x" * i) for i in range(6)))
+        options = {"length": "n", "columns": {"size": "bytes()"}}
+    elif kind == "fixed":
+        path.write_bytes(bytes(range(240)))
+        options = {"format": "fixed", "dtype": "u2", "shape": (3, 4), "length": "bytes()"}
+    elif kind == "npy":
+        path.write_bytes(npy(np.arange(24, dtype="<i4").reshape(6, 4)))
+    elif kind == "prefixed":
+        path.write_bytes(b"\3\0\0\0abc\1\0\0\0z\0\0\0\0")
+        options = {"format": "prefixed", "length": "bytes()"}
+    elif kind == "tfrecord":
+        write_tfrecords(path, [{"x": ([i, 2], "int"), "s": (b"ab" * i, "byte"), "f": (0.5, "float")} for i in range(4)])
+    elif kind == "tar":
+        data = json.dumps({"a": 1}).encode()
+        path.write_bytes(archive([(f"k{i}.{e}", b) for i in range(4) for e, b in (("txt", b"x" * i), ("json", data))]))
+    elif kind == "megatron":
+        write_pair(path, [[1, 2, 3], [4], [5, 6], []])
+        options = {"format": "megatron"}
+    else:
+        with mmapds.Writer(path) as writer:
+            for i in range(4):
+                writer.write({"a": np.arange(i, dtype="f4"), "n": i, "s": "é" * i, "j": {"a": [i]}})
+        return path
+    mmapds.build(path, **options)
+    if kind == "jsonl":
+        mmapds.add_column(path, "computed", [1.5] * 6)
+    return path
+
+
+def places(value, path=()):
+    """Every place in metadata, outermost first."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, (*path, key))
+
+
+def changed(metadata, path, change):
+    """A copy in which the value at a place is another one, or gone."""
+    copy = json.loads(json.dumps(metadata))
+    *outer, last = path
+    holder = copy
+    for key in outer:
+        holder = holder[key]
+    if change == "gone":
+        del holder[last]
+    else:
+        holder[last] = change
+    return copy
+
+
+def value_at(metadata, path):
+    """The value at a place."""
+    for key in path:
+        metadata = metadata[key]
+    return metadata
+
+
+class Forgery:
+    """A file of sections that is being forged.
+
+    Args:
+      data: the bytes of a good one.
+    """
+
+    def __init__(self, data):
+        self._data = bytearray(data)
+        self.header = dict(zip(FIELDS, HEADER.unpack_from(data), strict=True))
+        begin = self.header["offset"]
+        self.metadata = json.loads(self._data[begin : begin + self.header["length"]])
+        del self._data[begin:]
+
+    def change(self, random):
+        """Change something; return what, for messages."""
+        return random.choice([self._value, self._value, self._value, self._field, self._numbers, self._numbers])(random)
+
+    def _value(self, random):
+        place = random.choice(list(places(self.metadata))[1:])
+        now = value_at(self.metadata, place)
+        choices = [*ODD, "gone"]
+        if isinstance(now, int):
+            choices += [now + 1, now - 1, now * 2, now + 64, *NUMBERS] * 2
+        if isinstance(now, str):
+            choices += [now[::-1], now.upper(), now + "x", "u2", "<i8", "<u4", "text", "json"]
+        choices += [value_at(self.metadata, random.choice(list(places(self.metadata))[1:]))]
+        value = random.choice(choices)
+        self.metadata = changed(self.metadata, place, value)
+        return f"{place} = {value!r}"
+
+    def _field(self, random):
+        name = random.choice([name for name in FIELDS if name not in ("magic", "checksum")])
+        value = random.choice([*NUMBERS, self.header[name] + 1, self.header[name] - 1]) % 2**64
+        self.header[name] = value % 2**32 if name in ("version", "header_size") else value
+        return f"header {name} = {value}"
+
+    def _numbers(self, random):
+        with suppress(Exception):  # the metadata are forged already
+            name = random.choice(sorted(self.metadata["sections"]))
+            begin, items = self.metadata["sections"][name]["offset"], self.metadata["sections"][name]["shape"][0]
+            dtype = np.dtype(self.metadata["sections"][name]["dtype"])
+            before = np.frombuffer(bytes(self._data), dtype, items, begin)
+            numbers = before.copy()
+            at, other = random.randrange(items), random.randrange(items)
+            words = numbers.view(f"<u{dtype.itemsize}")
+            words[at] = random.choice([*NUMBERS, *(int(words[other]) + n for n in (0, 0, -64, -8, -1, 1, 8, 64))]) % (
+                256**dtype.itemsize
+            )
+            if random.random() < 0.3:
+                numbers[[at, other]] = before[[other, at]]
+            self._data[begin : begin + numbers.nbytes] = numbers.tobytes()
+            return f"{name}[{at}] = {numbers[at]}"
+        return "nothing"
+
+    def bytes(self):
+        """The whole file, every checksum right that can be."""
+        sections = self.metadata.get("sections")
+        for section in sections.values() if isinstance(sections, dict) else ():
+            with suppress(Exception):
+                size = section["shape"][0] * int(section["dtype"][2:])
+                held = self._data[section["offset"] : section["offset"] + size]
+                section["xxh3"] = xxhash.xxh3_64(bytes(held)).hexdigest()
+        text = json.dumps(self.metadata).encode()
+        header = dict(self.header)
+        original = header["offset"], header["length"], header["file_size"]
+        if original[0] + original[1] == original[2]:  # not forged, so they follow what was written
+            header |= {"offset": len(self._data), "length": len(text), "file_size": len(self._data) + len(text)}
+        packed = HEADER.pack(*header.values())[:-8]
+        packed += struct.pack("<Q", xxhash.xxh3_64(packed + text).intdigest())
+        return bytes(packed + self._data[len(packed) :] + text)
+
+
+REFUSED = object()
+
+
+def attempt(action):
+    """Return what an action gives, or REFUSED if it raises one of mmapds's errors."""
+    try:
+        return action()
+    except mmapds.Error:
+        return REFUSED
+
+
+def plain(value):
+    """A sample as values that compare."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return repr(value) if isinstance(value, float) else value
+
+
+def observe(path):
+    """What is read by way of an index: by name, REFUSED where that is an error of mmapds's."""
+    ds = attempt(lambda: mmapds.open(path))
+    if ds is REFUSED:
+        return {}
+    found = {
+        "records": attempt(lambda: plain(list(ds))),
+        "batch": attempt(lambda: plain(list(ds.take(range(len(ds))[::-1])))),
+        "places": attempt(lambda: [tuple(ds.where(i)) for i in range(len(ds))]),
+        "view": attempt(lambda: plain(list(ds[::2]))),
+        "found": attempt(lambda: ds.find("k1")),
+        "length order": attempt(lambda: REFUSED if ds.length_order is None else plain(list(ds.length_order))),
+    }
+    attempt(lambda: (ds.sources, repr(ds)))
+    names = attempt(lambda: list(ds.columns))
+    for name in [] if names is REFUSED else names:
+        found[f"column {name}"] = attempt(lambda name=name: plain(ds.column(name)))
+    if "column length" in found and found["column length"] is not REFUSED:
+        sampler = attempt(lambda: list(mmapds.TokenBudgetBatchSampler(ds, 1000, min_length=0, seed=1)))
+        found["batches"] = sampler if sampler is REFUSED else sorted(each for batch in sampler for each in batch)
+    return found
+
+
+def is_verified(index):
+    """Whether --verify passes over an index."""
+    return attempt(lambda: verify(Index(index))) is None
+
+
+def wrong(path, index, good):
+    """Names of what is read wrongly, though --verify passes. Columns computed in Python have only a checksum."""
+    found = observe(path)
+    differing = [name for name, value in found.items() if value is not REFUSED and value != good.get(name)]
+    if not differing or not is_verified(index):
+        return []
+    computed = {f"column {name}" for name in Index(index).computed_columns}
+    return [name for name in differing if name not in computed]

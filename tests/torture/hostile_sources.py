@@ -1,0 +1,180 @@
+"""Sources of every format with any bytes damaged, and right checksums where the format has some.
+
+They are refused by an error of mmapds's; else they can be indexed, --verify passes over the index, what is read is the same in all ways to
+read it, and it is what a plain parser of the format finds.
+"""
+
+import struct
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import mmapds
+from mmapds import _native
+from tests.support.forged import KINDS, NUMBERS, REFUSED, Forgery, attempt, is_verified, make_source, observe, plain
+from tests.support.oracle import records as lines_of
+from tests.support.tars import with_checksum
+from tests.support.torture import repeat
+
+SOURCES = 30
+"""In a case, of one format."""
+DECODERS = {
+    "tar": ["files", "wds"],
+    "tfrecord": ["tf_example", "bytes"],
+    "jsonl": ["json", "text"],
+    "mma": [None, "torch"],
+}
+
+
+def damaged(random, data):
+    """Bytes with something else in some places."""
+    data = bytearray(data)
+    for _ in range(random.choice([1, 1, 2, 5])):
+        at = random.randrange(len(data) + 1)
+        width = random.choice([1, 2, 4, 8])
+        number = (random.choice(NUMBERS) % 256**width).to_bytes(width, random.choice(["little", "big"]))
+        where = slice(at, at + width)
+        choice = random.randrange(8)
+        if choice < 2 and data:
+            data[at % len(data)] ^= 1 << random.randrange(8)
+        elif choice < 4:
+            data[where] = number
+        elif choice == 4:
+            data[at:at] = random.choice([number, data[at // 2 : at // 2 + random.randrange(600)], b"\n", b"\0" * 512])
+        elif choice == 5:
+            del data[at : at + random.choice([1, width, 64, 512])]
+        elif choice == 6 and random.random() < 0.3:
+            del data[at:]
+        else:
+            data[where] = random.choice([b"9" * width, b"-" * width, bytes(width), b'"}]{' * 2, b"[1e9" * 2])[:width]
+    return bytes(data)
+
+
+def masked(crc):
+    """A CRC as TFRecord stores it."""
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
+
+
+def sealed(random, kind, data):
+    """A damaged source with the checksums of its format made right."""
+    if kind == "tar":
+        for at in range(0, len(data) - 511, 512):
+            if data[at + 257 : at + 262] == b"ustar":
+                data = with_checksum(data, at)
+    elif kind == "tfrecord":
+        out = bytearray(data)
+        at = 0
+        while at + 12 <= len(out):
+            size = int.from_bytes(out[at : at + 8], "little")
+            out[at + 8 : at + 12] = struct.pack("<I", masked(_native.crc32c(bytes(out[at : at + 8]))))
+            at += 12 + size
+            if at + 4 > len(out):
+                break
+            out[at : at + 4] = struct.pack("<I", masked(_native.crc32c(bytes(out[at - size : at]))))
+            at += 4
+        data = bytes(out)
+    return data
+
+
+def forged_array_file(random, data):
+    """An array file of which fields, numbers or the schema are others, every checksum right."""
+    forgery = Forgery(data)
+    for _ in range(random.choice([1, 1, 2])):
+        forgery.change(random)
+    out = bytearray(forgery.bytes())
+    if random.random() < 0.4:
+        size = int.from_bytes(out[64:72], "little")
+        text = bytearray(out[80 : 80 + size])
+        if text and size < 10_000:
+            at = random.randrange(len(text))
+            text[at : at + 1] = random.choice(
+                [b"0", b"9", b"-", b"[", b"]", b"n", b'"', b",", b"}", b"8", bytes([text[at] ^ 1])]
+            )
+            out[80 : 80 + size] = text
+            out[72:80] = struct.pack("<Q", _native_hash(text))
+            section = forgery.metadata["sections"]
+            if isinstance(section, dict) and isinstance(section.get("schema"), dict):
+                again = Forgery(bytes(out))
+                out = bytearray(again.bytes())
+    return bytes(out)
+
+
+def _native_hash(text):
+    import xxhash
+
+    return xxhash.xxh3_64(bytes(text)).intdigest()
+
+
+def expected(kind, path):
+    """What a plain parser finds, as `observe` gives it; None where there is none."""
+    data = path.read_bytes()
+    if kind == "prefixed":
+        found, at = [], 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 4], "little")
+            found.append(data[at + 4 : at + 4 + size])
+            at += 4 + size
+        return found
+    if kind == "npy":
+        return plain(list(np.load(path, allow_pickle=False)))
+    return None
+
+
+def check(kind, path, options):
+    """Index a source, and read it in all ways."""
+    if attempt(lambda: mmapds.build(path, force=True, **options)) is REFUSED:
+        return
+    found = observe(str(path))
+    assert found, "cannot be opened though it was indexed just now"
+    records = found["records"]
+    if records is not REFUSED:
+        assert found["batch"] == records[::-1]
+        assert found["view"] == records[::2]
+        wanted = expected(kind, path)
+        assert wanted is None or records == wanted, f"expected {wanted}"
+        if kind == "jsonl":
+            ds = mmapds.open(path, decode="bytes")
+            assert [(ds.where(i).offset, ds[i]) for i in range(len(ds))] == lines_of(path.read_bytes())
+    for decode in DECODERS.get(kind, ()):
+        ds = mmapds.open(path, decode=decode)
+        attempt(lambda ds=ds: list(ds))
+        attempt(lambda ds=ds: list(ds.take(range(len(ds)))))
+    verified = is_verified(f"{path}.mmx")
+    if kind != "mma":
+        assert verified or kind in ("tfrecord", "npy", "megatron"), "--verify refuses an index made just now"
+    elif verified and records is not REFUSED:
+        for name in mmapds.open(path).columns:
+            column = mmapds.open(path).column(name).tolist()
+            if records and name in records[0]:
+                assert column == [float(r[name]) if isinstance(r[name], str) else r[name] for r in records], name
+
+
+def one(random):
+    with tempfile.TemporaryDirectory() as folder:
+        kind = random.choice(KINDS)
+        path = make_source(Path(folder), kind)
+        options = {"format": kind} if kind in ("prefixed", "megatron") else {}
+        if kind == "fixed":
+            options = {"format": "fixed", "dtype": "u2", "shape": (3, 4)}
+        index = path.with_suffix(".idx")
+        good = {each: each.read_bytes() for each in (path, index) if each.exists()}
+        for _ in range(SOURCES):
+            target = random.choice(sorted(good))
+            data = good[target]
+            if kind == "mma" and random.random() < 0.7:
+                data = forged_array_file(random, data)
+            else:
+                data = damaged(random, data)
+                data = sealed(random, kind, data) if random.random() < 0.8 else data
+            target.write_bytes(data)
+            try:
+                check(kind, path, options)
+            except Exception as error:
+                raise AssertionError(f"{kind}: {target.name} = {data[:600]!r}: {error!r}") from error
+            target.write_bytes(good[target])
+
+
+def run(seconds, seed):
+    """Damage sources until the time is over; see tests/support/torture.py."""
+    return f"{repeat(one, seconds, seed) * SOURCES:,} hostile sources: refused, or read as they are"
