@@ -1,7 +1,7 @@
 """Sources of every format with any bytes damaged, and right checksums where the format has some.
 
-They are refused by an error of mmapds's; else they can be indexed, --verify passes over the index, what is read is the same in all ways to
-read it, and it is what a plain parser of the format finds.
+They are refused by an error of mmapds's; else they can be indexed, --verify passes over the index, what is read is the
+same in all ways to read it, and it is what a plain parser of the format finds.
 """
 
 import struct
@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from xxhash import xxh3_64
 
 import mmapds
 from mmapds import _native
@@ -56,7 +57,7 @@ def masked(crc):
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
 
 
-def sealed(random, kind, data):
+def sealed(kind, data):
     """A damaged source with the checksums of its format made right."""
     if kind == "tar":
         for at in range(0, len(data) - 511, 512):
@@ -67,43 +68,28 @@ def sealed(random, kind, data):
         at = 0
         while at + 12 <= len(out):
             size = int.from_bytes(out[at : at + 8], "little")
-            out[at + 8 : at + 12] = struct.pack("<I", masked(_native.crc32c(bytes(out[at : at + 8]))))
+            out[at + 8 : at + 12] = struct.pack("<I", masked(_native.crc32c(None, 0, out[at : at + 8])))
             at += 12 + size
             if at + 4 > len(out):
                 break
-            out[at : at + 4] = struct.pack("<I", masked(_native.crc32c(bytes(out[at - size : at]))))
+            out[at : at + 4] = struct.pack("<I", masked(_native.crc32c(None, 0, out[at - size : at])))
             at += 4
         data = bytes(out)
     return data
 
 
 def forged_array_file(random, data):
-    """An array file of which fields, numbers or the schema are others, every checksum right."""
-    forgery = Forgery(data)
-    for _ in range(random.choice([1, 1, 2])):
-        forgery.change(random)
-    out = bytearray(forgery.bytes())
+    """An array file of which fields, numbers or bytes of the schema are others, every checksum right."""
+    size = int.from_bytes(data[64:72], "little")
+    text = bytearray(data[80 : 80 + size])
     if random.random() < 0.4:
-        size = int.from_bytes(out[64:72], "little")
-        text = bytearray(out[80 : 80 + size])
-        if text and size < 10_000:
-            at = random.randrange(len(text))
-            text[at : at + 1] = random.choice(
-                [b"0", b"9", b"-", b"[", b"]", b"n", b'"', b",", b"}", b"8", bytes([text[at] ^ 1])]
-            )
-            out[80 : 80 + size] = text
-            out[72:80] = struct.pack("<Q", _native_hash(text))
-            section = forgery.metadata["sections"]
-            if isinstance(section, dict) and isinstance(section.get("schema"), dict):
-                again = Forgery(bytes(out))
-                out = bytearray(again.bytes())
-    return bytes(out)
-
-
-def _native_hash(text):
-    import xxhash
-
-    return xxhash.xxh3_64(bytes(text)).intdigest()
+        at = random.randrange(size)
+        text[at] = random.choice([*b'019-[]{}n",:', text[at] ^ 1])
+        data = data[:72] + struct.pack("<Q", xxh3_64(text).intdigest()) + bytes(text) + data[80 + size :]
+    forgery = Forgery(data)
+    for _ in range(random.choice([0, 1, 1, 2])):
+        forgery.change(random)
+    return forgery.bytes()
 
 
 def expected(kind, path):
@@ -142,7 +128,7 @@ def check(kind, path, options):
         attempt(lambda ds=ds: list(ds.take(range(len(ds)))))
     verified = is_verified(f"{path}.mmx")
     if kind != "mma":
-        assert verified or kind in ("tfrecord", "npy", "megatron"), "--verify refuses an index made just now"
+        assert verified or kind == "tfrecord", "--verify refuses an index made just now"  # it reads the CRCs of data
     elif verified and records is not REFUSED:
         for name in mmapds.open(path).columns:
             column = mmapds.open(path).column(name).tolist()
@@ -166,7 +152,7 @@ def one(random):
                 data = forged_array_file(random, data)
             else:
                 data = damaged(random, data)
-                data = sealed(random, kind, data) if random.random() < 0.8 else data
+                data = sealed(kind, data) if random.random() < 0.8 else data
             target.write_bytes(data)
             try:
                 check(kind, path, options)
