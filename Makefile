@@ -1,11 +1,12 @@
 # make test: everything that must hold.  make demo: the main job on real input.  make bench: the figures.
-# make dist: sdist and wheel, installed and tried.  make torture: what goes on until it finds something.
+# make dist: sdist and wheel, installed and tried.  make torture, make fuzz: what goes on until it finds
+# something.  make test-asan, make test-tsan: the tests under sanitizers.
 VENV   := .venv
 PYTHON ?= python3
 STAMP  := $(VENV)/.built
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
-.PHONY: test demo bench lint dist torture clean
+.PHONY: test demo bench lint dist torture fuzz test-asan test-tsan clean
 
 test: $(STAMP) lint
 	$(VENV)/bin/python -m pytest -q
@@ -27,6 +28,11 @@ bench: $(STAMP)
 # make torture [SECONDS=3600] [MODULES="forks ..."] [SEED=1]
 torture: $(STAMP)
 	$(VENV)/bin/python -m tests.torture --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED)) $(MODULES)
+
+# make fuzz [SECONDS=60 | RUNS=10000000] [TARGETS="fuzz_json ..."] [JOBS=2]
+fuzz: $(STAMP)
+	$(VENV)/bin/python -m tests.fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RUNS),--runs $(RUNS)) \
+	  $(if $(JOBS),--jobs $(JOBS)) $(TARGETS)
 
 # The build is repeated only when what it is made from changes: C files, or which modules there are.
 SOURCES := $(shell find csrc mmapds -type d -not -name __pycache__) $(wildcard csrc/*.[ch] csrc/*/*.[ch] csrc/CMakeLists.txt)

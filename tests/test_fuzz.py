@@ -1,46 +1,45 @@
-"""The C core under address and undefined-behaviour sanitizers, with inputs that mean harm."""
+"""The C core under address and undefined-behaviour sanitizers, with inputs that mean harm; `make fuzz` goes on."""
 
 import os
-import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-FUZZ = ROOT / "tests" / "fuzz"
-TARGETS = sorted(path.stem for path in FUZZ.glob("fuzz_*.c") if path.stem != "fuzz_main")
-FLAGS = ["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror"]
-FLAGS += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+from tests.support.fuzzing import CORPUS, TARGETS, build_core, build_target
+
 SECONDS = os.environ.get("MMAPDS_FUZZ_SECONDS", "3")
 
 
 @pytest.fixture(scope="module")
-def compiler():
-    found = shutil.which("cc")
-    assert found, "the tests build the C core, as the package itself does"
-    return found
-
-
-@pytest.fixture(scope="module")
-def core(compiler, tmp_path_factory):
+def core(tmp_path_factory):
     """The objects that all targets are linked with: the core, compiled once, and the driver."""
-    folder = tmp_path_factory.mktemp("core")
-    sources = sorted((ROOT / "csrc").glob("*.c"))
-    subprocess.run([compiler, *FLAGS, "-c", *sources, FUZZ / "fuzz_main.c"], cwd=folder, check=True)
-    return sorted(folder.glob("*.o"))
+    return build_core(tmp_path_factory.mktemp("core"))
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_replay_and_mutate(tmp_path, compiler, core, target):
-    program = tmp_path / target
-    subprocess.run([compiler, *FLAGS, "-o", program, FUZZ / f"{target}.c", *core], check=True)
-    seeds = sorted((FUZZ / "corpus" / target).iterdir())
-    assert len(seeds) >= 5
-    result = subprocess.run([program, SECONDS, "1", *seeds], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    assert int(result.stdout.split()[0]) > 100
+def test_replay_and_mutate(tmp_path, core, target):
+    program = build_target(tmp_path, target, core)
+    assert len(list((CORPUS / target).iterdir())) >= 5
+    command = [program, f"-max_total_time={SECONDS}", "-seed=1", f"-artifact_prefix={tmp_path}/", CORPUS / target]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    finding = tmp_path / "finding"
+    assert result.returncode == 0, f"{finding.read_bytes() if finding.exists() else None}: {result.stderr}"
+    assert int(result.stdout.split()[1]) > 100
 
 
 def test_every_corpus_has_a_target():
-    assert sorted(path.name for path in (FUZZ / "corpus").iterdir()) == TARGETS
+    assert sorted(path.name for path in CORPUS.iterdir()) == TARGETS
+
+
+def test_the_driver_keeps_the_input_that_it_fails_with(tmp_path, core):
+    source = tmp_path / "fuzz_fails.c"
+    source.write_text(
+        "#include <stdint.h>\n#include <stdlib.h>\n"
+        "int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) { if (n > 3 && data[0] == 'x') abort(); return 0; }"
+    )
+    program = build_target(tmp_path, source.with_suffix(""), core)
+    seed = tmp_path / "seed"
+    seed.write_bytes(b"good")
+    command = [program, "-runs=1000000", f"-artifact_prefix={tmp_path}/", seed]
+    assert subprocess.run(command, check=False).returncode != 0
+    assert (tmp_path / "finding").read_bytes()[:1] == b"x"

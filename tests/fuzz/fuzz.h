@@ -1,11 +1,7 @@
 /* fuzz.h - what the fuzz targets share.
  *
- * A target states one property at its top and implements LLVMFuzzerTestOneInput, so that libFuzzer runs it as it is:
- *
- *     clang -g -O1 -fsanitize=fuzzer,address,undefined tests/fuzz/fuzz_tar.c csrc/[a-z]*.c (less the binding)
- *     ./a.out tests/fuzz/corpus/fuzz_tar
- *
- * Without libFuzzer, fuzz_main.c replays the corpus and makes inputs of its own: tests/test_fuzz.py does so. */
+ * A target states one property at its top and implements LLVMFuzzerTestOneInput. `make fuzz` runs it by libFuzzer, or where
+ * clang has none, by fuzz_main.c, which replays the corpus and makes inputs of its own; tests/test_fuzz.py does so too. */
 #ifndef MMAPDS_FUZZ_H
 #define MMAPDS_FUZZ_H
 

@@ -1,12 +1,18 @@
 /* fuzz_main.c - runs a fuzz target where there is no libFuzzer: replays the files it is given, then makes inputs.
  *
- * usage: TARGET SECONDS SEED [FILE...] */
+ * usage: TARGET [-max_total_time=SECONDS] [-runs=N] [-seed=N] [-artifact_prefix=PREFIX] [FILE|FOLDER...]
+ *
+ * The options are those of libFuzzer; others are passed over. The input that ends the process is written to PREFIX. */
 #include "fuzz.h"
 
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <time.h>
+#include <unistd.h>
 
 #define LARGEST (1 << 14) /* bytes of an input */
-#define SEEDS 64
+#define SEEDS 256
 
 static uint64_t state;
 
@@ -66,24 +72,84 @@ static size_t make(uint8_t *data)
     return n;
 }
 
+static struct {
+    const uint8_t *data;
+    size_t size;
+} running;
+static char artifact[4096];
+
+static void save(void)
+{
+    const int fd = open(artifact, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (fd >= 0 && write(fd, running.data, running.size) == (ssize_t)running.size)
+        close(fd);
+}
+
+static void save_and_abort(int number)
+{
+    signal(number, SIG_DFL);
+    save();
+    raise(number);
+}
+
+void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
+
+static void run(const uint8_t *data, size_t size)
+{
+    running.data = data;
+    running.size = size;
+    LLVMFuzzerTestOneInput(data, size);
+}
+
+static void replay(const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file || count == SEEDS)
+        return;
+    seeds[count].size = fread(seeds[count].data, 1, LARGEST, file);
+    fclose(file);
+    run(seeds[count].data, seeds[count].size);
+    count++;
+}
+
+static void replay_folder(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    if (!dir) {
+        replay(folder);
+        return;
+    }
+    char path[4096];
+    for (const struct dirent *entry; (entry = readdir(dir));)
+        if (entry->d_name[0] != '.' &&
+            (size_t)snprintf(path, sizeof path, "%s/%s", folder, entry->d_name) < sizeof path)
+            replay(path);
+    closedir(dir);
+}
+
 int main(int argc, char **argv)
 {
     static uint8_t data[LARGEST];
-    if (argc < 3)
-        return 2;
-    for (int k = 3; k < argc && count < SEEDS; k++, count++) {
-        FILE *file = fopen(argv[k], "rb");
-        if (!file)
-            return 2;
-        seeds[count].size = fread(seeds[count].data, 1, LARGEST, file);
-        fclose(file);
-        LLVMFuzzerTestOneInput(seeds[count].data, seeds[count].size);
+    unsigned long long seed = 0, most = ~0ULL, runs = 0;
+    long long seconds = 1LL << 40;
+    snprintf(artifact, sizeof artifact, "finding");
+    for (int k = 1; k < argc; k++) {
+        sscanf(argv[k], "-seed=%llu", &seed);
+        sscanf(argv[k], "-runs=%llu", &most);
+        sscanf(argv[k], "-max_total_time=%lld", &seconds);
+        if (strncmp(argv[k], "-artifact_prefix=", 17) == 0)
+            snprintf(artifact, sizeof artifact, "%sfinding", argv[k] + 17);
     }
-    state = strtoull(argv[2], NULL, 10) * 2 + 1;
-    const time_t end = time(NULL) + atol(argv[1]);
-    unsigned long runs = 0;
-    for (; time(NULL) < end; runs++)
-        LLVMFuzzerTestOneInput(data, make(data));
-    printf("%lu inputs\n", runs);
+    signal(SIGABRT, save_and_abort);
+    if (__sanitizer_set_death_callback)
+        __sanitizer_set_death_callback(save);
+    for (int k = 1; k < argc; k++)
+        if (argv[k][0] != '-')
+            replay_folder(argv[k]);
+    state = seed * 2 + 1;
+    const time_t end = time(NULL) + seconds;
+    for (; runs < most && time(NULL) < end; runs++)
+        run(data, make(data));
+    printf("stat::number_of_executed_units: %llu\n", runs);
     return 0;
 }

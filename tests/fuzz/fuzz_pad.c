@@ -79,7 +79,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         ends[k] = fuzz_take(&input, 1) * 4 + (k ? ends[k - 1] : 0);
     uint8_t *bytes = fuzz_copy(input.data, input.left);
     for (size_t f = 0; f < count; f++)
-        words += 1 + (fields[f].dims == 2 && fields[f].shape[1] == MDS_NONE);
+        words += fields[f].dims == 2 && fields[f].shape[1] == MDS_NONE ? 2 : 1;
     mds_source source = {{bytes, input.left, 0}, NULL, 0, 0, n, MDS_FRAMING_NONE};
     mds_request requests[RECORDS];
     for (size_t k = 0; k < n; k++) {

@@ -1,6 +1,7 @@
 """Write the seeds of the fuzz targets: small valid inputs of every format, and the edges of each.
 
-usage: python tests/fuzz/make_corpus.py (only needed when a target reads its input in another way)
+usage: python tests/fuzz/make_corpus.py (only needed when a target reads its input in another way). Inputs that found a
+fault stay.
 """
 
 import io
@@ -174,12 +175,50 @@ def lengths():
     }
 
 
+def measured():
+    """What to measure, the cuts between blocks, and lines: see LLVMFuzzerTestOneInput."""
+
+    def measuring(missing, validate, columns, which, cuts, lines):
+        return bytes([missing, validate, columns, which, len(cuts), *cuts]) + lines
+
+    records = b"".join(b'{"a":%d,"len":%d,"text":"%s"}\n' % (n, -n, b"x" * n) for n in range(6))
+    return {
+        "numbers": measuring(0, 0, 2, 0, [], records),
+        "cut_in_lines": measuring(0, 1, 3, 2, [20, 100, 200], records),
+        "blank_lines_at_cuts": measuring(1, 0, 1, 0, [80, 128, 170], b'\n \n{"a":1}\n\n\t\r\n {"a":2}\r\n\n{"b":3}\n'),
+        "byte_order_mark": measuring(0, 1, 1, 5, [3, 30], b'\xef\xbb\xbf{"a":1}\r\n{"a":2}'),
+        "skipped": measuring(1, 0, 2, 0, [90], records + b'{"len":null}\n{"a":1.5,"len":2}\n'),
+        "filled": measuring(2, 0, 3, 3, [], b'{"b":1}\n{"a":{"b":2}}\n{"a":18446744073709551615}\n{"a":-1}\n'),
+        "wrong_type": measuring(0, 0, 1, 0, [128], records + b'{"a":"x"}\n' + records),
+        "not_json": measuring(0, 1, 1, 0, [10, 240], records + b"{\n"),
+    }
+
+
+def padded():
+    """The fields, what to pad to, where records end, and records: see LLVMFuzzerTestOneInput."""
+
+    def padding(fields, longest, mend, left, sizes, data):
+        head = bytes([len(fields) - 1, len(sizes) - 1, *fields, longest, mend, left])
+        return head + bytes(size // 4 for size in sizes) + data
+
+    ragged, matrix, word = 1, 1 | 64 | 32, 0
+    return {
+        "ragged": padding([ragged], 3, 1, 0, [128, 128, 128], bytes(range(1, 255)) * 2),
+        "left": padding([ragged | 16], 4, 1, 1, [128, 128], bytes(range(1, 255)) * 2),
+        "two_axes": padding([matrix | 8], 2, 1, 0, [512, 512], bytes(range(1, 255)) * 5),
+        "word_and_array": padding([word, ragged], 5, 1, 0, [256, 256], bytes(range(1, 255)) * 3),
+        "hostile": padding([ragged], 5, 0, 0, [64, 64], struct.pack("<QQ", 64, 2**63) * 8),
+    }
+
+
 SEEDS = {
     "fuzz_array_record": array_records,
     "fuzz_frames": frames,
     "fuzz_json": json_records,
     "fuzz_kernels": lines,
+    "fuzz_measure": measured,
     "fuzz_orders": orders,
+    "fuzz_pad": padded,
     "fuzz_plan": plans,
     "fuzz_records": lines,
     "fuzz_sort": lengths,
@@ -190,7 +229,5 @@ if __name__ == "__main__":
     for target, make in SEEDS.items():
         folder = CORPUS / target
         folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.iterdir():
-            old.unlink()
         for name, data in make().items():
             (folder / name).write_bytes(data)

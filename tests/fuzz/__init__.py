@@ -1,0 +1,1 @@
+"""Fuzz targets of the core, their corpus, and `make fuzz`."""
