@@ -34,6 +34,34 @@ fuzz: $(STAMP)
 	$(VENV)/bin/python -m tests.fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RUNS),--runs $(RUNS)) \
 	  $(if $(JOBS),--jobs $(JOBS)) $(TARGETS)
 
+# The package under a sanitizer, in a virtual environment of its own that sees the packages of the first, but not its
+# import hook, which would find the other build. The runtime must be loaded before Python is, and before it libstdc++, for
+# the exceptions of torch. TSan wants addresses where it expects them.
+SITE     = $(shell $(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
+runtime  = $(shell cc -print-file-name=$(1))
+export ASAN_OPTIONS  ?= detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16:malloc_context_size=5
+export UBSAN_OPTIONS ?= print_stacktrace=1
+export TSAN_OPTIONS  ?= halt_on_error=1:exitcode=66:report_signal_unsafe=0
+
+build/%/installed: $(STAMP)
+	$(PYTHON) -m venv $(@D)
+	echo $(abspath $(SITE)) > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/base.pth
+	PATH=$(abspath $(VENV)/bin):$$PATH $(@D)/bin/python -m pip install --disable-pip-version-check -q --no-build-isolation \
+	  --no-deps --config-settings=build-dir=$(@D)/cmake --config-settings=install.strip=false \
+	  --config-settings='cmake.define.CMAKE_C_FLAGS=-fsanitize=$(SANITIZERS) -fno-sanitize-recover=all -fno-omit-frame-pointer -g' \
+	  --force-reinstall -e .
+	touch $@
+
+build/asan/installed: SANITIZERS = address,undefined
+build/tsan/installed: SANITIZERS = thread
+
+# make test-asan [TESTS="tests/test_json.py ..."]
+test-asan: build/asan/installed
+	LD_PRELOAD="$(call runtime,libasan.so) $(call runtime,libstdc++.so)" build/asan/bin/python -m pytest -q $(TESTS)
+
+test-tsan: build/tsan/installed
+	setarch -R env LD_PRELOAD="$(call runtime,libtsan.so)" build/tsan/bin/python -m pytest -q tests/test_threads.py
+
 # The build is repeated only when what it is made from changes: C files, or which modules there are.
 SOURCES := $(shell find csrc mmapds -type d -not -name __pycache__) $(wildcard csrc/*.[ch] csrc/*/*.[ch] csrc/CMakeLists.txt)
 $(STAMP): pyproject.toml constraints.txt $(SOURCES)

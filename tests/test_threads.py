@@ -1,0 +1,77 @@
+"""Threads that share datasets, build indexes and plan get what each would get alone; `make test-tsan` looks on."""
+
+import pickle
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch  # noqa: F401 - here, as torch fails where several threads are the first to import it
+
+import mmapds
+from mmapds.index.verify import verify
+from mmapds.storage.index_file import Index
+
+THREADS = 8
+OPERATIONS = 150
+"""Of each thread."""
+RECORDS = 400
+
+
+def make(folder):
+    """A dataset of lines in several sources, and one of arrays; and what they hold."""
+    lines = [{"n": n, "text": "x" * (n % 37)} for n in range(RECORDS)]
+    paths = [folder / f"{k}.jsonl" for k in range(5)]
+    for k, path in enumerate(paths):
+        path.write_bytes(b"".join(b'{"n":%d,"text":"%s"}\n' % (n, b"x" * (n % 37)) for n in range(k, RECORDS, 5)))
+    mmapds.build(paths, out=folder / "all.mmx", length="n", columns={"size": "bytes()"})
+    with mmapds.Writer(folder / "a.mma", {"n": "int64", "x": ("float32", (None, 2))}) as writer:
+        for n in range(RECORDS):
+            writer.write({"n": n, "x": np.full((n % 9, 2), n, np.float32)})
+    order = [n for k in range(5) for n in range(k, RECORDS, 5)]
+    return {folder / "all.mmx": [lines[n] for n in order], folder / "a.mma": list(range(RECORDS))}
+
+
+def same(sample, wanted):
+    """Whether a sample is the one that was written."""
+    if isinstance(wanted, dict):
+        return sample == wanted
+    return sample["n"] == wanted and sample["x"].shape == (wanted % 9, 2) and (sample["x"] == wanted).all()
+
+
+def work(datasets, wanted, folder, seed):
+    """Do anything with datasets that other threads use too."""
+    chance = random.Random(seed)
+    for step in range(OPERATIONS):
+        path = chance.choice(sorted(datasets))
+        ds, records = datasets[path], wanted[path]
+        at = [chance.randrange(RECORDS) for _ in range(20)]
+        action = chance.randrange(8)
+        if action == 0:
+            assert all(same(ds[i], records[i]) for i in at)
+        elif action == 1:
+            assert all(same(*pair) for pair in zip(ds.take(at), (records[i] for i in at), strict=True))
+        elif action == 2:
+            view = ds[at][::-1]
+            assert all(same(view[k], records[i]) for k, i in enumerate(at[::-1]))
+        elif action == 3:
+            assert same(pickle.loads(pickle.dumps(ds))[at[0]], records[at[0]])
+        elif action == 4:
+            assert same(mmapds.open(path)[at[0]], records[at[0]])
+        elif action == 5:
+            batches = mmapds.TokenBudgetBatchSampler(np.arange(1, RECORDS + 1), 5000, seed=seed, num_replicas=1, rank=0)
+            assert sorted(i for batch in batches for i in batch) == list(range(RECORDS))
+        elif action == 6:
+            assert sorted(mmapds.DistributedSampler(ds, seed=seed, num_replicas=1, rank=0)) == list(range(RECORDS))
+        elif step % 10 == 0:
+            out = folder / f"{seed}.mmx"
+            mmapds.build(sorted(folder.glob("?.jsonl")), out=out, length="n", force=True)
+            verify(Index(str(out)))
+    return seed
+
+
+def test_threads_share_datasets(tmp_path):
+    wanted = make(tmp_path)
+    datasets = {path: mmapds.open(path) for path in wanted}
+    with ThreadPoolExecutor(THREADS) as pool:
+        done = [pool.submit(work, datasets, wanted, tmp_path, seed) for seed in range(THREADS)]
+        assert [each.result() for each in done] == list(range(THREADS))
