@@ -143,3 +143,13 @@ def test_other_mistakes_with_pairs(tmp_path):
     (tmp_path / "x.idx").write_bytes(b"TNTIDX\0\0" + struct.pack("<QQQQQ", 1, 8, 3, 1, 1) + bytes(80))
     with pytest.raises(mmapds.FormatError, match="expected tokens of 2 bytes for <u2, found 3"):
         mmapds.build(path)
+
+
+def test_an_idx_that_is_not_a_regular_file_is_refused(tmp_path):
+    """A FIFO would be waited for."""
+    (tmp_path / "a.bin").write_bytes(bytes(8))
+    os.mkfifo(tmp_path / "a.idx")
+    with pytest.raises(mmapds.Error, match=r"a\.bin"):
+        mmapds.build(tmp_path / "a.bin")
+    with pytest.raises(mmapds.SourceError, match=r"a\.idx: expected a regular file, found a FIFO"):
+        mmapds.build(tmp_path / "a.bin", format="megatron")

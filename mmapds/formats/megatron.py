@@ -49,10 +49,10 @@ class Megatron(Format):
         if not path.endswith((".bin", ".idx")):
             return False
         try:
-            with open(_beside(path), "rb", buffering=0) as file:
-                return file.read(len(_MMAP)).startswith((_MMAP, _LEGACY))
-        except OSError:
+            head = bytes(memoryview(_native.Map(_beside(path)))[: len(_MMAP)])
+        except (OSError, ValueError):  # no such file, or not a regular one
             return False
+        return head.startswith((_MMAP, _LEGACY))
 
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
         """Return `dtype`, which all sources must share, `truncated`, and `idx`, the fingerprints of the .idx files.
