@@ -9,9 +9,10 @@ from xxhash import xxh3_64
 
 from .. import _native
 from ..errors import FormatError, SourceError
+from ..storage.lock import remove_leftovers
 from ..storage.numbers import BY_DTYPE, U8, U32
 from ..storage.sections import COLUMN, SectionFile, SectionWriter
-from ..storage.sources import kind_of_file, unreadable
+from ..storage.sources import INDEX_SUFFIX, kind_of_file, unreadable
 
 if TYPE_CHECKING:
     from ..storage.spool import Spool
@@ -132,6 +133,11 @@ class ArrayFileWriter(SectionWriter):
 
     MAGIC, SUFFIX = MAGIC, SUFFIX
     NAME, ELSEWHERE = "the array file", ""
+    LOCKED = INDEX_SUFFIX  # so that nobody indexes the file between the two
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        remove_leftovers(self.target)  # always, as no lock file says that a writer was killed while it wrote records
 
     def begin_records(self, schema: Mapping[str, Any], columns: Mapping[str, str]) -> int:
         """Write the schema; return the offset in the file of the first record.

@@ -10,7 +10,7 @@ from xxhash import xxh3_64
 from .. import _native
 from ..errors import ColumnError, Error, FormatError, OrderError
 from ..orders.basic import Int64s
-from ..storage.lock import alone
+from ..storage.lock import clean_up, locked
 from ..storage.numbers import as_numbers
 from ..storage.sections import MALFORMED, SectionFile, SectionWriter
 from ..storage.sort import AT_ONCE, order_bytes, sort
@@ -46,9 +46,10 @@ class LengthOrder(NamedTuple):
         mark = xxh3_64(values.data).hexdigest()
         found = cls._cached(cache, len(values), mark)
         if found is not None:
+            clean_up(cache)
             return found
         try:
-            with alone(os.path.dirname(cache)):
+            with locked(cache):
                 found = cls._cached(cache, len(values), mark)
                 if found is None:
                     found = cls._sorted(values)

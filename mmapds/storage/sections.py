@@ -16,7 +16,7 @@ from xxhash import xxh3_64
 
 from .. import _native
 from ..errors import Error, FormatError
-from .lock import alone
+from .lock import create_temporary, locked
 from .numbers import BY_DTYPE, COLUMN_TYPES, NumberType
 from .sources import reason, working_directory
 from .spool import Spool
@@ -61,6 +61,8 @@ class SectionWriter:
     """What messages call such a file."""
     ELSEWHERE: str
     """How the user names another place; ends the message "give another place"."""
+    LOCKED = ""
+    """Suffix of the file beside this one whose lock is held while this one is replaced; by default, its own."""
 
     def __init__(self, path: str) -> None:
         if not path.endswith(self.SUFFIX) or os.path.isdir(path):
@@ -68,14 +70,14 @@ class SectionWriter:
         self.path = path
         self.target = os.path.join(working_directory(), path)
         """The absolute path, as the working directory may change meanwhile."""
-        self._temporary = f"{self.target}.{os.urandom(4).hex()}.tmp"
+        self._process = os.getpid()
         self._hash = xxh3_64
         self._sections: dict[str, dict[str, Any]] = {}
         self._open_section: tuple[str, str, int, Any] | None = None
         self._spools: list[Spool] = []
         self._written: os.stat_result | None = None  # once it is committed
         try:
-            self._file = open(self._temporary, "xb")  # noqa: SIM115 - closed by __exit__
+            self._temporary, self._file = create_temporary(self.target)
         except OSError as error:
             raise Error(
                 f"{path}: cannot write {self.NAME} here ({reason(error)}); give another place{self.ELSEWHERE}"
@@ -85,7 +87,16 @@ class SectionWriter:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Turn an OSError, raised while something is written for this file, into an Error that names the file."""
+        """Turn an OSError, raised while something is written for this file, into an Error that names the file.
+
+        Raises:
+          Error: also in a process that was forked meanwhile, which has no part in the file.
+        """
+        if os.getpid() != self._process:
+            raise Error(
+                f"{self.path}: expected process {self._process}, which began to write {self.NAME}, found its child "
+                f"{os.getpid()}; make a writer there"
+            )
         try:
             yield
         except OSError as error:
@@ -167,7 +178,7 @@ class SectionWriter:
         """Finish the file, flush it to the disk, and move it to its place.
 
         Args:
-          check: called while this process holds the lock of the directory; if it raises, nothing is replaced.
+          check: called while this process holds the lock of the file; if it raises, nothing is replaced.
         """
         self._end_section()
         described = metadata | {"sections": self._sections}
@@ -189,10 +200,10 @@ class SectionWriter:
             self._flusher.stop()
             os.fsync(self._file.fileno())
             self._written = os.fstat(self._file.fileno())
-            self._file.close()
-            with alone(os.path.dirname(self.target)):
+            with locked(self.target + self.LOCKED):
                 check()
                 os.replace(self._temporary, self.target)
+            self._file.close()  # not before it is in its place, as it is locked until then
             _sync_directory(os.path.dirname(self.target))
 
     def is_in_place(self) -> bool:
@@ -211,6 +222,8 @@ class SectionWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if os.getpid() != self._process:
+            return  # a child that was forked meanwhile ends, and its parent still writes
         with suppress(OSError):  # commit has raised it, or the file is not wanted
             self._flusher.stop()
         with suppress(OSError):

@@ -79,8 +79,8 @@ def named(path: str, suffixes: tuple[str, ...]) -> bool:
     return re.sub(r"-\d+-of-\d+$", "", path).endswith(suffixes)
 
 
-_UNFINISHED = re.compile(r"\.mm[ax]\.[0-9a-f]{8}\.tmp$")
-"""The files that killed writers leave behind."""
+_UNFINISHED = re.compile(r"\.mm[ax]\.([0-9a-f]{8}\.tmp(\.[0-9a-f]{8})?|lock)$")
+"""The files that writers have while they write, and leave behind when they are killed."""
 
 
 def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:
