@@ -1,11 +1,13 @@
 """Building indexes: `mmapds.build`."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import formats
-from .index.build import ColumnRequest, build_each
+from .index.build import BuildResult, ColumnRequest, build_each
 from .storage.index_file import Index
+from .storage.lock import locked
 from .storage.sources import StrPath, expand
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ def build(
 ) -> "Path | list[Path]":
     """Index sources in place; an index that is up to date is kept, also where a source is a copy with another time.
 
+    One process at a time builds an index; others wait, and find it up to date. See README.md for the limit.
+
     Args:
       sources: paths, directories, globs or brace patterns (`part-{000..099}.jsonl`). The path of an index means that
         index, which is built again if its sources changed.
@@ -54,23 +58,35 @@ def build(
       SourceError: a source is missing, unreadable, compressed, not a regular file, or changes meanwhile.
       ColumnError: a column cannot be measured; the message has the place of the record.
       DecodeError: a record to measure or validate is not JSON.
-      Error: an index cannot be written.
+      Error: an index cannot be written, or another process builds it for too long.
     """
     from pathlib import Path  # start-up time: it takes as long as indexing 40 MB
 
     wanted = {**({"length": length} if length is not None else {}), **(columns or {})}
     expressions = {name: text for name, text in wanted.items() if isinstance(text, str)}
     computed = {name: compute for name, compute in wanted.items() if not isinstance(compute, str)}
-    request = ColumnRequest(expressions, missing, validate, tuple(computed), hash)
-    paths = expand(sources, formats.SUFFIXES)
-    built = []
-    for done in build_each(
-        paths, out=out, format_name=format, options=parameters, request=request, workers=workers, force=force
-    ):
-        built.append(Path(done.summary.path))
-        for name, compute in computed.items():
-            if done.fresh or name not in Index(done.summary.path).columns:
-                from .columns import add_column  # start-up time: it loads NumPy and datasets
-
-                add_column(done.summary.path, name, compute, workers=workers)
+    results = build_each(
+        expand(sources, formats.SUFFIXES),
+        out=out,
+        format_name=format,
+        options=parameters,
+        request=ColumnRequest(expressions, missing, validate, tuple(computed), hash),
+        workers=workers,
+        force=force,
+        complete=partial(_add, computed, workers),
+    )
+    built = [Path(done.summary.path) for done in results]
     return built[0] if len(built) == 1 else built
+
+
+def _add(computed: Mapping[str, Callable[[Any], float]], workers: int | None, done: BuildResult) -> None:
+    """Add computed columns to an index: all if it was built just now, else those that it lacks."""
+    path = done.summary.path
+    if not computed or (not done.fresh and computed.keys() <= Index(path).columns.keys()):
+        return
+    from .columns import add_column  # start-up time: it loads NumPy and datasets
+
+    with locked(path):
+        for name, compute in computed.items():
+            if done.fresh or name not in Index(path).columns:  # another process may have added it meanwhile
+                add_column(path, name, compute, workers=workers)

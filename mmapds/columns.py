@@ -23,6 +23,7 @@ from .dataset.opening import open as open_dataset
 from .errors import ColumnError
 from .index.length_order import write_length_order
 from .storage.index_file import Index, IndexWriter
+from .storage.lock import locked
 from .storage.numbers import BY_DTYPE, as_numbers
 from .storage.sections import COLUMN
 from .storage.sources import StrPath
@@ -43,7 +44,8 @@ def add_column(
 ) -> None:
     """Add a column to an index, or replace one; the sources are not scanned, and the index is replaced atomically.
 
-    Open datasets keep the columns they have. A column named "length" is stored with the order that samplers read.
+    Open datasets keep the columns they have. A column named "length" is stored with the order that samplers read. No
+    other process builds the index or adds a column to it meanwhile: it waits.
 
     Args:
       source_or_index: an indexed source, or an index.
@@ -61,11 +63,27 @@ def add_column(
         raise ColumnError(f"workers = {workers}, expected 1 or more")
     if not isinstance(name, str) or not name:
         raise ColumnError(f"name = {name!r}, expected a string of one character or more")
-    dataset = open_dataset(source_or_index, decode=decode)
+    with locked(_index_path(open_dataset(source_or_index, decode=decode))):
+        dataset = open_dataset(source_or_index, decode=decode)  # again, as it may have been replaced before the lock
+        _add(dataset, name, values, workers, progress)
+
+
+def _index_path(dataset: Dataset) -> str:
+    """Return the real path of the one index of a dataset."""
     indexes = dataset._catalog.indexes
     if len(indexes) != 1:
         raise ColumnError(f"source_or_index: expected one index, found {len(indexes)}; add the column to each of them")
-    index = Index(os.path.realpath(indexes[0].path))
+    return os.path.realpath(indexes[0].path)
+
+
+def _add(
+    dataset: Dataset,
+    name: str,
+    values: ArrayLike | Callable[[Any], float],
+    workers: int,
+    progress: Callable[[int], object] | None,
+) -> None:
+    index = Index(_index_path(dataset))
     if name in index.parameters.get("columns", {}):
         raise ColumnError(f"{index.path}: column {name!r} comes from the sources; give the new column another name")
     if callable(values):

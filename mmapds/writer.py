@@ -15,8 +15,9 @@ from .arrays.infer import infer_schema
 from .arrays.schema import Field, Schema
 from .arrays.values import pack
 from .errors import Error, FormatError
+from .storage.lock import locked
 from .storage.numbers import BY_CELL
-from .storage.sources import StrPath
+from .storage.sources import INDEX_SUFFIX, StrPath
 from .storage.spool import Spool
 
 _FLUSH_BYTES = 1 << 20  # of records that wait in memory
@@ -159,7 +160,8 @@ class Writer:
         """Finish the file, put it in its place, and index it; do nothing if the writer is closed.
 
         Raises:
-          Error: the system cannot write, now or in an earlier write; no file appears.
+          Error: the system cannot write, now or in an earlier write; no file appears. Or another process held the
+            lock of the index for too long; `close` may be called again.
         """
         if self._state == "closed":
             return
@@ -168,6 +170,12 @@ class Writer:
         if self._schema is None:
             self._begin(Schema({}) if self._length is None else self._checked(Schema({})))
         self._flush()
+        with locked(self._file.target + INDEX_SUFFIX):  # so that nobody indexes the file, or replaces it, in between
+            self._finish()
+            if self._index:
+                self._build_index()
+
+    def _finish(self) -> None:
         try:
             offsets, *spools = self._spools
             columns = {str(field.column): spool for field, spool in zip(self._columns, spools, strict=True)}
@@ -176,14 +184,12 @@ class Writer:
             self._abandon("closed: an earlier write failed")
             raise
         self._abandon("closed")
-        if self._index:
-            self._build_index()
 
     def _build_index(self) -> None:
         """Index the file. An index of an older file stays until the new one takes its place, but nothing of it does.
 
         Raises:
-          Error: another writer replaced the file meanwhile.
+          Error: another writer replaced the file meanwhile, which a lock prevents where there are locks.
         """
         from .index.build import build_each  # which the writing process may do without, where index=False
 

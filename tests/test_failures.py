@@ -89,6 +89,21 @@ def test_a_disk_that_fills_up_is_an_error_at_every_stage(small_disk, many_length
     )
 
 
+def test_a_read_only_directory_with_an_index_that_is_up_to_date(small_disk):
+    """Nothing is to be written there, so nothing is locked, or waited for."""
+    script = """
+echo 1 > a.jsonl && "$0" -m mmapds.index a.jsonl && touch a.jsonl.mmx.lock a.jsonl.mmx.01234567.tmp || exit 2
+mount -o remount,ro . || exit 3
+"$0" -m mmapds.index a.jsonl || exit 4
+"$0" -c 'import mmapds; assert len(mmapds.open("a.jsonl", build=True)) == 1' || exit 5
+"$0" -m mmapds.index a.jsonl --force
+"""
+    result = small_disk(10, "sh", "-c", script, sys.executable)
+    refused = "a.jsonl.mmx: cannot write the index here (read-only file system); give another place with -o OUT.mmx"
+    assert (result.returncode, refused in result.stderr) == (1, True), result
+    assert result.stdout.count("up to date") == 1
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_scratch_files_have_their_blocks_before_they_are_written_to(tmp_path):
     size = 64 << 20

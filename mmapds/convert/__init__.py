@@ -6,8 +6,8 @@ bytes that Parquet, Arrow and HDF5 files are recognised by, because indexing nee
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -20,11 +20,12 @@ from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
 from ..arrays.values import cast
 from ..dataset.decode import Decoder
 from ..errors import Error, FormatError
+from ..storage.lock import locked
 from ..storage.sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, inspect
 from ..writer import Writer
 from .arrow import ArrowReader
 from .hdf5 import Hdf5Reader
-from .indexed import IndexedReader
+from .indexed import IndexedReader, remove_hidden
 from .parquet import ParquetReader
 from .reader import FileReader, Reader
 
@@ -114,7 +115,7 @@ def convert(
     paths = expand(sources, SUFFIXES)
     target = _target(paths, out)
     before = [inspect(path) for path in paths if not path.endswith(INDEX_SUFFIX)]
-    with closing(_reader(paths, target, format, decode, options)) as reader:
+    with _alone(target), closing(_reader(paths, target, format, decode, options)) as reader:
         chosen = _schema(reader, schema, fields, missing == "skip", infer)
         is_whole = schema is None and fields is None  # so that a field beyond the schema is an error
         with Writer(target, chosen.describe(), length=length, index=index) as writer:
@@ -142,6 +143,15 @@ def _target(paths: list[str], out: StrPath | None) -> str:
     if os.path.exists(target) and any(os.path.samefile(path, target) for path in paths):
         raise Error(f"{target}: the file to write is a source; name another file with {_ELSEWHERE}")
     return target
+
+
+@contextmanager
+def _alone(target: str) -> Iterator[None]:
+    """Hold the lock of the file to write, and of its index; remove what killed conversions left behind."""
+    with locked(target + INDEX_SUFFIX) as is_locked:
+        if is_locked:
+            remove_hidden(target)
+        yield
 
 
 def _reader(

@@ -1,7 +1,9 @@
 """Records of sources that mmapds can index, read through an index that is removed afterwards."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from ..dataset.opening import open as open_dataset
 from ..errors import DecodeError, SourceError, StaleIndexError
 from ..formats.tar import Tar
 from ..storage.index_file import Index
+from ..storage.lock import remove_dead
 from ..storage.sources import INDEX_SUFFIX
 
 _BATCH = 256  # records read at a time
@@ -43,7 +46,7 @@ class IndexedReader:
         try:
             if not all(path.endswith(INDEX_SUFFIX) for path in paths):
                 parent, file = os.path.split(beside)
-                hidden = os.path.join(parent, f".{file}.{os.urandom(4).hex()}{INDEX_SUFFIX}")
+                hidden = os.path.join(parent, f".{file}.{os.urandom(4).hex()}{INDEX_SUFFIX}")  # see remove_hidden
                 self._built = Path(hidden)
                 build(paths, out=hidden, format=name, **options)
                 paths = [hidden]
@@ -84,6 +87,20 @@ class IndexedReader:
         """Remove the hidden index."""
         if self._built is not None:
             self._built.unlink(missing_ok=True)
+
+
+def remove_hidden(beside: str) -> None:
+    """Remove the hidden indexes of killed conversions, and what they wrote of them; the caller holds the lock.
+
+    Args:
+      beside: the file that they wrote.
+    """
+    parent, file = os.path.split(beside)
+    ours = re.compile(rf"\.{re.escape(file)}\.[0-9a-f]{{8}}{re.escape(INDEX_SUFFIX)}(\..*)?")
+    with suppress(PermissionError):  # a directory that can be written to, and not be read
+        for name in os.listdir(parent or "."):
+            if ours.fullmatch(name):
+                remove_dead(os.path.join(parent, name))
 
 
 def _index_schema(index: Index) -> Mapping[str, Any] | None:

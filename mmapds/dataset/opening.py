@@ -42,7 +42,8 @@ def open(  # noqa: A001 - mmapds.open is the public name
         256 KiB. Of a larger one that is a sample, so it warns. "sample" compares all fingerprints, and does not warn.
         "full" compares hashes of whole sources, which `build(..., hash=True)` stores; it reads the sources whole.
         "none" compares nothing: records of a source that changed may be any of its bytes, but no others.
-      build: build missing and stale indexes first, instead of raising.
+      build: build missing and stale indexes first, instead of raising. One process builds while others that want to
+        wait for it: see `mmapds.build`.
     Raises:
       SourceError: a source is missing, or a pattern matches nothing.
       IndexMissingError, StaleIndexError: an index must be built first; the message has the command.

@@ -11,11 +11,12 @@ from ..formats.measuring import Measuring
 from ..storage import current
 from ..storage.fingerprints import fingerprint
 from ..storage.index_file import NOTHING, Index, IndexedSource, IndexWriter, relative_to_index
+from ..storage.lock import clean_up, locked
 from ..storage.numbers import U64
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, inspect
 from ..storage.spool import Spool
 from ..storage.threads import cores
-from .keep import keep, with_hashes
+from .keep import is_as_it_was, keep, with_hashes
 from .keys import write_keys
 from .length_order import write_length_order
 from .summary import Summary, summarise
@@ -73,6 +74,7 @@ class _Job:
         parameters: dict[str, Any],
         measuring: Measuring,
         *,
+        before: Index | None,
         hashes: bool,
     ) -> None:
         self.hashes = hashes  # of whole sources
@@ -81,6 +83,7 @@ class _Job:
         self.chosen = chosen
         self.parameters = parameters  # of the format, checked and completed
         self.measuring = measuring
+        self.before = before  # the index that is there; None also if nothing of it is to be kept
 
     def incomplete(self, expected: str, found: str) -> Error:
         """Return the error to raise for a scan that breaks the contract of formats."""
@@ -106,56 +109,79 @@ def build_each(
     inherit: bool = True,
     settle: bool = True,
     report: Callable[[int], object] = lambda _: None,
+    complete: Callable[[BuildResult], object] = lambda _: None,
 ) -> Iterator[BuildResult]:
     """Build the indexes of expanded paths one after another; yield each as it is done.
+
+    An index that is up to date is left as it is, without a lock. Others are built by one process at a time; those that
+    waited find them up to date.
 
     Args:
       options: of the format.
       inherit: take the options and the columns that are not given from the index that is there; False replaces it.
       settle: compare all of a source that has another time and seems the same; False takes its fingerprint for proof.
       report: called with the number of bytes of sources that were done since the last call.
+      complete: called with each result before it is yielded; if the index was built, while its lock is still held.
 
     See `mmapds.build` for the others.
     """
     workers = cores() if workers is None else workers
     if workers < 1:
         raise Error(f"workers = {workers}, expected 1 or more")
-    given = dict(options or {})
-    if out is None:
-        plans: list[_Plan] = [_plan(path, format_name, given, force=force, inherit=inherit) for path in paths]
-    else:
-        plans = [(os.fspath(out), paths, format_name, given)]
-    for plan in plans:
-        before = _readable(plan[0]) if inherit else None
-        wanted = request or ColumnRequest()
-        yield _build(plan, before, wanted, workers=workers, force=force, settle=settle, report=report)
+    given, asked = dict(options or {}), request or ColumnRequest()
+
+    def plan(path: str | None) -> _Plan:
+        if path is None:
+            return os.fspath(out or ""), paths, format_name, given
+        return _plan(path, format_name, given, force=force, inherit=inherit)
+
+    wanted = paths if out is None else [None]
+    for path, planned in [(path, plan(path)) for path in wanted]:
+        index_path, result = planned[0], None
+        if not force and os.path.exists(index_path):
+            job = _job(planned, asked, inherit=inherit)
+            if not (settle and _is_to_settle(job)):  # else it may be written
+                result = _found(job, settle=settle, workers=workers, report=report)
+        if result is not None:
+            clean_up(index_path)
+            complete(result)
+        else:
+            with locked(index_path):
+                job = _job(plan(path), asked, inherit=inherit)  # again, as another process may have built it meanwhile
+                result = None if force else _found(job, settle=settle, workers=workers, report=report)
+                result = result or _build(job, asked, workers=workers, force=force, report=report)
+                complete(result)
+        yield result
 
 
-def _build(
-    plan: _Plan,
-    before: Index | None,
-    request: ColumnRequest,
-    *,
-    workers: int,
-    force: bool,
-    settle: bool,
-    report: Callable[[int], object],
-) -> BuildResult:
+def _job(plan: _Plan, request: ColumnRequest, *, inherit: bool) -> _Job:
     index_path, members, wanted_format, options = plan
+    before = _readable(index_path) if inherit else None
     sources = [inspect(path) for path in members]
     chosen = _format(members, wanted_format)
     formats.check_options(chosen.name, chosen.options, options)
-    framed = _parameters(chosen, options, members, before)
-    measuring = request.measuring(before, framed.get("columns", {}))
-    if before is not None and not force:
-        if _is_up_to_date(before, sources, chosen.name, framed, measuring):
-            hashes = request.hashes(before)
-            if keep(before, sources, hashes=hashes, settle=settle, workers=workers, report=report):
-                return BuildResult(summarise(Index(index_path)), fresh=False)
-        kept = {*measuring.columns, *request.computed, *before.parameters.get("columns", {})}
-        _check_nothing_is_lost(before, kept)
-    _write(_Job(index_path, sources, chosen, framed, measuring, hashes=request.hashes(before)), workers, report)
-    return BuildResult(summarise(Index(index_path)), fresh=True)
+    parameters = _parameters(chosen, options, members, before)
+    measuring = request.measuring(before, parameters.get("columns", {}))
+    return _Job(index_path, sources, chosen, parameters, measuring, before=before, hashes=request.hashes(before))
+
+
+def _found(job: _Job, *, settle: bool, workers: int, report: Callable[[int], object]) -> BuildResult | None:
+    """Return the index that is there, if it is up to date or can be kept; None if it must be built."""
+    if job.before is None or not _is_up_to_date(job.before, job):
+        return None
+    if not keep(job.before, job.sources, hashes=job.hashes, settle=settle, workers=workers, report=report):
+        return None
+    return BuildResult(summarise(Index(job.index_path)), fresh=False)
+
+
+def _build(
+    job: _Job, request: ColumnRequest, *, workers: int, force: bool, report: Callable[[int], object]
+) -> BuildResult:
+    if job.before is not None and not force:
+        kept = {*job.measuring.columns, *request.computed, *job.before.parameters.get("columns", {})}
+        _check_nothing_is_lost(job.before, kept)
+    _write(job, workers, report)
+    return BuildResult(summarise(Index(job.index_path)), fresh=True)
 
 
 def _plan(path: str, format_name: str | Format | None, given: dict[str, Any], *, force: bool, inherit: bool) -> _Plan:
@@ -338,14 +364,17 @@ def _readable(index_path: str) -> Index | None:
         return None
 
 
-def _is_up_to_date(
-    index: Index, sources: list[Source], format_name: str, parameters: dict[str, Any], measuring: Measuring
-) -> bool:
-    """Whether an index covers exactly these sources, by name and size, in this format and with these columns."""
+def _is_up_to_date(index: Index, job: _Job) -> bool:
+    """Whether an index covers exactly a job's sources, by name and size, in its format and with its columns."""
     known = [(source.path, source.size) for source in index.sources]
-    wanted = [(relative_to_index(source.path, index.path), source.size) for source in sources]
+    wanted = [(relative_to_index(source.path, index.path), source.size) for source in job.sources]
     how = (index.format, index.parameters, index.measuring)
-    return known == wanted and how == (format_name, parameters, measuring.describe())
+    return known == wanted and how == (job.chosen.name, job.parameters, job.measuring.describe())
+
+
+def _is_to_settle(job: _Job) -> bool:
+    """Whether an index may have to be written again, for sources of other times or without hashes."""
+    return job.before is not None and not is_as_it_was(job.before, job.sources, hashes=job.hashes)
 
 
 def _check_nothing_is_lost(index: Index, columns: Collection[str]) -> None:

@@ -23,10 +23,8 @@ def keep(index: Index, sources: Sequence[Source], *, hashes: bool, settle: bool,
     Returns:
       False if it must be built again.
     """
-    pairs = zip(sources, index.sources, strict=True)
-    touched = [number for number, (now, then) in enumerate(pairs) if now.mtime_ns != then.mtime_ns]
-    lacking = hashes and not all(source.xxh3_128 for source in index.sources)
-    if not touched and not (lacking and settle):
+    touched = _touched(index, sources)
+    if not touched and not (settle and _lacks(index, hashes)):
         report(sum(source.size for source in sources))
         return True
     if not _are_same(index, touched):
@@ -44,6 +42,20 @@ def keep(index: Index, sources: Sequence[Source], *, hashes: bool, settle: bool,
             return False
     _write_again(index, sources, hashes, workers, report)
     return True
+
+
+def is_as_it_was(index: Index, sources: Sequence[Source], *, hashes: bool) -> bool:
+    """Whether `keep` needs to look at no source, and to write nothing."""
+    return len(sources) == len(index.sources) and not _touched(index, sources) and not _lacks(index, hashes)
+
+
+def _touched(index: Index, sources: Sequence[Source]) -> list[int]:
+    pairs = zip(sources, index.sources, strict=True)
+    return [number for number, (now, then) in enumerate(pairs) if now.mtime_ns != then.mtime_ns]
+
+
+def _lacks(index: Index, hashes: bool) -> bool:
+    return hashes and not all(source.xxh3_128 for source in index.sources)
 
 
 def _are_same(

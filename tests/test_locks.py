@@ -1,0 +1,487 @@
+"""Builders at once, waiting ones, killed ones: one build, no wait for the dead, and nothing of theirs stays."""
+
+import errno
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mmapds
+from mmapds.convert import convert
+from mmapds.samplers.lengths import LengthOrder
+from mmapds.storage import lock
+from mmapds.storage.lock import locked
+from tests.support.commands import SECONDS, command, python
+
+WAITING = r"{}: waiting for process {} on \S+, which writes this file and holds {}\.lock\n"
+COUNTED = """
+import sys, mmapds
+from mmapds.storage.sections import SectionWriter
+commit = SectionWriter.commit
+def counted(self, *arguments):
+    print("written", flush=True)
+    commit(self, *arguments)
+SectionWriter.commit = counted
+path = sys.argv[1]
+"""
+"""Begins a script that prints a line for each file it writes."""
+PAUSES = """
+import signal, sys, mmapds
+from mmapds.index.build import build_each
+def pause(_):
+    print("began", flush=True)
+    signal.pause()
+"""
+
+
+@contextmanager
+def started(*arguments, **options):
+    """A Python process, which is killed at the end unless it ended by itself."""
+    process = subprocess.Popen(
+        [sys.executable, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def paused(script, *arguments):
+    """A script that has printed "began" and then pauses, until it is killed."""
+    with started("-c", PAUSES + script, *arguments) as process:
+        assert process.stdout.readline() == "began\n", process.communicate()
+        yield process
+
+
+def kill(process, number=signal.SIGKILL):
+    process.send_signal(number)
+    assert process.wait(SECONDS) == -number
+
+
+BUILDS = "list(build_each([sys.argv[1]], force=True, report=pause))"
+
+
+def names(directory):
+    return sorted(os.listdir(directory))
+
+
+def run_at_once(count, target, *arguments):
+    """Start as many processes, let all of them wait for the lock of `target`, and return what they print then."""
+    with ExitStack() as stack:
+        with locked(str(target)):
+            processes = [stack.enter_context(started(*arguments)) for _ in range(count)]
+            for process in processes:
+                said = process.stderr.readline()
+                assert re.fullmatch(WAITING.format(*([".*", os.getpid(), ".*"])), said), said
+        outcomes = [process.communicate(timeout=SECONDS) for process in processes]
+        assert [(process.returncode, errors) for process, (_, errors) in zip(processes, outcomes, strict=True)] == [
+            (0, "")
+        ] * count
+        return [output for output, _ in outcomes]
+
+
+# ---- one build ---------------------------------------------------------------------------------------------------
+
+
+def test_commands_at_once_build_an_index_once(write, tmp_path):
+    path = write([{"n": 1}] * 1000)
+    outputs = run_at_once(16, path + ".mmx", "-m", "mmapds.index", path)
+    assert sum("up to date" in output for output in outputs) == 15
+    assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx"]
+    assert len(mmapds.open(path)) == 1000
+
+
+def test_64_processes_at_once_build_an_index_once(write, tmp_path):
+    path = write([{"n": 1}] * 1000)
+    script = """
+import os
+import filelock  # once, not in each child
+from mmapds.storage.lock import locked
+with locked(path + ".mmx"):
+    children = []
+    for _ in range(64):
+        children.append(os.fork())
+        if children[-1] == 0:
+            mmapds.build(path, workers=1)
+            os._exit(0)
+    sys.stdin.readline()
+assert [os.waitpid(child, 0)[1] for child in children] == [0] * 64
+"""
+    with started("-c", COUNTED + script, path, stdin=subprocess.PIPE) as process:
+        for _ in range(64):
+            assert "waiting for process" in process.stderr.readline()
+        assert process.communicate("go\n", timeout=SECONDS) == ("written\n", "")
+        assert process.returncode == 0
+    assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx"]
+
+
+def test_processes_that_open_at_once_build_an_index_once(write, tmp_path):
+    path = write([{"n": 1}] * 10)
+    script = COUNTED + "assert len(mmapds.open(path, build=True)) == 10"
+    assert "".join(run_at_once(8, path + ".mmx", "-c", script, path)) == "written\n"
+    assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx"]
+
+
+def test_a_column_that_is_computed_is_computed_once(write):
+    path = write([{"n": 1}] * 10)
+    script = COUNTED + "mmapds.build(path, columns={'double': lambda sample: sample['n'] * 2}, workers=1)"
+    outputs = run_at_once(4, path + ".mmx", "-c", script, path)
+    assert sorted(outputs) == ["", "", "", "written\nwritten\n"]  # the index, then the same with the column
+
+
+def test_columns_that_processes_add_at_once_are_all_there(write):
+    path = write([{"n": 1}] * 10)
+    mmapds.build(path)
+    script = "import os, sys, mmapds; mmapds.add_column(sys.argv[1], f'p{os.getpid()}', [0] * 10)"
+    run_at_once(8, path + ".mmx", "-c", script, path)
+    assert len(mmapds.open(path).columns) == 8
+
+
+def test_conversions_at_once_follow_one_another(write, tmp_path):
+    path = write([{"n": 1}] * 10)
+    run_at_once(3, tmp_path / "a.mma.mmx", "-m", "mmapds.convert", path, "-o", tmp_path / "a.mma")
+    assert names(tmp_path) == ["a.mma", "a.mma.mmx", "train.jsonl"]
+
+
+def test_threads_take_turns(tmp_path):
+    inside = []
+
+    def work(_):
+        with locked(str(tmp_path / "x")), locked(str(tmp_path / "." / "x")):  # a second time does not wait
+            inside.append(1)
+            assert len(inside) == 1
+            inside.pop()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(200)))
+    assert names(tmp_path) == []
+
+
+def test_an_index_that_is_up_to_date_needs_no_lock(write):
+    path = write([1, 2])
+    mmapds.build(path)
+    with ThreadPoolExecutor(1) as pool, locked(path + ".mmx"):
+        assert len(pool.submit(mmapds.open, path, build=True).result(SECONDS)) == 2
+        assert "up to date" in command(path).stdout
+
+
+def test_who_need_not_wait_loads_no_library_for_it(write):
+    """Its import takes as long as half a start."""
+    path = write([1])
+    python(f"import sys, mmapds; mmapds.build({path!r}); assert 'filelock' not in sys.modules")
+
+
+def test_a_lock_on_the_directory_is_not_waited_for(write, tmp_path):
+    """`flock DIR python -m mmapds.index DIR/train.jsonl` hands its lock down to the command."""
+    path = write([1, 2])
+    directory = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        assert command(path, pass_fds=[directory]).returncode == 0
+        assert command(path, "--force").returncode == 0
+    finally:
+        os.close(directory)
+
+
+# ---- waiting -----------------------------------------------------------------------------------------------------
+
+
+def test_who_waits_too_long_says_for_whom(write, monkeypatch):
+    path = write([1, 2])
+    monkeypatch.setenv("MMAPDS_LOCK_SECONDS", "0")
+    with paused(BUILDS, path) as holder:
+        host = re.escape(os.uname().nodename)
+        message = (
+            f"{re.escape(path)}.mmx: waited 0 s for process {holder.pid} on {host}, which holds "
+            f"{re.escape(path)}.mmx.lock; set MMAPDS_LOCK_SECONDS=N to wait longer, or end that process"
+        )
+        for use in (
+            lambda: mmapds.build(path),
+            lambda: mmapds.open(path, build=True),
+            lambda: mmapds.build(path, force=True),
+        ):
+            with pytest.raises(mmapds.Error, match=f"^{message}$"):
+                use()
+        ran = command(path)
+        assert (ran.returncode, bool(re.fullmatch(message + "\n", ran.stderr))) == (1, True)
+        kill(holder)
+        mmapds.build(path)  # the lock ends with its process
+    assert len(mmapds.open(path)) == 2
+
+
+@pytest.mark.parametrize("value", ["soon", "-1", "nan"])
+def test_the_limit_is_a_number_of_seconds(write, monkeypatch, value):
+    path = write([1])
+    monkeypatch.setenv("MMAPDS_LOCK_SECONDS", value)
+    with (
+        ThreadPoolExecutor(1) as pool,
+        locked(path + ".mmx"),
+        pytest.raises(mmapds.Error, match=f"MMAPDS_LOCK_SECONDS = '{value}', expected a number of seconds, 0 or more"),
+    ):
+        pool.submit(mmapds.build, path).result(SECONDS)
+
+
+def test_an_interrupted_wait_leaves_the_lock_to_its_holder(write, tmp_path):
+    path = write([1])
+    with locked(path + ".mmx"):
+        with started("-m", "mmapds.index", path) as process:
+            assert "waiting for process" in process.stderr.readline()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(SECONDS) == 143
+        assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx.lock"]
+    assert names(tmp_path) == ["train.jsonl"]
+
+
+# ---- killed processes --------------------------------------------------------------------------------------------
+
+
+def test_who_waits_for_a_process_that_is_killed_goes_on_and_cleans_up(write, tmp_path):
+    path = write([1, 2])
+    with paused(BUILDS, path) as holder, started("-m", "mmapds.index", path) as waiting:
+        said = waiting.stderr.readline()
+        assert re.fullmatch(WAITING.format(f"{path}.mmx", holder.pid, f"{path}.mmx"), said)
+        assert len(names(tmp_path)) == 3  # the source, the lock and the temporary
+        kill(holder)
+        assert waiting.wait(SECONDS) == 0
+    assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("again", [mmapds.build, lambda path: mmapds.open(path, build=True)])
+def test_an_index_that_is_up_to_date_is_rid_of_leftovers_too(write, tmp_path, number, again):
+    path = write([1, 2])
+    mmapds.build(path)
+    with paused(BUILDS, path) as holder:
+        again(path)
+        assert len(names(tmp_path)) == 4  # of a live process, whose lock nobody waits for
+        kill(holder, number)
+    assert len(names(tmp_path)) == 4
+    again(path)
+    assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx"]
+
+
+WRITES = """
+writer = mmapds.Writer(sys.argv[1])
+writer.write({"x": 1})
+pause(0)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_leftovers_of_dead_writers_go_and_those_of_live_ones_stay(tmp_path, number):
+    path = tmp_path / "a.mma"
+    with paused(WRITES, path) as live:
+        (temporary,) = names(tmp_path)
+        (tmp_path / f"{temporary}.89abcdef").touch()  # a scratch file
+        others = ["b.mma.01234567.tmp", "a.mma.01234567.tmp.mma", "a.mma.0123456x.tmp"]
+        for name in others:
+            (tmp_path / name).touch()
+        stay = {temporary, f"{temporary}.89abcdef", *others}
+        with paused(WRITES, path) as dead:
+            (tmp_path / "a.mma.01234567.tmp.89abcdef").touch()  # of a writer that is gone
+            kill(dead, number)
+        assert len(names(tmp_path)) == len(stay) + 2
+        with mmapds.Writer(path) as writer:
+            assert len(names(tmp_path)) == len(stay) + 1  # before it writes, as disks are not endless
+            writer.write({"x": 2})
+        assert set(names(tmp_path)) == stay | {"a.mma", "a.mma.mmx"}
+        assert live.poll() is None
+
+
+def test_leftovers_of_killed_conversions_go(write, tmp_path):
+    source = write([{"n": number} for number in range(10)])
+    script = """
+from mmapds.convert import convert
+convert(sys.argv[1], sys.argv[2], progress=lambda *_: pause(0))
+"""
+    with paused(script, source, tmp_path / "a.mma") as process:
+        kill(process)
+    (tmp_path / ".a.mma.01234567.mmx.89abcdef.tmp").touch()
+    (tmp_path / ".a.mma.01234567.mmx.lock").touch()
+    (tmp_path / ".a.mma.notours.mmx").touch()
+    assert len(names(tmp_path)) == 7
+    convert(source, tmp_path / "a.mma")
+    assert names(tmp_path) == [".a.mma.notours.mmx", "a.mma", "a.mma.mmx", "train.jsonl"]
+
+
+def test_leftovers_of_an_order_cache_go(tmp_path):
+    cache = tmp_path / "order"
+    (tmp_path / "order.lock").touch()
+    (tmp_path / "order.01234567.tmp").touch()
+    assert LengthOrder.of(np.array([3, 5, 4], np.uint32), str(cache)).order.tolist() == [1, 2, 0]
+    assert names(tmp_path) == ["order"]
+
+
+def test_leftovers_of_another_host_stay_for_a_day(write, tmp_path):
+    """Its locks may not be seen here, and it may be alive."""
+    path = write([1])
+    old, recent = tmp_path / "train.jsonl.mmx.01234567.tmp", tmp_path / "train.jsonl.mmx.89abcdef.tmp"
+    old.touch()
+    recent.touch()
+    os.utime(old, (0, 0))
+    (tmp_path / "train.jsonl.mmx.lock").write_text("12 on elsewhere")
+    mmapds.build(path)
+    assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx", recent.name]
+
+
+# ---- children ----------------------------------------------------------------------------------------------------
+
+
+def test_a_forked_child_that_lives_on_does_not_keep_the_locks(write, tmp_path, monkeypatch):
+    path = write([1])
+    script = """
+import os, signal, sys
+from mmapds.index.build import build_each
+def fork(_):
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+    signal.pause()
+list(build_each([sys.argv[1]], report=fork))
+"""
+    with started("-c", script, path) as holder:
+        child = int(holder.stdout.readline())
+        try:
+            kill(holder)
+            monkeypatch.setenv("MMAPDS_LOCK_SECONDS", "0")
+            mmapds.build(path)
+            assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx"]
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_forked_child_that_ends_leaves_the_file_of_its_parent(tmp_path):
+    script = """
+import os, sys, mmapds
+with mmapds.Writer(sys.argv[1]) as writer:
+    writer.write({"x": 1})
+    child = os.fork()
+    if child == 0:
+        sys.exit()  # which leaves the block, and flushes what is in memory
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    python(script.replace("sys.argv[1]", repr(str(tmp_path / "a.mma"))))
+    assert list(mmapds.open(tmp_path / "a.mma")) == [{"x": 1}]
+
+
+def test_a_forked_child_cannot_go_on_with_the_file_of_its_parent(tmp_path):
+    script = """
+import os, mmapds
+writer = mmapds.Writer("a.mma", {"x": "int64"})
+writer.write({"x": 1})
+child = os.fork()
+if child == 0:
+    try:
+        writer.close()
+    except mmapds.Error as error:
+        print(error, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+writer.close()
+"""
+    said = python(script, cwd=tmp_path).stdout
+    expected = r"expected process \d+, which began to write the array file, found its child \d+; make a writer there"
+    assert re.fullmatch(rf"a\.mma: {expected}\n", said)
+    assert list(mmapds.open(tmp_path / "a.mma")) == [{"x": 1}]
+
+
+# ---- file systems and files that are not as they should be -----------------------------------------------------------
+
+
+@pytest.fixture
+def no_locks(monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(lock, "_spoken", set())
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_a_file_system_without_locks_is_named_once(write, tmp_path, capsys):
+    path = write([1])
+    (tmp_path / "train.jsonl.mmx.01234567.tmp").touch()
+    for _ in range(2):
+        mmapds.build(path, force=True)
+    assert capsys.readouterr().err == (
+        f"{path}.mmx: this file system has no locks (function not implemented); build each index in one process at a "
+        "time\n"
+    )
+    assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx", "train.jsonl.mmx.01234567.tmp"]  # perhaps alive
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_unlike_writers_say_so_where_there_are_no_locks(tmp_path):
+    path = tmp_path / "a.mma"
+
+    def write(number):
+        writer = mmapds.Writer(path, {f"f{number}": "int64"}, length=f"f{number}" if number % 2 else None)
+        for value in range(500 * (number + 1)):
+            writer.write({f"f{number}": value})
+        try:
+            writer.close()
+        except mmapds.Error as error:
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(10):
+            said = list(pool.map(write, range(4)))
+            assert None in said
+            assert {each for each in said if each} <= {
+                f"{path}: another writer replaced this file meanwhile; give each writer a path of its own"
+            }
+            assert list(mmapds.open(path, build=True)[7].values()) == [7]
+
+
+def test_what_is_not_a_lock_file_stays_as_it_is(write, tmp_path):
+    path, found = write([1]), tmp_path / "train.jsonl.mmx.lock"
+    found.write_text("poetry")
+    with pytest.raises(
+        mmapds.Error, match=r"mmx\.lock: not a lock file: expected the name of a process in it; rename it"
+    ):
+        mmapds.build(path)
+    assert found.read_text() == "poetry"
+    found.unlink()
+    found.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(
+        mmapds.Error, match=r"mmx\.lock: cannot lock it \(too many .*; remove this file unless a process "
+    ):
+        mmapds.build(path)
+    assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx.lock"]
+    found.unlink()
+    mmapds.build(path)
+    found.write_text("poetry")
+    assert len(mmapds.open(path, build=True)) == 1  # up to date, so nothing is to be locked
+    assert found.read_text() == "poetry"
+
+
+def test_lock_files_and_temporaries_are_not_sources(write, tmp_path):
+    path = write([1])
+    mmapds.build(path)
+    for name in ("mmx.lock", "mmx.01234567.tmp", "mma.01234567.tmp.89abcdef"):
+        Path(f"{path}.{name}").write_text("1 on host")
+    assert len(mmapds.open(str(tmp_path / "*"))) == len(mmapds.open(tmp_path)) == 1
+
+
+def test_where_nothing_can_be_written_the_writer_says_so(write, tmp_path):
+    path = write([1])
+    with pytest.raises(mmapds.Error, match=r"cannot write the index here \(no such file or directory\)"):
+        mmapds.build(path, out=tmp_path / "nowhere" / "a.mmx")
+    with pytest.raises(mmapds.Error, match=r"cannot write the index here \(file name too long\)"):
+        mmapds.build(path, out=tmp_path / ("a" * 250 + ".mmx"))
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks at /proc")
+def test_a_directory_in_which_no_file_can_be_made(write):
+    with pytest.raises(mmapds.Error, match=r"^/proc/a\.mmx: cannot write the index here"):
+        mmapds.build(write([1]), out="/proc/a.mmx")
