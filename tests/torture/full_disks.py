@@ -18,6 +18,7 @@ import numpy as np
 import mmapds
 from mmapds.convert import convert
 from mmapds.index.verify import verify
+from mmapds.storage import current
 from mmapds.storage.index_file import Index
 from tests.support.files import ROOT
 from tests.support.tars import archive, members_of
@@ -85,7 +86,7 @@ def check(folder, operation, before, refused):
     if refused and operation not in ("writer", "convert"):  # of these, the array file may be there without its index
         assert after == before, "it was changed, though an error said otherwise"
     for name in after:
-        if name.endswith(".mmx") and not is_refused(lambda name=name: Index(str(folder / name)).check_current()):
+        if name.endswith(".mmx") and not is_refused(lambda name=name: current.check([Index(str(folder / name))])):
             verify(Index(str(folder / name)))
 
 
