@@ -7,11 +7,13 @@ import re
 import subprocess
 import sys
 import termios
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import mmapds
+from mmapds.index import verify
 from mmapds.index.findings import LISTED
 from mmapds.index.verify import examine, work
 from mmapds.storage.index_file import Index
@@ -128,6 +130,32 @@ def test_sources_that_are_gone_or_changed_do_not_hide_the_others(write, tmp_path
     (wrong,) = (problem for problem in findings.problems if problem.check == "columns")
     assert (wrong.source, wrong.record) == (paths[3], 4)
     assert len(findings.not_checked) == 1
+
+
+def test_a_source_that_cannot_be_read_does_not_hide_that_others_changed(write, tmp_path, monkeypatch):
+    paths = [write(b"" if number == 1 else b"1\n2\n", f"{number}.jsonl") for number in range(4)]
+    out = str(tmp_path / "all.mmx")
+    mmapds.build(paths, out=out)
+    time = Index(out).sources[1].mtime_ns
+    os.unlink(paths[1])
+    os.mkfifo(paths[1])
+    os.utime(paths[1], ns=(time, time))
+    for path in paths[2:]:
+        found = os.stat(path)
+        Path(path).write_bytes(b"1\n3\n")
+        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    findings = examine(Index(out))
+    assert [problem.source for problem in findings.problems] == paths[1:]
+    assert findings.counts == {"sources": 1, "fingerprints": 2}
+    for check in ("stat", "sample"):
+        with pytest.raises(mmapds.SourceError, match=r"1\.jsonl: expected a regular file, found a FIFO"):
+            mmapds.open(out, check=check)
+
+    def refuse(path):
+        raise mmapds.SourceError(f"{path}: input/output error")
+
+    monkeypatch.setattr(verify, "fingerprint", refuse)
+    assert examine(Index(out)).counts == {"sources": 1, "fingerprints": 3}
 
 
 def test_a_scan_goes_on_after_a_damaged_source(tmp_path):

@@ -1,6 +1,7 @@
 """Whether an index is right: its checksums, and its sources scanned again."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ from .. import formats
 from ..errors import Error, FormatError
 from ..formats.format import Format, OptionError, Piece
 from ..storage.current import other_content, stat_source
-from ..storage.fingerprints import COVERED, WAITING, each, fingerprint, full_hash
+from ..storage.fingerprints import COVERED, WAITING, Digest, each, fingerprint, full_hash
 from ..storage.index_file import Index
 from ..storage.numbers import BY_CELL, differences, numbers, same_numbers
 from ..storage.sources import Source
@@ -112,17 +113,26 @@ def _check_sources(findings: Findings, workers: int, report: Report) -> list[int
         else:
             there.append(number)
 
+    def attempt(digest: Callable[[str], Digest], path: str) -> Digest | Error:
+        try:
+            return digest(path)
+        except Error as error:
+            return error
+
     def compare(members: Sequence[int], *, full: bool) -> None:
         paths = [_source(index, number).path for number in members]
-        ways = ("hashes", lambda path: full_hash(path, report), workers)
-        check, digest, threads = ways if full else ("fingerprints", fingerprint, WAITING)
-        for number, found in zip(members, each(digest, paths, workers=threads), strict=True):
-            if error := other_content(index, number, found, full=full):
-                findings.add(check, error, index.source_path(number))
+        check, digest, threads = "fingerprints", fingerprint, WAITING
+        if full:
+            check, digest, threads = "hashes", partial(full_hash, report=report), workers
+        for number, found in zip(members, each(partial(attempt, digest), paths, workers=threads), strict=True):
+            with findings.catching(check, index.source_path(number)):
+                if isinstance(found, Error):
+                    raise found
+                if error := other_content(index, number, found, full=full):
+                    raise error
 
-    with findings.catching("sources"):
-        compare(there, full=False)
-        compare([number for number in there if index.sources[number].xxh3_128], full=True)
+    compare(there, full=False)
+    compare([number for number in there if index.sources[number].xxh3_128], full=True)
     return there
 
 

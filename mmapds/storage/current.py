@@ -1,13 +1,14 @@
 """Whether the sources of indexes are what they were when they were indexed."""
 
 import os
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ..errors import Error, SourceError, StaleIndexError
 from .fingerprints import COVERED, WAITING, Digest, each, fingerprint, full_hash
-from .sources import reason
+from .sources import kind_of_file, reason
 from .threads import cores
 
 if TYPE_CHECKING:
@@ -98,10 +99,14 @@ def stat_source(index: "Index", number: int) -> os.stat_result:
     """Return the status of a source.
 
     Raises:
-      SourceError: it is missing or unreadable.
+      SourceError: it is missing or unreadable, or not a regular file: reading a FIFO would wait for its writer.
     """
     path = index.source_path(number)
     try:
-        return os.stat(index.absolute(path))
+        found = os.stat(index.absolute(path))
     except OSError as error:
         raise SourceError(f"{path}: {reason(error)} (a source of {index.path})") from None
+    if not stat.S_ISREG(found.st_mode):
+        kind = kind_of_file(found.st_mode)
+        raise SourceError(f"{path}: expected a regular file, found {kind} (a source of {index.path})")
+    return found

@@ -4,7 +4,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from xxhash import xxh3_64, xxh3_128
 
@@ -19,6 +19,7 @@ COVERED = BLOCKS * BLOCK
 WAITING = 16
 """Threads that sample sources: they wait for the disk or the network more than they compute."""
 _PIECE = 1 << 20
+Result = TypeVar("Result")
 
 
 class Digest(NamedTuple):
@@ -70,7 +71,7 @@ def full_hash(path: str, report: Callable[[int], object] = lambda _: None) -> Di
     return Digest(before.st_size, before.st_mtime_ns, digest.hexdigest())
 
 
-def each(work: Callable[[str], Digest], paths: Sequence[str], *, workers: int) -> Iterator[Digest]:
+def each(work: Callable[[str], Result], paths: Sequence[str], *, workers: int) -> Iterator[Result]:
     """Yield `work(path)` for every path, in order, computed by threads."""
     workers = max(min(workers, len(paths)), 1)
     slots = list(range(workers + 2))  # which `in_order` wants; this work needs no memory of its own
