@@ -42,11 +42,11 @@ def fingerprint(path: str) -> Digest:
         found = os.fstat(fd)
         size = found.st_size
         digest = xxh3_64(size.to_bytes(8, "little"))
-        if size <= COVERED:
-            digest.update(os.pread(fd, COVERED, 0))
-        else:
-            for block in range(BLOCKS):
-                digest.update(os.pread(fd, BLOCK, block * (size - BLOCK) // (BLOCKS - 1)))
+        begins: Sequence[int] = range(0, size, BLOCK)
+        if size > COVERED:
+            begins = [block * (size - BLOCK) // (BLOCKS - 1) for block in range(BLOCKS)]
+        for begin in begins:  # in small pieces, as the memory of large ones would be new each time
+            digest.update(os.pread(fd, min(BLOCK, size - begin), begin))
     return Digest(size, found.st_mtime_ns, digest.hexdigest())
 
 
