@@ -200,6 +200,10 @@ def test_getitems_in_any_order_with_repeats(opened, access):
 def test_take_is_what_dataloaders_call(ds):
     assert ds.take([3, -1, 3]) == [ds[3], ds[-1], ds[3]]
     assert ds[::-1].take(np.array([0, -1])) == ds[::-1].__getitems__([0, -1]) == [ds[-1], ds[0]]
+    for view in (ds, ds[::-1]):
+        assert (
+            view.take(torch.tensor([3, -1, 3])) == view.__getitems__(torch.tensor([3, -1, 3])) == view.take([3, -1, 3])
+        )
 
 
 def test_a_place_is_what_messages_say(opened):

@@ -93,7 +93,7 @@ class Dataset(Sequence[Any]):
         first is touched. Positions may repeat; negative positions count from the end.
 
         Args:
-          positions: int sequence or array, shape (k,).
+          positions: int sequence, array or tensor, shape (k,).
         Returns:
           A list of k samples. For array files (`.mma`) a sequence that makes each sample when it is asked for;
           `pad_collate` fills its tensors from the file without making any.
@@ -102,6 +102,8 @@ class Dataset(Sequence[Any]):
           DecodeError: a record is not what the decoder expects.
         """
         decode, samples = self._decode, []
+        if hasattr(positions, "numpy"):  # a tensor
+            positions = positions.numpy(force=True)
         numbers = positions if self._rows is None else self._record_numbers(positions)
         if self._gives_arrays:
             return Batch(self._catalog, self._records, numbers, decode)
