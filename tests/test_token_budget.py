@@ -10,13 +10,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
 from mmapds import OrderError, StateError, TokenBudgetBatchSampler, _native, orders
 from mmapds.samplers.lengths import LengthOrder
 from mmapds.samplers.plan import Budget
+
+# Tests read passes of one epoch again, on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore:epoch = .*in a second pass")
 
 PLANNERS = ["bucket", "window"]
 
@@ -401,14 +404,6 @@ def test_states_that_do_not_belong():
         TokenBudgetBatchSampler(lengths, 4000).load_state_dict([1])
 
 
-def test_an_exhausted_state_begins_again():
-    sampler = TokenBudgetBatchSampler(log_normal(500), 4000, num_replicas=2, rank=0)
-    whole = list(sampler)
-    again = TokenBudgetBatchSampler(log_normal(500), 4000, num_replicas=2, rank=0)
-    again.load_state_dict(sampler.state_dict())
-    assert list(again) == whole
-
-
 def test_with_a_dataset_and_padding(write):
     rng = np.random.default_rng(0)
     records = [{"id": i, "tokens": rng.integers(0, 9, rng.integers(1, 60)).tolist()} for i in range(500)]
@@ -457,7 +452,9 @@ def test_sorting_lengths(largest):
         (["a"], {}, "lengths: expected integers of 1 or more, found type <U1"),
         ([], {}, "lengths: expected one sample or more, found 0"),
         (7, {}, "expected an mmapds dataset, or an array or list of integers, found int"),
-        (range(5), {}, "expected an mmapds dataset, or an array or list of integers, found range"),
+        ({3: 4}, {}, "expected an mmapds dataset, or an array or list of integers, found dict"),
+        ("34", {}, "expected an mmapds dataset, or an array or list of integers, found str"),
+        (Subset([{"n": 3}], [0]), {}, "expected an mmapds dataset, or an array or list of integers, found Subset"),
         ([3, 4], {"max_tokens": 2}, r"max_tokens = 2, expected 4 or more, the cost of lengths\[1\] = 4; .*: 2\)"),
         ([3, 4], {"max_tokens": 2, "oversize": "drop"}, "max_tokens = 2, found 2 samples of lengths 3 to 4"),
         ([3, 4], {"min_length": 9}, "lengths: expected samples within min_length = 9, .*found 2 samples"),
@@ -509,8 +506,40 @@ def test_an_order_that_is_no_bijection_is_noticed():
 def test_lengths_are_taken_in_many_forms():
     wanted = list(TokenBudgetBatchSampler([3, 1, 2] * 50, 10))
     array = np.array([3, 1, 2] * 50)
-    for lengths in (array, array.astype(np.uint8), array[::1], tuple(array.tolist()), torch.from_numpy(array)):
+    for lengths in (
+        array,
+        array.astype(np.uint8),
+        array[::1],
+        tuple(array.tolist()),
+        torch.from_numpy(array),
+        Column(array.tolist()),
+        Subset(array.tolist(), range(150)),
+    ):
         assert list(TokenBudgetBatchSampler(lengths, 10)) == wanted
+    assert len(list(TokenBudgetBatchSampler(range(1, 20), 50)))
+
+
+class Column:
+    """A column as Hugging Face's datasets give it: neither a list nor an array."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, key):
+        return self.values[key]
+
+
+def test_a_subset_of_a_dataset_is_refused_with_the_way_that_works(write):
+    path = write([{"n": 1 + i % 7} for i in range(100)])
+    mmapds.build(path, length="n")
+    ds = mmapds.open(path)
+    subset = Subset(ds, [5, 3, 8])
+    with pytest.raises(OrderError, match=r"found torch's Subset of one; use the view ds\[subset.indices\], here"):
+        TokenBudgetBatchSampler(subset, 30)
+    assert sorted(flat([TokenBudgetBatchSampler(ds[subset.indices], 30)])) == [0, 1, 2]
 
 
 # ---- what goes wrong in use -------------------------------------------------------------------------------------

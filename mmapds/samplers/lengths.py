@@ -1,6 +1,8 @@
 """The lengths a sampler is given, the order of records by length, and the part of it that is planned."""
 
+import operator
 import os
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -169,7 +171,7 @@ def read_lengths(given: Any, targets: Any, cache: str | None) -> tuple[NDArray[A
     else:
         lengths, stored = as_lengths("lengths", given), None
     if len(lengths) == 0:
-        raise OrderError("lengths: expected one sample or more, found 0")
+        raise OrderError("lengths: expected one sample or more, found 0 (the dataset or the view is empty)")
     if targets is not None:
         second = as_lengths("target_lengths", targets)
         if len(second) != len(lengths):
@@ -188,9 +190,7 @@ def as_lengths(name: str, given: Any) -> NDArray[Any]:
       OrderError: `given`, called `name`, has another shape, type or a negative number.
     """
     if not isinstance(given, list | tuple | np.ndarray) and not hasattr(given, "__array__"):
-        raise OrderError(
-            f"{name}: expected an mmapds dataset, or an array or list of integers, found {type(given).__name__}"
-        )
+        given = _listed(name, given)
     values = as_numbers(given)
     if values.ndim != 1:
         raise OrderError(f"{name}: expected one dimension, found shape {values.shape}")
@@ -204,3 +204,30 @@ def as_lengths(name: str, given: Any) -> NDArray[Any]:
         at = int(np.argmax(values < 0))
         raise OrderError(f"{name}[{at}] = {values[at]}, expected 1 or more")
     return np.ascontiguousarray(values, np.uint32 if int(values.max()) < 2**32 else np.uint64)
+
+
+def _listed(name: str, given: Any) -> Any:
+    """Return what a sequence of integers holds, such as a column of Hugging Face's datasets.
+
+    Raises:
+      OrderError: it is not such a sequence.
+    """
+    found = type(given).__name__
+    if hasattr(given, "indices") and hasattr(getattr(given, "dataset", None), "length_order"):
+        raise OrderError(
+            f"{name}: expected an mmapds dataset, found torch's {found} of one; use the view ds[subset.indices], here "
+            "and in the loader"
+        )
+    try:
+        if isinstance(given, str | bytes | Mapping):
+            raise TypeError
+        if len(given):
+            operator.index(given[0])  # before all are read
+        try:
+            return given[:]
+        except Exception:
+            return [given[i] for i in range(len(given))]
+    except (TypeError, LookupError, AttributeError):
+        raise OrderError(
+            f"{name}: expected an mmapds dataset, or an array or list of integers, found {found}"
+        ) from None
