@@ -22,6 +22,9 @@ from mmapds import (
 )
 from tests.support.samplers import every_sampler, flat, make_samplers
 
+# Tests read passes of one epoch again, on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore:epoch = .*in a second pass")
+
 # ---- states --------------------------------------------------------------------------------------------------
 
 
@@ -79,15 +82,6 @@ def test_the_state_of_a_step_the_trainer_has_finished(kind):
         other.state_dict(step=4)
     with pytest.raises(StateError, match="step = 1000, expected 5 to"):
         other.state_dict(step=1000)
-
-
-@every_sampler
-def test_an_exhausted_state_begins_a_full_pass(kind):
-    sampler = make_samplers()[kind]
-    whole = list(sampler)
-    other = make_samplers()[kind]
-    other.load_state_dict(sampler.state_dict())
-    assert list(other) == whole
 
 
 def test_an_exhausted_pass_that_dropped_its_tail_restores_as_a_full_one():

@@ -52,6 +52,10 @@ class BucketPlan(Plan):
         what = {"order": "token budget, buckets", "shuffle": self._shuffle, "group_size": self.group_size}
         return {**what, **super().describe()}
 
+    def changes_after(self, epoch: int) -> bool:
+        """Return whether the next epoch has other batches."""
+        return self._shuffle
+
     def reader(self, epoch: int) -> "_BucketReader":
         """Return a reader of an epoch; it reads batches in any order, at no cost for going back."""
         return _BucketReader(self, epoch)

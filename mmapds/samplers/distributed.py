@@ -14,8 +14,9 @@ from ..errors import OrderError
 from ..orders.basic import Order, Sequential, Shuffled, integer
 from ..orders.chunked import Chunked
 from ..orders.mixture import Mixture
-from .epoch import EpochProgress, Exclude, OrderedRecords, Sharding, world
-from .resumable import ResumableSampler
+from .epoch import EpochProgress, Exclude, OrderedRecords, Sharding
+from .resumable import ResumableSampler, refuse_injected
+from .world import World
 
 
 class DistributedSampler(ResumableSampler, torch.utils.data.distributed.DistributedSampler[Any]):
@@ -35,6 +36,11 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
       start_step: where the first pass begins, in steps (a step is one sample on every rank).
       exclude: what the first pass leaves out: `{"steps": [(1200, 1300)], "records": [17, (500, 600)]}`, in numbers or
         half-open ranges. Everything else keeps its order. Steps count as without the exclusion.
+      pad: False leaves a last step that is not full as it is, for exact evaluation: every sample comes once over all
+        ranks, and ranks may differ by one sample; `len()` is that of this rank.
+    Warns:
+      UserWarning: it is made for one process under SLURM with several tasks, or under a torch.distributed that is
+        initialised later; or a second whole pass begins in the same epoch.
     Raises:
       OrderError: an argument is out of range; it is also a ValueError.
     """
@@ -52,9 +58,12 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
         epoch_size: int | None = None,
         start_step: int = 0,
         exclude: Exclude | None = None,
+        pad: bool = True,
     ) -> None:
-        num_replicas, rank = world(num_replicas, rank)
+        world = World.of(num_replicas, rank)
+        num_replicas, rank = world.num_replicas, world.rank
         if order is None:
+            _check_not_empty(dataset)
             order = Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
         elif not isinstance(order, Order):
             found = type(order).__name__
@@ -62,11 +71,14 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
                 f"order: expected an order with at(), describe() and a length, found {found} (see mmapds.orders)"
             )
         self._records = OrderedRecords(order, epoch_size)
-        sharding = Sharding(num_replicas, rank, 1, drop_last)
-        self._progress = EpochProgress(self._records, sharding, start_step=start_step, exclude=exclude)
+        self._assumed = world.assumed
+        sharding = Sharding(num_replicas, rank, 1, drop_last, pad)
+        self._progress = EpochProgress(
+            self._records, sharding, start_step=start_step, exclude=exclude, assumed=world.assumed
+        )
         super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
         self.num_samples = len(self._progress)
-        self.total_size = self.num_samples * num_replicas
+        self.total_size = self.num_samples * num_replicas if pad else len(self._records)
 
     def __iter__(self) -> Iterator[int]:
         """Return an iterator over a pass, which begins, and reads the epoch, with its first index."""
@@ -74,9 +86,18 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
         begun, records = self._progress.begin(), self._records
         yield from begun.map(lambda _, positions: records.at(begun.epoch, positions[:, 0]).tolist())
 
+    def _what(self) -> str:
+        return f"{len(self._records):,} samples, seed {self.seed}"
+
     def indices_at(self, step: int) -> NDArray[np.int64]:
-        """Return the records in a step of this epoch, one for each rank: shape (num_replicas,)."""
-        return self._records.at(self.epoch, self._progress.positions_at(step)[:, 0])
+        """Return the records in a step of this epoch, one for each rank that has one: shape (num_replicas,)."""
+        positions = self._progress.positions_at(step)[:, 0]
+        return self._records.at(self.epoch, positions[positions >= 0])
+
+
+def _check_not_empty(dataset: Sized) -> None:
+    if len(dataset) == 0:
+        raise OrderError("dataset: expected one sample or more, found 0 (the dataset or the view is empty)")
 
 
 class ChunkedSampler(DistributedSampler):
@@ -107,6 +128,7 @@ class ChunkedSampler(DistributedSampler):
         start_step: int = 0,
         exclude: Exclude | None = None,
     ) -> None:
+        _check_not_empty(dataset)
         starts = None if cross_sources else getattr(dataset, "source_starts", None)
         chunked = Chunked(len(dataset) if starts is None else starts, chunk_size, mix_chunks=mix_chunks, seed=seed)
         super().__init__(
@@ -184,6 +206,8 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
       batch_size: samples in a batch of one rank.
       drop_last: leave out a last step that is not full on every rank; else its batches are smaller, all of one size.
       start_step: where the first pass begins, in batches.
+      pad: False leaves the last step as it is: its batches differ by up to one sample, and ranks by up to one batch.
+      sampler: for trainers that want to shard the epoch again; only None is accepted.
     The other arguments are those of `DistributedSampler`.
     """
 
@@ -203,21 +227,30 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         epoch_size: int | None = None,
         start_step: int = 0,
         exclude: Exclude | None = None,
+        pad: bool = True,
+        sampler: None = None,
     ) -> None:
+        refuse_injected(sampler)
         batch_size = integer("batch_size", batch_size, 1)
         if isinstance(dataset, DistributedSampler):
-            sampler = dataset
+            indices = dataset
         else:
-            sampler = DistributedSampler(
-                dataset, num_replicas, rank, shuffle, seed, drop_last, order=order, epoch_size=epoch_size
+            indices = DistributedSampler(
+                dataset, num_replicas, rank, shuffle, seed, drop_last, order=order, epoch_size=epoch_size, pad=pad
             )
-        super().__init__(sampler, batch_size, drop_last)
-        self._records = sampler._records
-        sharding = Sharding(sampler.num_replicas, sampler.rank, batch_size, drop_last)
-        self._progress = EpochProgress(self._records, sharding, start_step=start_step, exclude=exclude)
+        super().__init__(indices, batch_size, drop_last)
+        self._records = indices._records
+        sharding = Sharding(indices.num_replicas, indices.rank, batch_size, drop_last, pad)
+        self._progress = EpochProgress(
+            self._records, sharding, start_step=start_step, exclude=exclude, assumed=indices._assumed
+        )
+        self._choices = -1  # of the sampler's epoch, those that are known here
 
     def _synchronised(self) -> EpochProgress:
-        self._progress.set_epoch(self.sampler.epoch)
+        chosen = self.sampler._progress
+        if self._choices != chosen.choices:
+            self._choices = chosen.choices
+            self._progress.set_epoch(chosen.epoch)
         return self._progress
 
     def _choose_epoch(self, epoch: int) -> None:
@@ -228,9 +261,22 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         begun, records = self._synchronised().begin(), self._records
         yield from begun.map(lambda _, positions: records.at(begun.epoch, positions).tolist())
 
-    def indices_at(self, step: int) -> NDArray[np.int64]:
-        """Return the records in a step of this epoch, a row for each rank: shape (num_replicas, batch)."""
-        return self._records.at(self.epoch, self._synchronised().positions_at(step))
+    def _what(self) -> str:
+        return f"{len(self._records):,} samples, batch size {self.batch_size}, seed {self.sampler.seed}"
+
+    def indices_at(self, step: int) -> NDArray[np.int64] | list[NDArray[np.int64]]:
+        """Return the records in a step of this epoch, a row for each rank: shape (num_replicas, batch).
+
+        With `pad=False`, the last step is a list of an array for each rank, as they may differ in size.
+        """
+        positions = self._synchronised().positions_at(step)
+        if (positions >= 0).all():
+            return self._records.at(self.epoch, positions)
+        return [self._records.at(self.epoch, row[row >= 0]) for row in positions]
+
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+        """Return where the epoch is, and the batch size; see `DistributedSampler`."""
+        return {**super().state_dict(step), "batch_size": self.batch_size}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Begin the next pass where a state was saved, also with another batch size; see `DistributedSampler`."""

@@ -5,8 +5,7 @@ little more than one position, and any world can continue from it.
 """
 
 import operator
-import os
-import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from ..errors import OrderError, StateError
 from ..orders.basic import Int64s, InvertibleOrder, Order, integer
+from .world import warn_if_others
 
 Ranges = tuple[tuple[int, int], ...]
 """Half-open ranges (begin, end)."""
@@ -24,39 +24,8 @@ _STATE_KEYS = {"version", "epoch", "position", "epoch_size", "order", "exclude"}
 _BLOCK = 8192  # positions computed at a time: enough to hide the cost of a call, few enough for a quick first one
 _SEARCH = 1 << 20  # positions searched at a time for excluded records
 _LARGEST = 2**63 - 1
+_COMPARED = 64  # positions by which orders of two epochs are compared
 _MOST_EXCLUDED = 1 << 27  # records; their positions are looked up one by one, and take 8 bytes each
-
-
-def world(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
-    """Return (num_replicas, rank): as given, else from torch.distributed, else from the environment, else (1, 0).
-
-    Raises:
-      OrderError: rank is outside [0, num_replicas), or not known.
-    """
-    distributed = sys.modules.get("torch.distributed")
-    initialised = distributed is not None and distributed.is_available() and distributed.is_initialized()
-    if num_replicas is None:
-        num_replicas = distributed.get_world_size() if initialised else _from_environment("WORLD_SIZE", 1)  # type: ignore[union-attr]
-    num_replicas = integer("num_replicas", num_replicas, 1)
-    if rank is None:
-        if num_replicas > 1 and not initialised and "RANK" not in os.environ:
-            raise OrderError(
-                f"rank = None, expected 0 to {num_replicas - 1} (num_replicas = {num_replicas}); "
-                "pass rank=, set RANK, or initialise torch.distributed"
-            )
-        rank = distributed.get_rank() if initialised else _from_environment("RANK", 0)  # type: ignore[union-attr]
-    rank = integer("rank", rank)
-    if not 0 <= rank < num_replicas:
-        raise OrderError(f"rank = {rank}, expected 0 to {num_replicas - 1} (num_replicas = {num_replicas})")
-    return num_replicas, rank
-
-
-def _from_environment(name: str, default: int) -> int:
-    text = os.environ.get(name, str(default))
-    try:
-        return int(text)
-    except ValueError:
-        raise OrderError(f"{name} = {text!r} in the environment, expected an integer") from None
 
 
 class Sharding(NamedTuple):
@@ -66,6 +35,8 @@ class Sharding(NamedTuple):
     rank: int
     batch_size: int
     drop_last: bool
+    pad: bool = True
+    """Whether the last step is filled up, so that all ranks have as many samples."""
 
     @property
     def stride(self) -> int:
@@ -77,6 +48,12 @@ class Sharding(NamedTuple):
         if self.drop_last:
             return positions // self.stride
         return -(-positions // self.stride)
+
+    def own_steps(self, positions: int) -> int:
+        """Return the steps in which this rank has something: without padding, ranks may differ by one."""
+        steps = self.steps(positions)
+        alone = self.pad or self.drop_last or positions > (steps - 1) * self.stride + self.rank
+        return steps if alone else steps - 1
 
 
 class EpochContents(Protocol):
@@ -90,6 +67,9 @@ class EpochContents(Protocol):
 
     def positions_holding(self, epoch: int, records: Ranges) -> Int64s:
         """Return the positions that hold nothing but these records."""
+
+    def changes_after(self, epoch: int) -> bool:
+        """Return whether the next epoch has another order."""
 
 
 class OrderedRecords:
@@ -114,6 +94,11 @@ class OrderedRecords:
     def at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the records at positions, in the shape of these."""
         return self._order.at(epoch, positions.ravel()).reshape(positions.shape)
+
+    def changes_after(self, epoch: int) -> bool:
+        """Return whether the next epoch has another order."""
+        first = np.arange(min(self._size, _COMPARED), dtype=np.int64)
+        return not np.array_equal(self.at(epoch, first), self.at(epoch + 1, first))
 
     def positions_holding(self, epoch: int, records: Ranges) -> Int64s:
         """Return where these records stand: from the order's `positions_of`, else by a search of the epoch."""
@@ -245,6 +230,11 @@ class Pass:
         """Steps that were yielded."""
         return self._block_end - operator.length_hint(self._block)
 
+    @property
+    def over(self) -> bool:
+        """Whether it had steps, and all were yielded."""
+        return 0 < self.steps == self.done
+
     def position_after(self, steps: int) -> int:
         """Return the position that comes next after some steps of this pass."""
         number = self._begin + steps * self._sharding.stride
@@ -255,14 +245,18 @@ class Pass:
     def positions(self, first: int, steps: int, ranks: Sequence[int]) -> Int64s:
         """Return the positions of some steps that are of one size: shape (steps, batch, ranks).
 
-        Positions beyond the end start again at the beginning, as torch's own sampler pads.
+        Positions beyond the end start again at the beginning, as torch's own sampler pads; without padding they are
+        -1.
         """
-        replicas, _, batch, _ = self._sharding
+        replicas, batch = self._sharding.num_replicas, self._sharding.batch_size
         left = -(-(self._exclusions.left - self._begin) // replicas) - first * batch
         columns = min(batch, left)
         column = np.arange(steps * columns, dtype=np.int64).reshape(steps, columns, 1)
         numbers = self._begin + (first * batch + column) * replicas + np.asarray(ranks, np.int64)
         if numbers.size and numbers[-1, -1, -1] >= self._exclusions.left:
+            if not self._sharding.pad:
+                beyond = numbers >= self._exclusions.left
+                return np.where(beyond, -1, self._exclusions.positions(numbers))
             numbers %= self._exclusions.left
         return self._exclusions.positions(numbers)
 
@@ -295,7 +289,10 @@ class Pass:
         for first in range(0, whole, size):
             yield first, self.positions(first, min(size, whole - first), ranks)[:, :, 0]
         if whole < self.steps:
-            yield whole, self.positions(whole, 1, ranks)[:, :, 0]
+            last = self.positions(whole, 1, ranks)[:, :, 0]
+            last = last[:, last[0] >= 0]
+            if last.size:
+                yield whole, last
 
 
 class EpochProgress:
@@ -308,12 +305,16 @@ class EpochProgress:
         *,
         start_step: int,
         exclude: Exclude | None,
+        assumed: bool = False,
         block_size: int = _BLOCK,
     ) -> None:
+        if sharding.drop_last and not sharding.pad:
+            raise OrderError("drop_last = True, expected False with pad=False, which leaves no sample out")
         self.contents = contents
         self.sharding = sharding
         self._total = len(contents)
-        self._steps = sharding.steps(self._total)
+        self._steps = sharding.own_steps(self._total)
+        self._assumed = assumed
         self.epoch = 0
         self._block_size = block_size
         start_step = integer("start_step", start_step)
@@ -322,27 +323,55 @@ class EpochProgress:
         self._exclude = _parse_exclude(exclude)
         # Of any epoch: a trainer that passes start_step chooses the epoch afterwards.
         self._next: ResumePoint | None = ResumePoint(start_step * sharding.stride, None, **self._exclude)
+        self._finished: ResumePoint | None = None  # the end of an epoch, whose state was loaded
         self._pass: Pass | None = None
         self._next_pass: Pass | None = None  # made of _next when first asked for
+        self.choices = 0
+        """How many times an epoch was chosen or loaded."""
+        self._choices_used = 0  # when the last pass began
+        self._warned = False
 
     def __len__(self) -> int:
         return self._steps
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch; a new one clears a restored position, which belongs to the old one."""
+        """Choose the epoch; a new one clears a restored position, which belongs to the old one.
+
+        Of an epoch whose end was loaded, nothing is left to read.
+        """
         epoch = operator.index(epoch)
+        self.choices += 1
         if epoch == self.epoch:
             return
         self.epoch = epoch
         self._pass = self._next_pass = None
-        if self._next is not None and self._next.epoch is not None:
+        if self._finished is not None and self._finished.epoch == epoch:
+            self._next = self._finished
+        elif self._next is not None and self._next.epoch is not None:
             self._next = None
 
     def begin(self) -> Pass:
         """Begin the next pass; the one after it begins at the start of its epoch."""
+        if self._assumed:
+            self._assumed = False
+            warn_if_others(stacklevel=4)
+        if self._pass is not None and self._pass.over and self.choices == self._choices_used:
+            self._warn_of_the_same_epoch(self._pass)
+        self._choices_used = self.choices
         self._pass = self._coming()
-        self._next = self._next_pass = None
+        self._next = self._next_pass = self._finished = None
         return self._pass
+
+    def _warn_of_the_same_epoch(self, before: Pass) -> None:
+        """Warn, once, where a loop forgets set_epoch and a pass repeats an order, or counts on from a resumed one."""
+        if self._warned or not (before.first_step or self.contents.changes_after(self.epoch)):
+            return
+        self._warned = True
+        warnings.warn(
+            f"epoch = {self.epoch}, expected a new one in a second pass; set it with set_epoch() before each pass (the "
+            "same order comes again)",
+            stacklevel=4,
+        )
 
     def current(self) -> Pass:
         """Return the pass under way, or the one that would begin now."""
@@ -358,8 +387,9 @@ class EpochProgress:
 
     def pass_at(self, step: int) -> Pass:
         """Return the pass that has a step of the epoch: the current one, or a whole one for steps before it."""
-        if not 0 <= step < len(self):
-            raise IndexError(f"step {step} is out of range for the {len(self)} steps of an epoch")
+        steps = self.sharding.steps(self._total)
+        if not 0 <= step < steps:
+            raise IndexError(f"step {step} is out of range for the {steps} steps of an epoch")
         found = self.current()
         if step < found.first_step:
             found = self._new_pass(ResumePoint())
@@ -369,25 +399,23 @@ class EpochProgress:
         return found
 
     def positions_at(self, step: int) -> Int64s:
-        """Return the positions of all ranks in a step of this epoch: shape (num_replicas, batch)."""
+        """Return the positions of all ranks in a step of this epoch: shape (num_replicas, batch), -1 for none."""
         found = self.pass_at(step)
         positions = found.positions(step - found.first_step, 1, range(self.sharding.num_replicas))
         return np.ascontiguousarray(positions[0].T)
 
     def state_dict(self, step: int | None) -> dict[str, Any]:
         """Return the state after the last step that was yielded, or after `step` steps of the epoch."""
-        current, total = self.current(), self._total
+        current = self.current()
         done = current.done if step is None else operator.index(step) - current.first_step
         if not 0 <= done <= current.steps:
             last = current.first_step + current.steps
             raise StateError(f"step = {step}, expected {current.first_step} to {last}, the steps of this pass")
-        position = current.position_after(done) if done else current.start.position
         return {
             "version": STATE_VERSION,
             "epoch": current.epoch,
-            # After the last step, a tail that drop_last leaves out is over too.
-            "position": total if done and done == current.steps else position,
-            "epoch_size": total,
+            "position": self._position(current, done),
+            "epoch_size": self._total,
             "order": self.contents.describe(),
             "exclude": {
                 "positions": [list(each) for each in current.start.positions],
@@ -396,8 +424,23 @@ class EpochProgress:
             },
         }
 
+    @property
+    def position(self) -> int:
+        """The position that comes next."""
+        current = self.current()
+        return self._position(current, current.done)
+
+    def _position(self, current: Pass, done: int) -> int:
+        """Return the position after some steps of a pass."""
+        if not done:
+            return min(current.start.position, self._total)
+        # After the last step, a tail that drop_last leaves out is over too.
+        return self._total if done == current.steps else current.position_after(done)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begin the next pass where a state was saved, whatever the number of replicas then.
+
+        Where no step of this world is left, the epoch is over, and the next one begins.
 
         Raises:
           StateError: it is not a state, or belongs to another dataset size, seed, order or version.
@@ -420,10 +463,11 @@ class EpochProgress:
             ) from None
         if not 0 <= start.position <= self._total:
             raise StateError(f"state['position'] = {start.position}, expected 0 to {self._total}")
-        self.epoch = operator.index(state["epoch"])
+        over = not self.sharding.steps(self._total - start.position)
+        self.epoch = operator.index(state["epoch"]) + over
+        self.choices += 1
         self._pass = self._next_pass = None
-        # Where too little is left for a step of this world, the next pass is a full one.
-        self._next = start if self.sharding.steps(self._total - start.position) else None
+        self._next, self._finished = (None, start) if over else (start, None)
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         """Raise StateError unless a state has the right keys and version, and is of these contents."""

@@ -118,6 +118,10 @@ class Plan(ABC):
         return self.positions_of(epoch, wanted) if len(wanted) else wanted
 
     @abstractmethod
+    def changes_after(self, epoch: int) -> bool:
+        """Return whether the next epoch has other batches."""
+
+    @abstractmethod
     def reader(self, epoch: int) -> Reader:
         """Return a reader of the batches of an epoch."""
 

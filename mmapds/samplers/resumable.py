@@ -3,7 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ..errors import OrderError
 from .epoch import EpochProgress
+
+
+def refuse_injected(sampler: object) -> None:
+    """Refuse the sampler that a trainer wants a batch sampler to take its samples from.
+
+    Raises:
+      OrderError: it is one.
+    """
+    if sampler is not None:
+        raise OrderError(
+            f"sampler: expected None, found {type(sampler).__name__}; leave it out, or make Lightning's Trainer with "
+            "use_distributed_sampler=False (this batch sampler shares the samples among ranks by itself)"
+        )
 
 
 class ResumableSampler:
@@ -35,6 +49,16 @@ class ResumableSampler:
         """Return the steps in a whole epoch: the same on every rank, in every epoch, and wherever a pass begins."""
         return len(self._progress)
 
+    def __repr__(self) -> str:
+        progress = self._synchronised()
+        world = f"rank {progress.sharding.rank} of {progress.sharding.num_replicas}"
+        where = f"epoch {progress.epoch}, position {progress.position:,} of {len(progress.contents):,}"
+        return f"<{type(self).__name__}: {self._what()}, {world}, {where}, {len(self):,} steps>"
+
+    def _what(self) -> str:
+        """Return what is sampled and how, for the repr."""
+        raise NotImplementedError
+
     @property
     def first_step(self) -> int:
         """The step of the epoch at which the pass under way began, or, before one begins, at which the next one does.
@@ -56,7 +80,9 @@ class ResumableSampler:
         return self._synchronised().state_dict(step)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Begin the next pass where a state was saved, at any number of replicas; at the end of an epoch, a full pass.
+        """Begin the next pass where a state was saved, at any number of replicas.
+
+        A state from the end of an epoch begins the next epoch; of the finished one, `set_epoch` finds nothing left.
 
         Raises:
           StateError: the state belongs to another dataset size, seed, order or version, or is not a state.

@@ -12,12 +12,13 @@ from ..errors import FormatError, OrderError
 from ..orders.basic import Int64s, Order, Sequential, Shuffled, integer
 from ..storage.sources import build_command
 from .bucket import BucketPlan
-from .epoch import EpochProgress, Exclude, Pass, Sharding, world
+from .epoch import EpochProgress, Exclude, Pass, Sharding
 from .lengths import read_lengths
 from .plan import Budget, Reader, select
-from .resumable import ResumableSampler
+from .resumable import ResumableSampler, refuse_injected
 from .summary import BudgetSummary, padding_and_imbalance
 from .window import WindowPlan
+from .world import World
 
 _BLOCK = 256  # batches of a rank that are read at a time
 
@@ -53,6 +54,9 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
       order: for "window": the order to follow, a bijection of the records (see `mmapds.orders`).
       exclude: steps and records that the first pass leaves out; see `DistributedSampler`.
       order_cache: a file to keep the order of lengths that are not an index's, for all ranks of a machine.
+      sampler: for trainers that want to shard the epoch again; only None is accepted.
+    Warns:
+      UserWarning: see `DistributedSampler`.
     Raises:
       OrderError: an argument or a length is out of range, or no sample is left; it is also a ValueError.
       ColumnError: the dataset has no lengths; the message has the command that adds them.
@@ -85,8 +89,10 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         order: Order | None = None,
         exclude: Exclude | None = None,
         order_cache: str | None = None,
+        sampler: None = None,
     ) -> None:
-        self.num_replicas, self.rank = world(num_replicas, rank)
+        refuse_injected(sampler)
+        self.num_replicas, self.rank, self._assumed = World.of(num_replicas, rank)
         self.batch_size = None
         self.drop_last = drop_last
         self.shuffle = shuffle
@@ -155,7 +161,14 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
     def _new_progress(self, plan: BucketPlan | WindowPlan, start_step: int, exclude: Exclude) -> EpochProgress:
         sharding = Sharding(self.num_replicas, self.rank, 1, self.drop_last)
-        return EpochProgress(plan, sharding, start_step=start_step, exclude=exclude, block_size=_BLOCK)
+        return EpochProgress(
+            plan, sharding, start_step=start_step, exclude=exclude, assumed=self._assumed, block_size=_BLOCK
+        )
+
+    def _what(self) -> str:
+        planner = "bucket" if isinstance(self._plan, BucketPlan) else "window"
+        samples = f"{self._selection.records:,} samples"
+        return f"{samples}, max_tokens {self._budget.max_tokens:,}, planner {planner!r}, seed {self.seed}"
 
     def __iter__(self) -> Iterator[list[int]]:
         """Return an iterator over a pass, which begins, and reads the epoch, with its first batch."""

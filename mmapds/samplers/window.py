@@ -70,6 +70,10 @@ class WindowPlan(Plan):
         what = {"order": "token budget, windows", "sort_window": self._sort_window, "shuffle": self.shuffle}
         return {**what, "of": self.order.describe(), **super().describe()}
 
+    def changes_after(self, epoch: int) -> bool:
+        """Return whether the next epoch has other batches."""
+        return self.shuffle
+
     def reader(self, epoch: int) -> "_WindowReader":
         """Return a reader of an epoch; it reads batches in ascending order, and to go back it begins again."""
         return _WindowReader(self, epoch)
