@@ -2,7 +2,11 @@
  *
  * A bucket is a run of the length order that holds whole batches of one size. The size fits the longest record of the
  * bucket, so records may trade places inside it without any batch exceeding the budget. An epoch is therefore a keyed
- * permutation inside each bucket, and nothing is planned again. */
+ * permutation inside each bucket, and nothing is planned again.
+ *
+ * Where a bucket holds few batches, its records would have the same few mates in every epoch. So every other epoch cuts
+ * in the middle of those buckets: of two records that share a bucket in one epoch, half the pairs do not in the
+ * next. */
 #include "mmapds.h"
 #include "words.h"
 
@@ -25,46 +29,96 @@ uint64_t mds_batch_size(const mds_budget *budget, uint64_t length)
     return size ? size : 1;
 }
 
-size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const uint64_t *counts, size_t distinct,
-                        uint64_t wanted, int close, mds_bucket *buckets)
+/* What is cut: where the next bucket begins. */
+typedef struct {
+    const uint64_t *values, *counts;
+    uint64_t multiple;
+    uint64_t rank, batch, left; /* records and batches in the buckets before, and records after them */
+    uint64_t used;              /* records of values[v] in earlier buckets */
+    size_t v, found;
+} cutting;
+
+static cutting begin_cutting(const mds_budget *budget, const uint64_t *values, const uint64_t *counts, size_t distinct)
 {
-    uint64_t left = 0, rank = 0, batch = 0, used = 0; /* used: records of values[v] in earlier buckets */
-    size_t found = 0, v = 0;
+    cutting c = {.values = values, .counts = counts, .multiple = budget->multiple};
     for (size_t i = 0; i < distinct; i++)
-        left += counts[i];
-    while (left) {
-        const uint64_t length = values[v], size = mds_batch_size(budget, length);
-        /* Sizes are no larger than budget->largest <= 2^31, and `wanted` <= 2^32, so the product fits. */
-        const uint64_t enough = wanted * size;
-        uint64_t take = counts[v] - used;
-        if (take < enough) {
-            for (size_t next = v + 1; next < distinct && take < enough; next++) {
-                /* A bucket of one batch gives its records the same mates in every epoch: worse than some padding. */
-                if (close && ((unsigned __int128)values[next] * 100 < (unsigned __int128)length * 97 ||
-                              (take >= 2 * size && mds_batch_size(budget, values[next]) > size)))
-                    break;
-                take += counts[next];
-            }
-            take = take > enough ? enough : take;
-        }
-        uint64_t batches = take / size + (take % size != 0);
-        if (batches > left / size)
-            batches = left / size;
-        const int partial = batches == 0; /* the rest is less than one batch */
-        buckets[found] = (mds_bucket){rank, batch, partial ? 1 : batches, partial ? left : size};
-        uint64_t records = buckets[found].batches * buckets[found].size;
-        rank += records;
-        left -= records;
-        batch += buckets[found].batches;
-        found++;
-        while (records && records >= counts[v] - used) {
-            records -= counts[v] - used;
-            used = 0;
-            v++;
-        }
-        used += records;
+        c.left += counts[i];
+    return c;
+}
+
+/* Add a bucket; where less than one batch is left, a batch of that, or of as many as the multiple allows. */
+static void add_bucket(cutting *c, uint64_t batches, uint64_t size, mds_bucket *buckets)
+{
+    if (batches > c->left / size)
+        batches = c->left / size;
+    if (!batches) {
+        batches = 1;
+        size = c->left >= c->multiple ? c->left - c->left % c->multiple : c->left;
     }
-    return found;
+    buckets[c->found++] = (mds_bucket){c->rank, c->batch, batches, size};
+    uint64_t records = batches * size;
+    c->rank += records;
+    c->left -= records;
+    c->batch += batches;
+    while (records && records >= c->counts[c->v] - c->used) {
+        records -= c->counts[c->v] - c->used;
+        c->used = 0;
+        c->v++;
+    }
+    c->used += records;
+}
+
+size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const uint64_t *counts, size_t distinct,
+                        const mds_cut *cut, mds_bucket *buckets)
+{
+    cutting c = begin_cutting(budget, values, counts, distinct);
+    while (c.left) {
+        const uint64_t length = values[c.v], size = mds_batch_size(budget, length);
+        /* Sizes are no larger than budget->largest <= 2^31, and `most` <= 2^32, so the product fits. */
+        const uint64_t most = cut->most * size, own = counts[c.v] - c.used;
+        uint64_t within = own; /* records that are about as long */
+        for (size_t next = c.v + 1; next < distinct && within < most; next++) {
+            if ((unsigned __int128)values[next] * 1000 < (unsigned __int128)length * (1000 - cut->per_mille))
+                break;
+            within += counts[next];
+        }
+        uint64_t batches = (within < most ? within : most) / size;
+        if (batches < cut->least)
+            batches = cut->least;
+        if (batches < own / size + (own % size != 0))
+            batches = own / size + (own % size != 0);
+        add_bucket(&c, batches, size, buckets);
+    }
+    return c.found;
+}
+
+size_t mds_plan_between(const mds_budget *budget, const uint64_t *values, const uint64_t *counts, size_t distinct,
+                        const mds_cut *cut, const mds_bucket *others, size_t count, mds_bucket *buckets)
+{
+    cutting c = begin_cutting(budget, values, counts, distinct);
+    const uint64_t total = c.left;
+    size_t at = 0;
+    int middle = 0; /* whether the next place to cut is in others[at], or where it begins */
+    while (c.left) {
+        const uint64_t size = mds_batch_size(budget, values[c.v]);
+        uint64_t target = total;
+        for (; at < count; at += (size_t)middle, middle = !middle) {
+            const mds_bucket *other = &others[at];
+            const int large = other->batches >= cut->most;
+            if (!middle && !large && (!at || others[at - 1].batches < cut->most))
+                continue;
+            if (middle && (large || other->batches < 2))
+                continue;
+            const uint64_t place = other->first_rank + (middle ? other->batches / 2 * other->size : 0);
+            if (place >= c.rank + (size + 1) / 2) {
+                target = place;
+                break;
+            }
+        }
+        const uint64_t batches = (target - c.rank) / size + ((target - c.rank) % size >= (size + 1) / 2);
+        add_bucket(&c, batches ? batches : 1, size, buckets);
+    }
+    return c.found;
 }
 
 size_t mds_buckets_follow(const mds_bucket *buckets, size_t count, uint64_t *ranks, uint64_t *batches)
@@ -126,7 +180,7 @@ mds_status mds_plan_batches(const mds_kernels *kernels, const mds_plan *plan, co
             bucket->first_rank + bucket->batches * bucket->size > plan->ranks)
             return MDS_CORRUPT;
         int64_t *out = records + written;
-        if (plan->shuffle && bucket->batches > 1) {
+        if (plan->shuffle) {
             if (b != last)
                 permutation_of(plan, b, &permutation);
             last = b;

@@ -137,13 +137,22 @@ typedef struct {
     uint64_t batches, size;
 } mds_bucket;
 
+/* How many batches a bucket has: at least `least`, and up to `most` while lengths fall by no more than so many
+ * thousandths. Needs 1 <= least <= most <= 2^32, and per_mille <= 1000. */
+typedef struct {
+    uint64_t least, most, per_mille;
+} mds_cut;
+
 /* Cut records into buckets; return how many. values[0..distinct) are the lengths, falling, and counts[v] says how many
- * records have values[v]. A bucket goes on until it has `wanted` batches (at most 2^32) or has used up the records of
- * its longest length, whichever comes later. With `close`, it also ends before lengths fall by more than 3 %, and once
- * it has two batches, before lengths allow a larger batch. Only the last bucket may hold a batch that is not full.
- * `buckets` has room for distinct + 2. */
+ * records have values[v]. A bucket always uses up the records of its longest length. Only the last two buckets may hold
+ * a batch that is not full: one of a multiple, and one of the rest. `buckets` has room for distinct + 2. */
 size_t mds_plan_buckets(const mds_budget *budget, const uint64_t *values, const uint64_t *counts, size_t distinct,
-                        uint64_t wanted, int close, mds_bucket *buckets);
+                        const mds_cut *cut, mds_bucket *buckets);
+
+/* Cut the same records in the middle of others[0..count), which mds_plan_buckets made with the same cut; those with
+ * cut->most batches or more stay as they are. `buckets` has room for 2 * count + 3. */
+size_t mds_plan_between(const mds_budget *budget, const uint64_t *values, const uint64_t *counts, size_t distinct,
+                        const mds_cut *cut, const mds_bucket *others, size_t count, mds_bucket *buckets);
 
 /* The first of buckets[0..count) that does not begin where the one before ends, or holds no records, or more than a
  * signed number can count; `count` if there is none. *ranks and *batches are how many there are before it. */
@@ -155,7 +164,7 @@ size_t mds_lengths_fall(const uint64_t *values, const uint64_t *counts, size_t d
 
 /* HowTo: cut the buckets once, fill in a plan once an epoch, and ask for any batches in any order:
  *
- *     count = mds_plan_buckets(&budget, values, counts, distinct, wanted, 1, buckets);
+ *     count = mds_plan_buckets(&budget, values, counts, distinct, &cut, buckets);
  *     status = mds_plan_batches(kernels, &plan, batches, n, records, capacity, ends);
  *
  * Nothing is kept between calls: what a batch holds follows from the buckets, the seed and the epoch. */

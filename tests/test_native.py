@@ -316,7 +316,7 @@ def test_a_source_may_be_opened_while_it_is_opened(tmp_path, inside):
         lambda size: _native.Permutation(size, 0, 0, 0),
         lambda size: _native.draw(size, 0, 0, np.zeros(1, np.int64), np.zeros(1, np.int64)),
         lambda size: _native.Chunks(**{**CHUNKS, "chunk_size": size}),
-        lambda size: _native.plan_buckets((size, 1, 1, 0), words(1), words(1), 1, True),
+        lambda size: _native.plan_buckets((size, 1, 1, 0), words(1), words(1), (1, 1, 0), True),
         lambda size: _native.scan_buffer(None, b"", size, None, words(0, 0)),
     ],
 )

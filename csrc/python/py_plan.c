@@ -3,28 +3,32 @@
 
 static PyObject *plan_buckets(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    unsigned long long tokens, largest, multiple, quadratic, wanted;
-    int close;
+    unsigned long long tokens, largest, multiple, quadratic, least, most, per_mille;
+    int between;
     PyObject *lengths, *numbers, *result = NULL;
     const uint64_t *values, *counts;
-    mds_bucket *buckets = NULL;
+    mds_bucket *buckets = NULL, *others = NULL;
     MDS_PY_BUFFERS(buffers, 2);
-    if (!PyArg_ParseTuple(args, "(O&O&O&O&)OOO&p:plan_buckets", mds_py_size, &tokens, mds_py_size, &largest,
-                          mds_py_size, &multiple, mds_py_size, &quadratic, &lengths, &numbers, mds_py_size, &wanted,
-                          &close))
+    if (!PyArg_ParseTuple(args, "(O&O&O&O&)OO(O&O&O&)p:plan_buckets", mds_py_size, &tokens, mds_py_size, &largest,
+                          mds_py_size, &multiple, mds_py_size, &quadratic, &lengths, &numbers, mds_py_size, &least,
+                          mds_py_size, &most, mds_py_size, &per_mille, &between))
         return NULL;
     if (largest < 1 || largest > UINT64_C(1) << 31 || multiple < 1)
         return PyErr_Format(PyExc_ValueError,
                             "budget: expected 1 to 2^31 records, and a multiple of 1 or more, found %llu and %llu",
                             largest, multiple);
-    if (wanted < 1 || wanted > UINT64_C(1) << 32)
-        return PyErr_Format(PyExc_ValueError, "wanted: expected 1 to 2^32, found %llu", wanted);
+    if (least < 1 || least > most || most > UINT64_C(1) << 32 || per_mille > 1000)
+        return PyErr_Format(PyExc_ValueError,
+                            "cut: expected 1 to 2^32 batches and up to 1000 per mille, found %llu to %llu and %llu",
+                            least, most, per_mille);
     const mds_budget budget = {tokens, largest, multiple, quadratic};
+    const mds_cut cut = {least, most, per_mille};
     if (!(values = mds_py_take_words(&buffers, lengths, MDS_PY_READ, MDS_PY_ANY, "values")) ||
         !(counts = mds_py_take_words(&buffers, numbers, MDS_PY_READ, buffers.entries, "counts")))
         goto done;
     const size_t distinct = buffers.entries;
-    if (!(buckets = PyMem_Calloc(distinct + 2, sizeof *buckets))) {
+    if (!(buckets = PyMem_Calloc(distinct + 2, sizeof *buckets)) ||
+        (between && !(others = PyMem_Calloc(2 * distinct + 7, sizeof *others)))) {
         PyErr_NoMemory();
         goto done;
     }
@@ -32,16 +36,20 @@ static PyObject *plan_buckets(PyObject *Py_UNUSED(module), PyObject *args)
     RELEASE_GIL({
         sound = mds_lengths_fall(values, counts, distinct);
         if (sound == distinct)
-            found = mds_plan_buckets(&budget, values, counts, distinct, wanted, close, buckets);
+            found = mds_plan_buckets(&budget, values, counts, distinct, &cut, buckets);
+        if (sound == distinct && between)
+            found = mds_plan_between(&budget, values, counts, distinct, &cut, buckets, found, others);
     });
     if (sound == distinct)
-        result = PyBytes_FromStringAndSize((const char *)buckets, (Py_ssize_t)(found * sizeof *buckets));
+        result = PyBytes_FromStringAndSize((const char *)(between ? others : buckets),
+                                           (Py_ssize_t)(found * sizeof *buckets));
     else
         PyErr_Format(PyExc_ValueError,
                      "values[%zu]: expected lengths that fall, of 1 record or more each, found %llu of length %llu",
                      sound, (unsigned long long)counts[sound], (unsigned long long)values[sound]);
 done:
     PyMem_Free(buckets);
+    PyMem_Free(others);
     mds_py_give_back(&buffers);
     return result;
 }
@@ -350,10 +358,11 @@ static PyType_Spec stream_spec = {"mmapds._native.Stream", sizeof(StreamObject),
 
 static PyMethodDef functions[] = {
     {"plan_buckets", plan_buckets, METH_VARARGS,
-     "plan_buckets($module, budget, values, counts, wanted, close, /)\n--\n\n"
+     "plan_buckets($module, budget, values, counts, cut, between, /)\n--\n\n"
      "Cut records into buckets of batches under a budget, (tokens, largest, multiple, quadratic).\n\n"
      "values, counts: u64, the lengths that occur, falling, and how many records have each.\n"
-     "wanted: batches in a bucket. close: keep lengths in a bucket within 3 %.\n"
+     "cut: the least and the most batches of a bucket, and how many thousandths lengths may fall in it.\n"
+     "between: cut in the middle of these buckets, see mds_plan_between in csrc/sampling.h.\n"
      "Returns bytes of u64, shape (buckets, 4): first rank, first batch, batches, size.\n\n"
      "Raises ValueError when lengths do not fall, or a number is out of range."},
     {NULL, NULL, 0, NULL},

@@ -14,9 +14,9 @@ from .. import _native
 from ..errors import OrderError
 from ..orders.basic import Int64s
 from .epoch import Ranges, members
-from .lengths import LengthOrder, Selection
+from .lengths import LengthOrder, Selection, Uint64s
 
-VERSION = 1
+VERSION = 2
 """Increased when a plan changes for the same arguments, so that old states are refused, not misread."""
 
 
@@ -35,6 +35,14 @@ class Budget(NamedTuple):
     def cost(self, length: int) -> int:
         """Return what one record costs; the same rule as in mds_batch_size, and a test compares them."""
         return length + (-(-length * length // self.quadratic) if self.quadratic else 0)
+
+
+class Cut(NamedTuple):
+    """How many batches a bucket has: see mds_cut in csrc/sampling.h."""
+
+    least: int
+    most: int
+    per_mille: int
 
 
 class LeftOut(NamedTuple):
@@ -93,16 +101,19 @@ class Reader(Protocol):
 class Plan(ABC):
     """What both planners share. A plan is the contents of an epoch (see `epoch.EpochContents`), in batches."""
 
-    def __init__(self, selection: Selection, records: int, budget: Budget, wanted: int, close: bool, seed: int) -> None:
+    def __init__(self, selection: Selection, records: int, budget: Budget, cut: Cut, seed: int) -> None:
         self.records = records
         """Number of records in the dataset, planned or not."""
         self.selection = selection
         self.seed = seed
         self._budget = budget
-        values, counts = (np.ascontiguousarray(each) for each in (selection.values, selection.counts))
-        found = _native.plan_buckets(budget, values, counts, wanted, close)
-        self.buckets = np.frombuffer(found, np.uint64).reshape(-1, 4)
-        """Rows of (first rank, first batch, batches, size)."""
+        self._cut = cut
+
+    def _cut_buckets(self, *, between: bool = False) -> Uint64s:
+        """Return rows of (first rank, first batch, batches, size); `between` cuts in the middle of the others."""
+        values, counts = (np.ascontiguousarray(each) for each in (self.selection.values, self.selection.counts))
+        found = _native.plan_buckets(self._budget, values, counts, self._cut, between)
+        return np.frombuffer(found, np.uint64).reshape(-1, 4)
 
     @abstractmethod
     def __len__(self) -> int:

@@ -114,7 +114,8 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self._group_size = None if group_size is None else integer("group_size", group_size, 1)
         self._plan: BucketPlan | WindowPlan
         if planner == "bucket":
-            self._plan = self._bucket_plan(self._group_size or self.num_replicas)
+            # With drop_last, a last step that has fewer batches than ranks is left out instead.
+            self._plan = self._bucket_plan(self._group_size or self.num_replicas, 1 if drop_last else self.num_replicas)
         else:
             self._plan = self._window_plan(order, integer("sort_window", sort_window, 1))
         self._check_steps()
@@ -122,12 +123,13 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self._progress = self._new_progress(self._plan, start_step, self._exclude)
         self.sampler = _Samples(self)
 
-    def _bucket_plan(self, group_size: int) -> BucketPlan:
+    def _bucket_plan(self, group_size: int, ranks: int) -> BucketPlan:
         return BucketPlan(
             self._selection,
             self._lengths,
             self._budget,
             group_size=group_size,
+            ranks=ranks,
             seed=self.seed,
             shuffle=self.shuffle,
         )
@@ -180,7 +182,7 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
             last = begun.remainder(first)
             if len(last) and not self.drop_last:
                 batches = excluded.removed(_cut(*self._read(reader, last)))
-                return [_split(batches, self.num_replicas)[self.rank].tolist()]
+                return [self._shared(batches)[self.rank].tolist()]
             out, ends = self._read(reader, positions.ravel())
             if excluded:
                 return [batch.tolist() for batch in excluded.removed(_cut(out, ends))]
@@ -196,7 +198,11 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         whole = found.positions(step - found.first_step, 1, range(self.num_replicas)).ravel()
         read = self._read(self._plan.reader(found.epoch), last if len(last) else whole)
         batches = _ExcludedRecords(found).removed(_cut(*read))
-        return _split(batches, self.num_replicas) if len(last) else batches
+        return self._shared(batches) if len(last) else batches
+
+    def _shared(self, batches: list[Int64s]) -> list[Int64s]:
+        """Return a batch for each rank, out of a last step that has fewer batches."""
+        return _split(batches, self.num_replicas, self._budget.multiple)
 
     def _read(self, reader: Reader, positions: Int64s) -> tuple[Int64s, Int64s]:
         try:
@@ -216,11 +222,15 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
           StateError: the state belongs to other lengths, another budget, seed, planner or version, or is not a state.
         """
         plan, progress = self._plan, self._progress
-        if isinstance(plan, BucketPlan) and self._group_size is None and isinstance(state_dict, Mapping):
-            order = state_dict.get("order")
-            saved = order.get("group_size") if isinstance(order, Mapping) else None
-            if type(saved) is int and 1 <= saved < 2**31 and saved != plan.group_size:
-                plan = self._bucket_plan(saved)
+        order = state_dict.get("order") if isinstance(state_dict, Mapping) else None
+        if isinstance(plan, BucketPlan) and isinstance(order, Mapping):
+            saved = [
+                each for key in ("group_size", "ranks") if type(each := order.get(key)) is int and 0 < each < 2**31
+            ]
+            group_size, ranks = saved if len(saved) == 2 else (plan.group_size, plan.ranks)
+            group_size = self._group_size or group_size
+            if (group_size, ranks) != (plan.group_size, plan.ranks):
+                plan = self._bucket_plan(group_size, ranks)
                 progress = self._new_progress(plan, 0, self._exclude)
         progress.load_state_dict(state_dict)  # an error leaves the sampler as it was
         self._plan, self._progress = plan, progress
@@ -237,7 +247,7 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
             if self.drop_last:
                 dropped = samples
             else:
-                repeated = sum(map(len, _split(last, self.num_replicas))) - samples
+                repeated = sum(map(len, self._shared(last))) - samples
                 batches += self.num_replicas
         values, counts = self._selection.values.astype(object), self._selection.counts.astype(object)
         padding, imbalance = padding_and_imbalance(self._plan, self._lengths, self.epoch, self.num_replicas)
@@ -301,7 +311,7 @@ def _cut(out: Int64s, ends: Int64s) -> list[Int64s]:
     return [out[begin:end] for begin, end in pairwise([0, *ends.tolist()])]
 
 
-def _split(batches: list[Int64s], replicas: int) -> list[Int64s]:
+def _split(batches: list[Int64s], replicas: int, multiple: int) -> list[Int64s]:
     """Return a batch for each rank, where there are fewer batches than ranks.
 
     Those with many samples are split most. Where there are fewer samples than ranks, some ranks have the same batch.
@@ -313,8 +323,18 @@ def _split(batches: list[Int64s], replicas: int) -> list[Int64s]:
         if not sizes[largest]:
             break
         parts[largest] += 1
-    found = [piece for batch, part in zip(batches, parts, strict=True) for piece in np.array_split(batch, part)]
+    found = [piece for batch, part in zip(batches, parts, strict=True) for piece in _pieces(batch, part, multiple)]
     return [found[rank % len(found)] for rank in range(replicas)]
+
+
+def _pieces(batch: Int64s, parts: int, multiple: int) -> list[Int64s]:
+    """Return a batch in some parts of about the same size, which are multiples where none is smaller than one."""
+    whole = len(batch) - len(batch) % multiple
+    rest = [batch[whole:]] if whole < len(batch) else []
+    if parts > 1 and whole // multiple >= parts - len(rest):
+        units = np.array_split(np.arange(0, whole, multiple), parts - len(rest))
+        return [batch[unit[0] : unit[-1] + multiple] for unit in units] + rest
+    return np.array_split(batch, parts)
 
 
 def _budget(

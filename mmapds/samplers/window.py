@@ -11,7 +11,7 @@ from ..errors import OrderError
 from ..orders.basic import Int64s, Order
 from ..orders.permutation import Permutation, word
 from .lengths import Selection, Uint64s
-from .plan import Budget, Plan
+from .plan import Budget, Cut, Plan
 
 _MIXED = 1 << 32  # stream of the first permutation of ready batches; later ones have the streams after it
 _TABLE = 1 << 20  # lengths below this are looked up in a table
@@ -48,18 +48,15 @@ class WindowPlan(Plan):
         # A bucket of this many batches fills one in 2 * sort_window positions, so a record waits half of that. A bucket
         # of one batch would have the same records in it every epoch.
         wanted = min(max(selection.records // (2 * sort_window), 2), 2**32)
-        super().__init__(selection, len(values), budget, wanted, False, seed)
+        super().__init__(selection, len(values), budget, Cut(wanted, wanted, 0), seed)
         self.lengths = values
         self.order = order
         self.shuffle = shuffle
         self._sort_window = sort_window
-        buckets = self.buckets.copy()
-        if len(buckets) > 1 and buckets[-1, 2] == 1 and buckets[-1, 3] <= buckets[-2, 3]:
-            # The last records do not fill a batch: they become a last, smaller batch of the bucket before.
-            buckets[-2, 2] += 1
-            buckets = buckets[:-1]
-        self.buckets = buckets
+        buckets = self._cut_buckets()
         self._batches = int(buckets[-1, 1] + buckets[-1, 2])
+        self.multiple = budget.multiple
+        self.buckets = _for_a_stream(buckets, budget.multiple)
         self.tables = _Tables.of(self)
 
     def __len__(self) -> int:
@@ -88,6 +85,27 @@ class WindowPlan(Plan):
             wholly = np.logical_and.reduceat(np.isin(out, records), begins)
             found.append(begin + np.flatnonzero(wholly))
         return np.concatenate(found).astype(np.int64)
+
+
+def _for_a_stream(buckets: Uint64s, multiple: int) -> Uint64s:
+    """Return buckets in which the records of one length lie in two at most.
+
+    The last records do not fill a batch. They become a last, smaller batch of the bucket before. If they are more than
+    a multiple, the reader cuts that batch into one of a multiple and one of the rest.
+    """
+    buckets = buckets.copy()
+    if (
+        len(buckets) > 1
+        and (buckets[-2:, 2] == 1).all()
+        and buckets[-1, 3] < multiple
+        and not buckets[-2, 3] % multiple
+    ):
+        buckets[-2, 3] += buckets[-1, 3]
+        buckets = buckets[:-1]
+    if len(buckets) > 1 and buckets[-1, 2] == 1 and buckets[-1, 3] <= buckets[-2, 3]:
+        buckets[-2, 2] += 1
+        buckets = buckets[:-1]
+    return buckets
 
 
 class _Tables(NamedTuple):
@@ -133,6 +151,7 @@ class _WindowReader:
         self._batches: list[Int64s] = []
         self._position = 0  # in the order
         self._records = np.empty(0, np.int64)  # of the order, not yet in a batch
+        self._rest: list[Int64s] = []  # batches that are ready, of the next block
         self._native = _native.Stream(
             buckets=plan.buckets,
             ranks=plan.selection.records,
@@ -161,7 +180,7 @@ class _WindowReader:
         """Read on in the order until `count` batches are ready."""
         plan, order = self._plan, self._plan.order
         largest = int(plan.buckets[:, 3].max())
-        batches: list[Int64s] = []
+        batches = self._rest
         while len(batches) < count:
             if not len(self._records):
                 stop = min(self._position + _CHUNK, len(order))
@@ -179,5 +198,14 @@ class _WindowReader:
                     f"order: expected each of {plan.records} records once, found one twice or out of range"
                 ) from None
             self._records = self._records[consumed:]
-            batches += [out[begin:end] for begin, end in pairwise([0, *ends[:ready].tolist()])]
-        return batches
+            found = [out[begin:end] for begin, end in pairwise([0, *ends[:ready].tolist()])]
+            batches += found if plan.multiple == 1 else _cut_to_multiples(found, plan.multiple)
+        self._rest = batches[count:]
+        return batches[:count]
+
+
+def _cut_to_multiples(batches: list[Int64s], multiple: int) -> list[Int64s]:
+    """Return batches that are multiples or smaller than one: the last batch of the last bucket may have to be cut."""
+    ends = [len(batch) - len(batch) % multiple for batch in batches]
+    pieces = [(batch[:end], batch[end:]) for batch, end in zip(batches, ends, strict=True)]
+    return [piece for pair in pieces for piece in pair if len(piece)]

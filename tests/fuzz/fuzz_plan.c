@@ -1,6 +1,6 @@
 /* fuzz_plan.c - plans for any budget and any lengths.
  *
- * Property: buckets are runs of whole batches, none over budget; the batches of a plan, and those of a stream, hold every
+ * Property: buckets are runs of whole batches, none over budget, also those between others; the batches of a plan, and those of a stream, hold every
  * planned record exactly once; mds_plan_find is the inverse of mds_plan_batches; an order that is not one is refused.
  * Input: the budget, the lengths and how many records have each, then what chooses records and sizes of buffers. */
 #include "fuzz.h"
@@ -19,7 +19,7 @@ typedef struct {
     uint64_t *exact;  /* the same as u64 */
     uint8_t *order;   /* skipped + ranks record numbers */
     size_t *rank_of;  /* of each record */
-    mds_bucket buckets[DISTINCT + 2];
+    mds_bucket buckets[2 * (DISTINCT + 2) + 3];
     size_t count;
 } planned;
 
@@ -98,7 +98,8 @@ static void check_buckets(const mds_budget *budget, const planned *p)
         CHECK(bucket->first_rank == rank && bucket->first_batch == batch && bucket->batches && bucket->size);
         CHECK(fits(budget, length_at(p, rank), bucket->size));
         const uint64_t full = mds_batch_size(budget, length_at(p, rank));
-        CHECK(bucket->size == full || (b + 1 == p->count && bucket->batches == 1 && bucket->size < full));
+        CHECK(bucket->size == full || (b + 2 >= p->count && bucket->batches == 1 && bucket->size < full));
+        CHECK(bucket->size < budget->multiple || bucket->size % budget->multiple == 0);
         rank += bucket->batches * bucket->size;
         batch += bucket->batches;
     }
@@ -159,6 +160,14 @@ static void check_stream(fuzz_input *input, const mds_budget *budget, planned *p
 {
     size_t batches = (size_t)(p->buckets[p->count - 1].first_batch + p->buckets[p->count - 1].batches);
     size_t count = p->count, largest = 0;
+    mds_bucket *last = &p->buckets[count - 1];
+    const int rest = count > 1 && last->batches == 1 && last[-1].batches == 1 && last->size < budget->multiple &&
+                     last[-1].size % budget->multiple == 0;
+    if (rest) { /* one batch, which the caller cuts again */
+        last[-1].size += last->size;
+        count--;
+        batches--;
+    }
     if (count > 1 && p->buckets[count - 1].batches == 1 && p->buckets[count - 1].size <= p->buckets[count - 2].size)
         p->buckets[--count - 1].batches++; /* what makes no whole batch is the last batch of the bucket before */
     uint32_t first_buckets[DISTINCT] = {0};
@@ -214,7 +223,8 @@ static void check_stream(fuzz_input *input, const mds_budget *budget, planned *p
                 CHECK((uint64_t)out[i] < p->records && !seen[out[i]]++);
                 longest = p->exact[out[i]] > longest ? p->exact[out[i]] : longest;
             }
-            CHECK(i > begin && fits(budget, longest, i - begin));
+            const size_t size = i - begin, more = rest && size > budget->multiple ? size % budget->multiple : 0;
+            CHECK(i > begin && fits(budget, longest, size - more));
             planned_records += i - begin;
         }
         ready += emitted;
@@ -241,14 +251,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     budget.largest = fuzz_magnitude(&input, 1, UINT64_C(1) << 31);
     budget.multiple = fuzz_magnitude(&input, 1, UINT64_MAX);
     budget.quadratic = fuzz_magnitude(&input, 0, UINT64_MAX);
-    const uint64_t wanted = fuzz_magnitude(&input, 1, UINT64_C(1) << 32);
-    const int close = (int)fuzz_take(&input, 1) & 1;
+    mds_cut cut = {.least = fuzz_magnitude(&input, 1, UINT64_C(1) << 32)};
+    cut.most = fuzz_magnitude(&input, cut.least, UINT64_C(1) << 32);
+    cut.per_mille = fuzz_between(&input, 0, 1000);
     choose_lengths(&input, &p);
     make_order(&input, &p);
     mds_bucket *buckets = fuzz_room(p.distinct + 2, sizeof *buckets);
-    p.count = mds_plan_buckets(&budget, p.values, p.counts, p.distinct, wanted, close, buckets);
-    CHECK(p.count <= p.distinct + 2);
-    memcpy(p.buckets, buckets, p.count * sizeof *buckets);
+    const size_t count = mds_plan_buckets(&budget, p.values, p.counts, p.distinct, &cut, buckets);
+    CHECK(count <= p.distinct + 2);
+    mds_bucket *between = fuzz_room(2 * count + 3, sizeof *between);
+    p.count = mds_plan_between(&budget, p.values, p.counts, p.distinct, &cut, buckets, count, between);
+    CHECK(p.count <= 2 * count + 3);
+    memcpy(p.buckets, between, p.count * sizeof *between);
+    free(between);
+    check_buckets(&budget, &p);
+    check_batches(&input, &budget, &p, 1);
+    p.count = count;
+    memcpy(p.buckets, buckets, count * sizeof *buckets);
     free(buckets);
     check_buckets(&budget, &p);
     check_batches(&input, &budget, &p, 0);

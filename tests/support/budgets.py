@@ -1,0 +1,35 @@
+"""Lengths as data sets have them, and the batches of all ranks."""
+
+import numpy as np
+
+from mmapds import TokenBudgetBatchSampler
+
+
+def log_normal(n, seed=0):
+    lengths = np.exp(np.random.default_rng(seed).normal(5.5, 0.8, n))
+    return np.clip(lengths, 1, 2048).astype(np.int64)
+
+
+def ranks(lengths, budget, world, epoch=0, **options):
+    """The batches of an epoch: a list for each step, of the batches of all ranks."""
+    samplers = [
+        TokenBudgetBatchSampler(lengths, budget, num_replicas=world, rank=rank, **options) for rank in range(world)
+    ]
+    for sampler in samplers:
+        sampler.set_epoch(epoch)
+    steps = list(zip(*samplers, strict=True))
+    if "exclude" not in options:
+        assert all(len(sampler) == len(steps) for sampler in samplers)
+    return steps
+
+
+def flat(steps):
+    return [record for step in steps for batch in step for record in batch]
+
+
+def check(lengths, steps, cost, budget, largest=2**31):
+    """Every batch holds something, and is within budget."""
+    for step in steps:
+        for batch in step:
+            assert 1 <= len(batch) <= largest
+            assert max(cost(int(lengths[record])) for record in batch) * len(batch) <= budget
