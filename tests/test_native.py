@@ -153,7 +153,7 @@ def window_stream(records=200_000):
     selection = Selection(by_length, 0, slice(0, len(by_length.values)))
     budget = Budget(20_000, 10_000, 1, 0)
     plan = WindowPlan(
-        selection, lengths, budget, order=orders.Sequential(records), sort_window=1000, seed=0, shuffle=True
+        selection, lengths, budget, order=orders.Sequential(records), sort_window=1000, ranks=1, seed=0, shuffle=True
     )
     return plan, {
         "buckets": plan.buckets,

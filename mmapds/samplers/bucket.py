@@ -9,7 +9,7 @@ from .. import _native
 from ..orders.basic import Int64s
 from ..orders.permutation import Permutation, word
 from .lengths import Selection, Uint64s
-from .plan import Budget, Cut, Plan
+from .plan import Budget, Cut, Plan, batches_in
 
 _GROUPS = 2  # stream of the permutation of groups; records and chunks have 0 and 1
 # A bucket of one batch would give its records the same mates in every epoch, which is worse than some padding. Eight
@@ -51,7 +51,7 @@ class BucketPlan(Plan):
         self.ranks = ranks
         self._shuffle = shuffle
         tables = [self._cut_buckets(between=between) for between in ((False, True) if shuffle else (False,))]
-        self._batches = max(_batches_in(table) for table in tables)
+        self._batches = max(batches_in(table) for table in tables)
         if not all(self._last_step_can_be_split(table) for table in tables):
             self._batches = min(-(-self._batches // ranks) * ranks, selection.records)
         self._tables = [_with_more_batches(table, self._batches, budget.multiple) for table in tables]
@@ -168,20 +168,16 @@ class BucketPlan(Plan):
         )
 
 
-def _batches_in(buckets: Uint64s) -> int:
-    return int(buckets[-1, 1] + buckets[-1, 2])
-
-
 def _with_more_batches(buckets: Uint64s, wanted: int, multiple: int) -> Uint64s:
     """Return buckets of the same records that have `wanted` batches, at most one for each record.
 
     Batches of the shortest records are made smaller, `_REGION` of them for each one more if there are so many, so
     that they still cost about the same.
     """
-    more = wanted - _batches_in(buckets)
+    more = wanted - batches_in(buckets)
     if not more:
         return buckets
-    before = np.maximum(_batches_in(buckets) - _REGION * more, 0)
+    before = np.maximum(batches_in(buckets) - _REGION * more, 0)
     first = int(np.searchsorted(buckets[:, 1].astype(np.int64), before, side="right")) - 1
     batches, sizes = buckets[first:, 2].astype(np.int64), buckets[first:, 3].astype(np.int64)
     room = batches * (sizes - 1)

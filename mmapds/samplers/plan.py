@@ -45,6 +45,11 @@ class Cut(NamedTuple):
     per_mille: int
 
 
+def batches_in(buckets: Uint64s) -> int:
+    """Return how many batches there are in buckets."""
+    return int(buckets[-1, 1] + buckets[-1, 2])
+
+
 class LeftOut(NamedTuple):
     """How many samples are not planned, or exceed the budget alone; see `BudgetSummary`."""
 
@@ -109,10 +114,10 @@ class Plan(ABC):
         self._budget = budget
         self._cut = cut
 
-    def _cut_buckets(self, *, between: bool = False) -> Uint64s:
+    def _cut_buckets(self, *, between: bool = False, budget: Budget | None = None) -> Uint64s:
         """Return rows of (first rank, first batch, batches, size); `between` cuts in the middle of the others."""
         values, counts = (np.ascontiguousarray(each) for each in (self.selection.values, self.selection.counts))
-        found = _native.plan_buckets(self._budget, values, counts, self._cut, between)
+        found = _native.plan_buckets(budget or self._budget, values, counts, self._cut, between)
         return np.frombuffer(found, np.uint64).reshape(-1, 4)
 
     @abstractmethod

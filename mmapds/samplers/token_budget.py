@@ -113,11 +113,12 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self._selection, self._left_out = select(by_length, self._budget, low, high, oversize)
         self._group_size = None if group_size is None else integer("group_size", group_size, 1)
         self._plan: BucketPlan | WindowPlan
+        self._order, self._sort_window = order, integer("sort_window", sort_window, 1)
+        ranks = 1 if drop_last else self.num_replicas  # with drop_last, what is no whole step is left out instead
         if planner == "bucket":
-            # With drop_last, a last step that has fewer batches than ranks is left out instead.
-            self._plan = self._bucket_plan(self._group_size or self.num_replicas, 1 if drop_last else self.num_replicas)
+            self._plan = self._bucket_plan(self._group_size or self.num_replicas, ranks)
         else:
-            self._plan = self._window_plan(order, integer("sort_window", sort_window, 1))
+            self._plan = self._window_plan(ranks)
         self._check_steps()
         self._exclude = {kind: list(ranges) for kind, ranges in (exclude or {}).items()}
         self._progress = self._new_progress(self._plan, start_step, self._exclude)
@@ -134,8 +135,8 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
             shuffle=self.shuffle,
         )
 
-    def _window_plan(self, order: Order | None, sort_window: int) -> WindowPlan:
-        records = len(self._lengths)
+    def _window_plan(self, ranks: int) -> WindowPlan:
+        records, order = len(self._lengths), self._order
         if order is None:
             order = Shuffled(records, self.seed) if self.shuffle else Sequential(records)
         if len(order) != records:
@@ -145,7 +146,8 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
             self._lengths,
             self._budget,
             order=order,
-            sort_window=sort_window,
+            sort_window=self._sort_window,
+            ranks=ranks,
             seed=self.seed,
             shuffle=self.shuffle,
         )
@@ -223,15 +225,16 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         """
         plan, progress = self._plan, self._progress
         order = state_dict.get("order") if isinstance(state_dict, Mapping) else None
-        if isinstance(plan, BucketPlan) and isinstance(order, Mapping):
-            saved = [
-                each for key in ("group_size", "ranks") if type(each := order.get(key)) is int and 0 < each < 2**31
-            ]
-            group_size, ranks = saved if len(saved) == 2 else (plan.group_size, plan.ranks)
-            group_size = self._group_size or group_size
+        saved = order if isinstance(order, Mapping) else {}
+        ranks = _known(saved.get("ranks"), plan.ranks)
+        if isinstance(plan, BucketPlan):
+            group_size = self._group_size or _known(saved.get("group_size"), plan.group_size)
             if (group_size, ranks) != (plan.group_size, plan.ranks):
                 plan = self._bucket_plan(group_size, ranks)
-                progress = self._new_progress(plan, 0, self._exclude)
+        elif ranks != plan.ranks:
+            plan = self._window_plan(ranks)
+        if plan is not self._plan:
+            progress = self._new_progress(plan, 0, self._exclude)
         progress.load_state_dict(state_dict)  # an error leaves the sampler as it was
         self._plan, self._progress = plan, progress
 
@@ -347,6 +350,11 @@ def _budget(
         integer("batch_size_multiple", batch_size_multiple, 1),
         0 if quadratic_length is None else integer("quadratic_length", quadratic_length, 1),
     )
+
+
+def _known(saved: object, own: int) -> int:
+    """Return a size that a state has, or the sampler's own where it has none."""
+    return saved if type(saved) is int and 1 <= saved < 2**31 else own
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -11,9 +11,11 @@ from ..errors import OrderError
 from ..orders.basic import Int64s, Order
 from ..orders.permutation import Permutation, word
 from .lengths import Selection, Uint64s
-from .plan import Budget, Cut, Plan
+from .plan import Budget, Cut, Plan, batches_in
 
 _MIXED = 1 << 32  # stream of the first permutation of ready batches; later ones have the streams after it
+_HALVINGS = 24  # of the part of the budget that makes a whole last step
+_NEARBY = 32  # parts tried above and below it
 _TABLE = 1 << 20  # lengths below this are looked up in a table
 _CHUNK = 65_536  # positions of an order that are read at a time
 
@@ -31,6 +33,7 @@ class WindowPlan(Plan):
     Args:
       values: u32 or u64, shape (records,): the lengths.
       order: a bijection of the records.
+      ranks: as for buckets; here the whole plan has somewhat smaller batches for it.
       shuffle: False gives batches in the order in which they become ready; else they are mixed, some at a time.
     """
 
@@ -42,6 +45,7 @@ class WindowPlan(Plan):
         *,
         order: Order,
         sort_window: int,
+        ranks: int,
         seed: int,
         shuffle: bool,
     ) -> None:
@@ -53,11 +57,37 @@ class WindowPlan(Plan):
         self.order = order
         self.shuffle = shuffle
         self._sort_window = sort_window
-        buckets = self._cut_buckets()
-        self._batches = int(buckets[-1, 1] + buckets[-1, 2])
+        self.ranks = ranks
+        buckets = self._with_a_last_step()
+        self._batches = batches_in(buckets)
         self.multiple = budget.multiple
         self.buckets = _for_a_stream(buckets, budget.multiple)
         self.tables = _Tables.of(self)
+
+    def _with_a_last_step(self) -> Uint64s:
+        """Return buckets whose last step has a sample for each rank, whichever batches are in it; if there are any."""
+        buckets, budget = self._cut_buckets(), self._budget
+        batches, rest = batches_in(buckets), batches_in(buckets) % self.ranks
+        wanted = batches - rest + self.ranks
+        smallest = np.sort(np.repeat(buckets[:, 3], np.minimum(buckets[:, 2], rest).astype(np.int64)))[:rest]
+        if not rest or smallest.sum() >= self.ranks or wanted > self.selection.records:
+            return buckets
+        largest = int(buckets[:, 3].max())
+
+        def cut(part: float) -> Uint64s:
+            smaller = (max(int(budget.max_tokens * part), 1), max(int(largest * part), 1))
+            return self._cut_buckets(budget=Budget(*smaller, *budget[2:]))
+
+        # The number of batches rises as the budget falls, but by more than one at times: so look around, too.
+        low, high = 0.0, 1.0
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if batches_in(cut(middle)) >= wanted else (low, middle)
+        for i in range(2 * _NEARBY):
+            found = cut(min(low * (1 + (i // 2) * (-1) ** i / (8 * wanted)), 1.0))
+            if batches_in(found) == wanted:
+                return found
+        return buckets
 
     def __len__(self) -> int:
         return self._batches
@@ -65,6 +95,7 @@ class WindowPlan(Plan):
     def describe(self) -> dict[str, Any]:
         """Return what identifies this plan, for states."""
         what = {"order": "token budget, windows", "sort_window": self._sort_window, "shuffle": self.shuffle}
+        what["ranks"] = self.ranks
         return {**what, "of": self.order.describe(), **super().describe()}
 
     def changes_after(self, epoch: int) -> bool:
