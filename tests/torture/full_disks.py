@@ -22,7 +22,7 @@ from mmapds.storage import current
 from mmapds.storage.index_file import Index
 from tests.support.files import ROOT
 from tests.support.tars import archive, members_of
-from tests.support.torture import is_refused, repeat
+from tests.support.torture import HANGS, is_refused, repeat
 
 LIMITS = 12
 """In a case, of one operation."""
@@ -121,7 +121,7 @@ def in_small_file_system(random, folder):
     command = [sys.executable, "-m", "tests.torture.full_disks", operation, str(folder)]
     ran = subprocess.run(
         [*namespace, "sh", "-c", script, str(folder), *command],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=HANGS,
     )  # fmt: skip
     assert ran.returncode == 0, f"{operation} in {pages} pages: status {ran.returncode}: {ran.stderr[-2000:]}"
 
