@@ -4,6 +4,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import pickle
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -192,6 +193,8 @@ _worker_task: list[Callable[[range], NDArray[Any]]] = []
 
 def _begin_worker(work: Callable[[range], NDArray[Any]]) -> None:
     _worker_task[:] = [work]
+    # A handler of the parent's that raises, as commands and trainers have, would keep a worker from being ended.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()

@@ -499,9 +499,18 @@ def leave(sample):
     return 1
 
 
-def test_a_worker_that_dies_is_said(large):
+@pytest.mark.parametrize("handler", [signal.SIG_DFL, lambda *_: sys.exit(1)])
+def test_a_worker_that_dies_is_said(large, handler):
     path, _ = large
     mmapds.build(path)
+    before = signal.signal(signal.SIGTERM, handler)  # as commands and trainers set it; forked workers inherit it
+    try:
+        check_that_a_death_is_said(path)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def check_that_a_death_is_said(path):
     with pytest.raises(
         mmapds.ColumnError, match="column 'x': a worker process died, killed or out of memory; use workers=1"
     ):
