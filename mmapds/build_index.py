@@ -8,6 +8,7 @@ from . import formats
 from .index.build import BuildResult, ColumnRequest, build_each
 from .storage.index_file import Index
 from .storage.lock import locked
+from .storage.roots import Roots
 from .storage.sources import StrPath, expand
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def build(
     hash: bool = False,  # noqa: A002 - what the command line calls it
     workers: int | None = None,
     force: bool = False,
+    roots: StrPath | Iterable[StrPath] = (),
     **parameters: Any,
 ) -> "Path | list[Path]":
     """Index sources in place; an index that is up to date is kept, also where a source is a copy with another time.
@@ -44,39 +46,44 @@ def build(
         of 0 or more; the index also gets their order, so that samplers do not sort.
       columns: name to a number for each record: an expression (see `mmapds.formats.measuring`), measured while records
         are scanned; or a picklable callable that takes the decoded sample and returns a number, run in other processes.
-      missing: what to do with a record that lacks a field an expression names: "error" (the default), "skip" to leave
-        the record out of the index, or a number to store instead.
+      missing: for a record that lacks a field of an expression: "error" (the default), "skip" it, or a number to store.
       validate: check that every record is JSON from its first byte to its last.
       hash: store a hash of each source, for `open(..., check="full")` and `--verify`, from now on.
       workers: threads that scan, also within one file; all cores by default.
       force: build even if an index is up to date, and without the columns that were computed in Python. An index keeps
         the expressions it was built with; delete it to drop them.
+      roots: as in `mmapds.open`, for the sources of an index among `sources`.
       **parameters: options of the format, such as `record_bytes`; see docs/formats.md.
     Returns:
       The index's path; a list of them for several sources without `out`.
     Raises:
-      SourceError: a source is missing, unreadable, compressed, not a regular file, or changes meanwhile.
+      SourceError: a source is missing, unreadable, compressed, not a file, outside the roots, or changes meanwhile.
       ColumnError: a column cannot be measured; the message has the place of the record.
       DecodeError: a record to measure or validate is not JSON.
       Error: an index cannot be written, or another process builds it for too long.
     """
     from pathlib import Path  # start-up time: it takes as long as indexing 40 MB
 
-    wanted = {**({"length": length} if length is not None else {}), **(columns or {})}
-    expressions = {name: text for name, text in wanted.items() if isinstance(text, str)}
-    computed = {name: compute for name, compute in wanted.items() if not isinstance(compute, str)}
+    expressions, computed = _by_kind({**({"length": length} if length is not None else {}), **(columns or {})})
     results = build_each(
-        expand(sources, formats.SUFFIXES),
+        paths := expand(sources, formats.SUFFIXES),
         out=out,
         format_name=format,
         options=parameters,
         request=ColumnRequest(expressions, missing, validate, tuple(computed), hash),
         workers=workers,
         force=force,
+        roots=Roots(roots, paths),
         complete=partial(_add, computed, workers),
     )
     built = [Path(done.summary.path) for done in results]
     return built[0] if len(built) == 1 else built
+
+
+def _by_kind(columns: Mapping[str, Column]) -> tuple[dict[str, str], dict[str, Callable[[Any], float]]]:
+    """Return the columns that are expressions, and those that Python computes."""
+    expressions = {name: text for name, text in columns.items() if isinstance(text, str)}
+    return expressions, {name: compute for name, compute in columns.items() if not isinstance(compute, str)}
 
 
 def _add(computed: Mapping[str, Callable[[Any], float]], workers: int | None, done: BuildResult) -> None:
@@ -89,4 +96,5 @@ def _add(computed: Mapping[str, Callable[[Any], float]], workers: int | None, do
     with locked(path):
         for name, compute in computed.items():
             if done.fresh or name not in Index(path).columns:  # another process may have added it meanwhile
-                add_column(path, name, compute, workers=workers)
+                # Its sources were scanned or compared for this call, so they may be read, wherever they lie.
+                add_column(path, name, compute, workers=workers, roots=Index(path).roots_needed())

@@ -34,6 +34,17 @@ def add_format_options(parser: argparse.ArgumentParser, options: Options) -> Non
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=placeholder, help=text)
 
 
+def add_roots(parser: argparse.ArgumentParser) -> None:
+    """Add the option for directories that an index may name files of."""
+    parser.add_argument(
+        "--root",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a directory outside that of an index in which its sources may lie; may be repeated",
+    )
+
+
 def format_options(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     """Return the options of formats that were given."""
     return {name: getattr(arguments, name) for name in options if getattr(arguments, name) is not None}

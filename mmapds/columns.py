@@ -7,7 +7,7 @@ import pickle
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -42,6 +42,7 @@ def add_column(
     decode: str | Decoder | None = None,
     workers: int | None = None,
     progress: Callable[[int], object] | None = None,
+    roots: StrPath | Iterable[StrPath] = (),
 ) -> None:
     """Add a column to an index, or replace one; the sources are not scanned, and the index is replaced atomically.
 
@@ -55,6 +56,7 @@ def add_column(
       decode: the decoder of samples for a callable, as in `mmapds.open`.
       workers: processes that compute; all cores by default. With 1, this process does.
       progress: called with the number of samples done since the last call; by default, a bar on a terminal.
+      roots: directories in which the sources of the index may lie, as in `mmapds.open`.
     Raises:
       ColumnError: values have another shape or are not numbers, or lengths are negative or fractional.
       IndexMissingError, StaleIndexError: the index must be built first.
@@ -64,8 +66,10 @@ def add_column(
         raise ColumnError(f"workers = {workers}, expected 1 or more")
     if not isinstance(name, str) or not name:
         raise ColumnError(f"name = {name!r}, expected a string of one character or more")
-    with locked(_index_path(open_dataset(source_or_index, decode=decode))):
-        dataset = open_dataset(source_or_index, decode=decode)  # again, as it may have been replaced before the lock
+    with locked(_index_path(open_dataset(source_or_index, decode=decode, roots=roots))):
+        dataset = open_dataset(
+            source_or_index, decode=decode, roots=roots
+        )  # again, as it may have been replaced before the lock
         _add(dataset, name, values, workers, progress)
 
 

@@ -6,7 +6,7 @@ class Error(Exception):
 
 
 class SourceError(Error):
-    """A source is missing, unreadable, not a regular file, compressed, or changed while it was read."""
+    """A source is missing, unreadable, not a regular file, compressed, outside the roots, or it changed meanwhile."""
 
 
 class IndexMissingError(Error):

@@ -198,6 +198,11 @@ def written_again():
     return "train.jsonl"
 
 
+def outside():
+    os.mkdir("elsewhere")
+    return mmapds.build(jsonl(), out="elsewhere/all.mmx")
+
+
 def index_of(name, at, data):
     return overwrite(f"{name}.mmx", at, data)
 
@@ -242,6 +247,12 @@ def groups():
     with h5py.File("g.h5", "w") as out:
         out["a"], out["b"] = np.ones(3), np.ones(4)
     return "g.h5"
+
+
+def linked():
+    with h5py.File("l.h5", "w") as out:
+        out["a"] = h5py.ExternalLink("g.h5", "/a")
+    return "l.h5"
 
 
 def state(**changes):
@@ -395,6 +406,7 @@ WITHOUT_NUMBERS = {
     "index that is text": lambda: mmapds.open(file("a.mmx", b"hello" * 20)),
     "index that is a directory": lambda: (os.mkdir("d.mmx"), mmapds.open(["d.mmx"]))[1],
     "written again": lambda: mmapds.open(written_again()),
+    "source outside": lambda: mmapds.open(outside()),
     "checksum of an index": lambda: mmapds.open(index_of(jsonl(), -2, b"!")),
     "reserved": lambda: mmapds.open(index_of(jsonl(), 48, b"\1")),
     "access": lambda: dataset(access="fast"),
@@ -502,6 +514,7 @@ WITHOUT_NUMBERS = {
     "convert what is damaged": lambda: convert(file("a.parquet", b"PAR1 PAR1"), "b.mma"),
     "convert damaged HDF5": lambda: convert(file("a.h5", b"\x89HDF\r\n\x1a\n"), "b.mma"),
     "convert tables that differ": lambda: convert([table(x=[1]), table("u.parquet", x=["a"])], "b.mma"),
+    "convert what lies elsewhere": lambda: convert(linked(), "b.mma"),
     "convert a group": lambda: convert(groups(), "b.mma", group="c"),
     "convert records": lambda: convert(groups(), "b.mma", records="columns"),
     "command: column": lambda: command("mmapds.index", jsonl(), "--column", "n"),

@@ -76,6 +76,7 @@ def convert(
     decode: str | Decoder | None = None,
     index: bool = True,
     progress: Callable[[int, int | None], object] = lambda done, total: None,  # noqa: ARG005
+    roots: StrPath | Iterable[StrPath] = (),
     **options: Any,
 ) -> Converted:
     """Convert sources to one array file, record by record; the file appears only when it is whole.
@@ -99,23 +100,19 @@ def convert(
         tars are decoded by extension, except images. A sample that is not a dict becomes the field "data".
       index: write the index too. False where one index will cover several files.
       progress: called with the number of records read since the last call, and the number of all records or None.
+      roots: directories in which the sources of an index may lie that is given, as in `mmapds.open`.
       **options: of the format; see docs/formats.md.
     Raises:
-      SourceError: a source is missing, unreadable or compressed, or changes meanwhile.
+      SourceError: a source is missing, unreadable, compressed or outside the roots, or changes meanwhile.
       FormatError: a source or the schema is malformed, or a record does not fit; the message has the record's place.
       DecodeError: a record cannot be decoded.
       Error: the library that a format needs is missing, or the file cannot be written.
     """
-    if isinstance(fields, str):
-        raise FormatError(f"fields = {fields!r}, expected a list of names")
-    if missing not in ("error", "skip"):
-        raise FormatError(f"missing = {missing!r}, expected 'error' or 'skip'")
-    if infer < 1:
-        raise FormatError(f"infer = {infer}, expected 1 or more")
+    _check_arguments(fields, missing, infer)
     paths = expand(sources, SUFFIXES)
     target = _target(paths, out)
     before = [inspect(path) for path in paths if not path.endswith(INDEX_SUFFIX)]
-    with _alone(target), closing(_reader(paths, target, format, decode, options)) as reader:
+    with _alone(target), closing(_reader(paths, target, format, decode, roots, options)) as reader:
         chosen = _schema(reader, schema, fields, missing == "skip", infer)
         is_whole = schema is None and fields is None  # so that a field beyond the schema is an error
         with Writer(target, chosen.describe(), length=length, index=index) as writer:
@@ -123,6 +120,15 @@ def convert(
             for source in before:
                 check_unchanged(source)
         return Converted(target, done - skipped, skipped, chosen)
+
+
+def _check_arguments(fields: Iterable[str] | None, missing: str, infer: int) -> None:
+    if isinstance(fields, str):
+        raise FormatError(f"fields = {fields!r}, expected a list of names")
+    if missing not in ("error", "skip"):
+        raise FormatError(f"missing = {missing!r}, expected 'error' or 'skip'")
+    if infer < 1:
+        raise FormatError(f"infer = {infer}, expected 1 or more")
 
 
 def _target(paths: list[str], out: StrPath | None) -> str:
@@ -155,7 +161,12 @@ def _alone(target: str) -> Iterator[None]:
 
 
 def _reader(
-    paths: list[str], target: str, name: str | None, decode: str | Decoder | None, options: Mapping[str, Any]
+    paths: list[str],
+    target: str,
+    name: str | None,
+    decode: str | Decoder | None,
+    roots: StrPath | Iterable[StrPath],
+    options: Mapping[str, Any],
 ) -> Reader:
     """Return the reader of the sources.
 
@@ -171,7 +182,7 @@ def _reader(
         )
     reader = _FILE_READERS.get(next(iter(found)))
     if reader is None:
-        return IndexedReader(paths, target, name, decode, options)
+        return IndexedReader(paths, target, name, decode, roots, options)
     if decode is not None:
         raise FormatError(f"decode = {decode!r}, expected None, as records of {reader.TITLE} have types")
     formats.check_options(reader.NAME, reader.OPTIONS, options)
@@ -225,6 +236,11 @@ def _copy(
         except FormatError as error:
             reason = str(error).removeprefix(f"{writer.path}: record {done - skipped}: ")
             raise FormatError(f"{reader.place(done)}: {reason}") from None
+        except MemoryError:
+            raise FormatError(
+                f"{reader.place(done)}: expected a record that fits into memory, found no room; convert it on a "
+                "machine with more memory"
+            ) from None
         done += 1
         if done % _REPORTED == 0:
             progress(_REPORTED, reader.total)

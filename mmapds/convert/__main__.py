@@ -33,6 +33,7 @@ def _convert(options: argparse.Namespace) -> None:
             decode=options.decode,
             index=not options.no_index,
             progress=progress.update,
+            roots=options.root,
             **cli.format_options(options, OPTIONS),
         )
         seconds = time.perf_counter() - started
@@ -57,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--decode", metavar="D", help="json, text, bytes, files, wds or tf_example; default: by format")
     cli.add_format_options(parser, OPTIONS)
+    cli.add_roots(parser)
     parser.add_argument("--no-index", action="store_true", help="write no index; for parts that one index will cover")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     return parser

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ..errors import DecodeError, SourceError, StaleIndexError
 from ..formats.tar import Tar
 from ..storage.index_file import Index
 from ..storage.lock import remove_dead
-from ..storage.sources import INDEX_SUFFIX
+from ..storage.sources import INDEX_SUFFIX, StrPath
 
 _BATCH = 256  # records read at a time
 
@@ -31,6 +31,7 @@ class IndexedReader:
       beside: the hidden index lies in the directory of this file. An index that the sources have is left alone.
       name: the format; by default as `mmapds.build` decides.
       decode: the decoder; by default that of the format.
+      roots: directories in which the sources of an index may lie that is among the paths.
       options: of the format.
     """
 
@@ -40,6 +41,7 @@ class IndexedReader:
         beside: str,
         name: str | None,
         decode: str | Decoder | None,
+        roots: StrPath | Iterable[StrPath],
         options: Mapping[str, Any],
     ) -> None:
         self._built: Path | None = None
@@ -48,9 +50,9 @@ class IndexedReader:
                 parent, file = os.path.split(beside)
                 hidden = os.path.join(parent, f".{file}.{os.urandom(4).hex()}{INDEX_SUFFIX}")  # see remove_hidden
                 self._built = Path(hidden)
-                build(paths, out=hidden, format=name, **options)
-                paths = [hidden]
-            self._samples = open_dataset(paths, decode=decode, access="sequential")
+                build(paths, out=hidden, format=name, roots=roots, **options)
+                paths, roots = [hidden], Index(hidden).roots_needed()  # the user named these sources
+            self._samples = open_dataset(paths, decode=decode, access="sequential", roots=roots)
         except BaseException:
             self.close()
             raise

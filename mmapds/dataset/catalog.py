@@ -95,11 +95,11 @@ class Catalog:
         """Map a source for the core, and say how its records lie there.
 
         Raises:
-          SourceError: it is missing or not a regular file.
+          SourceError: it is missing, not a regular file, or lies where the user has not allowed it.
           StaleIndexError: it changed after it was indexed.
         """
         index, number = self.members[member]
-        path = index.source_path(number)
+        path = index.readable_path(number)
         try:
             opened = _native.Map(index.absolute(path))
         except OSError as error:
@@ -143,6 +143,6 @@ class Catalog:
         if source.lines == source.records:
             return record + 1
         try:
-            return line_number(memoryview(_native.Map(index.absolute(index.source_path(number)))), offset)
-        except (OSError, ValueError):
+            return line_number(memoryview(_native.Map(index.absolute(index.readable_path(number)))), offset)
+        except (SourceError, OSError, ValueError):
             return None

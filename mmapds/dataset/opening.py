@@ -9,6 +9,7 @@ from ..index.build import build_each
 from ..storage import current
 from ..storage.fingerprints import BLOCKS
 from ..storage.index_file import Index
+from ..storage.roots import Roots
 from ..storage.sources import StrPath, build_command
 from .catalog import Catalog
 from .dataset import Dataset, make_dataset
@@ -23,6 +24,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
     access: str = "auto",
     check: str = "stat",
     build: bool = False,
+    roots: StrPath | Iterable[StrPath] = (),
 ) -> Dataset:
     """Open indexed sources as one dataset.
 
@@ -44,8 +46,11 @@ def open(  # noqa: A001 - mmapds.open is the public name
         "none" compares nothing: records of a source that changed may be any of its bytes, but no others.
       build: build missing and stale indexes first, instead of raising. One process builds while others that want to
         wait for it: see `mmapds.build`.
+      roots: directories, with all below them, in which the sources of an index may lie besides the directory of the
+        index itself; those in the environment variable `MMAPDS_ROOTS` are added. Sources that `source_or_index` names
+        need none. An index from somebody else could name any file of yours: see SECURITY.md.
     Raises:
-      SourceError: a source is missing, or a pattern matches nothing.
+      SourceError: a source is missing, a pattern matches nothing, or an index names a file outside the roots.
       IndexMissingError, StaleIndexError: an index must be built first; the message has the command.
       FormatError: an index is damaged, or a newer mmapds wrote it.
       Error: `check` is "full" and an index has no hashes.
@@ -55,10 +60,11 @@ def open(  # noqa: A001 - mmapds.open is the public name
     given = [source_or_index] if isinstance(source_or_index, str | os.PathLike) else list(source_or_index)
     patterns = [os.fspath(pattern) for pattern in given]
     paths = expand_indexed(patterns)
+    allowed = Roots(roots, paths)
     if build and paths:
-        for _ in build_each(paths, settle=False):
+        for _ in build_each(paths, settle=False, roots=allowed):
             pass
-    indexes = open_indexes(paths, patterns)
+    indexes = open_indexes(paths, patterns, allowed)
     if sampled := current.check(indexes, check):
         _warn(sampled, patterns)
     catalog = Catalog(indexes, access)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from .. import formats
 from ..errors import IndexMissingError, StaleIndexError
 from ..storage.index_file import Index
+from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, build_command, expand, working_directory
 
 _SHORT = 512  # bytes of paths that a pickle holds
@@ -18,12 +19,13 @@ def expand_indexed(patterns: Sequence[str]) -> list[str]:
     return expand(patterns, (*formats.SUFFIXES, INDEX_SUFFIX))
 
 
-def open_indexes(paths: Iterable[str], patterns: Sequence[str]) -> list[Index]:
+def open_indexes(paths: Iterable[str], patterns: Sequence[str], roots: Roots) -> list[Index]:
     """Open the indexes of sources.
 
     Args:
       paths: sources and indexes.
       patterns: what the user gave for them, for the command in a message.
+      roots: where their sources may lie.
     Raises:
       IndexMissingError: a source is not indexed.
       FormatError: an index is damaged, or a source must be converted.
@@ -31,7 +33,7 @@ def open_indexes(paths: Iterable[str], patterns: Sequence[str]) -> list[Index]:
     indexes, missing = [], []
     for path in paths:
         try:
-            indexes.append(Index(_index_path(path)))
+            indexes.append(Index(_index_path(path), roots))
         except IndexMissingError:
             missing.append(path)
     if missing:
@@ -65,6 +67,8 @@ class Origin(NamedTuple):
     patterns: tuple[str, ...]
     identity: int
     """A checksum over the checksums of the indexes: it changes when one of them is built again."""
+    roots: tuple[str, ...]
+    """Directories outside those of the indexes whose files they may name: the user allowed it when they were opened."""
 
     @classmethod
     def of(cls, patterns: Sequence[str], indexes: Sequence[Index]) -> "Origin":
@@ -73,9 +77,10 @@ class Origin(NamedTuple):
         known = [index.path if index.opened_in == directory else index.absolute(index.path) for index in indexes]
         paths = zlib.compress("\0".join(known).encode(errors="surrogateescape"))
         identity = zlib.crc32(b"".join(index.checksum.to_bytes(8, "little") for index in indexes))
+        roots = tuple(sorted(set().union(*(each.lasting() for each in {index.roots for index in indexes}))))
         if len(paths) <= _SHORT:
-            return cls(directory, paths, (), identity)
-        return cls(directory, b"", tuple(patterns), identity)
+            return cls(directory, paths, (), identity, roots)
+        return cls(directory, b"", tuple(patterns), identity, roots)
 
     def given(self) -> list[str]:
         """Return the paths of the indexes, or the patterns that find them."""
@@ -94,7 +99,7 @@ class Origin(NamedTuple):
           StaleIndexError: they were built again meanwhile.
         """
         given = self.given()
-        indexes = open_indexes(given if self.paths else expand_indexed(given), given)
+        indexes = open_indexes(given if self.paths else expand_indexed(given), given, Roots(self.roots))
         if Origin.of(given, indexes).identity != self.identity:
             raise StaleIndexError(f"{', '.join(given)}: not the indexes of the pickled dataset; open the dataset again")
         return indexes

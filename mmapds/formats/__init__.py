@@ -70,6 +70,29 @@ def of_index(index: Index) -> Format:
     return FORMATS[index.format]
 
 
+def readable_sources(index: Index, chosen: Format) -> list[str]:
+    """Return the paths of the sources of an index, once it is certain that a scan may read all that it reads.
+
+    Raises:
+      SourceError: a source, or a file beside it, lies where the user has not allowed it.
+    """
+    paths = [index.readable_path(number) for number in range(len(index.sources))]
+    for path in paths:
+        check_beside(index, path, chosen)
+    return paths
+
+
+def check_beside(index: Index, path: str, chosen: Format | None = None) -> None:
+    """Raise SourceError unless what a scan of a source reads beside it may be read.
+
+    Args:
+      chosen: the format to scan it in; by default that of the index.
+    """
+    if chosen := chosen or FORMATS.get(index.format):
+        for other in chosen.beside(path):
+            index.check_reach(other)
+
+
 def for_path(path: str) -> Format:
     """Return the format of a file, by its name or else by its first bytes; JSONL if they are text.
 

@@ -115,6 +115,10 @@ class Format(ABC):
         """Whether a file is of this format, by its name and by the files beside it."""
         return False
 
+    def beside(self, path: str) -> list[str]:
+        """Return the files beside a source that a scan of it reads too."""
+        return []
+
     @abstractmethod
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
         """Return the options, checked and completed, as an index stores them.

@@ -54,6 +54,10 @@ class Megatron(Format):
             return False
         return head.startswith((_MMAP, _LEGACY))
 
+    def beside(self, path: str) -> list[str]:
+        """Return the path of the .idx."""
+        return [_beside(path)]
+
     def parameters(self, given: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
         """Return `dtype`, which all sources must share, `truncated`, and `idx`, the fingerprints of the .idx files.
 

@@ -8,6 +8,8 @@ import time
 
 from .. import cli, formats
 from ..errors import ColumnError, Error
+from ..storage.index_file import Index
+from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, expand
 from .build import ColumnRequest, build_each
 
@@ -27,7 +29,8 @@ def _run(options: argparse.Namespace) -> int:
     from .inspect import inspect_indexes  # start-up time: building does without
 
     paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX))
-    inspect = functools.partial(inspect_indexes, paths, verify=options.verify, workers=options.workers)
+    inspect = functools.partial(inspect_indexes, paths, roots=Roots(options.root, paths))
+    inspect = functools.partial(inspect, verify=options.verify, workers=options.workers)
     return inspect(info=options.info, as_json=options.json, quiet=options.quiet)
 
 
@@ -52,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         "--hash", action="store_true", help="store a hash of each source, for --verify and check='full'"
     )
     parser.add_argument("--workers", type=int, metavar="N", help="threads that scan; default: all cores")
+    cli.add_roots(parser)
     parser.add_argument("--force", action="store_true", help="build even where the index is up to date")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     parser.add_argument("--info", action="store_true", help="print what each index covers, and which sources changed")
@@ -80,13 +84,22 @@ def _build_indexes(options: argparse.Namespace) -> None:
             request=request,
             workers=options.workers,
             force=options.force,
+            roots=Roots(options.root, paths),
             report=progress.update,
         ):
             seconds = time.perf_counter() - started
             speed = f"{seconds:.2f} s, {done.summary.size / seconds / 1e9:.2f} GB/s"
             outcome = f", {speed}" if done.fresh else "; up to date, --force builds it again"
             progress.print(f"{done.summary}{outcome}")
+            if done.fresh and (note := _note_on_roots(Index(done.summary.path))):
+                progress.print(note)
             started = time.perf_counter()
+
+
+def _note_on_roots(index: Index) -> str:
+    """Say what opening an index takes whose sources lie elsewhere; nothing of one that lies beside its source."""
+    roots = [] if index.is_beside_its_source else index.roots_needed()
+    return f"  its sources lie elsewhere; open it with mmapds.open({index.path!r}, roots={roots})" if roots else ""
 
 
 def _parse_columns(options: argparse.Namespace) -> dict[str, str]:

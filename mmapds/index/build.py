@@ -13,6 +13,7 @@ from ..storage.fingerprints import fingerprint
 from ..storage.index_file import NOTHING, Index, IndexedSource, IndexWriter, relative_to_index
 from ..storage.lock import clean_up, locked
 from ..storage.numbers import U64
+from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, inspect
 from ..storage.spool import Spool
 from ..storage.threads import cores
@@ -108,6 +109,7 @@ def build_each(
     force: bool = False,
     inherit: bool = True,
     settle: bool = True,
+    roots: Roots | None = None,
     report: Callable[[int], object] = lambda _: None,
     complete: Callable[[BuildResult], object] = lambda _: None,
 ) -> Iterator[BuildResult]:
@@ -120,6 +122,7 @@ def build_each(
       options: of the format.
       inherit: take the options and the columns that are not given from the index that is there; False replaces it.
       settle: compare all of a source that has another time and seems the same; False takes its fingerprint for proof.
+      roots: where the sources of an index may lie that is itself among the paths.
       report: called with the number of bytes of sources that were done since the last call.
       complete: called with each result before it is yielded; if the index was built, while its lock is still held.
 
@@ -133,7 +136,7 @@ def build_each(
     def plan(path: str | None) -> _Plan:
         if path is None:
             return os.fspath(out or ""), paths, format_name, given
-        return _plan(path, format_name, given, force=force, inherit=inherit)
+        return _plan(path, format_name, given, roots, force=force, inherit=inherit)
 
     wanted = paths if out is None else [None]
     for path, planned in [(path, plan(path)) for path in wanted]:
@@ -156,7 +159,7 @@ def build_each(
 
 def _job(plan: _Plan, request: ColumnRequest, *, inherit: bool) -> _Job:
     index_path, members, wanted_format, options = plan
-    before = _readable(index_path) if inherit else None
+    before = _readable(index_path, Roots(named=members)) if inherit else None  # the user named or allowed these
     sources = [inspect(path) for path in members]
     chosen = _format(members, wanted_format)
     formats.check_options(chosen.name, chosen.options, options)
@@ -184,14 +187,25 @@ def _build(
     return BuildResult(summarise(Index(job.index_path)), fresh=True)
 
 
-def _plan(path: str, format_name: str | Format | None, given: dict[str, Any], *, force: bool, inherit: bool) -> _Plan:
+def _plan(
+    path: str,
+    format_name: str | Format | None,
+    given: dict[str, Any],
+    roots: Roots | None,
+    *,
+    force: bool,
+    inherit: bool,
+) -> _Plan:
     """Return where to write an index, of which sources, in which format.
 
     Without a format and options of the user's, those of an index that exists are inherited; so are its sources, where
     `path` is that of an index. `truncated` is not inherited when the sources have changed.
     """
     index_path = path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX
-    before = Index(path) if path.endswith(INDEX_SUFFIX) else _readable(index_path) if inherit else None
+    if path.endswith(INDEX_SUFFIX):
+        before: Index | None = Index(path, roots)
+    else:
+        before = _readable(index_path, Roots(named=[path])) if inherit else None
     if before is not None and force and before.format not in formats.FORMATS:
         before = None  # from a newer mmapds: nothing of it can be understood, and the user says to replace it
     if before is not None and format_name in (None, before.format):
@@ -202,7 +216,7 @@ def _plan(path: str, format_name: str | Format | None, given: dict[str, Any], *,
         format_name, given = before.format, given or kept
     members = [path]
     if path.endswith(INDEX_SUFFIX) and before is not None:
-        members = [before.source_path(number) for number in range(len(before.sources))]
+        members = formats.readable_sources(before, _format([], format_name or before.format))
     return index_path, members, format_name, given
 
 
@@ -357,9 +371,9 @@ def _is_current(index: Index) -> bool:
     return True
 
 
-def _readable(index_path: str) -> Index | None:
+def _readable(index_path: str, roots: Roots | None = None) -> Index | None:
     try:
-        return Index(index_path)
+        return Index(index_path, roots)
     except (IndexMissingError, FormatError):
         return None
 

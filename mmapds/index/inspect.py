@@ -8,6 +8,7 @@ from .. import cli
 from ..errors import Error, SourceError, StaleIndexError
 from ..storage import current
 from ..storage.index_file import Index
+from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX
 from .findings import Findings
 from .summary import summarise
@@ -17,7 +18,14 @@ _INDENT = "  "
 
 
 def inspect_indexes(
-    paths: Sequence[str], *, info: bool, verify: bool, as_json: bool, quiet: bool, workers: int | None
+    paths: Sequence[str],
+    *,
+    info: bool,
+    verify: bool,
+    as_json: bool,
+    quiet: bool,
+    workers: int | None,
+    roots: Roots,
 ) -> int:
     """Print what indexes cover; check them in full if `verify`; say of all what is wrong.
 
@@ -26,6 +34,7 @@ def inspect_indexes(
       info: print their sources too.
       as_json: print one JSON document, with everything, and nothing else but a progress bar.
       workers: threads; all cores by default.
+      roots: where the sources of the indexes may lie.
     Returns:
       The exit status: 1 if an index cannot be read, or has a problem.
     """
@@ -35,7 +44,7 @@ def inspect_indexes(
             document: dict[str, Any] = {"path": path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX}
             documents.append(document)
             try:
-                index = Index(document["path"])
+                index = Index(document["path"], roots)
                 findings = examine(index, workers=workers, report=progress.update) if verify else None
             except Error as error:
                 failed = True
@@ -86,6 +95,10 @@ def _lines(index: Index, findings: Findings | None, *, info: bool) -> list[str]:
 
 def _state(index: Index, number: int) -> tuple[str, str]:
     """Return whether a source is as it was when it was indexed, in a word and as people read it."""
+    try:
+        index.readable_path(number)
+    except SourceError:
+        return "outside", "OUTSIDE, not looked at; give its directory with --root if you trust who made the index"
     try:
         found = current.stat_source(index, number)
         index.check_source(number, found.st_size, found.st_mtime_ns)

@@ -102,11 +102,12 @@ def _source(index: Index, number: int) -> Source:
 
 
 def _check_sources(findings: Findings, workers: int, report: Report) -> list[int]:
-    """Compare sizes, fingerprints and hashes; return the sources that are there with the size that they had."""
+    """Compare sizes, fingerprints and hashes; return the sources that may be read and have the size that they had."""
     index, there = findings.index, []
     for number in range(len(index.sources)):
         path = index.source_path(number)
         try:
+            formats.check_beside(index, index.readable_path(number))
             index.check_size(number, stat_source(index, number).st_size)
         except Error as error:
             findings.add("sources", error, path)

@@ -67,7 +67,7 @@ def compare(
                 f"{index.path}: check = 'full': expected a hash of each source, found none of "
                 f"{index.source_path(number)}; run: {index.rebuild_command('--hash')}"
             )
-    paths = [index.absolute(index.source_path(number)) for index, number in sources]
+    paths = [index.absolute(index.readable_path(number)) for index, number in sources]
     work = partial(full_hash, report=report) if full else fingerprint
     workers = workers or (cores() if full else WAITING)
     for (index, number), found in zip(sources, each(work, paths, workers=workers), strict=True):
@@ -99,9 +99,10 @@ def stat_source(index: "Index", number: int) -> os.stat_result:
     """Return the status of a source.
 
     Raises:
-      SourceError: it is missing or unreadable, or not a regular file: reading a FIFO would wait for its writer.
+      SourceError: it is missing, unreadable or not a regular file (reading a FIFO would wait for its writer), or lies
+        where the user has not allowed it.
     """
-    path = index.source_path(number)
+    path = index.readable_path(number)
     try:
         found = os.stat(index.absolute(path))
     except OSError as error:

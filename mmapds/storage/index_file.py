@@ -5,9 +5,10 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from .. import _native
-from ..errors import ColumnError, Error, FormatError, IndexMissingError, StaleIndexError
+from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
 from .current import compare
 from .numbers import U64
+from .roots import Roots, covering, is_inside
 from .sections import COLUMN, MALFORMED, Section, SectionFile, SectionWriter
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, build_command, kind_of_file, quoted, reason, working_directory
 
@@ -118,6 +119,9 @@ def relative_to_index(source: str, index: str) -> str:
 class Index(SectionFile):
     """An open .mmx file.
 
+    Args:
+      path: of the file.
+      roots: where its sources may lie besides its own directory.
     Raises:
       IndexMissingError: the file does not exist.
       FormatError: the file is not an index, is damaged, or needs a newer mmapds.
@@ -125,8 +129,11 @@ class Index(SectionFile):
 
     MAGIC, NAME = INDEX_MAGIC, "AN INDEX"
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, roots: Roots | None = None) -> None:
         self.opened_in = working_directory()
+        self.roots = roots or Roots()
+        self._real_home: str | None = None
+        self._folders: dict[str, bool] = {"": True}  # of sources: whether all plain files there lie inside
         try:
             opened = _native.Map(path)
         except FileNotFoundError:
@@ -209,11 +216,57 @@ class Index(SectionFile):
                 )
 
     def source_path(self, number: int) -> str:
-        """Return where a source is, relative to where the index is now."""
+        """Return where a source is, relative to where the index is now, as messages say it.
+
+        Nothing has checked where it leads: `readable_path` does, and all that read a source ask that.
+        """
         relative = self.sources[number].path
-        directory = os.path.dirname(self.path)
         # `..` starts from the real place of the index, not from that of a link to it.
-        return os.path.join(directory if "/" not in relative else os.path.realpath(directory), relative)
+        return os.path.join(os.path.dirname(self.path) if "/" not in relative else self._home, relative)
+
+    def readable_path(self, number: int) -> str:
+        """Return where a source is, once it is certain that it may be read.
+
+        Raises:
+          SourceError: it lies outside the directory of the index, and the user has not named it or a root above it.
+        """
+        path, relative = self.source_path(number), self.sources[number].path
+        cut = relative.rfind("/") + 1
+        folder, name = relative[:cut], relative[cut:]
+        if folder not in self._folders:
+            self._folders[folder] = is_inside(os.path.realpath(os.path.join(self._home, folder)) + "/x", self._home)
+        # A file that is not a link needs nothing more, and indexes have them by the thousands.
+        if not self._folders[folder] or name[:1] in ("", ".") or os.path.islink(self.absolute(path)):
+            self.check_reach(path)
+        return path
+
+    def check_reach(self, path: str) -> None:
+        """Raise SourceError unless a file that this index leads to may be read; see `mmapds.storage.roots`."""
+        real = os.path.realpath(self.absolute(path))
+        if is_inside(real, self._home) or self.roots.admit(real):
+            return
+        outside = [path for path in (*self._outside(), real) if not self.roots.admit(path)]
+        roots = covering(outside)
+        options = " ".join(f"--root {quoted(root)}" for root in roots)
+        raise SourceError(
+            f"{self.path}: expected sources below its own directory that are not hidden, found {real}; open it with "
+            f"roots={roots}, or add {options} to a command (if you trust who made the index)"
+        )
+
+    def roots_needed(self) -> list[str]:
+        """Return directories that hold the sources which lie outside, whether or not the user allows them."""
+        return covering(self._outside())
+
+    def _outside(self) -> list[str]:
+        paths = [self.source_path(number) for number in range(len(self.sources))]
+        return [real for real in map(os.path.realpath, map(self.absolute, paths)) if not is_inside(real, self._home)]
+
+    @property
+    def _home(self) -> str:
+        """The real path of the directory that holds the index."""
+        if self._real_home is None:
+            self._real_home = os.path.realpath(os.path.dirname(self.absolute(self.path)))
+        return self._real_home
 
     def absolute(self, path: str) -> str:
         """Return a path relative to the working directory in which the index was opened."""
@@ -304,7 +357,16 @@ class Index(SectionFile):
     def rebuild_command(self, *options: str) -> str:
         """Return the shell command that builds this index again."""
         paths = [self.source_path(number) for number in range(len(self.sources))]
-        return build_command(paths if [self.path] == [path + INDEX_SUFFIX for path in paths] else [self.path], *options)
+        if self.is_beside_its_source:
+            return build_command(paths, *options)
+        # Roots that the user gave, and no others: the command must not go further than the user did.
+        roots = sorted(self.roots.lasting()) if self._outside() else []
+        return build_command([self.path], *options, *(f"--root {quoted(root)}" for root in roots))
+
+    @property
+    def is_beside_its_source(self) -> bool:
+        """Whether it is the index that a source of its own has, so that naming the source is naming the index."""
+        return [self.path] == [self.source_path(number) + INDEX_SUFFIX for number in range(len(self.sources))]
 
 
 NOTHING: dict[str, Any] = {"expressions": {}, "missing": "error", "validate": False}
