@@ -9,6 +9,7 @@ import pyarrow.types as is_type
 
 from ..errors import FormatError
 
+_SPELLED_OUT = 1 << 30  # bytes that the values of a dictionary may take at most, if every row has the longest
 Values = Sequence[Any]
 """The values of a column; None stands for null."""
 
@@ -134,7 +135,8 @@ def _values(array: Any) -> Values:
             return array.to_numpy_ndarray()  # type: ignore[no-any-return]
         return [each.to_numpy() if each.is_valid else None for each in array]
     if is_type.is_dictionary(array.type):
-        return _values(array.dictionary_decode())
+        is_small = array.dictionary.nbytes * len(array) <= _SPELLED_OUT
+        return _values(array.dictionary_decode()) if is_small else _repeated(array)
     if is_type.is_decimal(array.type):
         array = array.cast(pa.string())
     elif is_type.is_temporal(array.type) and not is_type.is_interval(array.type):
@@ -145,6 +147,16 @@ def _values(array: Any) -> Values:
     if array.null_count or not _is_number(leaf):
         return array.to_pylist()  # type: ignore[no-any-return]
     return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+
+
+def _repeated(array: Any) -> Values:
+    """Return the values of a dictionary-encoded column; rows with the same value share it, however long it is."""
+    indices = array.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    used, places = np.unique(indices, return_inverse=True)
+    has_null = bool(used.size) and used[0] < 0
+    found = _values(array.dictionary.take(pa.array(used[int(has_null) :])))
+    values = [None, *found] if has_null else found
+    return [values[place] for place in places.tolist()]
 
 
 def _arrays(array: Any) -> Values:

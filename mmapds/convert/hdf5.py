@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ..arrays.schema import Schema
 from ..errors import Error, FormatError
-from .reader import FileReader, cannot_be_read
+from .reader import FileReader, cannot_be_read, too_large
 
 _SHOWN = 8  # names in a message
 
@@ -58,7 +58,12 @@ class Hdf5Reader(FileReader):
             raise Error(f"{path}: reading HDF5 needs h5py; run: pip install 'mmapds[hdf5]'") from None
         try:
             with h5py.File(path, "r") as file:
-                root = file.get(self._group)
+                from .hdf5_values import member  # h5py is optional
+
+                try:
+                    root = member(file, self._group)
+                except KeyError:
+                    root = None
                 if not isinstance(root, h5py.Group):
                     shown = [*islice(file, _SHOWN), *(["..."] if len(file) > _SHOWN else [])]
                     found = "a dataset" if root is not None else ", ".join(shown) or "an empty file"
@@ -68,7 +73,9 @@ class Hdf5Reader(FileReader):
                 yield root
         except Error:
             raise
-        except (OSError, KeyError, RuntimeError, TypeError, ValueError, MemoryError) as error:
+        except MemoryError as error:
+            raise too_large(path, self.TITLE, error) from error
+        except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise cannot_be_read(path, self.TITLE, error) from error
 
     def _read(self, path: str, schema: Schema | None) -> Generator[Mapping[str, Any], None, int]:

@@ -10,18 +10,72 @@ import numpy as np
 from ..errors import FormatError
 
 _BYTES, _ROWS = 8 << 20, 1024  # read at a time, unless a chunk has more
-_MAX_DEPTH = 32  # of groups: links may form a circle
+_MAX_DEPTH = 32  # of groups and links, which may form a circle
+_MOST_BYTES, _MOST_TIMES = 1 << 30, 100  # at once, and how many times what the file holds: compression has its limits
 
 
 def datasets_below(group: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yield the path and dataset of everything below a group."""
     _check_depth(group, depth)
     for name in group:
-        found = group[name]
+        found = member(group, name)
         if isinstance(found, h5py.Group):
             yield from datasets_below(found, f"{prefix}{name}/", depth + 1)
         elif isinstance(found, h5py.Dataset):
             yield prefix + name, found
+
+
+def member(group: Any, path: str, hops: int = 0) -> Any:
+    """Return what a path leads to, from a group or, if it begins with a slash, from the root.
+
+    Links are followed here and not by the library, which would open whatever file an external link names.
+
+    Raises:
+      FormatError: the path leads into another file, or in circles; or the data of a dataset lie in another file.
+      KeyError: nothing is there.
+    """
+    found = group.file["/"] if path.startswith("/") else group
+    for name in filter(None, path.split("/")):
+        if not isinstance(found, h5py.Group):
+            raise KeyError(path)
+        if (link := found.get(name, getlink=True)) is None:
+            raise KeyError(path)
+        if isinstance(link, h5py.SoftLink) and hops < _MAX_DEPTH:
+            found = member(found, link.path, hops + 1)
+        elif isinstance(link, h5py.HardLink):
+            found = found[name]
+        else:
+            elsewhere = getattr(link, "filename", None)
+            where = f"in {elsewhere}" if elsewhere is not None else f"beyond {hops} links"
+            raise _outside(group, f"{path!r}", where)
+    if isinstance(found, h5py.Dataset):
+        _check_storage(found)
+    return found
+
+
+def _check_storage(dataset: Any) -> None:
+    """Raise FormatError for a dataset whose data lie in other files, or that declares far more than the file holds."""
+    if dataset.external:
+        raise _outside(dataset, f"{dataset.name!r}", f"in {dataset.external[0][0]}")
+    if dataset.is_virtual:
+        raise _outside(dataset, f"{dataset.name!r}", f"in {dataset.virtual_sources()[0].file_name}")
+
+
+def _outside(found: Any, name: str, where: str) -> FormatError:
+    return FormatError(
+        f"{found.file.filename}: {name}: expected data in this file, found them {where}; convert the files that hold "
+        "the data (or copy the data into one file, if you trust who made it)"
+    )
+
+
+def _check_bytes(dataset: Any, size: int) -> None:
+    """Raise FormatError where reading so many bytes at once makes many times what the file holds of a dataset."""
+    if size > max(_MOST_BYTES, _MOST_TIMES * dataset.id.get_storage_size()):
+        raise FormatError(
+            f"{dataset.file.filename}: dataset {dataset.name!r}: expected chunks and records of up to {_MOST_BYTES} "
+            f"bytes, found {size}, where the file holds {dataset.id.get_storage_size()}; write it again with smaller "
+            "chunks"
+        )
 
 
 def _check_depth(group: Any, depth: int) -> None:
@@ -69,6 +123,8 @@ def rows(path: str, root: Any, wanted: set[str] | None) -> Generator[dict[str, A
     }
     count = _count_rows(path, datasets)
     step = _step(list(datasets.values()))
+    for dataset in datasets.values():
+        _check_bytes(dataset, min(step, count) * dataset.dtype.itemsize * math.prod(dataset.shape[1:]))
     for begin in range(0, count, step):
         columns: dict[str, Any] = {}
         for name, dataset in datasets.items():
@@ -132,7 +188,7 @@ def group_records(group: Any, wanted: set[str] | None, path: str = "", depth: in
     _check_depth(group, depth)
     datasets = {}
     for name in group:
-        found = group[name]
+        found = member(group, name)
         if isinstance(found, h5py.Group):
             yield from group_records(found, wanted, f"{path}{name}/", depth + 1)
         elif isinstance(found, h5py.Dataset) and depth:
@@ -160,6 +216,7 @@ def _values(name: str, dataset: Any) -> dict[str, Any]:
     """Return what a whole dataset holds, by field."""
     if dataset.shape is None:
         return {name: None}
+    _check_bytes(dataset, dataset.nbytes)
     data = np.empty((1, *dataset.shape), dataset.dtype)
     data[0] = dataset[()]
     return {field: values[0] for field, values in _columns(name, data, dataset.dtype).items()}

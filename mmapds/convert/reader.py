@@ -89,3 +89,12 @@ def cannot_be_read(path: str, title: str, error: Exception) -> FormatError:
     return FormatError(
         f"{path}: not a readable {title} file: {reason}; copy the file again, or choose its format with --format F"
     )
+
+
+def too_large(path: str, title: str, error: Exception) -> FormatError:
+    """Return the error for a file that its library cannot hold in memory, a piece of it at a time."""
+    reason = str(error).partition("\n")[0] or "out of memory"
+    return FormatError(
+        f"{path}: {title} file too large to read here: {reason}; write it again in smaller pieces, or convert it on a "
+        "machine with more memory"
+    )

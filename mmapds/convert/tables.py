@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ..arrays.schema import Schema
 from ..errors import Error
-from .reader import FileReader, cannot_be_read
+from .reader import FileReader, cannot_be_read, too_large
 
 _ROWS = 1024  # made into records at a time
 
@@ -64,6 +64,8 @@ class TableReader(FileReader):
                 yield table
         except Error:
             raise
+        except MemoryError as error:  # an ArrowMemoryError is one too
+            raise too_large(path, self.TITLE, error) from error
         except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
             raise cannot_be_read(path, self.TITLE, error) from error
 

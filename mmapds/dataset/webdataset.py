@@ -1,6 +1,8 @@
 """Samples from the members of a tar, as WebDataset makes them: their bytes by extension, or decoded."""
 
 import json
+import math
+import os
 import re
 import warnings
 from collections.abc import Callable
@@ -13,6 +15,9 @@ import numpy as np
 import orjson
 
 from ..formats import tar
+
+MOST_BYTES = "MMAPDS_MAX_NPZ_BYTES"
+"""The environment variable for how many bytes the arrays of an npz may take, where it is compressed; else 1 GiB."""
 
 
 def members_of(record: memoryview, url: str) -> dict[str, Any]:
@@ -70,14 +75,38 @@ def _array(data: bytes) -> Any:
 
 def _arrays(data: bytes) -> dict[str, Any]:
     with np.load(BytesIO(data), allow_pickle=False) as arrays:
+        size, limit = sum(part.file_size for part in arrays.zip.infolist()), _most_bytes()
+        if size > max(limit, len(data)):  # parts that overlap make it larger, too
+            raise ValueError(
+                f"expected arrays of up to {limit} bytes, found {size} in an npz of {len(data)}; set {MOST_BYTES} to "
+                "read them"
+            )
         return dict(arrays)
 
 
+def _most_bytes() -> int:
+    given = os.environ.get(MOST_BYTES) or 1 << 30
+    try:
+        return int(given)
+    except ValueError:
+        raise ValueError(f"{MOST_BYTES}: expected a number of bytes, found {given!r}; set it to an integer") from None
+
+
 def _image(data: bytes) -> Any:
-    image = import_module("PIL.Image").open(BytesIO(data))
+    pillow = import_module("PIL.Image")
+    try:
+        image = pillow.open(BytesIO(data), formats=_IMAGES)
+    except pillow.UnidentifiedImageError:
+        raise ValueError(f"expected an image of type {', '.join(_IMAGES)}, found another or a damaged one") from None
+    pixels, limit = math.prod(image.size), pillow.MAX_IMAGE_PIXELS
+    if limit is not None and pixels > limit:  # where Pillow itself warns, and raises only at twice as many
+        raise ValueError(f"expected up to {limit} pixels, found {pixels}; set PIL.Image.MAX_IMAGE_PIXELS to read them")
     image.load()
     return image
 
+
+_IMAGES = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
+"""The types that images may have, whatever their extension: others, such as EPS, start programs."""
 
 _EXTENSIONS: dict[Callable[[bytes], Any], str] = {
     _json: "json jsn",
