@@ -99,6 +99,21 @@ def test_a_stateful_loader_goes_on_with_the_next_epoch(make, workers, eager):
         assert read == (flat(batches) if isinstance(batches[0], list) else batches)
 
 
+@pytest.mark.parametrize("n", [2, 20, 24, 30])
+def test_a_stateful_loader_whose_workers_read_all_ahead_goes_on(n):
+    def loader():
+        sampler = DistributedBatchSampler(range(n), 6)
+        return sampler, StatefulDataLoader(range(n), batch_sampler=sampler, num_workers=2)
+
+    first = loader()[1]
+    assert sum(map(len, first)) == n
+    sampler, resumed = loader()
+    resumed.load_state_dict(first.state_dict())
+    for epoch in (1, 2):
+        sampler.set_epoch(epoch)
+        assert [batch.tolist() for batch in resumed] == whole(lambda: DistributedBatchSampler(range(n), 6), epoch)
+
+
 @every_kind
 def test_a_finished_epoch_may_be_chosen_again_after_another(make):
     sampler = make()

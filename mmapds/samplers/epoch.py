@@ -329,7 +329,7 @@ class EpochProgress:
         self.choices = 0
         """How many times an epoch was chosen or loaded."""
         self._choices_used = 0  # when the last pass began
-        self._warned = False
+        self._warned = self._loaded = False
 
     def __len__(self) -> int:
         return self._steps
@@ -355,8 +355,10 @@ class EpochProgress:
         if self._assumed:
             self._assumed = False
             warn_if_others(stacklevel=4)
-        if self._pass is not None and self._pass.over and self.choices == self._choices_used:
+        if self._pass is not None and self._pass.over and self.choices == self._choices_used and not self._loaded:
             self._warn_of_the_same_epoch(self._pass)
+        # At the end of an epoch, StatefulDataLoader reads ahead in a pass, which may be short, and begins another one.
+        self._loaded = self._loaded and self.choices != self._choices_used
         self._choices_used = self.choices
         self._pass = self._coming()
         self._next = self._next_pass = self._finished = None
@@ -466,6 +468,7 @@ class EpochProgress:
         over = not self.sharding.steps(self._total - start.position)
         self.epoch = operator.index(state["epoch"]) + over
         self.choices += 1
+        self._loaded = True
         self._pass = self._next_pass = None
         self._next, self._finished = (None, start) if over else (start, None)
 
