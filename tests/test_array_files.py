@@ -239,7 +239,9 @@ def test_padded_batches(tmp_path, workers):
     ds = mmapds.open(store(tmp_path, records, length="feats"))
     sampler = mmapds.TokenBudgetBatchSampler(ds, 150)
     loader = DataLoader(ds, batch_sampler=sampler, collate_fn=mmapds.pad_collate, num_workers=workers)
-    for rows, batch in zip(list(sampler), loader, strict=True):
+    read = list(sampler)
+    sampler.set_epoch(0)  # again
+    for rows, batch in zip(read, loader, strict=True):
         wanted = mmapds.pad_collate([records[i] for i in rows])
         assert torch.equal(batch["feats"], wanted["feats"])
         assert torch.equal(batch["feats_lengths"], wanted["feats_lengths"])
