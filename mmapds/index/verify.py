@@ -55,23 +55,26 @@ def examine(index: Index, *, workers: int | None = None, report: Report = lambda
             index.verify_section(name)
         report(section.size)
     found = _check_sources(findings, workers, report)
-    whole = len(found) == len(index.sources)
+    whole, usable = len(found) == len(index.sources), True
     if whole:
+        usable = False
         with findings.catching("parameters"):
-            _check_parameters(findings)
+            usable = _check_parameters(findings)
     else:
         findings.not_checked.append("parameters, keys, and the records of the sources named above")
-    hashes = _check_records(findings, found, workers, report)
+    if not usable:  # a scan would stumble over the same
+        findings.not_checked.append("records and keys, as the parameters are damaged")
+        found = []
+    hashes = _check_records(findings, found, workers, report) if usable else None
     with findings.catching("length_order"):
         check_length_order(findings)
     if hashes is not None and whole:
         with findings.catching("keys"):
             check_keys(findings, hashes)
-    with findings.catching("content"):
-        chosen = formats.of_index(index)
-        for source in (_source(index, number) for number in found):
-            with findings.catching("content", source.path):
-                chosen.verify([source], index.parameters)
+    for source in (_source(index, number) for number in found):
+        with findings.catching("content", source.path):
+            chosen = formats.of_index(index)
+            chosen.verify([source], index.parameters)
             report(source.size if _has_checksums(chosen) else 0)
     _note_unchecked(findings)
     return findings
@@ -137,7 +140,12 @@ def _check_sources(findings: Findings, workers: int, report: Report) -> list[int
     return there
 
 
-def _check_parameters(findings: Findings) -> None:
+def _check_parameters(findings: Findings) -> bool:
+    """Compare the parameters with those of the sources; return whether a scan can use them.
+
+    Raises:
+      FormatError: they are malformed, or of a format that this mmapds does not have.
+    """
     index = findings.index
     chosen = formats.of_index(index)
     given = {name: index.parameters[name] for name in chosen.options if name in index.parameters}
@@ -149,10 +157,14 @@ def _check_parameters(findings: Findings) -> None:
             f"{index.path}: DAMAGED: {error}, or it is from a newer mmapds; {index.remedy()} (with the options that it "
             "was built with)"
         ) from error
+    except Error as error:  # of a source; the scan tells the others apart
+        findings.add("parameters", error)
+        return True
     for name, value in expected.items():
         if name in {**index.parameters, **given} and index.parameters[name] != value:
             what = f"{name} = {index.parameters[name]!r}, expected {value!r}, as {paths[0]} has it"
             findings.add("parameters", index.damaged(what))
+    return True
 
 
 def _check_records(
