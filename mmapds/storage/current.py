@@ -102,9 +102,12 @@ def stat_source(index: "Index", number: int) -> os.stat_result:
       SourceError: it is missing, unreadable or not a regular file (reading a FIFO would wait for its writer), or lies
         where the user has not allowed it.
     """
-    path = index.readable_path(number)
+    path = index.source_path(number)
     try:
-        found = os.stat(index.absolute(path))
+        # One call of the system, as most sources are not links.
+        found = os.lstat(index.absolute(path)) if index.is_inside(number) else None
+        if found is None or stat.S_ISLNK(found.st_mode):
+            found = os.stat(index.absolute(index.readable_path(number)))
     except OSError as error:
         raise SourceError(f"{path}: {reason(error)} (a source of {index.path})") from None
     if not stat.S_ISREG(found.st_mode):

@@ -230,15 +230,20 @@ class Index(SectionFile):
         Raises:
           SourceError: it lies outside the directory of the index, and the user has not named it or a root above it.
         """
-        path, relative = self.source_path(number), self.sources[number].path
-        cut = relative.rfind("/") + 1
-        folder, name = relative[:cut], relative[cut:]
-        if folder not in self._folders:
-            self._folders[folder] = is_inside(os.path.realpath(os.path.join(self._home, folder)) + "/x", self._home)
+        path = self.source_path(number)
         # A file that is not a link needs nothing more, and indexes have them by the thousands.
-        if not self._folders[folder] or name[:1] in ("", ".") or os.path.islink(self.absolute(path)):
+        if not self.is_inside(number) or os.path.islink(self.absolute(path)):
             self.check_reach(path)
         return path
+
+    def is_inside(self, number: int) -> bool:
+        """Whether a source lies below the directory of the index, and is not hidden; unless it is a link itself."""
+        relative = self.sources[number].path
+        cut = relative.rfind("/") + 1
+        folder = relative[:cut]
+        if folder not in self._folders:
+            self._folders[folder] = is_inside(os.path.realpath(os.path.join(self._home, folder)) + "/x", self._home)
+        return self._folders[folder] and relative[cut : cut + 1] not in ("", ".")
 
     def check_reach(self, path: str) -> None:
         """Raise SourceError unless a file that this index leads to may be read; see `mmapds.storage.roots`."""
