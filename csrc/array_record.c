@@ -89,8 +89,7 @@ size_t mds_array_records(const mds_array_field *fields, size_t count, const mds_
     for (size_t k = 0; k < n; k++) {
         const mds_span span = records[k].span;
         uint64_t size;
-        if (!mds_array_record(fields, count, records[k].source->map.data + span.begin, span.end - span.begin,
-                              values + k * count, &size, failed))
+        if (!mds_array_record(fields, count, records[k].data, span.end - span.begin, values + k * count, &size, failed))
             return k;
     }
     return n;

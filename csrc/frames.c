@@ -211,16 +211,15 @@ mds_frames_status mds_frames_verify(const mds_kernels *kernels, const mds_map *m
     return MDS_FRAMES_OK;
 }
 
-mds_span mds_frame_payload(const uint8_t *data, mds_framing framing, mds_span span)
+mds_span mds_frame_payload(mds_framing framing, const uint8_t *frame, uint64_t size)
 {
-    const uint64_t size = span.end - span.begin;
     widths w = framing_widths(framing);
     uint64_t value;
     if (framing == MDS_FRAMING_VARINT && size)
-        w.head = read_varint(data + span.begin, size, &value);
+        w.head = read_varint(frame, size, &value);
     if (w.head == 0 || w.head == NO_VARINT || size < w.head + w.tail)
-        return (mds_span){span.end, span.end};
-    return (mds_span){span.begin + w.head, span.end - w.tail};
+        return (mds_span){size, size};
+    return (mds_span){w.head, size - w.tail};
 }
 
 size_t mds_varints_count(const uint8_t *data, size_t n)

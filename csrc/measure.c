@@ -1,4 +1,4 @@
-/* measure.c - measures the columns of a file of lines while it is cut into records, and converts their numbers. */
+/* measure.c - measures the columns of a block of lines while it is cut into records, and converts their numbers. */
 #include "mmapds.h"
 
 #include <string.h>
@@ -68,22 +68,19 @@ static void append(uint64_t *cells, size_t n, mds_number_type *type, mds_number 
     mds_cells_convert(&cells[n], 1, number.type, both);
 }
 
-/* Bytes of the record in [begin, end), without its end of line and what follows. */
-static size_t payload_size(const mds_map *map, uint64_t begin, uint64_t end)
+/* Bytes of a record without its end of line and what follows. */
+static size_t payload_size(const uint8_t *record, size_t size)
 {
-    const uint8_t *record = map->data + begin;
-    const uint8_t *newline = memchr(record, '\n', (size_t)(end - begin));
-    if (!newline)
-        return (size_t)(end - begin);
-    return (size_t)(newline - record) - (newline > record && newline[-1] == '\r');
+    const uint8_t *newline = memchr(record, '\n', size);
+    return newline ? (size_t)(newline - record) - (newline > record && newline[-1] == '\r') : size;
 }
 
 /* Measure all columns of the record in [begin, end) as row `row` of the cells. */
-static mds_json_status measure_record(const mds_kernels *kernels, const mds_map *map, const mds_measuring *measuring,
+static mds_json_status measure_record(const mds_kernels *kernels, const mds_text *text, const mds_measuring *measuring,
                                       uint64_t begin, uint64_t end, size_t row, mds_measured *measured)
 {
-    const uint8_t *record = map->data + begin;
-    const size_t size = (size_t)(end - begin), readable = (size_t)(map->size - begin);
+    const uint8_t *record = text->data + (begin - text->base);
+    const size_t size = (size_t)(end - begin), readable = text->size - (size_t)(begin - text->base);
     size_t where = 0;
     mds_json_status status = MDS_JSON_OK;
     measured->column = measuring->columns;
@@ -92,7 +89,7 @@ static mds_json_status measure_record(const mds_kernels *kernels, const mds_map 
     for (size_t c = 0; c < measuring->columns && status == MDS_JSON_OK; c++) {
         mds_number number = {MDS_U64, 0};
         if (measuring->fields[c].measure == MDS_MEASURE_RECORD) {
-            number.bits = payload_size(map, begin, end);
+            number.bits = payload_size(record, size);
         } else {
             measured->column = c;
             status = mds_json_measure(kernels, record, size, readable, &measuring->fields[c], &number, &where);
@@ -110,18 +107,27 @@ static mds_json_status measure_record(const mds_kernels *kernels, const mds_map 
 }
 
 /* Where the line that holds `at` begins, if only blanks or a byte order mark lie in between; else MDS_NONE. */
-static uint64_t blank_line_start(const mds_map *map, uint64_t at)
+static uint64_t blank_line_start(const mds_text *text, uint64_t at)
 {
-    while (at > 0 && is_blank(map->data[at - 1]))
-        at--;
-    const int begins = at == 0 || map->data[at - 1] == '\n' || (at == 3 && memcmp(map->data, "\xef\xbb\xbf", 3) == 0);
-    return begins ? at : MDS_NONE;
+    size_t p = (size_t)(at - text->base);
+    while (p > 0 && is_blank(text->data[p - 1]))
+        p--;
+    const int first = text->base == 0 && (p == 0 || (p == 3 && memcmp(text->data, "\xef\xbb\xbf", 3) == 0));
+    return first || (p > 0 && text->data[p - 1] == '\n') ? text->base + p : MDS_NONE;
+}
+
+/* Where the record that begins at `open` ends: after its line, or at the end of the text. */
+static uint64_t line_end(const mds_text *text, uint64_t open)
+{
+    const size_t p = (size_t)(open - text->base);
+    const uint8_t *newline = memchr(text->data + p, '\n', text->size - p);
+    return text->base + (newline ? (size_t)(newline - text->data) + 1 : text->size);
 }
 
 /* Small enough to stay in the second-level cache from being cut into lines to being measured. */
 #define WINDOW (256 << 10)
 
-mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_map *map, uint64_t begin, uint64_t end,
+mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_text *text, uint64_t begin, uint64_t end,
                                   const mds_measuring *measuring, mds_lines *state, uint64_t *starts,
                                   mds_measured *measured)
 {
@@ -129,21 +135,20 @@ mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_map *map
     size_t kept = 0;
     mds_json_status status = MDS_JSON_OK;
     measured->records = measured->kept = 0;
-    const uint64_t line = blank_line_start(map, begin);
+    const uint64_t line = blank_line_start(text, begin);
     const int mid_line = line == MDS_NONE;
     if (!mid_line && state->pending == begin)
         state->pending = line; /* the record includes the blanks at its front */
-    mds_map_advise(map, begin, end, MDS_ADVISE_POPULATE);
     for (uint64_t at = begin; at < end; at += WINDOW) {
         const size_t size = (size_t)(end - at < WINDOW ? end - at : WINDOW);
         const uint64_t *fresh = starts + kept; /* kept starts overwrite only those already read */
-        const size_t count = mds_lines_scan(kernels, map->data + at, size, at, state, starts + kept);
+        const size_t count = mds_lines_scan(kernels, text->data + (at - text->base), size, at, state, starts + kept);
         for (size_t k = 0; k < count; k++) {
             const uint64_t next = fresh[k];
             if (at == begin && k == 0 && next == begin && mid_line)
                 continue; /* the block before measures it */
             if (open != MDS_NONE) {
-                status = measure_record(kernels, map, measuring, open, next, kept, measured);
+                status = measure_record(kernels, text, measuring, open, next, kept, measured);
                 if (status == MDS_JSON_OK)
                     starts[kept++] = open;
                 else if (status != MDS_JSON_MISSING || measuring->missing != MDS_MISSING_SKIP)
@@ -154,9 +159,7 @@ mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_map *map
         }
     }
     if (open != MDS_NONE) {
-        const uint8_t *newline = memchr(map->data + open, '\n', (size_t)(map->size - open));
-        const uint64_t stop = newline ? (uint64_t)(newline - map->data) + 1 : map->size;
-        status = measure_record(kernels, map, measuring, open, stop, kept, measured);
+        status = measure_record(kernels, text, measuring, open, line_end(text, open), kept, measured);
         if (status == MDS_JSON_OK)
             starts[kept++] = open;
         else if (status != MDS_JSON_MISSING || measuring->missing != MDS_MISSING_SKIP)

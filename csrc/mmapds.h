@@ -8,6 +8,8 @@
 #ifndef MMAPDS_H
 #define MMAPDS_H
 
+#include <setjmp.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -42,12 +44,46 @@ const mds_kernels *mds_kernels_find(const char *name);
 /* Continue a CRC32C over data[0..n): `crc` is that of the bytes before, 0 if there are none. */
 uint32_t mds_crc32c(const mds_kernels *kernels, uint32_t crc, const uint8_t *data, size_t n);
 
-/* ---- map.c: read-only maps -------------------------------------------------------------------------------------- */
+/* ---- guard.c: reads of maps whose files may become shorter ----------------------------------------------------- */
+
+/* A read of a map beyond the end of its file, where it was cut short meanwhile, ends the process. A guard turns it into
+ * a status. HowTo, in a function that holds no lock and allocates nothing while it reads:
+ *
+ *     mds_guard guard;
+ *     if (MDS_GUARD(&guard))
+ *         return MDS_SHRANK;
+ *     read the map; locals that change here have no value above, unless they are volatile
+ *     mds_guard_leave();
+ *
+ * Guards do not nest. This is the only part of the core that keeps a state: a thread's guard, and the handler of SIGBUS.
+ * A bus error without a guard goes on to the handler before, after a line on stderr that names the file. */
+typedef struct {
+    sigjmp_buf jump;
+} mds_guard;
+
+#define MDS_GUARD(guard) (mds_guard_enter(guard), sigsetjmp((guard)->jump, 0) != 0)
+
+void mds_guard_enter(mds_guard *guard);
+void mds_guard_leave(void);
+
+/* Make our handler the first again, in case another library has set one since: call it now and then. */
+void mds_guard_install(void);
+
+/* ---- map.c: regular files, mapped or read by pread ----------------------------------------------------------- */
+
+/* How to find an open file again. It has a descriptor while few are open, so that ten thousand shards can be. */
+typedef struct {
+    const char *path; /* of the caller; it must stay valid, and mean the same file from any directory */
+    int fd;           /* -1 if none is kept */
+    uint64_t device, inode;
+    _Atomic int64_t checked; /* when its size was last asked for */
+} mds_file;
 
 typedef struct {
-    const uint8_t *data; /* NULL if size is 0 */
-    uint64_t size;
-    int64_t mtime_ns;
+    const uint8_t *data; /* NULL if size is 0, or if the file is not mapped */
+    uint64_t size;       /* when the file was opened */
+    int64_t mtime_ns;    /* the same */
+    mds_file *file;      /* NULL for memory that is not a file's */
 } mds_map;
 
 typedef enum {
@@ -57,11 +93,45 @@ typedef enum {
     MDS_ADVISE_POPULATE, /* map all pages now, rather than one fault after another */
 } mds_advice;
 
-/* Map a regular file read-only. The map keeps no file descriptor. */
-mds_status mds_map_open(const char *path, mds_map *map);
+/* How the bytes of a file are had. */
+typedef enum {
+    MDS_IO_MAP,
+    MDS_IO_PREAD, /* map.data is NULL: mds_map_read copies what is wanted */
+    MDS_IO_COPY,  /* all of it is read into memory: for scans of files that cannot be mapped */
+} mds_io;
+
+/* Open a regular file for reading. `file` must stay where it is until the map is closed. */
+mds_status mds_map_open(const char *path, mds_io io, mds_map *map, mds_file *file);
 void mds_map_close(mds_map *map);
 
-/* Advise the system about [begin, end) of the map, clipped to it and widened to pages. If the system refuses, reads are
+/* Copy bytes [begin, begin + n), however the file is read. Returns MDS_CORRUPT if they are not in it, MDS_SHRANK if the
+ * file ends before them by now. */
+mds_status mds_map_read(const mds_map *map, uint64_t begin, size_t n, uint8_t *out);
+
+/* Return MDS_SHRANK if the file is shorter than it was. A file that was removed or replaced stays as it was. */
+mds_status mds_map_check(const mds_map *map);
+
+/* The same, after bytes up to `end` were read from the map. It asks the system only if these bytes may be the zeros that
+ * follow the end of a file, or if it has not asked for 10 ms, so that it may follow each read; `now` is mds_now. Reads
+ * the map: call it under the same guard. */
+static inline mds_status mds_map_was_whole(const mds_map *map, uint64_t end, int64_t now);
+
+int64_t mds_now(void); /* nanoseconds of a clock that is cheap to read */
+
+#define MDS_CHECK_AGAIN_NS 10000000 /* how long a file that was rewritten in place, shorter, may go unnoticed */
+
+mds_status mds_map_check_zeros(const mds_map *map, uint64_t end); /* the part of it for bytes that end with 0 */
+
+static inline mds_status mds_map_was_whole(const mds_map *map, uint64_t end, int64_t now)
+{
+    if (!map->file)
+        return MDS_OK;
+    if (now - atomic_load_explicit(&map->file->checked, memory_order_relaxed) > MDS_CHECK_AGAIN_NS)
+        return mds_map_check(map);
+    return end && !map->data[end - 1] ? mds_map_check_zeros(map, end) : MDS_OK;
+}
+
+/* Advise the system about [begin, end) of the file, clipped to it and widened to pages. If the system refuses, reads are
  * slower but correct, so there is no status. */
 void mds_map_advise(const mds_map *map, uint64_t begin, uint64_t end, mds_advice advice);
 
@@ -108,33 +178,37 @@ typedef enum {
     MDS_FRAMING_TFRECORD, /* u64 size, masked CRC32C of the size, payload, masked CRC32C of the payload */
 } mds_framing;
 
-/* HowTo: one record, and a batch of them. The source is kept while the dataset is open, `cold` from batch to batch:
+/* HowTo: one record, and a batch of them, each step under a guard (the functions for batches bring their own). The
+ * source is kept while the dataset is open:
  *
  *     if (mds_record_span(&source, i, &span) == MDS_OK)
- *         span = mds_record_payload(&source, span);
+ *         payload = mds_record_payload(source.framing, source.map->data + span.begin, span.end - span.begin);
  *
- *     requests[k] = (mds_request){&source, i[k]} for k < n; cold = MDS_COLD before the first batch
- *     status = mds_records_fetch(requests, order, n, &cold, &failed);
- *     if MDS_OK: requests[k].span is the payload, and it is in memory */
+ *     requests[k] = (mds_request){.source = &source, .i = i[k]} for k < n
+ *     status = mds_records_locate(requests, order, n, ask, &room, &failed);
+ *     if MDS_OK: status = mds_records_load(requests, n, memory of `room` bytes, &failed);
+ *     if MDS_OK: the payload of requests[k] is requests[k].data, and it is in memory */
 typedef struct {
-    mds_map map;
-    const uint64_t *bounds; /* count + 1 offsets from the index, untrusted; NULL if all records have one size */
+    const mds_map *map;
+    const mds_map *index;   /* holds the bounds; NULL if all records have one size, or if no file holds them */
+    uint64_t bounds_at;     /* the byte of the index where the bounds begin */
+    const uint64_t *bounds; /* count + 1 offsets, untrusted; NULL if the index is not mapped, or there are none */
     uint64_t first, stride; /* without bounds: where record 0 begins, and the size of every record; untrusted */
     uint64_t count;
     mds_framing framing;
 } mds_source;
 
-/* Bytes [begin, end) of a source. */
+/* Bytes [begin, end) of a source, or of a record. */
 typedef struct {
     uint64_t begin, end;
 } mds_span;
 
 /* Find the bytes of record i, framing included. Needs i < source->count. Returns MDS_CORRUPT if they are not in the
- * map; `span` then holds the wrong bounds. Reads the index only. */
+ * source; `span` then holds the wrong bounds. Reads the index only; returns the status of that where it cannot. */
 mds_status mds_record_span(const mds_source *source, uint64_t i, mds_span *span);
 
-/* The payload inside a span that mds_record_span has checked. Reads the few bytes of the record that frame it. */
-mds_span mds_record_payload(const mds_source *source, mds_span span);
+/* The payload inside the bytes of a record, which mds_record_span has found. Reads the few that frame it. */
+mds_span mds_record_payload(mds_framing framing, const uint8_t *record, uint64_t size);
 
 /* Widen [*smallest, *largest] to the sizes of the records that begin at starts[0..n). Each ends where the next begins;
  * `previous` is the start before starts[0], or MDS_NONE. */
@@ -144,19 +218,34 @@ void mds_record_sizes(const uint64_t *starts, size_t n, uint64_t previous, uint6
 typedef struct {
     const mds_source *source;
     uint64_t i;
-    mds_span span; /* the output */
+    mds_span span;       /* output: the bytes of the payload in the source */
+    const uint8_t *data; /* output: these bytes in memory */
 } mds_request;
 
-/* Locate the payloads of n records and bring them into memory, and small ones into the cache. Page faults then happen
- * here, where the caller holds no lock, and not while it copies.
+/* Find the bytes of n records. With `ask`, asks the system for all index pages, and then for all data pages, before the
+ * first is touched: the disk then works on one deep queue instead of one page at a time.
  *
- * While *cold is not 0, the function asks the system for all index pages, and then for all data pages, before it
- * touches the first. The disk then works on one deep queue instead of one page at a time. Asking takes a system call a
- * record, more than a record in memory costs, so *cold becomes MDS_COLD when a batch had to wait for the disk and
- * counts down with each batch that did not. Pass NULL never to ask, for maps with readahead.
- *
- * `order` is scratch for n pointers. On MDS_CORRUPT, *failed is the request that is wrong. */
-mds_status mds_records_fetch(mds_request *requests, mds_request **order, size_t n, unsigned *cold, size_t *failed);
+ * *room becomes the memory that records of sources without a map need. `order` is scratch for n pointers. If the status
+ * is not MDS_OK, *failed is the request that is wrong. */
+mds_status mds_records_locate(mds_request *requests, mds_request **order, size_t n, int ask, uint64_t *room,
+                              size_t *failed);
+
+/* Bring the payloads into memory: those without a map into `room`, the others by touching their pages, and small ones
+ * into the cache. Page faults then happen here, where the caller holds no lock, and not while it copies. If the payloads
+ * are not copied next, `check` that the sources are whole. */
+mds_status mds_records_load(mds_request *requests, size_t n, uint8_t *room, int check, size_t *failed);
+
+/* Copy the payloads, each to its own memory. */
+mds_status mds_records_copy(const mds_request *requests, size_t n, uint8_t *const *out, size_t *failed);
+
+/* Whether the sources were whole while memory under requests[k].data was read; under the guard of those reads. */
+mds_status mds_records_were_whole(const mds_request *requests, size_t n, volatile size_t *failed);
+
+/* Whether to ask the next time. Asking takes a system call a record, more than a record in memory costs, so `cold` is
+ * MDS_COLD after a batch that had to wait for the disk, and counts down with each batch that did not. `reads` is
+ * mds_disk_reads before the batch. */
+long mds_disk_reads(void);
+unsigned mds_next_cold(unsigned cold, long reads);
 
 #define MDS_COLD 16
 
@@ -204,9 +293,9 @@ mds_frames_status mds_frames_scan(const mds_kernels *kernels, const mds_map *map
 mds_frames_status mds_frames_verify(const mds_kernels *kernels, const mds_map *map, uint64_t end, mds_frames *state,
                                     uint64_t *count);
 
-/* The payload of a frame. The span already gives the size, so that only a varint is read. The payload is empty if the
- * framing has no sizes or is longer than the span. */
-mds_span mds_frame_payload(const uint8_t *data, mds_framing framing, mds_span span);
+/* The payload inside the bytes of a frame. Its size is already known, so that only a varint is read. The payload is empty if the
+ * framing has no sizes or is longer than the frame. */
+mds_span mds_frame_payload(mds_framing framing, const uint8_t *frame, uint64_t size);
 
 /* How many varints end in data[0..n). */
 size_t mds_varints_count(const uint8_t *data, size_t n);
@@ -410,14 +499,21 @@ typedef struct {
     int validate;    /* check every record with mds_json_valid */
 } mds_measuring;
 
-/* HowTo: cut a mapped file into blocks, and measure them in any order, also in parallel. Each block begins with its own
- * state.pending = begin and types[c] = MDS_U64; `starts` and each cells[c] have room for MDS_LINES_CAPACITY(end -
+/* HowTo: cut a file into blocks, and measure them in any order, also in parallel. The text of a block goes from the line
+ * before it, or from enough of its bytes to see that they are not all blank, to the end of its last line. Each block
+ * begins with its own state.pending = begin and types[c] = MDS_U64; `starts` and each cells[c] have room for MDS_LINES_CAPACITY(end -
  * begin):
  *
- *     status = mds_measure_lines(kernels, &map, begin, end, &measuring, &state, starts, &measured);
+ *     status = mds_measure_lines(kernels, &text, begin, end, &measuring, &state, starts, &measured);
  *     if MDS_JSON_OK: starts[0..kept) and cells[c][0..kept) are the records of the block
  *
  * Blocks may differ in the type of a column: mds_cells_convert makes them alike. */
+typedef struct {
+    const uint8_t *data;
+    size_t size;
+    uint64_t base; /* where data[0] lies in the file */
+} mds_text;
+
 typedef struct {
     uint64_t *const *cells; /* cells[c] receives the numbers of column c */
     mds_number_type *types; /* the type of each column so far */
@@ -428,10 +524,10 @@ typedef struct {
     size_t column;          /* the column that cannot be, or `columns` if the record is not JSON */
 } mds_measured;
 
-/* Find the records that begin in [begin, end), as mds_lines_scan does, and measure each of them to its end, which may
- * lie behind the block. The record that goes on from the block before is left to that block. Stops at the first record
+/* Find the records that begin in [begin, end), which lies in the text, as mds_lines_scan does, and measure each of them
+ * to its end, which may lie behind the block. The record that goes on from the block before is left to that block. Stops at the first record
  * that cannot be measured. */
-mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_map *map, uint64_t begin, uint64_t end,
+mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_text *text, uint64_t begin, uint64_t end,
                                   const mds_measuring *measuring, mds_lines *state, uint64_t *starts,
                                   mds_measured *measured);
 

@@ -35,7 +35,7 @@ size_t mds_array_pieces(const mds_request *records, const mds_array_value *value
         const uint64_t entries = value->shape[0], kept = entries < longest ? entries : longest;
         if (entries ? value->size / entries != row || value->size % entries : value->size != 0)
             return k;
-        const uint8_t *data = records[k].source->map.data + records[k].span.begin + value->begin;
+        const uint8_t *data = records[k].data + value->begin;
         pieces[k] = (mds_piece){data + (left ? (entries - kept) * row : 0), (size_t)(kept * row)};
     }
     return n;

@@ -6,60 +6,80 @@
 #include <string.h>
 #include <sys/resource.h>
 
-mds_status mds_record_span(const mds_source *source, uint64_t i, mds_span *span)
+/* Bounds from the last page of an index that was cut short are zeros. A later record that ends at byte 0 is one of these
+ * or, where records may be empty, is right. */
+static mds_status read_bounds(const mds_source *source, uint64_t i, mds_span *span)
 {
+    mds_status status = MDS_OK;
     if (source->bounds) {
         span->begin = source->bounds[i];
         span->end = source->bounds[i + 1];
+    } else {
+        status = mds_map_read(source->index, source->bounds_at + i * 8, sizeof *span, (uint8_t *)span);
+    }
+    if (status == MDS_OK && i && !span->end && source->index)
+        status = mds_map_check(source->index);
+    return status;
+}
+
+mds_status mds_record_span(const mds_source *source, uint64_t i, mds_span *span)
+{
+    if (!source->stride) {
+        const mds_status status = read_bounds(source, i, span);
+        if (status != MDS_OK)
+            return status;
     } else if (__builtin_mul_overflow(i, source->stride, &span->begin) ||
                __builtin_add_overflow(span->begin, source->first, &span->begin) ||
                __builtin_add_overflow(span->begin, source->stride, &span->end)) {
         *span = (mds_span){UINT64_MAX, UINT64_MAX};
         return MDS_CORRUPT;
     }
-    return span->begin <= span->end && span->end <= source->map.size ? MDS_OK : MDS_CORRUPT;
+    return span->begin <= span->end && span->end <= source->map->size ? MDS_OK : MDS_CORRUPT;
 }
 
 /* A line holds no newline, so the first newline of the record is the first of its trailing white space. Walking back
  * over that costs one byte a record as a rule, where searching forward would read the record twice. */
-static mds_span lines_payload(const uint8_t *data, mds_span span)
+static mds_span lines_payload(const uint8_t *record, uint64_t size)
 {
-    uint64_t end = span.end;
-    for (uint64_t p = span.end; p > span.begin; p--) {
-        const uint8_t byte = data[p - 1];
+    uint64_t end = size;
+    for (uint64_t p = size; p > 0; p--) {
+        const uint8_t byte = record[p - 1];
         if (byte == '\n')
             end = p - 1;
         else if (byte != ' ' && byte != '\t' && byte != '\r')
             break;
     }
-    if (end < span.end && end > span.begin && data[end - 1] == '\r')
+    if (end < size && end > 0 && record[end - 1] == '\r')
         end--;
-    return (mds_span){span.begin, end};
+    return (mds_span){0, end};
 }
 
-mds_span mds_record_payload(const mds_source *source, mds_span span)
+static mds_span first_line_payload(const uint8_t *record, uint64_t size)
 {
-    switch (source->framing) {
+    const uint8_t *newline = size ? memchr(record, '\n', (size_t)size) : NULL;
+    if (newline)
+        size = (uint64_t)(newline - record) - (newline > record && newline[-1] == '\r');
+    return (mds_span){0, size};
+}
+
+mds_span mds_record_payload(mds_framing framing, const uint8_t *record, uint64_t size)
+{
+    switch (framing) {
     case MDS_FRAMING_NONE:
-        return span;
+        break;
     case MDS_FRAMING_LINES:
-        return lines_payload(source->map.data, span);
-    case MDS_FRAMING_FIRST_LINE: {
-        const uint8_t *begin = source->map.data + span.begin;
-        const uint8_t *newline = span.begin < span.end ? memchr(begin, '\n', (size_t)(span.end - span.begin)) : NULL;
-        if (newline)
-            span.end = (uint64_t)(newline - source->map.data) - (newline > begin && newline[-1] == '\r');
-        return span;
-    }
+        return lines_payload(record, size);
+    case MDS_FRAMING_FIRST_LINE:
+        return first_line_payload(record, size);
     case MDS_FRAMING_U32LE:
     case MDS_FRAMING_U32BE:
     case MDS_FRAMING_U64LE:
     case MDS_FRAMING_U64BE:
     case MDS_FRAMING_VARINT:
     case MDS_FRAMING_TFRECORD:
-        return mds_frame_payload(source->map.data, source->framing, span);
+        return mds_frame_payload(framing, record, size);
     }
-    return span;
+    return (mds_span){0, size};
 }
 
 void mds_record_sizes(const uint64_t *starts, size_t n, uint64_t previous, uint64_t *smallest, uint64_t *largest)
@@ -93,7 +113,7 @@ static void will_need_data(mds_request **order, size_t n)
         for (k++; k < n && order[k]->source == source && order[k]->span.begin <= wanted.end + MERGE_GAP; k++)
             if (order[k]->span.end > wanted.end)
                 wanted.end = order[k]->span.end;
-        mds_map_advise(&source->map, wanted.begin, wanted.end, MDS_ADVISE_WILLNEED);
+        mds_map_advise(source->map, wanted.begin, wanted.end, MDS_ADVISE_WILLNEED);
     }
 }
 
@@ -101,63 +121,163 @@ static void will_need_bounds(mds_request **order, size_t n)
 {
     for (size_t k = 0; k < n;) {
         const mds_source *source = order[k]->source;
-        const mds_map bounds = {(const uint8_t *)source->bounds, (source->count + 1) * 8, 0};
         uint64_t begin = order[k]->i * 8, end = begin + 16;
         for (k++; k < n && order[k]->source == source && order[k]->i * 8 <= end + MERGE_GAP; k++)
             end = order[k]->i * 8 + 16;
-        if (source->bounds)
-            mds_map_advise(&bounds, begin, end, MDS_ADVISE_WILLNEED);
+        if (source->index)
+            mds_map_advise(source->index, source->bounds_at + begin, source->bounds_at + end, MDS_ADVISE_WILLNEED);
     }
 }
 
-static mds_status locate(mds_request *requests, mds_request **order, size_t n, int will_need, size_t *failed)
+/* What a guarded step on a batch works on. A step says where it is by *at, which is read after a bus error. */
+typedef struct {
+    mds_request *requests;
+    mds_request **order;
+    size_t n;
+    int ask, check;
+    uint64_t *room;
+    uint8_t *memory;
+    uint8_t *const *out;
+} batch;
+
+typedef mds_status (*step)(const batch *work, volatile size_t *at);
+
+static mds_status guarded(step run, const batch *work, size_t *failed)
 {
-    for (size_t k = 0; k < n; k++) {
+    volatile size_t at = 0;
+    mds_status status;
+    mds_guard guard;
+    if (MDS_GUARD(&guard)) {
+        status = MDS_SHRANK;
+    } else {
+        status = run(work, &at);
+        mds_guard_leave();
+    }
+    *failed = at;
+    return status;
+}
+
+static mds_status locate(const batch *work, volatile size_t *at)
+{
+    mds_request *const requests = work->requests;
+    uint64_t room = 0;
+    for (size_t k = 0; k < work->n; k++) {
         if (requests[k].source->bounds)
             __builtin_prefetch(&requests[k].source->bounds[requests[k].i]);
-        order[k] = &requests[k];
+        work->order[k] = &requests[k];
     }
-    if (will_need) {
-        qsort(order, n, sizeof *order, compare);
-        will_need_bounds(order, n);
+    if (work->ask) {
+        qsort(work->order, work->n, sizeof *work->order, compare);
+        will_need_bounds(work->order, work->n);
     }
-    for (size_t k = 0; k < n; k++) {
+    for (size_t k = 0; k < work->n; k++) {
+        *at = k;
         const mds_status status = mds_record_span(requests[k].source, requests[k].i, &requests[k].span);
-        if (status != MDS_OK) {
-            *failed = k;
+        if (status != MDS_OK)
             return status;
-        }
+        const uint64_t size = requests[k].span.end - requests[k].span.begin;
+        if (!requests[k].source->map->data && __builtin_add_overflow(room, size, &room))
+            return MDS_CORRUPT;
     }
-    if (will_need)
-        will_need_data(order, n);
+    if (work->ask)
+        will_need_data(work->order, work->n);
+    *work->room = room;
     return MDS_OK;
+}
+
+mds_status mds_records_locate(mds_request *requests, mds_request **order, size_t n, int ask, uint64_t *room,
+                              size_t *failed)
+{
+    *room = 0;
+    return guarded(locate, &(batch){.requests = requests, .order = order, .n = n, .ask = ask, .room = room}, failed);
 }
 
 /* Cache lines to ask for per record; longer ones stream well enough once their first lines are there. */
 #define PREFETCH_BYTES 1024
 #define SMALLEST_PAGE 4096
 
-static void touch(mds_request *requests, size_t n)
+static void prefetch(mds_request *request)
 {
-    for (size_t k = 0; k < n; k++) {
-        const uint8_t *data = requests[k].source->map.data;
-        const mds_span span = requests[k].span;
-        const uint64_t length = span.end - span.begin;
+    const mds_source *source = request->source;
+    const uint64_t length = request->span.end - request->span.begin;
+    request->data = source->map->data ? source->map->data + request->span.begin : NULL;
+    if (request->data)
         for (uint64_t p = 0; p < length && p < PREFETCH_BYTES; p += 64)
-            __builtin_prefetch(data + span.begin + p);
+            __builtin_prefetch(request->data + p);
+}
+
+/* Bring a record into memory, into *room unless its source is mapped, and narrow the request to the payload. */
+static mds_status load_one(mds_request *request, int check, int64_t now, uint8_t **room)
+{
+    const mds_source *source = request->source;
+    const uint64_t size = request->span.end - request->span.begin;
+    mds_status status;
+    if (request->data) {
+        for (uint64_t p = 0; p < size; p += SMALLEST_PAGE)
+            (void)*(const volatile uint8_t *)(request->data + p);
+        status = check ? mds_map_was_whole(source->map, request->span.end, now) : MDS_OK;
+    } else {
+        request->data = *room;
+        status = mds_map_read(source->map, request->span.begin, (size_t)size, *room);
+        *room += size;
     }
+    if (status != MDS_OK)
+        return status;
+    const mds_span payload = mds_record_payload(source->framing, request->data, size);
+    request->data += payload.begin;
+    request->span = (mds_span){request->span.begin + payload.begin, request->span.begin + payload.end};
+    return MDS_OK;
+}
+
+static mds_status load(const batch *work, volatile size_t *at)
+{
+    const int64_t now = mds_now();
+    uint8_t *room = work->memory;
+    mds_status status = MDS_OK;
+    for (size_t k = 0; k < work->n; k++)
+        prefetch(&work->requests[k]);
+    for (size_t k = 0; k < work->n && status == MDS_OK; k++) {
+        *at = k;
+        status = load_one(&work->requests[k], work->check, now, &room);
+    }
+    return status;
+}
+
+mds_status mds_records_load(mds_request *requests, size_t n, uint8_t *room, int check, size_t *failed)
+{
+    return guarded(load, &(batch){.requests = requests, .n = n, .memory = room, .check = check}, failed);
+}
+
+mds_status mds_records_were_whole(const mds_request *requests, size_t n, volatile size_t *failed)
+{
+    const int64_t now = mds_now();
     for (size_t k = 0; k < n; k++) {
-        const uint8_t *data = requests[k].source->map.data;
-        const mds_span span = requests[k].span;
-        for (uint64_t p = span.begin; p < span.end; p += SMALLEST_PAGE)
-            (void)*(const volatile uint8_t *)(data + p);
-        requests[k].span = mds_record_payload(requests[k].source, span);
+        *failed = k;
+        const mds_map *map = requests[k].source->map;
+        if (map->data && mds_map_was_whole(map, requests[k].span.end, now) != MDS_OK)
+            return MDS_SHRANK;
     }
+    return MDS_OK;
+}
+
+static mds_status copy(const batch *work, volatile size_t *at)
+{
+    for (size_t k = 0; k < work->n; k++) {
+        const mds_request *request = &work->requests[k];
+        *at = k;
+        memcpy(work->out[k], request->data, (size_t)(request->span.end - request->span.begin));
+    }
+    return mds_records_were_whole(work->requests, work->n, at);
+}
+
+mds_status mds_records_copy(const mds_request *requests, size_t n, uint8_t *const *out, size_t *failed)
+{
+    return guarded(copy, &(batch){.requests = (mds_request *)requests, .n = n, .out = out}, failed);
 }
 
 /* Reads from a disk that this thread has caused so far. A page that was asked for and has not arrived does not count as
  * a major fault, and a file system may not count blocks, so look at both. */
-static long disk_reads(void)
+long mds_disk_reads(void)
 {
     struct rusage usage;
 #ifdef RUSAGE_THREAD
@@ -168,16 +288,9 @@ static long disk_reads(void)
     return getrusage(who, &usage) == 0 ? usage.ru_majflt + usage.ru_inblock : 0;
 }
 
-mds_status mds_records_fetch(mds_request *requests, mds_request **order, size_t n, unsigned *cold, size_t *failed)
+unsigned mds_next_cold(unsigned cold, long reads)
 {
-    const long before = cold ? disk_reads() : 0;
-    const mds_status status = locate(requests, order, n, cold && *cold, failed);
-    if (status != MDS_OK)
-        return status;
-    touch(requests, n);
-    if (cold)
-        *cold = disk_reads() != before ? MDS_COLD : *cold - (*cold > 0);
-    return MDS_OK;
+    return mds_disk_reads() != reads ? MDS_COLD : cold - (cold > 0);
 }
 
 #define READAHEAD_WINDOW (UINT64_C(2) << 20)
@@ -190,7 +303,7 @@ void mds_readahead_note(mds_readahead *readahead, const mds_source *source, mds_
     } else if (span.end + READAHEAD_WINDOW / 2 > readahead->ahead) {
         const uint64_t begin = readahead->ahead > span.begin ? readahead->ahead : span.begin;
         readahead->ahead = span.end + READAHEAD_WINDOW;
-        mds_map_advise(&source->map, begin, readahead->ahead, MDS_ADVISE_WILLNEED);
+        mds_map_advise(source->map, begin, readahead->ahead, MDS_ADVISE_WILLNEED);
     }
     readahead->next = span.end;
 }

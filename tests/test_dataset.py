@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import re
+import resource
 import sys
 import threading
 from collections.abc import Sequence
@@ -178,7 +179,7 @@ def test_concat(ds, opened, write):
     with pytest.raises(mmapds.Error, match="datasets: expected one dataset or more, found 0"):
         mmapds.concat([])
     with pytest.raises(
-        mmapds.Error, match=r"datasets\[1\]: expected decode = 'json' and .*, found 'text' and 'auto'; open"
+        mmapds.Error, match=r"datasets\[1\]: expected decode = 'json', .*, found 'text', 'auto' and 'mmap'; open"
     ):
         mmapds.concat([ds, mmapds.open(write([1], "third.jsonl"), decode="text", build=True)])
 
@@ -405,17 +406,24 @@ def test_threads_share_a_dataset(write):
     assert wrong == []
 
 
-def test_ten_thousand_shards_open_without_descriptors(tmp_path):
+def test_ten_thousand_shards_open_with_a_quarter_of_the_descriptors(tmp_path):
     for shard in range(10_000):
         (tmp_path / f"part-{shard:05}.jsonl").write_bytes(b'{"id": %d}\n' % shard)
     mmapds.build(tmp_path, out=tmp_path / "all.mmx")
-    before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else None
-    ds = mmapds.open(tmp_path / "all.mmx")
-    assert ids(ds) == list(range(10_000))
-    if before is not None:
-        assert len(os.listdir("/proc/self/fd")) <= before + 1
-    del ds
-    gc.collect()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = max(int(name) for name in os.listdir("/dev/fd")) + 100
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4 * few, limits[1]))
+    try:
+        before = len(os.listdir("/dev/fd"))
+        for io in ("mmap", "pread"):
+            ds = mmapds.open(tmp_path / "all.mmx", io=io)
+            assert ids(ds) == list(range(10_000))
+            assert before < len(os.listdir("/dev/fd")) <= before + few
+            del ds
+            gc.collect()
+            assert len(os.listdir("/dev/fd")) == before
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 # ---- what users do to it ---------------------------------------------------------------------------------------

@@ -146,14 +146,19 @@ PyObject *mds_py_offset(uint64_t offset);
 
 typedef struct {
     PyObject_HEAD mds_map map;
+    mds_file file;
+    PyObject *path; /* bytes; holds file.path */
 } MapObject;
+
+/* Raise for a file of `size` bytes that cannot be read to its end; returns NULL. */
+PyObject *mds_py_raise_unread(mds_status status, const char *path, uint64_t size);
 
 /* ---- py_records.c -------------------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject *map;    /* MapObject, or NULL while the source is closed */
-    PyObject *view;   /* a memoryview of it, for records that are not copied */
-    Py_buffer bounds; /* holds source.bounds */
+    PyObject *map;   /* MapObject, or NULL while the source is closed */
+    PyObject *index; /* MapObject that holds the bounds */
+    PyObject *view;  /* a memoryview of the source, for records that are not copied; NULL unless it is mapped */
     mds_source source;
 } SourceSlot;
 
@@ -168,12 +173,22 @@ typedef struct {
     SourceSlot *slots;
 } RecordsObject;
 
-/* Return a payload as bytes, or as a read-only memoryview, which keeps the map alive. */
-PyObject *mds_py_records_payload(const RecordsObject *self, const mds_source *source, mds_span span);
+/* The records of a batch: where their payloads lie, and the memory of those that are not mapped. */
+typedef struct {
+    mds_request *requests;
+    Py_ssize_t n;
+    PyObject *room; /* bytes, or NULL if all are mapped */
+} mds_py_batch;
 
-/* Locate the payloads of some rows and bring them into memory; *n is how many there are. NULL with an exception; free
- * the result with PyMem_Free. */
-mds_request *mds_py_records_fetch(RecordsObject *self, PyObject *rows, Py_ssize_t *n);
+/* Locate the payloads of some rows and bring them into memory; -1 with an exception. */
+int mds_py_batch_fetch(RecordsObject *self, PyObject *rows, mds_py_batch *batch);
+void mds_py_batch_free(mds_py_batch *batch);
+
+/* Return the payload of record k of a batch as bytes, or as a read-only memoryview, which keeps its memory alive. */
+PyObject *mds_py_batch_payload(const RecordsObject *self, const mds_py_batch *batch, Py_ssize_t k);
+
+/* Raise for a request that cannot be read. */
+void mds_py_raise_unread_record(const RecordsObject *self, const mds_request *request, mds_status status);
 
 /* ---- py_array_fields.c --------------------------------------------------------------------------------- */
 

@@ -5,8 +5,7 @@
 typedef struct {
     PyObject_HEAD PyObject *records; /* RecordsObject: its maps are where the payloads lie */
     PyObject *fields;                /* ArrayFieldsObject */
-    Py_ssize_t n;
-    mds_request *requests;
+    mds_py_batch batch;
     mds_array_value *values; /* of record k, from k * fields->count on */
 } ArrayBatchObject;
 
@@ -15,14 +14,31 @@ static void array_batch_dealloc(PyObject *object)
     ArrayBatchObject *self = (ArrayBatchObject *)object;
     Py_XDECREF(self->records);
     Py_XDECREF(self->fields);
-    PyMem_Free(self->requests);
+    mds_py_batch_free(&self->batch);
     PyMem_Free(self->values);
     mds_py_free(object);
 }
 
-static const uint8_t *batch_record(const ArrayBatchObject *self, Py_ssize_t k)
+/* Raise if a source became shorter while its records were read: `k` is the record that shows it. */
+static int check_whole(const ArrayBatchObject *self, mds_status status, size_t k)
 {
-    return self->requests[k].source->map.data + self->requests[k].span.begin;
+    if (status == MDS_OK)
+        return 0;
+    mds_py_raise_unread_record((RecordsObject *)self->records, &self->batch.requests[k], status);
+    return -1;
+}
+
+/* Find the fields of all records; *found is how many have them, *at the record at hand. */
+static mds_status locate_fields(const ArrayBatchObject *self, const ArrayFieldsObject *fields, size_t *found,
+                                size_t *failed)
+{
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    *found = mds_array_records(fields->fields, (size_t)fields->count, self->batch.requests, (size_t)self->batch.n,
+                               self->values, failed);
+    mds_guard_leave();
+    return MDS_OK;
 }
 
 static PyObject *array_batch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -39,21 +55,22 @@ static PyObject *array_batch_new(PyTypeObject *type, PyObject *args, PyObject *k
         return NULL;
     self->records = Py_NewRef(records);
     self->fields = Py_NewRef(given);
-    self->requests = mds_py_records_fetch((RecordsObject *)records, rows, &self->n);
-    if (!self->requests)
+    if (mds_py_batch_fetch((RecordsObject *)records, rows, &self->batch) != 0)
         goto fail;
     size_t values;
-    if (__builtin_mul_overflow((size_t)self->n, (size_t)fields->count, &values) ||
+    if (__builtin_mul_overflow((size_t)self->batch.n, (size_t)fields->count, &values) ||
         !(self->values = PyMem_Calloc(values + 1, sizeof *self->values))) {
         PyErr_NoMemory();
         goto fail;
     }
-    size_t k, failed = 0;
-    RELEASE_GIL(k = mds_array_records(fields->fields, (size_t)fields->count, self->requests, (size_t)self->n,
-                                      self->values, &failed));
-    if (k == (size_t)self->n)
+    size_t k = 0, failed = 0;
+    mds_status status;
+    RELEASE_GIL(status = locate_fields(self, fields, &k, &failed));
+    if (check_whole(self, status, 0) != 0)
+        goto fail;
+    if (k == (size_t)self->batch.n)
         return (PyObject *)self;
-    const mds_span span = self->requests[k].span;
+    const mds_span span = self->batch.requests[k].span;
     PyObject *reason = mds_py_array_fields_reason(fields, failed, (Py_ssize_t)(span.end - span.begin));
     PyObject *raised = reason ? Py_BuildValue("Nn", reason, (Py_ssize_t)k) : NULL;
     if (raised)
@@ -66,20 +83,20 @@ fail:
 
 static Py_ssize_t array_batch_length(PyObject *object)
 {
-    return ((ArrayBatchObject *)object)->n;
+    return ((ArrayBatchObject *)object)->batch.n;
 }
 
 static PyObject *batch_view(const ArrayBatchObject *self, Py_ssize_t k)
 {
-    return mds_py_records_payload((RecordsObject *)self->records, self->requests[k].source, self->requests[k].span);
+    return mds_py_batch_payload((RecordsObject *)self->records, &self->batch, k);
 }
 
 static PyObject *array_batch_item(PyObject *object, Py_ssize_t k)
 {
     const ArrayBatchObject *self = (ArrayBatchObject *)object;
-    if (k >= 0 && k < self->n)
+    if (k >= 0 && k < self->batch.n)
         return batch_view(self, k);
-    PyErr_Format(PyExc_IndexError, "index %zd is out of range for %zd records", k, self->n);
+    PyErr_Format(PyExc_IndexError, "index %zd is out of range for %zd records", k, self->batch.n);
     return NULL;
 }
 
@@ -100,11 +117,12 @@ static PyObject *array_batch_values(PyObject *object, PyObject *key)
     const ArrayBatchObject *self = (ArrayBatchObject *)object;
     const ArrayFieldsObject *fields = (ArrayFieldsObject *)self->fields;
     const Py_ssize_t f = batch_field(self, key);
-    PyObject *list = f < 0 ? NULL : PyList_New(self->n);
-    for (Py_ssize_t k = 0; list && k < self->n; k++) {
+    PyObject *list = f < 0 ? NULL : PyList_New(self->batch.n);
+    for (Py_ssize_t k = 0; list && k < self->batch.n; k++) {
         const mds_array_value *value = &self->values[k * fields->count + f];
         PyObject *view = batch_view(self, k);
-        PyObject *made = view ? mds_py_array_value(fields, f, view, (const char *)batch_record(self, k), value) : NULL;
+        PyObject *made =
+            view ? mds_py_array_value(fields, f, view, (const char *)self->batch.requests[k].data, value) : NULL;
         Py_XDECREF(view);
         if (!made)
             Py_CLEAR(list);
@@ -122,10 +140,10 @@ static PyObject *array_batch_shapes(PyObject *object, PyObject *key)
     if (f < 0)
         return NULL;
     const size_t dims = fields->fields[f].dims;
-    PyObject *shapes = PyBytes_FromStringAndSize(NULL, self->n * (Py_ssize_t)dims * 8);
+    PyObject *shapes = PyBytes_FromStringAndSize(NULL, self->batch.n * (Py_ssize_t)dims * 8);
     uint64_t *out = shapes ? (uint64_t *)PyBytes_AsString(shapes) : NULL; /* nobody else has it yet */
     if (out)
-        RELEASE_GIL(mds_array_shapes(self->values + f, (size_t)fields->count, (size_t)self->n, dims, out));
+        RELEASE_GIL(mds_array_shapes(self->values + f, (size_t)fields->count, (size_t)self->batch.n, dims, out));
     return shapes;
 }
 
@@ -135,18 +153,31 @@ static PyObject *array_batch_words(PyObject *object, PyObject *key)
     const Py_ssize_t f = batch_field(self, key), count = ((ArrayFieldsObject *)self->fields)->count;
     if (f < 0)
         return NULL;
-    PyObject *words = PyByteArray_FromStringAndSize(NULL, 8 * self->n);
+    PyObject *words = PyByteArray_FromStringAndSize(NULL, 8 * self->batch.n);
     uint64_t *out = words ? (uint64_t *)PyByteArray_AsString(words) : NULL; /* nobody else has it yet */
     if (out)
-        RELEASE_GIL(mds_array_words(self->values + f, (size_t)count, (size_t)self->n, out));
+        RELEASE_GIL(mds_array_words(self->values + f, (size_t)count, (size_t)self->batch.n, out));
     return words;
+}
+
+/* Copy the pieces into the rows of `out`, and see that the sources were whole. */
+static mds_status pad_rows(const ArrayBatchObject *self, const mds_piece *pieces, size_t width, uint64_t fill,
+                           uint8_t *out, volatile size_t *failed)
+{
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    mds_pad_rows(pieces, (size_t)self->batch.n, width, fill, out);
+    const mds_status status = mds_records_were_whole(self->batch.requests, (size_t)self->batch.n, failed);
+    mds_guard_leave();
+    return status;
 }
 
 static PyObject *array_batch_pad(PyObject *object, PyObject *args)
 {
     const ArrayBatchObject *self = (ArrayBatchObject *)object;
     const ArrayFieldsObject *fields = (ArrayFieldsObject *)self->fields;
-    const size_t n = (size_t)self->n;
+    const size_t n = (size_t)self->batch.n;
     PyObject *key, *target, *result = NULL;
     unsigned long long longest, row, fill;
     int left;
@@ -172,12 +203,16 @@ static PyObject *array_batch_pad(PyObject *object, PyObject *args)
     } else {
         const mds_array_value *values = self->values + f;
         const size_t stride = (size_t)fields->count;
+        mds_status status = MDS_OK;
+        volatile size_t failed = 0;
         RELEASE_GIL({
-            k = mds_array_pieces(self->requests, values, stride, n, longest, left, row, pieces);
+            k = mds_array_pieces(self->batch.requests, values, stride, n, longest, left, row, pieces);
             if (k == n)
-                mds_pad_rows(pieces, n, width, fill, out);
+                status = pad_rows(self, pieces, width, fill, out, &failed);
         });
-        if (k == n)
+        if (check_whole(self, status, failed) != 0)
+            result = NULL;
+        else if (k == n)
             result = Py_NewRef(Py_None);
         else
             PyErr_Format(PyExc_ValueError,

@@ -205,13 +205,26 @@ static PyObject *array_fields_call(PyObject *object, PyObject *args, PyObject *k
     return sample;
 }
 
+/* Find the fields of a record, which may lie in a map; *whole is whether all of it is there. */
+static mds_status guarded_record(const ArrayFieldsObject *self, const uint8_t *data, uint64_t n,
+                                 mds_array_value *values, uint64_t *size, int *whole)
+{
+    size_t failed;
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    *whole = mds_array_record(self->fields, (size_t)self->count, data, n, values, size, &failed);
+    mds_guard_leave();
+    return MDS_OK;
+}
+
 static PyObject *array_fields_words(PyObject *object, PyObject *args)
 {
     const ArrayFieldsObject *self = (ArrayFieldsObject *)object;
     PyObject *source;
     unsigned long long begin;
-    uint64_t size;
-    size_t failed;
+    uint64_t size = 0;
+    int whole = 0;
     const uint8_t *data;
     MDS_PY_BUFFERS(buffers, 1);
     if (!PyArg_ParseTuple(args, "OO&:words", &source, mds_py_size, &begin) ||
@@ -222,8 +235,9 @@ static PyObject *array_fields_words(PyObject *object, PyObject *args)
     mds_array_value *values = PyMem_Calloc((size_t)self->count + 1, sizeof *values);
     if (!values) {
         PyErr_NoMemory();
-    } else if (begin <= n &&
-               mds_array_record(self->fields, (size_t)self->count, data + begin, n - begin, values, &size, &failed)) {
+    } else if (begin <= n && guarded_record(self, data + begin, n - begin, values, &size, &whole) != MDS_OK) {
+        PyErr_SetString(PyExc_EOFError, "the file became shorter while it was read");
+    } else if (whole) {
         result = PyTuple_New(self->count + 1);
         for (Py_ssize_t k = 0; result && k <= self->count; k++) {
             PyObject *word = PyLong_FromUnsignedLongLong(k ? values[k - 1].word : size);
@@ -244,7 +258,8 @@ static PyMethodDef array_fields_methods[] = {
     {"words", array_fields_words, METH_VARARGS,
      "words($self, data, begin, /)\n--\n\n"
      "Return (size, word, ...) of the record at byte begin of data: its bytes, and for each field the 64 bits of a\n"
-     "number, the bytes of text, or the entries of an array's first axis. None if no whole record begins there."},
+     "number, the bytes of text, or the entries of an array's first axis. None if no whole record begins there.\n\n"
+     "Raises EOFError when data is a map whose file became shorter."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,4 +1,4 @@
-/* py_columns.c - columns of numbers: measured from mapped records, and converted. */
+/* py_columns.c - columns of numbers: measured from records, and converted. */
 #include "binding.h"
 
 #define MDS_PY_COLUMNS 64
@@ -160,35 +160,50 @@ static PyObject *types_of(const mds_number_type *types, size_t columns)
     return found;
 }
 
+/* Measure a block; MDS_SHRANK if its text is a map whose file was cut short. */
+static mds_status measure_block(const mds_text *text, uint64_t begin, uint64_t end, const mds_measuring *measuring,
+                                mds_lines *lines, uint64_t *starts, mds_measured *measured, mds_json_status *status)
+{
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    *status = mds_measure_lines(mds_py_kernels, text, begin, end, measuring, lines, starts, measured);
+    mds_guard_leave();
+    return MDS_OK;
+}
+
 static PyObject *measuring_lines(PyObject *object, PyObject *args)
 {
     const mds_measuring *measuring = &((MeasuringObject *)object)->measuring;
-    const mds_py_state *state = PyType_GetModuleState(Py_TYPE(object));
-    PyObject *map, *pending, *target, *given, *result = NULL;
-    unsigned long long begin, end;
+    PyObject *source, *target, *given, *result = NULL;
+    unsigned long long base, begin, end;
     uint64_t *starts, *cells[MDS_PY_COLUMNS];
     mds_number_type types[MDS_PY_COLUMNS] = {MDS_U64};
-    mds_lines lines = {MDS_NONE, 0};
     mds_measured measured = {.cells = cells, .types = types};
-    MDS_PY_BUFFERS(buffers, MDS_PY_COLUMNS + 1);
-    if (!PyArg_ParseTuple(args, "O!O&O&OOO!:lines", state->map_type, &map, mds_py_size, &begin, mds_py_size, &end,
-                          &pending, &target, &PyTuple_Type, &given) ||
-        mds_py_parse_offset(pending, &lines.pending) != 0)
+    mds_text text;
+    MDS_PY_BUFFERS(buffers, MDS_PY_COLUMNS + 2);
+    if (!PyArg_ParseTuple(args, "OO&O&O&OO!:lines", &source, mds_py_size, &base, mds_py_size, &begin, mds_py_size, &end,
+                          &target, &PyTuple_Type, &given) ||
+        !(text.data = mds_py_take_bytes(&buffers, source, MDS_PY_READ)))
         return NULL;
-    const mds_map *source = &((MapObject *)map)->map;
-    if (begin > end || end > source->size)
-        return PyErr_Format(PyExc_ValueError,
-                            "begin, end: expected a block of the map's %llu bytes, found %llu to %llu",
-                            (unsigned long long)source->size, begin, end);
-    if (lines.pending != MDS_NONE && lines.pending > begin)
-        return PyErr_Format(PyExc_ValueError,
-                            "pending: expected an offset up to %llu, where the block begins, found %llu", begin,
-                            (unsigned long long)lines.pending);
+    text.size = buffers.entries;
+    text.base = base;
+    mds_lines lines = {begin, 0};
+    if (base > begin || begin > end || end - base > text.size) {
+        PyErr_Format(PyExc_ValueError, "begin, end: expected a block within %zu bytes from %llu on, found %llu to %llu",
+                     text.size, base, begin, end);
+        goto done;
+    }
     if (!(starts = mds_py_take_starts(&buffers, target, end - begin)) ||
         take_cells(&buffers, given, measuring->columns, buffers.entries, cells) != 0)
         goto done;
-    mds_json_status status;
-    RELEASE_GIL(status = mds_measure_lines(mds_py_kernels, source, begin, end, measuring, &lines, starts, &measured));
+    mds_status read;
+    mds_json_status status = MDS_JSON_OK;
+    RELEASE_GIL(read = measure_block(&text, begin, end, measuring, &lines, starts, &measured, &status));
+    if (read != MDS_OK) {
+        PyErr_SetString(PyExc_EOFError, "the file became shorter while it was read");
+        goto done;
+    }
     PyObject *kinds = types_of(types, measuring->columns);
     PyObject *found = kinds ? mds_py_scanned(measured.records, &lines) : NULL;
     if (found)
@@ -203,14 +218,16 @@ done:
 
 static PyMethodDef measuring_methods[] = {
     {"lines", measuring_lines, METH_VARARGS,
-     "lines($self, source, begin, end, pending, starts, cells, /)\n--\n\n"
-     "Find and measure the records that begin in bytes [begin, end) of a map of lines.\n\n"
-     "pending, starts: as in scan_lines. cells: a tuple of u64, one a field, each with as much room as starts, filled\n"
+     "lines($self, text, base, begin, end, starts, cells, /)\n--\n\n"
+     "Find and measure the records that begin in bytes [begin, end) of a file of lines.\n\n"
+     "text: bytes that lie at byte base of the file: the block, enough before it to see where its first line begins,\n"
+     "and its last line to the end. starts: as in scan_lines. cells: a tuple of u64, one a field, each with as much "
+     "room as starts, filled\n"
      "with the numbers of the records that are kept.\n\n"
      "Returns ((records, pending, newlines), kept, types, (status, failed, column, at)): types are one of NUMBER_*\n"
      "for each field, status is one of JSON_*. Unless it is JSON_OK, the record that begins at `failed` cannot be\n"
      "measured, and `at` is the byte that shows it.\n\n"
-     "Raises ValueError for too little room."},
+     "Raises ValueError for too little room, EOFError when text is a map whose file became shorter."},
     {NULL, NULL, 0, NULL},
 };
 

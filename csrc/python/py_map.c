@@ -1,39 +1,81 @@
 /* py_map.c - maps of files. */
 #include "binding.h"
 
+PyObject *mds_py_raise_unread(mds_status status, const char *path, uint64_t size)
+{
+    if (status == MDS_SYSTEM)
+        return PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
+    return PyErr_Format(PyExc_EOFError, "%s: expected %llu bytes, found fewer", path, (unsigned long long)size);
+}
+
 static PyObject *map_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"path", NULL};
+    static char *names[] = {"path", "io", NULL};
     PyObject *path;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&:Map", names, PyUnicode_FSConverter, &path))
+    int io = MDS_IO_MAP;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|i:Map", names, PyUnicode_FSConverter, &path, &io))
         return NULL;
-    MapObject *self = (MapObject *)mds_py_new(type);
-    if (self) {
-        mds_status status;
-        const char *name = PyBytes_AsString(path);
-        RELEASE_GIL(status = mds_map_open(name, &self->map));
-        if (status != MDS_OK) {
-            if (status == MDS_NOT_FILE)
-                PyErr_Format(PyExc_ValueError, "%s: expected a regular file", name);
-            else
-                PyErr_SetFromErrnoWithFilename(PyExc_OSError, name);
-            Py_CLEAR(self);
-        }
+    if (io < MDS_IO_MAP || io > MDS_IO_COPY) {
+        Py_DECREF(path);
+        return PyErr_Format(PyExc_ValueError, "io: expected one of IO_*, found %d", io);
     }
-    Py_DECREF(path);
-    return (PyObject *)self;
+    MapObject *self = (MapObject *)mds_py_new(type);
+    if (!self) {
+        Py_DECREF(path);
+        return NULL;
+    }
+    mds_status status;
+    const char *name = PyBytes_AsString(path);
+    self->path = path;
+    mds_guard_install();
+    RELEASE_GIL(status = mds_map_open(name, (mds_io)io, &self->map, &self->file));
+    if (status == MDS_OK)
+        return (PyObject *)self;
+    if (status == MDS_NOT_FILE)
+        PyErr_Format(PyExc_ValueError, "%s: expected a regular file", name);
+    else
+        mds_py_raise_unread(status, name, self->map.size);
+    self->map = (mds_map){NULL, 0, 0, NULL};
+    Py_DECREF(self);
+    return NULL;
 }
 
 static void map_dealloc(PyObject *self)
 {
     mds_map_close(&((MapObject *)self)->map);
+    Py_XDECREF(((MapObject *)self)->path);
     mds_py_free(self);
 }
 
 static int map_getbuffer(PyObject *self, Py_buffer *view, int flags)
 {
     const mds_map *map = &((MapObject *)self)->map;
+    if (!map->data && map->size) {
+        PyErr_SetString(PyExc_BufferError, "expected a file that is mapped, found one that is read by pread");
+        return -1;
+    }
     return PyBuffer_FillInfo(view, self, map->data ? (void *)map->data : (void *)"", (Py_ssize_t)map->size, 1, flags);
+}
+
+static PyObject *map_read(PyObject *object, PyObject *args)
+{
+    const MapObject *self = (MapObject *)object;
+    unsigned long long begin, size;
+    if (!PyArg_ParseTuple(args, "O&O&:read", mds_py_size, &begin, mds_py_size, &size))
+        return NULL;
+    if (begin > self->map.size || size > self->map.size - begin)
+        return PyErr_Format(PyExc_ValueError, "expected bytes within 0 to %llu, found %llu from byte %llu on",
+                            (unsigned long long)self->map.size, size, begin);
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    uint8_t *out = bytes ? (uint8_t *)PyBytes_AsString(bytes) : NULL; /* nobody else has it yet */
+    if (!out)
+        return NULL;
+    mds_status status;
+    RELEASE_GIL(status = mds_map_read(&self->map, begin, (size_t)size, out));
+    if (status == MDS_OK)
+        return bytes;
+    Py_DECREF(bytes);
+    return mds_py_raise_unread(status, PyBytes_AsString(self->path), self->map.size);
 }
 
 static PyObject *map_advise(PyObject *self, PyObject *args)
@@ -48,6 +90,16 @@ static PyObject *map_advise(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *map_populate(PyObject *self, PyObject *args)
+{
+    unsigned long long begin, end;
+    if (!PyArg_ParseTuple(args, "O&O&:populate", mds_py_size, &begin, mds_py_size, &end))
+        return NULL;
+    const mds_map *map = &((MapObject *)self)->map;
+    RELEASE_GIL(mds_map_advise(map, begin, end, MDS_ADVISE_POPULATE));
+    Py_RETURN_NONE;
+}
+
 static PyObject *map_size(PyObject *self, void *Py_UNUSED(closure))
 {
     return PyLong_FromUnsignedLongLong(((MapObject *)self)->map.size);
@@ -58,24 +110,44 @@ static PyObject *map_mtime(PyObject *self, void *Py_UNUSED(closure))
     return PyLong_FromLongLong(((MapObject *)self)->map.mtime_ns);
 }
 
+static PyObject *map_is_mapped(PyObject *self, void *Py_UNUSED(closure))
+{
+    const mds_map *map = &((MapObject *)self)->map;
+    return PyBool_FromLong(map->data || !map->size);
+}
+
 static PyMethodDef map_methods[] = {
+    {"read", map_read, METH_VARARGS,
+     "read($self, begin, size, /)\n--\n\n"
+     "Return a copy of some bytes of the file, mapped or not.\n\n"
+     "Raises ValueError when they are not within the file as it was opened, EOFError when it was cut short since,\n"
+     "OSError when the system cannot read it."},
     {"advise", map_advise, METH_VARARGS,
      "advise($self, advice, /)\n--\n\n"
-     "Advise the kernel how the whole map will be read: ADVISE_RANDOM or ADVISE_SEQUENTIAL.\n\n"
+     "Advise the kernel how the whole file will be read: ADVISE_RANDOM or ADVISE_SEQUENTIAL.\n\n"
      "Raises ValueError for another advice. Advice that the kernel refuses costs speed alone, and is not reported."},
+    {"populate", map_populate, METH_VARARGS,
+     "populate($self, begin, end, /)\n--\n\n"
+     "Map the pages of some bytes at once, rather than one fault after another; costs nothing where it does not help."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef map_getset[] = {
-    {"size", map_size, NULL, "Bytes in the file when it was mapped.", NULL},
-    {"mtime_ns", map_mtime, NULL, "Time of the file's last change when it was mapped, in nanoseconds.", NULL},
+    {"size", map_size, NULL, "Bytes in the file when it was opened.", NULL},
+    {"mtime_ns", map_mtime, NULL, "Time of the file's last change when it was opened, in nanoseconds.", NULL},
+    {"is_mapped", map_is_mapped, NULL, "Whether its bytes are a buffer.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot map_slots[] = {
-    {Py_tp_doc, "Map(path)\n--\n\n"
-                "A read-only map of a regular file, as a buffer of bytes; it keeps no file descriptor.\n\n"
-                "Raises OSError when the file cannot be opened or mapped, ValueError when it is not a regular file."},
+    {Py_tp_doc, "Map(path, io=0)\n--\n\n"
+                "The bytes of a regular file, as a read-only buffer: mapped (IO_MAP) or read into memory (IO_COPY). "
+                "With IO_PREAD it\n"
+                "is not a buffer, and only read() reads.\n\n"
+                "It keeps a descriptor while less than a quarter of those that the process may have are in use.\n\n"
+                "Raises OSError when the file cannot be opened or mapped, ValueError when it is not a regular file, "
+                "EOFError when\n"
+                "it became shorter while it was copied."},
     {Py_tp_new, map_new},
     {Py_tp_dealloc, map_dealloc},
     {Py_tp_methods, map_methods},
@@ -89,6 +161,9 @@ static PyType_Spec map_spec = {"mmapds._native.Map", sizeof(MapObject), 0, Py_TP
 static const mds_py_constant constants[] = {
     {"ADVISE_RANDOM", MDS_ADVISE_RANDOM},
     {"ADVISE_SEQUENTIAL", MDS_ADVISE_SEQUENTIAL},
+    {"IO_MAP", MDS_IO_MAP},
+    {"IO_PREAD", MDS_IO_PREAD},
+    {"IO_COPY", MDS_IO_COPY},
     {NULL, 0},
 };
 

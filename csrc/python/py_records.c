@@ -1,7 +1,9 @@
 /* py_records.c - the payloads of all records behind a list of sources. */
 #include "binding.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 static PyObject *records_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -72,11 +74,9 @@ static void records_dealloc(PyObject *object)
     records_clear(object);
     if (self->slots) {
         for (size_t s = 0; s < self->n_sources; s++) {
-            if (self->slots[s].map) {
-                PyBuffer_Release(&self->slots[s].bounds);
-                Py_DECREF(self->slots[s].view);
-                Py_DECREF(self->slots[s].map);
-            }
+            Py_XDECREF(self->slots[s].view);
+            Py_XDECREF(self->slots[s].index);
+            Py_XDECREF(self->slots[s].map);
         }
         free(self->slots);
     }
@@ -84,44 +84,69 @@ static void records_dealloc(PyObject *object)
     mds_py_free(object);
 }
 
-/* Ask the opener for source `s`: (map, bounds, framing, first, stride), without bounds if stride is not 0. If
- * another thread was quicker, its result stays. */
+/* Check that an index holds the bounds of a source where the opener says. */
+static int check_bounds(const mds_map *index, uint64_t at, uint64_t count)
+{
+    const uint64_t words = at / 8 + count + 1; /* count < 2^63 */
+    if (at % 8 == 0 && words <= index->size / 8)
+        return 0;
+    PyErr_Format(PyExc_ValueError, "bounds: expected %llu words at a multiple of 8 within %llu bytes, found byte %llu",
+                 (unsigned long long)count + 1, (unsigned long long)index->size, (unsigned long long)at);
+    return -1;
+}
+
+/* Fill a slot that is still empty. From the look at slot->map on, no other Python code runs. */
+static int fill_slot(RecordsObject *self, size_t s, PyObject *map, PyObject *index, const mds_source *source)
+{
+    SourceSlot *slot = &self->slots[s];
+    PyObject *view = source->map->data && self->views ? PyMemoryView_FromObject(map) : NULL;
+    if (PyErr_Occurred())
+        return -1;
+    if (slot->map) { /* another thread was quicker: its result stays */
+        Py_XDECREF(view);
+        return 0;
+    }
+    slot->view = view;
+    slot->index = source->index ? Py_NewRef(index) : NULL;
+    slot->source = *source;
+    slot->map = Py_NewRef(map);
+    return 0;
+}
+
+/* Ask the opener for source `s`: (map, index, where its bounds begin there, framing, first, stride). If stride is not 0,
+ * there are no bounds. */
 static const mds_source *records_open(RecordsObject *self, size_t s)
 {
     const mds_py_state *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
     PyObject *opened = PyObject_CallMethod(self->opener, "open", "n", (Py_ssize_t)s);
     if (!opened)
         return NULL;
-    PyObject *map, *bounds;
+    PyObject *map, *index;
     int framing;
-    SourceSlot *slot = &self->slots[s];
-    unsigned long long first, stride;
+    unsigned long long bounds_at, first, stride;
     const mds_source *source = NULL;
-    MDS_PY_BUFFERS(buffers, 1);
     if (mds_py_expect_tuple(opened, "opener.open") != 0 ||
-        !PyArg_ParseTuple(opened, "O!OiO&O&:open", state->map_type, &map, &bounds, &framing, mds_py_size, &first,
-                          mds_py_size, &stride))
+        !PyArg_ParseTuple(opened, "O!O!O&iO&O&:open", state->map_type, &map, state->map_type, &index, mds_py_size,
+                          &bounds_at, &framing, mds_py_size, &first, mds_py_size, &stride))
         goto done;
-    const uint64_t count = self->firsts[s + 1] - self->firsts[s];
-    const uint64_t *offsets =
-        mds_py_take_words(&buffers, bounds, MDS_PY_READ, stride ? 0 : (size_t)count + 1, "bounds");
-    PyObject *memory = offsets ? PyMemoryView_FromObject(map) : NULL;
-    if (!memory)
-        goto done;
-    source = &slot->source;
-    if (slot->map) {
-        Py_DECREF(memory);
-        goto done;
+    mds_source found = {
+        .map = &((MapObject *)map)->map,
+        .first = first,
+        .stride = stride,
+        .count = self->firsts[s + 1] - self->firsts[s],
+        .framing = (mds_framing)framing,
+    };
+    if (!stride) {
+        const mds_map *bounds = &((MapObject *)index)->map;
+        if (check_bounds(bounds, bounds_at, found.count) != 0)
+            goto done;
+        found.index = bounds;
+        found.bounds_at = bounds_at;
+        found.bounds = bounds->data ? (const uint64_t *)(bounds->data + bounds_at) : NULL;
     }
-    /* All at once: from the last look at slot->map on, no other Python code runs. */
-    slot->map = Py_NewRef(map);
-    slot->view = memory;
-    slot->bounds = buffers.views[0]; /* the slot gives it back */
-    buffers.count = 0;
-    slot->source =
-        (mds_source){((MapObject *)map)->map, stride ? NULL : offsets, first, stride, count, (mds_framing)framing};
+    if (fill_slot(self, s, map, index, &found) == 0)
+        source = &self->slots[s].source;
 done:
-    mds_py_give_back(&buffers);
     Py_DECREF(opened);
     return source;
 }
@@ -142,15 +167,24 @@ static const mds_source *records_find(RecordsObject *self, uint64_t record, size
     return self->slots[low].map ? &self->slots[low].source : records_open(self, low);
 }
 
-static void raise_corrupt(RecordsObject *self, const mds_source *source, uint64_t i, mds_span span)
+static size_t source_number(const RecordsObject *self, const mds_source *source)
 {
-    const size_t s = (size_t)((const SourceSlot *)((const char *)source - offsetof(SourceSlot, source)) - self->slots);
-    PyObject *result = PyObject_CallMethod(self->opener, "corrupt", "nKKKK", (Py_ssize_t)s, (unsigned long long)i,
-                                           (unsigned long long)span.begin, (unsigned long long)span.end,
-                                           (unsigned long long)source->map.size);
+    return (size_t)((const SourceSlot *)((const char *)source - offsetof(SourceSlot, source)) - self->slots);
+}
+
+void mds_py_raise_unread_record(const RecordsObject *self, const mds_request *request, mds_status status)
+{
+    const Py_ssize_t s = (Py_ssize_t)source_number(self, request->source);
+    PyObject *result;
+    if (status == MDS_CORRUPT)
+        result = PyObject_CallMethod(self->opener, "corrupt", "nKKKK", s, (unsigned long long)request->i,
+                                     (unsigned long long)request->span.begin, (unsigned long long)request->span.end,
+                                     (unsigned long long)request->source->map->size);
+    else
+        result = PyObject_CallMethod(self->opener, "lost", "ni", s, status == MDS_SYSTEM ? errno : 0);
     Py_XDECREF(result);
     if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_SystemError, "opener.corrupt: expected an exception, found none");
+        PyErr_SetString(PyExc_SystemError, "opener: expected an exception, found none");
 }
 
 /* A record number from a Python int, negative ones counting from the end; -1 and IndexError when out of range. */
@@ -166,41 +200,132 @@ static int records_number(RecordsObject *self, PyObject *key, uint64_t *record)
     return -1;
 }
 
-PyObject *mds_py_records_payload(const RecordsObject *self, const mds_source *source, mds_span span)
+/* ---- one record -------------------------------------------------------------------------------------------- */
+
+/* Find the bytes of a record, and its payload in the source if that is mapped; copy nothing. */
+static mds_status find_one(mds_request *request)
 {
-    if (self->views) {
-        const SourceSlot *slot = (const SourceSlot *)((const char *)source - offsetof(SourceSlot, source));
-        return PySequence_GetSlice(slot->view, (Py_ssize_t)span.begin, (Py_ssize_t)span.end);
+    const mds_source *source = request->source;
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    mds_status status = mds_record_span(source, request->i, &request->span);
+    if (status == MDS_OK && source->map->data) {
+        const mds_span span = request->span;
+        request->data = source->map->data + span.begin;
+        const mds_span payload = mds_record_payload(source->framing, request->data, span.end - span.begin);
+        request->data += payload.begin;
+        request->span = (mds_span){span.begin + payload.begin, span.begin + payload.end};
     }
-    return PyBytes_FromStringAndSize((const char *)source->map.data + span.begin, (Py_ssize_t)(span.end - span.begin));
+    mds_guard_leave();
+    return status;
 }
 
-/* Find the bytes of a record, framing included, and open its source; NULL with an exception. */
-static const mds_source *records_span(RecordsObject *self, PyObject *key, size_t *source_number, uint64_t *i,
-                                      mds_span *span)
+/* Copy the payload, and see that the source was whole. */
+static mds_status copy_one(const mds_request *request, uint8_t *out)
+{
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    memcpy(out, request->data, (size_t)(request->span.end - request->span.begin));
+    const mds_status status = mds_map_was_whole(request->source->map, request->span.end, mds_now());
+    mds_guard_leave();
+    return status;
+}
+
+/* Read a record of a source that is not mapped, and narrow the request to the payload. Return the whole record as bytes,
+ * which hold request->data. */
+static PyObject *read_one(const RecordsObject *self, mds_request *request)
+{
+    const uint64_t begin = request->span.begin, size = request->span.end - begin;
+    PyObject *room = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    uint8_t *record = room ? (uint8_t *)PyBytes_AsString(room) : NULL; /* nobody else has it yet */
+    if (!record)
+        return NULL;
+    mds_status status;
+    RELEASE_GIL(status = mds_map_read(request->source->map, begin, (size_t)size, record));
+    if (status != MDS_OK) {
+        Py_DECREF(room);
+        mds_py_raise_unread_record(self, request, status);
+        return NULL;
+    }
+    const mds_span payload = mds_record_payload(request->source->framing, record, size);
+    request->data = record + payload.begin;
+    request->span = (mds_span){begin + payload.begin, begin + payload.end};
+    return room;
+}
+
+static PyObject *view_of(PyObject *memory, const char *start, const mds_request *request)
+{
+    PyObject *whole = PyMemoryView_FromObject(memory);
+    const Py_ssize_t begin = (const char *)request->data - start;
+    PyObject *view =
+        whole ? PySequence_GetSlice(whole, begin, begin + (Py_ssize_t)(request->span.end - request->span.begin)) : NULL;
+    Py_XDECREF(whole);
+    return view;
+}
+
+static PyObject *payload_of(const RecordsObject *self, const mds_request *request, PyObject *room)
+{
+    const Py_ssize_t size = (Py_ssize_t)(request->span.end - request->span.begin);
+    if (self->views && room)
+        return view_of(room, PyBytes_AsString(room), request);
+    if (self->views) {
+        PyObject *view = self->slots[source_number(self, request->source)].view;
+        return PySequence_GetSlice(view, (Py_ssize_t)request->span.begin, (Py_ssize_t)request->span.end);
+    }
+    if (room)
+        return PyBytes_FromStringAndSize((const char *)request->data, size);
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, size);
+    const mds_status status = bytes ? copy_one(request, (uint8_t *)PyBytes_AsString(bytes)) : MDS_OK;
+    if (status == MDS_OK)
+        return bytes;
+    Py_DECREF(bytes);
+    mds_py_raise_unread_record(self, request, status);
+    return NULL;
+}
+
+/* Find a record and open its source. Its payload is known if the source is mapped; else *room holds it, or is NULL if it
+ * was not wanted. -1 with an exception. */
+static int records_find_one(RecordsObject *self, PyObject *key, mds_request *request, size_t *s, PyObject **room)
 {
     uint64_t record;
+    *room = NULL;
     if (records_number(self, key, &record) != 0)
-        return NULL;
-    const mds_source *source = records_find(self, record, source_number, i);
-    if (!source || mds_record_span(source, *i, span) == MDS_OK)
-        return source;
-    raise_corrupt(self, source, *i, *span);
-    return NULL;
+        return -1;
+    request->source = records_find(self, record, s, &request->i);
+    if (!request->source)
+        return -1;
+    const mds_status status = find_one(request);
+    if (status != MDS_OK) {
+        mds_py_raise_unread_record(self, request, status);
+        return -1;
+    }
+    if (request->source->map->data || !request->source->map->size)
+        return 0;
+    *room = read_one(self, request);
+    return *room ? 0 : -1;
 }
 
 static PyObject *records_subscript(PyObject *object, PyObject *key)
 {
     RecordsObject *self = (RecordsObject *)object;
-    uint64_t i;
+    mds_request request;
+    PyObject *room;
     size_t s;
-    mds_span span;
-    const mds_source *source = records_span(self, key, &s, &i, &span);
-    if (!source)
+    if (records_find_one(self, key, &request, &s, &room) != 0)
         return NULL;
+    const mds_map *map = request.source->map;
     if (self->notice_order)
-        mds_readahead_note(&self->readahead, source, span);
-    return mds_py_records_payload(self, source, mds_record_payload(source, span));
+        mds_readahead_note(&self->readahead, request.source, request.span);
+    /* A view is read later, so its pages are not touched now. */
+    if (self->views && !room && mds_map_was_whole(map, 0, mds_now()) != MDS_OK) {
+        mds_py_raise_unread_record(self, &request, MDS_SHRANK);
+        return NULL;
+    }
+    PyObject *payload = payload_of(self, &request, room);
+    Py_XDECREF(room);
+    return payload;
 }
 
 static Py_ssize_t records_length(PyObject *object)
@@ -210,17 +335,17 @@ static Py_ssize_t records_length(PyObject *object)
 
 static PyObject *records_locate(PyObject *object, PyObject *key)
 {
-    RecordsObject *self = (RecordsObject *)object;
-    uint64_t i;
+    mds_request request;
+    PyObject *room;
     size_t s;
-    mds_span span;
-    const mds_source *source = records_span(self, key, &s, &i, &span);
-    if (!source)
+    if (records_find_one((RecordsObject *)object, key, &request, &s, &room) != 0)
         return NULL;
-    span = mds_record_payload(source, span);
-    return Py_BuildValue("nKKK", (Py_ssize_t)s, (unsigned long long)i, (unsigned long long)span.begin,
-                         (unsigned long long)span.end);
+    Py_XDECREF(room);
+    return Py_BuildValue("nKKK", (Py_ssize_t)s, (unsigned long long)request.i, (unsigned long long)request.span.begin,
+                         (unsigned long long)request.span.end);
 }
+
+/* ---- a batch ------------------------------------------------------------------------------------------------ */
 
 /* Fill one request a row; rows are checked and sources opened while the GIL is held. */
 static int records_request(RecordsObject *self, PyObject *rows, mds_request *requests, Py_ssize_t n)
@@ -242,45 +367,132 @@ static int records_request(RecordsObject *self, PyObject *rows, mds_request *req
     return 0;
 }
 
-mds_request *mds_py_records_fetch(RecordsObject *self, PyObject *rows, Py_ssize_t *n)
+void mds_py_batch_free(mds_py_batch *batch)
 {
-    *n = PySequence_Size(rows);
-    if (*n < 0)
-        return NULL;
-    mds_request *requests = PyMem_Calloc((size_t)*n + 1, sizeof *requests);
-    mds_request **order = PyMem_Calloc((size_t)*n + 1, sizeof *order);
-    mds_status status = MDS_SYSTEM;
-    if (!requests || !order) {
-        PyErr_NoMemory();
-    } else if (records_request(self, rows, requests, *n) == 0) {
-        size_t failed = 0;
-        unsigned cold = self->cold; /* a copy: other threads use the original meanwhile */
-        RELEASE_GIL(status = mds_records_fetch(requests, order, (size_t)*n, self->will_need ? &cold : NULL, &failed));
-        self->cold = cold;
-        if (status != MDS_OK)
-            raise_corrupt(self, requests[failed].source, requests[failed].i, requests[failed].span);
+    PyMem_Free(batch->requests);
+    Py_CLEAR(batch->room);
+    batch->requests = NULL;
+}
+
+/* Bring the located records into memory; on failure, *failed is the request that cannot be read. */
+static mds_status batch_load(mds_py_batch *batch, uint64_t room, int check, size_t *failed)
+{
+    mds_status status;
+    uint8_t *memory = (uint8_t *)batch->requests; /* for records of 0 bytes: not NULL */
+    if (room) {
+        batch->room = room <= PY_SSIZE_T_MAX ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)room) : PyErr_NoMemory();
+        memory = batch->room ? (uint8_t *)PyBytes_AsString(batch->room) : NULL;
+        if (!memory)
+            return MDS_SYSTEM;
     }
+    RELEASE_GIL(status = mds_records_load(batch->requests, (size_t)batch->n, memory, check, failed));
+    return status;
+}
+
+static int batch_read(RecordsObject *self, mds_py_batch *batch, mds_request **order)
+{
+    const size_t n = (size_t)batch->n;
+    const int check = self->views;                          /* others are copied, and checked then */
+    const unsigned cold = self->will_need ? self->cold : 0; /* a copy: other threads use the original meanwhile */
+    size_t failed = 0;
+    uint64_t room = 0;
+    long reads;
+    mds_status status;
+    mds_guard_install();
+    RELEASE_GIL({
+        reads = self->will_need ? mds_disk_reads() : 0;
+        status = mds_records_locate(batch->requests, order, n, cold > 0, &room, &failed);
+        if (status == MDS_OK && !room)
+            status = mds_records_load(batch->requests, n, (uint8_t *)batch->requests, check, &failed);
+    });
+    if (status == MDS_OK && room)
+        status = batch_load(batch, room, check, &failed);
+    if (self->will_need)
+        self->cold = mds_next_cold(cold, reads);
+    if (status != MDS_OK && !PyErr_Occurred())
+        mds_py_raise_unread_record(self, &batch->requests[failed], status);
+    return status == MDS_OK ? 0 : -1;
+}
+
+int mds_py_batch_fetch(RecordsObject *self, PyObject *rows, mds_py_batch *batch)
+{
+    *batch = (mds_py_batch){NULL, PySequence_Size(rows), NULL};
+    if (batch->n < 0)
+        return -1;
+    batch->requests = PyMem_Calloc((size_t)batch->n + 1, sizeof *batch->requests);
+    mds_request **order = PyMem_Calloc((size_t)batch->n + 1, sizeof *order);
+    int result = -1;
+    if (!batch->requests || !order)
+        PyErr_NoMemory();
+    else if (records_request(self, rows, batch->requests, batch->n) == 0)
+        result = batch_read(self, batch, order);
     PyMem_Free(order);
-    if (status == MDS_OK)
-        return requests;
-    PyMem_Free(requests);
-    return NULL;
+    if (result != 0)
+        mds_py_batch_free(batch);
+    return result;
+}
+
+PyObject *mds_py_batch_payload(const RecordsObject *self, const mds_py_batch *batch, Py_ssize_t k)
+{
+    const mds_request *request = &batch->requests[k];
+    return payload_of(self, request, request->source->map->data || !request->source->map->size ? NULL : batch->room);
+}
+
+#define COPY_WITH_GIL (256 << 10) /* bytes that take less time to copy than waiting for the GIL may take */
+
+/* Copy all payloads of a batch into bytes objects, which are new. */
+static int copy_batch(const RecordsObject *self, const mds_py_batch *batch, PyObject *list)
+{
+    const size_t n = (size_t)batch->n;
+    uint8_t **out = PyMem_Malloc((n + 1) * sizeof *out);
+    size_t failed = 0;
+    uint64_t total = 0;
+    mds_status status = MDS_SYSTEM;
+    if (!out) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (size_t k = 0; k < n; k++) {
+        const uint64_t size = batch->requests[k].span.end - batch->requests[k].span.begin;
+        PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+        if (!bytes)
+            goto done;
+        out[k] = (uint8_t *)PyBytes_AsString(bytes);
+        PyList_SetItem(list, (Py_ssize_t)k, bytes);
+        total += size;
+    }
+    if (total > COPY_WITH_GIL)
+        RELEASE_GIL(status = mds_records_copy(batch->requests, n, out, &failed));
+    else
+        status = mds_records_copy(batch->requests, n, out, &failed);
+    if (status != MDS_OK)
+        mds_py_raise_unread_record(self, &batch->requests[failed], status);
+done:
+    PyMem_Free(out);
+    return status == MDS_OK ? 0 : -1;
+}
+
+static int view_batch(const RecordsObject *self, const mds_py_batch *batch, PyObject *list)
+{
+    for (Py_ssize_t k = 0; k < batch->n; k++) {
+        PyObject *view = mds_py_batch_payload(self, batch, k);
+        if (!view)
+            return -1;
+        PyList_SetItem(list, k, view);
+    }
+    return 0;
 }
 
 static PyObject *records_many(PyObject *object, PyObject *rows)
 {
     RecordsObject *self = (RecordsObject *)object;
-    Py_ssize_t n;
-    mds_request *requests = mds_py_records_fetch(self, rows, &n);
-    PyObject *list = requests ? PyList_New(n) : NULL;
-    for (Py_ssize_t k = 0; list && k < n; k++) {
-        PyObject *payload = mds_py_records_payload(self, requests[k].source, requests[k].span);
-        if (!payload)
-            Py_CLEAR(list);
-        else
-            PyList_SetItem(list, k, payload);
-    }
-    PyMem_Free(requests);
+    mds_py_batch batch;
+    if (mds_py_batch_fetch(self, rows, &batch) != 0)
+        return NULL;
+    PyObject *list = PyList_New(batch.n);
+    if (list && (self->views ? view_batch : copy_batch)(self, &batch, list) != 0)
+        Py_CLEAR(list);
+    mds_py_batch_free(&batch);
     return list;
 }
 
@@ -301,9 +513,11 @@ static PyType_Slot records_slots[] = {
      "Records(firsts, opener, readahead, will_need, views)\n--\n\n"
      "The payloads of all records behind a list of sources, numbered through; sources open at first use.\n\n"
      "firsts: u64, shape (sources + 1,): the record number each source begins with, and how many there are.\n"
-     "opener.open(source) returns (map, bounds, framing, first, stride): bounds is u64, shape (records + 1,),\n"
-     "or empty if stride is the size of every record; the first begins at byte `first`.\n"
-     "opener.corrupt(source, record, begin, end, size) raises the error for bounds that do not fit the source.\n"
+     "opener.open(source) returns (map, index, bounds, framing, first, stride): index is the map that holds the\n"
+     "bounds, u64, shape (records + 1,), from byte `bounds` on; without them, stride is the size of every record, and\n"
+     "the first begins at byte `first`.\n"
+     "opener.corrupt(source, record, begin, end, size) raises the error for bounds that do not fit the source, and\n"
+     "opener.lost(source, errno) that for a source or an index that was cut short (errno 0) or cannot be read.\n"
      "readahead: notice reads in file order. will_need: ask for cold pages. views: give memoryviews.\n\n"
      "Raises ValueError when firsts fall or do not begin with 0."},
     {Py_tp_new, records_new},

@@ -105,6 +105,46 @@ static PyObject *record_sizes(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* ---- frames -------------------------------------------------------------------------------------------- */
 
+/* A scan of frames, and what it found. */
+typedef struct {
+    const mds_map *map;
+    mds_framing framing;
+    uint64_t end;
+    mds_frames state;
+    uint64_t *starts, *sizes;
+    size_t room, count;
+    mds_frames_status status;
+} frames_call;
+
+static mds_status guarded_scan(frames_call *call)
+{
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    call->status = mds_frames_scan(mds_py_kernels, call->map, call->framing, call->end, &call->state, call->starts,
+                                   call->sizes, call->room, &call->count);
+    mds_guard_leave();
+    return MDS_OK;
+}
+
+static mds_status guarded_verify(frames_call *call)
+{
+    mds_guard guard;
+    uint64_t count;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    call->status = mds_frames_verify(mds_py_kernels, call->map, call->end, &call->state, &count);
+    call->count = (size_t)count;
+    mds_guard_leave();
+    return MDS_OK;
+}
+
+static PyObject *frames_found(const frames_call *call)
+{
+    return Py_BuildValue("nKiKII", (Py_ssize_t)call->count, (unsigned long long)call->state.at, (int)call->status,
+                         (unsigned long long)call->state.payload, call->state.found, call->state.expected);
+}
+
 static PyObject *frames_scan(PyObject *module, PyObject *args)
 {
     const mds_py_state *state = PyModule_GetState(module);
@@ -127,16 +167,21 @@ static PyObject *frames_scan(PyObject *module, PyObject *args)
             goto done;
         }
     }
-    mds_frames frames = {.at = at};
-    mds_frames_status status;
-    size_t count;
-    RELEASE_GIL(status = mds_frames_scan(mds_py_kernels, &((MapObject *)map)->map, (mds_framing)framing, end, &frames,
-                                         starts, sizes, room, &count));
-    if (status == MDS_FRAMES_NO_FRAMING)
+    frames_call call = {.map = &((MapObject *)map)->map,
+                        .framing = (mds_framing)framing,
+                        .end = end,
+                        .state = {.at = at},
+                        .starts = starts,
+                        .sizes = sizes,
+                        .room = room};
+    mds_status read;
+    RELEASE_GIL(read = guarded_scan(&call));
+    if (read != MDS_OK)
+        mds_py_raise_unread(read, PyBytes_AsString(((MapObject *)map)->path), call.map->size);
+    else if (call.status == MDS_FRAMES_NO_FRAMING)
         PyErr_Format(PyExc_ValueError, "framing: expected FRAMING_U32LE to FRAMING_TFRECORD, found %d", framing);
     else
-        result = Py_BuildValue("nKiKII", (Py_ssize_t)count, (unsigned long long)frames.at, (int)status,
-                               (unsigned long long)frames.payload, frames.found, frames.expected);
+        result = frames_found(&call);
 done:
     mds_py_give_back(&buffers);
     return result;
@@ -149,12 +194,11 @@ static PyObject *frames_verify(PyObject *module, PyObject *args)
     unsigned long long at, end;
     if (!PyArg_ParseTuple(args, "O!O&O&:frames_verify", state->map_type, &map, mds_py_size, &at, mds_py_size, &end))
         return NULL;
-    mds_frames frames = {.at = at};
-    mds_frames_status status;
-    uint64_t count;
-    RELEASE_GIL(status = mds_frames_verify(mds_py_kernels, &((MapObject *)map)->map, end, &frames, &count));
-    return Py_BuildValue("KKiKII", (unsigned long long)count, (unsigned long long)frames.at, (int)status,
-                         (unsigned long long)frames.payload, frames.found, frames.expected);
+    frames_call call = {.map = &((MapObject *)map)->map, .end = end, .state = {.at = at}};
+    mds_status read;
+    RELEASE_GIL(read = guarded_verify(&call));
+    return read == MDS_OK ? frames_found(&call)
+                          : mds_py_raise_unread(read, PyBytes_AsString(((MapObject *)map)->path), call.map->size);
 }
 
 static PyObject *varints(PyObject *Py_UNUSED(module), PyObject *args)
@@ -229,7 +273,8 @@ static PyMethodDef functions[] = {
      "framing: one of FRAMING_*. starts, sizes: u64, filled with where frames begin and the bytes of their payloads;\n"
      "sizes may be None. The `at` that is returned is where the next frame begins, or the one that cannot be read.\n"
      "status is one of FRAMES_*; found and expected are CRCs that differ.\n\n"
-     "Raises ValueError when sizes has less room than starts, or framing has no sizes."},
+     "Raises ValueError when sizes has less room than starts, or framing has no sizes; EOFError when the file became\n"
+     "shorter while it was read."},
     {"frames_verify", frames_verify, METH_VARARGS,
      "frames_verify($module, source, at, end, /)\n--\n\n"
      "Check all CRCs of the TFRecords that begin in bytes [at, end) of a map; returns what frames_scan does."},

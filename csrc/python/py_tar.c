@@ -41,6 +41,27 @@ static void tar_scanner_dealloc(PyObject *self)
     mds_py_free(self);
 }
 
+/* A call of the scanner, and what it found. */
+typedef struct {
+    const TarScannerObject *scanner;
+    mds_tar state;
+    uint64_t *begins, *sizes, *hashes;
+    size_t room, count;
+    mds_tar_status status;
+} tar_call;
+
+static mds_status guarded_scan(tar_call *call)
+{
+    const mds_map *map = &((MapObject *)call->scanner->map)->map;
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    call->status = mds_tar_scan(map->data, map->size, call->scanner->fd, &call->state, call->begins, call->sizes,
+                                call->hashes, call->room, &call->count);
+    mds_guard_leave();
+    return MDS_OK;
+}
+
 static PyObject *tar_scan(PyObject *object, PyObject *args)
 {
     TarScannerObject *self = (TarScannerObject *)object;
@@ -54,14 +75,18 @@ static PyObject *tar_scan(PyObject *object, PyObject *args)
     if (!(sizes = mds_py_take_words(&buffers, targets[1], MDS_PY_WRITE, room, "sizes")) ||
         !(hashes = mds_py_take_words(&buffers, targets[2], MDS_PY_WRITE, room, "hashes")))
         goto done;
-    const mds_map *map = &((MapObject *)self->map)->map;
-    mds_tar state = self->state; /* a copy: other threads may use the original meanwhile */
-    mds_tar_status status;
-    size_t count;
-    RELEASE_GIL(status = mds_tar_scan(map->data, map->size, self->fd, &state, begins, sizes, hashes, room, &count));
-    self->state = state;
-    result = Py_BuildValue("inKKK", (int)status, (Py_ssize_t)count, (unsigned long long)state.at,
-                           (unsigned long long)state.end, (unsigned long long)state.samples);
+    tar_call call = {.scanner = self, .begins = begins, .sizes = sizes, .hashes = hashes, .room = room};
+    call.state = self->state; /* a copy: other threads may use the original meanwhile */
+    mds_status read;
+    RELEASE_GIL(read = guarded_scan(&call));
+    if (read != MDS_OK) {
+        const MapObject *map = (MapObject *)self->map;
+        mds_py_raise_unread(read, PyBytes_AsString(map->path), map->map.size);
+        goto done;
+    }
+    self->state = call.state;
+    result = Py_BuildValue("inKKK", (int)call.status, (Py_ssize_t)call.count, (unsigned long long)call.state.at,
+                           (unsigned long long)call.state.end, (unsigned long long)call.state.samples);
 done:
     mds_py_give_back(&buffers);
     return result;
@@ -72,7 +97,8 @@ static PyMethodDef tar_scanner_methods[] = {
      "scan($self, begins, sizes, hashes, /)\n--\n\n"
      "Find the next samples: write where each begins, how many bytes lie before the next, and the hash of its key.\n\n"
      "begins, sizes, hashes: u64, one shape. Returns (status, samples found now, at, end of the last, all samples);\n"
-     "status is one of TAR_*, and at is the next header, or the byte that shows what is wrong."},
+     "status is one of TAR_*, and at is the next header, or the byte that shows what is wrong.\n\n"
+     "Raises EOFError when the file became shorter while it was read."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -9,6 +9,7 @@ from xxhash import xxh3_64
 
 from .. import _native
 from ..errors import FormatError, SourceError
+from ..storage.files import open_file
 from ..storage.lock import remove_leftovers
 from ..storage.numbers import BY_DTYPE, U8, U32
 from ..storage.sections import COLUMN, SectionFile, SectionWriter
@@ -37,13 +38,13 @@ class Head:
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            self.map = _native.Map(path)
+            self.map = open_file(path, scan=True)
         except OSError as error:
             raise unreadable(path, error) from None
         except ValueError:
             kind = kind_of_file(os.stat(path).st_mode)
             raise SourceError(f"{path}: expected a regular file, found {kind}") from None
-        view = memoryview(self.map)
+        view = self.map.read(0, min(self.map.size, _HEADER + _SIZES))
         self._check_magic(view)
         version = int.from_bytes(view[8:12], "little")
         if version != 1:
@@ -60,19 +61,20 @@ class Head:
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise FormatError(f"{path}: DAMAGED: the schema is malformed ({error!r}); write the file again") from None
 
-    def _check_magic(self, view: memoryview) -> None:
+    def _check_magic(self, view: bytes) -> None:
         if view[:8] == MAGIC and len(view) >= _HEADER + _SIZES:
             return
         if view[:8] == MAGIC:
-            what = f"expected {_HEADER + _SIZES} bytes or more, found {len(view)}; copy the file again"
+            what = f"expected {_HEADER + _SIZES} bytes or more, found {self.map.size}; copy the file again"
         elif not any(view[:_HEADER]):
             what = "its writer did not finish; write it again"
         else:
-            what = f"expected {MAGIC!r} at byte 0, found {bytes(view[:8])!r}; give a file that mmapds.Writer made"
+            what = f"expected {MAGIC!r} at byte 0, found {view[:8]!r}; give a file that mmapds.Writer made"
         raise FormatError(f"{self.path}: NOT AN ARRAY FILE: {what}")
 
-    def _checked_schema(self, view: memoryview, size: int) -> bytes:
-        text = bytes(view[_HEADER + _SIZES : _HEADER + _SIZES + size])
+    def _checked_schema(self, view: bytes, size: int) -> bytes:
+        begin = _HEADER + _SIZES
+        text = self.map.read(begin, min(size, self.map.size - begin))
         expected, found = int.from_bytes(view[_HEADER + 8 : _HEADER + 16], "little"), xxh3_64(text).intdigest()
         if len(text) != size:
             what = f"expected a schema of {size} bytes, found {len(text)}"
@@ -120,7 +122,8 @@ class ArrayFile(SectionFile):
     def cells(self, name: str, begin: int, end: int) -> Cells:
         """Return the type of a section's numbers, and those of records `begin` to `end` as 64-bit cells."""
         number_type = BY_DTYPE[self.sections[name].dtype]
-        data = self.section(name)[begin * number_type.width : end * number_type.width]
+        at = self.sections[name].offset + begin * number_type.width
+        data = memoryview(self.map.read(at, (end - begin) * number_type.width))
         if number_type is U32:
             wide = memoryview(bytearray(2 * len(data)))
             _native.cells_widen(data, wide)

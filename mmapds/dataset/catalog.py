@@ -6,8 +6,9 @@ import numpy as np
 
 from .. import _native, formats
 from ..errors import Error, SourceError
+from ..storage.files import IoChoice, check_io, io_of, line_number, open_file
 from ..storage.index_file import Index
-from ..storage.sources import kind_of_file, line_number, reason
+from ..storage.sources import kind_of_file, reason
 from .array_decoder import TensorDecoder, format_decoder
 from .decode import Decoder, decoder_name, is_same_decoder
 
@@ -27,13 +28,16 @@ class Catalog:
     Args:
       indexes: in the order in which their records are numbered.
       access: how records will be read, as in `mmapds.open`.
+      io: the same.
     """
 
-    def __init__(self, indexes: list[Index], access: str) -> None:
+    def __init__(self, indexes: list[Index], access: str, io: IoChoice) -> None:
         if access not in _ADVICE:
             raise Error(f"access = {access!r}, expected one of {', '.join(map(repr, _ADVICE))}")
+        check_io(io)
         self.indexes = indexes
         self.access = access
+        self.io = io
         self.members = [(index, number) for index in indexes for number in range(len(index.sources))]
         """Every source: its index, and its number there."""
         counts = [index.sources[number].records for index, number in self.members]
@@ -91,8 +95,8 @@ class Catalog:
             path = self._paths[member] = index.source_path(number)
         return path
 
-    def open(self, member: int) -> tuple[_native.Map, memoryview, int, int, int]:
-        """Map a source for the core, and say how its records lie there.
+    def open(self, member: int) -> tuple[_native.Map, _native.Map, int, int, int, int]:
+        """Open a source for the core, and say how its records lie there.
 
         Raises:
           SourceError: it is missing, not a regular file, or lies where the user has not allowed it.
@@ -100,12 +104,13 @@ class Catalog:
         """
         index, number = self.members[member]
         path = index.readable_path(number)
+        absolute = index.absolute(path)
         try:
-            opened = _native.Map(index.absolute(path))
+            opened = open_file(absolute, io_of(self.io, absolute))
         except OSError as error:
             raise SourceError(f"{path}: {reason(error)} (a source of {index.path})") from None
         except ValueError:
-            kind = kind_of_file(os.stat(index.absolute(path)).st_mode)
+            kind = kind_of_file(os.stat(absolute).st_mode)
             raise SourceError(f"{path}: expected a regular file, found {kind} (a source of {index.path})") from None
         index.check_source(number, opened.size, opened.mtime_ns)
         opened.advise(_ADVICE[self.access])
@@ -114,7 +119,37 @@ class Catalog:
         if index.has_bounds != (layout.stride == 0):
             expected, found = ("offsets", "none") if layout.stride == 0 else ("no offsets", "some")
             raise index.damaged(f"format {index.format!r}: expected {expected}, found {found}")
-        return opened, index.bounds(number), *layout
+        return opened, index.map, index.bounds_at(number), *layout
+
+    def lost(self, member: int, code: int) -> None:
+        """Raise the error for a source that was cut short, or cannot be read; the core calls this.
+
+        Args:
+          code: what the system says (errno), or 0 where a file ended too early.
+        Raises:
+          SourceError: the source is missing, or the system cannot read it.
+          StaleIndexError: it is shorter now.
+          FormatError: its index is.
+        """
+        index, number = self.members[member]
+        path = index.source_path(number)
+        if code:
+            raise SourceError(f"{path}: {os.strerror(code).lower()} (a source of {index.path})")
+        try:
+            found = os.stat(index.absolute(path))
+        except OSError as error:
+            raise SourceError(f"{path}: {reason(error)} (a source of {index.path})") from None
+        index.check_size(number, found.st_size)
+        try:
+            size = os.stat(index.absolute(index.path)).st_size
+        except OSError:
+            size = index.map.size
+        if size < index.map.size:
+            raise index.damaged(f"expected {index.map.size} bytes, as when it was opened, found {size}")
+        raise SourceError(
+            f"{path}: cannot be read to its end; it was cut short while it was read, or its disk fails (a source of "
+            f"{index.path})"
+        )
 
     def corrupt(self, member: int, record: int, begin: int, end: int, size: int) -> None:
         """Raise FormatError for bounds of a record that do not fit its source; the core calls this."""
@@ -143,6 +178,6 @@ class Catalog:
         if source.lines == source.records:
             return record + 1
         try:
-            return line_number(memoryview(_native.Map(index.absolute(index.readable_path(number)))), offset)
-        except (SourceError, OSError, ValueError):
+            return line_number(index.absolute(index.readable_path(number)), offset)
+        except SourceError:
             return None

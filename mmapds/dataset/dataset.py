@@ -12,6 +12,7 @@ from .._native import Records
 from ..errors import Error, KeyMissingError
 from ..index.keys import candidates
 from ..orders.permutation import Permutation
+from ..storage.files import IoChoice
 from .array_decoder import array_decoder
 from .batch import Batch
 from .catalog import Catalog
@@ -328,7 +329,8 @@ class Dataset(Sequence[Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         catalog = self._catalog
-        return _reopen, (self._origin, catalog.access, catalog.compares, self._given_decode, self._rows)
+        access = catalog.access, catalog.io, catalog.compares
+        return _reopen, (self._origin, access, self._given_decode, self._rows)
 
 
 def concat(datasets: Iterable[Dataset]) -> Dataset:
@@ -340,18 +342,20 @@ def concat(datasets: Iterable[Dataset]) -> Dataset:
     parts = list(datasets)
     if not parts:
         raise Error("datasets: expected one dataset or more, found 0")
-    decode, access = parts[0]._given_decode, parts[0]._catalog.access
+    decode, access, io = parts[0]._given_decode, parts[0]._catalog.access, parts[0]._catalog.io
     for k, part in enumerate(parts):
-        if not is_same_decoder(part._given_decode, decode) or part._catalog.access != access:
+        alike = (part._catalog.access, part._catalog.io) == (access, io)
+        if not is_same_decoder(part._given_decode, decode) or not alike:
             raise Error(
-                f"datasets[{k}]: expected decode = {decoder_name(decode)} and access = {access!r}, as in datasets[0], "
-                f"found {decoder_name(part._given_decode)} and {part._catalog.access!r}; open them alike"
+                f"datasets[{k}]: expected decode = {decoder_name(decode)}, access = {access!r} and io = {io!r}, as in "
+                f"datasets[0], found {decoder_name(part._given_decode)}, {part._catalog.access!r} and "
+                f"{part._catalog.io!r}; open them alike"
             )
         if part._catalog.compares != parts[0]._catalog.compares:
             raise Error(f"datasets[{k}]: expected check = 'none' for all datasets or for none; open them alike")
     indexes = [index for part in parts for index in part._catalog.indexes]
     patterns = [pattern for part in parts for pattern in part._origin.given()]
-    catalog, origin = Catalog(indexes, access), Origin.of(patterns, indexes)
+    catalog, origin = Catalog(indexes, access, io), Origin.of(patterns, indexes)
     if all(part._rows is None for part in parts):
         return make_dataset(catalog, origin, decode)
     firsts = np.cumsum([0, *(len(part._records) for part in parts)]).tolist()
@@ -359,13 +363,16 @@ def concat(datasets: Iterable[Dataset]) -> Dataset:
     return make_dataset(catalog, origin, decode, ChainedRows(zip(firsts, rows, strict=False)))
 
 
-def _reopen(origin: Origin, access: str, compares: bool, decode: str | Decoder, rows: Rows | None) -> Dataset:
+def _reopen(
+    origin: Origin, access: tuple[str, IoChoice, bool], decode: str | Decoder, rows: Rows | None
+) -> Dataset:
     """Open a pickled dataset again. Sources are checked when they are first read, not all at once in every worker.
 
     They are then checked as with "stat", as the process that opened them has done more where that was asked for; if it
     did not compare them at all, neither does this one.
     """
-    indexes = origin.open()
+    how, io, compares = access
+    indexes = origin.open(io)
     for index in indexes:
         index.check = "stat" if compares else "none"
-    return make_dataset(Catalog(indexes, access), origin, decode, rows)
+    return make_dataset(Catalog(indexes, how, io), origin, decode, rows)

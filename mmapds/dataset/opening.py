@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ..errors import Error
 from ..index.build import build_each
 from ..storage import current
+from ..storage.files import IoChoice, check_io
 from ..storage.fingerprints import BLOCKS
 from ..storage.index_file import Index
 from ..storage.roots import Roots
@@ -23,6 +24,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
     decode: str | Decoder | None = None,
     access: str = "auto",
     check: str = "stat",
+    io: IoChoice = "mmap",
     build: bool = False,
     roots: StrPath | Iterable[StrPath] = (),
 ) -> Dataset:
@@ -44,6 +46,10 @@ def open(  # noqa: A001 - mmapds.open is the public name
         256 KiB. Of a larger one that is a sample, so it warns. "sample" compares all fingerprints, and does not warn.
         "full" compares hashes of whole sources, which `build(..., hash=True)` stores; it reads the sources whole.
         "none" compares nothing: records of a source that changed may be any of its bytes, but no others.
+      io: how files are read. "mmap" maps them: nothing is faster. "pread" copies each record by a system call, for
+        network file systems whose maps cannot be trusted; columns that are asked for are then copied into memory. A
+        dict says it by file: shell patterns of absolute paths, each with one of the two; the first that matches counts,
+        and others are mapped. A file that cannot be mapped is read by pread, with a warning.
       build: build missing and stale indexes first, instead of raising. One process builds while others that want to
         wait for it: see `mmapds.build`.
       roots: directories, with all below them, in which the sources of an index may lie besides the directory of the
@@ -57,6 +63,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
     """
     if check not in current.CHECKS:
         raise Error(f"check = {check!r}, expected one of {', '.join(map(repr, current.CHECKS))}")
+    check_io(io)
     given = [source_or_index] if isinstance(source_or_index, str | os.PathLike) else list(source_or_index)
     patterns = [os.fspath(pattern) for pattern in given]
     paths = expand_indexed(patterns)
@@ -64,10 +71,10 @@ def open(  # noqa: A001 - mmapds.open is the public name
     if build and paths:
         for _ in build_each(paths, settle=False, roots=allowed):
             pass
-    indexes = open_indexes(paths, patterns, allowed)
+    indexes = open_indexes(paths, patterns, allowed, io)
     if sampled := current.check(indexes, check):
         _warn(sampled, patterns)
-    catalog = Catalog(indexes, access)
+    catalog = Catalog(indexes, access, io)
     return make_dataset(catalog, Origin.of(patterns, indexes), catalog.decoder(decode))
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from .. import formats
 from ..errors import IndexMissingError, StaleIndexError
+from ..storage.files import IoChoice, io_of
 from ..storage.index_file import Index
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, build_command, expand, working_directory
@@ -19,21 +20,23 @@ def expand_indexed(patterns: Sequence[str]) -> list[str]:
     return expand(patterns, (*formats.SUFFIXES, INDEX_SUFFIX))
 
 
-def open_indexes(paths: Iterable[str], patterns: Sequence[str], roots: Roots) -> list[Index]:
+def open_indexes(paths: Iterable[str], patterns: Sequence[str], roots: Roots, io: IoChoice) -> list[Index]:
     """Open the indexes of sources.
 
     Args:
       paths: sources and indexes.
       patterns: what the user gave for them, for the command in a message.
       roots: where their sources may lie.
+      io: how they are read.
     Raises:
       IndexMissingError: a source is not indexed.
       FormatError: an index is damaged, or a source must be converted.
     """
-    indexes, missing = [], []
+    indexes, missing, directory = [], [], working_directory()
     for path in paths:
+        index_path = _index_path(path)
         try:
-            indexes.append(Index(_index_path(path), roots))
+            indexes.append(Index(index_path, roots, io_of(io, os.path.join(directory, index_path))))
         except IndexMissingError:
             missing.append(path)
     if missing:
@@ -92,14 +95,14 @@ class Origin(NamedTuple):
         # Not normalised: `..` may follow a link, and braces are not directories.
         return [os.path.join(self.directory, path) for path in paths]
 
-    def open(self) -> list[Index]:
+    def open(self, io: IoChoice) -> list[Index]:
         """Open the indexes again.
 
         Raises:
           StaleIndexError: they were built again meanwhile.
         """
         given = self.given()
-        indexes = open_indexes(given if self.paths else expand_indexed(given), given, Roots(self.roots))
+        indexes = open_indexes(given if self.paths else expand_indexed(given), given, Roots(self.roots), io)
         if Origin.of(given, indexes).identity != self.identity:
             raise StaleIndexError(f"{', '.join(given)}: not the indexes of the pickled dataset; open the dataset again")
         return indexes

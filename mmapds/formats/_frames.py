@@ -6,8 +6,9 @@ from typing import Any
 
 from .. import _native
 from ..errors import FormatError
+from ..storage.files import open_source
 from ..storage.index_file import IndexedSource
-from ..storage.sources import Source, map_source
+from ..storage.sources import Source
 from ..storage.threads import in_order
 from .format import End, Format, Layout, Piece, drops_truncated, reserve_words
 from .measuring import Measuring
@@ -66,7 +67,7 @@ class Framed(Format):
         Raises:
           FormatError: a CRC does not match.
         """
-        view = map_source(source)
+        view = open_source(source)
         at = records = 0
         while at < source.size:
             count, at, status, *details = _native.frames_verify(view, at, min(at + self._step, source.size))
@@ -90,7 +91,7 @@ class _Walk:
 
     def __init__(self, number: int, source: Source, framing: int, slot: _Slot, step: int) -> None:
         self._number, self._source, self._framing, self._slot, self._step = number, source, framing, slot, step
-        self._map = map_source(source)
+        self._map = open_source(source)
         self._at = self._records = 0
 
     def piece(self, measuring: Measuring, *, drop: bool) -> tuple[Piece, "_Walk"]:

@@ -189,6 +189,11 @@ def drops_truncated(parameters: Mapping[str, Any]) -> bool:
     return bool(parameters.get("truncated", "error") == "drop")
 
 
+def reserve_bytes(count: int) -> mmap.mmap:
+    """Return room for bytes, mapped, so that only pages that are written take memory."""
+    return mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
 def reserve_words(count: int) -> memoryview:
-    """Return room for 64-bit words, mapped, so that only pages that are written take memory."""
-    return memoryview(mmap.mmap(-1, 8 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)).cast("Q")
+    """Return room for 64-bit words, as `reserve_bytes` does."""
+    return memoryview(reserve_bytes(8 * count)).cast("Q")

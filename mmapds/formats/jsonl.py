@@ -4,7 +4,6 @@ Bounds are line starts. A record owns the blank lines that follow it, so n recor
 record starts after a byte order mark and any blank lines.
 """
 
-import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -12,10 +11,11 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from ..errors import SourceError
+from ..storage.files import open_source
 from ..storage.index_file import IndexedSource
-from ..storage.sources import Source, map_source, unreadable
+from ..storage.sources import Source, unreadable
 from ..storage.threads import in_order
-from .format import End, Format, Layout, Piece, Sample, reserve_words
+from .format import End, Format, Layout, Piece, Sample, reserve_bytes, reserve_words
 from .measuring import Measured, Measuring
 
 _BOM = b"\xef\xbb\xbf"
@@ -25,6 +25,11 @@ _BOM = b"\xef\xbb\xbf"
 _LARGEST_BLOCK = 4 << 20
 _SMALLEST_BLOCK = 256 << 10
 _READ = 256 << 10
+
+# A source that cannot be mapped is read block by block, with bytes before it, to see whether its first line begins
+# there, and bytes after it, for the end of its last record. Where these are too few, more are read.
+_BEFORE = 4 << 10
+_AFTER = 64 << 10
 
 # A two-byte record costs an eight-byte bound, so the blocks in flight may need four times their size.
 _MEMORY = 64 << 20
@@ -61,7 +66,7 @@ class JsonLines(Format):
     ) -> Iterator[Piece]:
         """Yield the start of every record of every source, in order, and its columns; threads share out blocks."""
         block_size = self._block_size or min(max(_MEMORY // (4 * (workers + 2)), _SMALLEST_BLOCK), _LARGEST_BLOCK)
-        blocks = _blocks(sources, block_size, mapped=bool(measuring))
+        blocks = _blocks(sources, block_size, measured=bool(measuring))
         workers = min(workers, sum(max(-(-source.size // block_size), 1) for source in sources))
         in_flight = workers + 2 if workers > 1 else 1
         slot_size = min(block_size, max(source.size for source in sources))
@@ -94,7 +99,7 @@ class _Block(NamedTuple):
     source: Source
     begin: int
     end: int
-    map: _native.Map | None
+    file: _native.Map | None
     """The source, where records are measured too."""
 
 
@@ -103,28 +108,64 @@ class _Slot:
 
     def __init__(self, block_size: int, columns: int) -> None:
         self.starts, *self.cells = (reserve_words(block_size // 2 + 2) for _ in range(1 + columns))
-        self.read = mmap.mmap(-1, _READ, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.read = reserve_bytes(_READ)
 
 
-def _blocks(sources: Sequence[Source], block_size: int, *, mapped: bool) -> Iterator[_Block]:
+def _blocks(sources: Sequence[Source], block_size: int, *, measured: bool) -> Iterator[_Block]:
     for number, source in enumerate(sources):
-        view = map_source(source) if mapped else None
+        file = open_source(source, scan=False) if measured else None
         for begin in range(0, max(source.size, 1), block_size):
-            yield _Block(number, source, begin, min(begin + block_size, source.size), view)
+            yield _Block(number, source, begin, min(begin + block_size, source.size), file)
 
 
 def _scan_block(measuring: Measuring, block: _Block, slot: _Slot) -> tuple[_Block, Measured]:
-    if block.map is None:
-        return block, _scan_starts(block, slot)
     try:
-        found = os.stat(block.source.path).st_size
+        return block, _scan_starts(block, slot) if block.file is None else _measure(measuring, block, slot, block.file)
+    except EOFError:
+        raise _shrank(block.source) from None
     except OSError as error:
         raise unreadable(block.source.path, error) from None
-    if found < block.end:  # reading a map beyond the end of its file would end the process
-        raise _shrank(block.source, found)
-    begin = _first_byte(block, bytes(memoryview(block.map)[: len(_BOM)]))
-    cells = tuple(slot.cells)
-    return block, measuring.scan(block.source.path, block.map, begin, block.end, slot.starts, cells)
+
+
+def _scan_starts(block: _Block, slot: _Slot) -> Measured:
+    fd = os.open(block.source.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        begin = _first_byte(block, os.pread(fd, len(_BOM), 0))
+        count, pending, newlines = _native.scan_lines(fd, begin, block.end, begin, slot.starts, slot.read)
+    finally:
+        os.close(fd)
+    return Measured(slot.starts[:count], (), 0, pending, newlines)
+
+
+def _measure(measuring: Measuring, block: _Block, slot: _Slot, file: _native.Map) -> Measured:
+    begin = _first_byte(block, file.read(0, min(len(_BOM), file.size)))
+    if file.is_mapped:
+        file.populate(block.begin, block.end)
+        text, base = memoryview(file), 0
+    else:
+        text, base = _read_text(block, file)
+    return measuring.scan(block.source.path, text, base, (begin, block.end), slot.starts, tuple(slot.cells))
+
+
+def _read_text(block: _Block, file: _native.Map) -> tuple[memoryview, int]:
+    """Read a block, the end of the line before it, and its last line to the end.
+
+    Returns:
+      The text, and where it begins in the source.
+    Raises:
+      EOFError: the source was cut short.
+    """
+    before, after = _BEFORE, _AFTER
+    while True:
+        base, end = max(block.begin - before, 0), min(block.end + after, file.size)
+        text = file.read(base, end - base)
+        last = max(block.end - 1, block.begin) - base  # a line that goes on after the block holds this byte
+        if end < file.size and text.find(b"\n", last) < 0:
+            after *= 4
+        elif base and not text[: block.begin - base].strip(b" \t\r"):
+            before *= 16
+        else:
+            return memoryview(text), base
 
 
 def _first_byte(block: _Block, head: bytes) -> int:
@@ -132,22 +173,11 @@ def _first_byte(block: _Block, head: bytes) -> int:
     return len(_BOM) if block.begin == 0 and head == _BOM else block.begin
 
 
-def _scan_starts(block: _Block, slot: _Slot) -> Measured:
+def _shrank(source: Source) -> SourceError:
     try:
-        fd = os.open(block.source.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            begin = _first_byte(block, os.pread(fd, len(_BOM), 0))
-            count, pending, newlines = _native.scan_lines(fd, begin, block.end, begin, slot.starts, slot.read)
-        except EOFError:
-            raise _shrank(block.source, os.fstat(fd).st_size) from None
-        finally:
-            os.close(fd)
+        found = os.path.getsize(source.path)
     except OSError as error:
-        raise unreadable(block.source.path, error) from None
-    return Measured(slot.starts[:count], (), 0, pending, newlines)
-
-
-def _shrank(source: Source, found: int) -> SourceError:
+        return unreadable(source.path, error)
     return SourceError(
         f"{source.path}: expected {source.size} bytes, found {found} while reading; run again when nothing writes to it"
     )

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from ..errors import ColumnError, DecodeError
-from ..storage.sources import line_number
+from ..storage.files import line_number
 
 _MEASURES = {"bytes": _native.MEASURE_BYTES, "chars": _native.MEASURE_CHARS, "items": _native.MEASURE_ITEMS}
 _EXPECTED = {
@@ -97,10 +97,20 @@ class Measuring:
         return {"expressions": texts, "missing": self.missing, "validate": self.validate}
 
     def scan(
-        self, path: str, source: _native.Map, begin: int, end: int, starts: memoryview, cells: tuple[memoryview, ...]
+        self,
+        path: str,
+        text: memoryview,
+        base: int,
+        block: tuple[int, int],
+        starts: memoryview,
+        cells: tuple[memoryview, ...],
     ) -> "Measured":
         """Find and measure the records that begin in a block of a source, into memory that has room for them.
 
+        Args:
+          text: the block, enough of what comes before to see where its first line begins, and its last line to the end.
+          base: where the text begins in the source.
+          block: where the block begins and ends there.
         Raises:
           ColumnError: a record lacks a field, or it has the wrong type.
           DecodeError: a record is not JSON.
@@ -109,9 +119,10 @@ class Measuring:
             raise ColumnError(f"columns: expected up to {_native.MOST_COLUMNS} for JSON, found {len(self.columns)}")
         if self._core is None:
             self._core = self._native_measuring()
-        found, kept, types, (status, failed, column, at) = self._core.lines(source, begin, end, begin, starts, cells)
+        found, kept, types, (status, failed, column, at) = self._core.lines(text, base, *block, starts, cells)
         if status != _native.JSON_OK:
-            raise self._error(status, path, source, failed, column, at)
+            place = f"{path}:{line_number(path, failed)} (byte {at})"
+            raise self._error(status, place, text, failed - base, column, at - base)
         records, pending, newlines = found
         columns = tuple((kind, each[:kept]) for kind, each in zip(types, cells, strict=True))
         return Measured(starts[:kept], columns, records - kept, pending, newlines)
@@ -140,9 +151,8 @@ class Measuring:
         if self.validate:
             raise ColumnError("validate = True, expected False for records of a binary format")
 
-    def _error(self, status: int, path: str, source: _native.Map, begin: int, column: int, at: int) -> Exception:
-        view = memoryview(source)
-        place = f"{path}:{line_number(view, begin)} (byte {at})"
+    def _error(self, status: int, place: str, view: memoryview, begin: int, column: int, at: int) -> Exception:
+        """Return the error for a record that begins at `begin` of a text, because of the byte at `at`."""
         if status == _native.JSON_INVALID:
             import orjson  # start-up time: only an error needs it
 

@@ -20,14 +20,16 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from ..errors import FormatError, SourceError
+from ..storage.files import open_source
 from ..storage.fingerprints import fingerprint
 from ..storage.index_file import IndexedSource
-from ..storage.sources import Source, inspect, map_source
+from ..storage.sources import Source, inspect
 from .format import TRUNCATED, ArrayOf, End, Format, Layout, Piece, Sample, check_truncated, drops_truncated
 from .measuring import Measuring
 
 _MMAP, _LEGACY = b"MMIDIDX\0\0", b"TNTIDX\0\0"
 _DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2", 9: "<u4", 10: "<u8"}
+_HEAD = 56  # bytes of a header, at most
 _LONGEST = 1 << 40  # tokens in a sequence, at most: the sums over a piece cannot overflow
 
 
@@ -107,12 +109,27 @@ class _Idx(NamedTuple):
     dtype: str
     itemsize: int
     sequences: int
-    sizes: Any
-    """Tokens in each, shape (sequences,)."""
-    pointers: Any
-    """Where each begins, shape (sequences,)."""
+    sizes: "_Numbers"
+    """Tokens in each."""
+    pointers: "_Numbers"
+    """Where each begins."""
     unit: int
     """Bytes in a unit of `pointers`."""
+
+
+class _Numbers(NamedTuple):
+    """Numbers in a file, one for each sequence; a slice of them is read when it is asked for."""
+
+    file: _native.Map
+    dtype: str
+    at: int
+
+    def part(self, begin: int, end: int) -> Any:
+        """Read the numbers of sequences `begin` to `end`: shape (end - begin,)."""
+        import numpy as np  # start-up time: indexing other formats does without
+
+        width = np.dtype(self.dtype).itemsize
+        return np.frombuffer(self.file.read(self.at + begin * width, (end - begin) * width), self.dtype)
 
 
 def _beside(path: str) -> str:
@@ -125,8 +142,9 @@ def _scan(number: int, source: Source, drop: bool, measuring: Measuring, step: i
     idx = _read(source)
     at = 0
     for begin in range(0, max(idx.sequences, 1), step):
-        sizes = np.asarray(idx.sizes[begin : begin + step], np.int64)
-        found = idx.pointers[begin : begin + step]
+        stop = min(begin + step, idx.sequences)
+        sizes = np.asarray(idx.sizes.part(begin, stop), np.int64)
+        found = idx.pointers.part(begin, stop)
         wrong = (sizes < 0) | (sizes > _LONGEST)
         if wrong.any():
             record = int(np.argmax(wrong))
@@ -170,7 +188,7 @@ def _words(numbers: Any) -> memoryview:
 
 
 def _read(source: Source) -> _Idx:
-    """Read the header of the .idx beside a source, and map the rest.
+    """Read the header of the .idx beside a source.
 
     Raises:
       FormatError: the .idx is not one of Megatron's, is damaged, or is shorter than its header says.
@@ -179,33 +197,33 @@ def _read(source: Source) -> _Idx:
     path = _beside(source.path)
     if not os.path.exists(path):
         raise SourceError(f"{source.path}: expected {path} beside it, found no such file; copy it there")
-    view = memoryview(map_source(inspect(path)))
-    if view[: len(_MMAP)] == _MMAP:
-        return _read_mapped(path, view)
-    if view[: len(_LEGACY)] == _LEGACY:
-        return _read_legacy(path, view)
-    raise FormatError(f"{path}: expected {_MMAP!r} or {_LEGACY!r} at byte 0, found {bytes(view[:9])!r}")
+    file = open_source(inspect(path))
+    head = file.read(0, min(file.size, _HEAD))
+    if head.startswith(_MMAP):
+        return _read_mapped(path, file, head)
+    if head.startswith(_LEGACY):
+        return _read_legacy(path, file, head)
+    raise FormatError(f"{path}: expected {_MMAP!r} or {_LEGACY!r} at byte 0, found {head[:9]!r}")
 
 
-def _read_mapped(path: str, view: memoryview) -> _Idx:
+def _read_mapped(path: str, file: _native.Map, head: bytes) -> _Idx:
     import numpy as np  # start-up time: indexing other formats does without
 
-    _check_size(path, view, 26)
-    version, code, count = struct.unpack_from("<QBQ", view, 9)
+    _check_size(path, file, 26)
+    version, code, count = struct.unpack_from("<QBQ", head, 9)
     _check_version(path, version)
     dtype = _token_type(path, code)
-    at = 26 if len(view) <= 26 + 12 * count else 34  # fairseq writes no number of documents
-    _check_size(path, view, at + 12 * count, count)
-    sizes = np.frombuffer(view, "<i4", count, at)
-    pointers = np.frombuffer(view, "<i8", count, at + 4 * count)
+    at = 26 if file.size <= 26 + 12 * count else 34  # fairseq writes no number of documents
+    _check_size(path, file, at + 12 * count, count)
+    sizes, pointers = _Numbers(file, "<i4", at), _Numbers(file, "<i8", at + 4 * count)
     return _Idx(path, dtype, np.dtype(dtype).itemsize, count, sizes, pointers, 1)
 
 
-def _read_legacy(path: str, view: memoryview) -> _Idx:
+def _read_legacy(path: str, file: _native.Map, head: bytes) -> _Idx:
     import numpy as np  # start-up time: indexing other formats does without
 
-    _check_size(path, view, 48)
-    version, code, itemsize, count, axes = struct.unpack_from("<QQQQQ", view, 8)
+    _check_size(path, file, 48)
+    version, code, itemsize, count, axes = struct.unpack_from("<QQQQQ", head, 8)
     _check_version(path, version)
     # Its writers disagree about the codes of these two types.
     dtype = {(6, 4): "<f4", (7, 8): "<f8"}.get((code, itemsize)) or _token_type(path, code)
@@ -214,10 +232,9 @@ def _read_legacy(path: str, view: memoryview) -> _Idx:
     if axes != count:
         raise FormatError(f"{path}: expected sequences of one axis, found {axes} axes for {count} sequences")
     arrays = 8 * (2 * (count + 1) + axes)
-    at = 48 if len(view) <= 48 + arrays else 56  # fairseq writes no number of documents
-    _check_size(path, view, at + arrays, count)
-    pointers = np.frombuffer(view, "<i8", count, at + 8 * (count + 1))
-    sizes = np.frombuffer(view, "<i8", count, at + 16 * (count + 1))
+    at = 48 if file.size <= 48 + arrays else 56  # fairseq writes no number of documents
+    _check_size(path, file, at + arrays, count)
+    pointers, sizes = _Numbers(file, "<i8", at + 8 * (count + 1)), _Numbers(file, "<i8", at + 16 * (count + 1))
     return _Idx(path, dtype, itemsize, count, sizes, pointers, itemsize)
 
 
@@ -232,7 +249,7 @@ def _token_type(path: str, code: int) -> str:
     return _DTYPES[code]
 
 
-def _check_size(path: str, view: memoryview, size: int, count: int | None = None) -> None:
-    if len(view) < size:
+def _check_size(path: str, file: _native.Map, size: int, count: int | None = None) -> None:
+    if file.size < size:
         what = "" if count is None else f" for {count} sequences"
-        raise FormatError(f"{path}: expected {size} bytes or more{what}, found {len(view)}; copy it again")
+        raise FormatError(f"{path}: expected {size} bytes or more{what}, found {file.size}; copy it again")

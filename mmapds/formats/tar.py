@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from ..errors import FormatError
+from ..storage.files import open_source
 from ..storage.index_file import IndexedSource
-from ..storage.sources import Source, map_source, unreadable
+from ..storage.sources import Source, unreadable
 from ..storage.threads import in_order
 from .format import TRUNCATED, End, Format, Layout, Piece, Sample, check_truncated, drops_truncated, reserve_words
 from .measuring import Measuring
@@ -122,7 +123,7 @@ class _Scanner:
     """A scan of one source."""
 
     def __init__(self, source: Source) -> None:
-        self.map = map_source(source)
+        self.map = open_source(source)
         try:
             self.scan = partial(_native.TarScanner.scan, _native.TarScanner(self.map, source.path))
         except OSError as error:

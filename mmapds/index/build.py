@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from .. import __version__, _native, formats
-from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
+from ..errors import ColumnError, DecodeError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
 from ..formats.format import End, Format, OptionError, Piece
 from ..formats.measuring import Measuring
 from ..storage import current
@@ -243,7 +244,7 @@ def _format(paths: list[str], name: str | Format | None) -> Format:
 def _write(job: _Job, workers: int, report: Callable[[int], object]) -> None:
     sources, chosen, parameters, measuring = job.sources, job.chosen, job.parameters, job.measuring
     done: list[IndexedSource] = []
-    with IndexWriter(job.index_path) as writer:
+    with _watching(sources), IndexWriter(job.index_path) as writer:
         numbers, tally = _Numbers(writer, measuring), Tally()
         if "record_bytes" not in parameters:
             writer.begin_section("offsets", U64.dtype)
@@ -277,6 +278,27 @@ def _write(job: _Job, workers: int, report: Callable[[int], object]) -> None:
             "columns": measuring.describe(),
         }
         writer.commit(metadata, sum(source.records for source in done))
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Raise SourceError for a file that ends before it did when it was opened."""
+    try:
+        yield
+    except EOFError as error:
+        raise SourceError(f"{error}: cut short while it was read, or its disk fails; run again") from None
+
+
+@contextmanager
+def _watching(sources: list[Source]) -> Iterator[None]:
+    """Where reading sources fails because one of them changes meanwhile, raise the SourceError that says so."""
+    try:
+        with reading():
+            yield
+    except (SourceError, FormatError, ColumnError, DecodeError):
+        for source in sources:
+            check_unchanged(source)
+        raise
 
 
 class Tally:

@@ -14,7 +14,7 @@ from ..storage.index_file import Index
 from ..storage.numbers import BY_CELL, differences, numbers, same_numbers
 from ..storage.sources import Source
 from ..storage.threads import cores
-from .build import ColumnRequest, Tally
+from .build import ColumnRequest, Tally, reading
 from .findings import Findings
 from .keys import check_keys
 from .length_order import check_length_order
@@ -72,7 +72,7 @@ def examine(index: Index, *, workers: int | None = None, report: Report = lambda
         with findings.catching("keys"):
             check_keys(findings, hashes)
     for source in (_source(index, number) for number in found):
-        with findings.catching("content", source.path):
+        with findings.catching("content", source.path), reading():
             chosen = formats.of_index(index)
             chosen.verify([source], index.parameters)
             report(source.size if _has_checksums(chosen) else 0)
@@ -188,7 +188,7 @@ def _check_records(
     while left:
         scanned = 0
         try:
-            with index.reporting_malformed_metadata():
+            with index.reporting_malformed_metadata(), reading():
                 sources = [_source(index, number) for number in left]
                 for piece in chosen.scan(sources, index.parameters, measuring, workers=workers):
                     comparison.check(piece, left[piece.source])

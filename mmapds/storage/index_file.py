@@ -4,9 +4,9 @@ import os
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from .. import _native
 from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
 from .current import compare
+from .files import Io, open_file
 from .numbers import U64
 from .roots import Roots, covering, is_inside
 from .sections import COLUMN, MALFORMED, Section, SectionFile, SectionWriter
@@ -122,6 +122,7 @@ class Index(SectionFile):
     Args:
       path: of the file.
       roots: where its sources may lie besides its own directory.
+      io: how its sections are read: mapped, or by pread, which copies those that are asked for.
     Raises:
       IndexMissingError: the file does not exist.
       FormatError: the file is not an index, is damaged, or needs a newer mmapds.
@@ -129,13 +130,13 @@ class Index(SectionFile):
 
     MAGIC, NAME = INDEX_MAGIC, "AN INDEX"
 
-    def __init__(self, path: str, roots: Roots | None = None) -> None:
+    def __init__(self, path: str, roots: Roots | None = None, io: Io = "mmap") -> None:
         self.opened_in = working_directory()
         self.roots = roots or Roots()
         self._real_home: str | None = None
         self._folders: dict[str, bool] = {"": True}  # of sources: whether all plain files there lie inside
         try:
-            opened = _native.Map(path)
+            opened = open_file(os.path.join(self.opened_in, path), io)
         except FileNotFoundError:
             command = build_command([path.removesuffix(INDEX_SUFFIX)])
             raise IndexMissingError(f"{path}: no such index; run: {command}") from None
@@ -281,11 +282,16 @@ class Index(SectionFile):
         """Return the bounds of a source's records, uint64, shape (records + 1,); empty if all have one size."""
         if not self.has_bounds:
             return memoryview(b"").cast("Q")
+        return self.part(self.bounds_at(number), (self.sources[number].records + 1) * 8).cast("Q")
+
+    def bounds_at(self, number: int) -> int:
+        """Return the byte of the index where the bounds of a source begin; 0 if all records have one size."""
+        if not self.has_bounds:
+            return 0
         if self._first_bounds is None:
             # Not a cached_property: up to Python 3.11 that has a lock, for which a child forked meanwhile would wait.
             self._first_bounds = list(accumulate((source.records + 1 for source in self.sources), initial=0))
-        first = self._first_bounds[number]
-        return self.section("offsets")[first * 8 : (first + self.sources[number].records + 1) * 8].cast("Q")
+        return self.sections["offsets"].offset + self._first_bounds[number] * 8
 
     def column(self, name: str) -> tuple[str, memoryview]:
         """Return the type and the bytes of a column, mapped.

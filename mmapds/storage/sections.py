@@ -16,6 +16,7 @@ from xxhash import xxh3_64
 
 from .. import _native
 from ..errors import Error, FormatError
+from .files import open_file
 from .lock import create_temporary, locked
 from .numbers import BY_DTYPE, COLUMN_TYPES, NumberType
 from .sources import reason, working_directory
@@ -149,8 +150,8 @@ class SectionWriter:
         dtype, (count,), offset = (self._sections[COLUMN + name][key] for key in ("dtype", "shape", "offset"))
         with self.writing():
             self._file.flush()
-        view = memoryview(_native.Map(self._temporary))
-        return dtype, view[offset : offset + count * BY_DTYPE[dtype].width]
+        opened, size = open_file(self._temporary), count * BY_DTYPE[dtype].width
+        return dtype, memoryview(opened)[offset:][:size] if opened.is_mapped else memoryview(opened.read(offset, size))
 
     @property
     def section_begin(self) -> int:
@@ -313,25 +314,25 @@ class SectionFile:
     def __init__(self, path: str, opened: _native.Map) -> None:
         self.path = path
         self.map = opened
-        view = memoryview(opened)
-        self.records, self.checksum, text = self._read_header(view)
+        self.records, self.checksum, text = self._read_header()
         try:
-            self.metadata: dict[str, Any] = json.loads(bytes(text))
+            self.metadata: dict[str, Any] = json.loads(text)
             self.sections = {
                 name: self._check_section(name, **section) for name, section in self.metadata["sections"].items()
             }
         except MALFORMED as error:
             raise self.malformed(error) from None
 
-    def _read_header(self, view: memoryview) -> tuple[int, int, memoryview]:
-        size = len(view)
-        if size < _HEADER.size or view[:8] != self.MAGIC:
-            found = bytes(view[:8])
+    def _read_header(self) -> tuple[int, int, bytes]:
+        size = self.map.size
+        header = self.read(0, min(size, _HEADER.size))
+        if size < _HEADER.size or header[:8] != self.MAGIC:
+            found = header[:8]
             wrong = f"expected {self.MAGIC!r} at byte 0, found {found!r}"
             if found == self.MAGIC:
                 wrong = f"expected a header of {_HEADER.size} bytes, found {size}"
             raise FormatError(f"{self.path}: NOT {self.NAME}: {wrong}; {self.remedy()}")
-        fields = _HEADER.unpack_from(view)
+        fields = _HEADER.unpack(header)
         _, version, header_size, records, offset, length, file_size, reserved, checksum = fields
         if version != VERSION:
             raise FormatError(f"{self.path}: VERSION: expected format {VERSION}, found {version}; upgrade mmapds")
@@ -346,8 +347,8 @@ class SectionFile:
             raise self.damaged(
                 f"expected metadata within bytes {_HEADER.size} to {size}, found bytes {offset} to {offset + length}"
             )
-        text = view[offset : offset + length]
-        digest = xxh3_64(view[:_CHECKED])
+        text = self.read(offset, length)
+        digest = xxh3_64(header[:_CHECKED])
         digest.update(text)
         if digest.intdigest() != checksum:
             raise self.damaged(
@@ -395,10 +396,41 @@ class SectionFile:
         """Return what the user can do about a damaged file, as the end of a message."""
         return "write or copy it again"
 
+    def read(self, begin: int, size: int) -> bytes:
+        """Return a copy of some bytes of the file.
+
+        Raises:
+          FormatError: the file was cut short since it was opened.
+          Error: the system cannot read it.
+        """
+        try:
+            return self.map.read(begin, size)
+        except EOFError:
+            raise self.cut_short() from None
+        except OSError as error:
+            raise Error(f"{self.path}: {reason(error)}") from None
+
+    def cut_short(self) -> FormatError:
+        """Return the error to raise for a file that ends before it did when it was opened."""
+        return self.damaged(f"expected {self.map.size} bytes, as when it was opened, found fewer")
+
     def section(self, name: str) -> memoryview:
-        """Return the bytes of a section, mapped."""
+        """Return the bytes of a section: mapped, or a copy where the file is read by pread."""
         section = self.sections[name]
-        return memoryview(self.map)[section.offset : section.offset + section.size]
+        return self.part(section.offset, section.size)
+
+    def part(self, begin: int, size: int) -> memoryview:
+        """Return some bytes of the file: mapped, or a copy where it is read by pread."""
+        if not self.map.is_mapped:
+            return memoryview(self.read(begin, size))
+        return memoryview(self.map)[begin : begin + size]
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """Yield a copy of the bytes of a section, some MB at a time."""
+        section = self.sections[name]
+        end = section.offset + section.size
+        for at in range(section.offset, end, _PIECE):
+            yield self.read(at, min(_PIECE, end - at))
 
     def verify_sections(self) -> None:
         """Read every section and check it against its checksum."""
@@ -407,6 +439,9 @@ class SectionFile:
 
     def verify_section(self, name: str) -> None:
         """Read a section and check it against its checksum."""
-        expected, found = self.sections[name].xxh3, xxh3_64(self.section(name)).hexdigest()
+        digest = xxh3_64()
+        for piece in self.pieces(name):
+            digest.update(piece)
+        expected, found = self.sections[name].xxh3, digest.hexdigest()
         if found != expected:
             raise self.damaged(f"section {name!r} does not match its checksum: expected {expected}, found {found}")

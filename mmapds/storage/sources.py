@@ -8,7 +8,6 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from .. import _native
 from ..errors import SourceError
 
 StrPath = str | os.PathLike[str]
@@ -157,21 +156,6 @@ def _compressed(path: str, name: str, command: str) -> SourceError:
     )
 
 
-def map_source(source: Source) -> _native.Map:
-    """Map a source.
-
-    Raises:
-      SourceError: it is unreadable, or its size has changed since it was inspected.
-    """
-    try:
-        opened = _native.Map(source.path)
-    except OSError as error:
-        raise unreadable(source.path, error) from None
-    if opened.size != source.size:
-        raise changed(source, opened.size)
-    return opened
-
-
 def check_unchanged(source: Source) -> None:
     """Raise SourceError if a source's size or time has changed since it was inspected."""
     try:
@@ -196,12 +180,6 @@ def working_directory() -> str:
         return os.getcwd()
     except FileNotFoundError:
         return ""
-
-
-def line_number(text: memoryview, offset: int) -> int:
-    """Return the line, counted from 1, that holds the byte at `offset`."""
-    step = 1 << 20  # so that a source of any size takes little memory
-    return 1 + sum(bytes(text[at : min(at + step, offset)]).count(b"\n") for at in range(0, offset, step))
 
 
 def kind_of_file(mode: int) -> str:

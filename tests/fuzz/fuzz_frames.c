@@ -23,7 +23,7 @@ static mds_frames_status scan(const mds_kernels *kernels, const mds_map *map, md
 
 static void one_framing(const mds_kernels *kernels, const uint8_t *data, size_t n, mds_framing framing)
 {
-    const mds_map map = {data, n, 0};
+    const mds_map map = {data, n, 0, NULL};
     uint64_t *starts = fuzz_room(n + 1, sizeof *starts), *sizes = fuzz_room(n + 1, sizeof *sizes);
     uint64_t *again = fuzz_room(n + 1, sizeof *again);
     mds_frames whole = {0}, pieces = {0};
@@ -34,12 +34,13 @@ static void one_framing(const mds_kernels *kernels, const uint8_t *data, size_t 
     CHECK(count == other && whole.at == pieces.at && memcmp(starts, again, count * sizeof *starts) == 0);
     CHECK(status != MDS_FRAMES_OK || whole.at == n);
     starts[count] = whole.at;
-    const mds_source source = {map, starts, 0, 0, count, framing};
+    const mds_source source = {.map = &map, .bounds = starts, .count = count, .framing = framing};
     for (size_t i = 0; i < count; i++) {
         mds_span span;
         CHECK(starts[i] < starts[i + 1] && mds_record_span(&source, i, &span) == MDS_OK);
-        const mds_span payload = mds_record_payload(&source, span);
-        CHECK(payload.end - payload.begin == sizes[i] && span.begin < payload.begin && payload.end <= span.end);
+        const uint64_t size = span.end - span.begin;
+        const mds_span payload = mds_record_payload(framing, data + span.begin, size);
+        CHECK(payload.end - payload.begin == sizes[i] && payload.begin && payload.end <= size);
     }
     if (framing == MDS_FRAMING_TFRECORD) {
         mds_frames state = {0};
@@ -53,13 +54,14 @@ static void one_framing(const mds_kernels *kernels, const uint8_t *data, size_t 
         for (size_t k = 0; k < n / 8; k++)
             if (k % 3)
                 again[k] %= n + 2;
-        const mds_source hostile = {map, again, 0, 0, n / 8 - 1, framing};
+        const mds_source hostile = {.map = &map, .bounds = again, .count = n / 8 - 1, .framing = framing};
         for (size_t i = 0; i < hostile.count; i++) {
             mds_span span;
             if (mds_record_span(&hostile, i, &span) != MDS_OK)
                 continue;
-            const mds_span payload = mds_record_payload(&hostile, span);
-            CHECK(span.begin <= payload.begin && payload.begin <= payload.end && payload.end <= span.end);
+            const uint64_t size = span.end - span.begin;
+            const mds_span payload = mds_record_payload(framing, data + span.begin, size);
+            CHECK(payload.begin <= payload.end && payload.end <= size);
         }
     }
     free(starts);

@@ -52,7 +52,7 @@ static void measure_lines(const uint8_t *data, size_t n)
     uint64_t *starts = fuzz_room(MDS_LINES_CAPACITY(n), sizeof *starts);
     uint64_t *cells = fuzz_room(MDS_LINES_CAPACITY(n), sizeof *cells);
     const mds_field fields[] = {field(MDS_MEASURE_NUMBER, "a", NULL)};
-    const mds_map map = {data, n, 0};
+    const mds_text text = {data, n, 0};
     for (int missing = MDS_MISSING_ERROR; missing <= MDS_MISSING_FILL; missing++) {
         const mds_measuring measuring = {fields, 1, (mds_missing)missing, {MDS_U64, 7}, missing == MDS_MISSING_FILL};
         const uint64_t cut = n ? data[0] % (n + 1) : 0;
@@ -64,7 +64,7 @@ static void measure_lines(const uint8_t *data, size_t n)
             uint64_t *columns[] = {cells};
             mds_measured measured = {.cells = columns, .types = &type};
             const mds_json_status status =
-                mds_measure_lines(kernels, &map, begin, end, &measuring, &state, starts, &measured);
+                mds_measure_lines(kernels, &text, begin, end, &measuring, &state, starts, &measured);
             const int stopped = status != MDS_JSON_OK && (status != MDS_JSON_MISSING || missing != MDS_MISSING_SKIP);
             CHECK(!stopped || (measured.failed < n && measured.at <= n));
             CHECK(measured.kept <= measured.records);

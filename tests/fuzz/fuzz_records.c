@@ -20,20 +20,29 @@ static void read_all(const mds_source *source)
     int all_fit = 1;
     for (uint64_t i = 0; i < source->count; i++) {
         mds_span span;
-        requests[i] = (mds_request){source, i, {0, 0}};
+        requests[i] = (mds_request){.source = source, .i = i};
         if (mds_record_span(source, i, &span) != MDS_OK) {
             all_fit = 0;
             continue;
         }
-        CHECK(span.begin <= span.end && span.end <= source->map.size);
-        const mds_span payload = mds_record_payload(source, span);
-        CHECK(payload.begin == span.begin && payload.begin <= payload.end && payload.end <= span.end);
+        CHECK(span.begin <= span.end && span.end <= source->map->size);
+        const uint64_t size = span.end - span.begin;
+        const mds_span payload = mds_record_payload(source->framing, source->map->data + span.begin, size);
+        CHECK(payload.begin == 0 && payload.end <= size);
         mds_readahead_note(&readahead, source, span);
     }
-    unsigned cold = 0;
-    size_t failed = 0;
-    const mds_status status = mds_records_fetch(requests, order, source->count, &cold, &failed);
-    CHECK(status == (all_fit ? MDS_OK : MDS_CORRUPT));
+    for (int ask = 0; ask < 2; ask++) {
+        size_t failed = 0;
+        uint64_t room = 0;
+        const mds_status status = mds_records_locate(requests, order, source->count, ask, &room, &failed);
+        CHECK(status == (all_fit ? MDS_OK : MDS_CORRUPT) && room == 0);
+    }
+    if (all_fit) {
+        size_t failed = 0;
+        CHECK(mds_records_load(requests, source->count, (uint8_t *)requests, 1, &failed) == MDS_OK);
+        for (uint64_t i = 0; i < source->count; i++)
+            CHECK(requests[i].data == source->map->data + requests[i].span.begin);
+    }
     free(requests);
     free(order);
 }
@@ -52,7 +61,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t n)
         CHECK(memcmp(whole, pieces, count * sizeof *whole) == 0);
     }
     whole[count] = n;
-    mds_source source = {{data, n, 0}, whole, 0, 0, count, MDS_FRAMING_LINES};
+    const mds_map map = {data, n, 0, NULL};
+    mds_source source = {.map = &map, .bounds = whole, .count = count, .framing = MDS_FRAMING_LINES};
     read_all(&source);
 
     if (n >= 16) {
@@ -62,10 +72,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t n)
             if (k % 3)
                 bounds[k] %= n + 2;
         for (int framing = MDS_FRAMING_NONE; framing <= MDS_FRAMING_FIRST_LINE; framing++) {
-            source = (mds_source){{data, n, 0}, bounds, 0, 0, n / 8 - 1, (mds_framing)framing};
+            source = (mds_source){.map = &map, .bounds = bounds, .count = n / 8 - 1, .framing = (mds_framing)framing};
             read_all(&source);
         }
-        source = (mds_source){{data, n, 0}, NULL, bounds[0], bounds[1] ? bounds[1] : 1, n / 8 - 1, MDS_FRAMING_NONE};
+        source = (mds_source){.map = &map, .first = bounds[0], .stride = bounds[1] ? bounds[1] : 1, .count = n / 8 - 1};
         read_all(&source);
         free(bounds);
     }

@@ -1,0 +1,122 @@
+"""Opening files to read: mapped or, where that is not wanted or fails, by pread."""
+
+import errno
+import os
+import warnings
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from .. import _native
+from ..errors import Error
+from .sources import Source, changed, reason, unreadable
+
+Io = Literal["mmap", "pread"]
+"""How the bytes of a file are read."""
+IoChoice = Io | Mapping[str, Io]
+"""For all files, or by shell patterns of absolute paths: the first that matches counts, and others are mapped."""
+
+_PIECE = 4 << 20  # bytes read at a time
+_warned: list[str] = []  # one warning is enough for a process
+
+
+def check_io(given: Any) -> None:
+    """Raise Error unless this is an `IoChoice`."""
+    for value in given.values() if isinstance(given, Mapping) else [given]:
+        if value not in ("mmap", "pread"):
+            raise Error(f"io = {given!r}, expected 'mmap' or 'pread', or a dict of path pattern to one of them")
+
+
+def io_of(choice: IoChoice, path: str) -> Io:
+    """Return how a file is to be read.
+
+    Args:
+      path: absolute.
+    """
+    if isinstance(choice, str):
+        return choice
+    return next((io for pattern, io in choice.items() if fnmatchcase(path, pattern)), "mmap")
+
+
+def open_file(path: str, io: Io = "mmap", *, scan: bool = False) -> _native.Map:
+    """Open a regular file. One that cannot be mapped is read by pread, which is slower; the first such file warns.
+
+    Args:
+      scan: the file must be a buffer: one that cannot be mapped is read into memory.
+    Raises:
+      OSError: it cannot be opened, or there is no memory for it.
+      ValueError: it is not a regular file.
+      EOFError: it became shorter while it was read into memory.
+    """
+    if io == "pread":
+        return _native.Map(path, _native.IO_PREAD)
+    try:
+        return _native.Map(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        try:
+            opened = _native.Map(path, _native.IO_COPY if scan else _native.IO_PREAD)
+        except OSError:
+            raise error from None
+        if not _warned:
+            _warned.append(path)
+            instead = "reading it into memory" if scan else "reading it by pread, which is slower"
+            warnings.warn(
+                f"{path}: cannot be mapped ({reason(error)}{_limit(error)}); {instead}; other files may follow",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return opened
+
+
+def _limit(error: OSError) -> str:
+    """Return which limit makes the system refuse a map, as the end of a remark."""
+    if error.errno == errno.ENOMEM:
+        try:
+            with open("/proc/sys/vm/max_map_count") as file:
+                maps = f"vm.max_map_count, which is {int(file.read())} maps"
+        except (OSError, ValueError):
+            maps = "the number of maps"
+        return f": the limit is {maps}, or that of the address space, which ulimit -v shows"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return ": the limit is that of open files, which ulimit -n shows"
+    if error.errno == errno.ENODEV:
+        return ": its file system has no maps"
+    return ""
+
+
+def open_source(source: Source, *, scan: bool = True) -> _native.Map:
+    """Open a source to index it.
+
+    Args:
+      scan: see `open_file`.
+    Raises:
+      SourceError: it is unreadable, or its size has changed since it was inspected.
+    """
+    try:
+        opened = open_file(source.path, scan=scan)
+    except OSError as error:
+        raise unreadable(source.path, error) from None
+    except EOFError:
+        raise changed(source, os.path.getsize(source.path)) from None
+    if opened.size != source.size:
+        raise changed(source, opened.size)
+    return opened
+
+
+def line_number(path: str, offset: int) -> int:
+    """Return the line of a file, counted from 1, that holds the byte at `offset`.
+
+    Raises:
+      SourceError: the file is unreadable.
+    """
+    lines, left = 1, offset
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while left and (piece := file.read(min(left, _PIECE))):
+                lines += piece.count(b"\n")
+                left -= len(piece)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return lines

@@ -1,0 +1,260 @@
+"""Files that are cut short while they are mapped: an error, never a dead process, never zeros."""
+
+import os
+import signal
+import sys
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+import mmapds
+from mmapds.index.build import build_each
+from tests.support.array_files import store, utterances
+from tests.support.commands import run
+from tests.support.formats import write_all
+
+STALE = r"a\.\w+\.mmx: STALE: a\.\w+ was \d+ bytes when indexed and is \d+ now; run: python -m mmapds.index "
+
+
+def cut(path, size):
+    """Cut a file as its writer would, in place."""
+    os.truncate(path, size)
+
+
+@pytest.fixture
+def sources(tmp_path):
+    return write_all(tmp_path)
+
+
+def identity(samples):
+    return samples
+
+
+def check_ids(samples):
+    assert all(sample["id"] >= 0 for sample in samples)
+
+
+def read_on(read, many):
+    for each in many:
+        read(each)
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+@pytest.mark.parametrize("name", ["jsonl", "fixed", "npy", "prefixed", "tfrecord", "tar", "megatron", "arrays"])
+def test_a_batch_beyond_the_new_end_is_an_error(sources, name, io):
+    ds = mmapds.open(sources[name], io=io)
+    last = len(ds) - 1
+    ds.take([0, last])
+    cut(sources[name], os.path.getsize(sources[name]) // 2)
+    with pytest.raises(mmapds.StaleIndexError, match=STALE.replace(r"a\.", r"[ab]\.")):
+        list(ds.take([last]))
+    with pytest.raises(mmapds.StaleIndexError, match=STALE.replace(r"a\.", r"[ab]\.")):
+        list(ds.take([0, last, 1]))
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_one_record_beyond_the_new_end_is_an_error(sources, io):
+    ds = mmapds.open(sources["jsonl"], io=io)
+    expected = ds[-1]
+    assert ds[-1] == expected
+    cut(sources["jsonl"], 4096)
+    for read in (lambda: ds[-1], lambda: ds.raw(-1), lambda: ds.where(-1), lambda: ds.raw(-2)):
+        with pytest.raises(mmapds.StaleIndexError, match=STALE):
+            read()
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_the_rest_of_the_last_page_does_not_come_out_as_zeros(tmp_path, io):
+    path = tmp_path / "a.bin"
+    np.arange(1, 10_001, dtype=np.uint64).tofile(path)
+    mmapds.build(path, format="fixed", record_bytes=8)
+    ds = mmapds.open(path, decode="bytes", io=io)
+    whole = [ds[i] for i in range(len(ds))]
+    for size in (79_993, 40_004, 40_000, 4_100):
+        cut(path, size)
+        for i in range(size // 8 - 3, min(size // 8 + 700, 10_000)):
+            for read in (lambda i=i: ds[i], lambda i=i: ds.take([i])[0], lambda i=i: ds.take(range(i - 2, i + 1))[2]):
+                try:
+                    found = read()
+                except mmapds.StaleIndexError:
+                    continue
+                assert found == whole[i], (size, i)
+                assert (i + 1) * 8 <= size
+
+
+def test_a_source_rewritten_shorter_is_noticed_where_its_bytes_still_lie(tmp_path):
+    """Bytes within the new end are another file's: no page is missing, and nothing is zero."""
+    path = tmp_path / "a.bin"
+    np.arange(1, 100_001, dtype=np.uint64).tofile(path)
+    mmapds.build(path, format="fixed", record_bytes=8)
+    ds = mmapds.open(path)
+    ds.take([0])
+    with open(path, "r+b") as file:
+        file.truncate(8000)
+        file.write(b"x" * 8000)
+    with pytest.raises(mmapds.StaleIndexError, match=STALE):
+        read_on(ds.take, ([0] for _ in range(10_000_000)))  # some milliseconds may pass
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_an_index_cut_short_is_an_error(tmp_path, io):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"".join(b'{"id": %d}\n' % i for i in range(20_000)))
+    index = mmapds.build(path)
+    ds = mmapds.open(path, io=io)
+    size = index.stat().st_size
+    assert ds[19_999] == {"id": 19_999}
+    cut(index, 100_000)
+    for read in (lambda: ds[-1], lambda: ds.take([5, -1]), lambda: ds.take([12_492]), lambda: ds[12_492]):
+        with pytest.raises(
+            mmapds.FormatError, match=rf"DAMAGED: expected {size} bytes, as when .*, found 100000; run: "
+        ):
+            read()
+    assert ds[0] == {"id": 0}
+    with pytest.raises(mmapds.FormatError, match="DAMAGED"):
+        mmapds.open(path)
+    ran = run("-m", "mmapds.index", path)
+    assert ran.returncode == 0, ran.stderr
+    assert mmapds.open(path)[-1] == {"id": 19_999}
+
+
+def test_arrays_are_padded_from_whole_files_alone(tmp_path):
+    path = store(tmp_path, utterances(2000, shortest=20))
+    ds = mmapds.open(path)
+    batch = ds.take([1999, 1998, 1997])
+    size = os.path.getsize(path)
+    cut(path, size // 3)
+    with pytest.raises(mmapds.StaleIndexError, match=STALE):
+        mmapds.pad_collate(batch)
+    with pytest.raises(mmapds.StaleIndexError, match=STALE):
+        ds.take([1999])
+
+
+def test_a_file_that_was_replaced_stays_as_it_was(sources, tmp_path):
+    for name in ("jsonl", "fixed"):
+        ds = mmapds.open(sources[name], decode="bytes")
+        expected = ds.take([0, -1])
+        other = tmp_path / "other"
+        other.write_bytes(b"{}\n")
+        os.replace(other, sources[name])
+        assert ds.take([0, -1]) == expected
+        assert ds[-1] == expected[1]
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_the_error_of_a_worker_reaches_the_trainer(tmp_path, context):
+    paths = [tmp_path / f"part-{k}.jsonl" for k in range(2)]
+    for path in paths:
+        path.write_bytes(b"".join(b'{"id": %d}\n' % i for i in range(60_000)))
+    mmapds.build(paths, out=tmp_path / "all.mmx")
+    ds = mmapds.open(tmp_path / "all.mmx")
+    order = list(range(60_000, 120_000)) * 3
+    loader = DataLoader(ds, 64, sampler=order, num_workers=2, multiprocessing_context=context, collate_fn=identity)
+    seen = iter(loader)
+    assert [sample["id"] for sample in next(seen)] == list(range(64))
+    cut(paths[1], 300_000)  # while the workers read
+    with pytest.raises(mmapds.StaleIndexError, match=r"part-1\.jsonl was \d+ bytes when indexed and is 300000 now"):
+        read_on(check_ids, seen)
+    rest = DataLoader(ds[:60_000], 64, num_workers=2, multiprocessing_context=context, collate_fn=identity)
+    assert sum(len(batch) for batch in rest) == 60_000
+
+
+BLAMED = """
+import os, sys
+import numpy, mmapds
+ds = mmapds.open(sys.argv[1])
+view = ds.take([len(ds) - 1])[0]
+os.truncate(sys.argv[1], 8192)
+print(view.sum())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which file is mapped where")
+def test_a_view_that_is_read_later_ends_the_process_with_the_reason(sources):
+    ran = run("-c", BLAMED, sources["fixed"])
+    assert ran.returncode == -signal.SIGBUS
+    assert f"{sources['fixed']}: expected a byte at 5" in ran.stderr
+    assert "found the end of the file at 8192: it was cut short while it was mapped" in ran.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which file is mapped where")
+def test_other_handlers_of_bus_errors_still_run(sources):
+    ran = run("-X", "faulthandler", "-c", BLAMED, sources["fixed"])
+    assert ran.returncode == -signal.SIGBUS
+    assert "found the end of the file at 8192" in ran.stderr
+    assert "Fatal Python error: Bus error" in ran.stderr
+    late = BLAMED.replace("os.truncate", "import faulthandler; faulthandler.enable(); ds.take([0]); os.truncate")
+    ran = run("-c", late, sources["npy"])
+    assert ran.returncode == -signal.SIGBUS
+    assert "Fatal Python error: Bus error" in ran.stderr
+    ran = run(
+        "-c",
+        "import mmapds, os, signal; from mmapds import _native; _native.Map(os.__file__); "
+        "os.kill(os.getpid(), signal.SIGBUS)",
+    )
+    assert ran.returncode == -signal.SIGBUS
+
+
+class Cut:
+    """Cuts a source as soon as the scan has reported its first bytes."""
+
+    def __init__(self, path, size):
+        self.path, self.size = path, size
+
+    def __call__(self, _):
+        if os.path.getsize(self.path) > self.size:
+            cut(self.path, self.size)
+
+
+@pytest.mark.parametrize("name", ["jsonl", "prefixed", "tfrecord", "tar", "megatron", "arrays"])
+def test_a_source_cut_short_while_it_is_indexed_is_an_error(tmp_path, sources, name):
+    """The second source is cut once the first is reported; threads may have begun with it."""
+    first, second = sources[name], str(tmp_path / f"z{os.path.splitext(sources[name])[1]}")
+    for suffix in ("", ".idx") if name == "megatron" else ("",):
+        base = first.removesuffix(".bin") if suffix else first
+        target = second.removesuffix(".bin") if suffix else second
+        with open(base + suffix, "rb") as file, open(target + suffix, "wb") as out:
+            out.write(file.read())
+    options = {"prefixed": {"prefix": "u32le"}}.get(name, {})
+    for workers in (1, 2):
+        size = os.path.getsize(second)
+        with pytest.raises(mmapds.SourceError, match=r"z\.\w+: (changed while|expected \d+ bytes, found \d+ while)"):
+            list(
+                build_each(
+                    [first, second],
+                    out=tmp_path / "z.mmx",
+                    format_name=name,
+                    options=options,
+                    workers=workers,
+                    report=Cut(second, size // 2),
+                )
+            )
+        assert not (tmp_path / "z.mmx").exists()
+        with open(first, "rb") as file, open(second, "wb") as out:
+            out.write(file.read())
+
+
+SHRINKING = """
+import os, sys, threading, time
+import mmapds
+path, size = sys.argv[1], os.path.getsize(sys.argv[1])
+def shrink():
+    time.sleep(float(sys.argv[2]))
+    os.truncate(path, size // 3)
+threading.Thread(target=shrink).start()
+try:
+    mmapds.build(path, length="chars(text)", force=True)
+except mmapds.Error as error:
+    print(error)
+"""
+
+
+def test_a_source_that_shrinks_under_the_indexer_never_kills_it(tmp_path):
+    path = tmp_path / "a.jsonl"
+    line = b'{"text": "%s"}\n' % (b"x" * 500)
+    for delay in (0.0, 0.02, 0.05, 0.1):
+        path.write_bytes(line * 60_000)
+        ran = run("-c", SHRINKING, path, delay)
+        assert ran.returncode == 0, ran.stderr
+        assert not list(tmp_path.glob("*.tmp"))
