@@ -363,9 +363,7 @@ def concat(datasets: Iterable[Dataset]) -> Dataset:
     return make_dataset(catalog, origin, decode, ChainedRows(zip(firsts, rows, strict=False)))
 
 
-def _reopen(
-    origin: Origin, access: tuple[str, IoChoice, bool], decode: str | Decoder, rows: Rows | None
-) -> Dataset:
+def _reopen(origin: Origin, access: tuple[str, IoChoice, bool], decode: str | Decoder, rows: Rows | None) -> Dataset:
     """Open a pickled dataset again. Sources are checked when they are first read, not all at once in every worker.
 
     They are then checked as with "stat", as the process that opened them has done more where that was asked for; if it

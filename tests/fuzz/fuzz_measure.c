@@ -37,15 +37,15 @@ static uint64_t payload(const uint8_t *data, uint64_t begin, uint64_t end)
     return end - begin - 1 - (end - begin > 1 && data[end - 2] == '\r');
 }
 
-static void one_by_one(const mds_map *map, const mds_measuring *measuring, uint64_t first, expected *all)
+static void one_by_one(const mds_text *text, const mds_measuring *measuring, uint64_t first, expected *all)
 {
     const mds_kernels *plain = mds_kernels_find("portable");
-    const size_t n = (size_t)map->size;
+    const size_t n = (size_t)text->size;
     uint64_t *starts = fuzz_room(MDS_LINES_CAPACITY(n), sizeof *starts);
     mds_lines state = {first, 0};
-    const size_t count = mds_lines_scan(plain, map->data + first, n - (size_t)first, first, &state, starts);
+    const size_t count = mds_lines_scan(plain, text->data + first, n - (size_t)first, first, &state, starts);
     for (size_t k = 0; k < count && all->status == MDS_JSON_OK; k++) {
-        const uint8_t *record = map->data + starts[k], *newline = memchr(record, '\n', n - (size_t)starts[k]);
+        const uint8_t *record = text->data + starts[k], *newline = memchr(record, '\n', n - (size_t)starts[k]);
         const size_t size = newline ? (size_t)(newline - record) + 1 : n - (size_t)starts[k];
         mds_json_status status = MDS_JSON_OK;
         size_t at, column = measuring->columns;
@@ -55,7 +55,7 @@ static void one_by_one(const mds_map *map, const mds_measuring *measuring, uint6
             mds_number *number = &all->numbers[all->kept * COLUMNS + c];
             column = c;
             if (measuring->fields[c].measure == MDS_MEASURE_RECORD)
-                *number = (mds_number){MDS_U64, newline ? payload(map->data, starts[k], starts[k] + size) : size};
+                *number = (mds_number){MDS_U64, newline ? payload(text->data, starts[k], starts[k] + size) : size};
             else
                 status = mds_json_measure(plain, record, size, size, &measuring->fields[c], number, &at);
             if (status == MDS_JSON_MISSING && measuring->missing == MDS_MISSING_FILL) {
@@ -94,10 +94,10 @@ static int holds(uint64_t cell, mds_number_type type, mds_number number)
     return cell == number.bits && number.type != MDS_F64 && (type == MDS_I64 || number.type == MDS_U64);
 }
 
-static void in_blocks(const mds_kernels *kernels, const mds_map *map, const mds_measuring *measuring,
+static void in_blocks(const mds_kernels *kernels, const mds_text *text, const mds_measuring *measuring,
                       const uint64_t *cuts, size_t blocks, const expected *all)
 {
-    const size_t room = MDS_LINES_CAPACITY(map->size);
+    const size_t room = MDS_LINES_CAPACITY(text->size);
     uint64_t *starts = fuzz_room(room, sizeof *starts), *cells[COLUMNS];
     for (size_t c = 0; c < COLUMNS; c++)
         cells[c] = fuzz_room(room, sizeof **cells);
@@ -107,10 +107,10 @@ static void in_blocks(const mds_kernels *kernels, const mds_map *map, const mds_
         mds_lines state = {cuts[b], 0};
         mds_number_type types[COLUMNS] = {MDS_U64, MDS_U64, MDS_U64};
         mds_measured found = {.cells = cells, .types = types};
-        status = mds_measure_lines(kernels, map, cuts[b], cuts[b + 1], measuring, &state, starts, &found);
+        status = mds_measure_lines(kernels, text, cuts[b], cuts[b + 1], measuring, &state, starts, &found);
         if (status != MDS_JSON_OK) {
             CHECK(status == all->status && found.failed == all->failed && found.column == all->failed_column);
-            CHECK(found.at >= found.failed && found.at <= map->size);
+            CHECK(found.at >= found.failed && found.at <= text->size);
             break;
         }
         CHECK(found.kept <= found.records && kept + found.kept <= all->kept);
@@ -180,13 +180,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     cuts[blocks] = n;
     uint8_t *lines = fuzz_copy(input.data, n);
-    const mds_map map = {lines, n, 0};
+    const mds_text text = {lines, n, 0};
     expected all = {.status = MDS_JSON_OK};
     all.starts = fuzz_room(MDS_LINES_CAPACITY(n), sizeof *all.starts);
     all.numbers = fuzz_room(MDS_LINES_CAPACITY(n) * COLUMNS + COLUMNS, sizeof *all.numbers);
-    one_by_one(&map, &measuring, cuts[0], &all);
+    one_by_one(&text, &measuring, cuts[0], &all);
     for (size_t v = 0; mds_kernels_at(v); v++)
-        in_blocks(mds_kernels_at(v), &map, &measuring, cuts, blocks, &all);
+        in_blocks(mds_kernels_at(v), &text, &measuring, cuts, blocks, &all);
     uint64_t *numbers = fuzz_room(n / 8, sizeof *numbers);
     memcpy(numbers, lines, n / 8 * 8);
     check_cells(numbers, n / 8);

@@ -40,7 +40,7 @@ static void pad(const mds_array_field *fields, size_t count, size_t f, const mds
     CHECK(same <= n);
     for (size_t k = 0; k < same; k++) {
         const mds_array_value *value = &values[k * count + f];
-        const uint8_t *begin = requests[k].source->map.data + requests[k].span.begin + value->begin;
+        const uint8_t *begin = requests[k].data + value->begin;
         CHECK(pieces[k].size <= longest * row && pieces[k].size <= value->size);
         if (pieces[k].size)
             CHECK(left ? pieces[k].data + pieces[k].size == begin + value->size : pieces[k].data == begin);
@@ -80,7 +80,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint8_t *bytes = fuzz_copy(input.data, input.left);
     for (size_t f = 0; f < count; f++)
         words += fields[f].dims == 2 && fields[f].shape[1] == MDS_NONE ? 2 : 1;
-    mds_source source = {{bytes, input.left, 0}, NULL, 0, 0, n, MDS_FRAMING_NONE};
+    const mds_map map = {bytes, input.left, 0, NULL};
+    const mds_source source = {.map = &map, .stride = 1, .count = n};
     mds_request requests[RECORDS];
     for (size_t k = 0; k < n; k++) {
         const uint64_t begin = k ? requests[k - 1].span.end : 0;
@@ -103,7 +104,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 end = begin + at;
             memcpy(bytes + begin, &at, 8);
         }
-        requests[k] = (mds_request){&source, k, {begin, end}};
+        requests[k] = (mds_request){&source, k, {begin, end}, bytes + begin};
     }
     mds_array_value *values = fuzz_room(n * count, sizeof *values);
     size_t failed = 0;
