@@ -158,10 +158,13 @@ mds_status mds_map_check(const mds_map *map)
 mds_status mds_map_check_zeros(const mds_map *map, uint64_t end)
 {
     const uint64_t page_end = ((end - 1) | (SMALLEST_PAGE - 1)) + 1;
-    uint64_t tail = 0;
-    if (page_end - end >= sizeof tail)
-        memcpy(&tail, map->data + (page_end - sizeof tail), sizeof tail); /* the whole page is mapped */
-    return tail ? MDS_OK : mds_map_check(map);
+    uint64_t next = 0, last = 0;
+    if (page_end - end >= sizeof next) {             /* the whole page is mapped */
+        memcpy(&next, map->data + end, sizeof next); /* as a rule in the cache, and enough */
+        if (!next)
+            memcpy(&last, map->data + (page_end - sizeof last), sizeof last);
+    }
+    return next || last ? MDS_OK : mds_map_check(map);
 }
 
 static mds_status read_mapped(const mds_map *map, uint64_t begin, size_t n, uint8_t *out)

@@ -196,18 +196,18 @@ mds_status mds_records_locate(mds_request *requests, mds_request **order, size_t
 #define PREFETCH_BYTES 1024
 #define SMALLEST_PAGE 4096
 
-static void prefetch(mds_request *request)
+static inline void prefetch(mds_request *request)
 {
     const mds_source *source = request->source;
     const uint64_t length = request->span.end - request->span.begin;
     request->data = source->map->data ? source->map->data + request->span.begin : NULL;
     if (request->data)
-        for (uint64_t p = 0; p < length && p < PREFETCH_BYTES; p += 64)
+        for (uint64_t p = 0; p < length + 8 && p < PREFETCH_BYTES; p += 64) /* mds_map_check_zeros may read 8 more */
             __builtin_prefetch(request->data + p);
 }
 
 /* Bring a record into memory, into *room unless its source is mapped, and narrow the request to the payload. */
-static mds_status load_one(mds_request *request, int check, int64_t now, uint8_t **room)
+static inline mds_status load_one(mds_request *request, int check, int64_t now, uint8_t **room)
 {
     const mds_source *source = request->source;
     const uint64_t size = request->span.end - request->span.begin;
@@ -231,16 +231,20 @@ static mds_status load_one(mds_request *request, int check, int64_t now, uint8_t
 
 static mds_status load(const batch *work, volatile size_t *at)
 {
+    mds_request *const requests = work->requests;
+    const size_t n = work->n;
+    const int check = work->check;
     const int64_t now = mds_now();
     uint8_t *room = work->memory;
-    mds_status status = MDS_OK;
-    for (size_t k = 0; k < work->n; k++)
-        prefetch(&work->requests[k]);
-    for (size_t k = 0; k < work->n && status == MDS_OK; k++) {
+    for (size_t k = 0; k < n; k++)
+        prefetch(&requests[k]);
+    for (size_t k = 0; k < n; k++) {
         *at = k;
-        status = load_one(&work->requests[k], work->check, now, &room);
+        const mds_status status = load_one(&requests[k], check, now, &room);
+        if (status != MDS_OK)
+            return status;
     }
-    return status;
+    return MDS_OK;
 }
 
 mds_status mds_records_load(mds_request *requests, size_t n, uint8_t *room, int check, size_t *failed)

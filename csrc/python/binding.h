@@ -169,9 +169,22 @@ typedef struct {
     uint64_t count;
     int notice_order, will_need, views;
     unsigned cold;
+    unsigned reads; /* of single records, modulo 2^32 */
     mds_readahead readahead;
     SourceSlot *slots;
 } RecordsObject;
+
+/* Fill one request a row; rows are checked and sources opened while the GIL is held. -1 with an exception. */
+int mds_py_records_request(RecordsObject *self, PyObject *rows, mds_request *requests, Py_ssize_t n);
+
+/* Return a located payload as bytes, or as a read-only memoryview, which keeps its memory alive: that of the source or,
+ * where that is not mapped, `room`. */
+PyObject *mds_py_records_payload(const RecordsObject *self, const mds_request *request, PyObject *room);
+
+/* Raise for a request that cannot be read. */
+void mds_py_raise_unread_record(const RecordsObject *self, const mds_request *request, mds_status status);
+
+/* ---- py_batch.c ---------------------------------------------------------------------------------------- */
 
 /* The records of a batch: where their payloads lie, and the memory of those that are not mapped. */
 typedef struct {
@@ -187,8 +200,8 @@ void mds_py_batch_free(mds_py_batch *batch);
 /* Return the payload of record k of a batch as bytes, or as a read-only memoryview, which keeps its memory alive. */
 PyObject *mds_py_batch_payload(const RecordsObject *self, const mds_py_batch *batch, Py_ssize_t k);
 
-/* Raise for a request that cannot be read. */
-void mds_py_raise_unread_record(const RecordsObject *self, const mds_request *request, mds_status status);
+/* The method many of Records. */
+PyObject *mds_py_records_many(PyObject *object, PyObject *rows);
 
 /* ---- py_array_fields.c --------------------------------------------------------------------------------- */
 

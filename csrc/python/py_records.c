@@ -167,14 +167,14 @@ static const mds_source *records_find(RecordsObject *self, uint64_t record, size
     return self->slots[low].map ? &self->slots[low].source : records_open(self, low);
 }
 
-static size_t source_number(const RecordsObject *self, const mds_source *source)
+static const SourceSlot *slot_of(const mds_source *source)
 {
-    return (size_t)((const SourceSlot *)((const char *)source - offsetof(SourceSlot, source)) - self->slots);
+    return (const SourceSlot *)((const char *)source - offsetof(SourceSlot, source));
 }
 
 void mds_py_raise_unread_record(const RecordsObject *self, const mds_request *request, mds_status status)
 {
-    const Py_ssize_t s = (Py_ssize_t)source_number(self, request->source);
+    const Py_ssize_t s = slot_of(request->source) - self->slots;
     PyObject *result;
     if (status == MDS_CORRUPT)
         result = PyObject_CallMethod(self->opener, "corrupt", "nKKKK", s, (unsigned long long)request->i,
@@ -200,155 +200,7 @@ static int records_number(RecordsObject *self, PyObject *key, uint64_t *record)
     return -1;
 }
 
-/* ---- one record -------------------------------------------------------------------------------------------- */
-
-/* Find the bytes of a record, and its payload in the source if that is mapped; copy nothing. */
-static mds_status find_one(mds_request *request)
-{
-    const mds_source *source = request->source;
-    mds_guard guard;
-    if (MDS_GUARD(&guard))
-        return MDS_SHRANK;
-    mds_status status = mds_record_span(source, request->i, &request->span);
-    if (status == MDS_OK && source->map->data) {
-        const mds_span span = request->span;
-        request->data = source->map->data + span.begin;
-        const mds_span payload = mds_record_payload(source->framing, request->data, span.end - span.begin);
-        request->data += payload.begin;
-        request->span = (mds_span){span.begin + payload.begin, span.begin + payload.end};
-    }
-    mds_guard_leave();
-    return status;
-}
-
-/* Copy the payload, and see that the source was whole. */
-static mds_status copy_one(const mds_request *request, uint8_t *out)
-{
-    mds_guard guard;
-    if (MDS_GUARD(&guard))
-        return MDS_SHRANK;
-    memcpy(out, request->data, (size_t)(request->span.end - request->span.begin));
-    const mds_status status = mds_map_was_whole(request->source->map, request->span.end, mds_now());
-    mds_guard_leave();
-    return status;
-}
-
-/* Read a record of a source that is not mapped, and narrow the request to the payload. Return the whole record as bytes,
- * which hold request->data. */
-static PyObject *read_one(const RecordsObject *self, mds_request *request)
-{
-    const uint64_t begin = request->span.begin, size = request->span.end - begin;
-    PyObject *room = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
-    uint8_t *record = room ? (uint8_t *)PyBytes_AsString(room) : NULL; /* nobody else has it yet */
-    if (!record)
-        return NULL;
-    mds_status status;
-    RELEASE_GIL(status = mds_map_read(request->source->map, begin, (size_t)size, record));
-    if (status != MDS_OK) {
-        Py_DECREF(room);
-        mds_py_raise_unread_record(self, request, status);
-        return NULL;
-    }
-    const mds_span payload = mds_record_payload(request->source->framing, record, size);
-    request->data = record + payload.begin;
-    request->span = (mds_span){begin + payload.begin, begin + payload.end};
-    return room;
-}
-
-static PyObject *view_of(PyObject *memory, const char *start, const mds_request *request)
-{
-    PyObject *whole = PyMemoryView_FromObject(memory);
-    const Py_ssize_t begin = (const char *)request->data - start;
-    PyObject *view =
-        whole ? PySequence_GetSlice(whole, begin, begin + (Py_ssize_t)(request->span.end - request->span.begin)) : NULL;
-    Py_XDECREF(whole);
-    return view;
-}
-
-static PyObject *payload_of(const RecordsObject *self, const mds_request *request, PyObject *room)
-{
-    const Py_ssize_t size = (Py_ssize_t)(request->span.end - request->span.begin);
-    if (self->views && room)
-        return view_of(room, PyBytes_AsString(room), request);
-    if (self->views) {
-        PyObject *view = self->slots[source_number(self, request->source)].view;
-        return PySequence_GetSlice(view, (Py_ssize_t)request->span.begin, (Py_ssize_t)request->span.end);
-    }
-    if (room)
-        return PyBytes_FromStringAndSize((const char *)request->data, size);
-    PyObject *bytes = PyBytes_FromStringAndSize(NULL, size);
-    const mds_status status = bytes ? copy_one(request, (uint8_t *)PyBytes_AsString(bytes)) : MDS_OK;
-    if (status == MDS_OK)
-        return bytes;
-    Py_DECREF(bytes);
-    mds_py_raise_unread_record(self, request, status);
-    return NULL;
-}
-
-/* Find a record and open its source. Its payload is known if the source is mapped; else *room holds it, or is NULL if it
- * was not wanted. -1 with an exception. */
-static int records_find_one(RecordsObject *self, PyObject *key, mds_request *request, size_t *s, PyObject **room)
-{
-    uint64_t record;
-    *room = NULL;
-    if (records_number(self, key, &record) != 0)
-        return -1;
-    request->source = records_find(self, record, s, &request->i);
-    if (!request->source)
-        return -1;
-    const mds_status status = find_one(request);
-    if (status != MDS_OK) {
-        mds_py_raise_unread_record(self, request, status);
-        return -1;
-    }
-    if (request->source->map->data || !request->source->map->size)
-        return 0;
-    *room = read_one(self, request);
-    return *room ? 0 : -1;
-}
-
-static PyObject *records_subscript(PyObject *object, PyObject *key)
-{
-    RecordsObject *self = (RecordsObject *)object;
-    mds_request request;
-    PyObject *room;
-    size_t s;
-    if (records_find_one(self, key, &request, &s, &room) != 0)
-        return NULL;
-    const mds_map *map = request.source->map;
-    if (self->notice_order)
-        mds_readahead_note(&self->readahead, request.source, request.span);
-    /* A view is read later, so its pages are not touched now. */
-    if (self->views && !room && mds_map_was_whole(map, 0, mds_now()) != MDS_OK) {
-        mds_py_raise_unread_record(self, &request, MDS_SHRANK);
-        return NULL;
-    }
-    PyObject *payload = payload_of(self, &request, room);
-    Py_XDECREF(room);
-    return payload;
-}
-
-static Py_ssize_t records_length(PyObject *object)
-{
-    return (Py_ssize_t)((RecordsObject *)object)->count;
-}
-
-static PyObject *records_locate(PyObject *object, PyObject *key)
-{
-    mds_request request;
-    PyObject *room;
-    size_t s;
-    if (records_find_one((RecordsObject *)object, key, &request, &s, &room) != 0)
-        return NULL;
-    Py_XDECREF(room);
-    return Py_BuildValue("nKKK", (Py_ssize_t)s, (unsigned long long)request.i, (unsigned long long)request.span.begin,
-                         (unsigned long long)request.span.end);
-}
-
-/* ---- a batch ------------------------------------------------------------------------------------------------ */
-
-/* Fill one request a row; rows are checked and sources opened while the GIL is held. */
-static int records_request(RecordsObject *self, PyObject *rows, mds_request *requests, Py_ssize_t n)
+int mds_py_records_request(RecordsObject *self, PyObject *rows, mds_request *requests, Py_ssize_t n)
 {
     for (Py_ssize_t k = 0; k < n; k++) {
         PyObject *row = PySequence_GetItem(rows, k);
@@ -367,141 +219,232 @@ static int records_request(RecordsObject *self, PyObject *rows, mds_request *req
     return 0;
 }
 
-void mds_py_batch_free(mds_py_batch *batch)
-{
-    PyMem_Free(batch->requests);
-    Py_CLEAR(batch->room);
-    batch->requests = NULL;
-}
+/* ---- one record -------------------------------------------------------------------------------------------- */
 
-/* Bring the located records into memory; on failure, *failed is the request that cannot be read. */
-static mds_status batch_load(mds_py_batch *batch, uint64_t room, int check, size_t *failed)
+/* Find the bytes of a record, and its payload in the source if that is mapped; under a guard. */
+static inline mds_status locate_one(mds_request *request)
 {
-    mds_status status;
-    uint8_t *memory = (uint8_t *)batch->requests; /* for records of 0 bytes: not NULL */
-    if (room) {
-        batch->room = room <= PY_SSIZE_T_MAX ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)room) : PyErr_NoMemory();
-        memory = batch->room ? (uint8_t *)PyBytes_AsString(batch->room) : NULL;
-        if (!memory)
-            return MDS_SYSTEM;
+    const mds_source *source = request->source;
+    const mds_status status = mds_record_span(source, request->i, &request->span);
+    if (status == MDS_OK && source->map->data) {
+        const mds_span span = request->span;
+        request->data = source->map->data + span.begin;
+        const mds_span payload = mds_record_payload(source->framing, request->data, span.end - span.begin);
+        request->data += payload.begin;
+        request->span = (mds_span){span.begin + payload.begin, span.begin + payload.end};
     }
-    RELEASE_GIL(status = mds_records_load(batch->requests, (size_t)batch->n, memory, check, failed));
     return status;
 }
 
-static int batch_read(RecordsObject *self, mds_py_batch *batch, mds_request **order)
+static mds_status find_one(mds_request *request)
 {
-    const size_t n = (size_t)batch->n;
-    const int check = self->views;                          /* others are copied, and checked then */
-    const unsigned cold = self->will_need ? self->cold : 0; /* a copy: other threads use the original meanwhile */
-    size_t failed = 0;
-    uint64_t room = 0;
-    long reads;
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    const mds_status status = locate_one(request);
+    mds_guard_leave();
+    return status;
+}
+
+/* The time for mds_map_was_whole, but mostly one that lets it pass: a clock takes longer than the rest of the check. */
+static int64_t rarely_now(RecordsObject *self)
+{
+    return self->reads++ % 16 ? 0 : mds_now();
+}
+
+static size_t request_size(const mds_request *request)
+{
+    return (size_t)(request->span.end - request->span.begin);
+}
+
+/* Copy the payload of a record whose source is mapped. Making bytes runs no other Python code, so one guard does. */
+static PyObject *copy_mapped(RecordsObject *self, mds_request *request)
+{
+    PyObject *volatile bytes = NULL;
     mds_status status;
-    mds_guard_install();
-    RELEASE_GIL({
-        reads = self->will_need ? mds_disk_reads() : 0;
-        status = mds_records_locate(batch->requests, order, n, cold > 0, &room, &failed);
-        if (status == MDS_OK && !room)
-            status = mds_records_load(batch->requests, n, (uint8_t *)batch->requests, check, &failed);
-    });
-    if (status == MDS_OK && room)
-        status = batch_load(batch, room, check, &failed);
-    if (self->will_need)
-        self->cold = mds_next_cold(cold, reads);
-    if (status != MDS_OK && !PyErr_Occurred())
-        mds_py_raise_unread_record(self, &batch->requests[failed], status);
-    return status == MDS_OK ? 0 : -1;
+    mds_guard guard;
+    if (MDS_GUARD(&guard)) {
+        status = MDS_SHRANK;
+    } else {
+        status = locate_one(request);
+        if (status == MDS_OK && (bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)request_size(request)))) {
+            memcpy(PyBytes_AsString(bytes), request->data, request_size(request));
+            status = mds_map_was_whole(request->source->map, request->span.end, rarely_now(self));
+        }
+        mds_guard_leave();
+    }
+    if (status == MDS_OK)
+        return bytes;
+    Py_XDECREF(bytes);
+    mds_py_raise_unread_record(self, request, status);
+    return NULL;
 }
 
-int mds_py_batch_fetch(RecordsObject *self, PyObject *rows, mds_py_batch *batch)
+/* Copy the payload, and see that the source was whole. */
+static mds_status copy_one(const mds_request *request, uint8_t *out)
 {
-    *batch = (mds_py_batch){NULL, PySequence_Size(rows), NULL};
-    if (batch->n < 0)
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    memcpy(out, request->data, request_size(request));
+    const mds_status status = mds_map_was_whole(request->source->map, request->span.end, mds_now());
+    mds_guard_leave();
+    return status;
+}
+
+/* Find and read a record of a source that is not mapped, and narrow the request to the payload. *room becomes the whole
+ * record as bytes, which hold request->data. -1 with an exception. */
+static int read_one(const RecordsObject *self, mds_request *request, PyObject **room)
+{
+    mds_status status = find_one(request);
+    const uint64_t begin = request->span.begin, size = request->span.end - begin;
+    *room = status == MDS_OK ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size) : NULL;
+    uint8_t *record = *room ? (uint8_t *)PyBytes_AsString(*room) : NULL; /* nobody else has it yet */
+    if (status == MDS_OK && !record)
         return -1;
-    batch->requests = PyMem_Calloc((size_t)batch->n + 1, sizeof *batch->requests);
-    mds_request **order = PyMem_Calloc((size_t)batch->n + 1, sizeof *order);
-    int result = -1;
-    if (!batch->requests || !order)
-        PyErr_NoMemory();
-    else if (records_request(self, rows, batch->requests, batch->n) == 0)
-        result = batch_read(self, batch, order);
-    PyMem_Free(order);
-    if (result != 0)
-        mds_py_batch_free(batch);
-    return result;
-}
-
-PyObject *mds_py_batch_payload(const RecordsObject *self, const mds_py_batch *batch, Py_ssize_t k)
-{
-    const mds_request *request = &batch->requests[k];
-    return payload_of(self, request, request->source->map->data || !request->source->map->size ? NULL : batch->room);
-}
-
-#define COPY_WITH_GIL (256 << 10) /* bytes that take less time to copy than waiting for the GIL may take */
-
-/* Copy all payloads of a batch into bytes objects, which are new. */
-static int copy_batch(const RecordsObject *self, const mds_py_batch *batch, PyObject *list)
-{
-    const size_t n = (size_t)batch->n;
-    uint8_t **out = PyMem_Malloc((n + 1) * sizeof *out);
-    size_t failed = 0;
-    uint64_t total = 0;
-    mds_status status = MDS_SYSTEM;
-    if (!out) {
-        PyErr_NoMemory();
+    if (record)
+        RELEASE_GIL(status = mds_map_read(request->source->map, begin, (size_t)size, record));
+    if (status != MDS_OK) {
+        Py_CLEAR(*room);
+        mds_py_raise_unread_record(self, request, status);
         return -1;
     }
-    for (size_t k = 0; k < n; k++) {
-        const uint64_t size = batch->requests[k].span.end - batch->requests[k].span.begin;
-        PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
-        if (!bytes)
-            goto done;
-        out[k] = (uint8_t *)PyBytes_AsString(bytes);
-        PyList_SetItem(list, (Py_ssize_t)k, bytes);
-        total += size;
-    }
-    if (total > COPY_WITH_GIL)
-        RELEASE_GIL(status = mds_records_copy(batch->requests, n, out, &failed));
-    else
-        status = mds_records_copy(batch->requests, n, out, &failed);
-    if (status != MDS_OK)
-        mds_py_raise_unread_record(self, &batch->requests[failed], status);
-done:
-    PyMem_Free(out);
-    return status == MDS_OK ? 0 : -1;
-}
-
-static int view_batch(const RecordsObject *self, const mds_py_batch *batch, PyObject *list)
-{
-    for (Py_ssize_t k = 0; k < batch->n; k++) {
-        PyObject *view = mds_py_batch_payload(self, batch, k);
-        if (!view)
-            return -1;
-        PyList_SetItem(list, k, view);
-    }
+    const mds_span payload = mds_record_payload(request->source->framing, record, size);
+    request->data = record + payload.begin;
+    request->span = (mds_span){begin + payload.begin, begin + payload.end};
     return 0;
 }
 
-static PyObject *records_many(PyObject *object, PyObject *rows)
+static PyObject *view_of(PyObject *memory, const char *start, const mds_request *request)
+{
+    PyObject *whole = PyMemoryView_FromObject(memory);
+    const Py_ssize_t begin = (const char *)request->data - start;
+    PyObject *view =
+        whole ? PySequence_GetSlice(whole, begin, begin + (Py_ssize_t)(request->span.end - request->span.begin)) : NULL;
+    Py_XDECREF(whole);
+    return view;
+}
+
+PyObject *mds_py_records_payload(const RecordsObject *self, const mds_request *request, PyObject *room)
+{
+    const Py_ssize_t size = (Py_ssize_t)(request->span.end - request->span.begin);
+    if (self->views && room)
+        return view_of(room, PyBytes_AsString(room), request);
+    if (self->views) {
+        PyObject *view = slot_of(request->source)->view;
+        return PySequence_GetSlice(view, (Py_ssize_t)request->span.begin, (Py_ssize_t)request->span.end);
+    }
+    if (room)
+        return PyBytes_FromStringAndSize((const char *)request->data, size);
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, size);
+    const mds_status status = bytes ? copy_one(request, (uint8_t *)PyBytes_AsString(bytes)) : MDS_OK;
+    if (status == MDS_OK)
+        return bytes;
+    Py_DECREF(bytes);
+    mds_py_raise_unread_record(self, request, status);
+    return NULL;
+}
+
+/* Whether records of the source are read, as it is not mapped. */
+static int is_read(const mds_request *request)
+{
+    return !request->source->map->data && request->source->map->size;
+}
+
+/* Open the source of a record; -1 with an exception. */
+static int records_request_one(RecordsObject *self, PyObject *key, mds_request *request, size_t *s)
+{
+    uint64_t record;
+    if (records_number(self, key, &record) != 0)
+        return -1;
+    request->source = records_find(self, record, s, &request->i);
+    return request->source ? 0 : -1;
+}
+
+/* Find a record whose payload is read later, and see that the source holds it: where its last byte is, the others are. */
+static mds_status find_whole(RecordsObject *self, mds_request *request)
+{
+    const mds_source *source = request->source;
+    if (source->stride &&
+        source->framing == MDS_FRAMING_NONE) { /* nothing is read yet, so no page for the check either */
+        const mds_status status = locate_one(request);
+        return status == MDS_OK ? mds_map_was_whole(source->map, 0, rarely_now(self)) : status;
+    }
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    mds_status status = locate_one(request);
+    if (status == MDS_OK)
+        status = mds_map_was_whole(source->map, request->span.end, rarely_now(self));
+    mds_guard_leave();
+    return status;
+}
+
+/* A view of a record that is mapped. */
+static PyObject *view_mapped(RecordsObject *self, mds_request *request)
+{
+    const mds_status status = find_whole(self, request);
+    if (status == MDS_OK)
+        return mds_py_records_payload(self, request, NULL);
+    mds_py_raise_unread_record(self, request, status);
+    return NULL;
+}
+
+static PyObject *records_subscript(PyObject *object, PyObject *key)
 {
     RecordsObject *self = (RecordsObject *)object;
-    mds_py_batch batch;
-    if (mds_py_batch_fetch(self, rows, &batch) != 0)
+    mds_request request = {0};
+    PyObject *room = NULL, *payload;
+    size_t s;
+    if (records_request_one(self, key, &request, &s) != 0)
         return NULL;
-    PyObject *list = PyList_New(batch.n);
-    if (list && (self->views ? view_batch : copy_batch)(self, &batch, list) != 0)
-        Py_CLEAR(list);
-    mds_py_batch_free(&batch);
-    return list;
+    if (is_read(&request)) {
+        payload = read_one(self, &request, &room) == 0 ? mds_py_records_payload(self, &request, room) : NULL;
+        Py_XDECREF(room);
+        return payload;
+    }
+    payload = (self->views ? view_mapped : copy_mapped)(self, &request);
+    if (payload && self->notice_order)
+        mds_readahead_note(&self->readahead, request.source, request.span);
+    return payload;
 }
+
+static Py_ssize_t records_length(PyObject *object)
+{
+    return (Py_ssize_t)((RecordsObject *)object)->count;
+}
+
+static PyObject *records_locate(PyObject *object, PyObject *key)
+{
+    RecordsObject *self = (RecordsObject *)object;
+    mds_request request = {0};
+    PyObject *room = NULL;
+    size_t s;
+    if (records_request_one(self, key, &request, &s) != 0)
+        return NULL;
+    if (is_read(&request)) {
+        if (read_one(self, &request, &room) != 0)
+            return NULL;
+        Py_DECREF(room);
+    } else {
+        const mds_status status = find_one(&request);
+        if (status != MDS_OK) {
+            mds_py_raise_unread_record(self, &request, status);
+            return NULL;
+        }
+    }
+    return Py_BuildValue("nKKK", (Py_ssize_t)s, (unsigned long long)request.i, (unsigned long long)request.span.begin,
+                         (unsigned long long)request.span.end);
+}
+
+/* ---- the type ----------------------------------------------------------------------------------------------- */
 
 static PyMethodDef records_methods[] = {
     {"locate", records_locate, METH_O,
      "locate($self, record, /)\n--\n\n"
      "Return (source number, record number in it, begin, end): the payload is bytes [begin, end) of that source.\n\n"
      "Raises IndexError, and what the opener raises, as self[record] does."},
-    {"many", records_many, METH_O,
+    {"many", mds_py_records_many, METH_O,
      "many($self, rows, /)\n--\n\n"
      "Return a list of the payloads at some record numbers; all pages are asked for before the first is read.\n\n"
      "Raises IndexError, and what the opener raises, as self[record] does."},
