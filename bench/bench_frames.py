@@ -12,7 +12,8 @@ from bench.support.timing import timed
 from mmapds import _native
 from mmapds.dataset.tf_example import tf_example
 from mmapds.formats.tfrecord import TFRecord
-from mmapds.storage.sources import inspect, map_source
+from mmapds.storage.files import open_source
+from mmapds.storage.sources import inspect
 
 RECORDS = 2_000_000
 FRAMINGS = {
@@ -51,7 +52,7 @@ def frames_file(name):
 
 def walk(source, framing, starts):
     """Scan a source, mapped anew as an indexing process has it."""
-    view, at, total = map_source(source), 0, 0
+    view, at, total = open_source(source), 0, 0
     while at < source.size:
         count, at, status, *_ = _native.frames_scan(view, framing, at, source.size, starts, None)
         assert status == 0
@@ -61,7 +62,7 @@ def walk(source, framing, starts):
 
 def touch(source):
     """Read a word of every cache line of a file in the same way: mapped anew, all pages at once."""
-    view = map_source(source)
+    view = open_source(source)
     data = np.frombuffer(view, np.uint64, source.size // 8)
     return int(data[::8].sum())
 
