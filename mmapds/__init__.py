@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .dataset.collate import pad_collate
     from .dataset.dataset import Dataset, Location, concat
     from .dataset.opening import open  # noqa: A004 - mmapds.open is the public name
+    from .loader.data_loader import DataLoader
     from .orders.permutation import Permutation
     from .samplers.distributed import ChunkedSampler, DistributedBatchSampler, DistributedSampler, MixtureSampler
     from .samplers.token_budget import TokenBudgetBatchSampler
@@ -42,6 +43,7 @@ __all__ = [
     "ChunkedSampler",
     "CollateError",
     "ColumnError",
+    "DataLoader",
     "Dataset",
     "DecodeError",
     "DistributedBatchSampler",
@@ -68,6 +70,7 @@ __all__ = [
 
 _LAZY = {
     "ChunkedSampler": "samplers.distributed",
+    "DataLoader": "loader.data_loader",
     "Dataset": "dataset.dataset",
     "DistributedBatchSampler": "samplers.distributed",
     "DistributedSampler": "samplers.distributed",

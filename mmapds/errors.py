@@ -36,7 +36,7 @@ class KeyMissingError(Error, KeyError):
 
 
 class OrderError(Error, ValueError):
-    """The arguments of an order or a sampler are wrong or contradict each other."""
+    """The arguments of an order, a sampler or a loader are wrong or contradict each other."""
 
 
 class CollateError(Error, ValueError):

@@ -193,6 +193,19 @@ def test_the_samplers_page_runs(tmp_path, monkeypatch):
     assert next(iter(resumed)) == resumed.indices_at(10)[0].tolist()
 
 
+def test_the_page_of_the_loader_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("train.jsonl").write_bytes(b"".join(b'{"id": %d}\n' % i for i in range(1000)))
+    mmapds.build("train.jsonl")
+    trained = []
+    names = {"train_step": trained.append}
+    for code in blocks("docs/loader.md", "python"):
+        exec(code, names)
+    assert sum(map(len, trained)) == 2 * 1000
+    assert next(iter(names["loader"]))[0]["id"] == names["sampler"].indices_at(10)[0][0]
+    assert "'wait_p50': " in capsys.readouterr().out
+
+
 def files_of_every_format():
     """What the commands of the page of formats read."""
     np.arange(2048 * 5, dtype=np.uint16).tofile("tokens.bin")
@@ -295,7 +308,7 @@ def test_rooms_stand_in_the_order_in_which_they_may_import():
     layers = [re.findall(r"\w+", layer) for layer in contracts[0]["layers"]]
     level = {room: -at for at, layer in enumerate(layers) for room in layer}
     rooms = re.findall(r"^\| `mmapds/(\w+)/` \|", contributing(), re.MULTILINE)
-    assert len(rooms) == 8
+    assert len(rooms) == 9
     assert rooms == sorted(rooms, key=level.__getitem__)
 
 

@@ -11,6 +11,7 @@ def test_public_names():
         "ChunkedSampler",
         "CollateError",
         "ColumnError",
+        "DataLoader",
         "Dataset",
         "DecodeError",
         "DistributedBatchSampler",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import OrderError
-from .epoch import EpochProgress
+from .epoch import EpochProgress, Pass
 
 
 def refuse_injected(sampler: object) -> None:
@@ -88,3 +88,8 @@ class ResumableSampler:
           StateError: the state belongs to another dataset size, seed, order or version, or is not a state.
         """
         self._progress.load_state_dict(state_dict)
+
+    @property
+    def current_pass(self) -> Pass:
+        """The pass under way, or the one that would begin now: an object of its own for each pass."""
+        return self._synchronised().current()

@@ -1,0 +1,267 @@
+"""What of an epoch the trainer has: passes over a sampler, and the states of a loader.
+
+Workers run ahead of the trainer, and so does the sampler. A state therefore counts batches that were delivered.
+"""
+
+import base64
+import contextlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
+from typing import Any
+
+import torch.utils.data
+from torch.utils.data.distributed import DistributedSampler as TorchDistributedSampler
+
+from ..errors import StateError
+from ..samplers.epoch import Pass
+from ..samplers.resumable import ResumableSampler
+
+_VERSION = 1
+_KEYS = {"version", "sampler", "size", "epoch", "batches", "random"}
+_REPLAYED = (
+    torch.utils.data.SequentialSampler,
+    torch.utils.data.RandomSampler,
+    torch.utils.data.SubsetRandomSampler,
+    torch.utils.data.WeightedRandomSampler,
+    TorchDistributedSampler,
+)
+"""Samplers of torch: their order follows from the epoch and from random numbers drawn with the first index."""
+
+
+class Delivery(Iterator[Any]):
+    """One pass of a loader: draws the indices of its batches, and counts those that were delivered.
+
+    Attributes:
+      exhausted: the sampler has no more indices.
+      steps: steps of the sampler in the batches up to the one delivered last.
+    """
+
+    def __init__(self, position: "Position") -> None:
+        self._position = position
+        self._indices: Iterator[Any] | None = None
+        self._drawn: deque[int] = deque()  # steps in each batch that was drawn and not yet settled
+        self._settled = 0
+        self.exhausted = False
+        self.steps = 0
+
+    def __next__(self) -> Any:
+        """Return the indices of the next batch; the pass begins with the first of them."""
+        try:
+            if self._indices is None:
+                self._indices = self._position.indices()
+                try:
+                    indices = next(self._indices)
+                finally:
+                    self._position.begin(self)
+            else:
+                indices = next(self._indices)
+        except StopIteration:
+            self.exhausted = True
+            raise
+        except Exception:
+            self._drawn.append(0)  # the loader raises it in the place of a batch
+            raise
+        self._drawn.append(self._position.steps_in(indices))
+        return indices
+
+    def settle(self, delivered: bool) -> None:
+        """Count the oldest batch that was drawn; one that raised an error counts once a later one is delivered."""
+        self._settled += self._drawn.popleft()
+        if delivered:
+            self.steps = self._settled
+
+    @property
+    def complete(self) -> bool:
+        """Whether every batch of the pass was delivered."""
+        return self.exhausted and not self._drawn and self.steps == self._settled
+
+
+class Position:
+    """Where a loader is in its epoch.
+
+    Args:
+      index_sampler: yields the indices of a batch, or of a sample where a loader makes no batches.
+    """
+
+    def __init__(self, index_sampler: Iterable[Any]) -> None:
+        self._index_sampler = index_sampler
+        self._delivery: Delivery | None = None
+
+    def indices(self) -> Iterator[Any]:
+        """Return an iterator over the indices of the next pass."""
+        return iter(self._index_sampler)
+
+    def begin(self, delivery: Delivery) -> None:
+        """Take note of a pass whose first indices were drawn; states count from now on what it delivers."""
+        self._delivery = delivery
+
+    def steps_in(self, indices: Any) -> int:
+        """Return how many steps of the sampler some indices are."""
+        return 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the batch that was delivered last."""
+        raise self._refusal()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Begin the next pass where a state was saved."""
+        raise self._refusal()
+
+    def _refusal(self) -> StateError:
+        sampler = self._index_sampler
+        inner = sampler.sampler if type(sampler) is torch.utils.data.BatchSampler else sampler
+        return StateError(
+            f"sampler: expected one of mmapds or of torch's own, found {type(inner).__name__}, which has no state; "
+            "give sampler=mmapds.DistributedSampler(dataset, order=...) for an order of your own"
+        )
+
+
+class SamplerPosition(Position):
+    """The position of a loader over a sampler of mmapds: states are the sampler's, for the step that was delivered.
+
+    Args:
+      sampler: what yields `index_sampler`'s indices: itself, or the sampler in a BatchSampler of torch.
+    """
+
+    def __init__(self, index_sampler: Iterable[Any], sampler: ResumableSampler) -> None:
+        super().__init__(index_sampler)
+        self._sampler = sampler
+        self._is_batched = index_sampler is not sampler  # type: ignore[comparison-overlap] # samplers are iterable
+        self._pass: Pass | None = None
+
+    def begin(self, delivery: Delivery) -> None:
+        super().begin(delivery)
+        self._pass = self._sampler.current_pass
+
+    def steps_in(self, indices: Any) -> int:
+        return len(indices) if self._is_batched else 1
+
+    def state_dict(self) -> dict[str, Any]:
+        delivery, sampler = self._delivery, self._sampler
+        # set_epoch and load_state_dict of the sampler end its pass, and with it what was delivered of it.
+        if delivery is None or self._pass is None or sampler.current_pass is not self._pass:
+            return sampler.state_dict()
+        return sampler.state_dict(None if delivery.complete else self._pass.first_step + delivery.steps)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._sampler.load_state_dict(state)
+        self._delivery = None
+
+
+class ReplayedPosition(Position):
+    """The position of a loader over a sampler of torch's: a pass that resumes draws again what was delivered before.
+
+    A state has the number of batches, the epoch of samplers that have one, and the state of the random numbers that the
+    first index is drawn with; not that of the process's own, where they will be drawn for a pass to come.
+
+    Args:
+      generator: the loader's.
+    """
+
+    def __init__(self, index_sampler: Iterable[Any], sampler: Any, generator: torch.Generator | None) -> None:
+        super().__init__(index_sampler)
+        self._sampler = sampler
+        self._loaders_generator = generator
+        self._loaded: dict[str, Any] | None = None
+        self._random: str | None = None
+        self._first = 0
+        self._epoch: int | None = None
+
+    @property
+    def _generator(self) -> torch.Generator | None:
+        return getattr(self._sampler, "generator", None)
+
+    def indices(self) -> Iterator[Any]:
+        loaded, self._loaded = self._loaded, None
+        self._epoch = getattr(self._sampler, "epoch", None)
+        if loaded is None or loaded["epoch"] != self._epoch:
+            self._first, self._random = 0, _encoded(self._random_state())
+            return iter(self._index_sampler)
+        self._first, self._random = loaded["batches"], loaded["random"]
+        with self._begun_with(_decoded(self._random)):
+            rest = islice(iter(self._index_sampler), self._first, None)
+            return chain(list(islice(rest, 1)), rest)  # random numbers are drawn with the first index
+
+    def state_dict(self) -> dict[str, Any]:
+        delivery = self._delivery
+        epoch, batches, random = getattr(self._sampler, "epoch", None), 0, None
+        if self._loaded is not None and self._loaded["epoch"] == epoch:
+            return dict(self._loaded)
+        if delivery is not None and epoch == self._epoch:
+            if not delivery.complete:
+                batches, random = self._first + delivery.steps, self._random
+            elif epoch is not None:
+                epoch += 1
+        if random is None and self._generator is not None:
+            random = _encoded(self._before_the_next_pass())
+        return {
+            "version": _VERSION,
+            "sampler": type(self._sampler).__name__,
+            "size": len(self._sampler),
+            "epoch": epoch,
+            "batches": batches,
+            "random": random,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if not isinstance(state, Mapping) or set(state) != _KEYS:
+            found = ", ".join(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
+            raise StateError(f"state: expected the dict that state_dict() returned, found {found}")
+        own = {"version": _VERSION, "sampler": type(self._sampler).__name__, "size": len(self._sampler)}
+        for key, value in own.items():
+            if state[key] != value:
+                raise StateError(f"state[{key!r}] = {state[key]!r}, expected {value!r}")
+        self._loaded = dict(state)
+        self._delivery = None
+        if state["epoch"] is not None:
+            self._sampler.set_epoch(state["epoch"])
+
+    def _before_the_next_pass(self) -> torch.Tensor:
+        """Return the state of the generator when a pass that begins now draws its first index."""
+        assert self._generator is not None
+        later = torch.Generator()
+        later.set_state(self._generator.get_state())
+        if self._generator is self._loaders_generator:
+            draw_base_seed(later)
+        return later.get_state()
+
+    def _random_state(self) -> torch.Tensor:
+        return torch.get_rng_state() if self._generator is None else self._generator.get_state()
+
+    @contextlib.contextmanager
+    def _begun_with(self, random: torch.Tensor | None) -> Iterator[None]:
+        """Draw from random numbers as they were; the process's own are afterwards what they were before."""
+        if random is None:
+            yield
+        elif self._generator is not None:
+            self._generator.set_state(random)
+            yield
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.set_rng_state(random)
+                yield
+
+
+def draw_base_seed(generator: torch.Generator | None) -> None:
+    """Draw the number that torch's loader draws at the start of a pass, so that shuffles are the same ones."""
+    torch.empty((), dtype=torch.int64).random_(generator=generator)
+
+
+def position_of(index_sampler: Iterable[Any], generator: torch.Generator | None) -> Position:
+    """Return the position of a loader over a sampler, which makes states if the sampler's kind allows it."""
+    batched = type(index_sampler) is torch.utils.data.BatchSampler
+    inner: Any = index_sampler.sampler if batched else index_sampler  # type: ignore[attr-defined]
+    if isinstance(inner, ResumableSampler):
+        return SamplerPosition(index_sampler, inner)
+    if any(type(inner).__iter__ is known.__iter__ for known in _REPLAYED):
+        return ReplayedPosition(index_sampler, inner, generator)
+    return Position(index_sampler)
+
+
+def _encoded(random: torch.Tensor) -> str:
+    return base64.b64encode(random.numpy().tobytes()).decode()
+
+
+def _decoded(random: str | None) -> torch.Tensor | None:
+    return None if random is None else torch.frombuffer(bytearray(base64.b64decode(random)), dtype=torch.uint8)

@@ -1,0 +1,80 @@
+"""What loaders load in tests, importable by worker processes."""
+
+import gc
+import threading
+
+import torch.utils.data
+
+import mmapds
+from mmapds.loader.pool import NAME
+
+
+class Numbers:
+    """Record i is the number i."""
+
+    def __init__(self, n=100):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return i
+
+
+class Failing(Numbers):
+    """Record `at` raises an error of a class."""
+
+    def __init__(self, n, at, error):
+        super().__init__(n)
+        self.at = at
+        self.error = error
+
+    def __getitem__(self, i):
+        if i == self.at:
+            raise self.error(f"record {i}")
+        return i
+
+
+class Blocking(Numbers):
+    """Record `at` is read when `free` is set; `reached` is set before."""
+
+    def __init__(self, n, at):
+        super().__init__(n)
+        self.at = at
+        self.reached, self.free = threading.Event(), threading.Event()
+
+    def __getitem__(self, i):
+        if i == self.at:
+            self.reached.set()
+            assert self.free.wait(60)
+        return i
+
+
+def as_list(samples):
+    """Collate to what was sampled."""
+    return list(samples) if isinstance(samples, list | tuple) else samples
+
+
+def torchs(dataset, *args, **options):
+    """The batches of torch's own loader, made in its process."""
+    return list(torch.utils.data.DataLoader(dataset, *args, collate_fn=as_list, **options))
+
+
+def ours(dataset, *args, **options):
+    """A loader of ours whose batches are lists."""
+    return mmapds.DataLoader(dataset, *args, collate_fn=as_list, **options)
+
+
+def loader_threads():
+    """The threads of loaders that are alive."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith(NAME)]
+
+
+def expect_no_threads():
+    """Assert that the threads of all loaders end, without the collector of cycles if it is off."""
+    if gc.isenabled() and loader_threads():
+        gc.collect()  # errors that were raised hold their loops
+    for thread in loader_threads():
+        thread.join(10)
+    assert not loader_threads()

@@ -1,0 +1,306 @@
+"""States of loaders: however far ahead workers are and however often a job stops, nothing is lost or repeated."""
+
+import json
+import re
+from itertools import islice
+
+import pytest
+import torch
+import torch.utils.data
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data.distributed import DistributedSampler as TorchDistributedSampler
+
+from mmapds import ChunkedSampler, DataLoader, DistributedBatchSampler, DistributedSampler, StateError
+from mmapds import TokenBudgetBatchSampler as TokenBudget
+from tests.support.loading import Numbers, as_list, expect_no_threads, ours
+
+N = 103
+WORKERS = {
+    "alone": {},
+    "threads": {"num_workers": 2, "prefetch": 5},
+    "processes": {"num_workers": 2, "workers": "processes"},
+}
+every_kind = pytest.mark.parametrize("workers", WORKERS.values(), ids=WORKERS)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    yield
+    expect_no_threads()
+
+
+LENGTHS = [1 + i * 7919 % 50 for i in range(N)]
+OURS = {
+    "batches": lambda world=1, rank=0: {"batch_sampler": DistributedBatchSampler(range(N), 6, world, rank, seed=1)},
+    "samples": lambda world=1, rank=0: {
+        "sampler": DistributedSampler(range(N), world, rank, seed=1),
+        "batch_size": 6,
+    },
+    "chunks": lambda world=1, rank=0: {"sampler": ChunkedSampler(range(N), 9, world, rank, seed=1), "batch_size": 6},
+    "no batches": lambda world=1, rank=0: {
+        "sampler": DistributedSampler(range(N), world, rank, seed=1),
+        "batch_size": None,
+    },
+    "tail dropped": lambda world=1, rank=0: {
+        "sampler": DistributedSampler(range(N), world, rank, seed=1),
+        "batch_size": 6,
+        "drop_last": True,
+    },
+    "budget": lambda world=1, rank=0: {
+        "batch_sampler": TokenBudget(LENGTHS, 200, num_replicas=world, rank=rank, seed=1)
+    },
+}
+TORCHS = {
+    "in order": lambda: {"batch_size": 6},
+    "shuffled": lambda: {"batch_size": 6, "shuffle": True},
+    "shuffled by a generator": lambda: {
+        "batch_size": 6,
+        "shuffle": True,
+        "generator": torch.Generator().manual_seed(3),
+    },
+    "weighted": lambda: {"batch_size": 6, "sampler": WeightedRandomSampler([1.0] * N, N)},
+    "subset": lambda: {"batch_size": 6, "sampler": SubsetRandomSampler(range(50))},
+    "distributed": lambda: {"batch_size": 6, "sampler": TorchDistributedSampler(range(N), 2, 1)},
+    "batches": lambda: {"batch_sampler": BatchSampler(RandomSampler(range(N)), 6, True)},
+}
+
+
+def epochs_of(make, epochs, workers=None):
+    """The batches of some epochs, one after another."""
+    loader = ours(Numbers(N), **make(), **(workers or {}))
+    found = []
+    for epoch in range(epochs):
+        loader.set_epoch(epoch)
+        found.append(list(loader))
+    return found
+
+
+def as_json(state):
+    return json.loads(json.dumps(state))
+
+
+# ---- samplers of mmapds --------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    kind=st.sampled_from(list(OURS)),
+    lives=st.lists(st.integers(0, 30), min_size=1, max_size=5),
+    workers=st.integers(0, 2),
+    prefetch=st.integers(1, 9),
+)
+def test_interrupted_at_any_batches_a_job_goes_on_exactly(kind, lives, workers, prefetch):
+    """Each life of the job delivers some batches, in one epoch or in several, and leaves a state."""
+    expected = [batch for epoch in epochs_of(OURS[kind], 8) for batch in epoch]
+    seen, state = [], None
+    for life in lives:
+        make = OURS[kind]()
+        loader = ours(Numbers(N), **make, num_workers=workers, prefetch=prefetch if workers else None)
+        if state is not None:
+            loader.load_state_dict(state)
+        sampler = make.get("batch_sampler", make.get("sampler"))
+        left = life
+        while left:
+            taken = list(islice(loader, left))
+            seen += taken
+            left -= len(taken)
+            state = as_json(loader.state_dict())
+            if left:
+                loader.set_epoch(sampler.epoch + 1)
+        state = as_json(loader.state_dict())
+    assert seen == expected[: len(seen)]
+    assert len(seen) == sum(lives)
+
+
+@every_kind
+@pytest.mark.parametrize("kind", OURS)
+def test_every_kind_of_worker_leaves_the_same_state(kind, workers):
+    loader = ours(Numbers(N), **OURS[kind](), **workers)
+    alone = ours(Numbers(N), **OURS[kind]())
+    assert loader.state_dict() == alone.state_dict(), "before"
+    for _ in zip(loader, alone, strict=True):
+        assert loader.state_dict() == alone.state_dict()
+    assert loader.state_dict() == alone.state_dict(), "after"
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_a_state_after_the_last_batch_goes_on_with_the_next_epoch(kind):
+    first, second = epochs_of(OURS[kind], 2)
+    loader = ours(Numbers(N), **OURS[kind](), **WORKERS["threads"])
+    batches = iter(loader)
+    assert [next(batches) for _ in first] == first
+    in_the_loop = loader.state_dict()
+    assert next(batches, None) is None
+    for state in (in_the_loop, loader.state_dict()):
+        for epoch in (None, 1):
+            resumed = ours(Numbers(N), **OURS[kind]())
+            resumed.load_state_dict(state)
+            if epoch is not None:
+                resumed.set_epoch(epoch)
+            assert list(resumed) == second
+
+
+@pytest.mark.parametrize("kind", ["batches", "samples"])
+def test_another_world_goes_on(kind):
+    """2 ranks, then 3: every sample once, but for those that fill up the last step."""
+    loaders = [ours(Numbers(N), **OURS[kind](2, rank), **WORKERS["threads"]) for rank in range(2)]
+    seen = [index for loader in loaders for batch in islice(loader, 4) for index in batch]
+    (state, same) = (loader.state_dict() for loader in loaders)
+    assert state == same
+    for rank in range(3):
+        loader = ours(Numbers(N), **OURS[kind](3, rank), **WORKERS["threads"])
+        loader.load_state_dict(state)
+        seen += [index for batch in loader for index in batch]
+    assert set(seen) == set(range(N))
+    assert len(seen) < N + 3
+
+
+def test_the_state_is_the_samplers():
+    whole = list(DistributedBatchSampler(range(N), 6))
+    loader = ours(Numbers(N), batch_sampler=DistributedBatchSampler(range(N), 6), **WORKERS["threads"])
+    list(islice(loader, 4))
+    other = DistributedBatchSampler(range(N), 6)
+    other.load_state_dict(loader.state_dict())
+    assert list(other) == whole[4:]
+
+
+def test_the_sampler_may_be_set_without_the_loader():
+    sampler = DistributedBatchSampler(range(N), 6)
+    loader = ours(Numbers(N), batch_sampler=sampler, **WORKERS["threads"])
+    list(islice(loader, 4))
+    state = loader.state_dict()
+    list(islice(loader, 7))
+    sampler.load_state_dict(state)
+    assert loader.state_dict() == state
+    sampler.set_epoch(5)
+    assert loader.state_dict() == sampler.state_dict()
+    assert loader.state_dict()["epoch"] == 5
+    assert loader.state_dict()["position"] == 0
+
+
+def test_loading_does_not_disturb_a_loop_under_way():
+    (whole,) = epochs_of(OURS["batches"], 1)
+    loader = ours(Numbers(N), **OURS["batches"](), **WORKERS["threads"])
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    next(batches)
+    loader.load_state_dict(state)
+    assert loader.state_dict() == state
+    assert list(batches) == whole[2:]
+    assert loader.state_dict() == state
+    assert list(loader) == whole[1:]
+
+
+@every_kind
+def test_a_batch_that_failed_is_not_delivered_until_a_later_one_is(workers):
+    loader = DataLoader(
+        Numbers(N), batch_size=10, sampler=DistributedSampler(range(N), shuffle=False), collate_fn=fails, **workers
+    )
+    batches = iter(loader)
+    assert next(batches)[0] == 0
+    with pytest.raises(ZeroDivisionError):
+        next(batches)
+    assert loader.state_dict()["position"] == 10
+    assert next(batches)[0] == 20
+    assert loader.state_dict()["position"] == 30
+    assert len(list(batches)) == 8
+
+
+def fails(samples):
+    if samples[0] == 10:
+        raise ZeroDivisionError("the second batch")
+    return samples
+
+
+# ---- samplers of torch and of others -------------------------------------------------------------------------
+
+
+@every_kind
+@pytest.mark.parametrize("kind", TORCHS)
+@pytest.mark.parametrize("stop", [0, 1, 5])
+def test_samplers_of_torch_go_on(kind, workers, stop):
+    torch.manual_seed(5)
+    loader = ours(Numbers(N), **TORCHS[kind](), **workers)
+    loader.set_epoch(2)
+    batches = iter(loader)
+    for _ in range(stop):
+        next(batches)
+    state = as_json(loader.state_dict())
+    random = torch.get_rng_state()
+    rest = list(batches)
+    resumed = ours(Numbers(N), **TORCHS[kind](), **workers)
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+    if stop == 0:
+        torch.set_rng_state(random)  # the pass had not begun: its order follows from what the process draws next
+    begun = list(islice(resumed, 1))
+    if stop:
+        again = ours(Numbers(N), **TORCHS[kind](), **workers)
+        again.load_state_dict(as_json(resumed.state_dict()))
+        assert begun + list(again) == rest, "interrupted twice"
+    else:
+        assert begun == rest[:1]
+
+
+@pytest.mark.parametrize("kind", ["distributed", "shuffled by a generator"])
+def test_torchs_next_epoch_follows_a_complete_one(kind):
+    first, second = epochs_of(TORCHS[kind], 2)
+    loader = ours(Numbers(N), **TORCHS[kind](), **WORKERS["threads"])
+    assert list(islice(loader, len(first))) == first
+    state = as_json(loader.state_dict())
+    resumed = ours(Numbers(N), **TORCHS[kind]())
+    resumed.load_state_dict(state)
+    assert list(resumed) == second
+
+
+def test_another_epoch_clears_the_state_of_torchs_sampler():
+    loader = ours(Numbers(N), **TORCHS["distributed"]())
+    list(islice(loader, 4))
+    state = loader.state_dict()
+    other = ours(Numbers(N), **TORCHS["distributed"]())
+    other.load_state_dict(state)
+    other.set_epoch(1)
+    assert list(other) == epochs_of(TORCHS["distributed"], 2)[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: {**state, "sampler": "Other"}, "state['sampler'] = 'Other', expected 'SequentialSampler'"),
+        (lambda state: {**state, "size": 7}, f"state['size'] = 7, expected {N}"),
+        (lambda state: {**state, "version": 2}, "state['version'] = 2, expected 1"),
+        (lambda _: {}, "state: expected the dict that state_dict() returned, found"),
+        (lambda _: 3, "state: expected the dict that state_dict() returned, found int"),
+    ],
+)
+def test_a_state_of_another_loader_is_refused(change, message):
+    loader = ours(Numbers(N), batch_size=5)
+    with pytest.raises(StateError, match=re.escape(message)):
+        loader.load_state_dict(change(loader.state_dict()))
+
+
+def test_samplers_of_others_have_no_state():
+    class Mine(torch.utils.data.Sampler):
+        def __iter__(self):
+            return iter([3, 1, 2])
+
+        def __len__(self):
+            return 3
+
+    for options in ({"sampler": Mine()}, {"batch_sampler": [[0]]}, {"sampler": Mine(), "batch_size": None}):
+        loader = DataLoader(Numbers(), collate_fn=as_list, **options)
+        list(loader)
+        with pytest.raises(StateError, match=r"sampler: expected one of mmapds or of torch's own, found (Mine|list)"):
+            loader.state_dict()
+        with pytest.raises(StateError, match="sampler: expected one of mmapds"):
+            loader.load_state_dict({})
+
+
+def test_batches_in_no_order_have_no_state():
+    loader = ours(Numbers(9), num_workers=2, workers="processes", in_order=False)
+    assert sorted(index for (index,) in loader) == list(range(9))
+    with pytest.raises(StateError, match="in_order = False, expected True"):
+        loader.state_dict()
