@@ -235,6 +235,16 @@ def test_set_epoch_reaches_the_sampler():
     ours(Numbers(3)).set_epoch(1)  # a sampler without epochs
 
 
+def test_set_epoch_of_the_batches_reaches_the_sampler():
+    """Loaders that others make of a loader's batches, to skip some of them, have nothing else."""
+    sampler = DistributedSampler(range(30))
+    loader = ours(Numbers(30), batch_size=4, sampler=sampler)
+    copy.deepcopy(loader).batch_sampler.set_epoch(3)
+    assert sampler.epoch == 0
+    loader.batch_sampler.set_epoch(3)
+    assert sampler.epoch == 3
+
+
 def test_pinning_without_a_device_warns():
     if torch.cuda.is_available():
         (batch,) = DataLoader(Numbers(2), batch_size=2, pin_memory=True, num_workers=1)

@@ -91,6 +91,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             persistent_workers=persistent_workers,
         )
         self.in_order = in_order  # torch 2.6 and later have it too
+        if sampler is not None and batch_size is not None and hasattr(sampler, "set_epoch"):
+            # The only place where Hugging Face's Trainer looks for it after a resume.
+            self.batch_sampler.set_epoch = sampler.set_epoch  # type: ignore[union-attr]
         self._begin_anew()
 
     def _check(self, num_workers: int, timeout: float, multiprocessing_context: Any, in_order: bool) -> None:
