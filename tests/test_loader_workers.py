@@ -276,6 +276,7 @@ def test_a_process_ends_with_its_loops(end, kind):
 
 
 INTERRUPTED = """
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background of a shell ignore it
 ds = Blocking(900, at=40)
 def read(i, of=ds.__getitem__):
     if i == 40:
