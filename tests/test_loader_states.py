@@ -87,13 +87,13 @@ def as_json(state):
 @settings(max_examples=100, deadline=None)
 @given(
     kind=st.sampled_from(list(OURS)),
-    lives=st.lists(st.integers(0, 30), min_size=1, max_size=5),
+    lives=st.lists(st.integers(0, 25), min_size=1, max_size=5),
     workers=st.integers(0, 2),
     prefetch=st.integers(1, 9),
 )
 def test_interrupted_at_any_batches_a_job_goes_on_exactly(kind, lives, workers, prefetch):
     """Each life of the job delivers some batches, in one epoch or in several, and leaves a state."""
-    expected = [batch for epoch in epochs_of(OURS[kind], 8) for batch in epoch]
+    expected = [batch for epoch in epochs_of(OURS[kind], 12) for batch in epoch]
     seen, state = [], None
     for life in lives:
         make = OURS[kind]()
