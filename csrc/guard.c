@@ -84,7 +84,7 @@ static int tell(const char *entry, uint64_t address)
     append_number(&out, byte);
     append(&out, ", found the end of the file at ");
     append_number(&out, (uint64_t)found.st_size);
-    append(&out, ": it was cut short while it was mapped, which ends this process (shared memory is not to blame)\n");
+    append(&out, ": it became shorter while it was mapped, which ends this process (shared memory is not to blame)\n");
     const ssize_t written = write(STDERR_FILENO, out.text, out.size);
     (void)written;
     return 1;

@@ -315,7 +315,7 @@ def test_a_source_that_changes_meanwhile_is_not_indexed(write):
     with pytest.raises(mmapds.SourceError, match="changed while it was read"):
         list(build_each([path], report=append))
     path = write(b"1\n" * 1000)
-    with pytest.raises(mmapds.SourceError, match="expected 2000 bytes, found 10 while reading"):
+    with pytest.raises(mmapds.SourceError, match="changed while it was read: expected 2000 bytes, found 10;"):
         list(build_each([path], format_name=jsonl_in_blocks(16), workers=2, report=lambda _: os.truncate(path, 10)))
     assert not os.path.exists(path + ".mmx")
 

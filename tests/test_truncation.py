@@ -175,7 +175,7 @@ def test_a_view_that_is_read_later_ends_the_process_with_the_reason(sources):
     ran = run("-c", BLAMED, sources["fixed"])
     assert ran.returncode == -signal.SIGBUS
     assert f"{sources['fixed']}: expected a byte at 5" in ran.stderr
-    assert "found the end of the file at 8192: it was cut short while it was mapped" in ran.stderr
+    assert "found the end of the file at 8192: it became shorter while it was mapped" in ran.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which file is mapped where")

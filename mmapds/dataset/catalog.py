@@ -146,10 +146,8 @@ class Catalog:
             size = index.map.size
         if size < index.map.size:
             raise index.damaged(f"expected {index.map.size} bytes, as when it was opened, found {size}")
-        raise SourceError(
-            f"{path}: cannot be read to its end; it was cut short while it was read, or its disk fails (a source of "
-            f"{index.path})"
-        )
+        expected = index.sources[number].size
+        raise SourceError(f"{path}: expected {expected} bytes, found fewer; check the disk (a source of {index.path})")
 
     def corrupt(self, member: int, record: int, begin: int, end: int, size: int) -> None:
         """Raise FormatError for bounds of a record that do not fit its source; the core calls this."""

@@ -286,7 +286,7 @@ def reading() -> Iterator[None]:
     try:
         yield
     except EOFError as error:
-        raise SourceError(f"{error}: cut short while it was read, or its disk fails; run again") from None
+        raise SourceError(f"{error}; run again (it became shorter while it was read, or its disk fails)") from None
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import mmapds
 from tests.support.formats import COUNT, write_all
 from tests.support.torture import is_refused, repeat
 
-CHANGED = ("STALE: ", "DAMAGED: ", "cut short", "changed while it was read", "while reading; run again")
+CHANGED = ("STALE: ", "DAMAGED: ", "became shorter", "changed while it was read", "while reading; run again")
 
 
 def identity(samples):
