@@ -250,7 +250,7 @@ def test_pinning_without_a_device_warns():
         (batch,) = DataLoader(Numbers(2), batch_size=2, pin_memory=True, num_workers=1)
         assert batch.is_pinned()
         return
-    with pytest.warns(UserWarning, match="pin_memory = True, expected an accelerator, found none"):
+    with pytest.warns(UserWarning, match="pin_memory = True, expected a CUDA device, found none"):
         assert list(ours(Numbers(2), batch_size=2, pin_memory=True, num_workers=1)) == [[0, 1]]
 
 

@@ -259,7 +259,7 @@ def _can_pin() -> bool:
     if torch.cuda.is_available():
         return True
     warnings.warn(
-        "pin_memory = True, expected an accelerator, found none; batches stay in memory that is not pinned",
+        "pin_memory = True, expected a CUDA device, found none; batches stay in memory that is not pinned",
         stacklevel=3,
     )
     return False
