@@ -245,6 +245,42 @@ def test_dicts_are_batched_field_by_field():
     assert list(again) == list(batch)
 
 
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_a_batch_as_models_take_it(n):
+    samples = [{"input_ids": [7] * k, "labels": [8] * k, "id": k} for k in range(1, n + 1)]
+    batch = pad_collate(samples, mask="attention_mask", lengths=False, pad_to_multiple_of=4, max_length=3)
+    assert list(batch) == ["input_ids", "labels", "id", "attention_mask"]
+    width = 4
+    assert batch["attention_mask"].dtype == torch.int64
+    assert batch["attention_mask"].tolist() == [
+        [int(k < min(each, 3)) for k in range(width)] for each in range(1, n + 1)
+    ]
+    assert torch.equal(batch["input_ids"], 7 * batch["attention_mask"])
+    with_lengths = pad_collate(samples, mask="attention_mask", pad_to_multiple_of=4, max_length=3)
+    assert torch.equal(with_lengths["attention_mask"].sum(1), with_lengths["labels_lengths"])
+
+
+def test_fields_can_have_a_mask_each():
+    samples = [{"x": [1], "y": np.ones((3, 2))}, {"x": [1, 1], "y": np.ones((0, 2))}]
+    batch = pad_collate(samples, mask={"y": "y_mask", "x": "mask"}, lengths=False)
+    assert list(batch) == ["x", "y", "y_mask", "mask"]
+    assert batch["mask"].tolist() == [[1, 0], [1, 1]]
+    assert batch["y_mask"].tolist() == [[1, 1, 1], [0, 0, 0]]
+
+
+def test_without_lengths_an_array_is_a_tensor_wherever_it_stands():
+    assert pad_collate([[1], [2, 3]], lengths=False).tolist() == [[1, 0], [2, 3]]
+    tensor, names = pad_collate([([1], "a"), ([2, 3], "b")], lengths=False)
+    assert (tensor.tolist(), names) == ([[1, 0], [2, 3]], ["a", "b"])
+    nested = pad_collate([{"a": {"x": [1]}, "x_lengths": 5, "x": [1]}], lengths=False)
+    assert {name: type(value) for name, value in nested.items()} == {
+        "a": dict,
+        "x_lengths": torch.Tensor,
+        "x": torch.Tensor,
+    }
+    assert list(nested["a"]) == ["x"]
+
+
 def test_the_shape_of_the_result_does_not_depend_on_the_lengths():
     assert list(pad_collate([{"x": [1, 2]}, {"x": [3, 4]}])) == ["x", "x_lengths"]
     assert list(pad_collate([{"x": [1]}])) == ["x", "x_lengths"]
@@ -309,7 +345,7 @@ class Shared:
     """Collates, and says whether the tensors were made in shared memory."""
 
     def __call__(self, samples):
-        batch = pad_collate(samples, pad_value=-1)
+        batch = pad_collate(samples, pad_value=-1, mask="mask")
         return batch, [value.is_shared() for value in batch.values() if isinstance(value, torch.Tensor)]
 
 
@@ -318,8 +354,8 @@ def test_workers_write_into_shared_memory():
     batches = list(loader)
     assert len(batches) == 3
     for k, (batch, shared) in enumerate(batches):
-        expected = pad_collate([Ragged()[i] for i in range(4 * k, 4 * k + 4)], pad_value=-1)
-        assert shared == [True] * 4
+        expected = pad_collate([Ragged()[i] for i in range(4 * k, 4 * k + 4)], pad_value=-1, mask="mask")
+        assert shared == [True] * 5
         assert batch["name"] == expected.pop("name")
         for name, value in expected.items():
             assert not value.is_shared()
@@ -401,6 +437,18 @@ ERRORS = [
         [torch.zeros(1), torch.zeros(1, requires_grad=True)],
         {},
         "samples[1]: expected a dense tensor on the CPU, without a gradient (Can't call numpy() on Tensor",
+    ),
+    ([[1]], {"mask": "m"}, "mask = 'm', expected None for samples that have no fields"),
+    ([([1], 2)], {"mask": "m"}, "mask = 'm', expected None for samples that have no fields"),
+    ([{"x": 1}], {"mask": "m"}, "mask = 'm', expected None for samples that have no field of arrays"),
+    ([{"x": [1]}], {"mask": 3}, "mask = 3, expected a name, or a dict of a name for each field"),
+    ([{"x": [1]}], {"mask": "x"}, "mask = 'x', expected a new name, found the field 'x'; rename one"),
+    ([{"x": [1], "y": 1}], {"mask": {"y": "m"}}, "mask: expected fields of arrays among 'x', found 'y'"),
+    (
+        [{"x": [1], "y": [1, 2]}],
+        {"mask": "m"},
+        "mask = 'm', expected fields of arrays of the same lengths, found 'x' and 'y', which differ; "
+        "give the field that it is of: mask={'x': 'm'}",
     ),
     ([torch.zeros(1, device="meta")], {}, "without a gradient (can't convert meta device type tensor"),
     ([torch.zeros(1).to_sparse()], {}, "without a gradient (can't convert Sparse layout tensor"),
@@ -504,6 +552,8 @@ def alike(one, other):
             "pad_to_multiple_of": st.sampled_from([1, 4, 8]),
             "max_length": st.sampled_from([1, 3, 100]),
             "truncate": st.sampled_from(["left", "right"]),
+            "lengths": st.booleans(),
+            "mask": st.sampled_from(["mask", {"tokens": "mask"}, {"no": "mask"}]),
         },
     ),
 )

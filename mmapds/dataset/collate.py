@@ -48,15 +48,21 @@ _LISTED = (int, float, np.bool_, np.integer, np.floating)
 
 
 class _Rule(NamedTuple):
-    """How the first axis is cut and rounded up; `left` cuts off the start."""
+    """How the first axis is cut and rounded up, `left` cuts off the start; and what stands beside padded tensors."""
 
     max_length: int
     multiple_of: int
     left: bool
+    lengths: bool
+    mask: str | Mapping[Any, str] | None
 
     def width(self, longest: int) -> int:
         """Return how long the first axis of a padded sample is."""
         return -(-longest // self.multiple_of) * self.multiple_of
+
+    def shown(self, value: Any) -> Any:
+        """Return the batch of a field as it is returned: a pair of tensor and lengths, or the tensor alone."""
+        return value[0] if isinstance(value, tuple) and not self.lengths else value
 
 
 def pad_collate(
@@ -66,6 +72,8 @@ def pad_collate(
     pad_to_multiple_of: int | None = None,
     max_length: int | None = None,
     truncate: Literal["right", "left"] = "right",
+    lengths: bool = True,
+    mask: str | Mapping[Any, str] | None = None,
 ) -> Any:
     """Return the batch of some samples, arrays padded to the longest of them; for DataLoader's `collate_fn`.
 
@@ -91,6 +99,10 @@ def pad_collate(
       pad_to_multiple_of: round the longest length up to a multiple of this, even beyond `max_length`.
       max_length: cut longer arrays to this length, which is then their length in the batch.
       truncate: cut off the end ("right") or the start ("left").
+      lengths: False leaves out the lengths: an array field is a tensor alone.
+      mask: the name of a mask in the batch, of shape (batch, longest), int64, 1 where the padded fields have something
+        and 0 where they are padded, as "attention_mask". If their lengths differ within a sample, say which field it is
+        of: {"input_ids": "attention_mask"}; several fields can have a mask each. Fields of nested dicts have none.
     Raises:
       CollateError: `samples` is empty; samples differ in kind, fields or shape; a dtype is neither bfloat16 nor common
         to NumPy and torch; or an argument or a pad value does not fit. It is also a ValueError.
@@ -103,7 +115,11 @@ def pad_collate(
         raise CollateError(f"truncate = {truncate!r}, expected 'right' or 'left'")
     limit = 2**63 - 1 if max_length is None else _positive("max_length", max_length)
     multiple = 1 if pad_to_multiple_of is None else _positive("pad_to_multiple_of", pad_to_multiple_of)
-    return _collate(samples, "", pad_value, _Rule(limit, multiple, truncate == "left"), outermost=True)
+    rule = _Rule(limit, multiple, truncate == "left", lengths, mask)
+    batch = rule.shown(_collate(samples, "", pad_value, rule, outermost=True))
+    if mask is not None and not isinstance(batch, dict):
+        raise CollateError(f"mask = {mask!r}, expected None for samples that have no fields")
+    return batch
 
 
 def _positive(name: str, value: int) -> int:
@@ -202,6 +218,7 @@ def _mixed_message(values: Sequence[Any], path: str) -> str:
 def _fields(samples: Sequence[Mapping[Any, Any]], path: str, pad: Any, rule: _Rule) -> dict[Any, Any]:
     names = samples.names if isinstance(samples, Batch) else _names(samples, path)
     batch: dict[Any, Any] = {}
+    padded: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
     for name, each in _pads(names, path, pad):
         where = f"{path}[{name!r}]"
         if isinstance(samples, Batch):
@@ -209,6 +226,8 @@ def _fields(samples: Sequence[Mapping[Any, Any]], path: str, pad: Any, rule: _Ru
         else:
             value = _collate([sample[name] for sample in samples], where, each, rule)
         if isinstance(value, tuple):
+            padded[name] = value
+        if isinstance(value, tuple) and rule.lengths:
             lengths = f"{name}_lengths"
             if lengths in names:
                 raise CollateError(
@@ -216,8 +235,46 @@ def _fields(samples: Sequence[Mapping[Any, Any]], path: str, pad: Any, rule: _Ru
                 )
             batch[name], batch[lengths] = value
         else:
-            batch[name] = value
+            batch[name] = rule.shown(value)
+    if rule.mask is not None and path == "":
+        for name, mask in _masked(rule.mask, padded).items():
+            if mask in batch:
+                raise CollateError(f"mask = {rule.mask!r}, expected a new name, found the field {mask!r}; rename one")
+            batch[mask] = _mask(*padded[name])
     return batch
+
+
+def _masked(mask: str | Mapping[Any, str], padded: Mapping[Any, tuple[torch.Tensor, torch.Tensor]]) -> dict[Any, str]:
+    """Return the name of the mask of each padded field that has one.
+
+    Raises:
+      CollateError: a field is not padded, or fields that should share a mask differ in length.
+    """
+    known = ", ".join(map(repr, padded)) or "none"
+    if isinstance(mask, Mapping):
+        for name in mask:
+            if name not in padded:
+                raise CollateError(f"mask: expected fields of arrays among {known}, found {name!r}")
+        return dict(mask)
+    if not isinstance(mask, str):
+        raise CollateError(f"mask = {mask!r}, expected a name, or a dict of a name for each field")
+    if not padded:
+        raise CollateError(f"mask = {mask!r}, expected None for samples that have no field of arrays")
+    first = next(iter(padded))
+    for name, (_, lengths) in padded.items():
+        if not torch.equal(lengths, padded[first][1]):
+            raise CollateError(
+                f"mask = {mask!r}, expected fields of arrays of the same lengths, found {first!r} and {name!r}, which "
+                f"differ; give the field that it is of: mask={{{first!r}: {mask!r}}}"
+            )
+    return {first: mask}
+
+
+def _mask(padded: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Return 1 where a padded tensor has something, and 0 elsewhere: shape (batch, longest)."""
+    mask = _empty((padded.shape[0], padded.shape[1]), torch.int64)
+    np.less(np.arange(padded.shape[1]), lengths.numpy()[:, None], out=mask.numpy())
+    return mask
 
 
 def _names(samples: Sequence[Mapping[Any, Any]], path: str) -> Any:
@@ -244,7 +301,8 @@ def _positions(samples: Sequence[Sequence[Any]], pad: Any, rule: _Rule) -> list[
         if len(sample) != count:
             raise CollateError(f"samples[{i}]: expected {count} items, as in samples[0], found {len(sample)}")
     return [
-        _collate([sample[k] for sample in samples], f"[{k}]", each, rule) for k, each in _pads(range(count), "", pad)
+        rule.shown(_collate([sample[k] for sample in samples], f"[{k}]", each, rule))
+        for k, each in _pads(range(count), "", pad)
     ]
 
 
