@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .columns import add_column
     from .dataset.collate import pad_collate
     from .dataset.dataset import Dataset, Location, concat
-    from .dataset.opening import open  # noqa: A004 - mmapds.open is the public name
+    from .dataset.opening import open as open  # noqa: A004 - mmapds.open is the public name
     from .loader.data_loader import DataLoader
     from .orders.permutation import Permutation
     from .samplers.distributed import ChunkedSampler, DistributedBatchSampler, DistributedSampler, MixtureSampler
@@ -64,9 +64,9 @@ __all__ = [
     "add_column",
     "build",
     "concat",
-    "open",
     "pad_collate",
 ]
+"""All public names but `open`, which `from mmapds import *` would put in the place of Python's own."""
 
 _LAZY = {
     "ChunkedSampler": "samplers.distributed",
@@ -110,4 +110,4 @@ def _without_torch(name: str) -> type:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_LAZY})

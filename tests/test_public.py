@@ -32,12 +32,18 @@ def test_public_names():
         "add_column",
         "build",
         "concat",
-        "open",
         "pad_collate",
     ]
     for name in mmapds.__all__:
         assert getattr(mmapds, name) is not None
         assert name in dir(mmapds)
+
+
+def test_open_is_public_but_not_for_import_star():
+    """It would take the place of Python's own."""
+    assert callable(mmapds.open)
+    assert "open" in dir(mmapds)
+    assert python("from mmapds import *\nimport builtins\nprint(open is builtins.open)").stdout == "True\n"
 
 
 def loaded_by(code):
