@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import mmapds
+from mmapds.dataset.other_names import OTHER_NAMES
 
 
 class Sample(msgspec.Struct):
@@ -49,6 +50,11 @@ def ds(opened):
 
 def ids(dataset):
     return [sample["id"] for sample in dataset]
+
+
+def measured(path):
+    mmapds.build(path, length="n")
+    return mmapds.open(path)
 
 
 # ---- a sequence ---------------------------------------------------------------------------------------------
@@ -182,6 +188,75 @@ def test_concat(ds, opened, write):
         mmapds.Error, match=r"datasets\[1\]: expected decode = 'json', .*, found 'text', 'auto' and 'mmap'; open"
     ):
         mmapds.concat([ds, mmapds.open(write([1], "third.jsonl"), decode="text", build=True)])
+
+
+def test_plus_is_concat(ds, opened):
+    other = opened([{"id": -1}, {"id": -2}], "other.jsonl")
+    both = other + ds[:2] + other
+    assert isinstance(both, mmapds.Dataset)
+    assert ids(both) == [-1, -2, 0, 1, -1, -2]
+    assert ids(torch.utils.data.TensorDataset(torch.zeros(0)) + other) == [-1, -2]  # torch's is a ConcatDataset
+
+
+def test_datasets_of_others_are_refused_with_what_takes_them(ds):
+    for other, found in [
+        ([1, 2], "builtins.list"),
+        (torch.utils.data.Subset(ds, [0]), "torch.*Subset"),
+        (0, "builtins.int"),
+    ]:
+        message = (
+            rf"datasets\[1\]: expected a dataset of mmapds.open, found {found}; use torch.utils.data.ConcatDataset"
+        )
+        with pytest.raises(mmapds.Error, match=message):
+            mmapds.concat([ds, other])
+        with pytest.raises(mmapds.Error, match=message):
+            ds + other
+
+
+# ---- names of other libraries --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*OTHER_NAMES])
+def test_a_name_of_other_libraries_says_what_to_use(ds, name):
+    for owner in (ds, ds[:3], mmapds.Dataset):
+        assert not hasattr(owner, name)  # trainers ask, and take what has it for something else
+        with pytest.raises(AttributeError, match=rf"^Dataset\.{name}: not an attribute of mmapds datasets; ") as caught:
+            getattr(owner, name)
+        assert caught.value.name == name
+    assert name not in dir(ds)
+
+
+def test_what_these_messages_say_works(write):
+    ds = measured(write([{"id": i, "n": 9 - i} for i in range(10)]))
+    said = " ".join(str(OTHER_NAMES[name]._remedy) for name in OTHER_NAMES)
+    names = {"ds": ds, "mmapds": mmapds, "n": 7, "indices": [3, 1], "mask": ds.lengths > 7, "index": 1, "num_shards": 4}
+    expected = {
+        "ds[indices]": [3, 1],
+        "ds[mask]": [0, 1],
+        "ds[ds.column('length') <= 2048]": [*range(10)],
+        "ds[n:]": [7, 8, 9],
+        "ds[index::num_shards]": [1, 5, 9],
+        "ds[ds.column('length').argsort(kind='stable')]": [*range(9, -1, -1)],
+    }
+    for code, wanted in expected.items():
+        assert code in said
+        assert ids(eval(code, names)) == wanted
+    assert sorted(ids(ds.split([1.0], seed=0)[0])) == [*range(10)]
+    assert list(ds[0].keys()) == ["id", "n"]
+    assert ds.columns == ["length"]
+
+
+def test_other_names_that_do_not_exist_are_as_ever(ds):
+    with pytest.raises(AttributeError, match="object has no attribute 'nothing'"):
+        _ = ds.nothing
+
+
+def test_a_name_as_an_index_says_what_to_use(write):
+    ds = measured(write([{"id": 1, "n": 3}]))
+    with pytest.raises(IndexError, match=r"index = 'length', expected an int, .*; use ds\.column\('length'\)$"):
+        ds["length"]
+    with pytest.raises(IndexError, match=r"index = 'n', expected .*; use \[sample\['n'\] for sample in ds\]$"):
+        ds[:1]["n"]
 
 
 # ---- batches ------------------------------------------------------------------------------------------------

@@ -418,7 +418,10 @@ WITHOUT_NUMBERS = {
     "no such key": lambda: mmapds.open(mmapds.build(archive())).find("x"),
     "a key that is a number": lambda: mmapds.open(mmapds.build(archive())).find(3),
     "index of floats": lambda: dataset()[[0.5]],
+    "index of a name": lambda: dataset()["length"],
+    "name of other libraries": lambda: dataset().select,
     "concat nothing": lambda: mmapds.concat([]),
+    "concat what is not of mmapds": lambda: mmapds.concat([dataset(), [1]]),
     "concat what differs": lambda: mmapds.concat([dataset(), dataset(decode="bytes")]),
     "build nothing": lambda: mmapds.build([]),
     "build a missing file": lambda: mmapds.build("absent.jsonl"),
@@ -487,6 +490,9 @@ WITHOUT_NUMBERS = {
     "pad value of a field": lambda: collate({"a": [1]}, {"a": [2]}, pad_value={"b": 1}),
     "pad value that is text": lambda: collate([1], [2], pad_value="x"),
     "pad value of no fields": lambda: collate({"a": [1]}, {"a": [2]}, pad_value={"a": {"b": 1}}),
+    "mask of no field": lambda: collate({"a": 1}, mask="m"),
+    "masks that differ": lambda: collate({"a": [1], "b": []}, mask="m"),
+    "mask that is a field": lambda: collate({"a": [1]}, mask="a"),
     "field of lengths": lambda: collate({"a": [1], "a_lengths": 1}),
     "complex": lambda: collate(np.ones(2, complex)),
     "field name": lambda: writer({"a(b)": "str"}),
@@ -540,7 +546,7 @@ def grown_again():
 
 
 def message(provoke):
-    with pytest.raises((mmapds.Error, ValueError, IndexError, TypeError)) as error:
+    with pytest.raises((mmapds.Error, ValueError, IndexError, TypeError, AttributeError)) as error:
         provoke()
     return str(error.value)
 

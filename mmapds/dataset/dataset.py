@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +18,20 @@ from .batch import Batch
 from .catalog import Catalog
 from .decode import Decoder, decoder_name, is_same_decoder, raise_at, resolve, wants_location, wants_view
 from .origin import Origin
+from .other_names import OTHER_NAMES
 from .views import ArrayRows, ChainedRows, NestedRows, PermutedRows, RangeRows, Rows
+
+if TYPE_CHECKING:
+    import torch.utils.data
+
+    class _Samples(Sequence[Any], torch.utils.data.Dataset[Any]):
+        """What type checkers take a dataset for, as torch's DataLoader asks for one of torch's class.
+
+        torch itself never asks, so that a dataset need not load torch to be one.
+        """
+
+else:
+    _Samples = Sequence[Any]
 
 _SHOWN = 3  # sources that a repr names
 
@@ -39,7 +52,7 @@ def make_dataset(catalog: Catalog, origin: Origin, decode: str | Decoder, rows: 
     return Dataset(catalog, catalog.records(views=wants_view(resolve(decode))), origin, decode, rows)
 
 
-class Dataset(Sequence[Any]):
+class Dataset(_Samples):
     """Samples by position: `ds[i]` reads one index entry and one record, and keeps neither.
 
     Made by `mmapds.open`. A slice, an array of ints or a mask gives a view: a dataset again, which copies no data. Safe
@@ -261,9 +274,16 @@ class Dataset(Sequence[Any]):
         permutation = Permutation(self._length, seed)
         return [self._select(PermutedRows(permutation, run)) for run in runs]
 
+    def __add__(self, other: "Dataset") -> "Dataset":  # type: ignore[override]
+        """Return both datasets one after the other: `mmapds.concat([self, other])`."""
+        return concat([self, other])
+
     def _view(self, key: Any) -> "Dataset":
         if isinstance(key, slice):
             return self._select(RangeRows(range(self._length)[key]))
+        if isinstance(key, str):
+            remedy = f"ds.column({key!r})" if key in self.columns else f"[sample[{key!r}] for sample in ds]"
+            raise IndexError(f"index = {key!r}, expected an int, a slice, or an array of ints or bools; use {remedy}")
         positions = np.array(np.asarray(key))  # a copy: the caller may change its own later
         if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iub"):
             raise IndexError(
@@ -327,21 +347,35 @@ class Dataset(Sequence[Any]):
         count = f"{total:,}" if self._rows is None else f"{self._length:,} of {total:,}"
         return f"<mmapds.Dataset {names}: {count} records, decode={decoder_name(self._given_decode)}>"
 
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in OTHER_NAMES]
+
     def __reduce__(self) -> tuple[Any, ...]:
         catalog = self._catalog
         access = catalog.access, catalog.io, catalog.compares
         return _reopen, (self._origin, access, self._given_decode, self._rows)
 
 
+for _name, _other in OTHER_NAMES.items():
+    setattr(Dataset, _name, _other)
+
+
 def concat(datasets: Iterable[Dataset]) -> Dataset:
     """Return the datasets one after another as one dataset; views keep their selection.
 
     Raises:
-      Error: no dataset is given, or they differ in decoder or access, or only some have `check="none"`.
+      Error: no dataset is given, one is not of mmapds, they differ in decoder or access, or only some have
+        `check="none"`.
     """
     parts = list(datasets)
     if not parts:
         raise Error("datasets: expected one dataset or more, found 0")
+    for k, part in enumerate(parts):
+        if not isinstance(part, Dataset):
+            raise Error(
+                f"datasets[{k}]: expected a dataset of mmapds.open, found {type(part).__module__}."
+                f"{type(part).__qualname__}; use torch.utils.data.ConcatDataset, which takes any datasets"
+            )
     decode, access, io = parts[0]._given_decode, parts[0]._catalog.access, parts[0]._catalog.io
     for k, part in enumerate(parts):
         alike = (part._catalog.access, part._catalog.io) == (access, io)

@@ -1,0 +1,44 @@
+"""Names that datasets of other libraries have: asking for one says what it is here."""
+
+from typing import Any, NoReturn
+
+_REMEDIES = {
+    "add_column": "run: python -m mmapds.index SOURCE --column NAME=EXPRESSION (or call mmapds.add_column)",
+    "batch": "use mmapds.DataLoader(ds, batch_size=32), or ds.take(positions)",
+    "column_names": "use ds.columns for columns of numbers, or ds[0].keys() for fields of samples",
+    "features": "use ds[0].keys() for fields of samples",
+    "filter": "use a view, ds[mask], as ds[ds.column('length') <= 2048]",
+    "map": "give a function of each record: mmapds.open(path, decode=function)",
+    "num_rows": "use len(ds)",
+    "remove_columns": "give a function of each record: mmapds.open(path, decode=function)",
+    "rename_column": "give a function of each record: mmapds.open(path, decode=function)",
+    "select": "use a view, ds[indices]",
+    "set_format": "open it with mmapds.open(path, decode='torch') for arrays, or collate with mmapds.pad_collate",
+    "set_transform": "give a function of each record: mmapds.open(path, decode=function)",
+    "shape": "use len(ds)",
+    "shard": "use a view, ds[index::num_shards]",
+    "shuffle": "use a sampler, mmapds.DistributedSampler(ds, seed=0), or a shuffled view, ds.split([1.0], seed=0)[0]",
+    "skip": "use a view, ds[n:]",
+    "sort": "use a view, ds[ds.column('length').argsort(kind='stable')]",
+    "train_test_split": "use ds.split([0.9, 0.1], seed=0)",
+    "with_format": "open it with mmapds.open(path, decode='torch') for arrays, or collate with mmapds.pad_collate",
+    "with_transform": "give a function of each record: mmapds.open(path, decode=function)",
+}
+
+
+class OtherName:
+    """An attribute that does not exist, as `hasattr` knows, whose error says what to use.
+
+    A descriptor for each name, because a `__getattr__` would slow down every other attribute.
+    """
+
+    def __init__(self, name: str, remedy: str) -> None:
+        self._name = name
+        self._remedy = remedy
+
+    def __get__(self, instance: Any, owner: type) -> NoReturn:
+        message = f"{owner.__name__}.{self._name}: not an attribute of mmapds datasets; {self._remedy}"
+        raise AttributeError(message, name=self._name, obj=owner if instance is None else instance)
+
+
+OTHER_NAMES = {name: OtherName(name, remedy) for name, remedy in _REMEDIES.items()}
