@@ -4,6 +4,7 @@ import contextlib
 import gc
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -297,6 +298,27 @@ def test_ctrl_c_ends_a_trainer_that_waits_for_a_batch():
     assert process.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in errors
     assert "Fatal" not in errors
+
+
+KILLED = """
+from multiprocessing import active_children
+
+batches = iter(ours(Numbers(10**7), batch_size=50_000, **options))  # more than a pipe holds, so that workers wait
+next(batches)
+print(*(child.pid for child in active_children()), flush=True)
+signal.pause()
+"""
+
+
+def test_processes_end_with_a_trainer_that_is_killed():
+    command = [sys.executable, "-c", SCRIPT + KILLED, str(ROOT), "{'workers': 'processes'}"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        workers = [os.pidfd_open(int(pid)) for pid in process.stdout.readline().split()]
+        process.kill()
+    assert len(workers) == 2
+    for worker in workers:
+        assert select.select([worker], [], [], SECONDS)[0], "it has ended"
+        os.close(worker)
 
 
 FORKED = """

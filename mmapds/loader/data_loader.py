@@ -10,7 +10,16 @@ import torch.utils.data
 from ..errors import OrderError, StateError
 from ..samplers.world import World
 from .delivery import Position, position_of
-from .iterators import Batches, LoaderIterator, ProcessIterator, Recorder, SerialIterator, Stalls, ThreadIterator
+from .iterators import (
+    Batches,
+    LoaderIterator,
+    ProcessIterator,
+    Recorder,
+    SerialIterator,
+    Stalls,
+    ThreadIterator,
+    WorkerStart,
+)
 from .waits import Waits
 
 _OWN = ("_position", "_waits", "_processes")  # what a pickled loader makes anew
@@ -156,7 +165,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 collate_fn=self.collate_fn,
                 pin_memory=self.pin_memory,
                 timeout=self.timeout,
-                worker_init_fn=self.worker_init_fn,
+                worker_init_fn=WorkerStart(self.worker_init_fn),
                 multiprocessing_context=self.multiprocessing_context,
                 generator=self.generator,
                 prefetch_factor=self.prefetch_factor,

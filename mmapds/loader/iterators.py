@@ -2,6 +2,7 @@
 
 import os
 import random
+import threading
 import time
 import warnings
 from collections import deque
@@ -18,7 +19,7 @@ from .delivery import Delivery, Position, draw_base_seed
 from .pool import Pool, Task
 from .waits import Waits
 
-_LOOK = 5.0  # seconds after which a wait looks whether there are threads left to wait for
+_LOOK = 5.0  # seconds after which one side looks whether the other is still there
 _SHOWN = 8  # records that a message names
 
 
@@ -289,6 +290,28 @@ class ProcessIterator(LoaderIterator):
 def _is_of_torch(error: Exception) -> bool:
     """Whether an error is of the pass as a whole, or its end, and not of one batch."""
     return isinstance(error, StopIteration) or (type(error) is RuntimeError and str(error).startswith("DataLoader "))
+
+
+class WorkerStart:
+    """What a worker process calls first: from then on it ends with the trainer, however that ends.
+
+    By itself, a worker of torch's looks for the trainer only between batches: one that waits to send a batch when the
+    trainer is killed would stay for ever.
+    """
+
+    def __init__(self, start: Callable[[int], None] | None) -> None:
+        self._start = start
+
+    def __call__(self, number: int) -> None:
+        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+        if self._start is not None:
+            self._start(number)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK)
+    os._exit(1)
 
 
 class Recorder:
