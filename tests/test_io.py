@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 import mmapds
 from tests.support.commands import run
 from tests.support.formats import write_all
+from tests.support.torture import sanitized
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +114,7 @@ print(*[str(each.message) for each in caught], sep="\\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+@pytest.mark.skipif(sanitized(), reason="sanitizers need more than any limit of memory")
 def test_what_cannot_be_mapped_is_read_with_one_warning(tmp_path):
     paths = [tmp_path / name for name in ("a.bin", "b.bin")]
     for path in paths:

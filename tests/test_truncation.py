@@ -13,6 +13,7 @@ from mmapds.index.build import build_each
 from tests.support.array_files import store, utterances
 from tests.support.commands import run
 from tests.support.formats import write_all
+from tests.support.torture import sanitized
 
 STALE = r"a\.\w+\.mmx: STALE: a\.\w+ was \d+ bytes when indexed and is \d+ now; run: python -m mmapds.index "
 
@@ -171,6 +172,7 @@ print(view.sum())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which file is mapped where")
+@pytest.mark.skipif(sanitized(), reason="sanitizers handle SIGBUS in their own way")
 def test_a_view_that_is_read_later_ends_the_process_with_the_reason(sources):
     ran = run("-c", BLAMED, sources["fixed"])
     assert ran.returncode == -signal.SIGBUS
@@ -178,7 +180,34 @@ def test_a_view_that_is_read_later_ends_the_process_with_the_reason(sources):
     assert "found the end of the file at 8192: it became shorter while it was mapped" in ran.stderr
 
 
+LATE = """
+import os, sys
+import mmapds
+from torch.utils.data import DataLoader
+
+def collate(samples):
+    os.truncate(sys.argv[1], 8192)
+    return sum(int(sample.sum()) for sample in samples)
+
+ds = mmapds.open(sys.argv[1])
+try:
+    list(DataLoader(ds, 4, sampler=[len(ds) - 1] * 8, num_workers=1, collate_fn=collate))
+except RuntimeError as error:
+    print(error)
+"""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which file is mapped where")
+@pytest.mark.skipif(sanitized(), reason="sanitizers handle SIGBUS in their own way")
+def test_the_reason_comes_before_torch_blames_shared_memory(sources):
+    ran = run("-c", LATE, sources["fixed"])
+    assert "worker" in ran.stdout
+    assert f"{sources['fixed']}: expected a byte at " in ran.stderr
+    assert ran.stderr.index("shared memory is not to blame") < ran.stderr.index("insufficient shared memory")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which file is mapped where")
+@pytest.mark.skipif(sanitized(), reason="sanitizers handle SIGBUS in their own way")
 def test_other_handlers_of_bus_errors_still_run(sources):
     ran = run("-X", "faulthandler", "-c", BLAMED, sources["fixed"])
     assert ran.returncode == -signal.SIGBUS

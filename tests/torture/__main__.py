@@ -4,7 +4,6 @@ usage: python -m tests.torture [--seconds N] [--seed N] [--case N] [MODULE...]
 """
 
 import argparse
-import re
 import resource
 import signal
 import subprocess
@@ -12,18 +11,11 @@ import sys
 import tempfile
 import time
 from importlib import import_module
-from pathlib import Path
 
-from tests.support.torture import alone, command, modules
+from tests.support.torture import alone, command, modules, sanitized
 
 MOST_MEMORY = 32 << 30
 """Bytes of address space: what asks for more is a finding. Libraries map some 10 GB."""
-
-
-def sanitized():
-    """Whether this process runs under a sanitizer, which maps terabytes for itself."""
-    maps = Path("/proc/self/maps")
-    return maps.exists() and re.search("lib[at]san", maps.read_text()) is not None
 
 
 def run_here(name, seconds, seed, case, journal):
