@@ -322,6 +322,10 @@ WITH_NUMBERS = {
     "index of a view": lambda: dataset()[1:][2],
     "indices": lambda: dataset()[[0, 7]],
     "batch": lambda: dataset().__getitems__([0, -9]),
+    "stream of nothing": lambda: dataset()[:0].stream(),
+    "state of another worker of a stream": lambda: (
+        dataset().stream().load_state_dict({"sampler": {}, "worker": 1, "num_workers": 2, "given": 0})
+    ),
     "mask": lambda: dataset()[np.array([True, False])],
     "fractions": lambda: dataset().split([0.5, 0.6]),
     "two indices": lambda: dataset()[np.zeros((2, 2), int)],
@@ -420,6 +424,8 @@ WITHOUT_NUMBERS = {
     "index of floats": lambda: dataset()[[0.5]],
     "index of a name": lambda: dataset()["length"],
     "name of other libraries": lambda: dataset().select,
+    "stream by no sampler": lambda: dataset().stream(range(3)),
+    "stream by a sampler and more": lambda: dataset().stream(distributed(1, 0), seed=1),
     "concat nothing": lambda: mmapds.concat([]),
     "concat what is not of mmapds": lambda: mmapds.concat([dataset(), [1]]),
     "concat what differs": lambda: mmapds.concat([dataset(), dataset(decode="bytes")]),

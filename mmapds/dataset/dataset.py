@@ -24,6 +24,8 @@ from .views import ArrayRows, ChainedRows, NestedRows, PermutedRows, RangeRows, 
 if TYPE_CHECKING:
     import torch.utils.data
 
+    from ..samplers.stream import Stream
+
     class _Samples(Sequence[Any], torch.utils.data.Dataset[Any]):
         """What type checkers take a dataset for, as torch's DataLoader asks for one of torch's class.
 
@@ -273,6 +275,31 @@ class Dataset(_Samples):
             return [self._select(RangeRows(run)) for run in runs]
         permutation = Permutation(self._length, seed)
         return [self._select(PermutedRows(permutation, run)) for run in runs]
+
+    def stream(
+        self, sampler: Any = None, *, batch_size: int | None = None, shuffle: bool = False, **options: Any
+    ) -> "Stream":
+        """Return a torch IterableDataset of the samples of this rank, in file order or any other.
+
+        For code that wants an iterable. DataLoaders with workers share it among them; it can be resumed, as samplers
+        can: see docs/training.md.
+
+        Args:
+          sampler: a sampler of mmapds, whose order and batches are then used; without other arguments.
+          batch_size: yield batches as `take` returns them, for a DataLoader with `batch_size=None`; else samples.
+          shuffle: a new order every epoch, see `set_epoch`.
+          options: other arguments of `DistributedSampler`: `order`, `seed`, `num_replicas`, `rank`, `drop_last`, ...
+        Raises:
+          OrderError: an argument is out of range, or stands beside a sampler.
+        """
+        # Start-up time: torch. It stands above this room, as samplers need no dataset.
+        from ..samplers.stream import make_stream
+
+        if sampler is None:
+            options["shuffle"] = shuffle
+        elif shuffle:
+            options["shuffle"] = True
+        return make_stream(self, sampler, batch_size, options)
 
     def __add__(self, other: "Dataset") -> "Dataset":  # type: ignore[override]
         """Return both datasets one after the other: `mmapds.concat([self, other])`."""

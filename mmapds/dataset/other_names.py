@@ -20,6 +20,7 @@ _REMEDIES = {
     "shuffle": "use a sampler, mmapds.DistributedSampler(ds, seed=0), or a shuffled view, ds.split([1.0], seed=0)[0]",
     "skip": "use a view, ds[n:]",
     "sort": "use a view, ds[ds.column('length').argsort(kind='stable')]",
+    "to_iterable_dataset": "use ds.stream()",
     "train_test_split": "use ds.split([0.9, 0.1], seed=0)",
     "with_format": "open it with mmapds.open(path, decode='torch') for arrays, or collate with mmapds.pad_collate",
     "with_transform": "give a function of each record: mmapds.open(path, decode=function)",

@@ -1,0 +1,168 @@
+"""Streams: the samples or batches of a pass as an iterable, for code that takes nothing else."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+import torch.utils.data
+
+from ..errors import OrderError, StateError
+from ..orders.basic import integer
+from .distributed import DistributedBatchSampler, DistributedSampler
+from .epoch import Pass
+from .resumable import ResumableSampler
+
+_AHEAD = 64  # samples read at a time, so that a stream costs what batches do
+_KEYS = {"sampler", "worker", "num_workers", "given"}
+
+
+class Readable(Protocol):
+    """What a stream reads."""
+
+    def __len__(self) -> int: ...
+    def take(self, positions: Sequence[int], /) -> Sequence[Any]: ...
+
+
+@dataclass
+class _Part:
+    """What one of several workers has of a pass."""
+
+    begin: dict[str, Any]
+    """The state of the sampler where the pass begins."""
+    given: int = 0
+    """Items that were yielded."""
+    begun: bool = False
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """An iterable over a dataset in the order of a sampler: the samples of this rank, or its batches.
+
+    Made by `ds.stream`. In a worker process of a DataLoader it is the part of that worker. Epochs and states are those
+    of the sampler, its attribute `sampler`.
+    """
+
+    def __init__(self, dataset: Readable, sampler: ResumableSampler) -> None:
+        self.dataset = dataset
+        self.sampler = sampler
+        self._in_batches = isinstance(sampler, torch.utils.data.BatchSampler)
+        self._pass: Pass | None = None  # the pass that this object yields
+        self._given = 0  # items of it that were yielded
+        self._part: _Part | None = None  # of one of several workers
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield what is left of the epoch for this rank, and for this worker."""
+        worker = torch.utils.data.get_worker_info()
+        if worker is not None and worker.num_workers > 1:
+            yield from self._worker_items(worker.id, worker.num_workers)
+            return
+        for block in self._blocks():
+            if self._pass is not self.sampler.current_pass:
+                self._pass, self._given = self.sampler.current_pass, 0
+            for item in self._read(block):
+                self._given += 1
+                yield item
+
+    def _worker_items(self, number: int, workers: int) -> Iterator[Any]:
+        """Yield the items of every `workers`-th block, so that a DataLoader, which asks workers in turn, has all."""
+        part = self._part
+        if part is None or part.begun:
+            part = self._part = _Part(self.sampler.state_dict(step=self.sampler.first_step))
+        part.begun = True
+        skip = part.given
+        for block in islice(self._blocks(), number, None, workers):
+            kept = block[skip:]
+            skip -= len(block) - len(kept)
+            for item in self._read(kept) if kept else ():
+                part.given += 1
+                yield item
+
+    def _blocks(self) -> Iterator[list[Any]]:
+        """Yield what is read at a time: a batch, or some samples."""
+        steps = iter(self.sampler)  # type: ignore[call-overload]
+        while block := list(islice(steps, 1 if self._in_batches else _AHEAD)):
+            yield block
+
+    def _read(self, block: list[Any]) -> Sequence[Any]:
+        return [self.dataset.take(batch) for batch in block] if self._in_batches else self.dataset.take(block)
+
+    def __len__(self) -> int:
+        """Return the samples or batches of this rank in a whole epoch, those of all workers together."""
+        return len(self.sampler)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next pass."""
+        return self.sampler.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next pass, as with a sampler; persistent workers do not learn of it."""
+        self.sampler.set_epoch(epoch)
+
+    @property
+    def first_step(self) -> int:
+        """The step of the epoch at which the pass under way, or else the next one, begins; see `DistributedSampler`."""
+        return self.sampler.first_step
+
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+        """Return where the epoch is: the state of the sampler, which any number of ranks and workers can load.
+
+        In one of several workers it is the state of that worker, as torchdata's StatefulDataLoader wants it: it belongs
+        to that worker, and to as many of them.
+
+        Args:
+          step: samples or batches of the epoch that the trainer has finished, those before `first_step` included; by
+            default those yielded by this object. Over a DataLoader with workers, give it.
+        """
+        worker = torch.utils.data.get_worker_info()
+        if worker is not None and worker.num_workers > 1:
+            part = self._part or _Part(self.sampler.state_dict(step=self.sampler.first_step))
+            own = {"worker": worker.id, "num_workers": worker.num_workers, "given": part.given}
+            return {"sampler": part.begin, **own}
+        if step is None and self._pass is not None and self._pass is self.sampler.current_pass:
+            step = self._pass.first_step + self._given  # the sampler itself is a block ahead
+        return self.sampler.state_dict(step)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Begin the next pass where a state was saved.
+
+        Raises:
+          StateError: the state belongs to another order, or to another worker.
+        """
+        if not isinstance(state_dict, Mapping) or set(state_dict) != _KEYS:
+            self.sampler.load_state_dict(state_dict)
+            return
+        worker = torch.utils.data.get_worker_info()
+        own = (worker.id, worker.num_workers) if worker is not None else (0, 1)
+        saved = state_dict["worker"], state_dict["num_workers"]
+        if saved != own:
+            raise StateError(
+                f"state: expected one of worker {own[0]} of {own[1]}, found one of worker {saved[0]} of {saved[1]}; "
+                "use the num_workers of then"
+            )
+        self.sampler.load_state_dict(state_dict["sampler"])
+        self._part = _Part(dict(state_dict["sampler"]), integer("state['given']", state_dict["given"], 0))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pass": None, "_part": None}
+
+    def __repr__(self) -> str:
+        return f"<mmapds stream of {'batches' if self._in_batches else 'samples'}: {self.sampler!r}>"
+
+
+def make_stream(dataset: Readable, sampler: Any, batch_size: int | None, options: dict[str, Any]) -> Stream:
+    """Return the stream of a dataset by a sampler, or by one that is made for it.
+
+    Raises:
+      OrderError: there are both a sampler and arguments of one.
+    """
+    if sampler is None:
+        if batch_size is None:
+            return Stream(dataset, DistributedSampler(dataset, **options))
+        return Stream(dataset, DistributedBatchSampler(dataset, batch_size, **options))
+    if not isinstance(sampler, ResumableSampler):
+        raise OrderError(f"sampler: expected a sampler of mmapds, found {type(sampler).__name__}")
+    if batch_size is not None or options:
+        given = ", ".join([*options, *([] if batch_size is None else ["batch_size"])])
+        raise OrderError(f"sampler: expected no other arguments beside it, found {given}; give them to the sampler")
+    return Stream(dataset, sampler)

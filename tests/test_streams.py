@@ -1,0 +1,180 @@
+"""Streams: against the sampler's own order, shared by ranks and workers, and resumed at any step."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import mmapds
+from mmapds import orders
+
+N = 203
+KINDS = {
+    "samples": {},
+    "batches": {"batch_size": 4},
+}
+
+
+@pytest.fixture
+def ds(write):
+    path = write([{"id": i, "n": 1 + i % 7} for i in range(N)])
+    mmapds.build(path, length="n")
+    return mmapds.open(path)
+
+
+def identity(batch):
+    return batch
+
+
+def ids(batch):
+    return [sample["id"] for sample in batch]
+
+
+def flat(items):
+    """The ids of samples, or of the samples of batches."""
+    return [each["id"] for item in items for each in (item if isinstance(item, list) else [item])]
+
+
+def loader_of(stream, kind, workers, make=DataLoader, **options):
+    size = None if kind == "batches" else 4
+    return make(stream, batch_size=size, num_workers=workers, collate_fn=ids, **options)
+
+
+def test_a_stream_is_in_file_order(ds):
+    stream = ds.stream()
+    assert flat(stream) == flat(stream) == list(range(N))
+    assert len(stream) == N
+    assert isinstance(stream, torch.utils.data.IterableDataset)
+    assert flat(ds[::-2].stream()) == list(range(N))[::-2]
+
+
+def test_a_stream_takes_any_order_and_any_sampler(ds):
+    order = orders.Chunked(N, 10, mix_chunks=2, seed=5)
+    assert flat(ds.stream(order=order)) == list(mmapds.DistributedSampler(ds, order=order))
+    shuffled = ds.stream(shuffle=True, seed=3)
+    assert flat(shuffled) == list(mmapds.DistributedSampler(ds, seed=3))
+    budget = mmapds.TokenBudgetBatchSampler(ds, max_tokens=30)
+    assert [ids(batch) for batch in ds.stream(budget)] == list(mmapds.TokenBudgetBatchSampler(ds, max_tokens=30))
+    batches = ds.stream(batch_size=4)
+    assert [ids(batch) for batch in batches] == [list(range(k, min(k + 4, N))) for k in range(0, N, 4)]
+    assert len(batches) == len(DataLoader(batches, batch_size=None)) == 51
+
+
+@pytest.mark.parametrize(("world", "workers"), [(1, 2), (2, 1), (3, 0), (3, 2)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_and_workers_share_a_stream(ds, world, kind, workers):
+    read = []
+    for rank in range(world):
+        stream = ds.stream(shuffle=True, num_replicas=world, rank=rank, pad=False, **KINDS[kind])
+        read += [each for batch in loader_of(stream, kind, workers) for each in batch]
+    assert sorted(read) == list(range(N))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_batches_come_in_the_same_order_with_any_number_of_workers(ds, workers):
+    stream = ds.stream(shuffle=True, num_replicas=2, rank=1, batch_size=4)
+    loader = loader_of(stream, "batches", workers)
+    for epoch in range(2):
+        stream.set_epoch(epoch)
+        expected = mmapds.DistributedBatchSampler(ds, 4, 2, 1)
+        expected.set_epoch(epoch)
+        assert list(loader) == list(expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_of_one_process_counts_what_it_yields(ds, kind):
+    whole = list(ds.stream(shuffle=True, **KINDS[kind]))
+    for stop in range(1, len(whole), 7):
+        stream = ds.stream(shuffle=True, **KINDS[kind])
+        iterator = iter(stream)
+        assert [next(iterator) for _ in range(stop)] == whole[:stop]
+        again = ds.stream(shuffle=True, **KINDS[kind])
+        again.load_state_dict(stream.state_dict())
+        assert list(again) == whole[stop:]
+    stream.set_epoch(1)
+    assert stream.state_dict()["position"] == 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_goes_on_with_other_ranks_and_workers(ds, workers):
+    read, steps = [], 5
+    for rank in range(2):
+        stream = ds.stream(shuffle=True, batch_size=4, num_replicas=2, rank=rank)
+        for step, batch in enumerate(loader_of(stream, "batches", workers), stream.first_step + 1):
+            read += batch
+            if step == steps:
+                state = stream.state_dict(step=step)
+                break
+    for rank in range(3):
+        stream = ds.stream(shuffle=True, batch_size=7, num_replicas=3, rank=rank, pad=False)
+        stream.load_state_dict(state)
+        assert stream.epoch == 0
+        read += [each for batch in loader_of(stream, "batches", 2 - workers) for each in batch]
+    assert sorted(read) == list(range(N))
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_stateful_loaders_go_on_within_an_epoch(ds, kind, workers):
+    def make():
+        stream = ds.stream(shuffle=True, seed=3, **KINDS[kind])
+        return stream, loader_of(stream, kind, workers, StatefulDataLoader)
+
+    stream, loader = make()
+    epochs = []
+    for epoch in range(3):
+        stream.set_epoch(epoch)
+        epochs.append(list(loader))
+    assert sorted(each for batch in epochs[1] for each in batch) == list(range(N))
+    assert epochs[0] != epochs[1] != epochs[2]
+    for stop in (2, 33):
+        stream, loader = make()
+        iterator = iter(loader)
+        head = [next(iterator) for _ in range(stop)]
+        state = copy.deepcopy(loader.state_dict())
+        stream, loader = make()
+        loader.load_state_dict(state)
+        assert head + list(loader) == epochs[0]
+        stream.set_epoch(1)
+        assert list(loader) == epochs[1]
+    stream, loader = make()
+    list(loader)  # to the end
+    state = copy.deepcopy(loader.state_dict())
+    stream, loader = make()
+    loader.load_state_dict(state)
+    for epoch in (1, 2):
+        stream.set_epoch(epoch)
+        assert list(loader) == epochs[epoch]
+
+
+def test_a_stream_travels_to_spawned_workers(ds):
+    stream = ds.stream(batch_size=50)
+    next(iter(stream))
+    assert flat(pickle.loads(pickle.dumps(stream))) == list(range(N))
+    loader = loader_of(stream, "batches", 1, multiprocessing_context="spawn")
+    assert [each for batch in loader for each in batch] == list(range(N))
+
+
+def test_what_a_stream_refuses(ds):
+    sampler = mmapds.DistributedSampler(ds)
+    for options, given in [({"batch_size": 4}, "batch_size"), ({"seed": 1}, "seed"), ({"shuffle": True}, "shuffle")]:
+        with pytest.raises(mmapds.OrderError, match=f"sampler: expected no other arguments beside it, found {given}; "):
+            ds.stream(sampler, **options)
+    with pytest.raises(mmapds.OrderError, match="sampler: expected a sampler of mmapds, found range"):
+        ds.stream(range(3))
+    with pytest.raises(mmapds.OrderError, match="found 0 "):
+        ds[:0].stream()
+    state = {"sampler": sampler.state_dict(), "worker": 1, "num_workers": 2, "given": 3}
+    with pytest.raises(mmapds.StateError, match="state: expected one of worker 0 of 1, found one of worker 1 of 2; "):
+        ds.stream(sampler).load_state_dict(state)
+    with pytest.raises(mmapds.StateError, match="state: of another order"):
+        ds.stream().load_state_dict(sampler.state_dict())
+
+
+def test_a_stream_says_what_it_is(ds):
+    assert repr(ds.stream(batch_size=4)).startswith(
+        "<mmapds stream of batches: <DistributedBatchSampler: 203 samples, "
+    )
