@@ -13,6 +13,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import mmapds
 from mmapds import _native
@@ -204,6 +205,49 @@ def test_the_page_of_the_loader_runs(tmp_path, monkeypatch, capsys):
     assert sum(map(len, trained)) == 2 * 1000
     assert next(iter(names["loader"]))[0]["id"] == names["sampler"].indices_at(10)[0][0]
     assert "'wait_p50': " in capsys.readouterr().out
+
+
+@pytest.fixture
+def tokens(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    records = [{"id": i, "tokens": [1] * (5 + i * 7919 % 200)} for i in range(5000)]
+    Path("train.jsonl").write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in records))
+    mmapds.build("train.jsonl", length="items(tokens)")
+
+
+@pytest.mark.usefixtures("tokens")
+def test_the_script_of_the_training_page_runs_and_goes_on(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(blocks("docs/training.md", "python")[0])
+    launch = ["-m", "torch.distributed.run", "--standalone"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+    for ranks in (2, 1):  # the second one goes on from the last checkpoint of the first
+        ran = run(*launch, f"--nproc-per-node={ranks}", str(script), cwd=tmp_path, env=environment)
+        assert ran.returncode == 0, ran.stderr
+        state = torch.load("last.pt", weights_only=True)["loader"]
+        assert state["epoch"] == 2
+        sampler = mmapds.TokenBudgetBatchSampler(mmapds.open("train.jsonl"), max_tokens=4096, num_replicas=1, rank=0)
+        sampler.load_state_dict(state)
+        assert 0 < sampler.first_step < len(sampler)
+
+
+@pytest.mark.usefixtures("tokens")
+def test_the_rest_of_the_training_page_runs():
+    names = {"mmapds": mmapds, "ds": mmapds.open("train.jsonl")}
+    for code in blocks("docs/training.md", "python")[1:]:
+        exec(code, names)
+    assert names["stream"].first_step == 10
+    assert sum(map(len, names["stream"])) == 5000 - 10 * 32
+    for code in blocks("docs/training.md", "py"):  # of stacks that tests of their own run
+        compile(code, "docs/training.md", "exec")
+
+
+def test_every_environment_variable_stands_in_the_training_page():
+    read = [*(ROOT / "mmapds").rglob("*.py"), *(ROOT / "csrc").rglob("*.c")]
+    found = {name for path in read for name in re.findall(r'"(MMAPDS_[A-Z_]+)"', path.read_text())}
+    assert len(found) >= 4
+    table = (ROOT / "docs/training.md").read_text()
+    assert not [name for name in found if f"| `{name}` |" not in table]
 
 
 def files_of_every_format():
