@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .loader.data_loader import DataLoader
     from .orders.permutation import Permutation
     from .samplers.distributed import ChunkedSampler, DistributedBatchSampler, DistributedSampler, MixtureSampler
+    from .samplers.ranks import check_ranks
     from .samplers.token_budget import TokenBudgetBatchSampler
     from .writer import Writer
 
@@ -63,6 +64,7 @@ __all__ = [
     "Writer",
     "add_column",
     "build",
+    "check_ranks",
     "concat",
     "pad_collate",
 ]
@@ -81,6 +83,7 @@ _LAZY = {
     "Writer": "writer",
     "add_column": "columns",
     "build": "build_index",
+    "check_ranks": "samplers.ranks",
     "concat": "dataset.dataset",
     "open": "dataset.opening",
     "pad_collate": "dataset.collate",

@@ -31,6 +31,7 @@ def test_public_names():
         "Writer",
         "add_column",
         "build",
+        "check_ranks",
         "concat",
         "pad_collate",
     ]

@@ -3,6 +3,7 @@
 import os
 
 import numpy as np
+from xxhash import xxh3_64
 
 from .. import _native, formats
 from ..errors import Error, SourceError
@@ -46,6 +47,14 @@ class Catalog:
         """Number of the first record of each source, and how many records there are: shape (sources + 1,)."""
         for index in indexes:
             index.map.advise(_ADVICE[access])
+
+    def fingerprint(self, rows: bytes) -> str:
+        """Return what identifies the records of all sources, as they were indexed, and a selection of them."""
+        mark = xxh3_64(rows)
+        for index, number in self.members:
+            source = index.sources[number]
+            mark.update(f"{source.fingerprint} {source.size} {source.records} ".encode())
+        return mark.hexdigest()
 
     @property
     def compares(self) -> bool:

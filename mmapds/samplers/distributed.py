@@ -15,6 +15,7 @@ from ..orders.basic import Order, Sequential, Shuffled, integer
 from ..orders.chunked import Chunked
 from ..orders.mixture import Mixture
 from .epoch import EpochProgress, Exclude, OrderedRecords, Sharding
+from .ranks import fingerprint_of
 from .resumable import ResumableSampler, refuse_injected
 from .world import World
 
@@ -42,7 +43,8 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
       UserWarning: it is made for one process under SLURM with several tasks, or under a torch.distributed that is
         initialised later; or a second whole pass begins in the same epoch.
     Raises:
-      OrderError: an argument is out of range; it is also a ValueError.
+      OrderError: an argument is out of range; or, before the first sample of a pass, a rank of torch.distributed has
+        another sampler, or did not come; it is also a ValueError.
     """
 
     def __init__(
@@ -77,17 +79,22 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
             self._records, sharding, start_step=start_step, exclude=exclude, assumed=world.assumed
         )
         super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
+        self._datasets: object = dataset
         self.num_samples = len(self._progress)
         self.total_size = self.num_samples * num_replicas if pad else len(self._records)
 
     def __iter__(self) -> Iterator[int]:
         """Return an iterator over a pass, which begins, and reads the epoch, with its first index."""
         # A generator: nothing happens before the first next(), as a DataLoader may make two and use one.
+        self._compare_ranks()
         begun, records = self._progress.begin(), self._records
         yield from begun.map(lambda _, positions: records.at(begun.epoch, positions[:, 0]).tolist())
 
     def _what(self) -> str:
         return f"{len(self._records):,} samples, seed {self.seed}"
+
+    def _fingerprint(self) -> str | None:
+        return fingerprint_of(self._datasets)
 
     def indices_at(self, step: int) -> NDArray[np.int64]:
         """Return the records in a step of this epoch, one for each rank that has one: shape (num_replicas,)."""
@@ -192,6 +199,7 @@ class MixtureSampler(DistributedSampler):
             start_step=start_step,
             exclude=exclude,
         )
+        self._datasets = datasets
 
 
 class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
@@ -258,11 +266,15 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Return an iterator over a pass, which begins, and reads the epoch, with its first batch."""
+        self._compare_ranks()
         begun, records = self._synchronised().begin(), self._records
         yield from begun.map(lambda _, positions: records.at(begun.epoch, positions).tolist())
 
     def _what(self) -> str:
         return f"{len(self._records):,} samples, batch size {self.batch_size}, seed {self.sampler.seed}"
+
+    def _fingerprint(self) -> str | None:
+        return self.sampler._fingerprint()
 
     def indices_at(self, step: int) -> NDArray[np.int64] | list[NDArray[np.int64]]:
         """Return the records in a step of this epoch, a row for each rank: shape (num_replicas, batch).

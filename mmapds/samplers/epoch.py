@@ -360,7 +360,7 @@ class EpochProgress:
         # At the end of an epoch, StatefulDataLoader reads ahead in a pass, which may be short, and begins another one.
         self._loaded = self._loaded and self.choices != self._choices_used
         self._choices_used = self.choices
-        self._pass = self._coming()
+        self._pass = self.coming()
         self._next = self._next_pass = self._finished = None
         return self._pass
 
@@ -377,12 +377,17 @@ class EpochProgress:
 
     def current(self) -> Pass:
         """Return the pass under way, or the one that would begin now."""
-        return self._pass if self._pass is not None and self._next is None else self._coming()
+        return self._pass if self._pass is not None and self._next is None else self.coming()
 
-    def _coming(self) -> Pass:
+    def coming(self) -> Pass:
+        """Return the pass that would begin now."""
         if self._next_pass is None:
             self._next_pass = self._new_pass(self._next or ResumePoint())
         return self._next_pass
+
+    def repeats_itself(self) -> bool:
+        """Return whether the epoch was just read to its end, and another one would have another order."""
+        return self._pass is not None and self._pass.over and self.contents.changes_after(self.epoch)
 
     def _new_pass(self, start: ResumePoint) -> Pass:
         return Pass(self.contents, self.sharding, self.epoch, start, self._block_size)

@@ -5,6 +5,7 @@ from typing import Any
 
 from ..errors import OrderError
 from .epoch import EpochProgress, Pass
+from .ranks import PassCheck
 
 
 def refuse_injected(sampler: object) -> None:
@@ -24,6 +25,7 @@ class ResumableSampler:
     """Gives a sampler its epoch, length and states. It stands before torch's class among the bases."""
 
     _progress: EpochProgress
+    _ranks: PassCheck | None = None  # made for the first pass
 
     def _synchronised(self) -> EpochProgress:
         """Return the progress, at the epoch chosen last."""
@@ -31,6 +33,40 @@ class ResumableSampler:
 
     def _choose_epoch(self, epoch: int) -> None:
         self._progress.set_epoch(epoch)
+
+    def _compare_ranks(self) -> None:
+        """Compare the pass that begins next with those of other ranks.
+
+        Raises:
+          OrderError: another rank has another pass, or none.
+        """
+        if self._ranks is None:
+            self._ranks = PassCheck()
+        self._ranks.before(self._synchronised(), self._shared_by_ranks)
+
+    def _shared_by_ranks(self) -> dict[str, Any]:
+        """Return all that must be alike on ranks that share an epoch, for messages: causes before what follows."""
+        progress = self._synchronised()
+        coming, sharding = progress.coming(), progress.sharding
+        return {
+            "sampler": type(self).__name__,
+            "order": progress.contents.describe(),
+            "epoch": coming.epoch,
+            "num_replicas": sharding.num_replicas,
+            "batch_size": sharding.batch_size,
+            "drop_last": sharding.drop_last,
+            "pad": sharding.pad,
+            "epoch_size": len(progress.contents),
+            "first_step": coming.first_step,
+            "steps": coming.steps,
+            "position": coming.start.position,
+            "exclude": (coming.start.positions, coming.start.records),
+            "dataset": self._fingerprint(),
+        }
+
+    def _fingerprint(self) -> str | None:
+        """Return what identifies the data that are sampled, where it is known."""
+        return None
 
     @property
     def epoch(self) -> int:

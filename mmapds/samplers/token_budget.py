@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch.utils.data
 from numpy.typing import ArrayLike, NDArray
+from xxhash import xxh3_64
 
 from ..errors import FormatError, OrderError
 from ..orders.basic import Int64s, Order, Sequential, Shuffled, integer
@@ -15,6 +16,7 @@ from .bucket import BucketPlan
 from .epoch import EpochProgress, Exclude, Pass, Sharding
 from .lengths import read_lengths
 from .plan import Budget, Reader, select
+from .ranks import fingerprint_of
 from .resumable import ResumableSampler, refuse_injected
 from .summary import BudgetSummary, padding_and_imbalance
 from .window import WindowPlan
@@ -58,10 +60,12 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     Warns:
       UserWarning: see `DistributedSampler`.
     Raises:
-      OrderError: an argument or a length is out of range, or no sample is left; it is also a ValueError.
+      OrderError: an argument or a length is out of range, or no sample is left; ranks differ, as in
+        `DistributedSampler`; it is also a ValueError.
       ColumnError: the dataset has no lengths; the message has the command that adds them.
     """
 
+    _lengths_mark: str | None = None  # made when ranks are compared
     batch_size: int | None  # type: ignore[assignment]
 
     def __init__(
@@ -108,6 +112,7 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self._lengths, by_length = read_lengths(dataset_or_lengths, target_lengths, order_cache)
         self._indexes: list[str] = getattr(dataset_or_lengths, "indexes", [])  # for messages
         self._order_cache = order_cache  # for messages
+        self._dataset = dataset_or_lengths if self._indexes else None
         low = 0 if min_length is None else integer("min_length", min_length, 0)
         high = None if max_length is None else integer("max_length", max_length, 1)
         self._selection, self._left_out = select(by_length, self._budget, low, high, oversize)
@@ -169,6 +174,11 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
             plan, sharding, start_step=start_step, exclude=exclude, assumed=self._assumed, block_size=_BLOCK
         )
 
+    def _fingerprint(self) -> str | None:
+        if self._lengths_mark is None:
+            self._lengths_mark = fingerprint_of(self._dataset) or xxh3_64(self._lengths.data).hexdigest()
+        return self._lengths_mark
+
     def _what(self) -> str:
         planner = "bucket" if isinstance(self._plan, BucketPlan) else "window"
         samples = f"{self._selection.records:,} samples"
@@ -176,6 +186,7 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Return an iterator over a pass, which begins, and reads the epoch, with its first batch."""
+        self._compare_ranks()
         begun = self._progress.begin()
         reader = self._plan.reader(begun.epoch)
         excluded = _ExcludedRecords(begun)

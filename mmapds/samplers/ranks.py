@@ -1,0 +1,326 @@
+"""Whether all ranks read the same epoch alike, compared before the first batch of a pass.
+
+Ranks meet in the key-value store of torch.distributed: no collective operation is issued, so that nothing touches a
+GPU, no backend has to be asked, and a rank that does not come can be named. The first rank that comes leaves what it
+has as the reference; each other compares itself with that. So the work of a rank does not grow with their number.
+"""
+
+import itertools
+import json
+import os
+import sys
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+from xxhash import xxh3_64
+
+from ..errors import OrderError
+from .epoch import EpochProgress
+
+LIMIT = "MMAPDS_RANKS_SECONDS"
+"""The environment variable that says how many seconds to wait for other ranks; 0 compares nothing."""
+PATIENCE = 10.0
+"""Seconds before a warning names the ranks that are waited for."""
+_LONGEST_PAUSE = 0.1  # seconds between two looks into the store: many ranks share it
+_LINGER = 2.0  # seconds for other ranks to hear of an error
+_SHOWN = 80  # characters of a value in a message
+_NAMED = 8  # ranks in a message
+_NAMES = {
+    "n": "samples",
+    "largest": "max_batch_size",
+    "multiple": "batch_size_multiple",
+    "quadratic": "quadratic_length",
+}
+"""What users call the keys of states."""
+
+
+class _Session:
+    """What this process keeps as long as a process group lasts."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = weakref.ref(store)  # a group that is destroyed must be able to close it
+        self.samplers = itertools.count()
+        self.calls: dict[str, Iterator[int]] = {}
+
+
+_session: _Session | None = None
+_inherited: Any = None
+"""The store of the process that this one was forked from. The two share a socket, on which only one may speak."""
+
+
+def _after_fork() -> None:
+    global _inherited
+    _inherited = _store()
+
+
+def _store() -> Any:
+    """Return the store of torch.distributed where it is initialised, else None; torch is not imported for this."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    if distributed.get_backend() == "fake":  # for trying things out: there are no other processes
+        return None
+    store = distributed.distributed_c10d._get_default_store()  # None for MPI
+    return store if store is not _inherited else None
+
+
+def _session_of(store: Any) -> _Session:
+    global _session
+    if _session is None or _session.store() is not store:
+        _session = _Session(store)
+    return _session
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class PassCheck:
+    """Compares the passes of one sampler with those of the same sampler on other ranks.
+
+    Samplers are matched by the order in which they begin their first pass; passes, by their number.
+    """
+
+    def __init__(self) -> None:
+        self._session: _Session | None = None
+        self._number = self._compared = 0
+        self._agreed: dict[str, str] | None = None
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return PassCheck, ()  # a copy of a sampler is another sampler
+
+    def before(self, progress: EpochProgress, shared: Callable[[], Mapping[str, Any]]) -> None:
+        """Compare the next pass where the sampler serves all processes of torch.distributed, and there are several.
+
+        Raises:
+          OrderError: another rank has other fields, or did not come.
+        """
+        replicas, rank = progress.sharding.num_replicas, progress.sharding.rank
+        store = _store() if replicas > 1 else None
+        if store is None or replicas != sys.modules["torch.distributed"].get_world_size():
+            return
+        limit = _limit(store)
+        if not limit:
+            return
+        session = _session_of(store)
+        if self._session is not session:
+            self._session, self._number = session, next(session.samplers)
+            self._compared, self._agreed = 0, None
+        fields = shared()
+        described = _described(fields)
+        if described == self._agreed and not progress.repeats_itself():
+            return
+        key = f"mmapds/pass/{self._number}/{self._compared}"
+        self._compared, self._agreed = self._compared + 1, None
+        ranks = range(replicas)
+        _Meeting(store, key, ranks, rank, f"in a pass of {fields['sampler']}").compare(described, limit)
+        self._agreed = described
+
+
+def check_ranks(of: Any, *, group: Any = None, timeout: float | None = None) -> None:
+    """Raise an error on every rank unless all ranks have the same sampler, or the same values.
+
+    Samplers that serve all ranks of torch.distributed do this by themselves before each pass. Call it for others, as
+    with `num_replicas=1` or some ranks only, and for loops of your own. All ranks of the group call it, the same
+    number of times; where torch.distributed is not initialised, nothing happens.
+
+    Args:
+      of: a sampler, whose order, epoch, position, sizes and dataset are compared, but not its rank; or a dict of
+        values, of which the reprs are.
+      group: a process group of torch.distributed, instead of all ranks.
+      timeout: seconds to wait for the other ranks, instead of those of `init_process_group`.
+    Warns:
+      UserWarning: ranks have not come after 10 seconds.
+    Raises:
+      OrderError: ranks differ, or one did not come; the message names rank, field and both values.
+    """
+    fields = of if isinstance(of, Mapping) else getattr(of, "_shared_by_ranks", None)
+    if fields is None:
+        raise OrderError(f"of: expected a sampler of mmapds or a dict, found {type(of).__name__}")
+    if timeout is not None and not timeout > 0:
+        raise OrderError(f"timeout = {timeout!r}, expected a number of seconds above 0")
+    store = _store()
+    if store is None:
+        return
+    distributed = sys.modules["torch.distributed"]
+    ranks, own = distributed.get_process_group_ranks(group), distributed.get_rank()
+    if own not in ranks or len(ranks) == 1:
+        return
+    if not isinstance(fields, Mapping):
+        fields = fields()
+    session = _session_of(store)
+    name = xxh3_64(json.dumps(ranks).encode()).hexdigest()
+    key = f"mmapds/call/{name}/{next(session.calls.setdefault(name, itertools.count()))}"
+    meeting = _Meeting(store, key, ranks, ranks.index(own), "in a call of check_ranks")
+    meeting.compare(_described(fields), timeout or _limit(store) or _limit_of(store))
+
+
+class _Meeting(NamedTuple):
+    """One comparison: the keys below a prefix of the store, which the last rank to leave deletes."""
+
+    store: Any
+    key: str
+    ranks: Any
+    """The ranks that take part, as messages name them: a sequence."""
+    place: int
+    """Of this process among them."""
+    when: str
+
+    def compare(self, fields: dict[str, str], limit: float) -> None:
+        """Return once all ranks have come and have the same fields.
+
+        Raises:
+          OrderError: they have not, or a rank did not come within the limit, in seconds.
+        """
+        with _explaining_the_store():
+            self._compare(fields, time.monotonic() + limit, limit)
+
+    def _compare(self, fields: dict[str, str], deadline: float, limit: float) -> None:
+        store, place, ranks = self.store, self.place, self.ranks
+        others = store.add(self._at(place), 1) - 1
+        if store.add(f"{self.key}/came", 1) == 1:
+            store.set(f"{self.key}/reference", json.dumps({"rank": ranks[place], "fields": fields}))
+        if others:
+            self._fail(f"rank = {ranks[place]} on two ranks, expected another on each; pass the rank of the process")
+        self._wait_for("reference", deadline, limit)
+        reference = json.loads(store.get(f"{self.key}/reference"))
+        different = _difference((reference["rank"], reference["fields"]), (ranks[place], fields), self.when)
+        if different:
+            self._fail(different)
+        if store.add(f"{self.key}/agreed", 1) == len(ranks) and not store.check([f"{self.key}/end"]):
+            store.set(f"{self.key}/end", "-")  # not empty: that is not set, in some stores
+        self._wait_for("end", deadline, limit)
+        end = store.get(f"{self.key}/end").decode()
+        if end != "-":
+            self._raise(end)
+        store.delete_key(self._at(place))
+        if store.add(f"{self.key}/left", 1) == len(ranks):
+            for name in ("came", "reference", "agreed", "end", "left"):
+                store.delete_key(f"{self.key}/{name}")
+
+    def _at(self, place: int) -> str:
+        return f"{self.key}/at/{place}"
+
+    def _fail(self, message: str) -> NoReturn:
+        """Raise an error, here and on the ranks that wait."""
+        self.store.set(f"{self.key}/end", message)
+        self._raise(message)
+
+    def _raise(self, message: str) -> NoReturn:
+        """Raise an error once the other ranks know of it: the one that ends the process may hold the store."""
+        know, came = f"{self.key}/know", f"{self.key}/came"
+        until = time.monotonic() + _LINGER
+        with suppress(RuntimeError):  # the store is gone: its process has waited for this one
+            self.store.add(know, 1)
+            while self.store.add(know, 0) < self.store.add(came, 0) and time.monotonic() < until:
+                time.sleep(_LONGEST_PAUSE / 10)
+        raise OrderError(message)
+
+    def _wait_for(self, name: str, deadline: float, limit: float) -> None:
+        warn_at = deadline - limit + PATIENCE
+        pause = 0.0005
+        while not self.store.check([f"{self.key}/{name}"]):
+            now = time.monotonic()
+            if now >= deadline:
+                missing, verb = self._missing()
+                self._fail(
+                    f"ranks: expected {len(self.ranks)} within {limit:g} seconds, found {missing} missing; make every "
+                    f"rank begin the same passes, or set {LIMIT}=0 to compare nothing ({self.when})"
+                )
+            if now >= warn_at:
+                warn_at = deadline
+                missing, verb = self._missing()
+                warnings.warn(
+                    f"{missing} {verb} not come after {PATIENCE:g} seconds, and rank {self.ranks[self.place]} waits up "
+                    f"to {limit:g} ({self.when})",
+                    stacklevel=2,
+                )
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+    def _missing(self) -> tuple[str, str]:
+        """Return the ranks that have not come, in words, and the verb for them."""
+        found = [rank for place, rank in enumerate(self.ranks) if not self.store.check([self._at(place)])]
+        named = ", ".join(map(str, found[:_NAMED])) + (f" and {len(found) - _NAMED} more" if found[_NAMED:] else "")
+        return (f"rank {named}", "has") if len(found) == 1 else (f"ranks {named}", "have")
+
+
+@contextmanager
+def _explaining_the_store() -> Iterator[None]:
+    try:
+        yield
+    except OrderError:
+        raise
+    except RuntimeError as error:  # of torch, where rank 0 ended, or the store lacks an operation
+        found = str(error).strip().partition("\n")[0]
+        raise OrderError(
+            f"torch.distributed: expected an answer of its store, found {type(error).__name__}: {found}; set {LIMIT}=0 "
+            "to compare nothing (rank 0, which holds the store, may have ended)"
+        ) from error
+
+
+def _described(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return fields as texts, those of an order beside the others; what it is made of comes last."""
+    described: dict[str, str] = {}
+    for name, value in fields.items():
+        if name == "order" and isinstance(value, Mapping):
+            described.update(_described(dict(sorted(value.items(), key=lambda each: isinstance(each[1], Mapping)))))
+        else:
+            described[_NAMES.get(name, str(name))] = _text(value)
+    return described
+
+
+def _text(value: Any) -> str:
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}... ({xxh3_64(text.encode()).hexdigest()})"
+
+
+def _difference(one: tuple[int, dict[str, str]], other: tuple[int, dict[str, str]], when: str) -> str:
+    """Return what differs between two ranks, in words, or nothing."""
+    (rank, fields), (last, found) = sorted((one, other), key=lambda each: each[0])
+    names = [name for name in {**fields, **found} if fields.get(name) != found.get(name)]
+    if not names:
+        return ""
+    name = names[0]
+    more = f", also different: {', '.join(names[1:])}" if names[1:] else ""
+    return (
+        f"{name} = {found.get(name)} on rank {last}, expected {fields.get(name)} as on rank {rank}; make the sampler "
+        f"alike on all ranks ({when}{more})"
+    )
+
+
+def _limit(store: Any) -> float:
+    """Return the seconds to wait for other ranks that the environment has, else those of torch.distributed.
+
+    Raises:
+      OrderError: the environment has something else.
+    """
+    text = os.environ.get(LIMIT, "")
+    if not text:
+        return _limit_of(store)
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = -1.0
+    if not limit >= 0:
+        raise OrderError(f"{LIMIT} = {text!r}, expected a number of seconds, 0 or more")
+    return limit
+
+
+def _limit_of(store: Any) -> float:
+    return float(store.timeout.total_seconds())
+
+
+def fingerprint_of(datasets: Any) -> str | None:
+    """Return what identifies the data of mmapds datasets, or None where one is something else."""
+    found = [
+        getattr(each, "fingerprint", None) if hasattr(each, "source_starts") else None
+        for each in (datasets if isinstance(datasets, list | tuple) else [datasets])
+    ]
+    known = [each for each in found if isinstance(each, str)]
+    return " ".join(known) if known and len(known) == len(found) else None
