@@ -64,6 +64,17 @@ def test_megatron_without_sequences(tmp_path):
     assert len(mmapds.open(path, build=True)) == 0
 
 
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_sequences_without_tokens(tmp_path, io):
+    """The .bin is empty, so there is nothing to map."""
+    path = write_pair(tmp_path / "x", [[], [], []])
+    mmapds.build(path)
+    ds = mmapds.open(path, io=io)
+    assert [record.tolist() for record in ds] == [[], [], []]
+    assert [record.tolist() for record in ds.take([2, 0])] == [[], []]
+    assert ds.raw(1) == b""
+
+
 def test_another_idx_means_another_index(tmp_path):
     path = write_pair(tmp_path / "x", [[1, 2], [3, 4]])
     mmapds.build(path)

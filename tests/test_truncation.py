@@ -65,6 +65,18 @@ def test_one_record_beyond_the_new_end_is_an_error(sources, name, io):
             read()
 
 
+@pytest.mark.parametrize("name", ["fixed", "npy"])
+def test_every_array_taken_after_the_cut_is_checked(sources, name):
+    ds = mmapds.open(sources[name])
+    whole = [array.copy() for array in ds]
+    cut(sources[name], 16_500)  # in the midst of a page: record 83 begins behind the end, on a page that is left
+    for _ in range(40):
+        for k in (83, 84, len(ds) - 1):
+            with pytest.raises(mmapds.StaleIndexError, match=STALE):
+                ds[k]
+        assert (ds[40] == whole[40]).all()
+
+
 @pytest.mark.parametrize("io", ["mmap", "pread"])
 def test_the_rest_of_the_last_page_does_not_come_out_as_zeros(tmp_path, io):
     path = tmp_path / "a.bin"

@@ -99,7 +99,8 @@ static int check_bounds(const mds_map *index, uint64_t at, uint64_t count)
 static int fill_slot(RecordsObject *self, size_t s, PyObject *map, PyObject *index, const mds_source *source)
 {
     SourceSlot *slot = &self->slots[s];
-    PyObject *view = source->map->data && self->views ? PyMemoryView_FromObject(map) : NULL;
+    const int has_buffer = source->map->data || !source->map->size;
+    PyObject *view = has_buffer && self->views ? PyMemoryView_FromObject(map) : NULL;
     if (PyErr_Occurred())
         return -1;
     if (slot->map) { /* another thread was quicker: its result stays */
@@ -364,18 +365,12 @@ static int records_request_one(RecordsObject *self, PyObject *key, mds_request *
 /* Find a record whose payload is read later, and see that the source holds it: where its last byte is, the others are. */
 static mds_status find_whole(RecordsObject *self, mds_request *request)
 {
-    const mds_source *source = request->source;
-    if (source->stride &&
-        source->framing == MDS_FRAMING_NONE) { /* nothing is read yet, so no page for the check either */
-        const mds_status status = locate_one(request);
-        return status == MDS_OK ? mds_map_was_whole(source->map, 0, rarely_now(self)) : status;
-    }
     mds_guard guard;
     if (MDS_GUARD(&guard))
         return MDS_SHRANK;
     mds_status status = locate_one(request);
-    if (status == MDS_OK)
-        status = mds_map_was_whole(source->map, request->span.end, rarely_now(self));
+    if (status == MDS_OK && request->data)
+        status = mds_map_was_whole(request->source->map, request->span.end, rarely_now(self));
     mds_guard_leave();
     return status;
 }
