@@ -206,6 +206,26 @@ mds_status mds_map_read(const mds_map *map, uint64_t begin, size_t n, uint8_t *o
     return status;
 }
 
+mds_status mds_map_count_above(const mds_map *map, uint64_t begin, uint64_t count, uint32_t wanted, uint64_t *above)
+{
+    uint64_t low = 0, high = count;
+    if (begin > map->size || count > (map->size - begin) / sizeof wanted)
+        return MDS_CORRUPT;
+    while (low < high) {
+        const uint64_t middle = low + (high - low) / 2;
+        uint32_t word;
+        const mds_status status = mds_map_read(map, begin + middle * sizeof word, sizeof word, (uint8_t *)&word);
+        if (status != MDS_OK)
+            return status;
+        if (word > wanted)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    *above = low;
+    return MDS_OK;
+}
+
 /* Without a map, the advice is on what the system reads ahead into its cache. */
 static void advise_file(const mds_map *map, uint64_t begin, uint64_t end, mds_advice advice)
 {

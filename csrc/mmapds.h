@@ -131,6 +131,10 @@ static inline mds_status mds_map_was_whole(const mds_map *map, uint64_t end, int
     return end && !map->data[end - 1] ? mds_map_check_zeros(map, end) : MDS_OK;
 }
 
+/* Find how many of `count` words of 32 bits, which fall, are above `wanted`; they lie from byte `begin` on. Reads one word
+ * a step, as mds_map_read does, and returns its status. */
+mds_status mds_map_count_above(const mds_map *map, uint64_t begin, uint64_t count, uint32_t wanted, uint64_t *above);
+
 /* Advise the system about [begin, end) of the file, clipped to it and widened to pages. If the system refuses, reads are
  * slower but correct, so there is no status. */
 void mds_map_advise(const mds_map *map, uint64_t begin, uint64_t end, mds_advice advice);

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 import mmapds
 from mmapds.index.build import build_each
+from mmapds.storage.index_file import Index
 from tests.support.array_files import store, utterances
 from tests.support.commands import run
 from tests.support.formats import write_all
@@ -130,6 +131,18 @@ def test_an_index_cut_short_is_an_error(tmp_path, io):
     ran = run("-m", "mmapds.index", path)
     assert ran.returncode == 0, ran.stderr
     assert mmapds.open(path)[-1] == {"id": 19_999}
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_keys_cut_off_are_an_error(sources, io):
+    ds = mmapds.open(sources["tar"], io=io)
+    index = Index(ds.indexes[0])
+    keys = ["none", *(record["__key__"] for record in ds.take(range(10)))]
+    for name in ("key_hashes", "key_records"):
+        cut(ds.indexes[0], index.sections[name].offset - 100)  # key_hashes come last
+        for key in keys:
+            with pytest.raises(mmapds.FormatError, match="DAMAGED: expected"):
+                ds.find(key)
 
 
 def test_arrays_are_padded_from_whole_files_alone(tmp_path):

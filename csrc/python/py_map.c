@@ -78,6 +78,25 @@ static PyObject *map_read(PyObject *object, PyObject *args)
     return mds_py_raise_unread(status, PyBytes_AsString(self->path), self->map.size);
 }
 
+static PyObject *map_count_above(PyObject *object, PyObject *args)
+{
+    const MapObject *self = (MapObject *)object;
+    unsigned long long begin, count, wanted;
+    if (!PyArg_ParseTuple(args, "O&O&O&:count_above", mds_py_size, &begin, mds_py_size, &count, mds_py_size, &wanted))
+        return NULL;
+    if (wanted > UINT32_MAX)
+        return PyErr_Format(PyExc_ValueError, "wanted: expected a number below 2^32, found %llu", wanted);
+    uint64_t above = 0;
+    mds_status status;
+    RELEASE_GIL(status = mds_map_count_above(&self->map, begin, count, (uint32_t)wanted, &above));
+    if (status == MDS_OK)
+        return PyLong_FromUnsignedLongLong(above);
+    if (status == MDS_CORRUPT)
+        return PyErr_Format(PyExc_ValueError, "expected words within 0 to %llu, found %llu from byte %llu on",
+                            (unsigned long long)self->map.size, count, begin);
+    return mds_py_raise_unread(status, PyBytes_AsString(self->path), self->map.size);
+}
+
 static PyObject *map_advise(PyObject *self, PyObject *args)
 {
     int advice;
@@ -122,6 +141,10 @@ static PyMethodDef map_methods[] = {
      "Return a copy of some bytes of the file, mapped or not.\n\n"
      "Raises ValueError when they are not within the file as it was opened, EOFError when it was cut short since,\n"
      "OSError when the system cannot read it."},
+    {"count_above", map_count_above, METH_VARARGS,
+     "count_above($self, begin, count, wanted, /)\n--\n\n"
+     "Return how many of some words are above another: u32, shape (count,), falling, from byte begin on.\n\n"
+     "Raises as read does."},
     {"advise", map_advise, METH_VARARGS,
      "advise($self, advice, /)\n--\n\n"
      "Advise the kernel how the whole file will be read: ADVISE_RANDOM or ADVISE_SEQUENTIAL.\n\n"

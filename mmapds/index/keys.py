@@ -3,18 +3,17 @@
   key_records   u32 or u64: record numbers, sorted by the hash of their key, falling; equal hashes by record number
   key_hashes    u32: those hashes, in the same order
 
-A lookup is a binary search in a map, followed by a read of the one or two records that have the hash. It takes no
+A lookup is a binary search in the file, followed by a read of the one or two records that have the hash. It takes no
 memory, whatever the number of records.
 """
 
-from bisect import bisect_left
+import sys
 from collections.abc import Iterator
-from operator import neg
 from typing import TYPE_CHECKING
 
 from .. import _native
 from ..errors import FormatError
-from ..storage.numbers import U32, U64, numbers
+from ..storage.numbers import U32, U64
 from ..storage.sort import order_type, sort_digits
 
 if TYPE_CHECKING:
@@ -68,21 +67,23 @@ def candidates(index: "Index", key: str) -> Iterator[int]:
             f"{index.path}: expected records with keys (format 'tar'), found format {index.format!r}; use ds[i] with a "
             "number"
         )
-    number_type = U32 if index.sections["key_records"].dtype == U32.dtype else U64
-    hashes = numbers(U32.dtype, index.section("key_hashes"))
-    records = numbers(number_type.dtype, index.section("key_records"))
-    if len(hashes) != index.records or len(records) != index.records:
-        raise index.damaged(f"expected {index.records} keys, found {len(hashes)} hashes and {len(records)} records")
+    hashes, records = index.sections["key_hashes"], index.sections["key_records"]
+    number_type = U32 if records.dtype == U32.dtype else U64
+    if hashes.size != index.records * U32.width or records.size != index.records * number_type.width:
+        raise index.damaged(
+            f"expected {index.records} keys, found {hashes.size} bytes of hashes and {records.size} of records"
+        )
     try:
         wanted = _native.tar_hash(key.encode(errors="surrogateescape"))
     except UnicodeEncodeError:  # a lone surrogate that no bytes decode to
         return
-    for at in range(bisect_left(hashes, -wanted, key=neg), len(hashes)):
-        if hashes[at] != wanted:
+    for at in range(index.count_above("key_hashes", wanted), index.records):
+        if index.read(hashes.offset + at * U32.width, U32.width) != wanted.to_bytes(U32.width, sys.byteorder):
             return
-        if records[at] >= index.records:
-            raise index.damaged(f"key_records[{at}] = {records[at]} is out of range for {index.records} records")
-        yield records[at]
+        record = int.from_bytes(index.read(records.offset + at * number_type.width, number_type.width), sys.byteorder)
+        if record >= index.records:
+            raise index.damaged(f"key_records[{at}] = {record} is out of range for {index.records} records")
+        yield record
 
 
 def check_keys(findings: "Findings", hashes: "NDArray[np.uint32]") -> None:

@@ -405,10 +405,22 @@ class SectionFile:
         """
         try:
             return self.map.read(begin, size)
-        except EOFError:
-            raise self.cut_short() from None
-        except OSError as error:
-            raise Error(f"{self.path}: {reason(error)}") from None
+        except (EOFError, OSError) as error:
+            raise self._unread(error) from None
+
+    def count_above(self, name: str, wanted: int) -> int:
+        """Return how many words of a section are above `wanted`: u32, falling. Reads few of them.
+
+        Raises as `read` does.
+        """
+        section = self.sections[name]
+        try:
+            return self.map.count_above(section.offset, section.size // 4, wanted)
+        except (EOFError, OSError) as error:
+            raise self._unread(error) from None
+
+    def _unread(self, error: EOFError | OSError) -> Error:
+        return self.cut_short() if isinstance(error, EOFError) else Error(f"{self.path}: {reason(error)}")
 
     def cut_short(self) -> FormatError:
         """Return the error to raise for a file that ends before it did when it was opened."""
