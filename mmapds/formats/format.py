@@ -5,9 +5,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from ..errors import FormatError
+from ..errors import Error, FormatError
 from ..storage.index_file import IndexedSource
-from ..storage.sources import Source
+from ..storage.sources import Source, reason
 from .measuring import Measuring
 
 
@@ -190,8 +190,18 @@ def drops_truncated(parameters: Mapping[str, Any]) -> bool:
 
 
 def reserve_bytes(count: int) -> mmap.mmap:
-    """Return room for bytes, mapped, so that only pages that are written take memory."""
-    return mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    """Return room for bytes, mapped, so that only pages that are written take memory.
+
+    Raises:
+      Error: the system has no room, as where the address space is limited.
+    """
+    try:
+        return mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise Error(
+            f"expected room for {count:,} bytes of memory, found none ({reason(error)}: the limit is that of the "
+            "address space, which ulimit -v shows); raise it, or index with fewer workers"
+        ) from None
 
 
 def reserve_words(count: int) -> memoryview:
