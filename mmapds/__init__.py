@@ -8,6 +8,8 @@ Build an index once with `python -m mmapds.index train.jsonl`, then:
 Names load when first used, so that indexing never imports numpy's or torch's machinery.
 """
 
+import os
+from _thread import RLock
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -89,12 +91,17 @@ _LAZY = {
     "pad_collate": "dataset.collate",
 }
 
+_imports = RLock()
+"""Held while a module is imported. A child forked meanwhile by another thread would wait for that import for ever."""
+os.register_at_fork(before=_imports.acquire, after_in_parent=_imports.release, after_in_child=_imports.release)
+
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        value = getattr(import_module(f".{_LAZY[name]}", __name__), name)
+        with _imports:
+            value = getattr(import_module(f".{_LAZY[name]}", __name__), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise
