@@ -312,6 +312,8 @@ def test_a_sampler_that_a_trainer_injects_is_refused_in_our_words():
             OrderError, match=r"sampler: expected None, found RandomSampler; .*use_distributed_sampler=False"
         ):
             make(sampler=injected)
+    with pytest.raises(OrderError, match="sampler: expected None, found RandomSampler"):  # as Lightning calls it
+        DistributedBatchSampler(injected, batch_size=4, drop_last=False)
 
 
 @every_kind

@@ -16,7 +16,7 @@ from ..orders.chunked import Chunked
 from ..orders.mixture import Mixture
 from .epoch import EpochProgress, Exclude, OrderedRecords, Sharding
 from .ranks import fingerprint_of
-from .resumable import ResumableSampler, refuse_injected
+from .resumable import ResumableSampler, refuse_injected, refuse_injected_dataset
 from .world import World
 
 
@@ -243,6 +243,7 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         if isinstance(dataset, DistributedSampler):
             indices = dataset
         else:
+            refuse_injected_dataset(dataset)
             indices = DistributedSampler(
                 dataset, num_replicas, rank, shuffle, seed, drop_last, order=order, epoch_size=epoch_size, pad=pad
             )

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch.utils.data
+
 from ..errors import OrderError
 from .epoch import EpochProgress, Pass
 from .ranks import PassCheck
@@ -16,9 +18,20 @@ def refuse_injected(sampler: object) -> None:
     """
     if sampler is not None:
         raise OrderError(
-            f"sampler: expected None, found {type(sampler).__name__}; leave it out, or make Lightning's Trainer with "
-            "use_distributed_sampler=False (this batch sampler shares the samples among ranks by itself)"
+            f"sampler: expected None, found {type(sampler).__name__}; make Lightning's Trainer with "
+            "use_distributed_sampler=False, or give its loader sampler=DistributedSampler(...) (this batch sampler "
+            "shares the samples among ranks by itself)"
         )
+
+
+def refuse_injected_dataset(dataset: object) -> None:
+    """Refuse a torch sampler in place of a dataset: Lightning makes a batch sampler again over its own one.
+
+    Raises:
+      OrderError: it is one.
+    """
+    if isinstance(dataset, torch.utils.data.Sampler):
+        refuse_injected(dataset)
 
 
 class ResumableSampler:
