@@ -66,7 +66,6 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     """
 
     _lengths_mark: str | None = None  # made when ranks are compared
-    batch_size: int | None  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -97,7 +96,6 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     ) -> None:
         refuse_injected(sampler)
         self.num_replicas, self.rank, self._assumed = World.of(num_replicas, rank)
-        self.batch_size = None
         self.drop_last = drop_last
         self.shuffle = shuffle
         self.seed = integer("seed", seed)
