@@ -8,6 +8,7 @@ import torch.utils.data
 from ..errors import OrderError
 from .epoch import EpochProgress, Pass
 from .ranks import PassCheck
+from .world import refuse_second_sharding
 
 
 def refuse_injected(sampler: object) -> None:
@@ -51,8 +52,9 @@ class ResumableSampler:
         """Compare the pass that begins next with those of other ranks.
 
         Raises:
-          OrderError: another rank has another pass, or none.
+          OrderError: another rank has another pass, or none; or batches of this rank would be shared out again.
         """
+        refuse_second_sharding(self._progress.sharding.num_replicas)
         if self._ranks is None:
             self._ranks = PassCheck()
         self._ranks.before(self._synchronised(), self._shared_by_ranks)

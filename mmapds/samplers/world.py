@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from ..errors import OrderError
 from ..orders.basic import integer
 
+_FRAMES = 24  # of torch, torchdata and accelerate, between a sampler and the loop
+
 
 class World(NamedTuple):
     """The processes that share an epoch, and which one this is."""
@@ -77,3 +79,29 @@ def warn_if_others(stacklevel: int) -> None:
     group = _group()
     if group is not None and (processes := group.get_world_size()) > 1:
         _warn_of_a_single_process(f"{processes}, the processes of torch.distributed", stacklevel + 1)
+
+
+def refuse_second_sharding(num_replicas: int) -> None:
+    """Refuse to begin a pass for an accelerate loader that shares the batches of a rank among ranks once more.
+
+    A pass knows neither its loader nor what stands between them, so this looks at who asks for its first batch.
+
+    Raises:
+      OrderError: there is such a loader.
+    """
+    accelerate = sys.modules.get("accelerate.data_loader")
+    frame = sys._getframe(1) if accelerate is not None and num_replicas > 1 else None
+    for _ in range(_FRAMES):
+        if frame is None:
+            return
+        if frame.f_globals.get("__name__") == "accelerate.data_loader":
+            caller = frame.f_locals.get("self")
+            if isinstance(caller, (accelerate.BatchSamplerShard, accelerate.DataLoaderDispatcher)):  # type: ignore[union-attr]
+                processes = getattr(caller, "num_processes", None) or caller.state.num_processes
+                if processes > 1:
+                    raise OrderError(
+                        f"num_replicas = {num_replicas}, expected 1 under accelerate's prepare(), which shares batches "
+                        f"among {processes} processes itself; make the sampler with num_replicas=1 and rank=0, or do "
+                        "not prepare its loader"
+                    )
+        frame = frame.f_back
