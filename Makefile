@@ -56,10 +56,10 @@ build/asan/installed: SANITIZERS = address,undefined
 build/tsan/installed: SANITIZERS = thread
 
 # make test-asan [TESTS="tests/test_json.py ..."]. The allocator of the sanitizer can hang in a child that is forked while other
-# threads allocate, which stateful loaders do, so their tests are left out.
+# threads allocate, which stateful loaders do, so their tests are left out, and so are those of trainers.
 test-asan: build/asan/installed
 	LD_PRELOAD="$(call runtime,libasan.so) $(call runtime,libstdc++.so)" build/asan/bin/python -m pytest -q \
-	  -k "not stateful" $(TESTS)
+	  -k "not stateful" --ignore=tests/stacks $(TESTS)
 
 test-tsan: build/tsan/installed
 	setarch -R env LD_PRELOAD="$(call runtime,libtsan.so)" build/tsan/bin/python -m pytest -q tests/test_threads.py

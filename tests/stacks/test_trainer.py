@@ -1,0 +1,49 @@
+"""Hugging Face's Trainer: its own samplers over our dataset, and our loaders from `get_train_dataloader`."""
+
+import pytest
+
+from tests.stacks.job_trainer import LOADERS, PROCESSES, STOPS
+from tests.support.stacks import BATCH, N, Results, launch
+
+NAMES = [f"{kind}, {'ours' if ours else 'settable'}" for kind, ours in LOADERS]
+WHOLE_BATCHES = PROCESSES * BATCH - 1  # accelerate fills up the last batches
+
+
+@pytest.fixture(scope="module")
+def results(folder):
+    launch("job_trainer", PROCESSES, folder)
+    return Results(folder, "job_trainer", PROCESSES)
+
+
+@pytest.mark.parametrize("name", ["dataset", "dataset, interrupted", "by length"])
+def test_a_dataset(results, name):
+    results.check(name, padding=WHOLE_BATCHES)
+
+
+def test_predictions_are_of_every_sample_once(results):
+    assert results.said("dataset") == [list(range(N))] * PROCESSES
+
+
+def test_groups_by_length_are_of_about_one_length(results):
+    """Of batches in random order, lengths would differ by some 14 of 23."""
+    batches = [ids for read in results.batches("by length") for _, _, ids in read]
+    spread = [max(lengths) - min(lengths) for lengths in ([1 + i * 7919 % 23 for i in ids] for ids in batches)]
+    assert sum(spread) / len(spread) < 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_loader(results, name):
+    results.check(name)
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_checkpoint_goes_on_exactly(results, name, stop):
+    results.check(f"{name}, interrupted after {stop}")
+
+
+def test_a_loader_that_keeps_the_epoch_to_itself_warns(results):
+    said = results.said("forgotten")
+    assert len(said) == PROCESSES
+    for each in said:
+        assert each.startswith("epoch = 0, expected a new one in a second pass; set it with set_epoch()")

@@ -1,0 +1,232 @@
+"""What tests of training stacks share: processes as torchrun starts them, a small task, and checks of what was read.
+
+A job is a module of `tests/stacks` that every process runs. It goes through many scenarios, because starting processes
+takes longest, and writes what its rank read; each test looks at one scenario.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+
+import torch
+import torch.distributed as dist
+
+import mmapds
+from tests.support.files import ROOT
+
+N = 203  # odd, and nothing here divides it but 7
+BATCH = 4
+MAX_TOKENS = 60
+EPOCHS = 3
+KINDS = ("sampler", "batch", "tokens")
+SECONDS = 240  # in which a job ends, or is ended
+
+
+# ---- processes -----------------------------------------------------------------------------------------------
+
+
+def launch(job, world, folder, *arguments, killed=None):
+    """Run a job in some processes, and wait until all of them have succeeded.
+
+    Args:
+      killed: the rank that ends by SIGKILL instead; then the others are ended, as torchrun does.
+    """
+    # The processes connect to this store, as to that of torchrun, so that no other program can take the port meanwhile.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    logs = [folder / f"{job}-{rank}.log" for rank in range(world)]
+    command = [sys.executable, "-m", f"tests.stacks.{job}", folder, *arguments]
+    processes = []
+    try:
+        for rank, log in enumerate(logs):
+            with log.open("wb") as file:
+                environment = os.environ | {
+                    name: str(value) for name, value in _environment(rank, world, store.port, folder)
+                }
+                processes.append(
+                    subprocess.Popen(
+                        [str(each) for each in command],
+                        cwd=ROOT,
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=file,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                )
+        expected = dict.fromkeys(range(world), 0) if killed is None else {killed: -signal.SIGKILL}
+        with ThreadPoolExecutor(world) as pool:
+            ends = {pool.submit(processes[rank].wait, SECONDS): rank for rank in expected}
+            try:
+                for end in as_completed(ends):
+                    rank = ends[end]
+                    assert end.result() == expected[rank], f"{job}: rank {rank} failed\n{_tails(logs)}"
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"{job}: not finished after {SECONDS} s\n{_tails(logs)}") from None
+            finally:
+                _end(processes)
+    finally:
+        _end(processes)
+
+
+def _environment(rank, world, port, folder):
+    """Yield the variables that torchrun sets, and those that keep libraries off the network and to one core."""
+    yield from {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}.items()
+    yield from {"GROUP_RANK": 0, "ROLE_RANK": rank, "ROLE_WORLD_SIZE": world, "OMP_NUM_THREADS": 1}.items()
+    yield from {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}.items()
+    yield from {"TORCHELASTIC_RUN_ID": "tests", "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0}.items()
+    yield from {"TORCHELASTIC_USE_AGENT_STORE": True, "ACCELERATE_USE_CPU": True, "CUDA_VISIBLE_DEVICES": ""}.items()
+    yield from {"HF_HUB_OFFLINE": 1, "TRANSFORMERS_OFFLINE": 1, "HF_HOME": folder, "DO_NOT_TRACK": 1}.items()
+
+
+def _end(processes):
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # the workers of its loaders too: they outlive a killed process
+        process.wait()
+
+
+def _tails(logs):
+    return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
+
+
+# ---- a job ---------------------------------------------------------------------------------------------------
+
+
+class Job:
+    """One process of a job: its place in the world, and what it read."""
+
+    def __init__(self, folder):
+        warnings.filterwarnings("error", message="(epoch|num_replicas|sampler)( =|:)")  # ours are errors
+        self.folder = folder
+        self.launched, self.rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+        self._store = dist.TCPStore(
+            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size=None, is_master=False
+        )
+        self._groups = 0
+        self._read = {}
+        self._said = {}
+        self.ds = mmapds.open(os.path.join(folder, "train.jsonl"))
+
+    def join(self, world):
+        """Make the first processes a world of their own; return whether this one is in it."""
+        self._leave()
+        self._groups += 1
+        os.environ["WORLD_SIZE"] = os.environ["LOCAL_WORLD_SIZE"] = str(world)
+        if self.rank >= world:
+            return False
+        store = dist.PrefixStore(f"group {self._groups}", self._store)
+        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=world)
+        return True
+
+    def _leave(self):
+        """Leave the world, when all launched processes do: one that leaves early breaks connections of the others."""
+        if self._store.add(f"leaving {self._groups}", 1) == self.launched:
+            self._store.set(f"left {self._groups}", "")
+        self._store.get(f"left {self._groups}")
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def share(self, name, value):
+        """Return the value of rank 0; all launched processes must ask, those outside the world too."""
+        if self.rank == 0:
+            self._store.set(f"shared {name}", json.dumps(value))
+        return json.loads(self._store.get(f"shared {name}"))
+
+    def read(self, scenario, epoch, ids, part=0):
+        """Record a batch: ids of samples, the epoch, and how many times the scenario was interrupted before."""
+        ids = [int(each) for each in ids]
+        self._read.setdefault(scenario, []).append((part, int(epoch), ids))
+
+    def say(self, scenario, value):
+        """Record anything else of a scenario."""
+        self._said[scenario] = value
+
+    def write(self, name):
+        """Write all that was recorded, under the name of the job and the rank."""
+        with open(os.path.join(self.folder, f"{name}-{self.rank}.json"), "w") as file:
+            json.dump({"read": self._read, "said": self._said}, file)
+        self._leave()
+
+
+def loader_options(kind, ds, *, seed=0, **world):
+    """Return a sampler of a kind, and the arguments by which a DataLoader takes it."""
+    if kind == "sampler":
+        sampler = mmapds.DistributedSampler(ds, seed=seed, **world)
+        return sampler, {"sampler": sampler, "batch_size": BATCH}
+    if kind == "batch":
+        sampler = mmapds.DistributedBatchSampler(ds, BATCH, seed=seed, **world)
+    else:
+        sampler = mmapds.TokenBudgetBatchSampler(ds, MAX_TOKENS, seed=seed, **world)
+    return sampler, {"batch_sampler": sampler}
+
+
+def ids_of(samples):
+    """Collate samples into the tensor of their ids."""
+    return torch.tensor([each["id"] for each in samples])
+
+
+class Model(torch.nn.Module):
+    """Learns something from ids, so that ranks have gradients to exchange."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, ids):
+        return ((self.weight - ids.float() / N) ** 2).mean()
+
+
+# ---- what tests ask ------------------------------------------------------------------------------------------
+
+
+def write_data(folder):
+    """Write and index the records that every job reads."""
+    path = folder / "train.jsonl"
+    records = ({"id": i, "tokens": [0] * (1 + i * 7919 % 23)} for i in range(N))
+    path.write_text("".join(json.dumps(each) + "\n" for each in records))
+    mmapds.build(str(path), length="items(tokens)")
+
+
+class Results:
+    """What all ranks of a job read, by scenario."""
+
+    def __init__(self, folder, job, world):
+        self.ranks = [json.loads((folder / f"{job}-{rank}.json").read_text()) for rank in range(world)]
+
+    def said(self, scenario):
+        """Return what each rank said of a scenario, without those that said nothing."""
+        return [rank["said"][scenario] for rank in self.ranks if scenario in rank["said"]]
+
+    def batches(self, scenario):
+        """Return what each rank read: a list of (part, epoch, ids) for each that took part."""
+        return [rank["read"][scenario] for rank in self.ranks if scenario in rank["read"]]
+
+    def check(self, scenario, *, epochs=EPOCHS, padding=None):
+        """Hold that every epoch has every sample once, in another order than the others, in equal steps.
+
+        Args:
+          padding: how many samples may come again at the end of an epoch; one less than there are ranks by default.
+        """
+        ranks = self.batches(scenario)
+        padding = len(ranks) - 1 if padding is None else padding
+        orders = []
+        for epoch in range(epochs):
+            found = Counter(each for batches in ranks for _, e, ids in batches if e == epoch for each in ids)
+            assert sorted(set(range(N)) - set(found)) == [], f"lost in epoch {epoch}"
+            assert found.total() - N <= padding, f"repeated in epoch {epoch}"
+            orders.append([ids for _, e, ids in ranks[0] if e == epoch])
+        assert all(a != b for i, a in enumerate(orders) for b in orders[:i]), "an order comes again"
+        assert {e for batches in ranks for _, e, _ in batches} == set(range(epochs))
+        self.check_steps(scenario)
+
+    def check_steps(self, scenario):
+        """Hold that all ranks of a part and an epoch have the same number of steps."""
+        steps = [Counter((part, epoch) for part, epoch, _ in batches) for batches in self.batches(scenario)]
+        for step in set().union(*steps):
+            assert len({each[step] for each in steps if step in each}) == 1, f"part and epoch {step}: unequal steps"
