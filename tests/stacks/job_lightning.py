@@ -11,9 +11,10 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
+from mmapds.integrations.lightning import ResumeAtAnyWorldSize
 from tests.support.stacks import BATCH, EPOCHS, KINDS, Job, Model, ids_of, loader_options
 
-PROCESSES = 2
+PROCESSES, LAUNCHED = 2, 3
 STOPS = (7, 26, 33)  # of 26 steps with batches of a fixed size: within an epoch, at its end, and within the next
 LOADERS = {"plain": DataLoader, "ours": mmapds.DataLoader, "stateful": StatefulDataLoader}
 
@@ -53,7 +54,7 @@ class Stop(Callback):
             raise Interrupted
 
 
-def fit(job, name, loader, *, part=0, stop=None, resume=None, validation=None, **options):
+def fit(job, name, loader, *, part=0, stop=None, resume=None, validation=None, callbacks=(), **options):
     """Train for some epochs, or until a step."""
     trainer = pl.Trainer(
         accelerator="cpu",
@@ -65,7 +66,7 @@ def fit(job, name, loader, *, part=0, stop=None, resume=None, validation=None, *
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
-        callbacks=[Stop(*stop)] if stop else [],
+        callbacks=[*callbacks, *([Stop(*stop)] if stop else [])],
         **options,
     )
     try:
@@ -103,6 +104,29 @@ def interrupt(job):
                     fit(job, name, made, part=part, use_distributed_sampler=False, **more)
 
 
+def change_worlds(job):
+    """Checkpoints that another number of processes goes on with."""
+    for loader in ("ours", "stateful"):
+        for kind in KINDS:
+            for before, after in ((2, 3), (3, 2)):
+                for stop in STOPS:
+                    name = f"{kind}, {loader}, {before} to {after}, interrupted after {stop}"
+                    path = os.path.join(job.folder, f"{name}.ckpt")
+                    for part, world in enumerate((before, after)):
+                        if job.join(world):
+                            go_on(job, name, loader, kind, part, path, stop)
+
+
+def go_on(job, name, loader, kind, part, path, stop):
+    _, options = loader_options(kind, job.ds)
+    made = LOADERS[loader](job.ds, collate_fn=ids_of, **options)
+    more = {"resume": path, "callbacks": [ResumeAtAnyWorldSize()]} if part else {"stop": (path, stop)}
+    try:
+        fit(job, name, made, part=part, use_distributed_sampler=False, **more)
+    except mmapds.StateError as error:
+        job.say(name, str(error))
+
+
 def validate(job):
     for flag, kind in ((True, "sampler"), (False, "batch")):
         _, options = loader_options(kind, job.ds)
@@ -115,10 +139,11 @@ def validate(job):
 def main(folder):
     warnings.filterwarnings("ignore", module="lightning")
     job = Job(folder)
-    job.join(PROCESSES)
-    fit_all_ways(job)
-    interrupt(job)
-    validate(job)
+    if job.join(PROCESSES):
+        fit_all_ways(job)
+        interrupt(job)
+        validate(job)
+    change_worlds(job)
     job.write("job_lightning")
 
 

@@ -4,14 +4,14 @@ from collections import Counter
 
 import pytest
 
-from tests.stacks.job_lightning import PROCESSES, STOPS
+from tests.stacks.job_lightning import LAUNCHED, PROCESSES, STOPS
 from tests.support.stacks import EPOCHS, KINDS, N, Results, launch
 
 
 @pytest.fixture(scope="module")
 def results(folder):
-    launch("job_lightning", PROCESSES, folder)
-    return Results(folder, "job_lightning", PROCESSES)
+    launch("job_lightning", LAUNCHED, folder)
+    return Results(folder, "job_lightning", LAUNCHED)
 
 
 @pytest.mark.parametrize("flag", [True, False])
@@ -56,3 +56,19 @@ def test_validation_sees_every_sample_once(results, flag):
     for epoch in range(EPOCHS):
         found = Counter(each for batches in read for _, e, ids in batches if e == epoch for each in ids)
         assert found == dict.fromkeys(range(N), 1)
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("worlds", ["2 to 3", "3 to 2"])
+@pytest.mark.parametrize("loader", ["ours", "stateful"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_goes_on_exactly_in_another_world(results, kind, loader, worlds, stop):
+    name = f"{kind}, {loader}, {worlds}, interrupted after {stop}"
+    said = results.said(name)
+    if kind == "tokens" and worlds == "2 to 3":  # these batches would be fewer, had three processes begun
+        assert len(said) == 3
+        for each in said:
+            assert each.startswith("ckpt_path: of another number of processes: expected 17 batches an epoch, found 18;")
+    else:
+        assert said == []
+        results.check(name, padding=2)

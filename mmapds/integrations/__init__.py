@@ -1,0 +1,1 @@
+"""What trainers of others need to be exact, one file for each of them."""
