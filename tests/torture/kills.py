@@ -13,7 +13,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -202,7 +202,8 @@ class Jobs:
         self._process.stdin.write(f"{name}\t{folder}\n".encode())
         child = int(self._answer("no process"))
         if after is not None and not self._is_ready(after):
-            os.kill(child, number)
+            with suppress(ProcessLookupError):  # it ended in this moment
+                os.kill(child, number)
         status = int(self._answer("it runs"))
         assert self._answer("its workers live on") == "gone"
         return status
