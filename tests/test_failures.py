@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import mmapds
+from mmapds.formats.jsonl import JsonLines
 from mmapds.index.build import ColumnRequest, build_each
 from mmapds.storage.index_file import IndexWriter
 from tests.support.commands import run
@@ -147,3 +148,38 @@ def test_very_many_columns(write):
 
     rewrite(index, metadata=widened)
     assert len(mmapds.open(path).columns) == 20_000
+
+
+class Forgetful(JsonLines):
+    """Scans, and leaves out what `forget` says."""
+
+    def __init__(self, forget):
+        super().__init__(block_size=16)
+        self._forget = forget
+
+    def scan(self, sources, parameters, measuring, *, workers):
+        yield from filter(None, map(self._forget, super().scan(sources, parameters, measuring, workers=workers)))
+
+
+@pytest.mark.parametrize(
+    ("forget", "found"),
+    [
+        (lambda piece: piece if piece.source == 0 else None, "expected 2 sources, found 1"),
+        (lambda piece: piece if piece.source == 1 else None, "expected 40 bytes of source 0, found 40 of source 1"),
+        (
+            lambda piece: piece._replace(scanned=piece.scanned - 1),
+            "expected 40 bytes of source 0, found 37 of source 0",
+        ),
+    ],
+    ids=["the last source", "the first source", "bytes"],
+)
+def test_a_scan_that_forgets_something_is_not_committed(tmp_path, forget, found):
+    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for path in paths:
+        path.write_bytes(b'{"a": 1}\n\n' * 4)
+    index = mmapds.build(paths, out=tmp_path / "all.mmx")
+    before = index.read_bytes()
+    with pytest.raises(mmapds.Error, match=f"incomplete scan of format 'jsonl': {found}; nothing was changed"):
+        list(build_each(list(map(str, paths)), out=index, format_name=Forgetful(forget), force=True))
+    assert index.read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["a.jsonl", "all.mmx", "b.jsonl"]
