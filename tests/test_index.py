@@ -336,7 +336,12 @@ def test_an_interrupted_build_leaves_the_old_index(tmp_path, number, status):
     mmapds.build(path)
     old = (tmp_path / "big.jsonl.mmx").read_bytes()
     os.truncate(path, 200 << 30)  # sparse, and far too long to finish
-    process = subprocess.Popen([sys.executable, "-m", "mmapds.index", str(path)], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mmapds.index", str(path)],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # jobs in the background of a shell ignore it
+    )
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("*.tmp")) and time.monotonic() < deadline:
         threading.Event().wait(0.01)
