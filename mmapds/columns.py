@@ -1,12 +1,10 @@
 """Adding a column to an index, from numbers or by computing one from each sample, without a new scan."""
 
 import multiprocessing
-import multiprocessing.connection
 import os
 import pickle
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -26,6 +24,7 @@ from .index.length_order import write_length_order
 from .storage.index_file import Index, IndexWriter
 from .storage.lock import locked
 from .storage.numbers import BY_DTYPE, as_numbers
+from .storage.processes import end_with_parent
 from .storage.sections import COLUMN
 from .storage.sources import StrPath
 from .storage.threads import cores
@@ -67,9 +66,8 @@ def add_column(
     if not isinstance(name, str) or not name:
         raise ColumnError(f"name = {name!r}, expected a string of one character or more")
     with locked(_index_path(open_dataset(source_or_index, decode=decode, roots=roots))):
-        dataset = open_dataset(
-            source_or_index, decode=decode, roots=roots
-        )  # again, as it may have been replaced before the lock
+        # Again, as the index may have been replaced before the lock.
+        dataset = open_dataset(source_or_index, decode=decode, roots=roots)
         _add(dataset, name, values, workers, progress)
 
 
@@ -199,15 +197,7 @@ def _begin_worker(work: Callable[[range], NDArray[Any]]) -> None:
     _worker_task[:] = [work]
     # A handler of the parent's that raises, as commands and trainers have, would keep a worker from being ended.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-
-
-def _end_with(sentinel: int) -> None:
-    """End this process when its parent does, which may be killed: it would wait for the next piece for ever."""
-    multiprocessing.connection.wait([sentinel])
-    os._exit(1)
+    end_with_parent()
 
 
 def _run_in_worker(piece: range) -> NDArray[Any]:

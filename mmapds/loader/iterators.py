@@ -2,9 +2,9 @@
 
 import os
 import random
-import threading
 import time
 import warnings
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,11 +15,12 @@ import torch.utils.data
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ..errors import Error
+from ..storage.processes import end_with_parent
 from .delivery import Delivery, Position, draw_base_seed
 from .pool import Pool, Task
 from .waits import Waits
 
-_LOOK = 5.0  # seconds after which one side looks whether the other is still there
+_LOOK = 5.0  # seconds after which the trainer looks whether the threads are still there
 _SHOWN = 8  # records that a message names
 
 
@@ -116,9 +117,9 @@ class LoaderIterator(Iterator[Any]):
         self._waits.add(begin, end, len(indices) if isinstance(indices, list | tuple) else 1)
         return batch
 
+    @abstractmethod
     def _next(self, begin: float) -> tuple[Any, Any]:
         """Return the indices of the next batch, and the batch."""
-        raise NotImplementedError
 
     def _fail(self) -> None:
         """Take note that the batch that is next failed."""
@@ -303,15 +304,9 @@ class WorkerStart:
         self._start = start
 
     def __call__(self, number: int) -> None:
-        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+        end_with_parent()
         if self._start is not None:
             self._start(number)
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_LOOK)
-    os._exit(1)
 
 
 class Recorder:

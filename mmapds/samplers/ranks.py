@@ -20,6 +20,7 @@ import numpy as np
 from xxhash import xxh3_64
 
 from ..errors import OrderError
+from ..storage.processes import seconds_of
 from .epoch import EpochProgress
 
 LIMIT = "MMAPDS_RANKS_SECONDS"
@@ -300,16 +301,8 @@ def _limit(store: Any) -> float:
     Raises:
       OrderError: the environment has something else.
     """
-    text = os.environ.get(LIMIT, "")
-    if not text:
-        return _limit_of(store)
-    try:
-        limit = float(text)
-    except ValueError:
-        limit = -1.0
-    if not limit >= 0:
-        raise OrderError(f"{LIMIT} = {text!r}, expected a number of seconds, 0 or more")
-    return limit
+    given = seconds_of(LIMIT, OrderError)
+    return _limit_of(store) if given is None else given
 
 
 def _limit_of(store: Any) -> float:

@@ -1,5 +1,6 @@
 """What all samplers share: the epoch, the length, and states."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,7 +36,7 @@ def refuse_injected_dataset(dataset: object) -> None:
         refuse_injected(dataset)
 
 
-class ResumableSampler:
+class ResumableSampler(ABC):
     """Gives a sampler its epoch, length and states. It stands before torch's class among the bases."""
 
     _progress: EpochProgress
@@ -106,9 +107,9 @@ class ResumableSampler:
         where = f"epoch {progress.epoch}, position {progress.position:,} of {len(progress.contents):,}"
         return f"<{type(self).__name__}: {self._what()}, {world}, {where}, {len(self):,} steps>"
 
+    @abstractmethod
     def _what(self) -> str:
         """Return what is sampled and how, for the repr."""
-        raise NotImplementedError
 
     @property
     def first_step(self) -> int:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 from ..errors import Error
+from .processes import seconds_of
 from .sources import reason, working_directory
 
 LOCK_SUFFIX = ".lock"
@@ -215,7 +216,8 @@ def _wait(fd: int, target: str, began: float, has_spoken: bool) -> bool:
     """
     from filelock import lock_descriptor  # start-up time: it adds a half to it, and only who waits needs it
 
-    limit = _limit()
+    given = seconds_of(LIMIT)
+    limit = _DEFAULT_LIMIT if given is None else given
     while not lock_descriptor(fd, blocking=False):
         waited = time.monotonic() - began
         if waited >= limit:
@@ -228,17 +230,6 @@ def _wait(fd: int, target: str, began: float, has_spoken: bool) -> bool:
             has_spoken = True
         time.sleep(min(_POLL, limit - waited))
     return has_spoken
-
-
-def _limit() -> float:
-    text = os.environ.get(LIMIT, "")
-    try:
-        limit = float(text or _DEFAULT_LIMIT)
-    except ValueError:
-        limit = -1.0
-    if not limit >= 0:
-        raise Error(f"{LIMIT} = {text!r}, expected a number of seconds, 0 or more")
-    return limit
 
 
 def _holder(fd: int) -> str:

@@ -1,0 +1,40 @@
+"""Worker processes: they end with the process that started them, and what the environment says to all of them."""
+
+import os
+import threading
+
+from ..errors import Error
+
+
+def end_with_parent() -> None:
+    """From now on, end this worker process when its parent ends, which may be killed: it would wait for it for ever."""
+    import multiprocessing  # start-up time: only workers come here, and they have it loaded
+
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    from multiprocessing import connection
+
+    connection.wait([sentinel])
+    os._exit(1)
+
+
+def seconds_of(variable: str, error: type[Error] = Error) -> float | None:
+    """Return the seconds that a variable of the environment has, or None where it is empty.
+
+    Raises:
+      Error, as `error`: it has something else.
+    """
+    text = os.environ.get(variable, "")
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise error(f"{variable} = {text!r}, expected a number of seconds, 0 or more")
+    return seconds
