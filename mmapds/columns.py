@@ -102,7 +102,7 @@ def _add(
             report(len(piece))
         for section in index.sections:
             if section != COLUMN + name and not (name == "length" and section in _LENGTH_SECTIONS):
-                writer.write_array(section, index.sections[section].dtype, index.section(section))
+                writer.copy_section(index, section)
         writer.write_column(name, spool)
         if name == "length":
             write_length_order(writer)

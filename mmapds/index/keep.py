@@ -76,8 +76,8 @@ def _are_same(
 def _write_again(index: Index, sources: Sequence[Source], hashes: bool, workers: int, report: Report) -> None:
     """Write an index again for sources of other times, its sections as they are."""
     with IndexWriter(index.path) as writer:
-        for name, section in index.sections.items():
-            writer.write_array(name, section.dtype, index.section(name))
+        for name in index.sections:
+            writer.copy_section(index, name)
         pairs = zip(index.sources, sources, strict=True)
         kept = [then._replace(mtime_ns=now.mtime_ns) for then, now in pairs]
         if hashes:

@@ -144,6 +144,18 @@ class SectionWriter:
         for begin in range(0, len(data), _PIECE):
             self.write(memoryview(data)[begin : begin + _PIECE])
 
+    def copy_section(self, file: "SectionFile", name: str) -> None:
+        """Append a section of another file, as it is.
+
+        Raises:
+          FormatError: it is damaged; a copy with a checksum of its own would hide that.
+        """
+        self.begin_section(name, file.sections[name].dtype)
+        for piece in file.pieces(name):
+            self.write(piece)
+        self._end_section()
+        file.check_digest(name, self._sections[name]["xxh3"])
+
     def column(self, name: str) -> tuple[str, memoryview]:
         """Return the type and the bytes, mapped, of a column that was written."""
         self._end_section()
@@ -454,6 +466,10 @@ class SectionFile:
         digest = xxh3_64()
         for piece in self.pieces(name):
             digest.update(piece)
-        expected, found = self.sections[name].xxh3, digest.hexdigest()
+        self.check_digest(name, digest.hexdigest())
+
+    def check_digest(self, name: str, found: str) -> None:
+        """Raise FormatError unless the bytes of a section have the checksum that the file says."""
+        expected = self.sections[name].xxh3
         if found != expected:
             raise self.damaged(f"section {name!r} does not match its checksum: expected {expected}, found {found}")
