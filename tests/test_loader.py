@@ -16,14 +16,17 @@ from torch.utils.data import BatchSampler, RandomSampler, WeightedRandomSampler
 import mmapds
 from mmapds import DataLoader, DistributedBatchSampler, DistributedSampler, OrderError, pad_collate
 from tests.support.files import ROOT
-from tests.support.loading import Blocking, Numbers, as_list, expect_no_threads, loader_threads, ours, torchs
-
-KINDS = {
-    "alone": {},
-    "threads": {"num_workers": 2},
-    "processes": {"num_workers": 2, "workers": "processes"},
-}
-every_kind = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
+from tests.support.loading import (
+    KINDS,
+    Blocking,
+    Numbers,
+    as_list,
+    every_kind,
+    expect_no_threads,
+    loader_threads,
+    ours,
+    torchs,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -19,21 +19,16 @@ from mmapds import DataLoader, DecodeError, DistributedBatchSampler
 from tests.support.commands import SECONDS, run
 from tests.support.files import ROOT
 from tests.support.loading import (
+    KINDS,
     Blocking,
     Failing,
     Numbers,
     as_list,
+    every_kind,
     expect_no_threads,
     loader_threads,
     ours,
 )
-
-KINDS = {
-    "alone": {},
-    "threads": {"num_workers": 2},
-    "processes": {"num_workers": 2, "workers": "processes"},
-}
-every_kind = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
 
 
 @pytest.fixture(autouse=True)

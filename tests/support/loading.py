@@ -3,10 +3,19 @@
 import gc
 import threading
 
+import pytest
 import torch.utils.data
 
 import mmapds
 from mmapds.loader.pool import NAME
+
+KINDS = {
+    "alone": {},
+    "threads": {"num_workers": 2},
+    "processes": {"num_workers": 2, "workers": "processes"},
+}
+every_kind = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
+"""Marks a test that runs with each way in which a loader makes its batches."""
 
 
 class Numbers:
