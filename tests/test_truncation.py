@@ -1,6 +1,7 @@
 """Files that are cut short while they are mapped: an error, never a dead process, never zeros."""
 
 import os
+import pickle
 import signal
 import sys
 
@@ -143,6 +144,24 @@ def test_keys_cut_off_are_an_error(sources, io):
         for key in keys:
             with pytest.raises(mmapds.FormatError, match="DAMAGED: expected"):
                 ds.find(key)
+
+
+@pytest.mark.parametrize("damage", ["cut", "built again"])
+def test_a_worker_that_cannot_open_its_dataset_says_why(tmp_path, damage):
+    """An error while a spawned process starts would end it, and torch would say no more than that."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"id": 1}\n' * 100)
+    index = mmapds.build(path)
+    loader = DataLoader(mmapds.open(path), 10, num_workers=2, multiprocessing_context="spawn", collate_fn=identity)
+    if damage == "cut":
+        cut(index, 500)
+    else:
+        mmapds.build(path, length="id")
+    message = {"cut": "DAMAGED: expected", "built again": "not the indexes of the pickled dataset"}[damage]
+    with pytest.raises(mmapds.Error, match=rf"a\.jsonl\.mmx: {message}"):
+        next(iter(loader))
+    with pytest.raises(mmapds.Error, match=rf"a\.jsonl\.mmx: {message}"):
+        pickle.loads(pickle.dumps(loader.dataset))
 
 
 def test_arrays_are_padded_from_whole_files_alone(tmp_path):

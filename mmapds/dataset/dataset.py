@@ -14,6 +14,7 @@ from ..errors import Error, KeyMissingError
 from ..index.keys import candidates
 from ..orders.permutation import Permutation
 from ..storage.files import IoChoice
+from ..storage.processes import is_worker
 from .array_decoder import array_decoder
 from .batch import Batch
 from .catalog import Catalog
@@ -438,14 +439,41 @@ def concat(datasets: Iterable[Dataset]) -> Dataset:
     return make_dataset(catalog, origin, decode, ChainedRows(zip(firsts, rows, strict=False)))
 
 
-def _reopen(origin: Origin, access: tuple[str, IoChoice, bool], decode: str | Decoder, rows: Rows | None) -> Dataset:
+class Unopened:
+    """What a worker process has in place of a dataset that it cannot open: the error, for whoever asks it for a sample.
+
+    A worker that raised while it starts would end, and torch would only say that it did.
+    """
+
+    def __init__(self, error: Error):
+        self._error = error
+
+    def __getitem__(self, i: Any) -> Any:
+        raise self._error
+
+    __getitems__ = __getitem__
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what Python itself looks for, as copy and pickle do
+            raise AttributeError(name)
+        raise self._error
+
+
+def _reopen(
+    origin: Origin, access: tuple[str, IoChoice, bool], decode: str | Decoder, rows: Rows | None
+) -> Dataset | Unopened:
     """Open a pickled dataset again. Sources are checked when they are first read, not all at once in every worker.
 
     They are then checked as with "stat", as the process that opened them has done more where that was asked for; if it
     did not compare them at all, neither does this one.
     """
     how, io, compares = access
-    indexes = origin.open(io)
+    try:
+        indexes = origin.open(io)
+    except Error as error:
+        if is_worker():
+            return Unopened(error)
+        raise
     for index in indexes:
         index.check = "stat" if compares else "none"
     return make_dataset(Catalog(indexes, how, io), origin, decode, rows)

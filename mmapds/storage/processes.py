@@ -6,6 +6,14 @@ import threading
 from ..errors import Error
 
 
+def is_worker() -> bool:
+    """Return whether this process was started by multiprocessing, as loaders start theirs."""
+    import multiprocessing  # start-up time: whoever unpickles in a worker has it loaded
+
+    # Its parent_process() is known only when what it was given has been unpickled.
+    return multiprocessing.current_process().name != "MainProcess"
+
+
 def end_with_parent() -> None:
     """From now on, end this worker process when its parent ends, which may be killed: it would wait for it for ever."""
     import multiprocessing  # start-up time: only workers come here, and they have it loaded
