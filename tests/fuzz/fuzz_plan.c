@@ -1,12 +1,13 @@
 /* fuzz_plan.c - plans for any budget and any lengths.
  *
- * Property: buckets are runs of whole batches, none over budget, also those between others; the batches of a plan, and those of a stream, hold every
- * planned record exactly once; mds_plan_find is the inverse of mds_plan_batches; an order that is not one is refused.
+ * Property: buckets are runs of whole batches, none over budget, also those between others; the batches of a plan, and
+ * those of a stream, hold every planned record exactly once; mds_plan_find is the inverse of mds_plan_batches; an order
+ * that is not one is refused.
  * Input: the budget, the lengths and how many records have each, then what chooses records and sizes of buffers. */
 #include "fuzz.h"
 
 #define DISTINCT 8
-#define MOST 24 /* records of one length */
+#define MOST 12 /* records of one length */
 
 typedef struct {
     uint64_t values[DISTINCT], counts[DISTINCT], starts[DISTINCT + 1]; /* rank of the first record of each value */
