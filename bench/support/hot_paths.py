@@ -1,0 +1,83 @@
+"""The hot paths of one build of mmapds: `hot_paths.py DIRECTORY NAME`, which bench_against.py starts for each build.
+
+Each line on stdin is a path to take; the answer on stdout is the seconds that it took, the best of some times.
+"""
+
+import random
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+import mmapds
+
+READS = 4096
+BATCH = 256
+
+
+def seconds(work, times):
+    """The best time of some."""
+    found = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - begin)
+    return min(found)
+
+
+def one_by_one(ds, order):
+    for i in order:
+        ds[i]
+
+
+def batches(ds, order):
+    for at in range(0, READS, BATCH):
+        ds.take(order[at : at + BATCH])
+
+
+def index(path, out, **options):
+    mmapds.build(path, out=out, force=True, **options)
+
+
+def paths(directory, name):
+    """What can be timed, by name: a call, and how often it is made."""
+    made = {}
+    opened = {
+        "JSON": ("a.jsonl", {}, {}),
+        "raw bytes": ("a.jsonl", {}, {"decode": "bytes"}),
+        "arrays of one size": ("a.bin", {"format": "fixed", "dtype": "<f4", "shape": "64"}, {}),
+    }
+    for what, (source, options, how) in opened.items():
+        out = str(Path(directory, f"{name}-{source}.mmx"))
+        mmapds.build(str(Path(directory, source)), out=out, **options)
+        ds = mmapds.open(out, **how)
+        order = random.Random(0).choices(range(len(ds)), k=READS)
+        made[f"`ds[i]`, {what}"] = partial(one_by_one, ds, order), 30
+        made[f"`take` of 256, {what}"] = partial(batches, ds, order), 30
+    large, out = str(Path(directory, "large.jsonl")), str(Path(directory, f"{name}-built.mmx"))
+    made["index JSON lines"] = partial(index, large, out), 3
+    made["index JSON lines, `length='n'`"] = partial(index, large, out, length="n"), 3
+    return made
+
+
+def write_sources(directory):
+    """Write the sources that all builds read."""
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    text = "a record of some words, as they are " * 5
+    lines = [b'{"n":%d,"text":"%s"}\n' % (n, text[: 50 + n % 100].encode()) for n in range(100_000)]
+    Path(directory, "a.jsonl").write_bytes(b"".join(lines))
+    Path(directory, "large.jsonl").write_bytes(b"".join(lines) * 10)
+    np.arange(64 * 50_000, dtype=np.float32).tofile(Path(directory, "a.bin"))
+
+
+def main():
+    made = paths(*sys.argv[1:])
+    print(*made, sep="\t", flush=True)
+    for line in sys.stdin:
+        print(seconds(*made[line.rstrip("\n")]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
