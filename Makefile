@@ -6,7 +6,7 @@ PYTHON ?= python3
 STAMP  := $(VENV)/.built
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
-.PHONY: test demo bench lint dist torture fuzz test-asan test-tsan clean
+.PHONY: test demo bench bench-against lint dist torture fuzz test-asan test-tsan clean
 
 test: $(STAMP) lint
 	$(VENV)/bin/python -m pytest -q
@@ -24,6 +24,10 @@ demo: $(STAMP)
 
 bench: $(STAMP)
 	$(VENV)/bin/python -m pytest -q -W ignore bench/bench_*.py
+
+# make bench-against COMMIT=... : the hot paths with this tree and with another commit, in turn
+bench-against: $(STAMP)
+	COMMIT=$(COMMIT) $(VENV)/bin/python -m pytest -q -s -W ignore bench/bench_against.py
 
 # make torture [SECONDS=3600] [MODULES="forks ..."] [SEED=1]
 torture: $(STAMP)

@@ -16,7 +16,7 @@ from bench.support.hot_paths import write_sources
 from bench.support.results import ROOT
 
 GUARD = "bc72aca530ee"  # the last commit before reads of a map ran under a guard
-COMMIT = os.environ.get("COMMIT", GUARD)
+COMMIT = os.environ.get("COMMIT") or GUARD
 ROUNDS = 15
 HOT_PATHS = str(ROOT / "bench" / "support" / "hot_paths.py")
 
