@@ -91,7 +91,9 @@ def test_a_forged_total_of_a_source_is_found(index, name):
         verify(Index(index))
 
 
-@pytest.mark.parametrize(("name", "value"), [("first", 64), ("dtype", "<i2"), ("shape", [4]), ("record_bytes", 2)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("first", 64), ("dtype", "<i2"), ("dtype", None), ("shape", [4]), ("record_bytes", 2)]
+)
 def test_a_forged_header_of_npy_is_found(tmp_path, name, value):
     path = tmp_path / "a.npy"
     np.save(path, np.arange(64, dtype=np.int32))
@@ -99,7 +101,10 @@ def test_a_forged_header_of_npy_is_found(tmp_path, name, value):
     verify(Index(f"{path}.mmx"))
 
     def changed(metadata):
-        (metadata["sources"][0] if name == "first" else metadata["parameters"])[name] = value
+        within = metadata["sources"][0] if name == "first" else metadata["parameters"]
+        within[name] = value
+        if value is None:
+            del within[name]
         return metadata
 
     rewrite(f"{path}.mmx", metadata=changed)

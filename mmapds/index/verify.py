@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 Report = Callable[[int], object]
 
+_WHERE_MISSING = {"truncated": "error", "columns": {}}  # what an index means that lacks a parameter
+_NEEDLESS = ("idx",)  # parameters that no reader needs
+
 
 def verify(index: Index) -> None:
     """Check an index as `examine` does.
@@ -161,8 +164,9 @@ def _check_parameters(findings: Findings) -> bool:
         findings.add("parameters", error)
         return True
     for name, value in expected.items():
-        if name in {**index.parameters, **given} and index.parameters[name] != value:
-            what = f"{name} = {index.parameters[name]!r}, expected {value!r}, as {paths[0]} has it"
+        found = index.parameters.get(name, _WHERE_MISSING.get(name))
+        if found != value and (found is not None or name not in _NEEDLESS):
+            what = f"{name} = {found!r}, expected {value!r}, as {paths[0]} has it"
             findings.add("parameters", index.damaged(what))
     return True
 
