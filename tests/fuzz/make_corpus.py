@@ -148,20 +148,17 @@ def plans():
 
 
 def orders():
-    small = bytes([10]) + (999).to_bytes(2, "little") + bytes(range(8)) + b"\1\0\2" + bytes(8)
-    large = bytes([62]) + (2**62 + 12345).to_bytes(8, "little") + bytes(range(8)) + b"\1\0\2" + b"\x99" * 8
-    chunks = bytes([2, 6]) + bytes(8) + bytes([3, 20, 0, 33, 1])
-    mixture = bytes([2]) + bytes(8) + bytes([1, 1, 5, 10, 3, 4, 20, 0])
+    """The first byte says which order: see LLVMFuzzerTestOneInput."""
+    keys = bytes(range(8)) + b"\1\0\2"
     return {
-        "small": small + chunks + mixture,
-        "large": large + chunks + mixture,
-        "one_record": bytes(60),
-        "full_chunks": small + bytes([0, 9]) + bytes(8) + bytes([0, 100, 4]) + mixture,
-        "uneven_weights": small
-        + chunks
-        + bytes([5])
-        + bytes(8)
-        + bytes([2, 1, 1, 49, 59, 0, 0, 0, 30, 7, 8, 9, 1, 1, 1]),
+        "large": bytes([0, 62]) + (2**62 + 12345).to_bytes(8, "little") + keys + b"\x99" * 8,
+        "medium": bytes([0, 10]) + (999).to_bytes(2, "little") + keys + bytes(8),
+        "small": bytes([1, 33]) + keys,
+        "one_record": bytes([1]) + bytes(12),
+        "chunks": bytes([2, 2, 6]) + bytes(8) + bytes([3, 20, 0, 23, 1]) + bytes([5, 7]),
+        "full_chunks": bytes([2, 0, 9]) + bytes(8) + bytes([0, 20, 4, 0, 1]),
+        "mixture": bytes([3, 2]) + bytes(8) + bytes([1, 1, 5, 10, 3, 4, 20, 0]),
+        "uneven_weights": bytes([3, 5]) + bytes(8) + bytes([2, 1, 1, 49, 59, 0, 0, 0, 30, 7, 8, 9, 1, 1, 1]),
     }
 
 
