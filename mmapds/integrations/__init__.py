@@ -1,1 +1,1 @@
-"""What trainers of others need to be exact, one file for each of them."""
+"""What trainers and loaders of others need to be exact, one file for each of them."""

@@ -1,0 +1,118 @@
+"""Grain: a data source whose checkpoints hold no path, and a sampler with the orders of mmapds."""
+
+import operator
+import sys
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
+import grain
+import numpy as np
+
+from ..dataset.dataset import Dataset
+from ..errors import Error, OrderError
+from ..orders.basic import Order, integer
+from ..samplers.epoch import OrderedRecords
+
+
+class DataSource:
+    """A dataset as a source of grain, for `grain.DataLoader` and `grain.MapDataset.source`.
+
+    A checkpoint of `grain.DataLoader` holds the `repr` of its source, and is refused where that differs. This one tells
+    records and their fingerprint, not paths: a dataset that was moved goes on, and other data are refused.
+
+    Args:
+      dataset: a dataset of `mmapds.open`, or a view of one.
+    Raises:
+      Error: it is something else.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        if not isinstance(dataset, Dataset):
+            raise Error(f"dataset: expected a dataset of mmapds.open, found {type(dataset).__name__}")
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, position: SupportsIndex) -> Any:
+        return self.dataset[operator.index(position)]
+
+    def _getitems(self, positions: Sequence[int]) -> Sequence[Any]:
+        """Return the samples at some positions; grain asks for those of a batch at once."""
+        return self.dataset.take(positions)
+
+    def __repr__(self) -> str:
+        return f"DataSource(records={len(self)}, fingerprint={self.dataset.fingerprint})"
+
+
+class OrderSampler:
+    """A sampler of grain over any order of `mmapds.orders`: epochs, each in an order of its own, one after another.
+
+    `sampler[i]` is the record at position `i % epoch_size` of epoch `i // epoch_size`, computed when it is asked for.
+    `grain.DataLoader` shares out these numbers among its shards and workers. All shards have as many records: where
+    those of all epochs do not divide evenly, the last step is filled up from the beginning of the last epoch, or left
+    out with `drop_remainder`.
+
+    Args:
+      order: which record stands where; orders of one's own will do.
+      shard_options: which share of the records a process has; give the same to the DataLoader, or none.
+      num_epochs: epochs; without end by default, as with grain's `IndexSampler`.
+      epoch_size: positions of the order in an epoch, over all shards; all by default.
+      seed: of the random numbers of random transforms, one generator for each record, as grain makes them.
+    Raises:
+      OrderError: an argument is out of range, or not an order.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        shard_options: grain.sharding.ShardOptions | None = None,
+        *,
+        num_epochs: int | None = None,
+        epoch_size: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if not isinstance(order, Order):
+            found = type(order).__name__
+            raise OrderError(
+                f"order: expected an order with at(), describe() and a length, found {found} (see mmapds.orders)"
+            )
+        self._records = OrderedRecords(order, epoch_size)
+        # grain.DataLoader looks for this name where it is given no shard options.
+        self._shard_options = grain.sharding.NoSharding() if shard_options is None else shard_options
+        self._num_epochs = None if num_epochs is None else integer("num_epochs", num_epochs, 1)
+        self._seed = None if seed is None else integer("seed", seed, 0)
+        self._length, self._last = sys.maxsize, sys.maxsize
+        if self._num_epochs is not None:
+            self._last = self._num_epochs * len(self._records)
+            shards = self._shard_options.shard_count
+            steps = self._last // shards if self._shard_options.drop_remainder else -(-self._last // shards)
+            self._length = steps * shards
+
+    def __len__(self) -> int:
+        """Return the records of all epochs and shards; `sys.maxsize` without an end."""
+        return self._length
+
+    def __getitem__(self, index: SupportsIndex) -> grain.RecordMetadata:
+        """Return which record comes at a place, counted over all epochs and shards.
+
+        Raises:
+          IndexError: there is no such place.
+        """
+        number = operator.index(index)
+        if not 0 <= number < self._length:
+            raise IndexError(f"index {number} is out of range for {self._length} places")
+        size = len(self._records)
+        epoch, position = divmod(number, size)
+        if number >= self._last:  # the last step is filled up
+            epoch, position = (self._last - 1) // size, (number - self._last) % size
+        record = int(self._records.at(epoch, np.array([position]))[0])
+        rng = None if self._seed is None else np.random.Generator(np.random.Philox(key=self._seed + number))
+        return grain.RecordMetadata(index=number, record_key=record, rng=rng)
+
+    def __repr__(self) -> str:
+        """Return what checkpoints compare."""
+        return (
+            f"OrderSampler({self._records.describe()}, {self._shard_options!r}, num_epochs={self._num_epochs}, "
+            f"epoch_size={len(self._records)}, seed={self._seed})"
+        )
