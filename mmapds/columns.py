@@ -73,10 +73,10 @@ def add_column(
 
 def _index_path(dataset: Dataset) -> str:
     """Return the real path of the one index of a dataset."""
-    indexes = dataset._catalog.indexes
+    indexes = dataset.indexes
     if len(indexes) != 1:
         raise ColumnError(f"source_or_index: expected one index, found {len(indexes)}; add the column to each of them")
-    return os.path.realpath(indexes[0].path)
+    return os.path.realpath(indexes[0])
 
 
 def _add(

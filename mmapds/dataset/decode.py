@@ -135,4 +135,8 @@ def decoder_name(decode: str | Decoder) -> str:
     """Return a decoder as messages and reprs show it."""
     if isinstance(decode, partial):
         return f"{decoder_name(decode.func)}({', '.join(f'{name}={value}' for name, value in decode.keywords.items())})"
-    return repr(decode) if isinstance(decode, str) else getattr(decode, "__qualname__", repr(decode))
+    if isinstance(decode, str):
+        return repr(decode)
+    has_repr = type(decode).__repr__ is not object.__repr__  # type: ignore[comparison-overlap]
+    # Without its address, which is another one in each process.
+    return getattr(decode, "__qualname__", repr(decode) if has_repr else f"{type(decode).__qualname__}()")

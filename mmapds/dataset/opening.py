@@ -13,8 +13,9 @@ from ..storage.index_file import Index
 from ..storage.roots import Roots
 from ..storage.sources import StrPath, build_command
 from .catalog import Catalog
-from .dataset import Dataset, make_dataset
+from .dataset import Dataset
 from .decode import Decoder
+from .indexed import make_dataset
 from .origin import Origin, expand_indexed, open_indexes
 
 

@@ -8,13 +8,12 @@ _REMEDIES = {
     "column_names": "use ds.columns for columns of numbers, or ds[0].keys() for fields of samples",
     "features": "use ds[0].keys() for fields of samples",
     "filter": "use a view, ds[mask], as ds[ds.column('length') <= 2048]",
-    "map": "give a function of each record: mmapds.open(path, decode=function)",
     "num_rows": "use len(ds)",
-    "remove_columns": "give a function of each record: mmapds.open(path, decode=function)",
-    "rename_column": "give a function of each record: mmapds.open(path, decode=function)",
+    "remove_columns": "map a function over the samples: ds.map(function)",
+    "rename_column": "map a function over the samples: ds.map(function)",
     "select": "use a view, ds[indices]",
     "set_format": "open it with mmapds.open(path, decode='torch') for arrays, or collate with mmapds.pad_collate",
-    "set_transform": "give a function of each record: mmapds.open(path, decode=function)",
+    "set_transform": "map a function over the samples: ds.map(function)",
     "shape": "use len(ds)",
     "shard": "use a view, ds[index::num_shards]",
     "shuffle": "use a sampler, mmapds.DistributedSampler(ds, seed=0), or a shuffled view, ds.split([1.0], seed=0)[0]",
@@ -23,7 +22,7 @@ _REMEDIES = {
     "to_iterable_dataset": "use ds.stream()",
     "train_test_split": "use ds.split([0.9, 0.1], seed=0)",
     "with_format": "open it with mmapds.open(path, decode='torch') for arrays, or collate with mmapds.pad_collate",
-    "with_transform": "give a function of each record: mmapds.open(path, decode=function)",
+    "with_transform": "map a function over the samples: ds.map(function)",
 }
 
 
@@ -38,7 +37,7 @@ class OtherName:
         self._remedy = remedy
 
     def __get__(self, instance: Any, owner: type) -> NoReturn:
-        message = f"{owner.__name__}.{self._name}: not an attribute of mmapds datasets; {self._remedy}"
+        message = f"Dataset.{self._name}: not an attribute of mmapds datasets; {self._remedy}"
         raise AttributeError(message, name=self._name, obj=owner if instance is None else instance)
 
 

@@ -1,0 +1,277 @@
+"""The dataset that `open` returns: samples over one index or many, none of them held in memory."""
+
+import operator
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, SupportsIndex, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .. import formats
+from .._native import Records
+from ..errors import Error, KeyMissingError
+from ..index.keys import candidates
+from ..storage.files import IoChoice
+from ..storage.processes import is_worker
+from .array_decoder import array_decoder
+from .batch import Batch
+from .catalog import Catalog
+from .dataset import Dataset, Location
+from .decode import Decoder, decoder_name, is_same_decoder, raise_at, resolve, wants_location, wants_view
+from .origin import Origin
+from .views import ArrayRows, ChainedRows, NestedRows, RangeRows, Rows
+
+_ROWS_COMPARED = 65_536  # of a view, by its fingerprint
+_SHOWN = 3  # sources that a repr names
+
+
+def make_dataset(catalog: Catalog, origin: Origin, decode: str | Decoder, rows: Rows | None = None) -> "IndexedDataset":
+    """Return the dataset of all records of a catalog, or of those that `rows` selects."""
+    return IndexedDataset(catalog, catalog.records(views=wants_view(resolve(decode))), origin, decode, rows)
+
+
+class IndexedDataset(Dataset):
+    """A dataset of the records of indexes, each made a sample by a decoder: what `mmapds.open` returns."""
+
+    _MADE_BY = "mmapds.open"
+
+    def __init__(
+        self, catalog: Catalog, records: Records, origin: Origin, decode: str | Decoder, rows: Rows | None = None
+    ) -> None:
+        self._catalog = catalog
+        self._records = records
+        self._origin = origin
+        self._given_decode = decode
+        self._decode = resolve(decode)
+        self._is_located = wants_location(self._decode)
+        self._gives_arrays = array_decoder(self._decode) is not None
+        self._rows = rows  # None: all records, in order
+        self._length = len(records) if rows is None else len(rows)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> Any: ...
+    @overload
+    def __getitem__(self, key: slice | ArrayLike) -> "Dataset": ...
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, int):
+            if not hasattr(key, "__index__") or getattr(key, "ndim", False):  # arrays and tensors have both
+                return self._view(key)
+            key = operator.index(key)
+        number = key if self._rows is None else self._record(key)
+        record = self._records[number]
+        try:
+            return self._decode(record, self._locate(number)) if self._is_located else self._decode(record)
+        except Exception as error:
+            raise_at(self._place(number), error, self._given_decode)
+
+    def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
+        decode, samples = self._decode, []
+        if hasattr(positions, "numpy"):  # a tensor
+            positions = positions.numpy(force=True)
+        numbers = positions if self._rows is None else self._record_numbers(positions)
+        if self._gives_arrays:
+            return Batch(self._catalog, self._records, numbers, decode)
+        records = self._records.many(numbers)
+        try:
+            if self._is_located:
+                for record, number in zip(records, numbers, strict=True):
+                    samples.append(decode(record, self._locate(number)))
+            else:
+                for record in records:
+                    samples.append(decode(record))
+        except Exception as error:
+            raise_at(self._place(numbers[len(samples)]), error, self._given_decode)
+        return samples
+
+    __getitems__ = take
+
+    def raw(self, position: SupportsIndex) -> bytes:
+        return bytes(self._records[position if self._rows is None else self._record(position)])
+
+    def where(self, position: SupportsIndex) -> Location:
+        return self._locate(self._record(position))
+
+    def place(self, position: SupportsIndex) -> str:
+        return self._place(self._record(position))
+
+    def find(self, key: str) -> int:
+        if not isinstance(key, str):
+            raise TypeError(f"key = {key!r}, expected a string")
+        first = 0
+        for index in self._catalog.indexes:
+            for record in candidates(index, key):
+                if formats.of_index(index).key(self._records[first + record]) == key:
+                    shown = [first + record] if self._rows is None else self._rows.positions(first + record)
+                    if shown:
+                        return min(shown)
+            first += index.records
+        raise KeyMissingError(f"key = {key!r}, expected the key of one of the {self._length} records")
+
+    @property
+    def sources(self) -> list[str]:
+        return [self._catalog.source_path(member) for member in range(len(self._catalog.members))]
+
+    @property
+    def indexes(self) -> list[str]:
+        return [index.path for index in self._catalog.indexes]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        rows = np.empty(0, np.int64)
+        if self._rows is not None and self._length:
+            rows = self._rows.many(np.linspace(0, self._length - 1, min(self._length, _ROWS_COMPARED)).astype(np.int64))
+        return self._catalog.fingerprint(f"{self._length}".encode() + np.ascontiguousarray(rows).tobytes())
+
+    @property
+    def source_starts(self) -> NDArray[np.int64]:
+        if self._rows is not None:
+            return np.array([0, self._length], np.int64)
+        return self._catalog.starts.astype(np.int64)
+
+    @property
+    def columns(self) -> list[str]:
+        indexes = self._catalog.indexes
+        return [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
+
+    def column(self, name: str) -> NDArray[Any]:
+        parts = [index.column(name) for index in self._catalog.indexes]
+        arrays = [np.frombuffer(data, dtype) for dtype, data in parts]
+        whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        if isinstance(self._rows, RangeRows):
+            rows = self._rows.range
+            whole = whole[rows.start : rows.stop if rows.stop >= 0 else None : rows.step] if rows else whole[:0]
+        elif self._rows is not None:
+            whole = whole[self._rows.many(np.arange(self._length, dtype=np.int64))]
+        whole.flags.writeable = False
+        return whole
+
+    @property
+    def length_order(self) -> tuple[NDArray[Any], NDArray[np.uint64], NDArray[np.uint64]] | None:
+        index = self._catalog.indexes[0]
+        names = ("length_order", "length_values", "length_counts")
+        if (
+            self._rows is not None
+            or len(self._catalog.indexes) > 1
+            or not all(name in index.sections for name in names)
+        ):
+            return None
+        order, values, counts = (np.frombuffer(index.section(name), index.sections[name].dtype) for name in names)
+        unsigned = {order.dtype.kind, values.dtype.kind, counts.dtype.kind} == {"u"}
+        falling = unsigned and bool((values[1:] < values[:-1]).all())
+        if not falling:
+            raise index.damaged("section 'length_values': expected unsigned numbers, each below the one before it")
+        if (counts == 0).any() or (counts > index.records).any() or counts.sum() != index.records:
+            raise index.damaged(
+                f"section 'length_counts': expected counts of 1 or more that add up to {index.records}, found a sum of "
+                f"{counts.sum()}"
+            )
+        return order, values, counts
+
+    def _select(self, inner: Rows) -> "IndexedDataset":
+        rows: Rows
+        if self._rows is None:
+            rows = inner
+        elif isinstance(inner, ArrayRows):
+            rows = ArrayRows(self._rows.many(inner.array))
+        elif isinstance(inner, RangeRows):
+            rows = self._rows.part(inner.range)
+        else:
+            rows = NestedRows(self._rows, inner)
+        return IndexedDataset(self._catalog, self._records, self._origin, self._given_decode, rows)
+
+    @classmethod
+    def _chained(cls, parts: Sequence["IndexedDataset"]) -> "IndexedDataset":
+        decode, access, io = parts[0]._given_decode, parts[0]._catalog.access, parts[0]._catalog.io
+        for k, part in enumerate(parts):
+            alike = (part._catalog.access, part._catalog.io) == (access, io)
+            if not is_same_decoder(part._given_decode, decode) or not alike:
+                raise Error(
+                    f"datasets[{k}]: expected decode = {decoder_name(decode)}, access = {access!r} and io = {io!r}, as "
+                    f"in datasets[0], found {decoder_name(part._given_decode)}, {part._catalog.access!r} and "
+                    f"{part._catalog.io!r}; open them alike"
+                )
+            if part._catalog.compares != parts[0]._catalog.compares:
+                raise Error(f"datasets[{k}]: expected check = 'none' for all datasets or for none; open them alike")
+        indexes = [index for part in parts for index in part._catalog.indexes]
+        patterns = [pattern for part in parts for pattern in part._origin.given()]
+        catalog, origin = Catalog(indexes, access, io), Origin.of(patterns, indexes)
+        if all(part._rows is None for part in parts):
+            return make_dataset(catalog, origin, decode)
+        firsts = np.cumsum([0, *(len(part._records) for part in parts)]).tolist()
+        rows = [part._rows or RangeRows(range(len(part))) for part in parts]
+        return make_dataset(catalog, origin, decode, ChainedRows(zip(firsts, rows, strict=False)))
+
+    def _record(self, position: SupportsIndex) -> int:
+        """Return the number of the record at a position."""
+        index = operator.index(position)
+        if not -self._length <= index < self._length:
+            raise IndexError(f"index {index} is out of range for {self._length} records")
+        index %= self._length
+        return index if self._rows is None else self._rows.one(index)
+
+    def _record_numbers(self, positions: Any) -> NDArray[np.int64]:
+        checked = self._checked(positions)
+        return checked if self._rows is None else self._rows.many(checked)
+
+    def _locate(self, record: SupportsIndex) -> Location:
+        member, _, begin, end = self._records.locate(record)
+        return Location(self._catalog.source_path(member), begin, end - begin)
+
+    def _place(self, record: SupportsIndex) -> str:
+        return self._catalog.place(self._records.locate(record))
+
+    def __repr__(self) -> str:
+        paths = self.sources
+        names = ", ".join(paths[:_SHOWN]) + (f", ... {len(paths):,} sources" if len(paths) > _SHOWN else "")
+        total = len(self._records)
+        count = f"{total:,}" if self._rows is None else f"{self._length:,} of {total:,}"
+        return f"<mmapds.Dataset {names}: {count} records, decode={decoder_name(self._given_decode)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        catalog = self._catalog
+        access = catalog.access, catalog.io, catalog.compares
+        return _reopen, (self._origin, access, self._given_decode, self._rows)
+
+
+class Unopened:
+    """What a worker process has in place of a dataset that it cannot open: the error, for whoever asks it for a sample.
+
+    A worker that raised while it starts would end, and torch would only say that it did.
+    """
+
+    def __init__(self, error: Error):
+        self._error = error
+
+    def __getitem__(self, i: Any) -> Any:
+        raise self._error
+
+    __getitems__ = __getitem__
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what Python itself looks for, as copy and pickle do
+            raise AttributeError(name)
+        raise self._error
+
+
+def _reopen(
+    origin: Origin, access: tuple[str, IoChoice, bool], decode: str | Decoder, rows: Rows | None
+) -> IndexedDataset | Unopened:
+    """Open a pickled dataset again. Sources are checked when they are first read, not all at once in every worker.
+
+    They are then checked as with "stat", as the process that opened them has done more where that was asked for; if it
+    did not compare them at all, neither does this one.
+    """
+    how, io, compares = access
+    try:
+        indexes = origin.open(io)
+    except Error as error:
+        if is_worker():
+            return Unopened(error)
+        raise
+    for index in indexes:
+        index.check = "stat" if compares else "none"
+    return make_dataset(Catalog(indexes, how, io), origin, decode, rows)

@@ -1,0 +1,146 @@
+"""Mapped datasets: the samples of another dataset through a function of the user's, when they are read."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import Error
+from .dataset import Dataset, Location, concat, is_position
+from .decode import decoder_name, is_same_decoder
+from .views import Rows
+
+
+class MappedDataset(Dataset):
+    """A dataset whose samples are a function of those of another: what `ds.map` returns. It pickles with the function.
+
+    Args:
+      inner: the other dataset.
+      function: takes a sample, or a batch of them.
+      is_batched: whether it takes a batch and returns a list of as many samples.
+    """
+
+    _MADE_BY = "ds.map"
+
+    def __init__(self, inner: Dataset, function: Callable[[Any], Any], is_batched: bool) -> None:
+        self._inner = inner
+        self._function = function
+        self._is_batched = is_batched
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __getitem__(self, key: Any) -> Any:
+        if not is_position(key):
+            return self._view(key)
+        if self._is_batched:
+            return self._batch([self._inner[key]], [key])[0]
+        sample = self._inner[key]
+        try:
+            return self._function(sample)
+        except Exception as error:
+            self._raise_at(key, error)
+
+    def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
+        samples = self._inner.take(positions)
+        if self._is_batched:
+            return self._batch(samples, positions)
+        function, mapped = self._function, []
+        for sample in samples:  # of an array file, made here: an error of its own has its place already
+            try:
+                mapped.append(function(sample))
+            except Exception as error:
+                self._raise_at(positions[len(mapped)], error)
+        return mapped
+
+    __getitems__ = take
+
+    def _batch(self, samples: Sequence[Any], positions: Any) -> list[Any]:
+        """Return what the function makes of a batch."""
+        if not len(samples):
+            return []
+        try:
+            mapped = self._function(samples)
+        except Exception as error:
+            self._raise_at(positions[0], error, len(samples))
+        is_sequence = hasattr(mapped, "__len__") and hasattr(mapped, "__getitem__")
+        if not is_sequence or isinstance(mapped, Mapping | str | bytes):
+            found = f"a {type(mapped).__name__}"
+        elif len(mapped) == len(samples):
+            return list(mapped)
+        else:
+            found = str(len(mapped))
+        raise Error(
+            f"{self._inner.place(positions[0])}: expected {len(samples)} samples from {self._name()}, one for each of "
+            f"the batch that begins here, found {found}"
+        )
+
+    def _raise_at(self, position: SupportsIndex, error: Exception, count: int = 1) -> NoReturn:
+        """Raise an error of the function, which keeps its type, with the place of the record."""
+        batch = f"a batch of {count}, the first at " if self._is_batched else ""
+        error.add_note(f"while mapping {batch}{self._inner.place(position)}")
+        raise error
+
+    def raw(self, position: SupportsIndex) -> bytes:
+        return self._inner.raw(position)
+
+    def where(self, position: SupportsIndex) -> Location:
+        return self._inner.where(position)
+
+    def place(self, position: SupportsIndex) -> str:
+        return self._inner.place(position)
+
+    def find(self, key: str) -> int:
+        return self._inner.find(key)
+
+    @property
+    def sources(self) -> list[str]:
+        return self._inner.sources
+
+    @property
+    def indexes(self) -> list[str]:
+        return self._inner.indexes
+
+    @property
+    def fingerprint(self) -> str:
+        return self._inner.fingerprint
+
+    @property
+    def source_starts(self) -> NDArray[np.int64]:
+        return self._inner.source_starts
+
+    @property
+    def columns(self) -> list[str]:
+        return self._inner.columns
+
+    def column(self, name: str) -> NDArray[Any]:
+        return self._inner.column(name)
+
+    @property
+    def length_order(self) -> tuple[NDArray[Any], NDArray[np.uint64], NDArray[np.uint64]] | None:
+        return self._inner.length_order
+
+    def _select(self, rows: Rows) -> "MappedDataset":
+        return MappedDataset(self._inner._select(rows), self._function, self._is_batched)
+
+    @classmethod
+    def _chained(cls, parts: Sequence["MappedDataset"]) -> "MappedDataset":
+        first = parts[0]
+        for k, part in enumerate(parts):
+            if not is_same_decoder(part._function, first._function) or part._is_batched != first._is_batched:
+                raise Error(
+                    f"datasets[{k}]: expected datasets of one function, {first._name()} as in datasets[0], found "
+                    f"{part._name()}; map what concat returns, or use torch.utils.data.ConcatDataset"
+                )
+        return MappedDataset(concat(part._inner for part in parts), first._function, first._is_batched)
+
+    def _name(self) -> str:
+        """Return the function as messages and reprs show it."""
+        return decoder_name(self._function) + (" (batched)" if self._is_batched else "")
+
+    def __repr__(self) -> str:
+        return f"{repr(self._inner).removesuffix('>')}, map={self._name()}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MappedDataset, (self._inner, self._function, self._is_batched)
