@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .columns import add_column
     from .dataset.collate import pad_collate
     from .dataset.dataset import Dataset, Location, concat
+    from .dataset.decode import takes_location, takes_view
     from .dataset.opening import open as open  # noqa: A004 - mmapds.open is the public name
     from .loader.data_loader import DataLoader
     from .orders.permutation import Permutation
@@ -69,6 +70,8 @@ __all__ = [
     "check_ranks",
     "concat",
     "pad_collate",
+    "takes_location",
+    "takes_view",
 ]
 """All public names but `open`, which `from mmapds import *` would put in the place of Python's own."""
 
@@ -89,6 +92,8 @@ _LAZY = {
     "concat": "dataset.dataset",
     "open": "dataset.opening",
     "pad_collate": "dataset.collate",
+    "takes_location": "dataset.decode",
+    "takes_view": "dataset.decode",
 }
 
 _imports = RLock()

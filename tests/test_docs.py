@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import mmapds
-from mmapds import _native
+from mmapds import _native, takes_location, takes_view
 from mmapds.convert import __main__ as convert
-from mmapds.dataset.decode import takes_location, takes_view
+from mmapds.formats.measuring import MEASURES, Expression
 from mmapds.index import __main__ as index
 from mmapds.storage.index_file import Index
 from tests.support.commands import python, run
@@ -192,6 +192,24 @@ def test_the_samplers_page_runs(tmp_path, monkeypatch):
     resumed = mmapds.DistributedBatchSampler(names["ds"], batch_size=32)
     resumed.load_state_dict(names["train"]())
     assert next(iter(resumed)) == resumed.indices_at(10)[0].tolist()
+
+
+def test_the_page_of_datasets_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    records = [{"id": i, "text": "word " * (1 + i % 7), "tokens": [1] * (i % 200)} for i in range(2000)]
+    Path("train.jsonl").write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in records))
+    mmapds.build("train.jsonl", length="items(tokens)")
+    names = {}
+    for code in blocks("docs/datasets.md", "python"):
+        exec(code, names)
+
+
+def test_the_page_of_datasets_has_every_expression():
+    """A row of its table each: a field, a nested one, and the measures of a string, a list and a record."""
+    text = (ROOT / "docs/datasets.md").read_text()
+    table = re.findall(r"^\| `([\w.]+|\w*\(\w*\))` \| ", text[text.index("| expression |") :], re.MULTILINE)
+    assert {re.sub(r"\(\w+\)", "()", each) for each in table if "(" in each} == {f"{name}()" for name in MEASURES}
+    assert len({Expression.parse("x", each) for each in table}) == len(table) == 6
 
 
 def test_the_page_of_the_loader_runs(tmp_path, monkeypatch, capsys):

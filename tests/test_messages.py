@@ -384,6 +384,7 @@ WITH_NUMBERS = {
     "broken example": lambda: mmapds.open(
         mmapds.build(file("r.pb", b"\2\0\0\0\x0a\x7f"), format="prefixed"), decode="tf_example"
     )[0],
+    "samples of a mapped batch": lambda: dataset().map(lambda _: [1, 2], batched=True).take([0, 1, 2]),
     # Writer and convert
     "field too large": lambda: written({"id": 2**70, "name": "a"}),
     "field of a type": lambda: written({"id": 1, "name": 2}),
@@ -428,6 +429,9 @@ WITHOUT_NUMBERS = {
     "stream by a sampler and more": lambda: dataset().stream(distributed(1, 0), seed=1),
     "concat nothing": lambda: mmapds.concat([]),
     "concat what is not of mmapds": lambda: mmapds.concat([dataset(), [1]]),
+    "concat what is mapped otherwise": lambda: mmapds.concat([dataset().map(len), dataset().map(repr)]),
+    "concat what is mapped and what is not": lambda: mmapds.concat([dataset(), dataset().map(len)]),
+    "map what is no function": lambda: dataset().map("upper"),
     "concat what differs": lambda: mmapds.concat([dataset(), dataset(decode="bytes")]),
     "build nothing": lambda: mmapds.build([]),
     "build a missing file": lambda: mmapds.build("absent.jsonl"),

@@ -34,6 +34,8 @@ def test_public_names():
         "check_ranks",
         "concat",
         "pad_collate",
+        "takes_location",
+        "takes_view",
     ]
     for name in mmapds.__all__:
         assert getattr(mmapds, name) is not None

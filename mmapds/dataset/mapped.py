@@ -131,7 +131,7 @@ class MappedDataset(Dataset):
             if not is_same_decoder(part._function, first._function) or part._is_batched != first._is_batched:
                 raise Error(
                     f"datasets[{k}]: expected datasets of one function, {first._name()} as in datasets[0], found "
-                    f"{part._name()}; map what concat returns, or use torch.utils.data.ConcatDataset"
+                    f"{part._name()}; use map on what concat returns, or torch.utils.data.ConcatDataset"
                 )
         return MappedDataset(concat(part._inner for part in parts), first._function, first._is_batched)
 

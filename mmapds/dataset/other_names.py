@@ -9,11 +9,11 @@ _REMEDIES = {
     "features": "use ds[0].keys() for fields of samples",
     "filter": "use a view, ds[mask], as ds[ds.column('length') <= 2048]",
     "num_rows": "use len(ds)",
-    "remove_columns": "map a function over the samples: ds.map(function)",
-    "rename_column": "map a function over the samples: ds.map(function)",
+    "remove_columns": "use ds.map(function), which calls it when a sample is read",
+    "rename_column": "use ds.map(function), which calls it when a sample is read",
     "select": "use a view, ds[indices]",
     "set_format": "open it with mmapds.open(path, decode='torch') for arrays, or collate with mmapds.pad_collate",
-    "set_transform": "map a function over the samples: ds.map(function)",
+    "set_transform": "use ds.map(function), which calls it when a sample is read",
     "shape": "use len(ds)",
     "shard": "use a view, ds[index::num_shards]",
     "shuffle": "use a sampler, mmapds.DistributedSampler(ds, seed=0), or a shuffled view, ds.split([1.0], seed=0)[0]",
@@ -22,7 +22,7 @@ _REMEDIES = {
     "to_iterable_dataset": "use ds.stream()",
     "train_test_split": "use ds.split([0.9, 0.1], seed=0)",
     "with_format": "open it with mmapds.open(path, decode='torch') for arrays, or collate with mmapds.pad_collate",
-    "with_transform": "map a function over the samples: ds.map(function)",
+    "with_transform": "use ds.map(function), which calls it when a sample is read",
 }
 
 

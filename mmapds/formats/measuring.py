@@ -20,7 +20,8 @@ from .. import _native
 from ..errors import ColumnError, DecodeError
 from ..storage.files import line_number
 
-_MEASURES = {"bytes": _native.MEASURE_BYTES, "chars": _native.MEASURE_CHARS, "items": _native.MEASURE_ITEMS}
+MEASURES = {"bytes": _native.MEASURE_BYTES, "chars": _native.MEASURE_CHARS, "items": _native.MEASURE_ITEMS}
+"""What an expression can measure, by its name there."""
 _EXPECTED = {
     _native.MEASURE_NUMBER: "a number",
     _native.MEASURE_BYTES: "a string",
@@ -48,11 +49,11 @@ class Expression(NamedTuple):
         if text == "bytes()":
             return cls(text, _native.MEASURE_RECORD, ())
         call = re.fullmatch(r"(\w+)\((.*)\)", text)
-        if call and call[1] not in _MEASURES:
+        if call and call[1] not in MEASURES:
             raise ColumnError(
                 f"{place}: expected a path, bytes(path), chars(path), items(path) or bytes(), found {text!r}"
             )
-        measure = _MEASURES[call[1]] if call else _native.MEASURE_NUMBER
+        measure = MEASURES[call[1]] if call else _native.MEASURE_NUMBER
         keys = [key.replace(r"\.", ".") for key in re.split(r"(?<!\\)\.", call[2] if call else text)]
         if not all(keys) or len(keys) > _native.LONGEST_PATH:
             raise ColumnError(

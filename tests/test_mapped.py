@@ -1,0 +1,370 @@
+"""Mapped datasets: the samples of a dataset through a function, and everything else as it was."""
+
+import json
+import multiprocessing
+import pickle
+from collections import UserDict
+from functools import partial
+from itertools import chain, islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import mmapds
+from mmapds import DataLoader, DistributedBatchSampler, DistributedSampler, TokenBudgetBatchSampler, pad_collate
+from tests.support.array_files import equal, store, utterances
+from tests.support.loading import KINDS
+from tests.support.tars import archive
+from tests.support.transforms import (
+    as_list,
+    doubled,
+    doubled_each,
+    fails_at_11,
+    fails_at_11_of_a_batch,
+    identifier,
+    identifiers,
+    next_of,
+)
+
+N = 103
+WAYS = {"samples": (identifier, False), "batches": (identifiers, True)}
+every_way = pytest.mark.parametrize(("function", "batched"), WAYS.values(), ids=WAYS)
+
+
+@pytest.fixture(scope="module")
+def ds(tmp_path_factory):
+    path = tmp_path_factory.mktemp("mapped") / "train.jsonl"
+    path.write_bytes(b"".join(b'{"id": %d, "n": %d}\n' % (i, 1 + i * 7919 % 50) for i in range(N)))
+    mmapds.build(path, length="n")
+    return mmapds.open(path)
+
+
+# ---- samples -------------------------------------------------------------------------------------------------
+
+
+@every_way
+def test_samples_are_what_the_function_makes_of_them(ds, function, batched):
+    mapped = ds.map(function, batched=batched)
+    assert len(mapped) == N
+    assert [mapped[0], mapped[-1], mapped[np.int64(5)], mapped[torch.tensor(7)]] == [0, N - 1, 5, 7]
+    assert list(mapped) == list(range(N))
+    assert mapped.take([3, -1, 3]) == mapped.__getitems__([3, -1, 3]) == [3, N - 1, 3]
+    assert mapped.take(torch.tensor([4, 2])) == mapped.take(np.array([4, 2])) == mapped.take(range(4, 0, -2)) == [4, 2]
+    assert mapped.take([]) == []
+    assert 50 in mapped
+    assert mapped.index(50) == 50
+
+
+@every_way
+def test_everything_else_is_that_of_the_dataset(ds, function, batched):
+    mapped = ds.map(function, batched=batched)
+    assert isinstance(mapped, mmapds.Dataset)
+    for plain, view in [(ds, mapped), (ds[20:60:3], mapped[20:60:3])]:
+        assert [view.raw(3), view.where(3), view.place(3)] == [plain.raw(3), plain.where(3), plain.place(3)]
+        assert (view.sources, view.indexes, view.columns) == (plain.sources, plain.indexes, plain.columns)
+        assert view.fingerprint == plain.fingerprint
+        assert view.source_starts.tolist() == plain.source_starts.tolist()
+        assert view.lengths.tolist() == view.column("length").tolist() == plain.lengths.tolist()
+        assert (view.length_order is None) == (plain.length_order is None)
+    assert all(np.array_equal(*pair) for pair in zip(mapped.length_order, ds.length_order, strict=True))
+    for position in (N, -N - 1):
+        for read in (mapped.__getitem__, mapped.raw, lambda i: mapped.take([0, i])):
+            with pytest.raises(IndexError, match=f"index.* {position} is out of range for {N} records"):
+                read(position)
+
+
+def test_keys_are_found_in_mapped_tars(write):
+    ds = mmapds.open(write(archive([(f"{i}.cls", b"%d" % i) for i in range(9)]), "a.tar"), build=True, decode="wds")
+    mapped = ds.map(lambda sample: sample["cls"])[::-1]
+    assert mapped.find("7") == 1
+    assert mapped[1] == 7
+    with pytest.raises(mmapds.KeyMissingError):
+        mapped[:3].find("0")
+
+
+def test_maps_of_maps_compose_and_a_view_may_stand_between(ds):
+    twice = ds.map(doubled)[10:20].map(identifier)
+    assert list(twice) == [2 * i for i in range(10, 20)]
+    assert list(twice.map(partial(next_of, step=5))[::-1]) == [2 * i + 5 for i in range(19, 9, -1)]
+    assert list(ds.map(doubled_each, batched=True).map(identifier)[:3]) == [0, 2, 4]
+    assert list(ds.map(identifier).map(lambda numbers: np.array(numbers) + 1, batched=True)[:3]) == [1, 2, 3]
+
+
+SLICES = st.builds(slice, *[st.none() | st.integers(-120, 120)] * 2, st.none() | st.integers(-3, 3).filter(bool))
+KEYS = st.lists(SLICES | st.tuples(st.sampled_from(["ints", "mask", "split"]), st.integers(0, 2**32)), max_size=4)
+
+
+def selected(dataset, key):
+    """A view of a dataset by a key of KEYS."""
+    if isinstance(key, slice):
+        return dataset[key]
+    kind, seed = key
+    random = np.random.default_rng(seed)
+    if kind == "ints":
+        return dataset[random.integers(-len(dataset), len(dataset), size=9 if len(dataset) else 0)]
+    if kind == "mask":
+        return dataset[random.random(len(dataset)) < 0.5]
+    return dataset.split([0.25, 0.75], seed=seed)[1]
+
+
+@settings(max_examples=150, deadline=None)
+@given(keys=KEYS, way=st.sampled_from(list(WAYS)), seed=st.integers(0, 2**32))
+def test_a_view_of_a_mapped_dataset_maps_the_samples_of_the_view(ds, keys, way, seed):
+    function, batched = WAYS[way]
+    plain, mapped = ds, ds.map(function, batched=batched)
+    for key in keys:
+        plain, mapped = selected(plain, key), selected(mapped, key)
+    wanted = [identifier(sample) for sample in plain]
+    assert list(mapped) == list(plain.map(function, batched=batched)) == wanted
+    positions = np.random.default_rng(seed).integers(-len(wanted), len(wanted), size=20 if wanted else 0)
+    assert mapped.take(positions) == [wanted[i] for i in positions]
+    assert list(pickle.loads(pickle.dumps(mapped))) == wanted
+    assert mapped.lengths.tolist() == plain.lengths.tolist()
+    assert mapped.fingerprint == plain.fingerprint
+
+
+# ---- array files ---------------------------------------------------------------------------------------------
+
+
+def clipped(record):
+    return {**record, "feats": record["feats"][:3]}
+
+
+def clipped_each(records):
+    return [clipped(record) for record in records]
+
+
+@pytest.mark.parametrize(("function", "batched"), [(clipped, False), (clipped_each, True)])
+def test_array_files_are_mapped_too_though_plain_batches_are_filled_without_samples(tmp_path, function, batched):
+    records = utterances(30, shortest=1)
+    mapped = mmapds.open(store(tmp_path, records)).map(function, batched=batched)
+    found = mapped.take(range(30))
+    assert all(equal(sample, clipped(record)) for sample, record in zip(found, records, strict=True))
+    loaded = list(DataLoader(mapped, batch_size=10, num_workers=2, collate_fn=pad_collate))
+    assert [batch["feats"].shape[1] for batch in loaded] == [3, 3, 3]
+    wanted = pad_collate([clipped(record) for record in records[:10]])
+    assert torch.equal(loaded[0]["feats"], wanted["feats"])
+    assert torch.equal(loaded[0]["feats_lengths"], wanted["feats_lengths"])
+
+
+# ---- errors --------------------------------------------------------------------------------------------------
+
+
+def check_error(error, note):
+    assert error.args == ("no such label",)
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    assert error.__notes__ == [note]
+
+
+def test_an_error_keeps_its_type_and_names_the_record(ds):
+    place = ds.place(11)
+    assert "train.jsonl:12 (byte " in place
+    mapped, batches = ds.map(fails_at_11), ds.map(fails_at_11_of_a_batch, batched=True)
+    for read, note in [
+        (lambda: mapped[11], f"while mapping {place}"),
+        (lambda: mapped.take([3, 11, 4]), f"while mapping {place}"),
+        (lambda: mapped[::-1].take([0, N - 12]), f"while mapping {place}"),
+        (lambda: batches[11], f"while mapping a batch of 1, the first at {place}"),
+        (lambda: batches.take([5, 11]), f"while mapping a batch of 2, the first at {ds.place(5)}"),
+    ]:
+        with pytest.raises(KeyError) as caught:
+            read()
+        check_error(caught.value, note)
+
+
+@pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
+def test_an_error_in_a_worker_reaches_the_trainer_with_its_place(ds, options):
+    batches = iter(DataLoader(ds.map(fails_at_11), batch_size=5, collate_fn=as_list, **options))
+    assert [next(batches), next(batches)] == [list(range(5)), list(range(5, 10))]
+    with pytest.raises(KeyError) as caught:
+        next(batches)
+    said = str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
+    assert "no such label" in said
+    assert f"while mapping {ds.place(11)}" in said
+    assert next(batches) == list(range(15, 20))
+
+
+def test_an_error_of_the_decoder_has_its_place_once(opened):
+    ds = opened(b'{"id": 1}\n{"id":\n').map(identifier)
+    for read in (lambda: ds[1], lambda: ds.take([0, 1])):
+        with pytest.raises(mmapds.DecodeError, match=r"train.jsonl:2 \(byte 10\): not JSON") as caught:
+            read()
+        assert not hasattr(caught.value, "__notes__")
+
+
+def test_a_stop_iteration_in_a_function_does_not_end_the_dataset(ds):
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(ds.map(lambda _: next(iter([]))))
+
+
+@pytest.mark.parametrize(
+    ("returned", "found"),
+    [
+        (lambda samples: samples[1:], "3"),
+        (lambda samples: [*samples, 0], "5"),
+        (lambda _: np.zeros((2, 9)), "2"),
+        (lambda _: None, "a NoneType"),
+        (lambda _: {"id": 1, "a": 2, "b": 3, "c": 4}, "a dict"),
+        (lambda _: UserDict(id=[1, 2, 3, 4]), "a UserDict"),
+        (lambda _: "abcd", "a str"),
+        (lambda samples: (sample for sample in samples), "a generator"),
+        (lambda _: {1, 2, 3, 4}, "a set"),
+    ],
+)
+def test_a_function_of_batches_returns_as_many_samples(ds, returned, found):
+    expected = (
+        rf"train.jsonl:9 \(byte \d+\): expected 4 samples from .*<lambda> \(batched\), one for each .* found {found}$"
+    )
+    with pytest.raises(mmapds.Error, match=expected):
+        ds.map(returned, batched=True).take([8, 1, 2, 3])
+
+
+@pytest.mark.parametrize("returned", [list, tuple, lambda samples: np.array([0] * len(samples))])
+def test_any_sequence_will_do(ds, returned):
+    found = ds.map(returned, batched=True).take([0, 1])
+    assert type(found) is list
+    assert len(found) == 2
+
+
+def test_what_cannot_be_called_is_refused(ds):
+    with pytest.raises(mmapds.Error, match="function = 'upper', expected a callable"):
+        ds.map("upper")
+
+
+# ---- one after another ---------------------------------------------------------------------------------------
+
+
+def test_mapped_datasets_of_one_function_are_put_one_after_another(ds):
+    one, other = ds[:3].map(partial(next_of, step=1)), ds[5:7].map(partial(next_of, step=1))
+    assert [each["id"] for each in (ds[:3].map(doubled) + ds[5:7].map(doubled))] == [0, 2, 4, 10, 12]
+    assert len(one + other) == 5
+    with pytest.raises(
+        mmapds.Error, match=r"datasets\[1\]: expected datasets of one function, next_of\(step=1\) as in"
+    ):
+        one + ds.map(partial(next_of, step=2))
+    with pytest.raises(mmapds.Error, match=r"found identifiers \(batched\); use map on what concat returns"):
+        ds.map(identifiers) + ds.map(identifiers, batched=True)
+    with pytest.raises(
+        mmapds.Error,
+        match=r"datasets\[1\]: expected a dataset of mmapds.open, as datasets\[0\], found one of ds.map; use",
+    ):
+        ds + ds.map(doubled)
+
+
+# ---- pickles and workers -------------------------------------------------------------------------------------
+
+
+@every_way
+def test_a_pickle_is_small_whatever_the_size(tmp_path, function, batched):
+    sizes = []
+    for n in (10, 100_000):
+        path = tmp_path / f"{n}.jsonl"
+        path.write_bytes(b'{"id": 1}\n' * n)
+        mmapds.build(path)
+        ds = mmapds.open(path)
+        for view in (ds, ds[5:], ds.split([0.5, 0.5])[0]):
+            sizes.append(len(pickle.dumps(view.map(function, batched=batched))) - len(pickle.dumps(view)))
+    assert max(sizes) < 200
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@every_way
+def test_torchs_workers_map(ds, method, function, batched):
+    loader = torch.utils.data.DataLoader(
+        ds.map(function, batched=batched)[::-1],
+        batch_size=40,
+        num_workers=2,
+        collate_fn=as_list,
+        multiprocessing_context=multiprocessing.get_context(method),
+    )
+    assert list(chain.from_iterable(loader)) == list(range(N - 1, -1, -1))
+
+
+def test_a_spawned_worker_that_cannot_open_the_dataset_says_why(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"id": 1}\n')
+    mmapds.build(path)
+    mapped = mmapds.open(path).map(identifier)
+    loader = torch.utils.data.DataLoader(mapped, num_workers=1, multiprocessing_context="spawn")
+    (tmp_path / "a.jsonl.mmx").unlink()
+    with pytest.raises(mmapds.IndexMissingError, match=r"a.jsonl.mmx"):
+        list(loader)
+
+
+def test_repr_names_the_function_the_same_in_every_process(ds):
+    class Scale:
+        def __call__(self, sample):
+            return sample
+
+    path = ds.sources[0]
+    plain = f"<mmapds.Dataset {path}: {N} records, decode='json'"
+    assert repr(ds.map(identifier)) == f"{plain}, map=identifier>"
+    assert repr(ds.map(partial(next_of, step=2)).map(identifiers, batched=True)) == (
+        f"{plain}, map=next_of(step=2), map=identifiers (batched)>"
+    )
+    assert repr(ds.map(Scale())).endswith("<locals>.Scale()>")
+
+
+# ---- samplers and states -------------------------------------------------------------------------------------
+
+SAMPLERS = {
+    "samples": lambda ds: DistributedSampler(ds, 2, 0, seed=1),
+    "batches": lambda ds: DistributedBatchSampler(ds, 6, 2, 0, seed=1),
+    "budget": lambda ds: TokenBudgetBatchSampler(ds, 200, num_replicas=2, rank=0, seed=1),
+}
+every_sampler = pytest.mark.parametrize("kind", SAMPLERS)
+
+
+@every_sampler
+def test_a_state_of_the_plain_dataset_is_one_of_the_mapped_one(ds, kind):
+    plain, mapped = SAMPLERS[kind](ds), SAMPLERS[kind](ds.map(identifier))
+    whole = list(plain)
+    assert list(mapped) == whole
+    for stop in (1, 3):
+        for save, load in [(plain, ds.map(identifier)), (mapped, ds)]:
+            other = SAMPLERS[kind](load)
+            other.load_state_dict(json.loads(json.dumps(save.state_dict(step=stop))))
+            assert list(other) == whole[stop:]
+
+
+def loader_of(make, dataset, kind, **options):
+    sampler = SAMPLERS[kind](dataset)
+    if kind == "samples":
+        return make(dataset, batch_size=5, sampler=sampler, collate_fn=as_list, **options)
+    return make(dataset, batch_sampler=sampler, collate_fn=as_list, **options)
+
+
+LOADERS = {
+    **{name: (DataLoader, options) for name, options in KINDS.items()},
+    "stateful": (StatefulDataLoader, {"num_workers": 0}),
+    "stateful, processes": (StatefulDataLoader, {"num_workers": 2}),
+}
+
+
+@every_sampler
+@every_way
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_loop_goes_on_exactly_beside_that_of_the_plain_dataset(ds, kind, function, batched, loader):
+    make, options = LOADERS[loader]
+    wanted = [identifiers(batch) for batch in loader_of(make, ds, kind, **options)]
+    mapped = ds.map(function, batched=batched)
+    for stop in (1, 4):
+        first = loader_of(make, mapped, kind, **options)
+        iterator = iter(first)
+        begun = list(islice(iterator, stop))
+        state = first.state_dict()
+        del iterator
+        resumed = loader_of(make, mapped, kind, **options)
+        resumed.load_state_dict(state)
+        assert begun + list(resumed) == wanted
+
+
+def test_streams_map(ds):
+    assert list(ds.map(identifier).stream()) == list(range(N))
+    stream = ds.map(identifiers, batched=True).stream(batch_size=10, shuffle=True, seed=0)
+    plain = ds.stream(batch_size=10, shuffle=True, seed=0)
+    assert list(stream) == [identifiers(batch) for batch in plain]
