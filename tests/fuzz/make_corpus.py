@@ -87,20 +87,21 @@ def tars():
     odd = [("d", tarfile.DIRTYPE, b""), ("a.x", tarfile.REGTYPE, b"1"), ("l", tarfile.SYMTYPE, b""), ("a.y", b"7", b"")]
     long = [(f"{'n' * 150}/{'m' * 120}.txt", tarfile.REGTYPE, b"long name")]
     good = tar(tarfile.USTAR_FORMAT, *files)
-    return {
-        "ustar": good[:6144],
-        "pax_long_name": tar(tarfile.PAX_FORMAT, *long)[:4096],
-        "gnu_long_name": tar(tarfile.GNU_FORMAT, *long)[:4096],
-        "folders_and_links": tar(tarfile.USTAR_FORMAT, *odd)[:4096],
+    archives = {
+        "ustar": good[:3584],
+        "pax_long_name": tar(tarfile.PAX_FORMAT, *long)[:3584],
+        "gnu_long_name": tar(tarfile.GNU_FORMAT, *long)[:3584],
+        "folders_and_links": tar(tarfile.USTAR_FORMAT, *odd)[:3584],
         "duplicate_extension": tar(tarfile.USTAR_FORMAT, files[0], files[0])[:3072],
         "cut_in_header": good[:700],
         "cut_in_member": good[:513],
         "one_block_of_zeros": good[:1024] + bytes(512) + good[:1024],
-        "recipe": bytes(
-            [1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 0, 0, 0, 0, 17, 4, 5, 2, 1, 2, 0, 0, 1, 5, 0, 1, 1, 0, 0, 0]
-        ),
         "empty": bytes(1024),
     }
+    recipe = [1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 0, 0, 0, 0, 17, 4, 5, 2, 1, 2, 0, 0, 1, 5, 0, 1, 1, 0, 0, 0]
+    # The last byte says how an input is taken: 0 as it is, 1 with checksums put right, 2 as a recipe.
+    taken = {name: archive + b"\0" for name, archive in archives.items()}
+    return taken | {"wrong_checksum": good[:100] + b"x" + good[101:1536] + b"\1", "recipe": bytes([*recipe, 2])}
 
 
 def array_records():
