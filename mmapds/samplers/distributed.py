@@ -79,6 +79,7 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
             self._records, sharding, start_step=start_step, exclude=exclude, assumed=world.assumed
         )
         super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
+        self._progress.is_chosen = False  # torch has set epoch 0
         self._datasets: object = dataset
         self.num_samples = len(self._progress)
         self.total_size = self.num_samples * num_replicas if pad else len(self._records)
@@ -260,10 +261,12 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         if self._choices != chosen.choices:
             self._choices = chosen.choices
             self._progress.set_epoch(chosen.epoch)
+            self._progress.is_chosen = chosen.is_chosen
         return self._progress
 
     def _choose_epoch(self, epoch: int) -> None:
         self.sampler.set_epoch(epoch)
+        self._synchronised()
 
     def __iter__(self) -> Iterator[list[int]]:
         """Return an iterator over a pass, which begins, and reads the epoch, with its first batch."""
@@ -293,5 +296,7 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Begin the next pass where a state was saved, also with another batch size; see `DistributedSampler`."""
+        self._synchronised()
         super().load_state_dict(state_dict)
-        self._choose_epoch(self._progress.epoch)
+        self.sampler.set_epoch(self._progress.epoch)
+        self._choices = self.sampler._progress.choices  # nobody chose this one

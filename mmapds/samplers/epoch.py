@@ -324,10 +324,14 @@ class EpochProgress:
         # Of any epoch: a trainer that passes start_step chooses the epoch afterwards.
         self._next: ResumePoint | None = ResumePoint(start_step * sharding.stride, None, **self._exclude)
         self._finished: ResumePoint | None = None  # the end of an epoch, whose state was loaded
+        self._is_finished = False  # the end of the chosen epoch was loaded: its passes are empty until set_epoch
+        self._told: int | None = None  # the epoch that follows the rest of a loaded one
         self._pass: Pass | None = None
         self._next_pass: Pass | None = None  # made of _next when first asked for
         self.choices = 0
         """How many times an epoch was chosen or loaded."""
+        self.is_chosen = False
+        """Whether the epoch was chosen after the last pass began and the last state was loaded."""
         self._choices_used = 0  # when the last pass began
         self._warned = self._loaded = False
 
@@ -341,6 +345,10 @@ class EpochProgress:
         """
         epoch = operator.index(epoch)
         self.choices += 1
+        self.is_chosen, self._told = True, None
+        if self._is_finished and self._pass is not None:
+            self._next = self._next_pass = self._finished = None
+        self._is_finished = False
         if epoch == self.epoch:
             return
         self.epoch = epoch
@@ -355,13 +363,17 @@ class EpochProgress:
         if self._assumed:
             self._assumed = False
             warn_if_others(stacklevel=4)
-        if self._pass is not None and self._pass.over and self.choices == self._choices_used and not self._loaded:
+        if self._pass is not None and self._told is not None:
+            self.epoch, self._told, self._next_pass = self._told, None, None
+        elif self._pass is not None and self._pass.over and self.choices == self._choices_used and not self._loaded:
             self._warn_of_the_same_epoch(self._pass)
         # At the end of an epoch, StatefulDataLoader reads ahead in a pass, which may be short, and begins another one.
         self._loaded = self._loaded and self.choices != self._choices_used
         self._choices_used = self.choices
-        self._pass = self.coming()
-        self._next = self._next_pass = self._finished = None
+        self._pass, self.is_chosen = self.coming(), False
+        self._next_pass = None
+        if not self._is_finished:
+            self._next = self._finished = None
         return self._pass
 
     def _warn_of_the_same_epoch(self, before: Pass) -> None:
@@ -471,11 +483,17 @@ class EpochProgress:
         if not 0 <= start.position <= self._total:
             raise StateError(f"state['position'] = {start.position}, expected 0 to {self._total}")
         over = not self.sharding.steps(self._total - start.position)
-        self.epoch = operator.index(state["epoch"]) + over
+        epoch = operator.index(state["epoch"])
+        # StatefulDataLoader loads a state when a loop begins, after its set_epoch. So an epoch that was chosen is that
+        # of the loop: if its end is loaded, nothing is left of it, and if it is a later one, it follows the rest of the
+        # loaded one, which StatefulDataLoader then reads ahead.
+        self._is_finished = over and self.is_chosen and self.epoch == epoch
+        self._told = self.epoch if self.is_chosen and self.epoch > epoch and not over else None
+        self.epoch = epoch + (over and not self._is_finished)
         self.choices += 1
-        self._loaded = True
+        self._loaded, self.is_chosen = True, False
         self._pass = self._next_pass = None
-        self._next, self._finished = (None, start) if over else (start, None)
+        self._next, self._finished = (None if over and not self._is_finished else start), (start if over else None)
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         """Raise StateError unless a state has the right keys and version, and is of these contents."""
