@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -325,6 +326,34 @@ def test_epoch_size_takes_the_head_of_each_epochs_order():
     assert list(sampler) == [*whole[1::2], whole[0]]
     resampled = DistributedSampler(range(10), order=orders.Resampled(10, 35))
     assert len(list(resampled)) == 35
+
+
+@pytest.mark.parametrize("instead", [{"seed": 7}, {"seed": 0}, {"shuffle": True}, {"shuffle": False}])
+@pytest.mark.parametrize("make", [DistributedSampler, partial(DistributedBatchSampler, batch_size=2)])
+def test_an_order_stands_beside_no_arguments_that_make_one(make, instead):
+    with pytest.raises(
+        OrderError, match=r"= \w+, expected None beside an order, which has its own; give it to the order"
+    ):
+        make(range(10), order=orders.Resampled(10, 5), **instead)
+    with pytest.raises(OrderError, match="beside a sampler; give it to the sampler"):
+        DistributedBatchSampler(DistributedSampler(range(10)), 2, **instead)
+
+
+def test_an_order_is_of_as_many_records_as_the_dataset():
+    class Whole(orders.Sequential):
+        @property
+        def records(self):
+            raise AttributeError  # as of an order of somebody's own, without it
+
+    fitting = [orders.Sequential(10), orders.Shuffled(10), orders.Chunked(10, 3), orders.Mixture([4, 6], [1, 1])]
+    fitting += [orders.Resampled(10, 3), orders.Resampled(10, 300), Whole(10)]
+    for order in fitting:
+        assert len(list(DistributedSampler(range(10), order=order))) == len(order)
+        for other in (9, 11):
+            with pytest.raises(
+                OrderError, match=f"expected one of {other} records, as the dataset has, found one of 10"
+            ):
+                DistributedSampler(range(other), order=order)
 
 
 def test_chunks_follow_the_sources_of_a_dataset(write):

@@ -230,10 +230,10 @@ class Dataset(_Samples):
         # Start-up time: torch. It stands above this room, as samplers need no dataset.
         from ..samplers.stream import make_stream
 
-        if sampler is None:
-            options["shuffle"] = shuffle
-        elif shuffle:
+        if shuffle:
             options["shuffle"] = True
+        elif sampler is None and options.get("order") is None:
+            options["shuffle"] = False
         return make_stream(self, sampler, batch_size, options)
 
     def __add__(self, other: "Dataset") -> "Dataset":  # type: ignore[override]

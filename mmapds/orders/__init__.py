@@ -9,6 +9,7 @@ Write your own with three methods and pass it to any sampler as `order=`:
   order.at(epoch, positions)    int64 record numbers at an int64 array of positions, each in [0, len(order))
   order.describe()              a dict that JSON can hold, different for orders that differ
 
+It may have an attribute `records`: how many records the dataset has that it is for. Samplers refuse another dataset.
 An order of which every record comes once may also have `positions_of(epoch, records)`: the positions of an int64 array
 of records, in any order. Samplers that exclude records then need not search the epoch for them.
 """

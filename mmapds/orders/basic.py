@@ -67,6 +67,11 @@ class Sequential:
     def __len__(self) -> int:
         return self._n
 
+    @property
+    def records(self) -> int:
+        """How many records the dataset has."""
+        return self._n
+
     def at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the records at `positions`: the same numbers."""
         return as_positions(positions).copy()
@@ -88,6 +93,11 @@ class Shuffled:
         self._seed = integer("seed", seed)
 
     def __len__(self) -> int:
+        return self._n
+
+    @property
+    def records(self) -> int:
+        """How many records the dataset has."""
         return self._n
 
     def at(self, epoch: int, positions: Int64s) -> Int64s:
@@ -113,6 +123,11 @@ class Resampled:
 
     def __len__(self) -> int:
         return self._epoch_size
+
+    @property
+    def records(self) -> int:
+        """How many records the dataset has."""
+        return self._n
 
     def at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the records at `positions`."""

@@ -48,6 +48,11 @@ class Chunked:
     def __len__(self) -> int:
         return self._n
 
+    @property
+    def records(self) -> int:
+        """How many records the dataset has."""
+        return self._n
+
     def at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the records at `positions`."""
         positions = as_positions(positions)

@@ -78,6 +78,11 @@ class Mixture:
     def __len__(self) -> int:
         return self._epoch_size
 
+    @property
+    def records(self) -> int:
+        """How many records the datasets have together."""
+        return sum(self._sizes)
+
     def members_at(self, positions: Int64s) -> Int64s:
         """Return the dataset that each position reads; the same in every epoch."""
         positions = as_positions(positions)

@@ -11,7 +11,7 @@ import torch.utils.data.distributed
 from numpy.typing import NDArray
 
 from ..errors import OrderError
-from ..orders.basic import Order, Sequential, Shuffled, integer
+from ..orders.basic import InvertibleOrder, Order, Sequential, Shuffled, integer
 from ..orders.chunked import Chunked
 from ..orders.mixture import Mixture
 from .epoch import EpochProgress, Exclude, OrderedRecords, Sharding
@@ -29,10 +29,11 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
     Args:
       dataset: anything with a length.
       num_replicas, rank: default to those of torch.distributed, else of the environment, else to 1 and 0.
-      shuffle: a new order every epoch (see `set_epoch`), else the order of the dataset.
-      seed: chooses the orders; the same on all ranks.
+      shuffle: a new order every epoch (see `set_epoch`), the default; else the order of the dataset.
+      seed: chooses the orders; the same on all ranks; 0 by default.
       drop_last: leave out a last step that is not full, instead of padding it from the beginning of the epoch.
-      order: an order of your own (see `mmapds.orders`), instead of `shuffle` and `seed`.
+      order: an order of your own (see `mmapds.orders`), instead of `shuffle` and `seed`; of as many records as the
+        dataset has.
       epoch_size: positions of the order in an epoch, over all ranks; all by default.
       start_step: where the first pass begins, in steps (a step is one sample on every rank).
       exclude: what the first pass leaves out: `{"steps": [(1200, 1300)], "records": [17, (500, 600)]}`, in numbers or
@@ -52,8 +53,8 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
         dataset: Sized,
         num_replicas: int | None = None,
         rank: int | None = None,
-        shuffle: bool = True,
-        seed: int = 0,
+        shuffle: bool | None = None,
+        seed: int | None = None,
         drop_last: bool = False,
         *,
         order: Order | None = None,
@@ -64,14 +65,12 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
     ) -> None:
         world = World.of(num_replicas, rank)
         num_replicas, rank = world.num_replicas, world.rank
+        if order is not None:
+            _check_order(order, dataset, shuffle=shuffle, seed=seed)
+        shuffle, seed = shuffle is None or shuffle, 0 if seed is None else seed
         if order is None:
             _check_not_empty(dataset)
             order = Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
-        elif not isinstance(order, Order):
-            found = type(order).__name__
-            raise OrderError(
-                f"order: expected an order with at(), describe() and a length, found {found} (see mmapds.orders)"
-            )
         self._records = OrderedRecords(order, epoch_size)
         self._assumed = world.assumed
         sharding = Sharding(num_replicas, rank, 1, drop_last, pad)
@@ -101,6 +100,23 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
         """Return the records in a step of this epoch, one for each rank that has one: shape (num_replicas,)."""
         positions = self._progress.positions_at(step)[:, 0]
         return self._records.at(self.epoch, positions[positions >= 0])
+
+
+def _check_order(order: Any, dataset: Sized, **instead: object) -> None:
+    """Raise OrderError for an order beside arguments that make one, or for one of other records than the dataset's."""
+    if not isinstance(order, Order):
+        found = type(order).__name__
+        raise OrderError(
+            f"order: expected an order with at(), describe() and a length, found {found} (see mmapds.orders)"
+        )
+    for name, value in instead.items():
+        if value is not None:
+            raise OrderError(
+                f"{name} = {value!r}, expected None beside an order, which has its own; give it to the order"
+            )
+    records = getattr(order, "records", len(order) if isinstance(order, InvertibleOrder) else len(dataset))
+    if records != len(dataset):
+        raise OrderError(f"order: expected one of {len(dataset)} records, as the dataset has, found one of {records}")
 
 
 def _check_not_empty(dataset: Sized) -> None:
@@ -143,14 +159,13 @@ class ChunkedSampler(DistributedSampler):
             dataset,
             num_replicas,
             rank,
-            shuffle,
-            seed,
-            drop_last,
-            order=chunked if shuffle else None,
+            drop_last=drop_last,
+            order=chunked if shuffle else Sequential(len(dataset)),
             epoch_size=epoch_size,
             start_step=start_step,
             exclude=exclude,
         )
+        self.shuffle, self.seed = shuffle, seed
 
 
 class MixtureSampler(DistributedSampler):
@@ -193,13 +208,12 @@ class MixtureSampler(DistributedSampler):
             range(sum(sizes)),
             num_replicas,
             rank,
-            shuffle,
-            seed,
-            drop_last,
+            drop_last=drop_last,
             order=order,
             start_step=start_step,
             exclude=exclude,
         )
+        self.shuffle, self.seed = shuffle, seed
         self._datasets = datasets
 
 
@@ -228,8 +242,8 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         batch_size: int,
         num_replicas: int | None = None,
         rank: int | None = None,
-        shuffle: bool = True,
-        seed: int = 0,
+        shuffle: bool | None = None,
+        seed: int | None = None,
         drop_last: bool = False,
         *,
         order: Order | None = None,
@@ -242,6 +256,9 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         refuse_injected(sampler)
         batch_size = integer("batch_size", batch_size, 1)
         if isinstance(dataset, DistributedSampler):
+            for name, value in {"shuffle": shuffle, "seed": seed, "order": order, "epoch_size": epoch_size}.items():
+                if value is not None:
+                    raise OrderError(f"{name} = {value!r}, expected None beside a sampler; give it to the sampler")
             indices = dataset
         else:
             refuse_injected_dataset(dataset)
