@@ -96,6 +96,7 @@ static mds_json_status measure_record(const mds_kernels *kernels, const mds_text
             if (status == MDS_JSON_MISSING && measuring->missing == MDS_MISSING_FILL) {
                 number = measuring->fill;
                 status = MDS_JSON_OK;
+                measured->filled[c]++;
             }
         }
         if (status == MDS_JSON_OK)
@@ -104,6 +105,24 @@ static mds_json_status measure_record(const mds_kernels *kernels, const mds_text
     measured->failed = begin;
     measured->at = begin + where;
     return status;
+}
+
+/* Measure the record in [begin, end), and keep it or leave it out. */
+static mds_json_status take_record(const mds_kernels *kernels, const mds_text *text, const mds_measuring *measuring,
+                                   uint64_t begin, uint64_t end, uint64_t *starts, mds_measured *measured)
+{
+    const mds_json_status status = measure_record(kernels, text, measuring, begin, end, measured->kept, measured);
+    if (status == MDS_JSON_OK) {
+        starts[measured->kept++] = begin;
+        return MDS_JSON_OK;
+    }
+    if (status == MDS_JSON_INVALID && measuring->skip_bad) {
+        if (measured->bad < MDS_BAD_LISTED)
+            measured->bad_starts[measured->bad] = begin;
+        measured->bad++;
+        return MDS_JSON_OK;
+    }
+    return status == MDS_JSON_MISSING && measuring->missing == MDS_MISSING_SKIP ? MDS_JSON_OK : status;
 }
 
 /* Where the line that holds `at` begins, if only blanks or a byte order mark lie in between; else MDS_NONE. */
@@ -132,39 +151,30 @@ mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_text *te
                                   mds_measured *measured)
 {
     uint64_t open = MDS_NONE; /* start of the record whose end is not known yet */
-    size_t kept = 0;
     mds_json_status status = MDS_JSON_OK;
-    measured->records = measured->kept = 0;
+    measured->records = measured->kept = measured->bad = 0;
     const uint64_t line = blank_line_start(text, begin);
     const int mid_line = line == MDS_NONE;
     if (!mid_line && state->pending == begin)
         state->pending = line; /* the record includes the blanks at its front */
     for (uint64_t at = begin; at < end; at += WINDOW) {
         const size_t size = (size_t)(end - at < WINDOW ? end - at : WINDOW);
-        const uint64_t *fresh = starts + kept; /* kept starts overwrite only those already read */
-        const size_t count = mds_lines_scan(kernels, text->data + (at - text->base), size, at, state, starts + kept);
+        const uint64_t *fresh = starts + measured->kept; /* kept starts overwrite only those already read */
+        const size_t count =
+            mds_lines_scan(kernels, text->data + (at - text->base), size, at, state, starts + measured->kept);
         for (size_t k = 0; k < count; k++) {
             const uint64_t next = fresh[k];
             if (at == begin && k == 0 && next == begin && mid_line)
                 continue; /* the block before measures it */
-            if (open != MDS_NONE) {
-                status = measure_record(kernels, text, measuring, open, next, kept, measured);
-                if (status == MDS_JSON_OK)
-                    starts[kept++] = open;
-                else if (status != MDS_JSON_MISSING || measuring->missing != MDS_MISSING_SKIP)
-                    return status;
-            }
+            if (open != MDS_NONE)
+                status = take_record(kernels, text, measuring, open, next, starts, measured);
+            if (status != MDS_JSON_OK)
+                return status;
             open = next;
             measured->records++;
         }
     }
-    if (open != MDS_NONE) {
-        status = measure_record(kernels, text, measuring, open, line_end(text, open), kept, measured);
-        if (status == MDS_JSON_OK)
-            starts[kept++] = open;
-        else if (status != MDS_JSON_MISSING || measuring->missing != MDS_MISSING_SKIP)
-            return status;
-    }
-    measured->kept = kept;
-    return MDS_JSON_OK;
+    if (open != MDS_NONE)
+        status = take_record(kernels, text, measuring, open, line_end(text, open), starts, measured);
+    return status;
 }

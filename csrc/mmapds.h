@@ -501,11 +501,14 @@ typedef struct {
     mds_missing missing;
     mds_number fill; /* for MDS_MISSING_FILL */
     int validate;    /* check every record with mds_json_valid */
+    int skip_bad;    /* leave out records that are not JSON, which must be validated */
 } mds_measuring;
+
+#define MDS_BAD_LISTED 20
 
 /* HowTo: cut a file into blocks, and measure them in any order, also in parallel. The text of a block goes from the line
  * before it, or from enough of its bytes to see that they are not all blank, to the end of its last line. Each block
- * begins with its own state.pending = begin and types[c] = MDS_U64; `starts` and each cells[c] have room for MDS_LINES_CAPACITY(end -
+ * begins with its own state.pending = begin, types[c] = MDS_U64 and filled[c] = 0; `starts` and each cells[c] have room for MDS_LINES_CAPACITY(end -
  * begin):
  *
  *     status = mds_measure_lines(kernels, &text, begin, end, &measuring, &state, starts, &measured);
@@ -521,11 +524,14 @@ typedef struct {
 typedef struct {
     uint64_t *const *cells; /* cells[c] receives the numbers of column c */
     mds_number_type *types; /* the type of each column so far */
+    size_t *filled;         /* of each column, how many records lack it and got `fill` */
     size_t records;         /* records that begin in the block */
-    size_t kept;            /* those of them that were not skipped */
-    uint64_t failed;        /* where the record begins that cannot be measured */
-    uint64_t at;            /* the byte of the file that shows it */
-    size_t column;          /* the column that cannot be, or `columns` if the record is not JSON */
+    size_t kept;            /* those of them that were not skipped; before the one that cannot be measured */
+    size_t bad;             /* records that were skipped because they are not JSON */
+    uint64_t bad_starts[MDS_BAD_LISTED]; /* where the first of them begin */
+    uint64_t failed;                     /* where the record begins that cannot be measured */
+    uint64_t at;                         /* the byte of the file that shows it */
+    size_t column;                       /* the column that cannot be, or `columns` if the record is not JSON */
 } mds_measured;
 
 /* Find the records that begin in [begin, end), which lies in the text, as mds_lines_scan does, and measure each of them

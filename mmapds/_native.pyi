@@ -50,6 +50,7 @@ MISSING_ERROR: int
 MISSING_FILL: int
 MISSING_SKIP: int
 MOST_COLUMNS: int
+MOST_LISTED: int
 NUMBER_F64: int
 NUMBER_I64: int
 NUMBER_U64: int
@@ -129,10 +130,17 @@ class Measuring:
         missing: int,
         fill: tuple[int, int],
         validate: bool,
+        skip_bad: bool,
     ) -> Measuring: ...
     def lines(
         self, text: _Buffer, base: int, begin: int, end: int, starts: _Buffer, cells: tuple[_Buffer, ...], /
-    ) -> tuple[tuple[int, int | None, int], int, tuple[int, ...], tuple[int, int, int, int]]: ...
+    ) -> tuple[
+        tuple[int, int | None, int],
+        int,
+        tuple[tuple[int, int], ...],
+        tuple[int, tuple[int, ...]],
+        tuple[int, int, int, int],
+    ]: ...
 
 @final
 class Permutation:

@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import formats
+from .errors import unknown_argument
 from .index.build import BuildResult, ColumnRequest, build_each
 from .storage.index_file import Index
 from .storage.lock import locked
@@ -13,6 +14,8 @@ from .storage.sources import StrPath, expand
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_OTHERS = dict.fromkeys(("decode", "access", "check", "io", "build"), "mmapds.open")
 
 Column = str | Callable[[Any], float]
 """What a column is made of: an expression, or a callable that takes a sample."""
@@ -27,6 +30,7 @@ def build(
     columns: Mapping[str, Column] | None = None,
     missing: str | float | None = None,
     validate: bool | None = None,
+    bad: str | None = None,
     hash: bool = False,  # noqa: A002 - what the command line calls it
     workers: int | None = None,
     force: bool = False,
@@ -35,7 +39,7 @@ def build(
 ) -> "Path | list[Path]":
     """Index sources in place; an index that is up to date is kept, also where a source is a copy with another time.
 
-    One process at a time builds an index; others wait, and find it up to date. See README.md for the limit.
+    One process at a time builds an index; others wait, and find it up to date: see README.md.
 
     Args:
       sources: paths, directories, globs or brace patterns (`part-{000..099}.jsonl`). The path of an index means that
@@ -48,6 +52,7 @@ def build(
         are scanned; or a picklable callable that takes the decoded sample and returns a number, run in other processes.
       missing: for a record that lacks a field of an expression: "error" (the default), "skip" it, or a number to store.
       validate: check that every record is JSON from its first byte to its last.
+      bad: "skip" validates, and leaves out lines that are not JSON, with a warning; by default they are an error.
       hash: store a hash of each source, for `open(..., check="full")` and `--verify`, from now on.
       workers: threads that scan, also within one file; all cores by default.
       force: build even if an index is up to date, and without the columns that were computed in Python. An index keeps
@@ -59,25 +64,30 @@ def build(
     Raises:
       SourceError: a source is missing, unreadable, compressed, not a file, outside the roots, or changes meanwhile.
       ColumnError: a column cannot be measured; the message has the place of the record.
-      DecodeError: a record to measure or validate is not JSON.
+      DecodeError: a record to measure or validate is not JSON, or none is.
       Error: an index cannot be written, or another process builds it for too long.
+      TypeError: an argument is unknown.
     """
     from pathlib import Path  # start-up time: it takes as long as indexing 40 MB
 
+    _check_names(parameters)
     expressions, computed = _by_kind({**({"length": length} if length is not None else {}), **(columns or {})})
-    results = build_each(
-        paths := expand(sources, formats.SUFFIXES),
-        out=out,
-        format_name=format,
-        options=parameters,
-        request=ColumnRequest(expressions, missing, validate, tuple(computed), hash),
-        workers=workers,
-        force=force,
-        roots=Roots(roots, paths),
-        complete=partial(_add, computed, workers),
-    )
-    built = [Path(done.summary.path) for done in results]
+    request = ColumnRequest(expressions, missing, validate, tuple(computed), hash, bad)
+    paths, complete = expand(sources, formats.SUFFIXES), partial(_add, computed, workers)
+    how: dict[str, Any] = {"out": out, "format_name": format, "options": parameters, "request": request, "force": force}
+    built = []
+    for done in build_each(paths, **how, workers=workers, roots=Roots(roots, paths), complete=complete):
+        done.warn(stacklevel=2)
+        built.append(Path(done.summary.path))
     return built[0] if len(built) == 1 else built
+
+
+def _check_names(parameters: Mapping[str, Any]) -> None:
+    """Raise TypeError for an argument that is neither one of `build` nor an option of any format."""
+    own = [name for name in build.__annotations__ if name not in ("parameters", "return")]
+    for name, value in parameters.items():
+        if name not in formats.OPTIONS:
+            raise unknown_argument("mmapds.build", name, value, [*own, *formats.OPTIONS], _OTHERS)
 
 
 def _by_kind(columns: Mapping[str, Column]) -> tuple[dict[str, str], dict[str, Callable[[Any], float]]]:

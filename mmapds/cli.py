@@ -2,13 +2,14 @@
 
 import argparse
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
-from .errors import Error
+from .errors import Error, nearest
 
 Options = Mapping[str, tuple[type, str, str]]
 """Options of formats, by name: (type, placeholder, help)."""
@@ -16,9 +17,20 @@ Options = Mapping[str, tuple[type, str, str]]
 _FAILED, _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 1, 130, 141, 143  # the last three: 128 and the number of the signal
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that says of an unknown option which one the user may mean."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print a message about the arguments, and exit."""
+        unknown = re.search(r"^unrecognized arguments:.* --([\w-]+)", message)
+        known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
+        near = nearest(unknown[1], known) if unknown else None
+        super().error(f"{message} (did you mean --{near})" if near else message)
+
+
 def new_parser(command: str, description: str) -> argparse.ArgumentParser:
     """Return a parser for `python -m COMMAND SOURCE...`."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"python -m {command}",
         description=description,
         # To find the width by itself, the default formatter imports half the standard library.

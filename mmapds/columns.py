@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from .dataset.dataset import Dataset
 from .dataset.decode import Decoder
 from .dataset.opening import open as open_dataset
-from .errors import ColumnError
+from .errors import ColumnError, names_its_arguments
 from .index.length_order import write_length_order
 from .storage.index_file import Index, IndexWriter
 from .storage.lock import locked
@@ -33,6 +33,7 @@ _TASK_SAMPLES = 4096
 _LENGTH_SECTIONS = ("length_order", "length_values", "length_counts")
 
 
+@names_its_arguments("mmapds.add_column", {})
 def add_column(
     source_or_index: StrPath,
     name: str,

@@ -228,7 +228,7 @@ def test_what_is_written_lies_apart_from_what_is_read(tmp_path):
     memory = np.arange(16, dtype=np.uint64)
     order, counts, starts = np.empty(16, np.uint64), np.empty(16, np.uint64), np.empty(99, np.uint64)
     lengths, source = _native.Lengths(memory, 8), path.read_bytes()
-    measuring = _native.Measuring(fields=((0, (b"n",)),), missing=0, fill=(0, 0), validate=False)
+    measuring = _native.Measuring(fields=((0, (b"n",)),), missing=0, fill=(0, 0), validate=False, skip_bad=False)
     with open(path, "rb") as file:
         for argument, call in {
             "counts": lambda: lengths.sort(memory, order, 8),
@@ -254,7 +254,7 @@ def test_a_scan_reads_nothing_beyond_its_block(tmp_path):
     path = tmp_path / "lines"
     path.write_bytes(b'{"n": 1}\n{"n": 2}\n')
     starts, cells = np.empty(99, np.uint64), np.empty(99, np.uint64)
-    measuring = _native.Measuring(fields=((0, (b"n",)),), missing=0, fill=(0, 0), validate=False)
+    measuring = _native.Measuring(fields=((0, (b"n",)),), missing=0, fill=(0, 0), validate=False, skip_bad=False)
     for base, begin, end in ((9, 9, 19), (9, 8, 9), (9, 10, 9)):
         with pytest.raises(ValueError, match=f"expected a block within 9 bytes from 9 on, found {begin} to {end}"):
             measuring.lines(b'{"n": 2}\n', base, begin, end, starts, (cells,))

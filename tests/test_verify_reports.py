@@ -111,7 +111,10 @@ def test_all_indexes_are_verified_before_the_status_is_given(write):
     ran = command("--verify", bad, gone, torn, good)
     assert ran.returncode == 1
     assert f"{good}.mmx: 5 records" in ran.stdout
-    assert ran.stdout.rstrip().endswith("; verified")
+    assert (
+        f"; verified\n  not checked: whether records are JSON; run: python -m mmapds.index {good} --validate\n"
+        in ran.stdout
+    )
     assert f"{gone}.mmx: no such index" in ran.stderr
     assert f"{torn}.mmx: DAMAGED" in ran.stderr
     assert "column 'length' differs" in ran.stderr
@@ -129,7 +132,7 @@ def test_sources_that_are_gone_or_changed_do_not_hide_the_others(write, tmp_path
     assert findings.counts == {"sources": 2, "columns": 1}
     (wrong,) = (problem for problem in findings.problems if problem.check == "columns")
     assert (wrong.source, wrong.record) == (paths[3], 4)
-    assert len(findings.not_checked) == 1
+    assert [each[:10] for each in findings.not_checked] == ["parameters", "whether re"]
 
 
 def test_a_source_that_cannot_be_read_does_not_hide_that_others_changed(write, tmp_path, monkeypatch):
@@ -217,6 +220,9 @@ def test_info_tells_copies_from_sources_that_changed(write):
 def test_what_was_not_checked_is_said(write):
     path = write(b'{"n": 1}\n' * 100_000)
     mmapds.build(path)
+    (json, _) = command("--verify", path).stdout.splitlines()[1:]
+    assert json.startswith("  not checked: whether records are JSON; run: python ")
+    assert command(*json.partition("; run: python -m mmapds.index ")[2].split()).returncode == 0
     mmapds.add_column(path, "square", np.arange(100_000) ** 2)
     ran = command("--verify", path)
     assert ran.returncode == 0

@@ -96,12 +96,12 @@ typedef struct {
 
 static PyObject *measuring_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"fields", "missing", "fill", "validate", NULL};
+    static char *names[] = {"fields", "missing", "fill", "validate", "skip_bad", NULL};
     PyObject *given;
-    int missing, fill_type, validate;
+    int missing, fill_type, validate, skip_bad;
     unsigned long long fill;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$Oi(iK)p:Measuring", names, &given, &missing, &fill_type, &fill,
-                                     &validate))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$Oi(iK)pp:Measuring", names, &given, &missing, &fill_type, &fill,
+                                     &validate, &skip_bad))
         return NULL;
     if (missing < MDS_MISSING_ERROR || missing > MDS_MISSING_FILL)
         return PyErr_Format(PyExc_ValueError, "missing: expected one of MISSING_*, found %d", missing);
@@ -117,7 +117,7 @@ static PyObject *measuring_new(PyTypeObject *type, PyObject *args, PyObject *kwa
     }
     self->given = Py_NewRef(given);
     self->measuring = (mds_measuring){
-        self->fields, (size_t)columns, (mds_missing)missing, {(mds_number_type)fill_type, fill}, validate};
+        self->fields, (size_t)columns, (mds_missing)missing, {(mds_number_type)fill_type, fill}, validate, skip_bad};
     return (PyObject *)self;
 }
 
@@ -147,13 +147,29 @@ static int take_cells(mds_py_buffers *buffers, PyObject *given, size_t columns, 
     return 0;
 }
 
-static PyObject *types_of(const mds_number_type *types, size_t columns)
+/* A tuple of (type, how many records lack it), one for each column. */
+static PyObject *columns_of(const mds_measured *measured, size_t columns)
 {
     PyObject *found = PyTuple_New((Py_ssize_t)columns);
     for (size_t c = 0; found && c < columns; c++) {
-        PyObject *type = PyLong_FromLong(types[c]);
-        if (type)
-            PyTuple_SetItem(found, (Py_ssize_t)c, type);
+        PyObject *column = Py_BuildValue("in", (int)measured->types[c], (Py_ssize_t)measured->filled[c]);
+        if (column)
+            PyTuple_SetItem(found, (Py_ssize_t)c, column);
+        else
+            Py_CLEAR(found);
+    }
+    return found;
+}
+
+/* A tuple of where the first bad records begin. */
+static PyObject *bad_of(const mds_measured *measured)
+{
+    const size_t listed = measured->bad < MDS_BAD_LISTED ? measured->bad : MDS_BAD_LISTED;
+    PyObject *found = PyTuple_New((Py_ssize_t)listed);
+    for (size_t k = 0; found && k < listed; k++) {
+        PyObject *start = PyLong_FromUnsignedLongLong(measured->bad_starts[k]);
+        if (start)
+            PyTuple_SetItem(found, (Py_ssize_t)k, start);
         else
             Py_CLEAR(found);
     }
@@ -179,7 +195,8 @@ static PyObject *measuring_lines(PyObject *object, PyObject *args)
     unsigned long long base, begin, end;
     uint64_t *starts, *cells[MDS_PY_COLUMNS];
     mds_number_type types[MDS_PY_COLUMNS] = {MDS_U64};
-    mds_measured measured = {.cells = cells, .types = types};
+    size_t filled[MDS_PY_COLUMNS] = {0};
+    mds_measured measured = {.cells = cells, .types = types, .filled = filled};
     mds_text text;
     MDS_PY_BUFFERS(buffers, MDS_PY_COLUMNS + 2);
     if (!PyArg_ParseTuple(args, "OO&O&O&OO!:lines", &source, mds_py_size, &base, mds_py_size, &begin, mds_py_size, &end,
@@ -204,13 +221,14 @@ static PyObject *measuring_lines(PyObject *object, PyObject *args)
         PyErr_SetString(PyExc_EOFError, "the file became shorter while it was read");
         goto done;
     }
-    PyObject *kinds = types_of(types, measuring->columns);
-    PyObject *found = kinds ? mds_py_scanned(measured.records, &lines) : NULL;
+    PyObject *kinds = columns_of(&measured, measuring->columns), *bad = bad_of(&measured);
+    PyObject *found = kinds && bad ? mds_py_scanned(measured.records, &lines) : NULL;
     if (found)
-        result = Py_BuildValue("NnO(iKnK)", found, (Py_ssize_t)measured.kept, kinds, (int)status,
-                               (unsigned long long)measured.failed, (Py_ssize_t)measured.column,
+        result = Py_BuildValue("NnO(nO)(iKnK)", found, (Py_ssize_t)measured.kept, kinds, (Py_ssize_t)measured.bad, bad,
+                               (int)status, (unsigned long long)measured.failed, (Py_ssize_t)measured.column,
                                (unsigned long long)measured.at);
     Py_XDECREF(kinds);
+    Py_XDECREF(bad);
 done:
     mds_py_give_back(&buffers);
     return result;
@@ -224,20 +242,23 @@ static PyMethodDef measuring_methods[] = {
      "and its last line to the end. starts: as in scan_lines. cells: a tuple of u64, one a field, each with as much "
      "room as starts, filled\n"
      "with the numbers of the records that are kept.\n\n"
-     "Returns ((records, pending, newlines), kept, types, (status, failed, column, at)): types are one of NUMBER_*\n"
-     "for each field, status is one of JSON_*. Unless it is JSON_OK, the record that begins at `failed` cannot be\n"
-     "measured, and `at` is the byte that shows it.\n\n"
+     "Returns ((records, pending, newlines), kept, columns, (bad, starts), (status, failed, column, at)): columns are\n"
+     "(one of NUMBER_*, how many records lack it) for each field; bad is how many records were left out because they\n"
+     "are not JSON, and starts where the first MOST_LISTED of them begin. status is one of JSON_*. Unless it is "
+     "JSON_OK,\n"
+     "the record that begins at `failed`, after `kept` others, cannot be measured, and `at` is the byte that shows "
+     "it.\n\n"
      "Raises ValueError for too little room, EOFError when text is a map whose file became shorter."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot measuring_slots[] = {
     {Py_tp_doc,
-     "Measuring(*, fields, missing, fill, validate)\n--\n\n"
+     "Measuring(*, fields, missing, fill, validate, skip_bad)\n--\n\n"
      "Measures the columns of a scan; any number of threads may use it at once.\n\n"
      "fields: a tuple of up to MOST_COLUMNS (one of MEASURE_*, keys of the path as bytes).\n"
      "missing: one of MISSING_*. fill: (one of NUMBER_*, 64 bits), the number of a record that lacks a field.\n"
-     "validate: check that every record is JSON.\n\n"
+     "validate: check that every record is JSON. skip_bad: leave out those that are not.\n\n"
      "Raises ValueError for malformed fields, and for an unknown constant."},
     {Py_tp_new, measuring_new},
     {Py_tp_dealloc, measuring_dealloc},
@@ -345,6 +366,7 @@ static const mds_py_constant constants[] = {
     {"MEASURE_RECORD", MDS_MEASURE_RECORD},
     {"LONGEST_PATH", MDS_PATH},
     {"MOST_COLUMNS", MDS_PY_COLUMNS},
+    {"MOST_LISTED", MDS_BAD_LISTED},
     {"MISSING_ERROR", MDS_MISSING_ERROR},
     {"MISSING_SKIP", MDS_MISSING_SKIP},
     {"MISSING_FILL", MDS_MISSING_FILL},

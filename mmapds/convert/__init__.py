@@ -19,7 +19,7 @@ from ..arrays.infer import infer_schema
 from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
 from ..arrays.values import cast
 from ..dataset.decode import Decoder
-from ..errors import Error, FormatError
+from ..errors import Error, FormatError, unknown_argument
 from ..storage.lock import locked
 from ..storage.sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, inspect
 from ..writer import Writer
@@ -108,7 +108,7 @@ def convert(
       DecodeError: a record cannot be decoded.
       Error: the library that a format needs is missing, or the file cannot be written.
     """
-    _check_arguments(fields, missing, infer)
+    _check_arguments(fields, missing, infer, options)
     paths = expand(sources, SUFFIXES)
     target = _target(paths, out)
     before = [inspect(path) for path in paths if not path.endswith(INDEX_SUFFIX)]
@@ -122,7 +122,11 @@ def convert(
         return Converted(target, done - skipped, skipped, chosen)
 
 
-def _check_arguments(fields: Iterable[str] | None, missing: str, infer: int) -> None:
+def _check_arguments(fields: Iterable[str] | None, missing: str, infer: int, options: Mapping[str, Any]) -> None:
+    own = [name for name in convert.__annotations__ if name not in ("options", "return")]
+    for name, value in options.items():
+        if name not in OPTIONS:
+            raise unknown_argument("convert", name, value, [*own, *OPTIONS], {})
     if isinstance(fields, str):
         raise FormatError(f"fields = {fields!r}, expected a list of names")
     if missing not in ("error", "skip"):

@@ -4,7 +4,7 @@ import os
 import warnings
 from collections.abc import Iterable
 
-from ..errors import Error
+from ..errors import Error, names_its_arguments
 from ..index.build import build_each
 from ..storage import current
 from ..storage.files import IoChoice, check_io
@@ -18,7 +18,12 @@ from .decode import Decoder
 from .indexed import make_dataset
 from .origin import Origin, expand_indexed, open_indexes
 
+_OTHERS = dict.fromkeys(
+    ("out", "format", "length", "columns", "missing", "validate", "bad", "hash", "workers", "force"), "mmapds.build"
+)
 
+
+@names_its_arguments("mmapds.open", _OTHERS)
 def open(  # noqa: A001 - mmapds.open is the public name
     source_or_index: StrPath | Iterable[StrPath],
     *,
@@ -61,6 +66,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
       IndexMissingError, StaleIndexError: an index must be built first; the message has the command.
       FormatError: an index is damaged, or a newer mmapds wrote it.
       Error: `check` is "full" and an index has no hashes.
+      TypeError: an argument is unknown.
     """
     if check not in current.CHECKS:
         raise Error(f"check = {check!r}, expected one of {', '.join(map(repr, current.CHECKS))}")
@@ -70,8 +76,8 @@ def open(  # noqa: A001 - mmapds.open is the public name
     paths = expand_indexed(patterns)
     allowed = Roots(roots, paths)
     if build and paths:
-        for _ in build_each(paths, settle=False, roots=allowed):
-            pass
+        for done in build_each(paths, settle=False, roots=allowed):
+            done.warn(stacklevel=3)
     indexes = open_indexes(paths, patterns, allowed, io)
     if sampled := current.check(indexes, check):
         _warn(sampled, patterns)
@@ -88,5 +94,5 @@ def _warn(sampled: list[tuple[Index, int]], patterns: list[str]) -> None:
     warnings.warn(
         f"{index.source_path(number)}{more}: expected the time of change of when it was indexed, found another and the "
         f"same bytes in {BLOCKS} blocks of it; run: {command} (which compares all bytes; or give check='sample')",
-        stacklevel=3,
+        stacklevel=4,
     )

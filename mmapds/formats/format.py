@@ -51,6 +51,12 @@ class Piece(NamedTuple):
     """uint64: the 32-bit hash of each record's key, where records have keys: see `mmapds.index.keys`."""
     fixed: int = 0
     """How many records there are, where all have one size, and so no starts."""
+    filled: tuple[int, ...] = ()
+    """For each column, how many of the records lack it, and have the number that stands for missing ones."""
+    bad: int = 0
+    """How many of the records that were left out are bad lines."""
+    bad_at: tuple[tuple[int, int], ...] = ()
+    """The line and the byte of the first of them."""
 
     @property
     def records(self) -> int:

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from ..errors import SourceError
-from ..storage.files import open_source
+from ..storage.files import line_number, open_source
 from ..storage.index_file import IndexedSource
 from ..storage.sources import Source, unreadable
 from ..storage.threads import in_order
 from .format import End, Format, Layout, Piece, Sample, reserve_bytes, reserve_words
-from .measuring import Measured, Measuring
+from .measuring import Measured, Measuring, UnmeasuredError
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -72,10 +72,12 @@ class JsonLines(Format):
         slot_size = min(block_size, max(source.size for source in sources))
         slots = [_Slot(slot_size, len(measuring.columns)) for _ in range(in_flight)]
         pending: int | None = None  # start of the line that the block begins in, while that is blank so far
-        newlines = 0
+        newlines = kept = 0  # of the source, and of all
         work = partial(_scan_block, measuring)
-        for block, measured in in_order(work, blocks, workers=workers, slots=slots):
-            starts, columns, skipped, still_pending, found = measured
+        scanned = in_order(work, blocks, workers=workers, slots=slots)
+        while (item := _next(scanned, kept, measuring)) is not None:
+            block, measured = item
+            starts, columns, skipped, still_pending, found = measured[:5]
             if block.begin == 0:
                 newlines = 0
             elif starts and starts[0] == block.begin:
@@ -86,12 +88,34 @@ class JsonLines(Format):
                     starts[0] = pending
             if block.begin == 0 or still_pending != block.begin:
                 pending = still_pending
+            bad_at = tuple((newlines + lines + 1, start) for lines, start in measured.bad_at)
             newlines += found
+            kept += len(starts)
             last = block.end == block.source.size
             # A line without a line end counts as one; pending == size means that nothing follows the last line end.
             lines = newlines + (pending != block.source.size and block.source.size > 0)
             end = End(lines, block.source.size) if last else None
-            yield Piece(block.number, starts, columns, skipped, block.end - block.begin, end)
+            piece = Piece(block.number, starts, columns, skipped, block.end - block.begin, end)
+            yield piece._replace(filled=measured.filled, bad=measured.bad, bad_at=bad_at)
+
+
+def _next(
+    scanned: Iterator[tuple["_Block", Measured]], kept: int, measuring: Measuring
+) -> tuple["_Block", Measured] | None:
+    """Return the next block, None after the last.
+
+    Args:
+      kept: records before it.
+    Raises:
+      ColumnError, DecodeError: it has a record that cannot be measured.
+    """
+    try:
+        return next(scanned, None)
+    except UnmeasuredError as found:
+        from .unmeasured import error_of  # start-up time: only an error needs it
+
+        place = f"{found.path}:{line_number(found.path, found.begin)} (byte {found.begin})"
+        raise error_of(found, place, kept + found.kept, measuring.columns) from None
 
 
 class _Block(NamedTuple):

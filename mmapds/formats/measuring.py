@@ -13,22 +13,17 @@ Dots separate the keys of a path; a dot inside a key is written `\\.`.
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .. import _native
-from ..errors import ColumnError, DecodeError
-from ..storage.files import line_number
+from ..errors import ColumnError
+
+_PIECE = 1 << 20  # bytes of a line that are copied at a time
 
 MEASURES = {"bytes": _native.MEASURE_BYTES, "chars": _native.MEASURE_CHARS, "items": _native.MEASURE_ITEMS}
 """What an expression can measure, by its name there."""
-_EXPECTED = {
-    _native.MEASURE_NUMBER: "a number",
-    _native.MEASURE_BYTES: "a string",
-    _native.MEASURE_CHARS: "a string",
-    _native.MEASURE_ITEMS: "an array",
-}
-_FOUND = {b'"': "a string", b"[": "an array", b"{": "an object", b"t": "true", b"f": "false", b"n": "null"}
 
 
 class Expression(NamedTuple):
@@ -66,6 +61,22 @@ class Expression(NamedTuple):
             raise ColumnError(f"{place}: expected a path in UTF-8, found {text!r}") from None
 
 
+class UnmeasuredError(Exception):
+    """A record of a block that cannot be measured; see `mmapds.formats.unmeasured`."""
+
+    def __init__(self, path: str, status: int, begin: int, kept: int, column: int, record: bytes, at: int) -> None:
+        self.path = path
+        self.status = status  # one of _native.JSON_*
+        self.begin = begin
+        """Where the record begins in the source."""
+        self.kept = kept
+        """How many records of the block are kept before it."""
+        self.column = column
+        self.record = record
+        self.at = at
+        """The byte of the record that shows what is wrong."""
+
+
 class Measuring:
     """The columns that a scan measures, and its answer to records that lack one.
 
@@ -74,20 +85,29 @@ class Measuring:
       missing: "error", "skip" to leave such records out of the index, or a number to use for them. A null counts as
         missing; a field of the wrong type is always an error.
       validate: check that every record is JSON from its first byte to its last.
+      bad: "error", or "skip" to leave records out of the index that are not JSON, for which all are validated.
     Raises:
-      ColumnError: an expression or `missing` is invalid.
+      ColumnError: an expression, `missing` or `bad` is invalid.
     """
 
-    def __init__(self, columns: Mapping[str, str], missing: str | float, validate: bool) -> None:
+    def __init__(self, columns: Mapping[str, str], missing: str | float, validate: bool, bad: str = "error") -> None:
+        if bad not in ("error", "skip"):
+            raise ColumnError(f"bad = {bad!r}, expected 'error' or 'skip'")
         self.columns = {name: Expression.parse(name, text) for name, text in columns.items()}
         self.missing = missing
-        self.validate = bool(validate)
+        self.skips_bad = bad == "skip"
+        self.validate = bool(validate) or self.skips_bad
         self._missing, self._fill = _parse_missing(missing)
         self._core: _native.Measuring | None = None  # made when it is first needed
 
     def _native_measuring(self) -> _native.Measuring:
-        fields = tuple((each.measure, each.path) for each in self.columns.values())
-        return _native.Measuring(fields=fields, missing=self._missing, fill=self._fill, validate=self.validate)
+        return _native.Measuring(
+            fields=tuple((each.measure, each.path) for each in self.columns.values()),
+            missing=self._missing,
+            fill=self._fill,
+            validate=self.validate,
+            skip_bad=self.skips_bad,
+        )
 
     def __bool__(self) -> bool:
         return bool(self.columns) or self.validate
@@ -95,7 +115,8 @@ class Measuring:
     def describe(self) -> dict[str, Any]:
         """Return what an index stores about the making of its columns."""
         texts = {name: each.text for name, each in self.columns.items()}
-        return {"expressions": texts, "missing": self.missing, "validate": self.validate}
+        described = {"expressions": texts, "missing": self.missing, "validate": self.validate}
+        return {**described, "bad": "skip"} if self.skips_bad else described
 
     def scan(
         self,
@@ -113,20 +134,21 @@ class Measuring:
           base: where the text begins in the source.
           block: where the block begins and ends there.
         Raises:
-          ColumnError: a record lacks a field, or it has the wrong type.
-          DecodeError: a record is not JSON.
+          UnmeasuredError: a record lacks a field, or it has the wrong type, or is not JSON.
         """
         if len(self.columns) > _native.MOST_COLUMNS:
             raise ColumnError(f"columns: expected up to {_native.MOST_COLUMNS} for JSON, found {len(self.columns)}")
         if self._core is None:
             self._core = self._native_measuring()
-        found, kept, types, (status, failed, column, at) = self._core.lines(text, base, *block, starts, cells)
+        found, kept, described, bad, failure = self._core.lines(text, base, *block, starts, cells)
+        status, failed, column, at = failure
         if status != _native.JSON_OK:
-            place = f"{path}:{line_number(path, failed)} (byte {at})"
-            raise self._error(status, place, text, failed - base, column, at - base)
+            raise UnmeasuredError(path, status, failed, kept, column, _line(text, failed - base), at - failed)
         records, pending, newlines = found
-        columns = tuple((kind, each[:kept]) for kind, each in zip(types, cells, strict=True))
-        return Measured(starts[:kept], columns, records - kept, pending, newlines)
+        columns = tuple((kind, each[:kept]) for (kind, _), each in zip(described, cells, strict=True))
+        filled = tuple(count for _, count in described)
+        places = tuple(_places(text, base, block[0], bad[1]))
+        return Measured(starts[:kept], columns, records - kept, pending, newlines, filled, bad[0], places)
 
     def constant(self, records: int, size: int) -> tuple[tuple[int, memoryview], ...]:
         """Return the columns of records of one size that are not JSON, which can only be `bytes()`.
@@ -149,42 +171,29 @@ class Measuring:
 
     def check_binary(self) -> None:
         """Raise ColumnError for an option that makes sense for JSON alone."""
+        if self.skips_bad:
+            raise ColumnError("bad = 'skip', expected 'error' for records of a binary format")
         if self.validate:
             raise ColumnError("validate = True, expected False for records of a binary format")
 
-    def _error(self, status: int, place: str, view: memoryview, begin: int, column: int, at: int) -> Exception:
-        """Return the error for a record that begins at `begin` of a text, because of the byte at `at`."""
-        if status == _native.JSON_INVALID:
-            import orjson  # start-up time: only an error needs it
 
-            end = next((i for i in range(begin, len(view)) if view[i] == 0x0A), len(view))
-            try:
-                orjson.loads(view[begin:end])
-                reason = "unexpected byte"
-            except orjson.JSONDecodeError as error:
-                reason = str(error)
-            return DecodeError(f"{place}: not JSON: {reason}")
-        expression = list(self.columns.values())[column]
-        if status == _native.JSON_MISSING:
-            return ColumnError(
-                f"{place}: expected {_EXPECTED[expression.measure]} at `{_shown(expression)}`, found nothing; leave "
-                "such records out with --missing skip, or give them a value with --missing N"
-            )
-        assert status == _native.JSON_TYPE
-        found = _FOUND.get(bytes(view[at : at + 1]), "a number")
-        if view[at] != 0x7B and at == _first_byte(view, begin):
-            return ColumnError(f"{place}: expected an object with `{_shown(expression)}`, found {found}")
-        above = " inside objects" if len(expression.path) > 1 else ""
-        expected = f"{_EXPECTED[expression.measure]}{above} at `{_shown(expression)}`"
-        return ColumnError(f"{place}: expected {expected}, found {found}")
+def _line(text: memoryview, begin: int) -> bytes:
+    """Return the line that begins at a byte of a text, without its end."""
+    pieces = []
+    for at in range(begin, len(text), _PIECE):
+        piece, newline, _ = bytes(text[at : at + _PIECE]).partition(b"\n")
+        pieces.append(piece)
+        if newline:
+            break
+    return b"".join(pieces)
 
 
-def _shown(expression: Expression) -> str:
-    return ".".join(key.decode() for key in expression.path)
-
-
-def _first_byte(view: memoryview, begin: int) -> int:
-    return next(i for i in range(begin, len(view)) if view[i] not in b" \t\r\n")
+def _places(text: memoryview, base: int, begin: int, starts: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Yield how many lines end between the beginning of a block and each of some records, and where it begins."""
+    lines = 0
+    for before, start in pairwise((begin, *starts)):
+        lines += bytes(text[before - base : max(start, before) - base]).count(b"\n")
+        yield lines, start
 
 
 def _parse_missing(missing: str | float) -> tuple[int, tuple[int, int]]:
@@ -211,3 +220,9 @@ class Measured(NamedTuple):
     pending: int | None
     newlines: int
     """See mds_lines in csrc/mmapds.h."""
+    filled: tuple[int, ...] = ()
+    """For each column, how many records lack it and have the number for missing ones."""
+    bad: int = 0
+    """How many of those that were skipped are not JSON."""
+    bad_at: tuple[tuple[int, int], ...] = ()
+    """Of the first of them: lines that end in the block before it, and where it begins."""

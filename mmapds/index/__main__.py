@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--missing", metavar="skip|N|error", help="what to do with records that lack a field")
     parser.add_argument("--validate", action="store_true", default=None, help="check that every record is JSON")
+    parser.add_argument("--bad", metavar="skip|error", help="what to do with lines that are not JSON; skip validates")
     parser.add_argument(
         "--hash", action="store_true", help="store a hash of each source, for --verify and check='full'"
     )
@@ -66,9 +67,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _build_indexes(options: argparse.Namespace) -> None:
     paths = expand(options.sources, formats.SUFFIXES)
-    request = ColumnRequest(
-        _parse_columns(options), _parse_missing(options.missing), options.validate, hash=options.hash
-    )
+    columns, missing = _parse_columns(options), _parse_missing(options.missing)
+    request = ColumnRequest(columns, missing, options.validate, hash=options.hash, bad=options.bad)
 
     def size() -> int:
         passes = 2 if options.hash else 1
@@ -90,6 +90,8 @@ def _build_indexes(options: argparse.Namespace) -> None:
             seconds = time.perf_counter() - started
             speed = f"{seconds:.2f} s, {done.summary.size / seconds / 1e9:.2f} GB/s"
             outcome = f", {speed}" if done.fresh else "; up to date, --force builds it again"
+            for line in done.bad_lines:
+                progress.complain(line)
             progress.print(f"{done.summary}{outcome}")
             if done.fresh and (note := _note_on_roots(Index(done.summary.path))):
                 progress.print(note)

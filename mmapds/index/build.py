@@ -1,7 +1,8 @@
 """From sources to an index."""
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from ..formats.format import End, Format, OptionError, Piece
 from ..formats.measuring import Measuring
 from ..storage import current
 from ..storage.fingerprints import fingerprint
-from ..storage.index_file import NOTHING, Index, IndexedSource, IndexWriter, relative_to_index
+from ..storage.index_file import NOTHING, BadLines, Index, IndexedSource, IndexWriter, relative_to_index
 from ..storage.lock import clean_up, locked
 from ..storage.numbers import U64
 from ..storage.roots import Roots
@@ -20,6 +21,7 @@ from ..storage.spool import Spool
 from ..storage.threads import cores
 from .keep import is_as_it_was, keep, with_hashes
 from .keys import write_keys
+from .left_out import bad_lines, check_something_is_left
 from .length_order import write_length_order
 from .summary import Summary, summarise
 
@@ -35,6 +37,7 @@ class ColumnRequest(NamedTuple):
     """Names of the columns that the caller computes once an index is built."""
     hash: bool = False
     """Store a hash of each source; an index that has them keeps them in any case."""
+    bad: str | None = None
 
     def hashes(self, before: Index | None) -> bool:
         """Whether an index that replaces `before` has a hash of each source."""
@@ -50,10 +53,14 @@ class ColumnRequest(NamedTuple):
         held_before = before.parameters.get("columns", {}) if before else {}
         kept = {name: text for name, text in known["expressions"].items() if held_before.get(name) != text}
         inherited = {**(held_before if held is None else held), **kept}
+        bad = known.get("bad", "error") if self.bad is None else self.bad
+        if bad == "skip" and self.validate is False:
+            raise ColumnError("validate = False, expected True with bad = 'skip'; give bad='error' too")
         return Measuring(
             {**{name: text for name, text in inherited.items() if name not in self.computed}, **self.columns},
             known["missing"] if self.missing is None else self.missing,
             known["validate"] if self.validate is None else self.validate,
+            bad,
         )
 
 
@@ -63,6 +70,17 @@ class BuildResult(NamedTuple):
     summary: Summary
     fresh: bool
     """False when the index was up to date and is kept."""
+    bad_lines: Sequence[str] = ()
+    """A message for each of the first lines that were left out now as they are not JSON, and one for the others."""
+
+    def warn(self, stacklevel: int) -> None:
+        """Warn of these lines."""
+        if self.bad_lines:
+            what = self.bad_lines[0].removesuffix("; left out")
+            warnings.warn(
+                f"{what}; {self.summary.bad:,} such lines are left out of {self.summary.path}",
+                stacklevel=stacklevel + 1,
+            )
 
 
 class _Job:
@@ -185,7 +203,9 @@ def _build(
         kept = {*job.measuring.columns, *request.computed, *job.before.parameters.get("columns", {})}
         _check_nothing_is_lost(job.before, kept)
     _write(job, workers, report)
-    return BuildResult(summarise(Index(job.index_path)), fresh=True)
+    built = Index(job.index_path)
+    summary = summarise(built)
+    return BuildResult(summary, fresh=True, bad_lines=bad_lines(built) if summary.bad else ())
 
 
 def _plan(
@@ -267,6 +287,7 @@ def _write(job: _Job, workers: int, report: Callable[[int], object]) -> None:
             tally = Tally()
         if len(done) != len(sources):
             raise job.incomplete(f"{len(sources)} sources", str(len(done)))
+        check_something_is_left(chosen, sources, measuring, done, numbers.filled)
         numbers.finish()
         if job.hashes:
             done = with_hashes(done, sources, workers, report)
@@ -308,12 +329,16 @@ class Tally:
         self.scanned = 0
         self._records = self._skipped = 0
         self._smallest, self._largest = 2**64 - 1, 0
+        self._bad = BadLines()
         self._previous: int | None = None  # where the last record begins
 
     def add(self, piece: Piece) -> None:
         self.scanned += piece.scanned
         self._records += piece.records
         self._skipped += piece.skipped
+        if piece.bad:
+            first = (*self._bad.first, *piece.bad_at)[: _native.MOST_LISTED]
+            self._bad = BadLines(self._bad.lines + piece.bad, first)
         if piece.starts:
             self._add_sizes(piece.starts)
             self._previous = piece.starts[-1]
@@ -339,7 +364,7 @@ class Tally:
             **totals,
         )
 
-    def totals(self, end: End, parameters: Mapping[str, Any]) -> dict[str, int]:
+    def totals(self, end: End, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the pieces add up to, by the names that an index gives it."""
         if not end.has_bounds:
             self._smallest = self._largest = parameters["record_bytes"]
@@ -352,6 +377,7 @@ class Tally:
             "largest": self._largest if self._records else 0,
             "skipped": self._skipped,
             "first": end.first,
+            "bad": self._bad,
         }
 
     def _add_sizes(self, bounds: memoryview) -> None:
@@ -366,8 +392,12 @@ class _Numbers:
         self._writer = writer
         self._columns = {name: writer.spool() for name in measuring.columns}
         self._keys: Spool | None = None
+        self.filled = [0] * len(measuring.columns)
+        """For each column, how many records lack it, and have the number that stands for missing ones."""
 
     def add(self, piece: Piece) -> None:
+        if any(piece.filled):
+            self.filled = [sum(each) for each in zip(self.filled, piece.filled, strict=True)]
         with self._writer.writing():
             for spool, (cell, cells) in zip(self._columns.values(), piece.columns, strict=True):
                 spool.append(cell, cells)

@@ -10,7 +10,7 @@ from ..storage import current
 from ..storage.index_file import Index
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX
-from .findings import Findings
+from .findings import LISTED, Findings
 from .summary import summarise
 from .verify import examine, work
 
@@ -85,12 +85,22 @@ def _lines(index: Index, findings: Findings | None, *, info: bool) -> list[str]:
     if findings is not None:
         lines += [f"{_INDENT}not checked: {what}" for what in findings.not_checked]
     if info:
+        lines += [f"{_INDENT}{line}" for line in _bad_lines(index)]
         shown = {name: value for name, value in index.parameters.items() if name not in ("columns", "idx")}
         lines.append(f"{_INDENT}{index.format}" + "".join(f", {name} {value}" for name, value in shown.items()))
         for number, source in enumerate(index.sources):
             path, (_, state) = index.source_path(number), _state(index, number)
             lines.append(f"{_INDENT}{path}: {source.records:,} records, {source.size:,} bytes; {state}")
     return lines
+
+
+def _bad_lines(index: Index) -> list[str]:
+    """Return where the first bad lines lie that were left out; the index knows it without its sources."""
+    return [
+        f"left out: {index.source_path(number)}:{line} (byte {byte}), not JSON"
+        for number, source in enumerate(index.sources)
+        for line, byte in source.bad.first
+    ][:LISTED]
 
 
 def _state(index: Index, number: int) -> tuple[str, str]:
@@ -119,6 +129,9 @@ def _described(index: Index) -> dict[str, Any]:
     for number, source in enumerate(index.sources):
         state, message = _state(index, number)
         described = {"path": index.source_path(number), "records": source.records, "bytes": source.size}
+        described |= (
+            {"bad": [{"line": line, "byte": byte} for line, byte in source.bad.first]} if source.bad.lines else {}
+        )
         sources.append({**described, "state": state, "message": message})
     return {
         "format": index.format,
@@ -128,6 +141,7 @@ def _described(index: Index) -> dict[str, Any]:
         "smallest": summary.smallest,
         "largest": summary.largest,
         "left_out": summary.skipped,
+        "bad": summary.bad,
         "columns": {name: expressions.get(name) for name in index.columns},
         "hashed": all(source.xxh3_128 for source in index.sources),
         "sources": sources,

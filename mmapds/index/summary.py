@@ -20,6 +20,8 @@ class Summary(NamedTuple):
     """Names, each with its expression if it has one."""
     skipped: int
     """Records that were left out."""
+    bad: int
+    """How many of them are lines that are not JSON."""
     cut: int
     """Bytes of a truncated last record that was left out."""
 
@@ -27,7 +29,8 @@ class Summary(NamedTuple):
         mean = self.size / self.records if self.records else 0.0
         sources = f" in {self.sources:,} sources" if self.sources > 1 else ""
         columns = f"; {', '.join(self.columns)}" if self.columns else ""
-        skipped = f"; {self.skipped:,} records left out" if self.skipped else ""
+        bad = f" ({self.bad:,} not JSON)" if self.bad else ""
+        skipped = f"; {self.skipped:,} records left out{bad}" if self.skipped else ""
         cut = f", the last {self.cut:,} bytes" if self.cut else ""
         return (
             f"{self.path}: {self.records:,} records{sources}, {self.size:,} bytes, "
@@ -47,6 +50,7 @@ def summarise(index: Index) -> Summary:
         max((source.largest for source in index.sources), default=0),
         tuple(f"{name} = {expressions[name]}" if name in expressions else name for name in index.columns),
         sum(source.skipped for source in index.sources),
+        sum(source.bad.lines for source in index.sources),
         sum(_cut(index, number) for number in range(len(index.sources))),
     )
 

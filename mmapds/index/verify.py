@@ -278,7 +278,7 @@ class _Comparison:
         if what:
             self._findings.add("totals", index.damaged(what), path)
 
-    def _check_totals(self, expected: dict[str, int], number: int, path: str) -> None:
+    def _check_totals(self, expected: dict[str, Any], number: int, path: str) -> None:
         """Check what the index says of a whole source."""
         found = self._index.sources[number]._asdict()
         for name, value in expected.items():
@@ -311,10 +311,13 @@ class _Comparison:
 def _note_unchecked(findings: Findings) -> None:
     """Say what no comparison saw."""
     index = findings.index
+    chosen = formats.FORMATS.get(index.format)
+    if chosen is not None and chosen.is_text and not index.measuring["validate"]:
+        findings.not_checked.append(f"whether records are JSON; {index.remedy('--validate', force=False)}")
     for name in index.computed_columns:
         findings.not_checked.append(f"column {name!r}, which was computed in Python, beyond its checksum")
     sampled = sum(source.size > COVERED and not source.xxh3_128 for source in index.sources)
-    if sampled and not _has_checksums(formats.FORMATS.get(index.format)):
+    if sampled and not _has_checksums(chosen):
         sources = "a source" if len(index.sources) == 1 else f"{sampled:,} sources"
         findings.not_checked.append(
             f"bytes of {sources} between the blocks of the fingerprint, beyond what a scan reads; run: "

@@ -22,6 +22,31 @@ _SECTION_TYPES = {
 """What these sections hold, where an index has them."""
 
 
+class BadLines(NamedTuple):
+    """Lines of a source that were left out because they are not JSON."""
+
+    lines: int = 0
+    """How many; they count among those that were skipped."""
+    first: tuple[tuple[int, int], ...] = ()
+    """Of the first of them, the line, counted from 1, and the byte where it begins."""
+
+    @classmethod
+    def parse(cls, fields: Any) -> "BadLines":
+        """Read them from a JSON object.
+
+        Raises:
+          KeyError, TypeError, ValueError: a field is missing or has the wrong type.
+        """
+        found = cls(fields["lines"], tuple((line, byte) for line, byte in fields["first"]))
+        numbers = [found.lines, *(number for place in found.first for number in place)]
+        if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+            raise TypeError(f"bad of a source: expected integers from 0 to 2**63 - 1, found {fields!r}")
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.lines} from {', '.join(str(line) for line, _ in self.first[:1]) or 'none'} on"
+
+
 class IndexedSource(NamedTuple):
     """A source as it was when it was indexed."""
 
@@ -43,12 +68,17 @@ class IndexedSource(NamedTuple):
     """Where the first record begins, if all records have one size and the index has no bounds; else 0."""
     xxh3_128: str = ""
     """See `fingerprints.full_hash`; empty where it was not asked for."""
+    bad: BadLines = BadLines()
 
     def describe(self) -> dict[str, Any]:
         """Return the JSON object that an index holds."""
         fields = self._asdict()
         if not self.xxh3_128:
             del fields["xxh3_128"]
+        if self.bad.lines:
+            fields["bad"] = self.bad._asdict()
+        else:
+            del fields["bad"]
         return fields
 
     @classmethod
@@ -59,8 +89,11 @@ class IndexedSource(NamedTuple):
           KeyError, TypeError: a field is missing or has the wrong type.
         """
         added = {name: fields.get(name, default) for name, default in _OPTIONAL.items()}
-        source = cls(**{name: fields[name] for name in cls._fields if name not in added}, **added)
+        bad = BadLines.parse(fields["bad"]) if "bad" in fields else BadLines()
+        source = cls(**{name: fields[name] for name in cls._fields if name not in (*added, "bad")}, **added, bad=bad)
         for name, value in source._asdict().items():
+            if name == "bad":
+                continue
             if name == "path":
                 expected, fits = "a path in UTF-8", type(value) is str and "\0" not in value and _is_unicode(value)
             elif name in ("fingerprint", "xxh3_128"):
@@ -185,6 +218,7 @@ class Index(SectionFile):
         found = self.metadata.get("columns", NOTHING)
         kinds = {"expressions": dict, "missing": str | int | float, "validate": bool}
         fits = isinstance(found, dict) and all(isinstance(found.get(name), kind) for name, kind in kinds.items())
+        fits = fits and found.get("bad", "error") in ("error", "skip")
         if not fits or not all(isinstance(text, str) for text in found["expressions"].values()):
             raise self.damaged(f"malformed metadata: expected columns like {NOTHING}, found {found!r}")
 
@@ -349,10 +383,11 @@ class Index(SectionFile):
                 f"{self.remedy(force=False)}"
             )
 
-    def remedy(self, *, force: bool = True) -> str:
+    def remedy(self, *options: str, force: bool = True) -> str:
         """Return the one command that mends this index, as the end of a message.
 
         Args:
+          options: more than the index was built with.
           force: build it even if it seems up to date; needed where the sources have the size and time they had.
         """
         if not self.sources:  # the metadata that name them are damaged
@@ -362,8 +397,10 @@ class Index(SectionFile):
             return f"run: {build_command(['SOURCE...'], '-o', quoted(self.path))}"
         if computed := self.computed_columns:
             lost = ", ".join(map(repr, computed))
-            return f"run: {self.rebuild_command('--force')} (and add again what was computed in Python: {lost})"
-        return f"run: {self.rebuild_command(*['--force'] * force)}"
+            return (
+                f"run: {self.rebuild_command(*options, '--force')} (and add again what was computed in Python: {lost})"
+            )
+        return f"run: {self.rebuild_command(*options, *['--force'] * force)}"
 
     def rebuild_command(self, *options: str) -> str:
         """Return the shell command that builds this index again."""

@@ -54,15 +54,15 @@ static void measure_lines(const uint8_t *data, size_t n)
     const mds_field fields[] = {field(MDS_MEASURE_NUMBER, "a", NULL)};
     const mds_text text = {data, n, 0};
     for (int missing = MDS_MISSING_ERROR; missing <= MDS_MISSING_FILL; missing++) {
-        const mds_measuring measuring = {fields, 1, (mds_missing)missing, {MDS_U64, 7}, missing == MDS_MISSING_FILL};
+        const mds_measuring measuring = {fields, 1, (mds_missing)missing, {MDS_U64, 7}, missing == MDS_MISSING_FILL, 0};
         const uint64_t cut = n ? data[0] % (n + 1) : 0;
-        size_t kept = 0;
+        size_t kept = 0, filled = 0;
         for (int part = 0; part < 2; part++) {
             const uint64_t begin = part ? cut : 0, end = part ? n : cut;
             mds_lines state = {begin, 0};
             mds_number_type type = MDS_U64;
             uint64_t *columns[] = {cells};
-            mds_measured measured = {.cells = columns, .types = &type};
+            mds_measured measured = {.cells = columns, .types = &type, .filled = &filled};
             const mds_json_status status =
                 mds_measure_lines(kernels, &text, begin, end, &measuring, &state, starts, &measured);
             const int stopped = status != MDS_JSON_OK && (status != MDS_JSON_MISSING || missing != MDS_MISSING_SKIP);

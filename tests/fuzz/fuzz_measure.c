@@ -21,11 +21,13 @@ static const mds_field fields[] = {
 
 /* What each record gives alone, by the portable variant. */
 typedef struct {
-    uint64_t *starts;               /* of the records that are kept */
-    mds_number *numbers;            /* of each of them, one for each column */
-    size_t kept, records;           /* up to the one that is wrong */
-    mds_json_status status;         /* of the one that is wrong, if there is one */
-    uint64_t failed, failed_column; /* where it begins, and its column */
+    uint64_t *starts;                /* of the records that are kept */
+    mds_number *numbers;             /* of each of them, one for each column */
+    uint64_t *bad;                   /* starts of those that are left out because they are not JSON */
+    size_t kept, bad_count, records; /* up to the one that is wrong */
+    size_t filled[COLUMNS];          /* of each column, how many lack it */
+    mds_json_status status;          /* of the one that is wrong, if there is one */
+    uint64_t failed, failed_column;  /* where it begins, and its column */
 } expected;
 
 static uint64_t payload(const uint8_t *data, uint64_t begin, uint64_t end)
@@ -61,10 +63,13 @@ static void one_by_one(const mds_text *text, const mds_measuring *measuring, uin
             if (status == MDS_JSON_MISSING && measuring->missing == MDS_MISSING_FILL) {
                 *number = measuring->fill;
                 status = MDS_JSON_OK;
+                all->filled[c]++;
             }
         }
         if (status == MDS_JSON_OK) {
             all->starts[all->kept++] = starts[k];
+        } else if (status == MDS_JSON_INVALID && measuring->skip_bad) {
+            all->bad[all->bad_count++] = starts[k];
         } else if (status != MDS_JSON_MISSING || measuring->missing != MDS_MISSING_SKIP) {
             all->status = status;
             all->failed = starts[k];
@@ -101,16 +106,16 @@ static void in_blocks(const mds_kernels *kernels, const mds_text *text, const md
     uint64_t *starts = fuzz_room(room, sizeof *starts), *cells[COLUMNS];
     for (size_t c = 0; c < COLUMNS; c++)
         cells[c] = fuzz_room(room, sizeof **cells);
-    size_t kept = 0, records = 0;
+    size_t kept = 0, bad = 0, records = 0, filled[COLUMNS] = {0};
     mds_json_status status = MDS_JSON_OK;
     for (size_t b = 0; b < blocks && status == MDS_JSON_OK; b++) {
         mds_lines state = {cuts[b], 0};
         mds_number_type types[COLUMNS] = {MDS_U64, MDS_U64, MDS_U64};
-        mds_measured found = {.cells = cells, .types = types};
+        mds_measured found = {.cells = cells, .types = types, .filled = filled};
         status = mds_measure_lines(kernels, text, cuts[b], cuts[b + 1], measuring, &state, starts, &found);
         if (status != MDS_JSON_OK) {
             CHECK(status == all->status && found.failed == all->failed && found.column == all->failed_column);
-            CHECK(found.at >= found.failed && found.at <= text->size);
+            CHECK(found.at >= found.failed && found.at <= text->size && kept + found.kept == all->kept);
             break;
         }
         CHECK(found.kept <= found.records && kept + found.kept <= all->kept);
@@ -118,10 +123,14 @@ static void in_blocks(const mds_kernels *kernels, const mds_text *text, const md
         for (size_t k = 0; k < found.kept; k++)
             for (size_t c = 0; c < measuring->columns; c++)
                 CHECK(holds(cells[c][k], types[c], all->numbers[(kept + k) * COLUMNS + c]));
+        for (size_t k = 0; k < found.bad && k < MDS_BAD_LISTED; k++)
+            CHECK(bad + k < all->bad_count && found.bad_starts[k] == all->bad[bad + k]);
         kept += found.kept;
+        bad += found.bad;
         records += found.records;
     }
     CHECK(status == all->status && (status != MDS_JSON_OK || (kept == all->kept && records == all->records)));
+    CHECK(status != MDS_JSON_OK || (bad == all->bad_count && memcmp(filled, all->filled, sizeof filled) == 0));
     for (size_t c = 0; c < COLUMNS; c++)
         free(cells[c]);
     free(starts);
@@ -156,7 +165,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     mds_field chosen[COLUMNS];
     mds_measuring measuring = {.fields = chosen};
     measuring.missing = (mds_missing)fuzz_between(&input, MDS_MISSING_ERROR, MDS_MISSING_FILL);
-    measuring.validate = (int)fuzz_take(&input, 1) & 1;
+    const int how = (int)fuzz_take(&input, 1);
+    measuring.validate = how & 1;
+    measuring.skip_bad = how >> 1 & 1;
     measuring.columns = (size_t)fuzz_between(&input, 0, COLUMNS);
     const uint64_t which = fuzz_take(&input, 1);
     for (size_t c = 0; c < measuring.columns; c++)
@@ -183,6 +194,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const mds_text text = {lines, n, 0};
     expected all = {.status = MDS_JSON_OK};
     all.starts = fuzz_room(MDS_LINES_CAPACITY(n), sizeof *all.starts);
+    all.bad = fuzz_room(MDS_LINES_CAPACITY(n), sizeof *all.bad);
     all.numbers = fuzz_room(MDS_LINES_CAPACITY(n) * COLUMNS + COLUMNS, sizeof *all.numbers);
     one_by_one(&text, &measuring, cuts[0], &all);
     for (size_t v = 0; mds_kernels_at(v); v++)
@@ -192,6 +204,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_cells(numbers, n / 8);
     free(numbers);
     free(all.starts);
+    free(all.bad);
     free(all.numbers);
     free(lines);
     return 0;

@@ -1,0 +1,156 @@
+"""Why records cannot be measured, as messages say it: what they have instead, and what to do."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from .. import _native
+from ..errors import ColumnError, DecodeError, Error, nearest
+from .measuring import Expression, UnmeasuredError
+
+_EXPECTED = {
+    _native.MEASURE_NUMBER: "a number",
+    _native.MEASURE_BYTES: "a string",
+    _native.MEASURE_CHARS: "a string",
+    _native.MEASURE_ITEMS: "an array",
+}
+_FOUND = {b'"': "a string", b"[": "an array", b"{": "an object", b"t": "true", b"f": "false", b"n": "null"}
+_FITTING = {str: ("chars({})", "bytes({})"), list: ("items({})",), int: ("{}",), float: ("{}",)}
+"""Expressions that measure a value."""
+_SHOWN = 8  # fields that a message names
+_DEEPEST = 4  # objects inside one another that a name is looked for in
+BAD_LINES = "leave such lines out with --bad skip"
+
+
+def error_of(found: UnmeasuredError, place: str, number: int, columns: Mapping[str, Expression]) -> Error:
+    """Return the error for a record that cannot be measured.
+
+    Args:
+      place: where the record lies, as messages say it.
+      number: its number among the records that are kept.
+    """
+    remark = f"record {number} of the index"
+    if found.status == _native.JSON_INVALID:
+        return DecodeError(f"{place}: {not_json(found.record)}; {BAD_LINES}, or write the line again ({remark})")
+    expression = list(columns.values())[found.column]
+    value, above, shown = _parsed(found.record), len(expression.path) > 1, _shown(expression.path)
+    if found.status == _native.JSON_MISSING:
+        near = nearest_expression(value, expression)
+        return ColumnError(
+            f"{place}: expected {_EXPECTED[expression.measure]} at `{shown}`, found {_instead(value, expression)}; "
+            "leave such records out with --missing skip, or give them a value with --missing N "
+            f"({remark}{_did_you_mean(near)})"
+        )
+    kind = _FOUND.get(found.record[found.at : found.at + 1], "a number")
+    if not isinstance(value, dict) and kind != "an object":
+        return ColumnError(f"{place}: expected an object with `{shown}`, found {kind} ({remark})")
+    expected = f"{_EXPECTED[expression.measure]}{' inside objects' if above else ''} at `{shown}`"
+    fitting = [each for each in _fitting(_at(value, expression.path), expression.path) if each != expression.text]
+    remedy = f"; give {' or '.join(fitting)}" if fitting else ""
+    return ColumnError(f"{place}: expected {expected}, found {kind}{remedy} ({remark})")
+
+
+def error_of_all(path: str, first: bytes, found: str, expression: Expression) -> ColumnError:
+    """Return the error for a column that no record has.
+
+    Args:
+      first: one of the records.
+      found: how many there are.
+    """
+    value = _parsed(first)
+    near = nearest_expression(value, expression)
+    return ColumnError(
+        f"{path}: expected {_EXPECTED[expression.measure]} at `{_shown(expression.path)}` in one record or more, found "
+        f"{found}; give a field that they have: the first record has {_instead(value, expression)}"
+        f"{f' (did you mean {near})' if near else ''}"
+    )
+
+
+def lacks(record: bytes, expression: Expression) -> bool:
+    """Whether a record has no value where an expression looks for one."""
+    return expression.measure != _native.MEASURE_RECORD and _at(_parsed(record), expression.path) is None
+
+
+def not_json(record: bytes) -> str:
+    """Return what is wrong with a record that is not JSON."""
+    try:
+        orjson.loads(record)
+    except orjson.JSONDecodeError as error:
+        return f"not JSON: {error}"
+    return f"not JSON: unexpected byte: char {_native.json_error(None, record)}"
+
+
+def nearest_expression(record: Any, expression: Expression) -> str:
+    """Return the expression that the user may mean, which a record has a value for; "" if nothing resembles it."""
+    path = _nearest_path(record, [key.decode() for key in expression.path])
+    if path is None:
+        return ""
+    keys = [key.encode() for key in path]
+    fitting = _fitting(_at(record, keys), keys)
+    same_kind = expression.text.partition("(")[0] if "(" in expression.text else "{}"
+    return next((each for each in fitting if each.startswith(f"{same_kind}(")), fitting[0] if fitting else _shown(keys))
+
+
+def _nearest_path(record: Any, path: list[str]) -> list[str] | None:
+    found, value = [], record
+    for key in path:
+        names = list(value) if isinstance(value, dict) else []
+        near = key if key in names else nearest(key, names)
+        if near is None:
+            return _path_to(record, path[-1], _DEEPEST)
+        found.append(near)
+        value = value[near]
+    return found
+
+
+def _path_to(value: Any, name: str, depth: int) -> list[str] | None:
+    """Return the path of a name inside objects; None if it is not there."""
+    if not isinstance(value, dict) or depth == 0:
+        return None
+    if name in value:
+        return [name]
+    inside = ((key, _path_to(each, name, depth - 1)) for key, each in value.items())
+    return next(([key, *path] for key, path in inside if path is not None), None)
+
+
+def _did_you_mean(near: str) -> str:
+    return f"; did you mean {near}" if near else ""
+
+
+def _instead(value: Any, expression: Expression) -> str:
+    """Return what a record has where an expression expects a field."""
+    for depth, key in enumerate(expression.path):
+        if not isinstance(value, dict):
+            return "null" if value is None else "nothing"
+        if key.decode() not in value:
+            shown = [f"`{name}`" for name in list(value)[:_SHOWN]]
+            more = f" and {len(value) - _SHOWN:,} more" if len(value) > _SHOWN else ""
+            where = f" in `{_shown(expression.path[:depth])}`" if depth else ""
+            return ", ".join(shown) + more + where if shown else f"nothing{where}"
+        value = value[key.decode()]
+    return "null" if value is None else "nothing"
+
+
+def _fitting(value: Any, path: Sequence[bytes]) -> list[str]:
+    """Return expressions that measure a value at a path."""
+    if isinstance(value, dict):
+        return [f"{_shown(path)}.{next(iter(value))}"] if value else []
+    return [each.format(_shown(path)) for each in _FITTING.get(type(value), ())]
+
+
+def _at(value: Any, path: Sequence[bytes]) -> Any:
+    for key in path:
+        value = value.get(key.decode()) if isinstance(value, dict) else None
+    return value
+
+
+def _parsed(record: bytes) -> Any:
+    try:
+        return orjson.loads(record)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _shown(path: Sequence[bytes]) -> str:
+    return ".".join(key.decode().replace(".", r"\.") for key in path)

@@ -1,0 +1,70 @@
+"""What an index leaves out: refused where that is everything, and named where it is bad lines."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from .. import _native
+from ..errors import ColumnError, DecodeError
+from ..formats.format import Format
+from ..formats.measuring import Measuring
+from ..storage.index_file import Index, IndexedSource
+from ..storage.sources import Source
+
+_SHOWN = 5  # bad lines that are named
+_LOOKED_AT = 1000  # lines of a source among which one is sought that explains an error
+
+
+def check_something_is_left(
+    chosen: Format, sources: Sequence[Source], measuring: Measuring, done: Sequence[IndexedSource], filled: list[int]
+) -> None:
+    """Raise an error where the options leave out all records, or none has a column.
+
+    Args:
+      done: the sources as the index will have them.
+      filled: for each column, how many records have the number that stands for missing ones.
+    """
+    records, skipped = sum(source.records for source in done), sum(source.skipped for source in done)
+    bad = sum(source.bad.lines for source in done)
+    columns = list(measuring.columns.values())
+    empty = [column for column, count in zip(columns, filled, strict=False) if count == records > 0]
+    if not chosen.is_text or not (empty or (skipped and not records)):
+        return
+    from ..formats.unmeasured import error_of_all, lacks, not_json  # start-up time: only an error needs it
+
+    path, first = next((source.path, line) for source in sources for line in _lines(source.path))
+    if skipped and bad == skipped and not records:
+        raise DecodeError(
+            f"{path}: expected JSON in one line or more, found it in 0 of {bad:,}: the first one is {not_json(first)}; "
+            "give --format F if it is not JSON Lines"
+        )
+    for source in sources:
+        for line in islice(_lines(source.path), _LOOKED_AT):
+            for column in (empty or columns) if _native.json_error(None, line) is None else ():
+                if lacks(line, column):
+                    count, of = records or skipped - bad, "it" if empty or len(columns) == 1 else "all columns"
+                    raise error_of_all(source.path, line, f"0 of {count:,} with {of}", column)
+    raise ColumnError(f"{path}: expected one record or more with all columns, found 0 of {skipped:,}")
+
+
+def _lines(path: str) -> Iterator[bytes]:
+    """Yield the lines of a source that are not blank."""
+    with open(path, "rb") as file:
+        for line in file:
+            if stripped := line.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n"):
+                yield stripped
+
+
+def bad_lines(index: Index) -> list[str]:
+    """Return a message for each of the first bad lines that an index leaves out, and one for the others."""
+    from ..formats.unmeasured import not_json  # start-up time: few indexes leave lines out
+
+    found: list[str] = []
+    total = sum(source.bad.lines for source in index.sources)
+    for number, source in enumerate(index.sources):
+        path = index.source_path(number)
+        for line, byte in source.bad.first[: _SHOWN - len(found)]:
+            with open(index.absolute(path), "rb") as file:
+                file.seek(byte)
+                found.append(f"{path}:{line} (byte {byte}): {not_json(file.readline().rstrip())}; left out")
+    more = [f"{index.path}: {total - len(found):,} more lines are not JSON; left out"] if total > len(found) else []
+    return found + more

@@ -1,0 +1,234 @@
+"""Lines that are not JSON: where they are, and leaving them out when a source is indexed."""
+
+import json
+import os
+
+import pytest
+
+import mmapds
+from mmapds.index.verify import examine
+from mmapds.storage.index_file import Index
+from tests.support.commands import command
+from tests.support.index_file import rewrite
+from tests.support.pieces import jsonl_in_blocks
+
+BAD = [b'{"n": 2, "te', b'{"n": "\xff"}', b"nonsense", b'{"n": NaN}', b"{'n': 1}", b'{"n": 1}, ', b'"\\ud800"', b"[1,]"]
+"""A line for each way not to be JSON."""
+
+
+def good(number):
+    return b'{"n": %d, "text": "%s"}' % (number, b"x" * (number % 7))
+
+
+@pytest.fixture
+def corpus(write):
+    """A source of nine records and a bad line behind each of the first eight, blank lines here and there."""
+    lines = []
+    for number in range(9):
+        lines += [good(number), *BAD[number : number + 1], *([b"  "] if number % 3 == 0 else [])]
+    return write(b"\n".join(lines) + b"\n"), lines
+
+
+def starts(lines):
+    """Line number and byte of each bad line."""
+    byte = 0
+    for number, line in enumerate(lines, 1):
+        if line in BAD:
+            yield number, byte
+        byte += len(line) + 1
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_a_bad_line_is_an_error_that_says_where_and_what_to_do(write, line):
+    path = write(good(0) + b"\n\n" + good(1) + b"\n" + line + b"\n" + good(2) + b"\n")
+    where = f"{path}:4 (byte {len(good(0) + good(1)) + 3}): not JSON: "
+    with pytest.raises(mmapds.DecodeError) as error:
+        mmapds.build(path, validate=True)
+    assert str(error.value).startswith(where)
+    assert str(error.value).endswith(
+        "; leave such lines out with --bad skip, or write the line again (record 2 of the index)"
+    )
+    ran = command(path, "--bad", "skip")
+    assert (ran.returncode, len(ran.stderr.splitlines())) == (0, 1)
+    assert ran.stderr.startswith(where)
+    assert [record["n"] for record in mmapds.open(path)] == [0, 1, 2]
+
+
+def test_every_message_says_the_byte_where_the_record_begins(write):
+    path = write(good(0) + b"\n" + b'{"n": 1, "text": \n')
+    byte = f"{path}:2 (byte {len(good(0)) + 1}): "
+    for options in ({"validate": True}, {"length": "n"}, {"columns": {"c": "chars(text)"}}):
+        with pytest.raises(mmapds.Error) as error:
+            mmapds.build(path, **options)
+        assert str(error.value).startswith(byte)
+    mmapds.build(path)
+    with pytest.raises(mmapds.DecodeError) as error:
+        mmapds.open(path)[1]
+    assert str(error.value).startswith(byte)
+    assert mmapds.open(path).place(1) == byte.removesuffix(": ")
+
+
+@pytest.mark.parametrize("block", [None, 3, 10, 64])
+@pytest.mark.parametrize("columns", [{}, {"n": "n", "size": "bytes()"}])
+def test_bad_lines_are_left_out_and_leave_no_trace(corpus, block, columns):
+    path, lines = corpus
+    chosen = jsonl_in_blocks(block) if block else None
+    with pytest.warns(UserWarning, match=r"train.jsonl:2 \(byte 21\): not JSON: .*; 8 such lines are left out of "):
+        mmapds.build(path, bad="skip", columns=columns, format=chosen, workers=3)
+    ds = mmapds.open(path)
+    wanted = [json.loads(line) for line in lines if line not in BAD and line.strip()]
+    assert list(ds) == wanted
+    assert ds.take([8, 0, 8]) == [wanted[8], wanted[0], wanted[8]]
+    if columns:
+        assert ds.column("n").tolist() == [record["n"] for record in wanted]
+    source = Index(f"{path}.mmx").sources[0]
+    assert (source.skipped, source.bad.lines) == (8, 8)
+    assert list(source.bad.first) == list(starts(lines))
+    assert not examine(Index(f"{path}.mmx")).count
+
+
+def test_the_command_names_the_first_and_counts_all(write):
+    path = write(b"".join(good(number) + b"\nbad %d\n" % number for number in range(50)))
+    ran = command(path, "--bad", "skip", "--quiet")
+    first, *_, more = ran.stderr.splitlines()
+    assert first.startswith(f"{path}:2 (byte {len(good(0)) + 1}): not JSON: ")
+    assert first.endswith("; left out")
+    assert more == f"{path}.mmx: 45 more lines are not JSON; left out"
+    assert "; 50 records left out (50 not JSON)" in command(path).stdout
+    info = command("--info", path).stdout
+    assert f"  left out: {path}:2 (byte {len(good(0)) + 1}), not JSON" in info
+    verified = command("--verify", path).stdout
+    assert "50 records left out (50 not JSON); verified" in verified
+    assert "not checked: whether" not in verified
+    (described,) = json.loads(command("--info", "--json", path).stdout)["indexes"]
+    assert (described["left_out"], described["bad"]) == (50, 50)
+    assert len(described["sources"][0]["bad"]) == 20
+    assert described["sources"][0]["bad"][0] == {"line": 2, "byte": len(good(0)) + 1}
+
+
+def test_an_index_that_is_built_again_keeps_leaving_them_out(corpus, write, tmp_path):
+    path, _ = corpus
+    out = str(tmp_path / "all.mmx")
+    other = write([{"n": 1}], "b.jsonl")
+    assert command(path, other, "-o", out, "--bad", "skip", "--length", "bytes()").returncode == 0
+    assert command(out).stderr == ""
+    with open(path, "ab") as file:
+        file.write(b"bad\n" + good(9) + b"\n")
+    ran = command(out)
+    assert f"{path}:2 " in ran.stderr
+    assert f"{out}: 4 more lines are not JSON; left out" in ran.stderr
+    assert [record["n"] for record in mmapds.open(out)] == [*range(10), 1]
+    with open(path, "ab") as file:
+        file.write(b"bad\n")
+    with pytest.warns(UserWarning, match="10 such lines are left out of"):
+        assert len(mmapds.open(out, build=True)) == 11
+    with pytest.raises(mmapds.DecodeError, match="not JSON"):
+        mmapds.build(out, bad="error")
+
+
+def test_records_that_lack_a_field_and_bad_lines_are_counted_apart(write):
+    path = write(b'{"n": 1}\nbad\n{"m": 1}\n{"n": 2}\n')
+    with pytest.raises(mmapds.ColumnError, match=r"train.jsonl:3 \(byte 13\): .*found `m`.* \(record 1 of the index\)"):
+        mmapds.build(path, length="n", bad="skip")
+    ran = command(path, "--length", "n", "--bad", "skip", "--missing", "skip")
+    assert "; 2 records left out (1 not JSON)" in ran.stdout
+    assert mmapds.open(path).lengths.tolist() == [1, 2]
+    assert command("--verify", path).returncode == 0
+
+
+def test_a_field_of_the_wrong_type_is_not_a_bad_line(write):
+    path = write(b'{"n": 1}\n{"n": "1"}\n')
+    with pytest.raises(mmapds.ColumnError, match=r"found a string; give chars\(n\) or bytes\(n\) \(record 1"):
+        mmapds.build(path, length="n", bad="skip", missing="skip")
+
+
+def test_what_bad_refuses(write):
+    with pytest.raises(mmapds.ColumnError, match="bad = 'drop', expected 'error' or 'skip'"):
+        mmapds.build(write([1]), bad="drop")
+    with pytest.raises(mmapds.ColumnError, match="validate = False, expected True with bad = 'skip'"):
+        mmapds.build(write([1]), bad="skip", validate=False)
+    with pytest.raises(mmapds.ColumnError, match="bad = 'skip', expected 'error' for records of a binary format"):
+        mmapds.build(write(bytes(8), "a.bin"), format="fixed", record_bytes=4, bad="skip")
+
+
+@pytest.mark.parametrize(
+    "bad", [3, {"lines": "x", "first": []}, {"lines": 1, "first": [3]}, {"lines": 1, "first": [[1, -1]]}]
+)
+def test_what_an_index_says_of_bad_lines_is_checked(write, bad):
+    path = write(b"1\nbad\n")
+    assert command(path, "--bad", "skip").returncode == 0
+    rewrite(f"{path}.mmx", metadata=lambda found: found | {"sources": [found["sources"][0] | {"bad": bad}]})
+    with pytest.raises(mmapds.FormatError, match="DAMAGED: malformed metadata"):
+        mmapds.open(path)
+    rewrite(f"{path}.mmx", metadata=lambda found: found | {"columns": found["columns"] | {"bad": "x"}})
+    with pytest.raises(mmapds.FormatError, match="DAMAGED: malformed metadata"):
+        mmapds.open(path)
+
+
+def test_verify_finds_other_bad_lines(write):
+    path = write(b"1\nbad\n")
+    assert command(path, "--bad", "skip").returncode == 0
+    bad = {"lines": 1, "first": [[1, 0]]}
+    rewrite(f"{path}.mmx", metadata=lambda found: found | {"sources": [found["sources"][0] | {"bad": bad}]})
+    assert "bad of" in command("--verify", path).stderr
+
+
+# ---- everything left out ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", ["skip", "0"])
+@pytest.mark.parametrize("bad", [[], ["--bad", "skip"]])
+def test_a_column_that_no_record_has_is_an_error_that_names_those_there_are(write, missing, bad):
+    path = write(
+        b"\n" + b'{"id": 1, "text": "a b", "meta": {"frames": 3}, "ids": [1]}\n' * 3 + (b"bad\n" if bad else b"")
+    )
+    found = (
+        f"{path}: expected a number at `%s` in one record or more, found 0 of 3 with it; give a field that they have: "
+    )
+    fields = "the first record has `id`, `text`, `meta`, `ids`"
+    for expression, path_of, has in (
+        ("txt", "txt", f"{fields} (did you mean chars(text))"),
+        ("Ids", "Ids", f"{fields} (did you mean items(ids))"),
+        ("frames", "frames", f"{fields} (did you mean meta.frames)"),
+        ("meta.frame", "meta.frame", "the first record has `frames` in `meta` (did you mean meta.frames)"),
+        ("speaker", "speaker", fields),
+    ):
+        ran = command(path, "--length", expression, "--missing", missing, *bad)
+        assert (ran.returncode, ran.stderr) == (1, found % path_of + has + "\n")
+        assert not os.path.exists(f"{path}.mmx")
+    ran = command(path, "--length", "words", "--missing", "error")
+    assert "found `id`, `text`, `meta`, `ids`; leave such records out" in ran.stderr
+
+
+def test_a_column_that_some_shard_lacks_is_no_error(write, tmp_path):
+    paths = [write([{"m": 1}], "a.jsonl"), write([{"n": 1}], "b.jsonl")]
+    for missing in ("skip", 0):
+        mmapds.build(paths, out=tmp_path / "all.mmx", length="n", missing=missing)
+    assert mmapds.open(tmp_path / "all.mmx").lengths.tolist() == [0, 1]
+    assert command("--verify", tmp_path / "all.mmx").returncode == 0
+
+
+def test_columns_of_different_records(write):
+    path = write([{"a": 1}, {"b": 1}])
+    with pytest.raises(mmapds.ColumnError, match="found 0 of 2 with all columns; give a field that they have"):
+        mmapds.build(path, columns={"a": "a", "b": "b"}, missing="skip")
+
+
+def test_a_source_without_json_is_not_an_index_without_records(write):
+    path = write(b"bad\nworse\n\n")
+    ran = command(path, "--bad", "skip")
+    assert ran.returncode == 1
+    assert f"{path}: expected JSON in one line or more, found it in 0 of 2: the first one is not JSON: " in ran.stderr
+    assert not os.path.exists(f"{path}.mmx")
+    assert command(write(b"\n \n", "empty.jsonl"), "--bad", "skip").returncode == 0
+
+
+def test_the_command_that_the_message_of_a_column_names_works(write):
+    path = write([{"id": 1, "text": "a b"}])
+    said = command(path, "--length", "txt").stderr
+    expression = said.rpartition("did you mean ")[2].rstrip(")\n") + ")"
+    assert command(path, "--length", expression).returncode == 0
+    assert mmapds.open(path).lengths.tolist() == [3]
+    said = command(path, "--column", "x=text").stderr
+    expression = said.partition("; give ")[2].partition(" or ")[0]
+    assert command(path, "--column", f"x={expression}").returncode == 0
