@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .dataset.dataset import Dataset, Location, concat
     from .dataset.decode import takes_location, takes_view
     from .dataset.opening import open as open  # noqa: A004 - mmapds.open is the public name
+    from .dataset.zipped import zip as zip  # noqa: A004 - the same
     from .loader.data_loader import DataLoader
     from .orders.permutation import Permutation
     from .samplers.distributed import ChunkedSampler, DistributedBatchSampler, DistributedSampler, MixtureSampler
@@ -73,7 +74,7 @@ __all__ = [
     "takes_location",
     "takes_view",
 ]
-"""All public names but `open`, which `from mmapds import *` would put in the place of Python's own."""
+"""All public names but `open` and `zip`, which `from mmapds import *` would put in the place of Python's own."""
 
 _LAZY = {
     "ChunkedSampler": "samplers.distributed",
@@ -94,6 +95,7 @@ _LAZY = {
     "pad_collate": "dataset.collate",
     "takes_location": "dataset.decode",
     "takes_view": "dataset.decode",
+    "zip": "dataset.zipped",
 }
 
 _imports = RLock()

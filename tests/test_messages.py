@@ -276,6 +276,12 @@ class Twice(orders.Sequential):
 distributed = partial(mmapds.DistributedSampler, range(10))
 floats = partial(torch.zeros, dtype=torch.float32)
 
+
+def zipped(ds=None):
+    ds = ds or dataset()
+    return mmapds.zip(a=ds, b=ds[::-1])
+
+
 WITH_NUMBERS = {
     # Orders and samplers
     "permutation of none": lambda: mmapds.Permutation(0),
@@ -385,6 +391,11 @@ WITH_NUMBERS = {
         mmapds.build(file("r.pb", b"\2\0\0\0\x0a\x7f"), format="prefixed"), decode="tf_example"
     )[0],
     "samples of a mapped batch": lambda: dataset().map(lambda _: [1, 2], batched=True).take([0, 1, 2]),
+    "samples of a mapped zip": lambda: zipped().map(lambda _: [1, 2], batched=True).take([0]),
+    "zip of other lengths": lambda: mmapds.zip(a=dataset(), b=dataset()[1:]),
+    "zip without names": lambda: mmapds.zip(dataset(), dataset()),
+    "zip nothing": lambda: mmapds.zip(),
+    "columns of one name": lambda: zipped(mmapds.open(jsonl(length="n"))).lengths,
     # Writer and convert
     "field too large": lambda: written({"id": 2**70, "name": "a"}),
     "field of a type": lambda: written({"id": 1, "name": 2}),
@@ -432,6 +443,10 @@ WITHOUT_NUMBERS = {
     "concat what is mapped otherwise": lambda: mmapds.concat([dataset().map(len), dataset().map(repr)]),
     "concat what is mapped and what is not": lambda: mmapds.concat([dataset(), dataset().map(len)]),
     "map what is no function": lambda: dataset().map("upper"),
+    "concat zips of other names": lambda: zipped() + mmapds.zip(a=dataset()),
+    "zip what is not of mmapds": lambda: mmapds.zip(a=dataset(), b=[1, 2, 3]),
+    "column of no zipped dataset": lambda: zipped().column("n"),
+    "column that a zipped dataset lacks": lambda: zipped().column("b.n"),
     "concat what differs": lambda: mmapds.concat([dataset(), dataset(decode="bytes")]),
     "build nothing": lambda: mmapds.build([]),
     "build a missing file": lambda: mmapds.build("absent.jsonl"),

@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 import mmapds
 from tests.support.commands import python
 
@@ -42,11 +44,13 @@ def test_public_names():
         assert name in dir(mmapds)
 
 
-def test_open_is_public_but_not_for_import_star():
-    """It would take the place of Python's own."""
-    assert callable(mmapds.open)
-    assert "open" in dir(mmapds)
-    assert python("from mmapds import *\nimport builtins\nprint(open is builtins.open)").stdout == "True\n"
+@pytest.mark.parametrize("name", ["open", "zip"])
+def test_some_names_are_public_but_not_for_import_star(name):
+    """They would take the place of Python's own."""
+    assert callable(getattr(mmapds, name))
+    assert name in dir(mmapds)
+    assert name not in mmapds.__all__
+    assert python(f"from mmapds import *\nimport builtins\nprint({name} is builtins.{name})").stdout == "True\n"
 
 
 def loaded_by(code):

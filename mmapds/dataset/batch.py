@@ -1,7 +1,8 @@
-"""A batch of named arrays: found and measured in the file, made into samples only when they are asked for."""
+"""Batches that are made into samples only when these are asked for."""
 
 import math
-from collections.abc import KeysView, Sequence
+from abc import abstractmethod
+from collections.abc import KeysView, Mapping, Sequence
 from typing import Any, NoReturn, overload
 
 import numpy as np
@@ -15,10 +16,55 @@ from .catalog import Catalog
 from .decode import Decoder, raise_at
 
 
-class Batch(Sequence[Any]):
-    """Samples of named arrays, each made when it is asked for; `pad_collate` fills its tensors without making any.
+class LateBatch(Sequence[Any]):
+    """Samples that are dicts, each made when it is asked for. Equal to a list of the samples; pickled as that list."""
 
-    Equal to a list of the samples; pickled as that list.
+    @property
+    @abstractmethod
+    def names(self) -> KeysView[str]:
+        """The names of the fields that every sample has."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or list(self) == (list(other) if isinstance(other, LateBatch) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+class ZippedBatch(LateBatch):
+    """Samples of several datasets side by side.
+
+    Args:
+      parts: the batches of these datasets by name, one or more and all of one length.
+    """
+
+    def __init__(self, parts: Mapping[str, Sequence[Any]]) -> None:
+        self.parts = dict(parts)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.parts.values())))
+
+    @overload
+    def __getitem__(self, key: int) -> Any: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[Any]: ...
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return [self[k] for k in range(*key.indices(len(self)))]
+        return {name: part[key] for name, part in self.parts.items()}
+
+    @property
+    def names(self) -> KeysView[str]:
+        return self.parts.keys()
+
+
+class Batch(LateBatch):
+    """Samples of named arrays, found and measured in the file; `pad_collate` fills its tensors without making any.
 
     Args:
       catalog: the indexes and sources of the records.
@@ -112,14 +158,3 @@ class Batch(Sequence[Any]):
 
     def _raise_at(self, k: int, error: Exception) -> NoReturn:
         raise_at(self._catalog.place(self._records.locate(self._numbers[k])), error, self._decode)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or list(self) == (list(other) if isinstance(other, Batch) else other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return list, (list(self),)
-
-    def __repr__(self) -> str:
-        return repr(list(self))

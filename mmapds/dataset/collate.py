@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .. import _native
 from ..errors import CollateError
 from .array_decoder import as_tensor
-from .batch import Batch
+from .batch import Batch, LateBatch, ZippedBatch
 
 Array = NDArray[Any]
 Number = int | float | bool
@@ -107,7 +107,7 @@ def pad_collate(
       CollateError: `samples` is empty; samples differ in kind, fields or shape; a dtype is neither bfloat16 nor common
         to NumPy and torch; or an argument or a pad value does not fit. It is also a ValueError.
     """
-    if not isinstance(samples, list | tuple | Batch):
+    if not isinstance(samples, list | tuple | LateBatch):
         raise CollateError(f"samples: expected a list of samples, found {type(samples).__name__}")
     if not samples:
         raise CollateError("samples: expected one sample or more, found 0")
@@ -143,7 +143,7 @@ _KINDS = {
 
 def _collate(values: Sequence[Any], path: str, pad: Any, rule: _Rule, outermost: bool = False) -> Any:
     """Return the batch of one field. `path` is how a sample is indexed to reach it; "" is the sample itself."""
-    if isinstance(values, Batch):
+    if isinstance(values, LateBatch):
         return _fields(values, path, pad, rule)
     if any(isinstance(value, np.ndarray) and value.dtype.kind == "V" for value in values):  # not a dtype of NumPy's own
         values = [_bfloat16(value) for value in values]
@@ -216,13 +216,15 @@ def _mixed_message(values: Sequence[Any], path: str) -> str:
 
 
 def _fields(samples: Sequence[Mapping[Any, Any]], path: str, pad: Any, rule: _Rule) -> dict[Any, Any]:
-    names = samples.names if isinstance(samples, Batch) else _names(samples, path)
+    names = samples.names if isinstance(samples, LateBatch) else _names(samples, path)
     batch: dict[Any, Any] = {}
     padded: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
     for name, each in _pads(names, path, pad):
         where = f"{path}[{name!r}]"
         if isinstance(samples, Batch):
             value = _field(samples, name, where, each, rule)
+        elif isinstance(samples, ZippedBatch):
+            value = _collate(samples.parts[name], where, each, rule)
         else:
             value = _collate([sample[name] for sample in samples], where, each, rule)
         if isinstance(value, tuple):

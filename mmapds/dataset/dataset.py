@@ -253,6 +253,15 @@ class Dataset(_Samples):
           Error: they do not go together.
         """
 
+    @property
+    def _has_keys(self) -> bool:
+        """Whether `find` can be asked."""
+        return False
+
+    def _columns_named(self, name: str) -> list[str]:
+        """Return the columns that a name may mean."""
+        return [name] if name in self.columns else []
+
     def _view(self, key: Any) -> "Dataset":
         """Return the view that a key stands for: a slice, an array of ints, or a mask."""
         if isinstance(key, slice):

@@ -112,6 +112,10 @@ class IndexedDataset(Dataset):
         raise KeyMissingError(f"key = {key!r}, expected the key of one of the {self._length} records")
 
     @property
+    def _has_keys(self) -> bool:
+        return all("key_hashes" in index.sections for index in self._catalog.indexes)
+
+    @property
     def sources(self) -> list[str]:
         return [self._catalog.source_path(member) for member in range(len(self._catalog.members))]
 

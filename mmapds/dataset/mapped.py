@@ -72,8 +72,8 @@ class MappedDataset(Dataset):
         else:
             found = str(len(mapped))
         raise Error(
-            f"{self._inner.place(positions[0])}: expected {len(samples)} samples from {self._name()}, one for each of "
-            f"the batch that begins here, found {found}"
+            f"function {decoder_name(self._function)!r}: expected {len(samples)} samples, one for each of a batch that "
+            f"it was given, found {found} (the first at {self._inner.place(positions[0])})"
         )
 
     def _raise_at(self, position: SupportsIndex, error: Exception, count: int = 1) -> NoReturn:
@@ -93,6 +93,10 @@ class MappedDataset(Dataset):
 
     def find(self, key: str) -> int:
         return self._inner.find(key)
+
+    @property
+    def _has_keys(self) -> bool:
+        return self._inner._has_keys
 
     @property
     def sources(self) -> list[str]:
@@ -116,6 +120,9 @@ class MappedDataset(Dataset):
 
     def column(self, name: str) -> NDArray[Any]:
         return self._inner.column(name)
+
+    def _columns_named(self, name: str) -> list[str]:
+        return self._inner._columns_named(name)
 
     @property
     def length_order(self) -> tuple[NDArray[Any], NDArray[np.uint64], NDArray[np.uint64]] | None:

@@ -1,0 +1,169 @@
+"""Zipped datasets: datasets of equal length side by side, `mmapds.zip`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh3_64
+
+from ..errors import ColumnError, Error
+from .batch import Batch, ZippedBatch
+from .dataset import Dataset, concat, is_position
+from .views import Rows
+
+
+class ZippedDataset(Dataset):
+    """Datasets of equal length side by side: sample i is a dict of sample i of each. `mmapds.zip` returns it.
+
+    Args:
+      members: the datasets by name, one or more.
+    """
+
+    _MADE_BY = "mmapds.zip"
+
+    def __init__(self, members: Mapping[str, Dataset]) -> None:
+        self._members = dict(members)
+        self._first = next(iter(self._members.values()))
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def __getitem__(self, key: Any) -> Any:
+        if not is_position(key):
+            return self._view(key)
+        return {name: member[key] for name, member in self._members.items()}
+
+    def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
+        parts = {name: member.take(positions) for name, member in self._members.items()}
+        batch = ZippedBatch(parts)
+        return batch if any(isinstance(part, Batch | ZippedBatch) for part in parts.values()) else list(batch)
+
+    __getitems__ = take
+
+    def raw(self, position: SupportsIndex) -> dict[str, Any]:  # type: ignore[override]
+        """Return the bytes of the records at a position, by the name of their dataset."""
+        return {name: member.raw(position) for name, member in self._members.items()}
+
+    def where(self, position: SupportsIndex) -> dict[str, Any]:  # type: ignore[override]
+        """Return where the records at a position lie, by the name of their dataset."""
+        return {name: member.where(position) for name, member in self._members.items()}
+
+    def place(self, position: SupportsIndex) -> str:
+        return " and ".join(member.place(position) for member in self._members.values())
+
+    def find(self, key: str) -> int:
+        """Return the position of the record with a key, in the first dataset whose records have keys.
+
+        Raises:
+          KeyMissingError: it has no record with the key.
+          FormatError: no dataset has records with keys.
+        """
+        return next((member for member in self._members.values() if member._has_keys), self._first).find(key)
+
+    @property
+    def _has_keys(self) -> bool:
+        return any(member._has_keys for member in self._members.values())
+
+    @property
+    def sources(self) -> list[str]:
+        return [path for member in self._members.values() for path in member.sources]
+
+    @property
+    def indexes(self) -> list[str]:
+        return [path for member in self._members.values() for path in member.indexes]
+
+    @property
+    def fingerprint(self) -> str:
+        named = [f"{name!r} {member.fingerprint}" for name, member in self._members.items()]
+        return xxh3_64(" ".join(named).encode(errors="surrogatepass")).hexdigest()
+
+    @property
+    def source_starts(self) -> NDArray[np.int64]:
+        """Those of the first dataset, whose sources a `ChunkedSampler` then keeps together."""
+        return self._first.source_starts
+
+    @property
+    def columns(self) -> list[str]:
+        return [f"{name}.{column}" for name, member in self._members.items() for column in member.columns]
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a column of one of the datasets, a number for each sample: shape (len(self),), read-only.
+
+        Args:
+          name: that of the dataset and that of its column, as "a.length"; or that of a column that one dataset has
+            alone.
+        Raises:
+          ColumnError: no dataset has it, or several have.
+        """
+        found = self._columns_named(name)
+        if len(found) > 1:
+            several = ", ".join(map(repr, found))
+            raise ColumnError(f"column {name!r}: expected one column of that name, found {len(found)}; use {several}")
+        whole = found[0] if found else name
+        for key, member in self._members.items():
+            own = whole.removeprefix(f"{key}.")
+            if own != whole and (own in member.columns or not found):
+                return member.column(own)
+        return self._first.column(name)  # raises
+
+    def _columns_named(self, name: str) -> list[str]:
+        if name in self.columns:
+            return [name]
+        return [f"{key}.{own}" for key, member in self._members.items() for own in member._columns_named(name)]
+
+    @property
+    def length_order(self) -> tuple[NDArray[Any], NDArray[np.uint64], NDArray[np.uint64]] | None:
+        """That of the one dataset that has lengths."""
+        having = [member for member in self._members.values() if member._columns_named("length")]
+        return having[0].length_order if len(having) == 1 else None
+
+    def _select(self, rows: Rows) -> "ZippedDataset":
+        return ZippedDataset({name: member._select(rows) for name, member in self._members.items()})
+
+    @classmethod
+    def _chained(cls, parts: Sequence["ZippedDataset"]) -> "ZippedDataset":
+        names = parts[0]._members
+        for k, part in enumerate(parts):
+            if part._members.keys() != names.keys():
+                raise Error(
+                    f"datasets[{k}]: expected datasets by the names {', '.join(map(repr, names))}, as in datasets[0], "
+                    f"found {', '.join(map(repr, part._members))}"
+                )
+        return ZippedDataset({name: concat(part._members[name] for part in parts) for name in names})
+
+    def __repr__(self) -> str:
+        return f"<mmapds.zip {', '.join(f'{name}={member!r}' for name, member in self._members.items())}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ZippedDataset, (self._members,)
+
+
+def zip(*unnamed: Dataset, **datasets: Dataset) -> Dataset:  # noqa: A001 - mmapds.zip is the public name
+    """Return datasets of equal length side by side: sample i is `{"a": a[i], "b": b[i]}` for `zip(a=a, b=b)`.
+
+    It is a dataset: views, batches, samplers, workers, `map` and `concat` work as with any other. `raw` and `where`
+    return dicts too. Columns are those of all datasets, by names as "a.length"; a column that one dataset has alone
+    needs no more than its own name, so that `lengths` are those of the one dataset that has them. `source_starts` are
+    those of the first dataset.
+
+    Args:
+      unnamed: none; a dataset has to have a name.
+      datasets: one or more datasets of mmapds, by the name that they have in samples.
+    Raises:
+      Error: no dataset is given, one has no name or is not of mmapds, or their lengths differ.
+    """
+    if unnamed:
+        raise Error(f"datasets: expected a name for each, as in zip(a=..., b=...), found {len(unnamed)} without one")
+    if not datasets:
+        raise Error("datasets: expected one dataset or more, found 0")
+    first = next(iter(datasets))
+    for name, member in datasets.items():
+        if not isinstance(member, Dataset):
+            raise Error(f"datasets[{name!r}]: expected a dataset of mmapds.open, found {type(member).__name__}")
+        if len(member) != len(datasets[first]):
+            raise Error(
+                f"datasets[{name!r}]: expected {len(datasets[first])} records, as in datasets[{first!r}], found "
+                f"{len(member)}; give views of equal length, such as ds[:n]"
+            )
+    return ZippedDataset(datasets)
