@@ -123,7 +123,7 @@ def test_decoders_that_are_not_for_a_format(write, tmp_path):
         (
             "a.tar",
             "json",
-            "decode = 'json', expected 'files', 'wds', 'bytes' or None for .*a.tar.*, whose format is 'tar'",
+            "decode = 'json', expected 'files', 'wds', 'pil', 'bytes' or None for .*a.tar.*, whose format is 'tar'",
         ),
     ]:
         with pytest.raises(mmapds.FormatError, match=message):

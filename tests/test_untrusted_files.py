@@ -3,8 +3,10 @@
 import io
 import os
 import pickle
+import struct
 import tarfile
 import zipfile
+import zlib
 
 import h5py
 import numpy as np
@@ -53,13 +55,36 @@ def test_images_of_many_pixels(write, monkeypatch, side):
         assert member_of(write, "png", data)["png"].size == (side, side)
 
 
-@pytest.mark.parametrize("kind", ["eps", "tiff", "pdf", "ico", "ppm"])
+@pytest.mark.parametrize("kind", ["eps", "pdf", "ico", "tga", "sgi"])
 def test_images_of_other_types_than_images_have(write, kind):
     """Pillow runs Ghostscript for an EPS, whatever its extension."""
-    refused(write, "jpg", png(3, 2, kind), "expected an image of type JPEG, PNG, WEBP, GIF, BMP, found another")
+    refused(write, "jpg", png(3, 2, kind), "expected an image of type JPEG, PNG, WEBP, GIF, BMP, PPM, TIFF, found")
 
 
-@pytest.mark.parametrize("kind", ["jpeg", "gif", "bmp", "webp"])
+def tiff(side, tile):
+    """A grey image of one compressed tile, which may be larger."""
+    data = zlib.compress(bytes([7]) * 32 * 32)
+    tags = {256: side, 257: side, 258: 8, 259: 8, 262: 1, 277: 1, 322: tile, 323: tile, 324: 8, 325: len(data)}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    return b"II*\0" + struct.pack("<I", 8 + len(data)) + data + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+def test_a_tile_of_many_pixels_in_a_small_image(write, monkeypatch):
+    """It would be read whole."""
+    monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 89_478_485)
+    assert member_of(write, "tiff", tiff(32, 32))["tiff"].getpixel((9, 9)) == 7
+    refused(write, "tiff", tiff(32, 65536), "expected up to 89478485 pixels, found 4294967296")
+
+
+@pytest.mark.parametrize("decode", ["wds", "pil"])
+def test_limits_hold_for_every_decoder_of_images(write, monkeypatch, decode):
+    path = write(archive([("0.txt", b""), ("a.png", png(20, 20))]), "a.tar")
+    monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 300)
+    with pytest.warns(PIL.Image.DecompressionBombWarning), pytest.raises(mmapds.DecodeError, match="up to 300 pixels"):
+        mmapds.open(path, build=True, decode=decode)[1]
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "gif", "bmp", "webp", "ppm", "tiff"])
 def test_images_of_another_type_than_their_extension_says(write, kind):
     assert member_of(write, "png", png(3, 2, kind))["png"].size == (3, 2)
 

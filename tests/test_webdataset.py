@@ -107,6 +107,84 @@ print(ds[0]["png"], ds[0]["png"])
     assert ran.stderr.count("UserWarning: images stay bytes without Pillow; run: pip install 'mmapds[images]'") == 1
 
 
+def test_images_as_rgb_need_pillow(write):
+    path = write(archive([("a.png", b"no image")]), "a.tar")
+    mmapds.build(path)
+    code = f"import sys\nsys.modules['PIL.Image'] = None\nimport mmapds\nmmapds.open({path!r}, decode='pil')"
+    said = "mmapds.errors.Error: decode = 'pil' needs Pillow; run: pip install 'mmapds[images]'\n"
+    assert python(code, check=False).stderr.endswith(said)
+
+
+IMAGES = {  # by extension, how Pillow calls the type and the modes that it saves
+    "png": ("png", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"]),
+    "jpg": ("jpeg", ["L", "RGB", "CMYK"]),
+    "jpeg": ("jpeg", ["L"]),
+    "jpe": ("jpeg", ["RGB"]),
+    "jfif": ("jpeg", ["RGB"]),
+    "webp": ("webp", ["RGB", "RGBA"]),
+    "gif": ("gif", ["L", "P"]),
+    "bmp": ("bmp", ["1", "L", "P", "RGB"]),
+    "ppm": ("ppm", ["RGB"]),
+    "pgm": ("ppm", ["L"]),
+    "pbm": ("ppm", ["1"]),
+    "pnm": ("ppm", ["L"]),
+    "tif": ("tiff", ["L"]),
+    "tiff": ("tiff", ["1", "L", "P", "RGB", "RGBA", "CMYK", "I;16", "F"]),
+}
+
+
+@pytest.fixture
+def pictures(write):
+    """A tar of images of all types and modes; those modes."""
+    files, modes = [], []
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 4)).astype(np.uint8)
+    for extension, (kind, each) in IMAGES.items():
+        for mode in each:
+            image = Image.fromarray(pixels, "RGBA" if mode != "CMYK" else "CMYK")
+            if mode in ("I;16", "F"):
+                image = Image.fromarray(pixels[:, :, 0].astype(np.uint16 if mode == "I;16" else np.float32))
+            out = io.BytesIO()
+            image = (
+                image.convert("RGB") if mode == "P" else image
+            )  # a palette without transparency, of which Pillow warns
+            (image if mode in ("I;16", "F") else image.convert(mode)).save(out, kind)
+            files.append((f"{len(files)}.{extension}", out.getvalue()))
+            modes.append((extension, mode))
+    path = write(archive(files), "pictures.tar")
+    mmapds.build(path)
+    return path, modes
+
+
+def test_images_are_those_of_webdataset_in_rgb(pictures):
+    path, modes = pictures
+    ours = mmapds.open(path, decode="pil")
+    decode = webdataset.Decoder([webdataset.imagehandler("pil")])  # what .decode("pil") of a pipeline does
+    theirs = [decode(sample) for sample in mmapds.open(path)]
+    assert len(ours) == len(theirs) == len(modes) > 30
+    for (extension, mode), sample, wanted in zip(modes, ours, theirs, strict=True):
+        assert (sample[extension].mode, np.asarray(sample[extension]).shape) == ("RGB", (8, 8, 3)), mode
+        assert sample[extension].tobytes() == wanted[extension].tobytes(), (extension, mode)
+    assert np.stack([np.asarray(sample[name]) for (name, _), sample in zip(modes, ours, strict=True)]).ndim == 4
+
+
+def test_images_keep_the_mode_of_their_file_otherwise(pictures):
+    path, modes = pictures
+    for (extension, mode), sample in zip(modes, mmapds.open(path, decode="wds"), strict=True):
+        found = sample[extension].mode
+        assert found == mode or extension in ("gif", "bmp", "jpg", "webp"), (extension, mode)
+    grey = modes.index(("jpg", "L"))
+    assert np.asarray(mmapds.open(path, decode="wds")[grey]["jpg"]).shape == (8, 8)
+    assert np.asarray(mmapds.open(path, decode="pil")[grey]["jpg"]).shape == (8, 8, 3)
+
+
+def test_everything_but_images_is_decoded_alike(write):
+    files = [("a.json", b"[1]"), ("a.txt", b"x"), ("a.cls", b"7"), ("a.bin", b"\0"), ("a.pkl", b"p")]
+    path = write(archive(files), "a.tar")
+    mmapds.build(path)
+    assert list(mmapds.open(path, decode="pil")) == list(mmapds.open(path, decode="wds"))
+    assert mmapds.open(path, decode="pil")[0]["json"] == [1]
+
+
 @takes_location
 def size_and_place(record, location):
     return len(record), location

@@ -56,7 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--infer", type=int, default=1000, metavar="N", help="records to infer a schema from, for JSON and the like"
     )
-    parser.add_argument("--decode", metavar="D", help="json, text, bytes, files, wds or tf_example; default: by format")
+    parser.add_argument(
+        "--decode", metavar="D", help="json, text, bytes, files, wds, pil, tf_example; default: by format"
+    )
     cli.add_format_options(parser, OPTIONS)
     cli.add_roots(parser)
     parser.add_argument("--no-index", action="store_true", help="write no index; for parts that one index will cover")

@@ -132,7 +132,7 @@ def _is_one_of_bytes(values: list[Any]) -> bool:
 def _tar_record(sample: dict[str, Any]) -> dict[str, Any]:
     """Return the decoded members of a tar's sample; images stay bytes, and each array of an npz becomes a field."""
     del sample["__url__"]
-    webdataset.decode_members(sample, images=False)
+    webdataset.decode_members(sample, image=bytes)
     for name in [name for name in sample if name.rpartition(".")[2] == "npz"]:
         sample |= {f"{name}.{part}": array for part, array in sample.pop(name).items()}
     return sample

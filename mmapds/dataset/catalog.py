@@ -12,6 +12,7 @@ from ..storage.index_file import Index
 from ..storage.sources import kind_of_file, reason
 from .array_decoder import TensorDecoder, format_decoder
 from .decode import Decoder, decoder_name, is_same_decoder
+from .webdataset import check_pillow
 
 _ADVICE = {
     "auto": _native.ADVISE_RANDOM,
@@ -70,11 +71,13 @@ class Catalog:
         """Return the decoder that the user means: the one given, or else that of the format.
 
         Raises:
-          Error: the indexes have different decoders, or torch is missing.
+          Error: the indexes have different decoders, or torch or Pillow is missing.
           FormatError: the format's records cannot be given to this decoder.
         """
         for index in self.indexes:
             formats.check_decoder(index, given)
+        if given == "pil":
+            check_pillow()
         if given is not None and given != "torch":
             return given
         found: list[str | Decoder] = []

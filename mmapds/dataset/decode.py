@@ -55,12 +55,19 @@ def _wds(record: memoryview, location: Any) -> Any:
     return webdataset.sample_of(record, location.source)
 
 
+@takes_location
+@takes_view
+def _pil(record: memoryview, location: Any) -> Any:
+    return webdataset.sample_of(record, location.source, rgb=True)
+
+
 BY_NAME: dict[str, Decoder] = {
     "json": orjson.loads,
     "text": bytes.decode,
     "bytes": _bytes,
     "files": _files,
     "wds": _wds,
+    "pil": _pil,
     "tf_example": tf_example,
 }
 _EXPECTS: dict[Decoder, str] = {
@@ -68,6 +75,7 @@ _EXPECTS: dict[Decoder, str] = {
     bytes.decode: "UTF-8 text",
     _files: "a sample of a tar",
     _wds: "a sample of valid members",
+    _pil: "a sample of valid members",
     tf_example: "a tf.train.Example",
     array: "an array of that type",
     vector: "an array of that type",

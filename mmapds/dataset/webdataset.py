@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from ..errors import Error
 from ..formats import tar
 
 MOST_BYTES = "MMAPDS_MAX_NPZ_BYTES"
@@ -32,29 +33,31 @@ def members_of(record: memoryview, url: str) -> dict[str, Any]:
     return found
 
 
-def sample_of(record: memoryview, url: str) -> dict[str, Any]:
+def sample_of(record: memoryview, url: str, *, rgb: bool = False) -> dict[str, Any]:
     """Return a sample whose members are decoded by what follows the last dot of their extension.
 
-    Members whose extension is not in the table, pickles among them, stay bytes. So do images without Pillow.
+    Members whose extension is not in the tables, pickles among them, stay bytes.
+
+    Args:
+      rgb: convert images to RGB; else they have the mode of their file, and stay bytes without Pillow.
     """
     sample = members_of(record, url)
-    decode_members(sample)
+    decode_members(sample, _rgb if rgb else _image_or_bytes)
     return sample
 
 
-def decode_members(sample: dict[str, Any], *, images: bool = True) -> None:
+def decode_members(sample: dict[str, Any], image: Callable[[bytes], Any]) -> None:
     """Decode the members of a sample in place, as `sample_of` does.
 
     Args:
-      images: False leaves images as bytes.
+      image: the decoder of images.
     Raises:
       ValueError: a member is not what its extension says.
     """
     for extension, data in sample.items():
-        decoder = _DECODERS.get(re.sub(r".*\.", "", extension))
+        last = re.sub(r".*\.", "", extension)
+        decoder = image if last in _IMAGES else _DECODERS.get(last)
         if extension in ("__key__", "__url__") or decoder is None:
-            continue
-        if decoder is _image and not (images and _has_pillow()):
             continue
         try:
             sample[extension] = decoder(data)
@@ -93,20 +96,38 @@ def _most_bytes() -> int:
 
 
 def _image(data: bytes) -> Any:
+    """Return an image, the first one of several in a file.
+
+    Raises:
+      ValueError: it is of another type than those below, damaged, or has more than `PIL.Image.MAX_IMAGE_PIXELS`.
+    """
     pillow = import_module("PIL.Image")
     try:
-        image = pillow.open(BytesIO(data), formats=_IMAGES)
+        image = pillow.open(BytesIO(data), formats=_TYPES)
     except pillow.UnidentifiedImageError:
-        raise ValueError(f"expected an image of type {', '.join(_IMAGES)}, found another or a damaged one") from None
-    pixels, limit = math.prod(image.size), pillow.MAX_IMAGE_PIXELS
+        raise ValueError(f"expected an image of type {', '.join(_TYPES)}, found another or a damaged one") from None
+    tags = getattr(image, "tag_v2", {})  # of a TIFF, whose tiles may be larger than the image, and are read whole
+    tile = tags.get(_TILE_WIDTH, 0) * tags.get(_TILE_LENGTH, 0)
+    pixels, limit = max(math.prod(image.size), tile), pillow.MAX_IMAGE_PIXELS
     if limit is not None and pixels > limit:  # where Pillow itself warns, and raises only at twice as many
         raise ValueError(f"expected up to {limit} pixels, found {pixels}; set PIL.Image.MAX_IMAGE_PIXELS to read them")
     image.load()
     return image
 
 
-_IMAGES = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
+def _rgb(data: bytes) -> Any:
+    return _image(data).convert("RGB")
+
+
+def _image_or_bytes(data: bytes) -> Any:
+    return _image(data) if _has_pillow() else data
+
+
+_TYPES = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM", "TIFF")
 """The types that images may have, whatever their extension: others, such as EPS, start programs."""
+_TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of a TIFF
+_IMAGES = {"jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "ppm", "pgm", "pbm", "pnm", "tif", "tiff"}
+"""Extensions of images."""
 
 _EXTENSIONS: dict[Callable[[bytes], Any], str] = {
     _json: "json jsn",
@@ -114,16 +135,23 @@ _EXTENSIONS: dict[Callable[[bytes], Any], str] = {
     int: "cls cls2 index inx id",
     _array: "npy",
     _arrays: "npz",
-    _image: "jpg jpeg png webp",
 }
 _DECODERS = {name: decode for decode, names in _EXTENSIONS.items() for name in names.split()}
+
+
+def check_pillow() -> None:
+    """Raise Error unless images can be decoded."""
+    try:
+        import_module("PIL.Image")
+    except ImportError:
+        raise Error("decode = 'pil' needs Pillow; run: pip install 'mmapds[images]'") from None
 
 
 @cache
 def _has_pillow() -> bool:
     try:
-        import_module("PIL.Image")
-    except ImportError:
+        check_pillow()
+    except Error:
         warnings.warn("images stay bytes without Pillow; run: pip install 'mmapds[images]'", stacklevel=2)
         return False
     return True

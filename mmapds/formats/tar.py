@@ -45,7 +45,7 @@ class Tar(Format):
     name = "tar"
     suffixes = (".tar",)
     options = TRUNCATED
-    decoders = ("files", "wds", "bytes")
+    decoders = ("files", "wds", "pil", "bytes")
 
     def recognises(self, head: bytes) -> bool:
         """Whether a file begins with a header of POSIX or GNU tar."""

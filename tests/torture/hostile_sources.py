@@ -21,7 +21,7 @@ from tests.support.torture import repeat
 SOURCES = 30
 """In a case, of one format."""
 DECODERS = {
-    "tar": ["files", "wds"],
+    "tar": ["files", "wds", "pil"],
     "tfrecord": ["tf_example", "bytes"],
     "jsonl": ["json", "text"],
     "mma": [None, "torch"],
