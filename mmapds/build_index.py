@@ -1,5 +1,7 @@
 """Building indexes: `mmapds.build`."""
 
+from __future__ import annotations  # help() shows them as they are written
+
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -36,7 +38,7 @@ def build(
     force: bool = False,
     roots: StrPath | Iterable[StrPath] = (),
     **parameters: Any,
-) -> "Path | list[Path]":
+) -> Path | list[Path]:
     """Index sources in place; an index that is up to date is kept, also where a source is a copy with another time.
 
     One process at a time builds an index; others wait, and find it up to date: see README.md.

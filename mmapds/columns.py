@@ -1,5 +1,7 @@
 """Adding a column to an index, from numbers or by computing one from each sample, without a new scan."""
 
+from __future__ import annotations  # help() shows them as they are written
+
 import multiprocessing
 import os
 import pickle

@@ -1,5 +1,7 @@
 """Writing records of named arrays: `mmapds.Writer`. See docs/arrays.md."""
 
+from __future__ import annotations  # help() shows them as they are written
+
 import os
 import warnings
 from array import array
@@ -218,7 +220,7 @@ class Writer:
                 source=self,
             )
 
-    def __enter__(self) -> "Writer":
+    def __enter__(self) -> Writer:
         return self
 
     def __exit__(

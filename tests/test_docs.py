@@ -21,6 +21,7 @@ from mmapds.convert import __main__ as convert
 from mmapds.formats.measuring import MEASURES, Expression
 from mmapds.index import __main__ as index
 from mmapds.storage.index_file import Index
+from tests.support import api
 from tests.support.commands import python, run
 from tests.support.files import ROOT
 from tests.support.samples import npy, write_pair, write_tfrecords
@@ -321,6 +322,18 @@ def test_a_marked_class_gives_its_marks_to_its_objects(three):
 
     ds = mmapds.open(three, decode=Decoder())
     assert ds[1] == (memoryview, ds.where(1))
+
+
+def test_the_page_of_public_names_is_that_of_the_code():
+    """What is added in code is added there by the command."""
+    assert (ROOT / "docs/api.md").read_text() == api.page(), f"run: {api.COMMAND}"
+
+
+def test_the_first_line_of_every_public_name_is_a_sentence():
+    rows = re.findall(r"^\| `([\w.]+)` \| (.*) \|$", api.page(), re.MULTILINE)
+    assert len(rows) > 60
+    assert not [name for name, text in rows if not re.fullmatch(r"[A-Z`].*\.", text)]
+    assert {f"mmapds.{name}" for name in api.public_names()} < {name for name, _ in rows}
 
 
 def test_every_link_in_the_documents_leads_somewhere():

@@ -1,10 +1,12 @@
 """What the package shows, and what it costs to import."""
 
+import inspect
 import os
 
 import pytest
 
 import mmapds
+from tests.support.api import public_names
 from tests.support.commands import python
 
 
@@ -70,6 +72,14 @@ def test_datasets_do_not_load_torch(write):
 def test_indexing_loads_neither_torch_nor_numpy(write):
     code = f"from mmapds.index.__main__ import main; main([{write([1])!r}, '--quiet'])"
     assert not {"torch", "numpy", "orjson", "tqdm"} & loaded_by(code)
+
+
+@pytest.mark.parametrize("name", [name for name in public_names() if not name.endswith("Error")])
+def test_help_begins_with_words(name):
+    """Not with what type aliases, such as NumPy's ArrayLike, stand for."""
+    text = str(inspect.signature(getattr(mmapds, name)))
+    assert "._" not in text
+    assert len(text) < 1000
 
 
 def test_an_unknown_name_is_an_attribute_error():

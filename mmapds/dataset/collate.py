@@ -1,5 +1,7 @@
 """Collating: from a list of samples to a batch of padded tensors."""
 
+from __future__ import annotations  # help() shows them as they are written
+
 import functools
 import math
 import operator

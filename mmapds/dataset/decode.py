@@ -1,5 +1,7 @@
 """Decoders: from the bytes of a record to a sample."""
 
+from __future__ import annotations  # help() shows them as they are written
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn

@@ -1,5 +1,7 @@
 """Opening indexed sources as a dataset: `mmapds.open`."""
 
+from __future__ import annotations  # help() shows them as they are written
+
 import os
 import warnings
 from collections.abc import Iterable

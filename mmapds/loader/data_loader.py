@@ -1,5 +1,7 @@
 """`DataLoader`: torch's, with threads that read the map, and with states that count what the trainer has."""
 
+from __future__ import annotations  # help() shows them as they are written
+
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial

@@ -1,5 +1,7 @@
 """Chunks of consecutive records in shuffled order: random enough to train, nearly sequential for disks."""
 
+from __future__ import annotations  # help() shows them as they are written
+
 from hashlib import blake2b
 from typing import Any
 

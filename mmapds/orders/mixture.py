@@ -1,5 +1,7 @@
 """Several datasets in fixed proportions."""
 
+from __future__ import annotations  # help() shows them as they are written
+
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any

@@ -1,5 +1,7 @@
 """A keyed permutation: the shuffled order of an epoch, in constant memory."""
 
+from __future__ import annotations  # help() shows them as they are written
+
 import operator
 from typing import Any, SupportsIndex, overload
 

@@ -3,6 +3,8 @@
 They use only the length of a dataset.
 """
 
+from __future__ import annotations  # help() shows them as they are written
+
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any
 

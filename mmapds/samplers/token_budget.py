@@ -1,5 +1,7 @@
 """Batches of samples of different length under a budget of tokens or frames: planned once, for all epochs."""
 
+from __future__ import annotations  # help() shows them as they are written
+
 from collections.abc import Iterator, Mapping, Sized
 from itertools import pairwise
 from typing import Any
