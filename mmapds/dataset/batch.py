@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import KeysView, Mapping, Sequence
+from collections.abc import Iterator, KeysView, Mapping, Sequence
 from typing import Any, NoReturn, overload
 
 import numpy as np
@@ -23,6 +23,15 @@ class LateBatch(Sequence[Any]):
     @abstractmethod
     def names(self) -> KeysView[str]:
         """The names of the fields that every sample has."""
+
+    @abstractmethod
+    def values(self, name: str) -> Sequence[Any]:
+        """Return the value of a field in every sample."""
+
+    def __iter__(self) -> Iterator[Any]:
+        # By the length: that of sequences takes an IndexError while a sample is made for the end.
+        for k in range(len(self)):
+            yield self[k]
 
     def __eq__(self, other: object) -> bool:
         return self is other or list(self) == (list(other) if isinstance(other, LateBatch) else other)
@@ -61,6 +70,9 @@ class ZippedBatch(LateBatch):
     @property
     def names(self) -> KeysView[str]:
         return self.parts.keys()
+
+    def values(self, name: str) -> Sequence[Any]:
+        return self.parts[name]
 
 
 class Batch(LateBatch):
@@ -147,7 +159,6 @@ class Batch(LateBatch):
         self._found.pad(self._fields[name][0], longest, left, row, fill, out)
 
     def values(self, name: str) -> list[Any]:
-        """Return the value of a field in every sample."""
         number, field = self._fields[name]
         if field.shape is not None:
             return [sample[name] for sample in self]

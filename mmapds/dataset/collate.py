@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .. import _native
 from ..errors import CollateError
 from .array_decoder import as_tensor
-from .batch import Batch, LateBatch, ZippedBatch
+from .batch import Batch, LateBatch
 
 Array = NDArray[Any]
 Number = int | float | bool
@@ -218,17 +218,16 @@ def _mixed_message(values: Sequence[Any], path: str) -> str:
 
 
 def _fields(samples: Sequence[Mapping[Any, Any]], path: str, pad: Any, rule: _Rule) -> dict[Any, Any]:
-    names = samples.names if isinstance(samples, LateBatch) else _names(samples, path)
+    late = samples if isinstance(samples, LateBatch) else None
+    names = _names(samples, path) if late is None else late.names
     batch: dict[Any, Any] = {}
     padded: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
     for name, each in _pads(names, path, pad):
         where = f"{path}[{name!r}]"
-        if isinstance(samples, Batch):
-            value = _field(samples, name, where, each, rule)
-        elif isinstance(samples, ZippedBatch):
-            value = _collate(samples.parts[name], where, each, rule)
-        else:
+        if late is None:
             value = _collate([sample[name] for sample in samples], where, each, rule)
+        else:
+            value = _field(late, name, where, each, rule)
         if isinstance(value, tuple):
             padded[name] = value
         if isinstance(value, tuple) and rule.lengths:
@@ -418,8 +417,10 @@ def _padded(values: Sequence[Any], path: str, pad: Any, rule: _Rule) -> tuple[to
     return padded, _lengths(lengths)
 
 
-def _field(batch: Batch, name: str, path: str, pad: Any, rule: _Rule) -> Any:
-    """Return the batch of a field of an array file: what `_collate` makes of its values, mostly without making them."""
+def _field(batch: LateBatch, name: str, path: str, pad: Any, rule: _Rule) -> Any:
+    """Return the batch of a field: what `_collate` makes of its values, of array files mostly without making these."""
+    if not isinstance(batch, Batch):
+        return _collate(batch.values(name), path, pad, rule)
     if not isinstance(pad, Mapping):
         numbers = batch.numbers(name)
         if numbers is not None:
