@@ -86,9 +86,8 @@ def test_parameters_that_a_newer_version_may_write(write):
             mmapds.open(path)[0]
         ran = command("--verify", path)
         assert ran.returncode == 1
-        assert ran.stderr.startswith(f"{path}.mmx: DAMAGED: ")
+        assert all(line.startswith(f"{path}.mmx: DAMAGED: ") for line in ran.stderr.splitlines())
         assert "from a newer mmapds" in ran.stderr
-        assert len(ran.stderr.splitlines()) == 1
         if parameters:
             ran = command("--force", path)
             assert ran.returncode == 1
