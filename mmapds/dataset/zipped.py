@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64
 
 from ..errors import ColumnError, Error
-from .batch import Batch, ZippedBatch
+from .batch import LateBatch, ZippedBatch
 from .dataset import Dataset, concat, is_position
 from .views import Rows
 
@@ -36,8 +36,10 @@ class ZippedDataset(Dataset):
 
     def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
         parts = {name: member.take(positions) for name, member in self._members.items()}
-        batch = ZippedBatch(parts)
-        return batch if any(isinstance(part, Batch | ZippedBatch) for part in parts.values()) else list(batch)
+        if any(isinstance(part, LateBatch) for part in parts.values()):
+            return ZippedBatch(parts)
+        named = list(parts.items())
+        return [{name: part[k] for name, part in named} for k in range(len(named[0][1]))]
 
     __getitems__ = take
 
