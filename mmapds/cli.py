@@ -1,12 +1,14 @@
 """What the command lines share: parser, exit codes, signals, one-line errors and the progress bar."""
 
 import argparse
+import io
 import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from .errors import Error, nearest
@@ -16,9 +18,52 @@ Options = Mapping[str, tuple[type, str, str]]
 
 _FAILED, _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 1, 130, 141, 143  # the last three: 128 and the number of the signal
 
+_WIDEST_HELP = 100
+_LONGEST_TITLE = 32  # of a progress bar
+# Control characters, halves of surrogate pairs, and what turns the direction of text or hides a break of lines.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that says of an unknown option which one the user may mean."""
+
+class Parser(argparse.ArgumentParser):
+    """A parser for a command.
+
+    Args:
+      prog: what the user types.
+      description: what the command does, in lines that are printed as they are.
+      fill: adds its arguments, once they are needed: of all commands, only one is parsed.
+      examples: lines for the end of `--help`.
+    """
+
+    def __init__(
+        self,
+        prog: str | None = None,
+        *,
+        fill: "Callable[[Parser], None] | None" = None,
+        examples: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        # To find the width by itself, the default formatter imports half the standard library.
+        formatter = partial(
+            argparse.RawDescriptionHelpFormatter, max_help_position=20, width=min(terminal_width(), _WIDEST_HELP)
+        )
+        lines = "\n".join(f"  {line}" for line in examples)
+        epilog = f"examples:\n{lines}" if lines else None
+        super().__init__(prog, formatter_class=formatter, epilog=epilog, **options)
+        self._fill = fill
+        self.prepare: Callable[[str], str] = str
+        """Applied to each argument before it is parsed."""
+
+    def fill(self) -> None:
+        """Add the arguments, if that was not done yet."""
+        if self._fill is not None:
+            fill, self._fill = self._fill, None
+            fill(self)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse arguments as the base class does, once they are added."""
+        self.fill()
+        given = sys.argv[1:] if args is None else args
+        return super().parse_known_args(list(map(self.prepare, given)), namespace)
 
     def error(self, message: str) -> NoReturn:
         """Print a message about the arguments, and exit."""
@@ -28,16 +73,36 @@ class _Parser(argparse.ArgumentParser):
         super().error(f"{message} (did you mean --{near})" if near else message)
 
 
-def new_parser(command: str, description: str) -> argparse.ArgumentParser:
-    """Return a parser for `python -m COMMAND SOURCE...`."""
-    parser = _Parser(
-        prog=f"python -m {command}",
-        description=description,
-        # To find the width by itself, the default formatter imports half the standard library.
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=20, width=100),
-    )
+def terminal_width() -> int:
+    """Return how many columns standard output has: by COLUMNS, or the terminal; 80 where neither says so."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    for stream in (sys.__stdout__, sys.__stderr__):
+        with suppress(AttributeError, ValueError, OSError):  # no stream, a closed one, not a terminal
+            if (columns := os.get_terminal_size(stream.fileno()).columns) > 0:  # type: ignore[union-attr]
+                return columns
+    return 80
+
+
+def printable(text: str) -> str:
+    """Return text with what would steer a terminal escaped, as names of files and records of others may have it.
+
+    What JSON escapes already stays JSON.
+    """
+    return _UNPRINTABLE.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if 0xDC80 <= code <= 0xDCFF:  # a byte of a name that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\u{code:04x}"
+
+
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    """Add the sources, which all commands take."""
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="file, directory, glob or brace pattern")
-    return parser
 
 
 def add_format_options(parser: argparse.ArgumentParser, options: Options) -> None:
@@ -62,6 +127,19 @@ def format_options(arguments: argparse.Namespace, options: Options) -> dict[str,
     return {name: getattr(arguments, name) for name in options if getattr(arguments, name) is not None}
 
 
+def main(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> int:
+    """Parse arguments and run the command that they name; return the exit status.
+
+    `parser` has set, as defaults: `work`, which takes the parsed arguments and returns the exit status, or None for 0;
+    and `interrupted`, what to say after Ctrl-C.
+    """
+    parsed: list[argparse.Namespace] = []
+    status = run(lambda: parsed.append(parser.parse_args(arguments)), interrupted="interrupted")
+    if not parsed:
+        return status
+    return run(lambda: parsed[0].work(parsed[0]), interrupted=parsed[0].interrupted)
+
+
 def run(work: Callable[[], int | None], *, interrupted: str) -> int:
     """Run a command, print an error as one line on stderr, and return the exit status.
 
@@ -70,10 +148,13 @@ def run(work: Callable[[], int | None], *, interrupted: str) -> int:
         file is removed.
       interrupted: what to say after Ctrl-C.
     Returns:
-      What `work` returns; 1 for an `Error`; 130 after Ctrl-C; 141, without a message, if nobody reads the output any
-      more.
+      What `work` returns, or exits with; 1 for an `Error`; 130 after Ctrl-C; 141, without a message, if nobody reads
+      the output any more.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name may have characters that the terminal's encoding lacks
+            stream.reconfigure(errors="backslashreplace")
     status, message = 0, ""
     try:
         status = work() or 0
@@ -83,6 +164,8 @@ def run(work: Callable[[], int | None], *, interrupted: str) -> int:
         status, message = _INTERRUPTED, interrupted
     except BrokenPipeError:
         status = _CLOSED_PIPE
+    except SystemExit as leaving:
+        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -101,7 +184,7 @@ def run(work: Callable[[], int | None], *, interrupted: str) -> int:
 
 def one_line(error: Error) -> str:
     """Return the message of an error as a line."""
-    return " ".join(str(error).splitlines())
+    return printable(" ".join(str(error).splitlines()))
 
 
 def _refused(error: OSError) -> str:
@@ -144,8 +227,7 @@ class Progress:
             return
         from tqdm import tqdm  # start-up time: only a terminal needs it
 
-        name = sources[0] if len(sources) == 1 else f"{len(sources):,} sources"
-        self._bar = tqdm(total=total(), desc=name, unit=unit, unit_scale=True, leave=False, file=sys.stderr)
+        self._bar = tqdm(total=total(), desc=_title(sources), unit=unit, unit_scale=True, leave=False, file=sys.stderr)
 
     def update(self, count: int, total: int | None = None) -> None:
         """Advance the bar; set its total, if that is known only now."""
@@ -156,6 +238,7 @@ class Progress:
 
     def print(self, line: str) -> None:
         """Print a line on stdout, unless quiet."""
+        line = printable(line)
         if self._bar is not None:
             self._bar.write(line, file=sys.stdout)
         elif not self._quiet:
@@ -163,6 +246,7 @@ class Progress:
 
     def complain(self, line: str) -> None:
         """Print a line on stderr, also if quiet."""
+        line = printable(line)
         if self._bar is not None:
             self._bar.write(line, file=sys.stderr)
         else:
@@ -174,3 +258,9 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+def _title(sources: Sequence[str]) -> str:
+    """Return what a bar is named after: a file, its end if it is long, or how many there are."""
+    name = printable(sources[0]) if len(sources) == 1 else f"{len(sources):,} sources"
+    return name if len(name) <= _LONGEST_TITLE else f"...{name[3 - _LONGEST_TITLE :]}"

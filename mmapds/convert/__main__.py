@@ -14,8 +14,9 @@ from . import OPTIONS, convert
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    options = _parser().parse_args(arguments)
-    return cli.run(lambda: _convert(options), interrupted="interrupted: nothing was written")
+    parser = cli.Parser("python -m mmapds.convert", description=DESCRIPTION)
+    add_convert_options(parser)
+    return cli.main(parser, arguments)
 
 
 def _convert(options: argparse.Namespace) -> None:
@@ -41,10 +42,12 @@ def _convert(options: argparse.Namespace) -> None:
         progress.print(f"{done}; {size:,} bytes, {seconds:.2f} s, {done.records / seconds:,.0f} records/s")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = cli.new_parser(
-        "mmapds.convert", "Convert Parquet, Arrow, HDF5, and whatever can be indexed, to an array file (.mma)."
-    )
+DESCRIPTION = "Convert Parquet, Arrow, HDF5, and whatever can be indexed, to an array file (.mma)."
+
+
+def add_convert_options(parser: argparse.ArgumentParser) -> None:
+    """Add what a conversion takes."""
+    cli.add_sources(parser)
     parser.add_argument("-o", "--out", metavar="OUT.mma", help="default, for one source: beside it")
     parser.add_argument("--format", metavar="F", help="parquet, arrow, hdf5, or a format that can be indexed")
     parser.add_argument("--schema", metavar="JSON", help="fields and their types, or a file that has them")
@@ -63,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     cli.add_roots(parser)
     parser.add_argument("--no-index", action="store_true", help="write no index; for parts that one index will cover")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    return parser
+    parser.set_defaults(work=_convert, interrupted="interrupted: nothing was written")
 
 
 def _schema(text: str | None) -> Any:

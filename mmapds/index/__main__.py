@@ -1,7 +1,6 @@
 """The command line: `python -m mmapds.index`."""
 
 import argparse
-import functools
 import os
 import sys
 import time
@@ -16,28 +15,30 @@ from .build import ColumnRequest, build_each
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    options = _parser().parse_args(arguments)
-    return cli.run(lambda: _run(options), interrupted="interrupted: nothing was written for the index in progress")
+    parser = cli.Parser("python -m mmapds.index", description=DESCRIPTION)
+    add_build_options(parser)
+    parser.add_argument("--info", action="store_true", help="print what each index covers, and which sources changed")
+    parser.add_argument("--verify", action="store_true", help="check each index in full against its sources")
+    _add_json(parser, "with --info, --verify: print one JSON document instead")
+    parser.set_defaults(work=_run)
+    return cli.main(parser, arguments)
 
 
 def _run(options: argparse.Namespace) -> int:
-    if not options.info and not options.verify:
-        if options.json:
-            raise Error("--json: expected --info or --verify with it, found neither; give one of them")
-        _build_indexes(options)
-        return 0
-    from .inspect import inspect_indexes  # start-up time: building does without
-
-    paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX))
-    inspect = functools.partial(inspect_indexes, paths, roots=Roots(options.root, paths))
-    inspect = functools.partial(inspect, verify=options.verify, workers=options.workers)
-    return inspect(info=options.info, as_json=options.json, quiet=options.quiet)
+    if options.info or options.verify:
+        return inspect(options)
+    if options.json:
+        raise Error("--json: expected --info or --verify with it, found neither; give one of them")
+    build_indexes(options)
+    return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = cli.new_parser(
-        "mmapds.index", "Index JSONL, tars, TFRecords, arrays and other records in place, for mmapds.open() to read."
-    )
+DESCRIPTION = "Index JSONL, tars, TFRecords, arrays and other records in place, for mmapds.open() to read."
+
+
+def add_build_options(parser: argparse.ArgumentParser) -> None:
+    """Add what building an index takes."""
+    cli.add_sources(parser)
     parser.add_argument("-o", "--out", metavar="OUT.mmx", help="one combined index; default: SOURCE.mmx for each")
     parser.add_argument("--format", metavar="F", help="how records are framed; default: by suffix")
     cli.add_format_options(parser, formats.OPTIONS)
@@ -55,17 +56,53 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--hash", action="store_true", help="store a hash of each source, for --verify and check='full'"
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="threads that scan; default: all cores")
+    _add_workers(parser)
     cli.add_roots(parser)
     parser.add_argument("--force", action="store_true", help="build even where the index is up to date")
+    _add_quiet(parser)
+    parser.set_defaults(work=build_indexes, interrupted="interrupted: nothing was written for the index in progress")
+
+
+def add_inspect_options(parser: argparse.ArgumentParser) -> None:
+    """Add what looking at indexes takes, but for `info` and `verify` themselves."""
+    cli.add_sources(parser)
+    _add_workers(parser)
+    cli.add_roots(parser)
+    _add_quiet(parser)
+    _add_json(parser, "print one JSON document instead")
+    parser.set_defaults(work=inspect, interrupted="interrupted")
+
+
+def _add_workers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workers", type=int, metavar="N", help="threads that scan; default: all cores")
+
+
+def _add_quiet(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    parser.add_argument("--info", action="store_true", help="print what each index covers, and which sources changed")
-    parser.add_argument("--verify", action="store_true", help="check each index in full against its sources")
-    parser.add_argument("--json", action="store_true", help="with --info, --verify: print one JSON document instead")
-    return parser
 
 
-def _build_indexes(options: argparse.Namespace) -> None:
+def _add_json(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--json", action="store_true", help=text)
+
+
+def inspect(options: argparse.Namespace) -> int:
+    """Print what indexes cover, or check them; return the exit status."""
+    from .inspect import inspect_indexes  # start-up time: building does without
+
+    paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX))
+    return inspect_indexes(
+        paths,
+        info=options.info,
+        verify=options.verify,
+        as_json=options.json,
+        quiet=options.quiet,
+        workers=options.workers,
+        roots=Roots(options.root, paths),
+    )
+
+
+def build_indexes(options: argparse.Namespace) -> None:
+    """Build the indexes that the options ask for, with a progress bar and a line for each."""
     paths = expand(options.sources, formats.SUFFIXES)
     columns, missing = _parse_columns(options), _parse_missing(options.missing)
     request = ColumnRequest(columns, missing, options.validate, hash=options.hash, bad=options.bad)

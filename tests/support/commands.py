@@ -17,6 +17,11 @@ def command(*arguments, **options):
     return run("-m", "mmapds.index", *arguments, **options)
 
 
+def mmapds(*arguments, **options):
+    """Run `python -m mmapds`."""
+    return run("-m", "mmapds", *arguments, **options)
+
+
 def python(code, **options):
     """Run a script that must succeed; with check=False it may fail."""
     return run("-c", code, **{"check": True, **options})

@@ -18,6 +18,7 @@ def main():
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
         for options in (["--length", "chars(text)"], ["--verify"]):
             subprocess.run([sys.executable, "-m", "mmapds.index", path, *options], cwd=folder, check=True)
+        subprocess.run([Path(sys.executable).with_name("mmapds"), "show", path, "-1"], check=True)
         dataset = mmapds.open(path)
         assert dataset.take([7, 999, 0]) == [records[7], records[999], records[0]]
         assert dataset.lengths.tolist() == [len(record["text"]) for record in records]

@@ -1,0 +1,1 @@
+"""The command for people: `mmapds index`, `info`, `verify`, `convert`, `show` and `head`."""

@@ -1,0 +1,144 @@
+"""The parser of `mmapds`: its commands, each of which is loaded when it is the one to run."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+from .. import __version__, cli
+
+# Start-up time: what fills a parser is imported when it is called.
+
+
+def _fill_index(parser: cli.Parser) -> None:
+    from ..index.__main__ import add_build_options
+
+    add_build_options(parser)
+
+
+def _fill_info(parser: cli.Parser) -> None:
+    from ..index.__main__ import add_inspect_options
+
+    add_inspect_options(parser)
+    parser.set_defaults(info=True, verify=False)
+
+
+def _fill_verify(parser: cli.Parser) -> None:
+    from ..index.__main__ import add_inspect_options
+
+    add_inspect_options(parser)
+    parser.set_defaults(info=False, verify=True)
+
+
+def _fill_convert(parser: cli.Parser) -> None:
+    from ..convert.__main__ import add_convert_options
+
+    add_convert_options(parser)
+
+
+def _fill_show(parser: cli.Parser) -> None:
+    from .show import add_show_options
+
+    add_show_options(parser)
+
+
+def _fill_head(parser: cli.Parser) -> None:
+    from .show import add_head_options
+
+    add_head_options(parser)
+
+
+class _Command(NamedTuple):
+    """A command."""
+
+    fill: Callable[[cli.Parser], None]
+    """Adds its arguments to a parser."""
+    help: str
+    """What it does, in a few words."""
+    description: str
+    examples: tuple[str, ...]
+    arguments: str = "SOURCE..."
+
+
+_COMMANDS = {
+    "index": _Command(
+        _fill_index,
+        "index files where they lie",
+        "Index JSONL, tars, TFRecords, arrays and other records in place. Each source gets an index beside it,\n"
+        "train.jsonl.mmx; -o makes one index for all. An index that is up to date is left as it is.",
+        (
+            "mmapds index train.jsonl",
+            "mmapds index train.jsonl --length 'chars(text)'",
+            "mmapds index 'shards/part-{000..099}.jsonl' -o corpus.mmx",
+        ),
+    ),
+    "info": _Command(
+        _fill_info,
+        "what an index covers: records, columns, sources",
+        "Print what indexes cover: records, columns and sources, and which sources changed.",
+        ("mmapds info train.jsonl", "mmapds info corpus.mmx", "mmapds info --json train.jsonl"),
+    ),
+    "verify": _Command(
+        _fill_verify,
+        "compare an index in full with its sources",
+        "Derive again all that an index holds, compare, and list every difference. The status is 1 if there are some.",
+        ("mmapds verify train.jsonl", "mmapds verify --json 'shards/*.jsonl'"),
+    ),
+    "convert": _Command(
+        _fill_convert,
+        "make an array file of Parquet, Arrow, HDF5 and the rest",
+        "Convert Parquet, Arrow, HDF5, and whatever can be indexed, to an array file (.mma) and its index.",
+        ("mmapds convert corpus.parquet", "mmapds convert 'part-*.parquet' -o corpus.mma --length tokens"),
+    ),
+    "show": _Command(
+        _fill_show,
+        "print records by number, and where they lie",
+        "Print records by number. Long values are cut, with their size, unless --full.",
+        (
+            "mmapds show train.jsonl 12345",
+            "mmapds show train.jsonl 0 10:13 -1",
+            "mmapds show shards-000.tar -1 --decode wds",
+        ),
+        "SOURCE... POSITION...",
+    ),
+    "head": _Command(
+        _fill_head,
+        "print the first records",
+        "Print the first records, as show does.",
+        ("mmapds head -n 3 train.jsonl", "mmapds head corpus.mmx --full"),
+    ),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    return cli.main(new_parser(), arguments)
+
+
+def new_parser() -> cli.Parser:
+    """Return the parser of `mmapds`, whose commands have no arguments until they are filled."""
+    is_module = os.path.basename(sys.argv[0]) == "__main__.py"
+    parser = cli.Parser(
+        "python -m mmapds" if is_module else "mmapds",
+        usage="%(prog)s COMMAND [options] SOURCE...",
+        description="Datasets in files where they lie: index them, look at them, check them.",
+    )
+    parser.add_argument("--version", action="version", version=f"mmapds {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", prog=parser.prog)
+    for name, command in _COMMANDS.items():
+        commands.add_parser(
+            name,
+            help=command.help,
+            description=command.description,
+            usage=f"%(prog)s [options] {command.arguments}",
+            examples=command.examples,
+            fill=command.fill,
+        )
+
+    def print_help(_: argparse.Namespace) -> int:
+        parser.print_help(sys.stderr)
+        return 2
+
+    parser.set_defaults(work=print_help, interrupted="interrupted")
+    return parser

@@ -1,0 +1,196 @@
+"""`mmapds show` and `mmapds head`: records, and where they lie."""
+
+import argparse
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import cast
+
+from .. import cli
+from ..dataset.decode import takes_view
+from ..dataset.indexed import IndexedDataset, make_dataset
+from ..dataset.opening import open as open_dataset
+from ..dataset.origin import expand_indexed
+from ..errors import DecodeError, Error, FormatError, IndexMissingError
+from ..formats import tar
+from ..index.build import build_each
+from ..storage.roots import Roots
+from .render import Renderer
+from .screen import Screen
+
+_POSITION = re.compile(r"-?\d[\d_,]*")
+_RANGE = re.compile(r"(-?\d[\d_,]*)?(:(-?\d[\d_,]*)?){1,2}")
+_LARGE = 1 << 24  # bytes of a record that is decoded only with --full
+
+Position = int | slice
+"""What the user means by a number, or by a range like those of Python."""
+
+
+def add_show_options(parser: cli.Parser) -> None:
+    """Add what `show` takes."""
+    cli.add_sources(parser)
+    parser.add_argument(
+        "positions",
+        nargs="+",
+        type=_position,
+        metavar="POSITION",
+        help="number of a record, from 0; -1 is the last; 10:20 are ten records, -3: the last three, ::1000 every "
+        "thousandth",
+    )
+    _add_looks(parser)
+    # With a space before it, `-3:` is not taken for an option.
+    parser.prepare = lambda text: f" {text}" if text.startswith("-") and _is_position(text) else text
+    parser.set_defaults(work=_show)
+
+
+def add_head_options(parser: cli.Parser) -> None:
+    """Add what `head` takes."""
+    cli.add_sources(parser)
+    parser.add_argument("-n", "--records", type=_count, default=5, metavar="N", help="how many records; default: 5")
+    _add_looks(parser)
+    parser.set_defaults(work=_head)
+
+
+def _add_looks(parser: cli.Parser) -> None:
+    parser.add_argument(
+        "--decode", metavar="D", help="json, text, bytes, files, wds, tf_example or torch; default: by format"
+    )
+    parser.add_argument("--full", action="store_true", help="cut nothing: all of long strings, lists, arrays and bytes")
+    parser.add_argument("--build", action="store_true", help="build missing and stale indexes first")
+    cli.add_roots(parser)
+    parser.set_defaults(interrupted="interrupted")
+
+
+def _is_position(text: str) -> bool:
+    return bool(_POSITION.fullmatch(text.strip()) or _RANGE.fullmatch(text.strip()))
+
+
+def _position(text: str) -> Position:
+    """Return what a number or a range means; numbers may have the commas that they are printed with."""
+    plain = text.strip().replace(",", "").replace("_", "")
+    if _POSITION.fullmatch(text.strip()):
+        return int(plain)
+    parts = [int(part) if part else None for part in plain.split(":")] if _RANGE.fullmatch(text.strip()) else []
+    if not parts or parts[2:] == [0]:
+        raise argparse.ArgumentTypeError(f"expected a number, or a range such as 10:20, found {text!r}")
+    return slice(*parts)
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"\d[\d_,]*", text):
+        raise argparse.ArgumentTypeError(f"expected a number of 0 or more, found {text!r}")
+    return int(text.replace(",", "").replace("_", ""))
+
+
+def _show(options: argparse.Namespace) -> int:
+    sources, given = _split(options.sources, options.positions)
+    with _warning_in_lines():
+        dataset = _opened(options, sources)
+        return _print(dataset, _chosen(given, len(dataset)), options)
+
+
+def _head(options: argparse.Namespace) -> int:
+    with _warning_in_lines():
+        dataset = _opened(options, options.sources)
+        return _print(dataset, range(min(options.records, len(dataset))), options)
+
+
+def _split(sources: Sequence[str], last: Sequence[Position]) -> tuple[list[str], list[Position]]:
+    """Return the sources, and the positions behind them: all arguments from the end on that are numbers or ranges."""
+    left = list(sources)
+    positions = list(last)
+    while len(left) > 1 and _is_position(left[-1]):
+        positions.insert(0, _position(left.pop()))
+    return left, positions
+
+
+def _chosen(given: Iterable[Position], records: int) -> Iterator[int]:
+    """Return the records that are meant, once it is certain that there are some for each number and range.
+
+    Raises:
+      Error: a number is out of range, or a range has no records.
+    """
+    ranges = []
+    for each in given:
+        if isinstance(each, int):
+            if not -records <= each < records:
+                raise Error(f"position {each} is out of range for {records} records")
+            ranges.append(range(each % records, each % records + 1))
+        else:
+            ranges.append(range(records)[each])
+            if not ranges[-1]:
+                bounds = ":".join("" if end is None else str(end) for end in (each.start, each.stop))
+                raise Error(f"position[{bounds}]: expected a range of {records} records, found none in it")
+    return chain.from_iterable(ranges)
+
+
+def _opened(options: argparse.Namespace, sources: Sequence[str]) -> IndexedDataset:
+    """Return the dataset of the sources, indexed first if that was asked for."""
+    paths = expand_indexed(sources)
+    if options.build:
+        with cli.Progress(paths, unit="B", quiet=False) as progress:
+            for _ in build_each(paths, settle=False, roots=Roots(options.root, paths), report=progress.update):
+                pass
+    try:
+        return cast(IndexedDataset, open_dataset(sources, decode=options.decode, roots=options.root))
+    except IndexMissingError as error:
+        raise IndexMissingError(str(error).replace("open it with build=True", "add --build")) from None
+
+
+@contextmanager
+def _warning_in_lines() -> Iterator[None]:
+    """Print warnings as lines of their own, without the place in the code that Python adds."""
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        sys.stdout.flush()  # so that it stands behind what was printed before
+        print(cli.printable(f"warning: {message}"), file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield
+
+
+@takes_view
+def _as_it_lies(record: memoryview) -> memoryview:
+    return record
+
+
+def _print(dataset: IndexedDataset, positions: Iterable[int], options: argparse.Namespace) -> int:
+    """Print records; return 1 if one is not what its decoder expects, else 0."""
+    screen = Screen()
+    renderer = Renderer(screen, full=options.full)
+    raw = make_dataset(dataset._catalog, dataset._origin, _as_it_lies)
+    is_tar = options.decode in (None, "files") and all(
+        index.format == tar.Tar.name for index in dataset._catalog.indexes
+    )
+    cheap = is_tar or (options.decode in (None, "torch") and dataset._gives_arrays)
+    failed = False
+    for number, position in enumerate(positions):
+        if number:
+            cli.print_line("")
+        record = raw[position]
+        where = f"{dataset.place(position)}, {len(record):,} bytes"
+        cli.print_line(f"{screen.paint(f'{position}:', 'title')} {cli.printable(where)}")
+        try:
+            if is_tar:
+                key, members = tar.members(record)
+                cli.print_line(f"{screen.paint('key', 'note')} {cli.printable(key)}")
+                lines = renderer.members([(extension, record[begin:end]) for extension, begin, end in members])
+            elif cheap or options.full or len(record) <= _LARGE:
+                lines = renderer.lines(dataset[position])
+            else:
+                lines = renderer.raw(record)
+        except (DecodeError, FormatError) as error:
+            failed = True
+            sys.stdout.flush()  # so that the message stands behind the place of the record
+            print(cli.one_line(error), file=sys.stderr)
+            lines = renderer.raw(record)
+        for line in lines:
+            cli.print_line(line)
+    if not len(dataset):
+        cli.print_line(f"{cli.printable(', '.join(dataset.sources[:3]))}: 0 records")
+    return int(failed)

@@ -1,0 +1,216 @@
+"""`mmapds`: its commands, what they share with the modules, help, and exit statuses."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+
+import pytest
+
+import mmapds as package
+from mmapds.command.main import main
+from tests.support.commands import command, mmapds, run
+from tests.support.files import ROOT
+from tests.support.terminals import on_terminal
+
+COMMANDS = ("index", "info", "verify", "convert", "show", "head")
+RECORDS = [{"n": number, "text": "x" * number} for number in range(10)]
+
+
+def indexed(write, name="train.jsonl", records=RECORDS, **options):
+    path = write(records, name)
+    package.build(path, **options)
+    return path
+
+
+def loaded_by(*arguments):
+    """Modules that a command has loaded when it ends."""
+    code = "import sys; from mmapds.command.main import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    return set(run("-c", code, *arguments).stderr.split())
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["index", "--help"], ["info", "--help"]])
+def test_help_loads_nothing_heavy(arguments):
+    loaded = loaded_by(*arguments)
+    assert "mmapds.command.main" in loaded
+    assert not {"torch", "numpy", "orjson", "tqdm", "shutil"} & loaded
+
+
+def test_indexing_by_the_command_loads_what_the_module_does(write):
+    assert not {"torch", "numpy", "orjson", "tqdm"} & loaded_by("index", write(RECORDS))
+
+
+def test_the_command_is_a_script_and_a_module(write):
+    path = indexed(write)
+    script = os.path.join(sysconfig.get_path("scripts"), "mmapds")
+    ran = subprocess.run([script, "head", "-n", "2", path], capture_output=True, text=True, check=True)
+    assert ran.stdout == mmapds("head", "-n", "2", path).stdout
+    assert subprocess.run([script, "--version"], capture_output=True, text=True, check=True).stdout == (
+        f"mmapds {package.__version__}\n"
+    )
+
+
+def test_help_names_every_command_and_each_has_examples():
+    shown = mmapds("--help").stdout
+    for name in COMMANDS:
+        assert f"\n    {name} " in shown
+        text = mmapds(name, "--help")
+        assert (text.returncode, text.stderr) == (0, "")
+        assert f"usage: python -m mmapds {name} [options] SOURCE..." in text.stdout
+        assert f"examples:\n  mmapds {name} " in text.stdout
+        assert len(max(text.stdout.splitlines(), key=len)) <= 110
+
+
+def test_without_a_command_help_is_a_usage_error():
+    ran = mmapds()
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("usage: ")
+
+
+def test_commands_take_the_options_of_the_modules():
+    """All of `python -m mmapds.index` but --info and --verify, which are commands; all of `mmapds.convert`."""
+
+    def options(text):
+        return set(re.findall(r"^  (?:-\w\b.*, )?(--[a-z-]+)", text, re.MULTILINE))
+
+    index, inspect = options(mmapds("index", "--help").stdout), options(mmapds("info", "--help").stdout)
+    both = options(command("--help").stdout)
+    assert index <= both <= index | inspect | {"--info", "--verify"}
+    assert {"--json", "--workers", "--root", "--quiet"} <= inspect == options(mmapds("verify", "--help").stdout)
+    assert options(mmapds("convert", "--help").stdout) == options(run("-m", "mmapds.convert", "--help").stdout)
+
+
+def test_index_verify_and_convert_do_what_the_modules_do(write, tmp_path):
+    path = write(RECORDS)
+    assert mmapds("index", path, "--length", "n").stdout.startswith(f"{path}.mmx: 10 records, ")
+    assert package.open(path).lengths.tolist() == list(range(10))
+    assert mmapds("verify", path).stdout == command("--verify", path).stdout
+    assert mmapds("verify", path, "--json").stdout == command("--verify", path, "--json").stdout
+    (document,) = json.loads(mmapds("info", path, "--json").stdout)["indexes"]
+    assert document["records"] == 10
+    assert mmapds("convert", path, "--quiet").returncode == 0
+    assert list(package.open(tmp_path / "train.mma")) == RECORDS
+
+
+def test_exit_statuses(write, tmp_path):
+    path = indexed(write)
+    bad = write(b'{"n": 1}\n{"n":\n', "bad.jsonl")
+    package.build(bad)
+    for status, arguments in (
+        (0, ["verify", path]),
+        (0, ["head", path, "-n", "0"]),
+        (1, ["verify", write(RECORDS, "new.jsonl")]),
+        (1, ["show", path, "10"]),
+        (1, ["show", bad, "0:2"]),
+        (1, ["head", tmp_path / "absent.jsonl"]),
+        (2, ["show", path]),
+        (2, ["show", path, "first"]),
+        (2, ["head", path, "-n", "-1"]),
+        (2, ["heads", path]),
+        (2, ["index"]),
+    ):
+        ran = mmapds(*arguments)
+        assert ran.returncode == status, (arguments, ran.stderr)
+        assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("buffered", ["", "1"])
+def test_a_closed_pipe_gives_no_traceback(write, buffered):
+    path = indexed(write, records=[{"n": number, "text": "x" * 100} for number in range(3000)])
+    environment = {**os.environ, "PYTHONUNBUFFERED": buffered}
+    every = (["show", path, ":"], ["--help"], ["show", "--help"], ["info", path], ["head", path], ["verify", path])
+    for arguments in every:
+        reading, writing = os.pipe()
+        os.close(reading)
+        with open(writing, "w") as closed:
+            ran = run(
+                "-m", "mmapds", *arguments, stdout=closed, stderr=subprocess.PIPE, capture_output=False, env=environment
+            )
+        swallowed = buffered and "--help" in arguments  # argparse keeps it to itself
+        assert (ran.returncode, ran.stderr) == (0 if swallowed else 141, ""), arguments
+
+
+def test_head_of_the_output_ends_the_command(write):
+    path = indexed(write, records=[{"n": number, "text": "x" * 100} for number in range(3000)])
+    line = f'"{sys.executable}" -m mmapds show {path} : | head -n 1; echo ${{PIPESTATUS[0]}}'
+    ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stderr == ""
+    assert ran.stdout == f"0: {path}:1 (byte 0), 120 bytes\n141\n"
+
+
+def test_ctrl_c_is_one_line(write):
+    path = indexed(write, records=[{"n": number, "text": "x" * 1000} for number in range(3000)])
+    run = [sys.executable, "-m", "mmapds", "show", path, ":"]
+    with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.read(1)  # it prints, and waits for this pipe to be read
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert (process.stderr.read(), process.wait(60)) == (b"interrupted\n", 130)
+
+
+def test_a_name_that_steers_a_terminal_is_escaped_in_all_that_is_printed(write):
+    name = "a\x1b]0;owned\x07\x9b31m\u202e.jsonl"
+    path = write(RECORDS, name)
+    shown = r"a\u001b]0;owned\u0007\u009b31m\u202e.jsonl"
+    for arguments in (["head"], ["index"], ["index"], ["info"], ["verify"], ["head"], ["show", "-1"]):
+        status, text = on_terminal("-m", "mmapds", arguments[0], path, *arguments[1:], NO_COLOR="1")
+        assert shown in text
+        assert not set("\x07\x9b\u202e") & set(text)
+        assert "\x1b]" not in text
+        assert status == int("not indexed yet" in text)
+
+
+def test_a_name_that_is_not_utf_8_is_printed(tmp_path):
+    path = os.fsencode(tmp_path) + b"/\xff.jsonl"
+    with open(path, "w") as file:
+        file.write("{}\n")
+    ran = subprocess.run([sys.executable, "-m", "mmapds", "head", path], capture_output=True, check=False)
+    assert ran.returncode == 1
+    assert rb"\xff.jsonl" in ran.stderr
+    assert b"Traceback" not in ran.stderr
+
+
+def test_a_terminal_without_the_characters_of_a_name_gets_escapes(write):
+    path = indexed(write, "ä🙂.jsonl")
+    ran = mmapds("head", "-n", "1", path, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert ran.returncode == 0
+    assert r"\xe4\U0001f642.jsonl:1 (byte 0), 20 bytes" in ran.stdout
+
+
+def test_main_returns_the_status_to_python(write, capsys):
+    path = indexed(write)
+    assert main(["show", path, "3"]) == 0
+    assert capsys.readouterr().out.startswith(f"3: {path}:4 (byte ")
+
+
+def test_every_command_of_the_page_runs(write, tmp_path, monkeypatch):
+    """In the order of docs/command-line.md, on data like those it speaks of."""
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs/command-line.md").read_text()
+    lines = [line for block in text.split("```sh\n")[1:] for line in block.partition("```")[0].splitlines()]
+    lines = [line for line in lines if line.startswith("mmapds ")]
+    assert len(lines) >= 8
+    assert {line.split()[1] for line in lines} >= set(COMMANDS)
+    page_files(write)
+    environment = {**os.environ, "PATH": f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"}
+    for line in lines:
+        ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=environment, check=False)
+        assert (ran.returncode, ran.stderr) == (0, ""), line
+
+
+def page_files(write):
+    """What the page speaks of: a file of JSON, shards of JSON and of a tar, and Parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from tests.support.tars import archive
+
+    records = [{"id": number, "text": "x" * (number % 300)} for number in range(20_000)]
+    write(records, "train.jsonl")
+    for shard in range(3):
+        write(records[:100], f"shards/part-{shard:03}.jsonl")
+    write(archive([(f"{number:03}.txt", b"hello") for number in range(20)]), "shards-000.tar")
+    pq.write_table(pa.table({"id": range(9), "tokens": [[i] * i for i in range(9)]}), "corpus.parquet")

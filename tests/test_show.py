@@ -1,0 +1,373 @@
+"""`mmapds show` and `mmapds head`: which records, where they lie, and how they look."""
+
+import json
+import os
+import re
+
+import numpy as np
+import pytest
+
+import mmapds as package
+from mmapds.command.main import main
+from mmapds.command.render import Renderer
+from mmapds.command.screen import Screen, columns_of
+from tests.support.commands import python
+from tests.support.index_file import rewrite
+from tests.support.samples import npy
+from tests.support.tars import archive
+from tests.support.terminals import on_terminal
+
+RECORDS = [{"n": number, "text": "x" * number} for number in range(10)]
+COLOURS = re.compile(r"\x1b\[\d*m")
+
+
+@pytest.fixture
+def ten(write):
+    path = write(RECORDS)
+    package.build(path)
+    return path
+
+
+@pytest.fixture
+def ran(capsys):
+    """Runs a command in this process; returns the exit status, and what it prints on stdout and stderr."""
+
+    def ran(*arguments):
+        return main(list(map(str, arguments))), *capsys.readouterr()
+
+    return ran
+
+
+@pytest.fixture
+def shown(ran):
+    """Runs a command that must succeed, without a message; returns what it prints."""
+
+    def shown(*arguments):
+        status, out, err = ran(*arguments)
+        assert (status, err) == (0, "")
+        return out
+
+    return shown
+
+
+def records_in(text):
+    """The records that were printed: number, place and size of each, and what follows."""
+    parts = re.split(r"^(\d+): (.*), ([\d,]+) bytes$", text, flags=re.MULTILINE)[1:]
+    return [
+        (int(n), place, int(size.replace(",", "")), body.strip("\n"))
+        for n, place, size, body in zip(*[iter(parts)] * 4, strict=True)
+    ]
+
+
+def test_a_record_is_shown_with_its_place_and_as_json(ten, shown):
+    ((number, place, size, body),) = records_in(shown("show", ten, "3"))
+    ds = package.open(ten)
+    assert (number, place, size) == (3, ds.place(3), ds.where(3).size)
+    assert json.loads(body) == RECORDS[3]
+    assert body == '{\n  "n": 3,\n  "text": "xxx"\n}'
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["0"], [0]),
+        (["-1"], [9]),
+        (["3", "1", "3"], [3, 1, 3]),
+        (["2:5"], [2, 3, 4]),
+        (["-3:"], [7, 8, 9]),
+        ([":2", "-2:-1"], [0, 1, 8]),
+        (["::4"], [0, 4, 8]),
+        (["::-4"], [9, 5, 1]),
+        (["8:100"], [8, 9]),
+        (["0,009", "0_0"], [9, 0]),
+        (["-1_0"], [0]),
+        (["1", "--full", "2"][:2], [1]),
+    ],
+)
+def test_numbers_and_ranges_are_those_of_python(ten, given, expected, shown):
+    assert [number for number, *_ in records_in(shown("show", ten, *given))] == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["10"], "position 10 is out of range for 10 records"),
+        (["0", "-11"], "position -11 is out of range for 10 records"),
+        (["99999999999999999999999"], "position 99999999999999999999999 is out of range for 10 records"),
+        (["5:2"], "position[5:2]: expected a range of 10 records, found none in it"),
+    ],
+)
+def test_what_is_out_of_range_is_an_error_and_nothing_is_printed(ten, given, message, ran):
+    status, out, err = ran("show", ten, *given)
+    assert (status, out, err) == (1, "", f"{message}\n")
+
+
+def test_several_sources_are_one_dataset(write, shown):
+    paths = [write(RECORDS[:3], f"{name}.jsonl") for name in "ab"]
+    package.build(paths)
+    found = records_in(shown("show", *paths, "2", "-3:-1"))
+    assert [(number, place) for number, place, *_ in found] == [
+        (2, f"{paths[0]}:3 (byte {2 * 21 + 2 - 1})"),
+        (3, f"{paths[1]}:1 (byte 0)"),
+        (4, f"{paths[1]}:2 (byte 21)"),
+    ][: len(found)] or [number for number, *_ in found] == [2, 3, 4]
+    assert len(records_in(shown("head", "-n", "100", *paths))) == 6
+
+
+def test_head_prints_the_first_records(ten, shown):
+    assert [number for number, *_ in records_in(shown("head", ten))] == [0, 1, 2, 3, 4]
+    assert [number for number, *_ in records_in(shown("head", "-n", "2", ten))] == [0, 1]
+    assert len(records_in(shown("head", "-n", "1,000", ten))) == 10
+    assert shown("head", "-n", "0", ten) == ""
+
+
+def test_an_empty_dataset_is_said(write, shown, ran):
+    path = write(b"\n\n", "empty.jsonl")
+    package.build(path)
+    assert shown("head", path) == f"{path}: 0 records\n"
+    status, _out, err = ran("show", path, "0")
+    assert (status, err) == (1, "position 0 is out of range for 0 records\n")
+
+
+def test_what_is_not_indexed_names_the_command_or_is_built(write, shown, ran):
+    path = write(RECORDS)
+    status, out, err = ran("head", path)
+    assert (status, out) == (1, "")
+    assert err == f"{path}: not indexed yet; run: python -m mmapds.index {path} (or add --build)\n"
+    assert len(records_in(shown("head", "--build", path))) == 5
+    assert len(records_in(shown("head", path))) == 5
+
+
+def test_a_stale_index_names_the_command_or_is_built(ten, shown, ran):
+    with open(ten, "a") as file:
+        file.write('{"n": 10}\n')
+    status, _out, err = ran("show", ten, "-1")
+    assert status == 1
+    assert f"{ten}.mmx: STALE: train.jsonl was " in err
+    assert records_in(shown("show", ten, "-1", "--build"))[0][3] == '{\n  "n": 10\n}'
+
+
+def test_a_damaged_index_is_one_line(ten, ran):
+    def broken(metadata):
+        metadata["format"] = 3
+        return metadata
+
+    rewrite(f"{ten}.mmx", metadata=broken)
+    status, out, err = ran("head", ten)
+    assert (status, out) == (1, "")
+    assert re.fullmatch(r".*\.mmx: DAMAGED: .*\n", err)
+
+
+def test_a_large_copy_is_a_warning_of_one_line(write, ran):
+    path = write(b'{"n": 1}\n' * 100_000)
+    package.build(path)
+    os.utime(path, ns=(5, 5))
+    status, _out, err = ran("head", "-n", "1", path)
+    assert status == 0
+    assert re.fullmatch(r"warning: .*: expected the time of change of .*\n", err)
+
+
+def test_a_bad_record_is_shown_as_it_lies_and_the_others_too(write, ran):
+    path = write(b'{"n": 1}\n{"n": oops}\n{"n": 3}\n')
+    package.build(path)
+    status, out, err = ran("head", path)
+    assert status == 1
+    assert re.fullmatch(rf"{path}:2 \(byte 9\): not JSON: .*\n", err)
+    assert [body for *_, body in records_in(out)] == ['{\n  "n": 1\n}', '{"n": oops}', '{\n  "n": 3\n}']
+
+
+# ---- how values look --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lines(monkeypatch):
+    """Renders a sample as it looks where nothing is a terminal, in 80 columns."""
+
+    def lines(sample, *, full=False, columns=80, is_unicode=True):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        screen = Screen()
+        screen.is_unicode, screen.ellipsis = is_unicode, "…" if is_unicode else "..."
+        return list(Renderer(screen, full=full).lines(sample))
+
+    return lines
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        {"a": 1, "b": [1, 2, {"c": None}], "d": {"e": True, "f": 0.5}, "": "", "g": [], "h": {}},
+        {"text": 'quotes " and \\ and \n and \t and ä and 🙂', "list": ["x"] * 8},
+        [1, 2, 3],
+        3,
+        None,
+        {"wide": [{"name": "a" * 30, "value": "b" * 30}] * 3, "numbers": list(range(40))},
+        {"deep": [[[[[1]]]]]},
+    ],
+)
+@pytest.mark.parametrize("columns", [1, 10, 80, 300])
+@pytest.mark.parametrize("full", [False, True])
+def test_what_is_not_cut_is_json(lines, sample, columns, full):
+    assert json.loads("\n".join(lines(sample, full=full, columns=columns))) == sample
+    assert "\n".join(lines(sample, is_unicode=False)).isascii()
+
+
+def test_long_values_are_cut_with_their_size_unless_full(lines):
+    sample = {
+        "text": "a" * 5000,
+        "numbers": list(range(1000)),
+        "items": [{"a": 1}] * 50,
+        **{f"f{i}": i for i in range(200)},
+    }
+    cut = "\n".join(lines(sample))
+    assert len(cut) < 4000
+    for size in ("5,000 characters", "1,000 items in all", "50 items in all", "203 fields in all"):
+        assert f"… {size}" in cut
+    assert json.loads("\n".join(lines(sample, full=True))) == sample
+
+
+def test_deep_samples_end(lines):
+    sample = bottom = {}
+    for _ in range(400):
+        bottom["a"] = bottom = {}
+    assert "1 field" in "\n".join(lines(sample))
+    assert json.loads("\n".join(lines(sample, full=True))) == sample
+
+
+def test_lines_keep_within_the_columns(lines):
+    sample = {
+        "a": {"name": "x" * 20, "of": ["y" * 20] * 5},
+        "numbers": list(range(10**6, 10**6 + 40)),
+        "wide": ["漢字" * 9] * 3,
+    }
+    for columns in (45, 60, 100):
+        assert max(map(columns_of, lines(sample, columns=columns))) <= columns
+
+
+def test_arrays_are_shown_by_type_shape_and_first_values(lines):
+    array = np.arange(6000, dtype=np.float32).reshape(20, 300) / 3
+    assert lines(array) == ["float32 (20, 300) [0, 0.333333, 0.666667, 1, 1.33333, 1.66667, …]"]
+    assert lines(np.array(7, np.int8)) == ["int8 () 7"]
+    assert lines({"a": np.zeros((0, 3), bool)}) == ["{", '  "a": bool (0, 3) []', "}"]
+    whole = lines(array, full=True)
+    assert whole[0] == "float32 (20, 300)"
+    assert np.allclose(np.array("".join(whole[1:]).replace("[", " ").replace("]", " ").split(), float), array.ravel())
+
+
+def test_bytes_are_text_or_a_hex_dump(lines):
+    assert lines(b"hello\nyou") == ["hello", "you"]
+    dump = lines(bytes(range(256)) * 2)
+    assert dump[0] == "00000000  00 01 02 03 04 05 06 07  08 09 0a 0b 0c 0d 0e 0f  ................"
+    assert dump[4].endswith("  @ABCDEFGHIJKLMNO")
+    assert dump[-1] == "… 512 bytes in all; --full prints them"
+    assert len(lines(bytes(512), full=True)) == 32
+    assert len(lines(bytes(512), full=True, columns=40)) == 64
+    assert lines(b"") == [""]
+    assert lines({"a": b"\0\1", "b": b"text", "c": b""})[1:-1] == [
+        '  "a": 2 bytes 00 01,',
+        '  "b": 4 bytes text,',
+        '  "c": 0 bytes',
+    ]
+
+
+def test_text_that_is_cut_within_a_character_is_text(lines):
+    for at in range(4):
+        assert lines(b"a" * at + "🙂".encode() * 3000)[-1].endswith("bytes in all; --full prints them")
+
+
+def test_tars_are_shown_by_key_with_the_sizes_of_members(write, shown):
+    pixels = npy(np.zeros((2, 3), np.uint8))
+    path = write(archive([("a/1.json", b'{"label": 7}'), ("a/1.npy", pixels), ("a/1.BIN", bytes(100))]), "a.tar")
+    package.build(path)
+    text = shown("head", path)
+    assert text.splitlines()[1:] == [
+        "key a/1",
+        '  json   12 bytes  {"label": 7}',
+        f"  npy   {len(pixels)} bytes  93 4e 55 4d 50 59 01 00 76 00 7b 27 64 65 73 63 …",
+        "  BIN   100 bytes  00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 …",
+    ]
+    assert '"npy": uint8 (2, 3) [0, 0, 0, 0, 0, 0]' in shown("head", path, "--decode", "wds")
+
+
+def test_other_decoders_and_formats(ten, tmp_path, shown, ran):
+    assert records_in(shown("show", ten, "2", "--decode", "text"))[0][3] == '{"n": 2, "text": "xx"}'
+    assert records_in(shown("show", ten, "2", "--decode", "bytes"))[0][3] == '{"n": 2, "text": "xx"}'
+    assert "expected 'json', 'text'" in ran("show", ten, "2", "--decode", "xml")[2]
+    np.save(tmp_path / "a.npy", np.arange(12, dtype=np.int16).reshape(3, 4))
+    package.build(tmp_path / "a.npy")
+    for options in ((), ("--decode", "torch")):
+        ((_, _, size, body),) = records_in(shown("show", tmp_path / "a.npy", "-1", *options))
+        assert (size, body) == (8, "int16 (4,) [8, 9, 10, 11]")
+    with package.Writer(tmp_path / "a.mma", {"x": ("float32", (None,)), "name": "str"}) as writer:
+        writer.write({"x": np.ones(3, np.float32), "name": "one"})
+    body = records_in(shown("head", tmp_path / "a.mma"))[0][3]
+    assert body == '{\n  "x": float32 (3,) [1, 1, 1],\n  "name": "one"\n}'
+
+
+def test_a_record_of_a_gigabyte_is_cut_without_reading_it(tmp_path):
+    path = tmp_path / "large.bin"
+    with open(path, "wb") as file:
+        file.truncate(1 << 30)
+    package.build(path, format="fixed", record_bytes=1 << 30)
+    code = f"""
+import resource
+from mmapds.command.main import main
+assert main(["show", {str(path)!r}, "0"]) == 0
+assert main(["show", {str(path)!r}, "0", "--decode", "json"]) == 0
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 400_000 * ({os.uname().sysname!r} == "Linux" or 1024)
+"""
+    text = python(code).stdout
+    assert text.count("0: ") == 2
+    assert text.count("… 1,073,741,824 bytes in all; --full prints them\n") == 2
+
+
+# ---- on a terminal ----------------------------------------------------------------------------------------------
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07 \x9b31m \u202e\u2066 \x7f\x00\r\b"
+
+
+def test_colours_are_for_terminals_alone(ten, shown):
+    status, text = on_terminal("-m", "mmapds", "show", ten, "3")
+    assert (status, COLOURS.sub("", text)) == (0, shown("show", ten, "3"))
+    assert '\x1b[36m"n"\x1b[0m: \x1b[33m3\x1b[0m' in text
+    assert "\x1b" not in shown("show", ten, "3")
+    for environment in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert "\x1b" not in on_terminal("-m", "mmapds", "show", ten, "3", **environment)[1]
+    assert "\x1b" in on_terminal("-m", "mmapds", "show", ten, "3", NO_COLOR="")[1]
+
+
+@pytest.mark.parametrize("columns", ["10", "0", "-5", "wide", "", "99999999999999999999"])
+def test_any_width_will_do(ten, columns):
+    status, text = on_terminal("-m", "mmapds", "show", ten, "9", columns=0, COLUMNS=columns)
+    assert status == 0
+    assert json.loads(COLOURS.sub("", text).partition("\n")[2]) == RECORDS[9]
+
+
+@pytest.mark.parametrize("decode", ["json", "text", "bytes"])
+def test_records_do_not_steer_a_terminal(write, decode):
+    path = write([{"a": HOSTILE, HOSTILE: [HOSTILE, {HOSTILE: 1}]}])
+    package.build(path)
+    for options in ((), ("--full",)):
+        status, text = on_terminal("-m", "mmapds", "head", path, "--decode", decode, *options)
+        assert status == 0
+        assert not set(COLOURS.sub("", text)) & set(HOSTILE) - {" ", *"[2J]0;owned31m"}
+
+
+def test_binary_junk_does_not_steer_a_terminal(write):
+    samples = [HOSTILE.encode(), os.urandom(5000), b"\xff" * 100, HOSTILE.encode() * 1000, b"text", b"a\x1b[31m" * 10]
+    path = write(b"".join(len(each).to_bytes(4, "little") + each for each in samples), "a.bin")
+    package.build(path, format="prefixed", prefix="u32le")
+    for options in ((), ("--full",)):
+        status, text = on_terminal("-m", "mmapds", "head", "-n", "9", path, *options)
+        assert status == 0
+        assert not re.search(r"[^\n -~…]", COLOURS.sub("", text))
+
+
+def test_members_of_a_tar_do_not_steer_a_terminal(write):
+    path = write(
+        archive([("\x1b[2Jkey.t\x1b[31mxt", HOSTILE.encode()), ("\x1b[2Jkey.json", b'{"a": "\\u001b"}')]), "a.tar"
+    )
+    package.build(path)
+    for decode in ("files", "wds"):
+        status, text = on_terminal("-m", "mmapds", "head", path, "--decode", decode)
+        assert status == 0
+        assert not set(COLOURS.sub("", text)) & set("\x1b\x07\x9b\u202e\x7f\x00")
