@@ -70,7 +70,7 @@ class Parser(argparse.ArgumentParser):
         unknown = re.search(r"^unrecognized arguments:.* --([\w-]+)", message)
         known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
         near = nearest(unknown[1], known) if unknown else None
-        super().error(f"{message} (did you mean --{near})" if near else message)
+        super().error(printable(f"{message} (did you mean --{near})" if near else message))
 
 
 def terminal_width() -> int:
@@ -230,11 +230,18 @@ class Progress:
         self._bar = tqdm(total=total(), desc=_title(sources), unit=unit, unit_scale=True, leave=False, file=sys.stderr)
 
     def update(self, count: int, total: int | None = None) -> None:
-        """Advance the bar; set its total, if that is known only now."""
+        """Advance the bar, never beyond its end; set its total, if that is known only now."""
         if self._bar is not None:
             if total is not None:
                 self._bar.total = total
-            self._bar.update(count)
+            left = count if self._bar.total is None else self._bar.total - self._bar.n
+            self._bar.update(max(min(count, left), 0))
+
+    def reach(self, done: int) -> None:
+        """Set the bar to what is done in all, as where a part of the work was not necessary."""
+        if self._bar is not None:
+            self._bar.n = done
+            self._bar.refresh()
 
     def print(self, line: str) -> None:
         """Print a line on stdout, unless quiet."""

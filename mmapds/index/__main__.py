@@ -1,15 +1,16 @@
 """The command line: `python -m mmapds.index`."""
 
 import argparse
-import os
 import sys
 import time
+from itertools import accumulate
 
 from .. import cli, formats
 from ..errors import ColumnError, Error
 from ..storage.index_file import Index
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, expand
+from .amount import bytes_to_build
 from .build import ColumnRequest, build_each
 
 
@@ -107,13 +108,16 @@ def build_indexes(options: argparse.Namespace) -> None:
     columns, missing = _parse_columns(options), _parse_missing(options.missing)
     request = ColumnRequest(columns, missing, options.validate, hash=options.hash, bad=options.bad)
 
+    roots = Roots(options.root, paths)
+    ends: list[int] = []
+
     def size() -> int:
-        passes = 2 if options.hash else 1
-        return passes * sum(os.path.getsize(path) for path in paths if os.path.exists(path))
+        ends[:] = accumulate(bytes_to_build(paths, out=options.out, hashes=options.hash, roots=roots))
+        return ends[-1]
 
     with cli.Progress(paths, unit="B", total=size, quiet=options.quiet) as progress:
         started = time.perf_counter()
-        for done in build_each(
+        built = build_each(
             paths,
             out=options.out,
             format_name=options.format,
@@ -121,9 +125,11 @@ def build_indexes(options: argparse.Namespace) -> None:
             request=request,
             workers=options.workers,
             force=options.force,
-            roots=Roots(options.root, paths),
+            roots=roots,
             report=progress.update,
-        ):
+        )
+        for number, done in enumerate(built):
+            progress.reach(ends[number] if ends else 0)
             seconds = time.perf_counter() - started
             speed = f"{seconds:.2f} s, {done.summary.size / seconds / 1e9:.2f} GB/s"
             outcome = f", {speed}" if done.fresh else "; up to date, --force builds it again"

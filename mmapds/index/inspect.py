@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from .. import cli
@@ -9,10 +10,11 @@ from ..errors import Error, SourceError, StaleIndexError
 from ..storage import current
 from ..storage.index_file import Index
 from ..storage.roots import Roots
-from ..storage.sources import INDEX_SUFFIX
+from ..storage.sources import index_path
+from .amount import bytes_to_check
 from .findings import LISTED, Findings
 from .summary import summarise
-from .verify import examine, work
+from .verify import examine
 
 _INDENT = "  "
 
@@ -39,9 +41,16 @@ def inspect_indexes(
       The exit status: 1 if an index cannot be read, or has a problem.
     """
     documents, failed = [], False
-    with cli.Progress(paths, unit="B", total=lambda: _total(paths), quiet=quiet, bar=verify) as progress:
-        for path in paths:
-            document: dict[str, Any] = {"path": path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX}
+    ends: list[int] = []
+
+    def total() -> int:
+        ends[:] = accumulate(map(bytes_to_check, paths))
+        return ends[-1]
+
+    with cli.Progress(paths, unit="B", total=total, quiet=quiet, bar=verify) as progress:
+        for number, path in enumerate(paths):
+            progress.reach(ends[number - 1] if ends and number else 0)
+            document: dict[str, Any] = {"path": index_path(path)}
             documents.append(document)
             try:
                 index = Index(document["path"], roots)
@@ -65,17 +74,6 @@ def inspect_indexes(
     return int(failed)
 
 
-def _total(paths: Sequence[str]) -> int:
-    """Return how many bytes a check in full reads."""
-    total = 0
-    for path in paths:
-        try:
-            total += work(Index(path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX))
-        except Error:
-            continue
-    return total
-
-
 def _lines(index: Index, findings: Findings | None, *, info: bool) -> list[str]:
     outcome = ""
     if findings is not None:
@@ -85,16 +83,16 @@ def _lines(index: Index, findings: Findings | None, *, info: bool) -> list[str]:
     if findings is not None:
         lines += [f"{_INDENT}not checked: {what}" for what in findings.not_checked]
     if info:
-        lines += [f"{_INDENT}{line}" for line in _bad_lines(index)]
+        lines += [f"{_INDENT}{line}" for line in bad_lines(index)]
         shown = {name: value for name, value in index.parameters.items() if name not in ("columns", "idx")}
         lines.append(f"{_INDENT}{index.format}" + "".join(f", {name} {value}" for name, value in shown.items()))
         for number, source in enumerate(index.sources):
-            path, (_, state) = index.source_path(number), _state(index, number)
+            path, (_, state) = index.source_path(number), state_of(index, number)
             lines.append(f"{_INDENT}{path}: {source.records:,} records, {source.size:,} bytes; {state}")
     return lines
 
 
-def _bad_lines(index: Index) -> list[str]:
+def bad_lines(index: Index) -> list[str]:
     """Return where the first bad lines lie that were left out; the index knows it without its sources."""
     return [
         f"left out: {index.source_path(number)}:{line} (byte {byte}), not JSON"
@@ -103,7 +101,7 @@ def _bad_lines(index: Index) -> list[str]:
     ][:LISTED]
 
 
-def _state(index: Index, number: int) -> tuple[str, str]:
+def state_of(index: Index, number: int) -> tuple[str, str]:
     """Return whether a source is as it was when it was indexed, in a word and as people read it."""
     try:
         index.readable_path(number)
@@ -127,7 +125,7 @@ def _described(index: Index) -> dict[str, Any]:
     summary, expressions = summarise(index), index.measuring["expressions"]
     sources = []
     for number, source in enumerate(index.sources):
-        state, message = _state(index, number)
+        state, message = state_of(index, number)
         described = {"path": index.source_path(number), "records": source.records, "bytes": source.size}
         described |= (
             {"bad": [{"line": line, "byte": byte} for line, byte in source.bad.first]} if source.bad.lines else {}

@@ -144,6 +144,11 @@ def quoted(path: str) -> str:
     return shlex.quote(f"./{path}" if path.startswith("-") else path)
 
 
+def index_path(path: str) -> str:
+    """Return the path of the index beside a source, or that of an index itself."""
+    return path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX
+
+
 def build_command(paths: list[str], *options: str) -> str:
     """Return the shell command that indexes `paths`."""
     return " ".join(["python -m mmapds.index", *map(quoted, paths), *options])
