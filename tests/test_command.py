@@ -32,7 +32,9 @@ def loaded_by(*arguments):
     return set(run("-c", code, *arguments).stderr.split())
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["index", "--help"], ["info", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["index", "--help"], ["info", "--help"], ["show", "--help"]]
+)
 def test_help_loads_nothing_heavy(arguments):
     loaded = loaded_by(*arguments)
     assert "mmapds.command.main" in loaded
@@ -56,7 +58,7 @@ def test_the_command_is_a_script_and_a_module(write):
 def test_help_names_every_command_and_each_has_examples():
     shown = mmapds("--help").stdout
     for name in COMMANDS:
-        assert f"\n    {name} " in shown
+        assert f"\n  {name} " in shown
         text = mmapds(name, "--help")
         assert (text.returncode, text.stderr) == (0, "")
         assert f"usage: python -m mmapds {name} [options] SOURCE..." in text.stdout
@@ -79,7 +81,7 @@ def test_commands_take_the_options_of_the_modules():
     index, inspect = options(mmapds("index", "--help").stdout), options(mmapds("info", "--help").stdout)
     both = options(command("--help").stdout)
     assert index <= both <= index | inspect | {"--info", "--verify"}
-    assert {"--json", "--workers", "--root", "--quiet"} <= inspect == options(mmapds("verify", "--help").stdout)
+    assert {"--json", "--workers", "--root", "--quiet"} <= options(mmapds("verify", "--help").stdout) <= inspect
     assert options(mmapds("convert", "--help").stdout) == options(run("-m", "mmapds.convert", "--help").stdout)
 
 
@@ -161,6 +163,13 @@ def test_a_name_that_steers_a_terminal_is_escaped_in_all_that_is_printed(write):
         assert not set("\x07\x9b\u202e") & set(text)
         assert "\x1b]" not in text
         assert status == int("not indexed yet" in text)
+
+
+def test_an_argument_that_steers_a_terminal_is_escaped():
+    for arguments in (["show", "a.jsonl", "--\x1b[2J"], ["show", "a.jsonl", "\x1b[2J"], ["\x1b[2J"]):
+        status, text = on_terminal("-m", "mmapds", *arguments, NO_COLOR="1")
+        assert status == 2
+        assert "\x1b" not in text
 
 
 def test_a_name_that_is_not_utf_8_is_printed(tmp_path):

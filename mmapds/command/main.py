@@ -18,10 +18,9 @@ def _fill_index(parser: cli.Parser) -> None:
 
 
 def _fill_info(parser: cli.Parser) -> None:
-    from ..index.__main__ import add_inspect_options
+    from .options import add_info_options
 
-    add_inspect_options(parser)
-    parser.set_defaults(info=True, verify=False)
+    add_info_options(parser)
 
 
 def _fill_verify(parser: cli.Parser) -> None:
@@ -38,13 +37,13 @@ def _fill_convert(parser: cli.Parser) -> None:
 
 
 def _fill_show(parser: cli.Parser) -> None:
-    from .show import add_show_options
+    from .options import add_show_options
 
     add_show_options(parser)
 
 
 def _fill_head(parser: cli.Parser) -> None:
-    from .show import add_head_options
+    from .options import add_head_options
 
     add_head_options(parser)
 
@@ -119,13 +118,16 @@ def main(arguments: list[str] | None = None) -> int:
 def new_parser() -> cli.Parser:
     """Return the parser of `mmapds`, whose commands have no arguments until they are filled."""
     is_module = os.path.basename(sys.argv[0]) == "__main__.py"
+    lines = "\n".join(f"  {name:<7}  {command.help}" for name, command in _COMMANDS.items())
     parser = cli.Parser(
         "python -m mmapds" if is_module else "mmapds",
         usage="%(prog)s COMMAND [options] SOURCE...",
-        description="Datasets in files where they lie: index them, look at them, check them.",
+        description=f"Datasets in files where they lie: index them, look at them, check them.\n\ncommands:\n{lines}",
+        examples=[command.examples[0] for command in _COMMANDS.values()],
     )
-    parser.add_argument("--version", action="version", version=f"mmapds {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", prog=parser.prog)
+    parser.add_argument("--version", action="version", version=f"mmapds {__version__}", help="print the version")
+    # The list of commands stands above, as that of argparse has a line that says nothing.
+    commands = parser.add_subparsers(metavar="COMMAND", prog=parser.prog, help=argparse.SUPPRESS)
     for name, command in _COMMANDS.items():
         commands.add_parser(
             name,
@@ -136,9 +138,9 @@ def new_parser() -> cli.Parser:
             fill=command.fill,
         )
 
-    def print_help(_: argparse.Namespace) -> int:
+    def no_command(_: argparse.Namespace) -> int:
         parser.print_help(sys.stderr)
         return 2
 
-    parser.set_defaults(work=print_help, interrupted="interrupted")
+    parser.set_defaults(work=no_command, interrupted="interrupted")
     return parser

@@ -6,8 +6,10 @@ import unicodedata
 
 from .. import cli
 
-_STYLES = {"title": "1", "number": "33", "key": "36", "string": "32", "word": "35", "note": "2"}
-"""As the terminal has it: bold, yellow, cyan, green, magenta, faint."""
+_STYLES = {"title": "1", "number": "33", "key": "36", "string": "32", "word": "35", "note": "2", "bar": "34"}
+"""As the terminal has it: bold, yellow, cyan, green, magenta, faint, blue."""
+
+_EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 class Screen:
@@ -32,6 +34,13 @@ class Screen:
     def paint(self, text: str, style: str) -> str:
         """Return text in a style, one of `_STYLES`; the text is one that may be printed."""
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.has_colours and text else text
+
+    def bar(self, part: float, columns: int) -> str:
+        """Return a bar of `part` of some columns, from 0 to 1; it shows something unless that is 0."""
+        if not self.is_unicode:
+            return "#" * max(round(part * columns), int(part > 0))
+        eighths = max(round(part * columns * 8), int(part > 0))
+        return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
 def columns_of(text: str) -> int:

@@ -1,7 +1,6 @@
 """`mmapds show` and `mmapds head`: records, and where they lie."""
 
 import argparse
-import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,83 +15,26 @@ from ..dataset.opening import open as open_dataset
 from ..dataset.origin import expand_indexed
 from ..errors import DecodeError, Error, FormatError, IndexMissingError
 from ..formats import tar
+from ..index.amount import bytes_to_build
 from ..index.build import build_each
 from ..storage.roots import Roots
+from .options import Position, is_position, parse_position
 from .render import Renderer
 from .screen import Screen
 
-_POSITION = re.compile(r"-?\d[\d_,]*")
-_RANGE = re.compile(r"(-?\d[\d_,]*)?(:(-?\d[\d_,]*)?){1,2}")
 _LARGE = 1 << 24  # bytes of a record that is decoded only with --full
 
-Position = int | slice
-"""What the user means by a number, or by a range like those of Python."""
 
-
-def add_show_options(parser: cli.Parser) -> None:
-    """Add what `show` takes."""
-    cli.add_sources(parser)
-    parser.add_argument(
-        "positions",
-        nargs="+",
-        type=_position,
-        metavar="POSITION",
-        help="number of a record, from 0; -1 is the last; 10:20 are ten records, -3: the last three, ::1000 every "
-        "thousandth",
-    )
-    _add_looks(parser)
-    # With a space before it, `-3:` is not taken for an option.
-    parser.prepare = lambda text: f" {text}" if text.startswith("-") and _is_position(text) else text
-    parser.set_defaults(work=_show)
-
-
-def add_head_options(parser: cli.Parser) -> None:
-    """Add what `head` takes."""
-    cli.add_sources(parser)
-    parser.add_argument("-n", "--records", type=_count, default=5, metavar="N", help="how many records; default: 5")
-    _add_looks(parser)
-    parser.set_defaults(work=_head)
-
-
-def _add_looks(parser: cli.Parser) -> None:
-    parser.add_argument(
-        "--decode", metavar="D", help="json, text, bytes, files, wds, tf_example or torch; default: by format"
-    )
-    parser.add_argument("--full", action="store_true", help="cut nothing: all of long strings, lists, arrays and bytes")
-    parser.add_argument("--build", action="store_true", help="build missing and stale indexes first")
-    cli.add_roots(parser)
-    parser.set_defaults(interrupted="interrupted")
-
-
-def _is_position(text: str) -> bool:
-    return bool(_POSITION.fullmatch(text.strip()) or _RANGE.fullmatch(text.strip()))
-
-
-def _position(text: str) -> Position:
-    """Return what a number or a range means; numbers may have the commas that they are printed with."""
-    plain = text.strip().replace(",", "").replace("_", "")
-    if _POSITION.fullmatch(text.strip()):
-        return int(plain)
-    parts = [int(part) if part else None for part in plain.split(":")] if _RANGE.fullmatch(text.strip()) else []
-    if not parts or parts[2:] == [0]:
-        raise argparse.ArgumentTypeError(f"expected a number, or a range such as 10:20, found {text!r}")
-    return slice(*parts)
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch(r"\d[\d_,]*", text):
-        raise argparse.ArgumentTypeError(f"expected a number of 0 or more, found {text!r}")
-    return int(text.replace(",", "").replace("_", ""))
-
-
-def _show(options: argparse.Namespace) -> int:
+def show(options: argparse.Namespace) -> int:
+    """Print the records that were asked for; return the exit status."""
     sources, given = _split(options.sources, options.positions)
     with _warning_in_lines():
         dataset = _opened(options, sources)
         return _print(dataset, _chosen(given, len(dataset)), options)
 
 
-def _head(options: argparse.Namespace) -> int:
+def head(options: argparse.Namespace) -> int:
+    """Print the first records; return the exit status."""
     with _warning_in_lines():
         dataset = _opened(options, options.sources)
         return _print(dataset, range(min(options.records, len(dataset))), options)
@@ -102,8 +44,8 @@ def _split(sources: Sequence[str], last: Sequence[Position]) -> tuple[list[str],
     """Return the sources, and the positions behind them: all arguments from the end on that are numbers or ranges."""
     left = list(sources)
     positions = list(last)
-    while len(left) > 1 and _is_position(left[-1]):
-        positions.insert(0, _position(left.pop()))
+    while len(left) > 1 and is_position(left[-1]):
+        positions.insert(0, parse_position(left.pop()))
     return left, positions
 
 
@@ -131,8 +73,11 @@ def _opened(options: argparse.Namespace, sources: Sequence[str]) -> IndexedDatas
     """Return the dataset of the sources, indexed first if that was asked for."""
     paths = expand_indexed(sources)
     if options.build:
-        with cli.Progress(paths, unit="B", quiet=False) as progress:
-            for _ in build_each(paths, settle=False, roots=Roots(options.root, paths), report=progress.update):
+        roots = Roots(options.root, paths)
+        with cli.Progress(
+            paths, unit="B", total=lambda: sum(bytes_to_build(paths, roots=roots)), quiet=False
+        ) as progress:
+            for _ in build_each(paths, settle=False, roots=roots, report=progress.update):
                 pass
     try:
         return cast(IndexedDataset, open_dataset(sources, decode=options.decode, roots=options.root))
@@ -144,13 +89,13 @@ def _opened(options: argparse.Namespace, sources: Sequence[str]) -> IndexedDatas
 def _warning_in_lines() -> Iterator[None]:
     """Print warnings as lines of their own, without the place in the code that Python adds."""
 
-    def show(message: Warning | str, *_: object, **__: object) -> None:
+    def print_warning(message: Warning | str, *_: object, **__: object) -> None:
         sys.stdout.flush()  # so that it stands behind what was printed before
         print(cli.printable(f"warning: {message}"), file=sys.stderr)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = show
+        warnings.showwarning = print_warning
         yield
 
 

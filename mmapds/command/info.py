@@ -1,0 +1,222 @@
+"""`mmapds info`: what indexes cover together, in a screen: sources, columns, and how lengths are spread."""
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from .. import cli, formats
+from ..errors import ColumnError, Error
+from ..index.__main__ import inspect
+from ..index.inspect import state_of
+from ..index.summary import summarise
+from ..storage.index_file import Index
+from ..storage.roots import Roots
+from ..storage.sources import INDEX_SUFFIX, expand, index_path
+from .numbers import SIZES, Numbers, histogram, measure
+from .screen import Screen, columns_of
+
+_LISTED = 10  # sources without --all
+_WIDEST = 100  # columns of a histogram
+_VALUE = 300  # characters of a parameter
+_EXPRESSION = 30  # of the expression of a column
+_TITLE = "columns"
+
+_Styled = tuple[str, str]
+"""A text and its style; "" for none."""
+
+
+class _Source(NamedTuple):
+    """A source as it is listed."""
+
+    path: str
+    records: int
+    size: int
+    state: str
+    """A word."""
+    message: str
+    """What people read."""
+
+
+def print_info(options: argparse.Namespace) -> int:
+    """Print what indexes cover; return the exit status: 1 if an index cannot be read."""
+    if options.json:
+        return inspect(options)
+    paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX))
+    roots, indexes, failed = Roots(options.root, paths), [], False
+    with cli.Progress(paths, unit="B", quiet=options.quiet, bar=False) as output:
+        for path in paths:
+            try:
+                indexes.append(Index(index_path(path), roots))
+            except Error as error:
+                failed = True
+                output.complain(cli.one_line(error))
+    if indexes and not options.quiet:
+        for line in _Report(Screen(), indexes, options).lines():
+            cli.print_line(line)
+    return int(failed)
+
+
+class _Report:
+    """The lines on some indexes, which are taken together."""
+
+    def __init__(self, screen: Screen, indexes: Sequence[Index], options: argparse.Namespace) -> None:
+        self._screen = screen
+        self._indexes = indexes
+        self._all = options.all
+        self._summaries = [summarise(index) for index in indexes]
+        common = [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
+        self._columns = common
+        self._chosen = options.histogram or ("length" if "length" in common else SIZES)
+        if self._chosen not in (SIZES, *common):
+            known = ", ".join(map(repr, (SIZES, *common)))
+            raise ColumnError(f"--histogram: expected one of {known}, found {options.histogram!r}")
+
+    def lines(self) -> Iterator[str]:
+        """Yield all lines."""
+        yield from self._covered()
+        yield ""
+        yield from self._listed()
+        if not sum(summary.records for summary in self._summaries):
+            return
+        names = [SIZES, *self._columns]
+        sizes = sum(section.size for index in self._indexes for section in index.sections.values())
+        path = [index.path for index in self._indexes]
+        with cli.Progress(path, unit="B", total=lambda: sizes, quiet=False, bar=sizes > 1 << 26) as progress:
+            measured = {name: measure(self._indexes, name, progress.update) for name in names}
+            counted = histogram(self._indexes, self._chosen, measured[self._chosen])
+        yield ""
+        yield from self._table(measured)
+        if counted:
+            yield ""
+            yield from self._bars(counted)
+
+    def _covered(self) -> Iterator[str]:
+        indexes, summaries = self._indexes, self._summaries
+        title = indexes[0].path
+        if len(indexes) > 1:
+            title = f"{len(indexes):,} indexes, {title} to {indexes[-1].path}"
+        yield self._paint(cli.printable(title), "title")
+        size = sum(summary.size for summary in summaries)
+        rows = [
+            ("records", f"{sum(summary.records for summary in summaries):,}"),
+            ("sources", f"{sum(summary.sources for summary in summaries):,}"),
+            ("bytes", f"{size:,}{_rounded(size)}"),
+        ]
+        rows += [("format", described) for described in sorted({_format(index) for index in indexes})]
+        if skipped := sum(summary.skipped for summary in summaries):
+            rows.append(("left out", f"{skipped:,} records"))
+        partly = sorted({name for index in indexes for name in index.columns} - set(self._columns))
+        if partly:
+            rows.append(("not in all", f"{len(partly):,} columns: {', '.join(partly)}"))
+        if all(source.xxh3_128 for index in indexes for source in index.sources):
+            rows.append(("hashes", "one of each source"))
+        for name, text in rows:
+            shown = text if self._all or len(text) <= _VALUE else f"{text[:_VALUE]} {self._screen.ellipsis}"
+            yield f"  {self._paint(f'{name:<10}', 'note')}  {cli.printable(shown)}"
+
+    def _listed(self) -> Iterator[str]:
+        """Yield the sources, each with its state; of many those alone that are not as they were."""
+        found = [
+            _Source(index.source_path(number), source.records, source.size, *state_of(index, number))
+            for index in self._indexes
+            for number, source in enumerate(index.sources)
+        ]
+        shown = found if self._all or len(found) <= _LISTED else [each for each in found if each.state != "unchanged"]
+        few = shown if self._all else shown[:_LISTED]
+        states = Counter(each.state for each in found)
+        yield self._paint("sources", "title")
+        paths = [cli.printable(each.path) for each in few]
+        numbers = [f"{each.records:,} records" for each in few], [f"{each.size:,} bytes" for each in few]
+        widths = [max(map(columns_of, column), default=0) for column in (paths, *numbers)]
+        for each, path, records, size in zip(few, paths, *numbers, strict=True):
+            padding = " " * (widths[0] - columns_of(path))
+            state = self._paint(cli.printable(each.message), "note" if each.state == "unchanged" else "number")
+            yield f"  {path}{padding}  {records:>{widths[1]}}  {size:>{widths[2]}}  {state}"
+        if len(few) < len(found):
+            counted = ", ".join(f"{count:,} {state}" for state, count in states.items())
+            yield f"  {self._paint(f'{counted}; --all lists them', 'note')}"
+
+    def _table(self, measured: dict[str, Numbers]) -> Iterator[str]:
+        """Yield a table with a row for each statistic, and as many columns side by side as the screen has room for."""
+        statistics = {row: None for numbers in measured.values() for row in numbers.statistics()}
+        rows = ["", "type", "of", *statistics]
+        margin = max(map(len, [_TITLE, *rows])) + 2
+        columns = [self._cells(name, numbers, rows) for name, numbers in measured.items()]
+        widths = [max(columns_of(text) for text, _ in cells) for cells in columns]
+        begin = 0
+        while begin < len(columns):
+            end, used = begin + 1, margin + 2 + widths[begin]
+            while end < len(columns) and used + 2 + widths[end] <= self._screen.width:
+                used += 2 + widths[end]
+                end += 1
+            if begin:
+                yield ""
+            for at, row in enumerate(rows):
+                cells = [column[at] for column in columns[begin:end]]
+                if any(text for text, _ in cells):
+                    name = _TITLE if not begin + at else row
+                    yield self._row(name, margin, cells, widths[begin:end])
+            begin = end
+        if sampled := min(
+            (numbers.sampled for numbers in measured.values() if numbers.sampled < numbers.finite), default=0
+        ):
+            yield "  " + self._paint(f"percentiles of {sampled:,} records, evenly spaced", "note")
+
+    def _row(self, name: str, margin: int, cells: Sequence[_Styled], widths: Sequence[int]) -> str:
+        shown = name if name == _TITLE else f"  {name}"
+        line = self._paint(shown, "title" if name == _TITLE else "note") + " " * (margin - len(shown))
+        for (text, style), width in zip(cells, widths, strict=True):
+            line += "  " + " " * (width - columns_of(text)) + (self._paint(text, style) if style else text)
+        return line.rstrip()
+
+    def _cells(self, name: str, numbers: Numbers, rows: Sequence[str]) -> list[_Styled]:
+        """Return what the rows of the table have of a column."""
+        expressions = {index.measuring["expressions"].get(name) or "" for index in self._indexes}
+        made_of = "records" if name == SIZES else expressions.pop() if len(expressions) == 1 else ""
+        statistics = numbers.statistics()
+        cells = [(cli.printable(text), "note") for text in (numbers.type, made_of[:_EXPRESSION])]
+        return [(cli.printable(name), "title"), *cells, *((statistics.get(row, ""), "") for row in rows[3:])]
+
+    def _bars(self, counted: Sequence[tuple[str, int]]) -> Iterator[str]:
+        total, most = sum(count for _, count in counted), max(count for _, count in counted)
+        longest = max(len(label) for label, _ in counted)
+        digits = len(f"{most:,}")
+        room = max(min(self._screen.width, _WIDEST) - longest - digits - len("  " * 4 + "100.0 %"), 4)
+        what = "bytes, with framing" if self._chosen == SIZES else cli.printable(self._chosen)
+        yield f"{self._paint(what, 'title')}{self._paint(f', {total:,} records', 'note')}"
+        for label, count in counted:
+            bar = self._screen.bar(count / most, room)
+            padding = " " * (room - len(bar))
+            percent = self._paint(f"{100 * count / total:5.1f} %", "note")
+            yield f"  {label:>{longest}}  {self._paint(bar, 'bar')}{padding}  {count:>{digits},}  {percent}"
+
+    def _paint(self, text: str, style: str) -> str:
+        return self._screen.paint(text, style)
+
+
+def _rounded(size: int) -> str:
+    """Return a size in the unit that suits it, in parentheses; nothing for one below 1 kB."""
+    units = [unit for power, unit in enumerate(("kB", "MB", "GB", "TB", "PB"), 1) if size >= 1000**power]
+    return f" ({size / 1000 ** len(units):.1f} {units[-1]})" if units else ""
+
+
+def _format(index: Index) -> str:
+    """Return the format of an index and its parameters, but for those that say nothing."""
+    known = {name: value for name, value in index.parameters.items() if name not in ("columns", "idx")}
+    if known.get("truncated") == "error":
+        del known["truncated"]
+    return index.format + "".join(f", {name} {_parameter(value)}" for name, value in known.items())
+
+
+def _parameter(value: object) -> str:
+    """Return a parameter; a schema as its fields, each with its type."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_parameter(each)}" for name, each in value.items())
+    if isinstance(value, list):
+        return " ".join(map(_parameter, value)) if value and isinstance(value[0], str) else _shape(value)
+    return str(value)
+
+
+def _shape(sizes: list[object]) -> str:
+    return f"({', '.join('any' if size is None else str(size) for size in sizes)})"

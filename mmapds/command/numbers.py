@@ -1,0 +1,160 @@
+"""Statistics of the numbers that indexes have of their records, piece by piece: memory does not grow with them."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..storage.index_file import Index
+
+SIZES = "bytes"
+"""The name of what is not a column: the size of a record, with its framing."""
+
+_PIECE = 1 << 20  # numbers that are looked at together
+_SAMPLE = 1 << 22  # numbers of which percentiles are exact
+_BINS = 12
+_PERCENTILES = {"10 %": 0.1, "median": 0.5, "90 %": 0.9, "99 %": 0.99}
+
+Number = int | float
+
+
+class Numbers(NamedTuple):
+    """What is known of a column; `least`, `most` and `percentiles` are 0 where it has no finite number."""
+
+    type: str
+    least: Number
+    most: Number
+    total: Number
+    finite: int
+    """How many numbers are finite."""
+    others: int
+    """How many are not."""
+    percentiles: tuple[Number, ...]
+    """Those of `_PERCENTILES`; of a sample, where there are many numbers."""
+    sampled: int
+    """How many numbers the percentiles are of."""
+
+    def statistics(self) -> dict[str, str]:
+        """Return what a table has of them, by the name that a row has."""
+        percentiles = {name: text(value) for name, value in zip(_PERCENTILES, self.percentiles, strict=True)}
+        mean = self.total / self.finite if self.finite else 0.0
+        shown = {"mean": f"{mean:,.1f}" if abs(mean) >= 10 else f"{mean:.4g}", "total": text(self.total)}
+        others = {"not finite": text(self.others)} if self.others else {}
+        return {"min": text(self.least), **percentiles, "max": text(self.most), **shown, **others}
+
+
+def text(value: Number) -> str:
+    """Return a number as tables have it: an integer with its digits grouped, or a fraction in six digits."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+
+
+def measure(indexes: Sequence[Index], name: str, report: Callable[[int], object]) -> Numbers:
+    """Return the statistics of a column that all indexes have, or of the sizes of their records.
+
+    Args:
+      report: called with the number of bytes that were read since the last call.
+    """
+    step = max(math.ceil(sum(index.records for index in indexes) / _SAMPLE), 1)
+    least: list[Number] = []
+    most: list[Number] = []
+    sample: list[NDArray[Any]] = []
+    total: Number = 0
+    count = others = seen = 0
+    for piece in _pieces(indexes, name):
+        finite = piece[np.isfinite(piece)] if piece.dtype.kind == "f" else piece
+        others += len(piece) - len(finite)
+        sample.append(finite[-seen % step :: step].copy())
+        seen += len(finite)
+        report(piece.nbytes)
+        if len(finite):
+            least.append(finite.min().item())
+            most.append(finite.max().item())
+            total += _sum(finite, max(abs(least[-1]), abs(most[-1])))
+            count += len(finite)
+    taken = np.concatenate(sample) if sample else np.empty(0)
+    found = [0] * len(_PERCENTILES)
+    if len(taken):
+        found = np.quantile(taken, list(_PERCENTILES.values()), method="inverted_cdf").tolist()
+    types = sorted({np.dtype(index.column(name)[0]).name for index in indexes}) if name != SIZES else []
+    return Numbers(
+        ", ".join(types), min(least, default=0), max(most, default=0), total, count, others, tuple(found), len(taken)
+    )
+
+
+def histogram(indexes: Sequence[Index], name: str, numbers: Numbers) -> list[tuple[str, int]]:
+    """Return bins of a column, each with its label and how many numbers it has; the last one takes all above it.
+
+    Bins begin at round numbers, and are as wide as suits 99 % of the numbers.
+    """
+    is_whole = isinstance(numbers.least, int)
+    high = int(numbers.percentiles[-1]) if is_whole else numbers.percentiles[-1]
+    span = high - numbers.least
+    if not numbers.finite or not math.isfinite(span):
+        return []
+    step: Number = _round(span / _BINS)
+    if is_whole:
+        step = max(int(step), 1)
+    first = numbers.least // step * step if step else numbers.least
+    bins = max(int((high - first) // step) + 1, 1) if step else 1
+    is_open = bool(step) and numbers.most >= first + bins * step
+    counts = np.zeros(bins + is_open, np.int64)
+    for piece in _pieces(indexes, name):
+        finite = piece[np.isfinite(piece)] if piece.dtype.kind == "f" else piece
+        at = np.floor((finite.astype(np.float64) - first) / (step or 1)).clip(0, len(counts) - 1)
+        counts += np.bincount(at.astype(np.int64), minlength=len(counts))
+    edges = [first + step * number for number in range(bins + 1)]
+    ends = [end - 1 for end in edges[1:]] if is_whole else edges[1:]
+    labels = [
+        text(begin) if begin == end or not step else f"{text(begin)} to {text(end)}"
+        for begin, end in zip(edges[:bins], ends, strict=True)
+    ]
+    return list(zip(labels + [f"{text(edges[-1])} or more"] * is_open, counts.tolist(), strict=True))
+
+
+def _round(width: float) -> float:
+    """Return the smallest of 1, 2 and 5 times a power of ten that is not below a width; 0 for 0."""
+    if width <= 0:
+        return 0
+    power = 10.0 ** math.floor(math.log10(width))
+    return next((factor * power for factor in (1, 2, 5) if factor * power >= width), 10 * power)
+
+
+def _sum(numbers: NDArray[Any], largest: Number) -> Number:
+    if numbers.dtype.kind != "f" and largest * len(numbers) >= 2**63:
+        return sum(map(int, numbers.tolist()))
+    found: Number = numbers.sum(dtype=np.float64 if numbers.dtype.kind == "f" else np.int64).item()
+    return found
+
+
+def _pieces(indexes: Sequence[Index], name: str) -> Iterator[NDArray[Any]]:
+    """Yield all numbers, in the order of records, some at a time."""
+    waiting: list[NDArray[Any]] = []
+    held = 0
+    for numbers in _parts(indexes, name):
+        waiting.append(numbers)
+        held += len(numbers)
+        if held >= _PIECE:
+            yield np.concatenate(waiting) if len(waiting) > 1 else numbers
+            waiting, held = [], 0
+    if held:
+        yield np.concatenate(waiting)
+
+
+def _parts(indexes: Sequence[Index], name: str) -> Iterator[NDArray[Any]]:
+    """Yield the numbers of each index, or source, in parts of up to `_PIECE`."""
+    for index in indexes:
+        if name != SIZES:
+            dtype, data = index.column(name)
+            whole = np.frombuffer(data, dtype)
+            yield from (whole[begin : begin + _PIECE] for begin in range(0, len(whole), _PIECE))
+            continue
+        for number, source in enumerate(index.sources):
+            bounds = np.frombuffer(index.bounds(number), np.int64)
+            for begin in range(0, source.records, _PIECE):
+                end = min(begin + _PIECE, source.records)
+                if index.has_bounds:
+                    yield np.diff(bounds[begin : end + 1])
+                else:
+                    yield np.broadcast_to(np.int64(index.parameters["record_bytes"]), end - begin)

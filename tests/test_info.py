@@ -1,0 +1,229 @@
+"""`mmapds info`: what indexes cover, in a screen: sources and their states, statistics of columns, a histogram."""
+
+import json
+import os
+import re
+
+import numpy as np
+import pytest
+
+import mmapds
+from mmapds.command import numbers
+from mmapds.command.main import main
+from mmapds.command.numbers import SIZES, histogram, measure
+from mmapds.storage.index_file import Index
+from tests.support.terminals import on_terminal
+
+COLOURS = re.compile(r"\x1b\[\d*m")
+
+
+@pytest.fixture
+def ran(capsys):
+    """Runs a command in this process; returns the exit status, and what it prints on stdout and stderr."""
+
+    def ran(*arguments):
+        return main(list(map(str, arguments))), *capsys.readouterr()
+
+    return ran
+
+
+def table(text):
+    """The statistics of each column, by its name and that of the row."""
+    found = {}
+    for block in text.partition("\ncolumns ")[2].partition("\n\n")[0:1]:
+        head, *rows = block.splitlines()
+        names = head.split()
+        for row in rows:
+            name, *cells = re.split(r" {2,}", row.strip())
+            for column, cell in zip(names[-len(cells) :], cells, strict=True):
+                found[column, name] = cell
+    return found
+
+
+def spread(text):
+    """The bins of the histogram: label, bar and count."""
+    lines = text.rstrip("\n").splitlines()[::-1]
+    rows = [re.fullmatch(r" +(.+?)  ([█▏▎▍▌▋▊▉#]*) +([\d,]+) +[\d.]+ %", line) for line in lines]
+    return [(row[1], row[2], int(row[3].replace(",", ""))) for row in rows[: rows.index(None)]][::-1]
+
+
+def test_the_numbers_of_columns_are_those_of_numpy(write, ran):
+    random = np.random.default_rng(0)
+    lengths = np.minimum(random.lognormal(4, 1, 3000), 5000).astype(int)
+    path = write([{"n": int(length) - 100, "text": "x" * int(length)} for length in lengths])
+    mmapds.build(path, length="chars(text)", columns={"n": "n"})
+    status, out, err = ran("info", path)
+    assert (status, err) == (0, "")
+    assert f"{path}.mmx\n  records     3,000\n  sources     1\n  bytes       {os.path.getsize(path):,} (" in out
+    found = table(out)
+    for name, expected in (("length", lengths), ("n", lengths - 100), ("bytes", np.diff(bounds(path)))):
+        for row, value in (
+            ("min", expected.min()),
+            ("10 %", np.quantile(expected, 0.1, method="inverted_cdf")),
+            ("median", np.quantile(expected, 0.5, method="inverted_cdf")),
+            ("99 %", np.quantile(expected, 0.99, method="inverted_cdf")),
+            ("max", expected.max()),
+            ("total", expected.sum()),
+        ):
+            assert found[name, row] == f"{value:,}"
+    assert (found["length", "of"], found["length", "type"], found["n", "type"]) == ("chars(text)", "uint32", "int64")
+    bins = spread(out)
+    assert sum(count for *_, count in bins) == 3000
+    label, _, count = bins[0]
+    low, high = map(int, label.split(" to "))
+    assert count == ((lengths >= low) & (lengths <= high)).sum()
+    label, _, count = bins[-1]
+    assert count == (lengths >= int(label.removesuffix(" or more"))).sum()
+    assert max(len(bar) for _, bar, _ in bins) == len(max(bins, key=lambda each: each[2])[1])
+
+
+def bounds(path):
+    return np.frombuffer(Index(f"{path}.mmx").bounds(0), np.int64)
+
+
+def test_piece_by_piece_the_numbers_are_the_same(write, monkeypatch):
+    paths = [write([{"n": (7 * k * k) % 1001} for k in range(count)], f"{count}.jsonl") for count in (1, 300, 0, 77)]
+    mmapds.build(paths, columns={"n": "n"})
+    indexes = [Index(f"{path}.mmx") for path in paths]
+    whole = {name: measure(indexes, name, int) for name in ("n", SIZES)}
+    bins = {name: histogram(indexes, name, whole[name]) for name in whole}
+    expected = np.concatenate([np.frombuffer(index.column("n")[1], "<u4") for index in indexes])
+    assert (whole["n"].total, whole["n"].finite) == (expected.sum(), 378)
+    monkeypatch.setattr(numbers, "_PIECE", 10)
+    assert {name: measure(indexes, name, int) for name in whole} == whole
+    assert {name: histogram(indexes, name, whole[name]) for name in whole} == bins
+    monkeypatch.setattr(numbers, "_SAMPLE", 50)
+    sampled = measure(indexes, "n", int)
+    assert sampled._replace(percentiles=(), sampled=0) == whole["n"]._replace(percentiles=(), sampled=0)
+    assert sampled.sampled == len(expected[::8])
+    assert sampled.percentiles[1] == np.quantile(expected[::8], 0.5, method="inverted_cdf")
+
+
+@pytest.mark.parametrize(
+    ("values", "row", "expected"),
+    [
+        (np.array([2**64 - 1] * 3, np.uint64), "total", f"{3 * (2**64 - 1):,}"),
+        (np.array([-(2**63)] * 3), "total", f"{-3 * 2**63:,}"),
+        (np.array([0.5, np.nan, np.inf]), "not finite", "2"),
+        (np.array([0.5, np.nan, np.inf]), "max", "0.5"),
+        (np.array([np.nan] * 3), "max", "0"),
+        (np.array([-1.7e308, 0, 1.7e308]), "max", "1.7e+308"),
+        (np.array([5, 5, 5]), "mean", "5"),
+        (np.array([1e-300, 2e-300, 3e-300]), "median", "2e-300"),
+    ],
+)
+def test_extreme_numbers(write, ran, values, row, expected):
+    path = write([1, 2, 3])
+    mmapds.build(path)
+    mmapds.add_column(path, "x", values)
+    status, out, err = ran("info", path, "--histogram", "x")
+    assert (status, err) == (0, "")
+    assert table(out)["x", row] == expected
+
+
+def test_bins_are_round_and_cover_all(write, ran):
+    for lengths in ([7], [7] * 5, [0, 1], list(range(1000)), [1] * 999 + [10**6], [10**12, 10**12 + 1]):
+        path = write([{"n": length} for length in lengths])
+        mmapds.build(path, length="n", force=True)
+        bins = spread(ran("info", path)[1])
+        assert sum(count for *_, count in bins) == len(lengths)
+        assert 1 <= len(bins) <= 14
+        assert all(bar for _, bar, count in bins if count)
+
+
+def test_without_a_column_the_sizes_of_records_are_shown(write, ran, tmp_path):
+    path = write([1, 22, 333])
+    mmapds.build(path)
+    _, out, _ = ran("info", path)
+    assert "\nbytes, with framing, 3 records\n" in out
+    assert [(label, count) for label, _, count in spread(out)] == [("2", 1), ("3", 1), ("4", 1)]
+    np.save(tmp_path / "a.npy", np.zeros((5, 4), np.int16))
+    mmapds.build(tmp_path / "a.npy")
+    _, out, _ = ran("info", tmp_path / "a.npy")
+    assert "  format      npy, record_bytes 8, dtype int16, shape (4)\n" in out.replace("<i2", "int16")
+    assert [(label, count) for label, _, count in spread(out)] == [("8", 5)]
+
+
+def test_an_empty_index_and_an_unknown_column(write, ran):
+    path = write(b"", "empty.jsonl")
+    mmapds.build(path)
+    status, out, _ = ran("info", path)
+    assert (status, out.splitlines()[1]) == (0, "  records     0")
+    expected = "--histogram: expected one of 'bytes', found 'length'\n"
+    assert ran("info", path, "--histogram", "length") == (1, "", expected)
+
+
+def test_thousands_of_sources_are_summarised(write, ran, tmp_path):
+    paths = [write([number], f"many/{number:04}.jsonl") for number in range(2000)]
+    mmapds.build(paths, out=tmp_path / "many.mmx")
+    os.unlink(paths[3])
+    os.utime(paths[4], ns=(5, 5))
+    write([1, 2], "many/0005.jsonl")
+    status, out, err = ran("info", tmp_path / "many.mmx")
+    assert (status, err) == (0, "")
+    assert len(out.splitlines()) < 40
+    assert "\n  1,997 unchanged, 1 missing, 1 touched, 1 stale; --all lists them\n" in out
+    listed = out.partition("\nsources\n")[2].splitlines()
+    assert [os.path.basename(line.split()[0]) for line in listed[:3]] == ["0003.jsonl", "0004.jsonl", "0005.jsonl"]
+    assert "MISSING: no such file" in listed[0]
+    assert "another time, the same fingerprint" in listed[1]
+    assert "STALE: 0005.jsonl was 2 bytes when indexed and is 4 now; run: " in listed[2]
+    everything = ran("info", "--all", tmp_path / "many.mmx")[1]
+    assert len(everything.partition("\nsources\n")[2].partition("\n\n")[0].splitlines()) == 2000
+
+
+def test_several_indexes_are_taken_together(write, ran):
+    one, two = write([{"n": 1}], "one.jsonl"), write([{"n": 5}, {"n": 6}], "two.jsonl")
+    mmapds.build(one, columns={"n": "n"})
+    mmapds.build(two, columns={"n": "n", "m": "n"})
+    gone = write([1], "gone.jsonl")
+    status, out, err = ran("info", one, two, gone)
+    assert status == 1
+    assert err == f"{gone}.mmx: no such index; run: python -m mmapds.index {gone}\n"
+    assert out.startswith(f"2 indexes, {one}.mmx to {two}.mmx\n  records     3\n  sources     2\n")
+    assert "\n  not in all  1 columns: m\n" in out
+    assert table(out)["n", "total"] == "12"
+    assert ran("info", "--quiet", one) == (0, "", "")
+
+
+def test_json_is_that_of_the_module(write, ran):
+    path = write([{"n": 1}])
+    mmapds.build(path, length="n")
+    (found,) = json.loads(ran("info", "--json", path)[1])["indexes"]
+    assert (found["records"], found["columns"]) == (1, {"length": "n"})
+
+
+@pytest.mark.parametrize("columns", [1, 10, 40, 80, 300])
+def test_any_width_will_do(write, columns):
+    path = write([{f"c{name}": name * number for name in range(9)} for number in range(100)])
+    mmapds.build(path, columns={f"c{name}": f"c{name}" for name in range(9)}, length="c3")
+    status, text = on_terminal("-m", "mmapds", "info", path, columns=columns)
+    assert status == 0
+    assert all(f"c{name}" in text for name in range(9))
+    assert text.count(" 90 %") >= 1
+    if columns >= 40:
+        plain = COLOURS.sub("", text).partition("\ncolumns")[2].splitlines()
+        assert max(map(len, plain)) <= columns
+
+
+def test_the_histogram_is_ascii_where_the_terminal_has_no_more(write):
+    path = write([{"n": number} for number in range(100)])
+    mmapds.build(path, length="n")
+    for options, bar in (({}, "█"), ({"PYTHONIOENCODING": "ascii"}, "#")):
+        status, text = on_terminal("-m", "mmapds", "info", path, NO_COLOR="1", **options)
+        assert status == 0
+        assert "\x1b" not in text
+        assert text.isascii() == (bar == "#")
+        assert bar * 20 in text
+
+
+def test_a_damaged_column_is_described_as_it_is(write, ran):
+    """`info` describes; `verify` is what finds damage."""
+    path = write([{"n": 1}] * 10)
+    mmapds.build(path, length="n")
+    with open(f"{path}.mmx", "r+b") as file:
+        offset = Index(f"{path}.mmx").sections["offsets"].offset
+        file.seek(offset + 8)
+        file.write(b"\xff" * 16)
+    assert ran("info", path)[0] == 0
+    assert ran("verify", path)[0] == 1
