@@ -115,17 +115,24 @@ def main(arguments: list[str] | None = None) -> int:
     return cli.main(new_parser(), arguments)
 
 
-def new_parser() -> cli.Parser:
-    """Return the parser of `mmapds`, whose commands have no arguments until they are filled."""
+def new_parser(prog: str | None = None) -> cli.Parser:
+    """Return the parser of `mmapds`, whose commands have no arguments until they are filled.
+
+    Args:
+      prog: what the user types; by default as it was typed.
+    """
     is_module = os.path.basename(sys.argv[0]) == "__main__.py"
     lines = "\n".join(f"  {name:<7}  {command.help}" for name, command in _COMMANDS.items())
     parser = cli.Parser(
-        "python -m mmapds" if is_module else "mmapds",
+        prog or ("python -m mmapds" if is_module else "mmapds"),
         usage="%(prog)s COMMAND [options] SOURCE...",
         description=f"Datasets in files where they lie: index them, look at them, check them.\n\ncommands:\n{lines}",
         examples=[command.examples[0] for command in _COMMANDS.values()],
     )
     parser.add_argument("--version", action="version", version=f"mmapds {__version__}", help="print the version")
+    parser.add_argument(
+        "--print-completion", choices=("bash", "zsh"), metavar="SHELL", help="print a completion script: bash or zsh"
+    )
     # The list of commands stands above, as that of argparse has a line that says nothing.
     commands = parser.add_subparsers(metavar="COMMAND", prog=parser.prog, help=argparse.SUPPRESS)
     for name, command in _COMMANDS.items():
@@ -138,7 +145,12 @@ def new_parser() -> cli.Parser:
             fill=command.fill,
         )
 
-    def no_command(_: argparse.Namespace) -> int:
+    def no_command(options: argparse.Namespace) -> int:
+        if options.print_completion:
+            from .completion import completion
+
+            cli.print_line(completion(new_parser("mmapds"), options.print_completion))
+            return 0
         parser.print_help(sys.stderr)
         return 2
 
