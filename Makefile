@@ -19,7 +19,8 @@ lint: $(STAMP)
 	$(VENV)/bin/clang-format --dry-run --Werror $(C_TEXT)
 	$(VENV)/bin/python -m mypy.stubtest mmapds._native --allowlist tests/stubtest.txt --ignore-unused-allowlist
 
-demo: $(STAMP)
+# It needs none of the tools of developers, whose installation takes longer than all the rest.
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.demo)
 	$(VENV)/bin/python examples/train_stdlib.py --out demo
 
 bench: $(STAMP)
@@ -74,6 +75,11 @@ $(STAMP): pyproject.toml constraints.txt $(SOURCES)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=constraints.txt $(VENV)/bin/python -m pip install --disable-pip-version-check -q \
 	  --config-settings=cmake.define.MMAPDS_WERROR=ON -e '.[torch,dev]'
+	touch $@
+
+$(VENV)/.demo: pyproject.toml constraints.txt $(SOURCES)
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt $(VENV)/bin/python -m pip install --disable-pip-version-check -q -e '.[torch]'
 	touch $@
 
 # The wheel is built from the sdist, as those build it for whom there is no wheel.
