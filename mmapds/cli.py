@@ -201,6 +201,13 @@ def print_line(line: str) -> None:
         raise Error(_refused(error)) from None
 
 
+def print_aside(line: str) -> None:
+    """Print a line on stderr, behind all that was printed on stdout before."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    print(printable(line), file=sys.stderr)
+
+
 class Progress:
     """A progress bar on stderr, where that is a terminal, and lines on stdout that do not disturb it.
 

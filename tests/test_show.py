@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -176,6 +178,22 @@ def test_a_bad_record_is_shown_as_it_lies_and_the_others_too(write, ran):
     assert [body for *_, body in records_in(out)] == ['{\n  "n": 1\n}', '{"n": oops}', '{\n  "n": 3\n}']
 
 
+def test_a_number_of_thousands_of_digits_is_a_usage_error(ten, ran):
+    for given in (["1" * 5000], ["1" * 5000, "1"], ["1", "-" + "1" * 5000 + ":"]):
+        status, out, err = ran("show", ten, *given)
+        assert (status, out) in ((1, ""), (2, ""))
+        assert err
+
+
+def test_output_may_be_closed(write):
+    path = write(b'{"n": 1}\noops\n')
+    package.build(path)
+    line = f'"{sys.executable}" -m mmapds head {path} >&-'
+    ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert re.fullmatch(r".*:2 \(byte 9\): not JSON: .*\n", ran.stderr)
+
+
 # ---- how values look --------------------------------------------------------------------------------------------
 
 
@@ -286,6 +304,20 @@ def test_tars_are_shown_by_key_with_the_sizes_of_members(write, shown):
         "  BIN   100 bytes  00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 …",
     ]
     assert '"npy": uint8 (2, 3) [0, 0, 0, 0, 0, 0]' in shown("head", path, "--decode", "wds")
+
+
+def test_a_damaged_tar_is_shown_as_it_lies(write, ran):
+    path = write(archive([("1.txt", b"one"), ("2.txt", b"two")]), "a.tar")
+    package.build(path)
+    found = os.stat(path)
+    with open(path, "r+b") as file:
+        file.write(b"\xff" * 512)
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    status, out, err = ran("head", path)
+    assert (status, err.count("\n")) == (1, 1)
+    assert err.startswith(f"{path}: record 0 (byte 0): expected a sample of a tar, found another header at byte 0")
+    assert "00000000  ff ff ff ff " in out
+    assert "key 2\n  txt  3 bytes  two\n" in out
 
 
 def test_other_decoders_and_formats(ten, tmp_path, shown, ran):

@@ -8,8 +8,9 @@ from importlib import import_module
 from .. import cli
 from ..index.__main__ import add_inspect_options
 
-_POSITION = re.compile(r"-?\d[\d_,]*")
-_RANGE = re.compile(r"(-?\d[\d_,]*)?(:(-?\d[\d_,]*)?){1,2}")
+_NUMBER = r"\d[\d_,]{0,40}"
+_POSITION = re.compile(rf"-?{_NUMBER}")
+_RANGE = re.compile(rf"(-?{_NUMBER})?(:(-?{_NUMBER})?){{1,2}}")
 
 Position = int | slice
 """What the user means by a number, or by a range like those of Python."""
@@ -83,6 +84,6 @@ def parse_position(text: str) -> Position:
 
 
 def _count(text: str) -> int:
-    if not re.fullmatch(r"\d[\d_,]*", text):
+    if not re.fullmatch(_NUMBER, text):
         raise argparse.ArgumentTypeError(f"expected a number of 0 or more, found {text!r}")
     return int(text.replace(",", "").replace("_", ""))

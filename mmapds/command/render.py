@@ -70,8 +70,9 @@ class Renderer:
         if shown < len(record):
             yield self._cut(len(record), "bytes")
 
-    def members(self, members: Sequence[tuple[str, memoryview]]) -> Iterator[str]:
-        """Yield the members of a sample of a tar: name, size, and how each begins."""
+    def members(self, key: str, members: Sequence[tuple[str, memoryview]]) -> Iterator[str]:
+        """Yield the key and the members of a sample of a tar: of each its name, its size, and how it begins."""
+        yield f"{self._note('key')} {printable(key)}"
         names = [printable(name)[:_KEY] for name, _ in members]
         sizes = [f"{len(data):,} bytes" for _, data in members]
         widest, longest = (max((columns_of(each) for each in column), default=0) for column in (names, sizes))

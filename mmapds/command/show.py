@@ -1,7 +1,6 @@
 """`mmapds show` and `mmapds head`: records, and where they lie."""
 
 import argparse
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -90,8 +89,7 @@ def _warning_in_lines() -> Iterator[None]:
     """Print warnings as lines of their own, without the place in the code that Python adds."""
 
     def print_warning(message: Warning | str, *_: object, **__: object) -> None:
-        sys.stdout.flush()  # so that it stands behind what was printed before
-        print(cli.printable(f"warning: {message}"), file=sys.stderr)
+        cli.print_aside(f"warning: {message}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
@@ -109,33 +107,37 @@ def _print(dataset: IndexedDataset, positions: Iterable[int], options: argparse.
     screen = Screen()
     renderer = Renderer(screen, full=options.full)
     raw = make_dataset(dataset._catalog, dataset._origin, _as_it_lies)
-    is_tar = options.decode in (None, "files") and all(
-        index.format == tar.Tar.name for index in dataset._catalog.indexes
-    )
-    cheap = is_tar or (options.decode in (None, "torch") and dataset._gives_arrays)
+    indexes = dataset._catalog.indexes
+    is_tar = options.decode in (None, "files") and all(index.format == tar.Tar.name for index in indexes)
+    is_cheap = options.full or (options.decode in (None, "torch") and dataset._gives_arrays)
     failed = False
     for number, position in enumerate(positions):
         if number:
             cli.print_line("")
-        record = raw[position]
-        where = f"{dataset.place(position)}, {len(record):,} bytes"
-        cli.print_line(f"{screen.paint(f'{position}:', 'title')} {cli.printable(where)}")
+        record, place = raw[position], dataset.place(position)
+        cli.print_line(screen.paint(f"{position}:", "title") + cli.printable(f" {place}, {len(record):,} bytes"))
         try:
             if is_tar:
-                key, members = tar.members(record)
-                cli.print_line(f"{screen.paint('key', 'note')} {cli.printable(key)}")
-                lines = renderer.members([(extension, record[begin:end]) for extension, begin, end in members])
-            elif cheap or options.full or len(record) <= _LARGE:
+                lines = _members(record, place, renderer)
+            elif is_cheap or len(record) <= _LARGE:
                 lines = renderer.lines(dataset[position])
             else:
                 lines = renderer.raw(record)
         except (DecodeError, FormatError) as error:
             failed = True
-            sys.stdout.flush()  # so that the message stands behind the place of the record
-            print(cli.one_line(error), file=sys.stderr)
+            cli.print_aside(cli.one_line(error))
             lines = renderer.raw(record)
         for line in lines:
             cli.print_line(line)
     if not len(dataset):
         cli.print_line(f"{cli.printable(', '.join(dataset.sources[:3]))}: 0 records")
     return int(failed)
+
+
+def _members(record: memoryview, place: str, renderer: Renderer) -> Iterator[str]:
+    """Return the lines of a sample of a tar, whose members are not read."""
+    try:
+        key, members = tar.members(record)
+    except FormatError as error:
+        raise FormatError(f"{place}: {error}") from None
+    return renderer.members(key, [(extension, record[begin:end]) for extension, begin, end in members])
