@@ -50,6 +50,7 @@ class Parser(argparse.ArgumentParser):
         epilog = f"examples:\n{lines}" if lines else None
         super().__init__(prog, formatter_class=formatter, epilog=epilog, **options)
         self._fill = fill
+        self._is_command = fill is not None
         self.prepare: Callable[[str], str] = str
         """Applied to each argument before it is parsed."""
 
@@ -63,7 +64,10 @@ class Parser(argparse.ArgumentParser):
         """Parse arguments as the base class does, once they are added."""
         self.fill()
         given = sys.argv[1:] if args is None else args
-        return super().parse_known_args(list(map(self.prepare, given)), namespace)
+        found, unknown = super().parse_known_args(list(map(self.prepare, given)), namespace)
+        if unknown and self._is_command:  # else the parser above would say so, which does not have these options
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         """Print a message about the arguments, and exit."""

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from .. import cli, formats
 from ..errors import ColumnError, Error
 from ..index.__main__ import inspect
-from ..index.inspect import state_of
+from ..index.findings import LISTED
+from ..index.inspect import bad_lines, state_of
 from ..index.summary import summarise
 from ..storage.index_file import Index
 from ..storage.roots import Roots
@@ -111,6 +112,7 @@ class _Report:
             rows.append(("not in all", f"{len(partly):,} columns: {', '.join(partly)}"))
         if all(source.xxh3_128 for index in indexes for source in index.sources):
             rows.append(("hashes", "one of each source"))
+        rows += [("", line.removeprefix("left out: ")) for index in indexes for line in bad_lines(index)][:LISTED]
         for name, text in rows:
             shown = text if self._all or len(text) <= _VALUE else f"{text[:_VALUE]} {self._screen.ellipsis}"
             yield f"  {self._paint(f'{name:<10}', 'note')}  {cli.printable(shown)}"
