@@ -181,7 +181,7 @@ def test_several_indexes_are_taken_together(write, ran):
     assert status == 1
     assert err == f"{gone}.mmx: no such index; run: python -m mmapds.index {gone}\n"
     assert out.startswith(f"2 indexes, {one}.mmx to {two}.mmx\n  records     3\n  sources     2\n")
-    assert "\n  not in all  1 columns: m\n" in out
+    assert "\n  not in all  1 column: m\n" in out
     assert table(out)["n", "total"] == "12"
     assert ran("info", "--quiet", one) == (0, "", "")
 

@@ -106,10 +106,10 @@ class _Report:
         ]
         rows += [("format", described) for described in sorted({_format(index) for index in indexes})]
         if skipped := sum(summary.skipped for summary in summaries):
-            rows.append(("left out", f"{skipped:,} records"))
+            rows.append(("left out", _counted(skipped, "record")))
         partly = sorted({name for index in indexes for name in index.columns} - set(self._columns))
         if partly:
-            rows.append(("not in all", f"{len(partly):,} columns: {', '.join(partly)}"))
+            rows.append(("not in all", f"{_counted(len(partly), 'column')}: {', '.join(partly)}"))
         if all(source.xxh3_128 for index in indexes for source in index.sources):
             rows.append(("hashes", "one of each source"))
         rows += [("", line.removeprefix("left out: ")) for index in indexes for line in bad_lines(index)][:LISTED]
@@ -129,7 +129,7 @@ class _Report:
         states = Counter(each.state for each in found)
         yield self._paint("sources", "title")
         paths = [cli.printable(each.path) for each in few]
-        numbers = [f"{each.records:,} records" for each in few], [f"{each.size:,} bytes" for each in few]
+        numbers = [_counted(each.records, "record") for each in few], [_counted(each.size, "byte") for each in few]
         widths = [max(map(columns_of, column), default=0) for column in (paths, *numbers)]
         for each, path, records, size in zip(few, paths, *numbers, strict=True):
             padding = " " * (widths[0] - columns_of(path))
@@ -186,7 +186,7 @@ class _Report:
         digits = len(f"{most:,}")
         room = max(min(self._screen.width, _WIDEST) - longest - digits - len("  " * 4 + "100.0 %"), 4)
         what = "bytes, with framing" if self._chosen == SIZES else cli.printable(self._chosen)
-        yield f"{self._paint(what, 'title')}{self._paint(f', {total:,} records', 'note')}"
+        yield self._paint(what, "title") + self._paint(f", {_counted(total, 'record')}", "note")
         for label, count in counted:
             bar = self._screen.bar(count / most, room)
             padding = " " * (room - len(bar))
@@ -195,6 +195,10 @@ class _Report:
 
     def _paint(self, text: str, style: str) -> str:
         return self._screen.paint(text, style)
+
+
+def _counted(count: int, unit: str) -> str:
+    return f"{count:,} {unit}{'s' * (count != 1)}"
 
 
 def _rounded(size: int) -> str:
