@@ -204,10 +204,17 @@ def test_every_command_of_the_page_runs(write, tmp_path, monkeypatch):
     assert len(lines) >= 8
     assert {line.split()[1] for line in lines} >= set(COMMANDS)
     page_files(write)
-    environment = {**os.environ, "PATH": f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"}
+    environment = {**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"}
+    environment["PATH"] = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
+    printed = []
     for line in lines:
-        ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=environment, check=False)
+        run = ["bash", "-c", line]
+        ran = subprocess.run(run, capture_output=True, encoding="utf-8", env=environment, check=False)
         assert (ran.returncode, ran.stderr) == (0, ""), line
+        printed.append(ran.stdout)
+    screens = [block.partition("```")[0] for block in text.split("```text\n")[1:]]
+    assert len(screens) == 2
+    assert set(screens) <= set(printed)
 
 
 def page_files(write):
@@ -217,7 +224,7 @@ def page_files(write):
 
     from tests.support.tars import archive
 
-    records = [{"id": number, "text": "x" * (number % 300)} for number in range(20_000)]
+    records = [{"id": number, "text": "x" * (number % 20 * (number % 17))} for number in range(20_000)]
     write(records, "train.jsonl")
     for shard in range(3):
         write(records[:100], f"shards/part-{shard:03}.jsonl")

@@ -5,9 +5,12 @@ import os
 import re
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import mmapds as package
 from mmapds.command.main import main
@@ -179,8 +182,8 @@ def test_a_bad_record_is_shown_as_it_lies_and_the_others_too(write, ran):
 
 
 def test_a_number_of_thousands_of_digits_is_a_usage_error(ten, ran):
-    for given in (["1" * 5000], ["1" * 5000, "1"], ["1", "-" + "1" * 5000 + ":"]):
-        status, out, err = ran("show", ten, *given)
+    for arguments in (["1" * 5000], ["1" * 5000, "1"], ["1", "-" + "1" * 5000 + ":"]):
+        status, out, err = ran("show", ten, *arguments)
         assert (status, out) in ((1, ""), (2, ""))
         assert err
 
@@ -227,6 +230,31 @@ def lines(monkeypatch):
 def test_what_is_not_cut_is_json(lines, sample, columns, full):
     assert json.loads("\n".join(lines(sample, full=full, columns=columns))) == sample
     assert "\n".join(lines(sample, is_unicode=False)).isascii()
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(json_values, st.integers(1, 120), st.booleans())
+def test_a_whole_sample_is_json_that_can_be_printed(sample, columns, is_unicode):
+    screen = Screen()
+    screen.width, screen.is_unicode = columns, is_unicode
+    shown = list(Renderer(screen, full=True).lines([sample]))
+    assert json.loads("\n".join(shown)) == [sample]
+    assert not any(unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp") for line in shown for each in line)
+    assert is_unicode or "".join(shown).isascii()
+
+
+@given(st.binary(max_size=600), st.integers(1, 120), st.booleans())
+def test_any_bytes_can_be_printed(data, columns, full):
+    screen = Screen()
+    screen.width = columns
+    renderer = Renderer(screen, full=full)
+    for lines in (renderer.lines(data), renderer.lines({"a": data}), renderer.members("k", [("b", memoryview(data))])):
+        assert not any(unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp") for line in lines for each in line)
 
 
 def test_long_values_are_cut_with_their_size_unless_full(lines):
