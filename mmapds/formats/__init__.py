@@ -15,6 +15,7 @@ from .jsonl import JsonLines
 from .megatron import Megatron
 from .mma import ArrayFiles
 from .npy import Npy
+from .other_text import check_lines
 from .prefixed import Prefixed
 from .tar import Tar
 from .tfrecord import TFRecord
@@ -97,17 +98,20 @@ def for_path(path: str) -> Format:
     """Return the format of a file, by its name or else by its first bytes; JSONL if they are text.
 
     Raises:
-      FormatError: nothing says what the file is.
+      FormatError: nothing says what the file is, or it is text that must be converted.
       SourceError: it cannot be read.
     """
     head = _head(path)
     _check_in_place(path, head)
     for each in FORMATS.values():
         if named(path, each.suffixes) or each.claims(path):
+            if each.is_text:
+                check_lines(path, head)
             return each
     for each in FORMATS.values():
         if each.recognises(head):
             return each
+    check_lines(path, head)
     if b"\0" in head:
         hint = " (a Megatron .bin needs its .idx beside it)" if path.endswith(".bin") else ""
         raise FormatError(

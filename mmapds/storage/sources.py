@@ -13,11 +13,11 @@ from ..errors import SourceError
 StrPath = str | os.PathLike[str]
 # A source is read in place, so it cannot be compressed: a compressed record has no bytes of its own in the file.
 _COMPRESSED = {
-    b"\x1f\x8b": ("gzip", "gzip -dk"),
-    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -dk"),
-    b"PK\x03\x04": ("zip", "unzip"),
-    b"\xfd7zXZ\x00": ("xz", "xz -dk"),
-    b"\x04\x22\x4d\x18": ("lz4", "lz4 -dkm"),  # without -m it writes to stdout, unless that is a terminal
+    b"\x1f\x8b": ("gzip", "gzip -dk", ".gz"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -dk", ".zst"),
+    b"PK\x03\x04": ("zip", "unzip", ""),
+    b"\xfd7zXZ\x00": ("xz", "xz -dk", ".xz"),
+    b"\x04\x22\x4d\x18": ("lz4", "lz4 -dkm", ".lz4"),  # without -m it writes to stdout, unless that is a terminal
 }
 _BZIP2 = (b"BZh", b"1AY&")  # with a digit between them
 INDEX_SUFFIX = ".mmx"
@@ -121,11 +121,11 @@ def inspect(path: str) -> Source:
         raise SourceError(f"{path}: expected a file with a size, found one of 0 bytes with content; copy it to a disk")
     if head == INDEX_MAGIC:
         raise SourceError(f"{path}: expected a source, found an index; give the source, or the index without -o")
-    for magic, (name, command) in _COMPRESSED.items():
+    for magic, (name, command, suffix) in _COMPRESSED.items():
         if head.startswith(magic):
-            raise _compressed(path, name, command)
+            raise _compressed(path, name, command, suffix)
     if head.startswith(_BZIP2[0]) and head[4:].startswith(_BZIP2[1]):
-        raise _compressed(path, "bzip2", "bzip2 -dk")
+        raise _compressed(path, "bzip2", "bzip2 -dk", ".bz2")
     return Source(path, found.st_size, found.st_mtime_ns)
 
 
@@ -149,15 +149,24 @@ def index_path(path: str) -> str:
     return path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX
 
 
+def another_name(path: str, suffix: str = "", infix: str = ".plain") -> str:
+    """Return a name for another file beside one, for commands that write it: one that is not there yet, if possible."""
+    stem, own = os.path.splitext(path)
+    names = (f"{stem}{each}{suffix or own}" for each in (infix, f"{infix}.lines"))
+    return next((name for name in names if not os.path.lexists(name)), f"{stem}{infix}.new{suffix or own}")
+
+
 def build_command(paths: list[str], *options: str) -> str:
     """Return the shell command that indexes `paths`."""
     return " ".join(["python -m mmapds.index", *map(quoted, paths), *options])
 
 
-def _compressed(path: str, name: str, command: str) -> SourceError:
+def _compressed(path: str, name: str, command: str, suffix: str) -> SourceError:
+    command = f"{command} {quoted(path)}"
+    if not path.endswith(suffix):  # the tool would refuse the name
+        command = f"{name} -dc < {quoted(path)} > {quoted(another_name(path))}"
     return SourceError(
-        f"{path}: compressed ({name}): expected a file whose records can be read in place; run: {command} "
-        f"{quoted(path)}"
+        f"{path}: compressed ({name}): expected a file whose records can be read in place; run: {command}"
     )
 
 

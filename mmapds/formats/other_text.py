@@ -1,0 +1,98 @@
+"""Text that is not JSON Lines: refused, by its first bytes, with the command that makes JSON Lines of it."""
+
+import os
+
+from .. import _native
+from ..errors import FormatError
+from ..storage.sources import another_name, named, quoted
+
+_SUFFIXES = (".jsonl", ".ndjson", ".json")
+"""Names of files that should hold JSON."""
+_HEAD = 4096  # bytes that are looked at
+_BOM = b"\xef\xbb\xbf"
+_MARKS = {
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+_UNMARKED = {b"{\0": "UTF-16LE", b"[\0": "UTF-16LE", b"\0{": "UTF-16BE", b"\0[": "UTF-16BE"}
+_TABLES = {".csv": ",", ".tsv": "\t"}
+_PYTHON = "python -c 'import {}; [print(json.dumps(row)) for row in {}]'"
+
+
+def check_lines(path: str, head: bytes) -> None:
+    """Raise FormatError for a file that is surely a JSON array, JSON over several lines, a table, or UTF-16.
+
+    Other text is let through, as its lines can be records, too; so are lines of damaged JSON.
+
+    Args:
+      head: the first 4,096 bytes.
+    """
+    if encoding := _encoding(path, head):
+        what = f"not UTF-8: expected text in UTF-8, found {encoding[:6]}"
+        raise _refused(path, what, f"iconv -f {encoding} -t UTF-8 {{}} > {{}}", ".utf8")
+    text = head.removeprefix(_BOM).lstrip(b" \t\r\n")
+    first, _, rest = text.partition(b"\n")
+    second, is_json = rest.lstrip().partition(b"\n")[0], _is_json(first)
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in _TABLES:
+        raise _table(path, _TABLES[suffix])
+    if suffix == ".json" and text.startswith(b"[") and not rest.strip() and (is_json or len(head) >= _HEAD):
+        raise _array(path)  # all of it in one line
+    if is_json or not second:
+        return
+    if _begins_over_lines(text) and not (text.startswith(b"{") and _is_json(second)):  # else a line that was cut off
+        raise _array(path) if text.startswith(b"[") else _over_lines(path)
+    if named(path, _SUFFIXES) and not _is_json(second):
+        for delimiter in "\t,;":
+            cells = first.count(delimiter.encode())
+            if cells and cells == second.count(delimiter.encode()):
+                raise _table(path, delimiter)
+
+
+def _encoding(path: str, head: bytes) -> str | None:
+    """Return what iconv calls the encoding of text that is not UTF-8; None for others."""
+    marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
+    if named(path, _SUFFIXES):
+        return marked or next((name for begin, name in _UNMARKED.items() if head.startswith(begin)), None)
+    return marked if b"\n" in head and b"\0" in head else None
+
+
+def _is_json(line: bytes) -> bool:
+    return _native.json_error(None, line) is None
+
+
+def _begins_over_lines(text: bytes) -> bool:
+    """Whether a text begins with one JSON value over several lines, as far as it goes in whole lines."""
+    lines = text[: text.rfind(b"\n") + 1]
+    at = _native.json_error(None, lines)
+    return at is None or at == len(lines) or (_is_json(lines[:at]) and b"\n" in lines[:at].strip())
+
+
+def _array(path: str) -> FormatError:
+    python = _PYTHON.format("json", 'json.load(open(0, encoding="utf-8-sig"))')
+    what = "not JSON Lines: expected a record a line, found one JSON array"
+    return _refused(path, what, f"{python} < {{}} > {{}}", also="jq -c '.[]' {} > {}")
+
+
+def _over_lines(path: str) -> FormatError:
+    what = "not JSON Lines: expected a record a line, found JSON over several lines"
+    return _refused(path, what, "jq -c . {} > {}", also="one value alone: python -m json.tool --compact {} {}")
+
+
+def _table(path: str, delimiter: str) -> FormatError:
+    shown = "tabs" if delimiter == "\t" else f"{delimiter!r}"
+    given = f', delimiter="{delimiter!r}"'.replace("'", "") if delimiter != "," else ""
+    rows = f'csv.DictReader(open(0, encoding="utf-8-sig", newline=""){given})'
+    what = f"not JSON Lines: expected JSON, found a table with {shown} between cells"
+    return _refused(path, what, f"{_PYTHON.format('csv, json', rows)} < {{}} > {{}}", also="cells become strings")
+
+
+def _refused(path: str, what: str, command: str, infix: str = "", also: str = "") -> FormatError:
+    """Return the error for a file; the places in the commands are for it, and for the one to write."""
+    names = quoted(path), quoted(another_name(path, ".jsonl", infix))
+    also = f"{also.format(*names)}; " if also else ""
+    return FormatError(
+        f"{path}: {what}; run: {command.format(*names)} ({also}or give --format jsonl to take its lines as they are)"
+    )

@@ -1,0 +1,211 @@
+"""What is not what it seems: each message has a command, which is run, and then the records are there."""
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import mmapds
+from tests.support.commands import command
+
+RECORDS = [{"id": 1, "text": "a, b"}, {"id": 2, "text": "é\n"}, {"id": 3, "text": "x" * 5000}]
+LINES = "".join(json.dumps(record) + "\n" for record in RECORDS)
+PRETTY = "".join(json.dumps(record, indent=2) + "\n" for record in RECORDS)
+TABLE = "id{0}text\n1{0}a b\n2{0}é\n"
+
+
+def run(message):
+    """Run the command of a message in a shell, with this Python as `python`."""
+    found = re.sub(r" \((?:jq -c|cells become|one value|or give) .*\)$", "", message.partition("; run: ")[2])
+    assert found, message
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    ran = subprocess.run(
+        found, shell=True, capture_output=True, text=True, check=False, env={**os.environ, "PATH": path}
+    )
+    assert ran.returncode == 0, (found, ran.stderr)
+    return found
+
+
+def refused(path, kind=mmapds.FormatError):
+    """The message of indexing a file, by command and function alike; nothing is written."""
+    before = sorted(os.listdir())
+    with pytest.raises(kind) as error:
+        mmapds.build(path)
+    assert command(path).stderr == f"{error.value}\n"
+    assert sorted(os.listdir()) == before
+    return str(error.value)
+
+
+def needs(tool):
+    if not shutil.which(tool):
+        pytest.skip(f"this machine has no {tool}")
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def write(name, text, encoding="utf-8"):
+    with open(name, "wb") as file:
+        file.write(text if isinstance(text, bytes) else text.encode(encoding))
+    return name
+
+
+ARRAYS = {
+    "over lines": json.dumps(RECORDS, indent=1),
+    "a record a line": "[\n" + ",\n".join(map(json.dumps, RECORDS)) + "\n]\n",
+    "commas first": "[ " + "\n, ".join(map(json.dumps, RECORDS)) + "\n]",
+    "with a byte order mark": "\ufeff \n" + json.dumps(RECORDS, indent=1),
+}
+
+
+@pytest.mark.parametrize("name", ["a b.json", "a.jsonl", "a"])
+@pytest.mark.parametrize("array", ARRAYS)
+def test_a_json_array(name, array):
+    message = refused(write(name, ARRAYS[array]))
+    assert message.startswith(
+        f"{name}: not JSON Lines: expected a record a line, found one JSON array; run: python -c "
+    )
+    out = run(message).rpartition(" > ")[2].strip("'")
+    assert list(mmapds.open(out, build=True)) == RECORDS
+
+
+def test_a_json_array_in_one_line():
+    for text in (json.dumps(RECORDS), json.dumps(RECORDS[:2]) + "\n"):
+        message = refused(write("a.json", text))
+        assert "found one JSON array; run: " in message
+        run(message)
+        assert list(mmapds.open("a.jsonl", build=True)) == json.loads(text)
+        os.remove("a.jsonl")
+
+
+def test_the_command_of_jq_does_the_same():
+    needs("jq")
+    also = re.search(r" \((jq -c [^;]*);", refused(write("a.json", json.dumps(RECORDS, indent=1))))[1]
+    run(f"; run: {also}")
+    assert list(mmapds.open("a.jsonl", build=True)) == RECORDS
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+def test_json_over_several_lines(name):
+    needs("jq")
+    message = refused(write(name, PRETTY))
+    assert message.startswith(
+        f"{name}: not JSON Lines: expected a record a line, found JSON over several lines; run: jq "
+    )
+    out = run(message).rpartition(" > ")[2]
+    assert list(mmapds.open(out, build=True)) == RECORDS
+
+
+def test_one_value_over_several_lines():
+    message = refused(write("a.json", json.dumps(RECORDS[2], indent=4)))
+    run("; run: " + re.search(r"one value alone: (.*); or give", message)[1])
+    assert list(mmapds.open("a.jsonl", build=True)) == RECORDS[2:]
+
+
+@pytest.mark.parametrize(
+    ("name", "delimiter"), [("a.csv", ","), ("a.tsv", "\t"), ("a.jsonl", ","), ("a.jsonl", "\t"), ("a.json", ";")]
+)
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_table(name, delimiter, mark):
+    message = refused(write(name, mark + TABLE.format(delimiter)))
+    shown = "tabs" if delimiter == "\t" else repr(delimiter)
+    assert message.startswith(f"{name}: not JSON Lines: expected JSON, found a table with {shown} between cells; run: ")
+    out = run(message).rpartition(" > ")[2]
+    assert list(mmapds.open(out, build=True)) == [{"id": "1", "text": "a b"}, {"id": "2", "text": "é"}]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_text_that_is_not_utf_8(name, encoding):
+    if name == "a.txt" and encoding[-2:] in ("le", "be"):
+        return  # nothing says what it is
+    needs("iconv")
+    message = refused(write(name, LINES, encoding))
+    assert message.startswith(f"{name}: not UTF-8: expected text in UTF-8, found {encoding[:6].upper()}; run: iconv ")
+    out = run(message).rpartition(" > ")[2]
+    assert list(mmapds.open(out, build=True)) == RECORDS
+
+
+LEGITIMATE = {
+    "arrays": "[1, 2]\n[3]\n",
+    "an array": '[{"a": 1}, {"a": 2}]\n',
+    "numbers": "1\n2\n",
+    "strings": '"a, b"\n"c, d"\n',
+    "blank lines first": "\n \n\t\n" + LINES,
+    "one pretty line": '{ "a" : 1 }\n',
+    "a mark": "\ufeff" + LINES,
+    "long lines": json.dumps(RECORDS[2]) + "\n" + json.dumps(RECORDS[0]),
+    "objects of objects": '{"a": {"b": [1, 2]}}\n{"a": {}}\n',
+    "line ends of Windows": LINES.replace("\n", "\r\n"),
+    "nothing": "",
+    "blanks": " \n\n",
+    "one number": "7",
+}
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.ndjson", "a"])
+@pytest.mark.parametrize("case", LEGITIMATE)
+def test_json_lines_are_not_refused(name, case):
+    if (name, case) == ("a.json", "an array"):
+        return  # by that name it is an array
+    text = LEGITIMATE[case]
+    mmapds.build(write(name, text))
+    assert list(mmapds.open(name)) == [json.loads(line) for line in text.lstrip("\ufeff").split("\n") if line.strip()]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"n": 1, "te\n{"n": 2}\n',  # cut off
+        '{"n":\n{"n": 2}\n',
+        '{"n": 1',
+        "[1, 2\n[3]\n",
+        "bad\nworse\n",
+        "nonsense, as it were\n" + LINES,
+    ],
+)
+def test_damaged_lines_are_the_business_of_who_reads_them(text):
+    mmapds.build(write("a.jsonl", text))
+
+
+@pytest.mark.parametrize(
+    "text", ["Hello, world\nGood bye, world\n", "[Music]\n[Applause]\n", "{\nint main(void)\n}\n", "a\tb\nc\td\n"]
+)
+def test_lines_of_other_text_are_records(text):
+    mmapds.build(write("a.txt", text))
+    assert list(mmapds.open("a.txt", decode="text")) == text.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.json", PRETTY), ("a.csv", TABLE.format(",")), ("b.json", json.dumps(RECORDS))]
+)
+def test_a_format_that_is_given_is_taken(name, text):
+    assert "--format jsonl" in refused(write(name, text))
+    mmapds.build(name, format="jsonl")
+    assert list(mmapds.open(name, decode="text")) == text.splitlines()
+    with open(name, "a") as file:
+        file.write("1\n")
+    assert command(name).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("tool", "compress"), [("gzip", gzip.compress), ("bzip2", bz2.compress), ("xz", lzma.compress)]
+)
+def test_a_compressed_file_by_the_name_of_what_is_in_it(tool, compress):
+    needs(tool)
+    message = refused(write("a b.jsonl", compress(LINES.encode())), mmapds.SourceError)
+    assert (
+        f"a b.jsonl: compressed ({tool}): expected a file whose records can be read in place; run: {tool} -dc <"
+        in message
+    )
+    run(message)
+    assert list(mmapds.open("a b.plain.jsonl", build=True)) == RECORDS
