@@ -105,6 +105,13 @@ mount -o remount,ro . || exit 3
     assert result.stdout.count("up to date") == 1
 
 
+def test_converting_in_a_read_only_directory_names_the_file_that_was_asked_for(small_disk):
+    script = 'echo "{}" > a.jsonl && mount -o remount,ro . && "$0" -m mmapds.convert a.jsonl'
+    result = small_disk(10, "sh", "-c", script, sys.executable)
+    refused = "a.mma: cannot write the array file here (read-only file system); give another place with -o OUT.mma"
+    assert result.stderr.startswith(refused), result
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_scratch_files_have_their_blocks_before_they_are_written_to(tmp_path):
     size = 64 << 20

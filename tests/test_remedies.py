@@ -279,3 +279,42 @@ def test_a_damaged_length_order(corpus):
     run_remedy(error.value)
     sampler = mmapds.TokenBudgetBatchSampler(mmapds.open(corpus), 100)
     assert sorted(record for batch in sampler for record in batch) == list(range(2000))
+
+
+@pytest.mark.parametrize(
+    "meet",
+    [
+        lambda ds, _: ds[4],
+        lambda _, out: verify(Index(out)),
+        lambda _, out: mmapds.open(out, build=True),
+        lambda _, out: mmapds.build(out),
+    ],
+)
+def test_a_missing_shard(write, tmp_path, meet):
+    paths = [write([{"n": number}] * 3, f"a b-{number}.jsonl") for number in range(3)]
+    out = str(tmp_path / "all.mmx")
+    mmapds.build(paths, out=out, length="n", columns={"size": "bytes()"}, validate=True)
+    ds = mmapds.open(out)
+    os.remove(paths[1])
+    with pytest.raises(mmapds.SourceError, match=r"a b-1.jsonl: no such file or directory; run: ") as error:
+        meet(ds, out)
+    assert str(error.value).endswith(f" (which indexes what is left of {out})")
+    run_remedy(error.value)
+    ds = mmapds.open(out)
+    assert [record["n"] for record in ds] == [0, 0, 0, 2, 2, 2]
+    assert sorted(ds.columns) == ["length", "size"]
+    verify(Index(out))
+
+
+def test_an_index_that_was_cut_while_it_was_open(write, tmp_path):
+    paths = [write([{"n": 1}] * 2000, "a.jsonl"), write([{"n": 2}] * 2000, "b.jsonl")]
+    out = str(tmp_path / "all.mmx")
+    mmapds.build(paths, out=out, length="n")
+    ds = mmapds.open(out)
+    os.truncate(out, 100)
+    with pytest.raises(
+        mmapds.FormatError, match=r"DAMAGED: expected \d+ bytes, as when it was opened, found 100; "
+    ) as error:
+        list(ds)
+    run_remedy(error.value)
+    assert len(mmapds.open(out).lengths) == 4000

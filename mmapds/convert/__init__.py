@@ -20,8 +20,8 @@ from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
 from ..arrays.values import cast
 from ..dataset.decode import Decoder
 from ..errors import Error, FormatError, unknown_argument
-from ..storage.lock import locked
-from ..storage.sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, inspect
+from ..storage.lock import create_temporary, locked
+from ..storage.sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, inspect, reason, working_directory
 from ..writer import Writer
 from .arrow import ArrowReader
 from .hdf5 import Hdf5Reader
@@ -139,7 +139,7 @@ def _target(paths: list[str], out: StrPath | None) -> str:
     """Return the path to write.
 
     Raises:
-      Error: several sources need `out`, its directory is missing, or it is one of the sources.
+      Error: several sources need `out`, its directory is missing or cannot be written to, or it is one of the sources.
     """
     if out is None and len(paths) > 1:
         raise Error(
@@ -150,6 +150,14 @@ def _target(paths: list[str], out: StrPath | None) -> str:
         raise Error(
             f"{target}: cannot write the array file here (no such directory); give another place with {_ELSEWHERE}"
         )
+    try:
+        probe, file = create_temporary(os.path.join(working_directory(), target))
+        file.close()
+        os.unlink(probe)
+    except OSError as error:
+        raise Error(
+            f"{target}: cannot write the array file here ({reason(error)}); give another place with {_ELSEWHERE}"
+        ) from None
     if os.path.exists(target) and any(os.path.samefile(path, target) for path in paths):
         raise Error(f"{target}: the file to write is a source; name another file with {_ELSEWHERE}")
     return target

@@ -6,7 +6,7 @@ import numpy as np
 from xxhash import xxh3_64
 
 from .. import _native, formats
-from ..errors import Error, SourceError
+from ..errors import Error, FormatError, SourceError
 from ..storage.files import IoChoice, check_io, io_of, line_number, open_file
 from ..storage.index_file import Index
 from ..storage.sources import kind_of_file, reason
@@ -120,7 +120,7 @@ class Catalog:
         try:
             opened = open_file(absolute, io_of(self.io, absolute))
         except OSError as error:
-            raise SourceError(f"{path}: {reason(error)} (a source of {index.path})") from None
+            raise index.unreadable(number, reason(error)) from None
         except ValueError:
             kind = kind_of_file(os.stat(absolute).st_mode)
             raise SourceError(f"{path}: expected a regular file, found {kind} (a source of {index.path})") from None
@@ -146,18 +146,21 @@ class Catalog:
         index, number = self.members[member]
         path = index.source_path(number)
         if code:
-            raise SourceError(f"{path}: {os.strerror(code).lower()} (a source of {index.path})")
+            raise index.unreadable(number, os.strerror(code).lower())
         try:
             found = os.stat(index.absolute(path))
         except OSError as error:
-            raise SourceError(f"{path}: {reason(error)} (a source of {index.path})") from None
+            raise index.unreadable(number, reason(error)) from None
         index.check_size(number, found.st_size)
         try:
             size = os.stat(index.absolute(index.path)).st_size
         except OSError:
             size = index.map.size
         if size < index.map.size:
-            raise index.damaged(f"expected {index.map.size} bytes, as when it was opened, found {size}")
+            # What is left of the index may not say how to build it again.
+            what = f"DAMAGED: expected {index.map.size} bytes, as when it was opened, found {size}"
+            command = index.new_command()
+            raise FormatError(f"{index.path}: {what}; {f'run: {command}' if command else 'index the sources again'}")
         expected = index.sources[number].size
         raise SourceError(f"{path}: expected {expected} bytes, found fewer; check the disk (a source of {index.path})")
 

@@ -179,12 +179,23 @@ def build_each(
 def _job(plan: _Plan, request: ColumnRequest, *, inherit: bool) -> _Job:
     index_path, members, wanted_format, options = plan
     before = _readable(index_path, Roots(named=members)) if inherit else None  # the user named or allowed these
-    sources = [inspect(path) for path in members]
+    sources = [_inspected(before, number, path) for number, path in enumerate(members)]
     chosen = _format(members, wanted_format)
     formats.check_options(chosen.name, chosen.options, options)
     parameters = _parameters(chosen, options, members, before)
     measuring = request.measuring(before, parameters.get("columns", {}))
     return _Job(index_path, sources, chosen, parameters, measuring, before=before, hashes=request.hashes(before))
+
+
+def _inspected(before: Index | None, number: int, path: str) -> Source:
+    """Return a source; where it is missing, and the index is built again by its own name, say how without it."""
+    try:
+        return inspect(path)
+    except SourceError as error:
+        is_known = before is not None and number < len(before.sources) and before.source_path(number) == path
+        if before is None or not is_known or os.path.lexists(path):
+            raise
+        raise before.unreadable(number, str(error).removeprefix(f"{path}: ")) from None
 
 
 def _found(job: _Job, *, settle: bool, workers: int, report: Callable[[int], object]) -> BuildResult | None:

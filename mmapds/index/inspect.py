@@ -114,6 +114,7 @@ def state_of(index: Index, number: int) -> tuple[str, str]:
         return "stale", str(error).removeprefix(f"{index.path}: ")
     except SourceError as error:
         what = str(error).removeprefix(f"{index.source_path(number)}: ").removesuffix(f" (a source of {index.path})")
+        what = what.partition("; run: ")[0]
         return "missing", f"MISSING: {what}"
     if found.st_mtime_ns == index.sources[number].mtime_ns:
         return "unchanged", "unchanged"

@@ -109,7 +109,7 @@ def stat_source(index: "Index", number: int) -> os.stat_result:
         if found is None or stat.S_ISLNK(found.st_mode):
             found = os.stat(index.absolute(index.readable_path(number)))
     except OSError as error:
-        raise SourceError(f"{path}: {reason(error)} (a source of {index.path})") from None
+        raise index.unreadable(number, reason(error)) from None
     if not stat.S_ISREG(found.st_mode):
         kind = kind_of_file(found.st_mode)
         raise SourceError(f"{path}: expected a regular file, found {kind} (a source of {index.path})")

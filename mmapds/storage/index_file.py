@@ -12,6 +12,9 @@ from .roots import Roots, covering, is_inside
 from .sections import COLUMN, MALFORMED, Section, SectionFile, SectionWriter
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, build_command, kind_of_file, quoted, reason, working_directory
 
+_NAMED = 20  # sources that a command names
+_WITH_OPTIONS = ("fixed", "prefixed")
+"""Formats that cannot be indexed without options of their own."""
 _SECTION_TYPES = {
     "length_order": ("<u4", "<u8"),
     "length_values": ("<u8",),
@@ -410,6 +413,34 @@ class Index(SectionFile):
         # Roots that the user gave, and no others: the command must not go further than the user did.
         roots = sorted(self.roots.lasting()) if self._outside() else []
         return build_command([self.path], *options, *(f"--root {quoted(root)}" for root in roots))
+
+    def new_command(self) -> str:
+        """Return the shell command that makes an index of the sources that are there, without reading this one.
+
+        Empty where none is there, or where the options of the format have to be given too.
+        """
+        paths = [self.source_path(number) for number in range(len(self.sources))]
+        there = [path for path in paths if os.path.lexists(self.absolute(path))]
+        if not there or self.format in _WITH_OPTIONS:
+            return ""
+        measured = self.measuring
+        options = [f"--column {quoted(f'{name}={text}')}" for name, text in measured["expressions"].items()]
+        options += [f"--missing {measured['missing']}"] * (measured["missing"] != "error")
+        options += ["--validate"] * measured["validate"] + ["--bad skip"] * (measured.get("bad") == "skip")
+        place = [] if self.is_beside_its_source else [f"-o {quoted(self.path)}"]
+        return build_command(there if len(there) <= _NAMED else ["SOURCE..."], *place, *options)
+
+    def unreadable(self, number: int, problem: str) -> SourceError:
+        """Return the error for a source that cannot be opened; where others are there, it says how to go on with them.
+
+        Args:
+          problem: what the system says.
+        """
+        path = self.source_path(number)
+        is_missing = len(self.sources) > 1 and not os.path.lexists(self.absolute(path))
+        if is_missing and (command := self.new_command()):
+            return SourceError(f"{path}: {problem}; run: {command} (which indexes what is left of {self.path})")
+        return SourceError(f"{path}: {problem} (a source of {self.path})")
 
     @property
     def is_beside_its_source(self) -> bool:
