@@ -351,7 +351,10 @@ def test_text_that_is_not_utf8_is_named_and_its_neighbours_read(opened):
 def test_an_error_of_the_users_decoder_stays_what_it_is(opened):
     with pytest.raises(KeyError) as caught:
         opened([1], decode=refuse)[0]
-    assert caught.value.__notes__ == [f"while decoding {opened([1]).sources[0]}:1 (byte 0)"]
+    assert caught.value.__notes__ == [
+        f"while decoding {opened([1]).sources[0]}:1 (byte 0); leave record 0 out with exclude={{'records': [0]}} in a "
+        "sampler, or on_error='skip'"
+    ]
 
 
 def test_repr(ds, write):

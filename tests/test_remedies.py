@@ -318,3 +318,23 @@ def test_an_index_that_was_cut_while_it_was_open(write, tmp_path):
         list(ds)
     run_remedy(error.value)
     assert len(mmapds.open(out).lengths) == 4000
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("text", [b'{"n": 1}\n{"n": 2}\n{"n": 3}\n', b'\xef\xbb\xbf{"n": 1}\r\n{"n": 2}\r\n{"n": 3}'])
+def test_a_bound_inside_a_record_is_not_blamed_on_the_data(write, text, on_error):
+    path = write(text)
+    mmapds.build(path)
+    at = section(f"{path}.mmx", "offsets") + 8
+    with open(f"{path}.mmx", "r+b") as file:
+        file.seek(at)
+        bound = int.from_bytes(file.read(8), "little")
+        file.seek(at)
+        file.write((bound + 3).to_bytes(8, "little"))
+    for record in (1, 0) if text.startswith(b"{") else (1,):
+        with pytest.raises(
+            mmapds.FormatError, match=f"DAMAGED: record {record} of .*: expected a whole line, found "
+        ) as error:
+            mmapds.open(path, on_error=on_error).take([record, 2])
+    run_remedy(error.value)
+    assert list(mmapds.open(path)) == [{"n": 1}, {"n": 2}, {"n": 3}]

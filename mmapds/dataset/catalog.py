@@ -9,7 +9,7 @@ from .. import _native, formats
 from ..errors import Error, FormatError, SourceError
 from ..storage.files import IoChoice, check_io, io_of, line_number, open_file
 from ..storage.index_file import Index
-from ..storage.sources import kind_of_file, reason
+from ..storage.sources import INDEX_SUFFIX, build_command, kind_of_file, reason
 from .array_decoder import TensorDecoder, format_decoder
 from .decode import Decoder, decoder_name, is_same_decoder
 from .webdataset import check_pillow
@@ -184,6 +184,50 @@ class Catalog:
             return f"{path}: record {record} (byte {offset})"
         line = self._line(index, number, record, offset)
         return f"{path}{'' if line is None else f':{line}'} (byte {offset})"
+
+    def check_line(self, located: tuple[int, int, int, int]) -> None:
+        """Raise FormatError where a record that cannot be decoded is not a whole line, so that the index is to blame.
+
+        Args:
+          located: what `Records.locate` gives for the record.
+        """
+        member, record, begin, end = located
+        index, number = self.members[member]
+        if not formats.of_index(index).is_text or index.check == "none":
+            return
+        path = index.source_path(number)
+        try:
+            with open(index.absolute(path), "rb") as file:
+                head = file.read(min(begin, 3))
+                file.seek(max(begin - 1, 0))
+                before = file.read(1)
+                file.seek(end)
+                after = file.read(2)
+        except OSError:
+            return  # the decoder's error says more
+        begins = begin == 0 or before == b"\n" or (begin == 3 and head == b"\xef\xbb\xbf")
+        if not begins or not (after.startswith(b"\n") or after in (b"", b"\r\n")):
+            raise index.damaged(f"record {record} of {path}: expected a whole line, found bytes {begin} to {end}")
+
+    def way_out(self, located: tuple[int, int, int, int], position: int, decode: str | Decoder) -> str:
+        """Return what to do about a record that cannot be decoded, as the end of a message.
+
+        Args:
+          located: what `Records.locate` gives for the record.
+          position: of the record in the dataset, which samplers exclude it by.
+        """
+        index, number = self.members[located[0]]
+        exclude = f"exclude={{'records': [{position}]}} in a sampler, or on_error='skip'"
+        if decode != "json" or not formats.of_index(index).is_text:
+            return f"; leave record {position} out with {exclude}"
+        if os.path.basename(index.path).startswith("."):  # that of a conversion, which removes it
+            command = build_command([index.source_path(number)], "--bad skip")
+            return f"; run: {command} (and convert {index.source_path(number)}{INDEX_SUFFIX})"
+        command, alone = (
+            index.remedy("--bad skip", force=False),
+            f"or leave out record {position} alone, with {exclude}",
+        )
+        return f"; {command[:-1]}; {alone})" if command.endswith(")") else f"; {command} ({alone})"
 
     def _line(self, index: Index, number: int, record: int, offset: int) -> int | None:
         """Return the line of a record, counted from 1; None if the index does not have it and its source is gone."""

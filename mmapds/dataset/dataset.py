@@ -78,17 +78,42 @@ class Dataset(_Samples):
         Args:
           positions: int sequence, array or tensor, shape (k,).
         Returns:
-          A list of k samples. For array files (`.mma`) a sequence that makes each sample when it is asked for;
-          `pad_collate` fills its tensors from the file without making any.
+          A list of k samples; of fewer with `on_error="skip"`, where some records cannot be decoded. For array files
+          (`.mma`) a sequence that makes each sample when it is asked for; `pad_collate` fills its tensors from the file
+          without making any.
         Raises:
           IndexError: a position is outside the dataset; nothing is returned.
-          DecodeError: a record is not what the decoder expects.
+          DecodeError: a record is not what the decoder expects; with `on_error="skip"`, none of the batch is.
         """
+
+    def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
+        """Return the samples at `positions` that can be decoded, and which these are.
+
+        With `on_error="raise"`, those are all. With "skip", there may be fewer, or none.
+
+        Returns:
+          The samples, as `take` gives them; and where in `positions` each of them was, ascending: shape (samples,).
+        """
+        samples = self.take(positions)
+        return samples, np.arange(len(samples), dtype=np.int64)
+
+    @property
+    def skipped(self) -> list[int]:
+        """Positions, ascending, of the records that this process left out so far; only with `on_error="skip"`."""
+        return []
 
     def __iter__(self) -> Iterator[Any]:
         # A generator turns a StopIteration from a decoder into an error; else it would end the loop.
         for position in range(len(self)):
-            yield self[position]
+            if self._on_error == "skip":
+                yield from self.take_kept([position])[0]
+            else:
+                yield self[position]
+
+    @property
+    def _on_error(self) -> str:
+        """What is done with records that cannot be decoded, as `mmapds.open` takes it."""
+        return "raise"
 
     def map(self, function: Callable[[Any], Any], *, batched: bool = False) -> "Dataset":
         """Return a dataset whose samples are `function(sample)`, made each time when they are read.

@@ -84,18 +84,19 @@ _EXPECTS: dict[Decoder, str] = {
 }
 
 
-def raise_at(place: str, error: Exception, decode: str | Decoder) -> NoReturn:
+def raise_at(place: str, error: Exception, decode: str | Decoder, way_out: str = "") -> NoReturn:
     """Raise the error of a decoder with the place of the record; an error of the user's decoder keeps its type.
 
     Args:
       place: where the record lies, as messages say it.
       decode: the decoder as the user gave it.
+      way_out: what to do, as the end of a message.
     """
     if type(error) is FormatError:
         raise FormatError(f"{place}: {error}") from None
     if expected := _expected_by(decode):
-        raise DecodeError(f"{place}: not {expected}: {error}") from error
-    error.add_note(f"while decoding {place}")
+        raise DecodeError(f"{place}: not {expected}: {error}{way_out}") from error
+    error.add_note(f"while decoding {place}{way_out}")
     raise error
 
 

@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, SupportsIndex, overload
+from typing import Any, Literal, NoReturn, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,15 +20,21 @@ from .catalog import Catalog
 from .dataset import Dataset, Location
 from .decode import Decoder, decoder_name, is_same_decoder, raise_at, resolve, wants_location, wants_view
 from .origin import Origin
+from .skips import Skips
 from .views import ArrayRows, ChainedRows, NestedRows, RangeRows, Rows
 
+OnError = Literal["raise", "skip"]
+"""What to do with records that cannot be decoded."""
 _ROWS_COMPARED = 65_536  # of a view, by its fingerprint
 _SHOWN = 3  # sources that a repr names
 
 
-def make_dataset(catalog: Catalog, origin: Origin, decode: str | Decoder, rows: Rows | None = None) -> "IndexedDataset":
+def make_dataset(
+    catalog: Catalog, origin: Origin, decode: str | Decoder, on_error: OnError = "raise", rows: Rows | None = None
+) -> "IndexedDataset":
     """Return the dataset of all records of a catalog, or of those that `rows` selects."""
-    return IndexedDataset(catalog, catalog.records(views=wants_view(resolve(decode))), origin, decode, rows)
+    records, skips = catalog.records(views=wants_view(resolve(decode))), Skips() if on_error == "skip" else None
+    return IndexedDataset(catalog, records, origin, decode, rows, skips)
 
 
 class IndexedDataset(Dataset):
@@ -37,7 +43,13 @@ class IndexedDataset(Dataset):
     _MADE_BY = "mmapds.open"
 
     def __init__(
-        self, catalog: Catalog, records: Records, origin: Origin, decode: str | Decoder, rows: Rows | None = None
+        self,
+        catalog: Catalog,
+        records: Records,
+        origin: Origin,
+        decode: str | Decoder,
+        rows: Rows | None,
+        skips: Skips | None,
     ) -> None:
         self._catalog = catalog
         self._records = records
@@ -47,6 +59,7 @@ class IndexedDataset(Dataset):
         self._is_located = wants_location(self._decode)
         self._gives_arrays = array_decoder(self._decode) is not None
         self._rows = rows  # None: all records, in order
+        self._skips = skips  # None: a record that cannot be decoded is an error
         self._length = len(records) if rows is None else len(rows)
 
     def __len__(self) -> int:
@@ -66,7 +79,7 @@ class IndexedDataset(Dataset):
         try:
             return self._decode(record, self._locate(number)) if self._is_located else self._decode(record)
         except Exception as error:
-            raise_at(self._place(number), error, self._given_decode)
+            self._raise_at(number, key, error)
 
     def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
         decode, samples = self._decode, []
@@ -75,6 +88,9 @@ class IndexedDataset(Dataset):
         numbers = positions if self._rows is None else self._record_numbers(positions)
         if self._gives_arrays:
             return Batch(self._catalog, self._records, numbers, decode)
+        if self._skips is not None:
+            kept, _ = self.take_kept(positions)
+            return kept if kept or not len(positions) else [self[positions[0]]]  # which raises
         records = self._records.many(numbers)
         try:
             if self._is_located:
@@ -84,10 +100,41 @@ class IndexedDataset(Dataset):
                 for record in records:
                     samples.append(decode(record))
         except Exception as error:
-            raise_at(self._place(numbers[len(samples)]), error, self._given_decode)
+            self._raise_at(numbers[len(samples)], positions[len(samples)], error)
         return samples
 
     __getitems__ = take
+
+    def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
+        if self._skips is None or self._gives_arrays:
+            return super().take_kept(positions)
+        decode, numbers = self._decode, self._record_numbers(positions)
+        samples: list[Any] = []
+        kept: list[int] = []
+        for k, (record, number) in enumerate(zip(self._records.many(numbers), numbers.tolist(), strict=True)):
+            try:
+                samples.append(decode(record, self._locate(number)) if self._is_located else decode(record))
+            except (MemoryError, RecursionError):
+                raise
+            except Exception as error:
+                self._catalog.check_line(self._records.locate(number))
+                self._skips.add(number, f"{self._place(number)}: {type(error).__name__}: {error}")
+            else:
+                kept.append(k)
+        return samples, np.array(kept, np.int64)
+
+    @property
+    def skipped(self) -> list[int]:
+        if self._skips is None or self._rows is None:
+            return self._skips.records if self._skips is not None else []
+        return sorted(position for record in self._skips.records for position in self._rows.positions(record))
+
+    def _raise_at(self, number: SupportsIndex, position: Any, error: Exception) -> NoReturn:
+        """Raise the error of the decoder, with the place of the record, its position, and what to do."""
+        located = self._records.locate(number)
+        self._catalog.check_line(located)
+        way_out = self._catalog.way_out(located, int(position) % self._length, self._given_decode)
+        raise_at(self._catalog.place(located), error, self._given_decode, way_out)
 
     def raw(self, position: SupportsIndex) -> bytes:
         return bytes(self._records[position if self._rows is None else self._record(position)])
@@ -185,7 +232,7 @@ class IndexedDataset(Dataset):
             rows = self._rows.part(inner.range)
         else:
             rows = NestedRows(self._rows, inner)
-        return IndexedDataset(self._catalog, self._records, self._origin, self._given_decode, rows)
+        return IndexedDataset(self._catalog, self._records, self._origin, self._given_decode, rows, self._skips)
 
     @classmethod
     def _chained(cls, parts: Sequence["IndexedDataset"]) -> "IndexedDataset":
@@ -198,16 +245,22 @@ class IndexedDataset(Dataset):
                     f"in datasets[0], found {decoder_name(part._given_decode)}, {part._catalog.access!r} and "
                     f"{part._catalog.io!r}; open them alike"
                 )
+            if part._on_error != parts[0]._on_error:
+                raise Error(f"datasets[{k}]: expected on_error = 'skip' for all datasets or for none; open them alike")
             if part._catalog.compares != parts[0]._catalog.compares:
                 raise Error(f"datasets[{k}]: expected check = 'none' for all datasets or for none; open them alike")
         indexes = [index for part in parts for index in part._catalog.indexes]
         patterns = [pattern for part in parts for pattern in part._origin.given()]
         catalog, origin = Catalog(indexes, access, io), Origin.of(patterns, indexes)
         if all(part._rows is None for part in parts):
-            return make_dataset(catalog, origin, decode)
+            return make_dataset(catalog, origin, decode, parts[0]._on_error)
         firsts = np.cumsum([0, *(len(part._records) for part in parts)]).tolist()
         rows = [part._rows or RangeRows(range(len(part))) for part in parts]
-        return make_dataset(catalog, origin, decode, ChainedRows(zip(firsts, rows, strict=False)))
+        return make_dataset(catalog, origin, decode, parts[0]._on_error, ChainedRows(zip(firsts, rows, strict=False)))
+
+    @property
+    def _on_error(self) -> OnError:
+        return "raise" if self._skips is None else "skip"
 
     def _record(self, position: SupportsIndex) -> int:
         """Return the number of the record at a position."""
@@ -238,7 +291,7 @@ class IndexedDataset(Dataset):
     def __reduce__(self) -> tuple[Any, ...]:
         catalog = self._catalog
         access = catalog.access, catalog.io, catalog.compares
-        return _reopen, (self._origin, access, self._given_decode, self._rows)
+        return _reopen, (self._origin, access, self._given_decode, self._on_error, self._rows)
 
 
 class Unopened:
@@ -262,7 +315,11 @@ class Unopened:
 
 
 def _reopen(
-    origin: Origin, access: tuple[str, IoChoice, bool], decode: str | Decoder, rows: Rows | None
+    origin: Origin,
+    access: tuple[str, IoChoice, bool],
+    decode: str | Decoder,
+    on_error: OnError,
+    rows: Rows | None,
 ) -> IndexedDataset | Unopened:
     """Open a pickled dataset again. Sources are checked when they are first read, not all at once in every worker.
 
@@ -278,4 +335,4 @@ def _reopen(
         raise
     for index in indexes:
         index.check = "stat" if compares else "none"
-    return make_dataset(Catalog(indexes, how, io), origin, decode, rows)
+    return make_dataset(Catalog(indexes, how, io), origin, decode, on_error, rows)

@@ -43,18 +43,34 @@ class MappedDataset(Dataset):
             self._raise_at(key, error)
 
     def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
-        samples = self._inner.take(positions)
+        samples, _ = self.take_kept(positions)
+        if not len(samples):
+            self._inner.take(positions)  # which raises, unless there are no positions
+        return samples
+
+    __getitems__ = take
+
+    def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
+        samples, kept = self._inner.take_kept(positions)
         if self._is_batched:
-            return self._batch(samples, positions)
+            return self._batch(
+                samples, positions if len(kept) == len(positions) else [positions[k] for k in kept]
+            ), kept
         function, mapped = self._function, []
         for sample in samples:  # of an array file, made here: an error of its own has its place already
             try:
                 mapped.append(function(sample))
             except Exception as error:
-                self._raise_at(positions[len(mapped)], error)
-        return mapped
+                self._raise_at(positions[int(kept[len(mapped)])], error)
+        return mapped, kept
 
-    __getitems__ = take
+    @property
+    def _on_error(self) -> str:
+        return self._inner._on_error
+
+    @property
+    def skipped(self) -> list[int]:
+        return self._inner.skipped
 
     def _batch(self, samples: Sequence[Any], positions: Any) -> list[Any]:
         """Return what the function makes of a batch."""

@@ -4,7 +4,7 @@ from __future__ import annotations  # help() shows them as they are written
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ..errors import Error, names_its_arguments
 from ..index.build import build_each
@@ -17,7 +17,7 @@ from ..storage.sources import StrPath, build_command
 from .catalog import Catalog
 from .dataset import Dataset
 from .decode import Decoder
-from .indexed import make_dataset
+from .indexed import OnError, make_dataset
 from .origin import Origin, expand_indexed, open_indexes
 
 _OTHERS = dict.fromkeys(
@@ -33,6 +33,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
     access: str = "auto",
     check: str = "stat",
     io: IoChoice = "mmap",
+    on_error: OnError = "raise",
     build: bool = False,
     roots: StrPath | Iterable[StrPath] = (),
 ) -> Dataset:
@@ -52,14 +53,15 @@ def open(  # noqa: A001 - mmapds.open is the public name
       check: how each source is compared with the one that was indexed. "stat" compares size and time and, where the
         time is another, as that of a copy, the fingerprint: 16 blocks of 16 KiB, which is all of a source of up to
         256 KiB. Of a larger one that is a sample, so it warns. "sample" compares all fingerprints, and does not warn.
-        "full" compares hashes of whole sources, which `build(..., hash=True)` stores; it reads the sources whole.
+        "full" compares hashes of whole sources, which `build(..., hash=True)` stores.
         "none" compares nothing: records of a source that changed may be any of its bytes, but no others.
       io: how files are read. "mmap" maps them: nothing is faster. "pread" copies each record by a system call, for
         network file systems whose maps cannot be trusted; columns that are asked for are then copied into memory. A
-        dict says it by file: shell patterns of absolute paths, each with one of the two; the first that matches counts,
-        and others are mapped. A file that cannot be mapped is read by pread, with a warning.
-      build: build missing and stale indexes first, instead of raising. One process builds while others that want to
-        wait for it: see `mmapds.build`.
+        dict says it by file: shell patterns of absolute paths; the first that matches counts, and others are mapped. A
+        file that cannot be mapped is read by pread, with a warning.
+      on_error: "skip" leaves a record that cannot be decoded out of what `take` returns, with a warning, and counts it
+        in `ds.skipped`. `len`, positions and states stay as they are, and `ds[i]` raises. See docs/formats.md.
+      build: build missing and stale indexes first, instead of raising: see `mmapds.build`.
       roots: directories, with all below them, in which the sources of an index may lie besides the directory of the
         index itself; those in the environment variable `MMAPDS_ROOTS` are added. Sources that `source_or_index` names
         need none. An index from somebody else could name any file of yours: see SECURITY.md.
@@ -70,8 +72,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
       Error: `check` is "full" and an index has no hashes.
       TypeError: an argument is unknown.
     """
-    if check not in current.CHECKS:
-        raise Error(f"check = {check!r}, expected one of {', '.join(map(repr, current.CHECKS))}")
+    _check_choices(check=(check, current.CHECKS), on_error=(on_error, ("raise", "skip")))
     check_io(io)
     given = [source_or_index] if isinstance(source_or_index, str | os.PathLike) else list(source_or_index)
     patterns = [os.fspath(pattern) for pattern in given]
@@ -84,7 +85,13 @@ def open(  # noqa: A001 - mmapds.open is the public name
     if sampled := current.check(indexes, check):
         _warn(sampled, patterns)
     catalog = Catalog(indexes, access, io)
-    return make_dataset(catalog, Origin.of(patterns, indexes), catalog.decoder(decode))
+    return make_dataset(catalog, Origin.of(patterns, indexes), catalog.decoder(decode), on_error)
+
+
+def _check_choices(**choices: tuple[str, Collection[str]]) -> None:
+    for name, (value, known) in choices.items():
+        if value not in known:
+            raise Error(f"{name} = {value!r}, expected one of {', '.join(map(repr, known))}")
 
 
 def _warn(sampled: list[tuple[Index, int]], patterns: list[str]) -> None:

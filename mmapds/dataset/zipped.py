@@ -35,6 +35,9 @@ class ZippedDataset(Dataset):
         return {name: member[key] for name, member in self._members.items()}
 
     def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
+        if self._on_error == "skip":
+            samples, _ = self.take_kept(positions)
+            return samples if len(samples) or not len(positions) else [self[positions[0]]]  # which raises
         parts = {name: member.take(positions) for name, member in self._members.items()}
         if any(isinstance(part, LateBatch) for part in parts.values()):
             return ZippedBatch(parts)
@@ -42,6 +45,24 @@ class ZippedDataset(Dataset):
         return [{name: part[k] for name, part in named} for k in range(len(named[0][1]))]
 
     __getitems__ = take
+
+    def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
+        if self._on_error == "raise":
+            return super().take_kept(positions)
+        found = {name: member.take_kept(positions) for name, member in self._members.items()}
+        kept = np.arange(len(positions), dtype=np.int64)
+        for _, each in found.values():
+            kept = np.intersect1d(kept, each, assume_unique=True)
+        rows = {name: (samples, np.searchsorted(each, kept)) for name, (samples, each) in found.items()}
+        return [{name: samples[at[k]] for name, (samples, at) in rows.items()} for k in range(len(kept))], kept
+
+    @property
+    def skipped(self) -> list[int]:
+        return sorted({position for member in self._members.values() for position in member.skipped})
+
+    @property
+    def _on_error(self) -> str:
+        return "skip" if any(member._on_error == "skip" for member in self._members.values()) else "raise"
 
     def raw(self, position: SupportsIndex) -> dict[str, Any]:  # type: ignore[override]
         """Return the bytes of the records at a position, by the name of their dataset."""

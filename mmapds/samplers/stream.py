@@ -1,6 +1,6 @@
 """Streams: the samples or batches of a pass as an iterable, for code that takes nothing else."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ class Readable(Protocol):
 
     def __len__(self) -> int: ...
     def take(self, positions: Sequence[int], /) -> Sequence[Any]: ...
+    def take_kept(self, positions: Sequence[int], /) -> tuple[Sequence[Any], Iterable[Any]]: ...
 
 
 @dataclass
@@ -31,7 +32,7 @@ class _Part:
     begin: dict[str, Any]
     """The state of the sampler where the pass begins."""
     given: int = 0
-    """Items that were yielded."""
+    """Items that were yielded, and records before the last of them that were left out."""
     begun: bool = False
 
 
@@ -47,7 +48,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         self.sampler = sampler
         self._in_batches = isinstance(sampler, torch.utils.data.BatchSampler)
         self._pass: Pass | None = None  # the pass that this object yields
-        self._given = 0  # items of it that were yielded
+        self._given = 0  # items of it that were yielded, and records before the last of them that were left out
         self._part: _Part | None = None  # of one of several workers
 
     def __iter__(self) -> Iterator[Any]:
@@ -59,9 +60,11 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         for block in self._blocks():
             if self._pass is not self.sampler.current_pass:
                 self._pass, self._given = self.sampler.current_pass, 0
-            for item in self._read(block):
-                self._given += 1
+            begin = self._given
+            for k, item in self._read(block):
+                self._given = begin + k + 1
                 yield item
+            self._given = begin + len(block)
 
     def _worker_items(self, number: int, workers: int) -> Iterator[Any]:
         """Yield the items of every `workers`-th block, so that a DataLoader, which asks workers in turn, has all."""
@@ -73,9 +76,11 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         for block in islice(self._blocks(), number, None, workers):
             kept = block[skip:]
             skip -= len(block) - len(kept)
-            for item in self._read(kept) if kept else ():
-                part.given += 1
+            begin = part.given
+            for k, item in self._read(kept) if kept else ():
+                part.given = begin + k + 1
                 yield item
+            part.given = begin + len(kept)
 
     def _blocks(self) -> Iterator[list[Any]]:
         """Yield what is read at a time: a batch, or some samples."""
@@ -83,8 +88,12 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         while block := list(islice(steps, 1 if self._in_batches else _AHEAD)):
             yield block
 
-    def _read(self, block: list[Any]) -> Sequence[Any]:
-        return [self.dataset.take(batch) for batch in block] if self._in_batches else self.dataset.take(block)
+    def _read(self, block: list[Any]) -> Iterable[tuple[int, Any]]:
+        """Return the items of a block, each with its number there: records that a dataset leaves out have one, too."""
+        if self._in_batches:
+            return enumerate([self.dataset.take(batch) for batch in block])
+        samples, kept = self.dataset.take_kept(block)
+        return zip(map(int, kept), samples, strict=True)
 
     def __len__(self) -> int:
         """Return the samples or batches of this rank in a whole epoch, those of all workers together."""

@@ -1,0 +1,36 @@
+"""Records that a dataset leaves out because they cannot be decoded: counted, and named in warnings."""
+
+import warnings
+
+_NAMED = 10  # records that a process warns of, one by one
+
+
+class Skips:
+    """The records that were left out in this process, each once. Views of a dataset share it, and so do threads."""
+
+    def __init__(self) -> None:
+        self._records: dict[int, object] = {}
+
+    def add(self, record: int, what: str) -> None:
+        """Take in a record that was left out; warn, if it is the first time.
+
+        Args:
+          what: the place of the record, and what is wrong with it.
+        """
+        mark = object()
+        if self._records.setdefault(record, mark) is not mark:  # one step, so that threads need no lock
+            return
+        if len(self._records) <= _NAMED:
+            warnings.warn(f"{what}; left out", RuntimeWarning, stacklevel=4)
+        elif len(self._records) == _NAMED + 1:
+            warnings.warn(
+                f"{what}; left out, the {_NAMED + 1}th record in this process; ds.skipped has all, and the next ones "
+                "are left out without a warning",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+    @property
+    def records(self) -> list[int]:
+        """The numbers of the records, ascending."""
+        return sorted(self._records)

@@ -1,0 +1,295 @@
+"""Records that cannot be decoded: left out of batches by `on_error="skip"`, while positions and states stay exact."""
+
+import json
+import pickle
+import warnings
+from itertools import islice
+
+import pytest
+import torch.utils.data
+
+import mmapds
+from tests.support.commands import python
+
+BAD = {3, 10, 11, 12, 40, 99}
+N = 100
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*; left out:RuntimeWarning")
+
+
+@pytest.fixture
+def path(write):
+    """A hundred records, some of which are not JSON; what `plain` gives of the others."""
+    lines = [b'{"n": %d, "te' % n if n in BAD else b'{"n": %d}' % n for n in range(N)]
+    found = write(b"\n".join(lines))
+    mmapds.build(found)
+    return found
+
+
+def numbers(batches):
+    return [[sample["n"] for sample in batch] for batch in batches]
+
+
+def number(sample):
+    return sample["n"]
+
+
+def plain(batches):
+    """What batches of positions give once the bad ones are left out of each."""
+    return [[position for position in batch if position not in BAD] for batch in batches]
+
+
+def odd(record):
+    found = json.loads(record)
+    if found["n"] % 2:
+        raise KeyError("speaker")
+    return found
+
+
+# ---- what is left out -----------------------------------------------------------------------------------------------
+
+
+def test_a_bad_record_is_left_out_of_a_batch_and_nothing_else_changes(path):
+    ds = mmapds.open(path, on_error="skip")
+    assert len(ds) == N
+    assert [sample["n"] for sample in ds.take([1, 3, -1, 40, 5, 1])] == [1, 5, 1]
+    samples, kept = ds.take_kept([1, 3, -1, 40, 5, 1])
+    assert ([sample["n"] for sample in samples], kept.tolist()) == ([1, 5, 1], [0, 4, 5])
+    assert ds[2]["n"] == 2
+    assert [sample["n"] for sample in ds] == [n for n in range(N) if n not in BAD]
+    with pytest.raises(mmapds.DecodeError, match=r"train.jsonl:4 \(byte 27\): not JSON: "):
+        ds[3]
+    with pytest.raises(IndexError):
+        ds.take([1, 100])
+    samples, kept = mmapds.open(path).take_kept([1, 2])
+    assert (numbers([samples]), kept.tolist()) == ([[1, 2]], [0, 1])
+
+
+def test_each_is_counted_and_named_once(path):
+    ds = mmapds.open(path, on_error="skip")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ds.take([3, 4, 3])
+        ds[2:].take([1, 0, 8])
+        ds[::-1].take([N - 1 - 3, 0, 1])
+    said = [str(warning.message) for warning in caught]
+    assert [message.partition(": ")[0].rpartition("/")[2] for message in said] == [
+        f"train.jsonl:{line} (byte {json.loads(mmapds.open(path, decode='text').where(line - 1).offset.__str__())})"
+        for line in (4, 11, 100)
+    ]
+    assert all("unexpected end of data" in message and message.endswith("; left out") for message in said)
+    assert ds.skipped == [3, 10, 99]
+    assert ds[2:].skipped == [1, 8, 97]
+    assert ds[[3, 5, 3]].skipped == [0, 2]
+    assert mmapds.open(path).skipped == []
+
+
+def test_many_are_named_up_to_a_limit(write):
+    ds = mmapds.open(write(b"".join(b"%d\nbad\n" % n for n in range(50))), build=True, on_error="skip")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert list(ds) == list(range(50))
+    assert len(caught) == 11
+    assert "ds.skipped has all" in str(caught[-1].message)
+    assert ds.skipped == list(range(1, 100, 2))
+
+
+def test_a_batch_of_which_nothing_is_left_is_an_error(path):
+    ds = mmapds.open(path, on_error="skip")
+    for dataset in (ds, ds.map(number), ds.map(lambda batch: batch, batched=True)):
+        with pytest.raises(mmapds.DecodeError, match=r"train.jsonl:11 \(byte \d+\): not JSON"):
+            dataset.take([10, 11])
+        assert len(dataset.take([])) == 0
+        samples, kept = dataset.take_kept([10, 11])
+        assert (len(samples), kept.tolist()) == (0, [])
+
+
+def test_an_error_of_a_decoder_of_ones_own_counts_too(write):
+    path = write([{"n": n} for n in range(6)])
+    ds = mmapds.open(path, build=True, decode=odd, on_error="skip")
+    with pytest.warns(RuntimeWarning, match=r"train.jsonl:2 \(byte 9\): KeyError: 'speaker'; left out"):
+        assert numbers([ds.take(range(6))]) == [[0, 2, 4]]
+    with pytest.raises(KeyError) as error:
+        ds[1]
+    assert error.value.__notes__[0].endswith(
+        "leave record 1 out with exclude={'records': [1]} in a sampler, or on_error='skip'"
+    )
+
+
+def test_views_maps_and_pickles_keep_it(path):
+    ds = mmapds.open(path, on_error="skip")
+    both = mmapds.concat([ds, ds[:5]])
+    for dataset in (ds[1:], ds.map(number), pickle.loads(pickle.dumps(ds)), ds.split([0.5, 0.5], seed=None)[0], both):
+        assert len(dataset.take([1, 2, 3, 4])) == 3
+    assert pickle.loads(pickle.dumps(ds)).skipped == []
+    assert ds.map(number).take([2, 3, 4]) == [2, 4]
+    assert ds.map(lambda batch: [sample["n"] for sample in batch], batched=True).take([2, 3, 4]) == [2, 4]
+    assert list(ds.map(number)) == [n for n in range(N) if n not in BAD]
+    assert ds.map(number).skipped == sorted(BAD)
+    with pytest.raises(mmapds.Error, match=r"datasets\[1\]: expected on_error = 'skip' for all datasets or for none"):
+        mmapds.concat([ds, mmapds.open(path)])
+    with pytest.raises(mmapds.Error, match="on_error = 'ignore', expected one of 'raise', 'skip'"):
+        mmapds.open(path, on_error="ignore")
+
+
+def test_zipped_datasets_leave_out_what_one_of_them_leaves_out(path, write):
+    other = write([{"m": n} if n % 7 else "bad" for n in range(N)], "b.jsonl")
+    good = mmapds.open(other, build=True)
+    ds = mmapds.open(path, on_error="skip")
+    for zipped in (mmapds.zip(a=ds, b=good), mmapds.zip(b=good, a=ds), mmapds.zip(a=ds.map(number), b=ds)):
+        samples, kept = zipped.take_kept([2, 3, 4, 40, 5])
+        assert kept.tolist() == [0, 2, 4]
+        assert list(samples) == zipped.take([2, 3, 4, 40, 5]) == [zipped[2], zipped[4], zipped[5]]
+        assert len(list(zipped)) == N - len(BAD)
+        assert zipped.skipped == sorted(BAD)
+        with pytest.raises(mmapds.DecodeError):
+            zipped.take([10, 11])
+    sevens = mmapds.open(other, decode=none_of_text, on_error="skip")
+    both = mmapds.zip(a=ds, b=sevens)
+    assert [sample["b"]["m"] for sample in both] == [n for n in range(N) if n not in BAD and n % 7]
+    with pytest.raises((mmapds.DecodeError, ValueError)):  # each has one record of the batch, and not the same
+        both.take([3, 7])
+
+
+def none_of_text(record):
+    if record == b'"bad"':
+        raise ValueError("bad")
+    return json.loads(record)
+
+
+def test_an_error_in_a_mapped_function_names_the_right_record(path):
+    def refuse(sample):
+        if sample["n"] == 5:
+            raise ValueError("five")
+        return sample
+
+    with pytest.raises(ValueError, match="five") as error:
+        mmapds.open(path, on_error="skip").map(refuse).take([3, 4, 5])
+    assert "train.jsonl:6 " in error.value.__notes__[0]
+
+
+def test_what_is_not_a_matter_of_decoding_is_an_error(path):
+    ds = mmapds.open(path, on_error="skip")
+    with open(path, "a") as file:
+        file.write("1\n")
+    with pytest.raises(mmapds.StaleIndexError):
+        mmapds.open(path, on_error="skip")
+    with pytest.raises(mmapds.StaleIndexError):
+        ds.take([1])
+
+
+# ---- ways out of an error -------------------------------------------------------------------------------------------
+
+
+def test_the_message_names_the_position_which_a_sampler_excludes(path):
+    ds = mmapds.open(path)
+    view = ds[[0, 1, 3, 4]]
+    for dataset, position in ((ds, 3), (view, 2), (view, -2), (ds.map(number), 3)):
+        for read in (lambda d, p: d[p], lambda d, p: d.take([0, p])):
+            with pytest.raises(mmapds.DecodeError) as error:
+                read(dataset, position)
+            message = str(error.value)
+            assert message.startswith(f"{path}:4 (byte 27): not JSON: ")
+            assert (
+                f"; run: python -m mmapds.index {path} --bad skip (or leave out record {position % len(dataset)} "
+                in message
+            )
+            assert f"exclude={{'records': [{position % len(dataset)}]}} in a sampler, or on_error='skip')" in message
+    sampler = mmapds.DistributedBatchSampler(ds, 7, shuffle=False, exclude={"records": sorted(BAD)})
+    assert [n for batch in numbers(map(ds.take, sampler)) for n in batch] == [n for n in range(N) if n not in BAD]
+
+
+# ---- exact resume ---------------------------------------------------------------------------------------------------
+
+WORKERS = [
+    {"num_workers": 0},
+    {"num_workers": 2},
+    {"num_workers": 2, "workers": "processes", "multiprocessing_context": "fork"},
+]
+
+
+def budget(ds):
+    return mmapds.TokenBudgetBatchSampler([1 + n % 5 for n in range(len(ds))], 40, num_replicas=1, rank=0, seed=3)
+
+
+SAMPLERS = {
+    "batches": lambda ds: mmapds.DistributedBatchSampler(ds, 8, num_replicas=1, rank=0, seed=3),
+    "one of two ranks": lambda ds: mmapds.DistributedBatchSampler(ds, 8, num_replicas=2, rank=1, seed=3),
+    "budgets": budget,
+}
+
+
+@pytest.mark.parametrize("how", WORKERS, ids=["trainer", "threads", "processes"])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_loader_resumes_exactly_where_records_are_left_out(path, how, name):
+    """Batches, and those after a resume at each step, are those of the plain dataset without the bad records."""
+    ds, make = mmapds.open(path, on_error="skip"), SAMPLERS[name]
+    wanted = plain(make(ds))
+    assert all(wanted)
+    loader = mmapds.DataLoader(ds, batch_sampler=make(ds), collate_fn=list, **how)
+    assert numbers(loader) == wanted
+    for stop in (1, 3, len(wanted) - 1):
+        loader = mmapds.DataLoader(ds, batch_sampler=make(ds), collate_fn=list, **how)
+        begun = iter(loader)
+        assert numbers(islice(begun, stop)) == wanted[:stop]
+        state = loader.state_dict()
+        del begun
+        again = mmapds.DataLoader(ds, batch_sampler=make(ds), collate_fn=list, **how)
+        again.load_state_dict(state)
+        assert numbers(again) == wanted[stop:]
+        assert state["position"] == mmapds.DataLoader(
+            mmapds.open(path, decode="bytes"), batch_sampler=resumed(make(ds), stop), collate_fn=list
+        ).batch_sampler.state_dict(stop)["position"]  # fmt: skip
+
+
+def resumed(sampler, step):
+    """A sampler of which some steps were done."""
+    list(islice(sampler, step))
+    return sampler
+
+
+@pytest.mark.parametrize("batch_size", [None, 8])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_stream_resumes_exactly_where_records_are_left_out(path, batch_size, num_workers):
+    ds = mmapds.open(path, on_error="skip")
+
+    def stream():
+        return ds.stream(batch_size=batch_size, shuffle=True, seed=5, num_replicas=1, rank=0)
+
+    order = list(stream().sampler)
+    wanted = [n for n in order if n not in BAD] if batch_size is None else plain(order)
+
+    def items(found):
+        return [sample["n"] for sample in found] if batch_size is None else numbers(found)
+
+    assert items(torch.utils.data.DataLoader(stream(), batch_size=None, num_workers=num_workers)) is not None
+    assert items(stream()) == wanted
+    for stop in (1, 5, len(wanted) - 1):
+        first = stream()
+        begun = iter(first)
+        assert items(islice(begun, stop)) == wanted[:stop]
+        again = stream()
+        again.load_state_dict(first.state_dict())
+        assert items(again) == wanted[stop:]
+
+
+def test_pad_collate_of_shorter_batches(path):
+    ds = mmapds.open(path, on_error="skip")
+    sampler = mmapds.DistributedBatchSampler(ds, 8, num_replicas=1, rank=0, shuffle=False)
+    loader = mmapds.DataLoader(ds, batch_sampler=sampler, collate_fn=mmapds.pad_collate, num_workers=2)
+    assert [batch["n"].tolist() for batch in loader] == plain(sampler)
+    assert ds.skipped == sorted(BAD)
+
+
+def test_a_worker_process_warns_itself(path):
+    script = f"""
+import mmapds, torch
+ds = mmapds.open({path!r}, on_error="skip")
+loader = torch.utils.data.DataLoader(ds, batch_size=8, num_workers=1, collate_fn=len, multiprocessing_context="spawn")
+if __name__ == "__main__":
+    assert sum(loader) == {N - len(BAD)}
+    assert ds.skipped == []
+"""
+    said = python(script).stderr
+    assert said.count("; left out") == len(BAD)
+    assert f"{path}:4 (byte 27): " in said
