@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 import shlex
+import sys
 import tomllib
 from pathlib import Path
 
@@ -23,15 +24,10 @@ from mmapds.index import __main__ as index
 from mmapds.storage.index_file import Index
 from tests.support import api
 from tests.support.commands import python, run
+from tests.support.docs import blocks, fenced
 from tests.support.files import ROOT
 from tests.support.samples import npy, write_pair, write_tfrecords
 from tests.support.tars import archive
-
-
-def blocks(document, language=""):
-    """The fenced blocks of a document in one language."""
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / document).read_text(), re.DOTALL | re.MULTILINE)
-    return [text for found, text in fenced if found == language]
 
 
 @pytest.fixture
@@ -157,28 +153,31 @@ def test_the_reader_of_array_files_reads(two, tmp_path):
         assert np.array_equal(found[name], record[name]), name
 
 
-def test_the_readme_example_runs(tmp_path):
-    """As a script: what DataLoader workers send must come from a module that they can import."""
-    (tmp_path / "train.jsonl").write_bytes(b"".join(b'{"id": %d, "text": "some text"}\n' % i for i in range(2000)))
-    (example, typed, resume, budget) = blocks("README.md", "python")
-    checks = [
-        "import mmapds",
-        "mmapds.build('train.jsonl')",
-        "train_step = len",
-        example,
-        "assert len(ds) == 2000",
-        typed,
-        "assert ds[3].text == 'some text'",
-        resume,
-        "assert state['position'] == 21 * 64",
-        "mmapds.build('train.jsonl', length='chars(text)')",
-        budget,
-        "assert sorted(id for batch in loader for id in batch['id'].tolist()) == list(range(2000))",
-    ]
+def readme_script():
+    """The README from top to bottom, as one who reads it would run it."""
+    lines = ["import subprocess"]
+    for language, text in fenced("README.md"):
+        if language == "sh":
+            lines += [f"subprocess.run({text!r}, shell=True, check=True)"]
+        elif language == "python":
+            lines += [text]
+        else:
+            assert language == "console", language  # what is not run in a test: installing
+    return "\n".join(lines)
+
+
+def test_the_readme_runs_from_top_to_bottom_and_goes_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     script = tmp_path / "readme.py"
-    script.write_text("\n".join(checks))
-    ran = run(script, cwd=tmp_path)
-    assert ran.returncode == 0, ran.stderr
+    script.write_text(readme_script() + "\nassert len(ds) == 1584, len(ds)\nassert samples[0] == train[3]\n")
+    environment = os.environ | {"PATH": f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"}
+    first = run(script, env=environment)
+    assert first.returncode == 0, first.stderr
+    steps = re.findall(r"epoch (\d), step (\d+) of (\d+)", first.stdout)
+    assert {epoch for epoch, _, _ in steps} == {"0", "1"}
+    again = run(script, env=environment)
+    assert again.returncode == 0, again.stderr
+    assert not set(re.findall(r"epoch \d, step \d+", again.stdout)) & {f"epoch {e}, step {s}" for e, s, _ in steps}
 
 
 def test_the_samplers_page_runs(tmp_path, monkeypatch):
