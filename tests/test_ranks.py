@@ -76,6 +76,28 @@ for kind, options, epoch in {cases!r}:
             assert "; make the sampler alike on all ranks (in a pass of " in message
 
 
+def test_batch_sizes_of_loaders_are_compared(tmp_path):
+    code = """
+begin()
+for workers in ({}, {"num_workers": 1}, {"num_workers": 1, "workers": "processes"}):
+    for options in ({"batch_size": 4 + rank}, {"batch_size": 4, "drop_last": rank == 1}, {"batch_size": 4}):
+        loader = DataLoader(range(2003), sampler=DistributedSampler(range(2003)), **options, **workers)
+        say(tried(lambda: len(list(loader))))
+sampler = DistributedSampler(range(2003))
+for size in (4, 6):  # one sampler, two loaders
+    say(tried(lambda: len(list(DataLoader(range(2003), sampler=sampler, batch_size=size)))))
+    sampler.set_epoch(1)
+"""
+    for said in world(code, tmp_path, MMAPDS_RANKS_SECONDS="60"):
+        for size, drop_last, agreed in zip(said[0:9:3], said[1:9:3], said[2:9:3], strict=True):
+            check(size)
+            check(drop_last)
+            assert size.startswith("batch_size = 5 on rank 1, expected 4 as on rank 0; make the sampler alike on all")
+            assert drop_last.startswith("loader.drop_last = True on rank 1, expected False as on rank 0; make the ")
+            assert agreed == 251
+        assert said[9:] == [251, 167]
+
+
 def test_a_rank_that_ends_at_once_leaves_no_other_without_a_reason(tmp_path):
     code = """
 begin()

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch.utils.data
 
 from ..errors import OrderError, StateError
+from ..samplers.resumable import ResumableSampler
 from ..samplers.world import World
 from .delivery import Position, position_of
 from .iterators import (
@@ -140,6 +141,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
         Several can be used at a time. States and figures are those of the pass that began last.
         """
+        if isinstance(self.sampler, ResumableSampler) and self.batch_size is not None:
+            self.sampler.batching = self.batch_size, self.drop_last  # which ranks compare
         self._waits = Waits()
         stalls = Stalls(self.stall_after, partial(_rank, self.batch_sampler, self.sampler))
         common = (self._position, self._waits, stalls, self.__len__)

@@ -41,6 +41,8 @@ class ResumableSampler(ABC):
 
     _progress: EpochProgress
     _ranks: PassCheck | None = None  # made for the first pass
+    batching: tuple[int, bool] | None = None
+    """Batch size and `drop_last` of the loader that makes batches of the next pass, where it says so."""
 
     def _synchronised(self) -> EpochProgress:
         """Return the progress, at the epoch chosen last."""
@@ -64,6 +66,7 @@ class ResumableSampler(ABC):
         """Return all that must be alike on ranks that share an epoch, for messages: causes before what follows."""
         progress = self._synchronised()
         coming, sharding = progress.coming(), progress.sharding
+        loader = {} if self.batching is None else {"batch_size": self.batching[0], "loader.drop_last": self.batching[1]}
         return {
             "sampler": type(self).__name__,
             "order": progress.contents.describe(),
@@ -72,6 +75,7 @@ class ResumableSampler(ABC):
             "batch_size": sharding.batch_size,
             "drop_last": sharding.drop_last,
             "pad": sharding.pad,
+            **loader,
             "epoch_size": len(progress.contents),
             "first_step": coming.first_step,
             "steps": coming.steps,
