@@ -289,6 +289,10 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Return an iterator over a pass, which begins, and reads the epoch, with its first batch."""
+        self._refuse_second_sharding()
+        return self._batches()
+
+    def _batches(self) -> Iterator[list[int]]:
         self._compare_ranks()
         begun, records = self._synchronised().begin(), self._records
         yield from begun.map(lambda _, positions: records.at(begun.epoch, positions).tolist())

@@ -41,6 +41,7 @@ class ResumableSampler(ABC):
 
     _progress: EpochProgress
     _ranks: PassCheck | None = None  # made for the first pass
+    _has_equal_batches = True
     batching: tuple[int, bool] | None = None
     """Batch size and `drop_last` of the loader that makes batches of the next pass, where it says so."""
 
@@ -57,10 +58,20 @@ class ResumableSampler(ABC):
         Raises:
           OrderError: another rank has another pass, or none; or batches of this rank would be shared out again.
         """
-        refuse_second_sharding(self._progress.sharding.num_replicas)
+        self._refuse_second_sharding()
         if self._ranks is None:
             self._ranks = PassCheck()
         self._ranks.before(self._synchronised(), self._shared_by_ranks)
+
+    def _refuse_second_sharding(self) -> None:
+        """Refuse a trainer's loader that shares out batches once more; batch samplers also before a pass begins.
+
+        A loader may ask one rank alone for batches, while the others wait for it.
+
+        Raises:
+          OrderError: it is such a loader.
+        """
+        refuse_second_sharding(self._progress.sharding.num_replicas, cuts=self._has_equal_batches)
 
     def _shared_by_ranks(self) -> dict[str, Any]:
         """Return all that must be alike on ranks that share an epoch, for messages: causes before what follows."""

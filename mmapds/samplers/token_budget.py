@@ -69,6 +69,8 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
     _lengths_mark: str | None = None  # made when ranks are compared
 
+    _has_equal_batches = False
+
     def __init__(
         self,
         dataset_or_lengths: Sized | ArrayLike,
@@ -186,6 +188,10 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Return an iterator over a pass, which begins, and reads the epoch, with its first batch."""
+        self._refuse_second_sharding()
+        return self._batches()
+
+    def _batches(self) -> Iterator[list[int]]:
         self._compare_ranks()
         begun = self._progress.begin()
         reader = self._plan.reader(begun.epoch)

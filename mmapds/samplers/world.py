@@ -81,16 +81,18 @@ def warn_if_others(stacklevel: int) -> None:
         _warn_of_a_single_process(f"{processes}, the processes of torch.distributed", stacklevel + 1)
 
 
-def refuse_second_sharding(num_replicas: int) -> None:
+def refuse_second_sharding(num_replicas: int, *, cuts: bool = True) -> None:
     """Refuse to begin a pass for an accelerate loader that shares the batches of a rank among ranks once more.
 
     A pass knows neither its loader nor what stands between them, so this looks at who asks for its first batch.
 
+    Args:
+      cuts: whether batches may be cut into equal parts, as they all have one size.
     Raises:
-      OrderError: there is such a loader.
+      OrderError: there is such a loader, or one that cuts batches which it may not.
     """
     accelerate = sys.modules.get("accelerate.data_loader")
-    frame = sys._getframe(1) if accelerate is not None and num_replicas > 1 else None
+    frame = sys._getframe(1) if accelerate is not None and (num_replicas > 1 or not cuts) else None
     for _ in range(_FRAMES):
         if frame is None:
             return
@@ -98,7 +100,12 @@ def refuse_second_sharding(num_replicas: int) -> None:
             caller = frame.f_locals.get("self")
             if isinstance(caller, (accelerate.BatchSamplerShard, accelerate.DataLoaderDispatcher)):  # type: ignore[union-attr]
                 processes = getattr(caller, "num_processes", None) or caller.state.num_processes
-                if processes > 1:
+                if processes > 1 and not cuts and isinstance(caller, accelerate.DataLoaderDispatcher):  # type: ignore[union-attr]
+                    raise OrderError(
+                        "dispatch_batches = True, expected False with batches of different sizes; give "
+                        f"dispatch_batches=False (it cuts each into {processes} equal parts and leaves out the rest)"
+                    )
+                if processes > 1 and num_replicas > 1:
                     raise OrderError(
                         f"num_replicas = {num_replicas}, expected 1 under accelerate's prepare(), which shares batches "
                         f"among {processes} processes itself; make the sampler with num_replicas=1 and rank=0, or do "

@@ -1,15 +1,23 @@
 """accelerate's `prepare`: samplers of one process, which it shares out, and loaders that stay as they are."""
 
+import random
 import sys
 
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
+from accelerate.state import AcceleratorState, GradientState
 from torch.utils.data import DataLoader
 
 import mmapds
 from tests.support.stacks import BATCH, EPOCHS, KINDS, Job, Model, ids_of, loader_options
 
-PROCESSES = 2
+PROCESSES, LAUNCHED = 2, 3
+TIMES = (1, 2, 5)
+CUTTING = {  # ways in which accelerate cuts batches
+    "dispatched": {"dispatch_batches": True},
+    "split": {"split_batches": True},
+    "dispatched and split": {"dispatch_batches": True, "split_batches": True},
+}
 WHOLE = {"num_replicas": 1, "rank": 0}  # of one process: accelerate shares out its batches
 LOADERS = {"plain": DataLoader, "ours": mmapds.DataLoader}
 
@@ -81,6 +89,67 @@ def keep(job, accelerator):
             train(job, f"not prepared, {kind}, {loader}", accelerator, made, sampler)
 
 
+def cut(job, how):
+    """Prepared loaders that cut batches: of one process that reads for all, of every process, or both."""
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**CUTTING[how]))
+    for kind in KINDS:
+        for loader in LOADERS:
+            name = f"{how}, {kind}, {loader}"
+            sampler, options = options_of(job, kind, **WHOLE)
+            try:
+                prepared = accelerator.prepare(LOADERS[loader](job.ds, collate_fn=ids_of, **options))
+                train(job, name, accelerator, prepared, sampler, gather=True)
+            except ValueError as error:  # ours, or accelerate's own
+                job.say(name, str(error))
+
+
+def interrupt_often(job):
+    """Prepared loaders that go on from random steps, in other worlds too where the sampler has the state."""
+    for way in ("skip", "state"):
+        for kind in KINDS:
+            for times in TIMES:
+                name = f"{way}, {kind}, {times} times"
+                chance = random.Random(name)
+                at = None
+                for part in range(times + 1):
+                    world = chance.choice((2, 3)) if way == "state" and kind != "tokens" else 2
+                    stop = chance.randrange(1, 10) if part < times else 0
+                    after = go_on(job, name, way, kind, part, at, stop) if join(job, world) else None
+                    at = job.share(f"{name}, {part}", after)
+
+
+def join(job, world):
+    """Make a world of that size; return whether this process is in it."""
+    GradientState._reset_state()
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return job.join(world)
+
+
+def go_on(job, name, way, kind, part, at, stop):
+    """Train for `stop` steps, from where the last part ended; return where this one does."""
+    sampler, options = options_of(job, kind, **WHOLE)
+    if at is not None and way == "state":
+        sampler.load_state_dict(at["state"])
+    first, skip = (at["epoch"], at["steps"]) if at is not None and way == "skip" else (sampler.epoch, 0)
+    accelerator = Accelerator(cpu=True)
+    loader = accelerator.prepare(DataLoader(job.ds, collate_fn=ids_of, **options))
+    model = accelerator.prepare(Model())
+    for epoch in range(first, EPOCHS):
+        loader.set_epoch(epoch)
+        begun = sampler.first_step
+        for done, ids in enumerate(skip_first_batches(loader, skip) if skip else loader, skip + 1):
+            accelerator.backward(model(ids))  # the processes wait for each other
+            job.read(name, epoch, ids, part)
+            if done - skip == stop:
+                # The sampler is that of one process, with the steps of all: samples, or batches.
+                step = begun + done * accelerator.num_processes * (BATCH if kind == "sampler" else 1)
+                state = sampler.state_dict(step=min(step, len(sampler))) if way == "state" else None
+                return {"epoch": epoch, "steps": done, "state": state}
+        stop -= done - skip
+        skip = 0
+    return None
+
+
 def share_twice(job, accelerator, how, kind, loader):
     name = f"twice, {how}, {kind}, {loader}"
     _, options = loader_options(kind, job.ds)
@@ -93,7 +162,13 @@ def share_twice(job, accelerator, how, kind, loader):
 
 def main(folder):
     job = Job(folder)
-    job.join(PROCESSES)
+    if job.join(PROCESSES):
+        in_two_processes(job)
+    interrupt_often(job)
+    job.write("job_accelerate")
+
+
+def in_two_processes(job):
     plain = Accelerator(cpu=True)
     stateful = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))
     prepare(job, plain, False)
@@ -104,7 +179,11 @@ def main(folder):
         for loader in LOADERS:
             share_twice(job, plain, "prepare", kind, loader)
             share_twice(job, stateful, "stateful", kind, loader)
-    job.write("job_accelerate")
+            if kind == "batch":  # of a sampler the first process alone is asked, while the others wait
+                dispatching = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True))
+                share_twice(job, dispatching, "dispatched", kind, loader)
+    for how in CUTTING:
+        cut(job, how)
 
 
 if __name__ == "__main__":
