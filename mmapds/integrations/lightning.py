@@ -4,7 +4,6 @@ from typing import Any, cast
 
 import lightning.pytorch as pl
 
-from ..errors import StateError
 from ..samplers.resumable import ResumableSampler
 
 
@@ -13,30 +12,37 @@ class ResumeAtAnyWorldSize(pl.Callback):
 
     A checkpoint of Lightning counts the batches that were done, and the job that goes on does as many as are missing in
     an epoch. With more processes, an epoch has fewer batches, so samples at its end would be left out; with fewer
-    processes, batches would be missing in the next epoch. This callback sets that count to what the sampler has left.
+    processes, batches would be missing in the next epoch. And batches of a budget stay those of the world that saved
+    the state, which may be more or fewer than Lightning counted before it loaded them. This callback sets both counts
+    to what the sampler has.
 
     The loader needs states: `mmapds.DataLoader`, or torchdata's `StatefulDataLoader`. Over other samplers than those of
     mmapds, the callback does nothing.
-
-    Raises:
-      StateError: an epoch has more batches since the state was loaded, which Lightning does not see. Batches of a
-        budget stay those of the world that saved the state, and may be more than this one would have.
     """
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Set how many batches are done, where a checkpoint was loaded."""
+        """Set how many batches are done, and how many there are, where a checkpoint was loaded."""
         loop, loader = trainer.fit_loop.epoch_loop, cast("Any", trainer.train_dataloader)
         left = _batches_left(loader)
         if not loop.restarting or left is None:
             return
-        expected, found = trainer.num_training_batches, len(loader)
-        if trainer.limit_train_batches == 1.0 and found > expected:
-            raise StateError(
-                f"ckpt_path: of another number of processes: expected {expected} batches an epoch, found {found}; "
-                "resume with the number of processes that saved it"
-            )
+        found, limit = len(loader), trainer.limit_train_batches
+        _expect(trainer, int(found * limit) if isinstance(limit, float) else min(found, limit))
         # The batch of a checkpoint that was saved in on_train_batch_end is added when the loop begins.
         loop.batch_progress.current.completed = found - left - loop.restarted_on_train_batch_end
+
+
+def _expect(trainer: pl.Trainer, batches: int) -> None:
+    """Give every epoch that many batches, wherever Lightning has kept another number."""
+    loop = trainer.fit_loop
+    if batches == loop.max_batches:
+        return
+    loop.max_batches = batches
+    loaders, fetcher = cast("Any", loop._combined_loader), cast("Any", loop._data_fetcher)
+    loaders.limits[:] = [batches]  # the list that its iterator has too
+    fetcher.length = batches
+    if isinstance(trainer.val_check_interval, float):
+        trainer.val_check_batch = max(1, int(batches * trainer.val_check_interval))
 
 
 def _batches_left(loader: Any) -> int | None:

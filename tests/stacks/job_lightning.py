@@ -1,6 +1,7 @@
 """Lightning's Trainer over datasets, samplers and loaders of mmapds, at one and the other `use_distributed_sampler`."""
 
 import os
+import random
 import sys
 import warnings
 
@@ -16,6 +17,7 @@ from tests.support.stacks import BATCH, EPOCHS, KINDS, Job, Model, ids_of, loade
 
 PROCESSES, LAUNCHED = 2, 3
 STOPS = (7, 26, 33)  # of 26 steps with batches of a fixed size: within an epoch, at its end, and within the next
+OFTEN = (("ours", 5), ("stateful", 2))  # how often a job over a loader is interrupted
 LOADERS = {"plain": DataLoader, "ours": mmapds.DataLoader, "stateful": StatefulDataLoader}
 
 
@@ -114,17 +116,29 @@ def change_worlds(job):
                     path = os.path.join(job.folder, f"{name}.ckpt")
                     for part, world in enumerate((before, after)):
                         if job.join(world):
-                            go_on(job, name, loader, kind, part, path, stop)
+                            go_on(job, name, loader, kind, part, path, None if part else stop)
+
+
+def change_worlds_often(job):
+    """Jobs that are interrupted at random steps, each time for a world of any size."""
+    for loader, times in OFTEN:
+        for kind in KINDS:
+            name = f"{kind}, {loader}, interrupted {times} times"
+            chance = random.Random(name)
+            step = 0
+            for part in range(times + 1):
+                step = step + chance.randrange(1, 10) if part < times else None
+                path = os.path.join(job.folder, f"{name}.ckpt")
+                if job.join(chance.choice((2, 3))):
+                    go_on(job, name, loader, kind, part, path, step)
 
 
 def go_on(job, name, loader, kind, part, path, stop):
+    """Train from the checkpoint, if it is not the first part, and write it after `stop` steps in all, if that comes."""
     _, options = loader_options(kind, job.ds)
     made = LOADERS[loader](job.ds, collate_fn=ids_of, **options)
-    more = {"resume": path, "callbacks": [ResumeAtAnyWorldSize()]} if part else {"stop": (path, stop)}
-    try:
-        fit(job, name, made, part=part, use_distributed_sampler=False, **more)
-    except mmapds.StateError as error:
-        job.say(name, str(error))
+    more = {"resume": path, "callbacks": [ResumeAtAnyWorldSize()]} if part else {}
+    fit(job, name, made, part=part, stop=(path, stop), use_distributed_sampler=False, **more)
 
 
 def validate(job):
@@ -144,6 +158,7 @@ def main(folder):
         interrupt(job)
         validate(job)
     change_worlds(job)
+    change_worlds_often(job)
     job.write("job_lightning")
 
 
