@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.stacks.job_trainer import LOADERS, PROCESSES, STOPS
+from tests.stacks.job_trainer import LAUNCHED, LOADERS, OFTEN, PROCESSES, STOPS, WITH_DATASET
 from tests.support.stacks import BATCH, N, Results, launch
+from tests.test_messages import check
 
 NAMES = [f"{kind}, {'ours' if ours else 'settable'}" for kind, ours in LOADERS]
 WHOLE_BATCHES = PROCESSES * BATCH - 1  # accelerate fills up the last batches
@@ -11,8 +12,8 @@ WHOLE_BATCHES = PROCESSES * BATCH - 1  # accelerate fills up the last batches
 
 @pytest.fixture(scope="module")
 def results(folder):
-    launch("job_trainer", PROCESSES, folder)
-    return Results(folder, "job_trainer", PROCESSES)
+    launch("job_trainer", LAUNCHED, folder)
+    return Results(folder, "job_trainer", LAUNCHED)
 
 
 @pytest.mark.parametrize("name", ["dataset", "dataset, interrupted", "by length"])
@@ -40,6 +41,25 @@ def test_a_loader(results, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_checkpoint_goes_on_exactly(results, name, stop):
     results.check(f"{name}, interrupted after {stop}")
+
+
+@pytest.mark.parametrize(("kind", "times"), [each[:2] for each in OFTEN])
+def test_a_job_that_is_interrupted_often_goes_on_exactly(results, kind, times):
+    name = f"{kind}, {times} times"
+    results.check(name, padding=11)  # of 12 samples a step
+    assert {part for part, _, _ in results.batches(name)[0]} == set(range(times + 1))
+
+
+@pytest.mark.parametrize("kind", WITH_DATASET)
+def test_a_checkpoint_of_steps_of_another_size_is_refused(results, kind):
+    name = f"{kind}, refused"
+    said = results.said(name)
+    assert len(said) == 3
+    sizes = "3 processes in each, found 2" if kind == "tokens" else "12 samples in each, found 8"
+    for each in said:
+        assert each.startswith(f"resume_from_checkpoint: of other steps: expected {sizes}; use 2 processes")
+        check(each)
+    assert {part for read in results.batches(name) for part, _, _ in read} == {0}
 
 
 def test_a_loader_that_keeps_the_epoch_to_itself_warns(results):

@@ -154,13 +154,13 @@ class Job:
         self._leave()
 
 
-def loader_options(kind, ds, *, seed=0, **world):
+def loader_options(kind, ds, *, seed=0, batch=BATCH, **world):
     """Return a sampler of a kind, and the arguments by which a DataLoader takes it."""
     if kind == "sampler":
         sampler = mmapds.DistributedSampler(ds, seed=seed, **world)
-        return sampler, {"sampler": sampler, "batch_size": BATCH}
+        return sampler, {"sampler": sampler, "batch_size": batch}
     if kind == "batch":
-        sampler = mmapds.DistributedBatchSampler(ds, BATCH, seed=seed, **world)
+        sampler = mmapds.DistributedBatchSampler(ds, batch, seed=seed, **world)
     else:
         sampler = mmapds.TokenBudgetBatchSampler(ds, MAX_TOKENS, seed=seed, **world)
     return sampler, {"batch_sampler": sampler}

@@ -1,0 +1,49 @@
+"""Hugging Face's Trainer: checkpoints within an epoch, continued by another number of processes."""
+
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
+
+from ..errors import StateError
+
+
+class SameSteps(TrainerCallback, ExportableState):
+    """Refuses a checkpoint whose steps had another number of samples.
+
+    A Trainer that goes on skips as many steps as the checkpoint has, whatever was in them. That is exact where a step
+    has as many samples as before: with as many processes, or with batches of 4 in 3 processes after batches of 6 in 2.
+    With others it would silently leave out or repeat samples. Batches of a budget want as many processes.
+
+    Raises:
+      StateError: when training begins from such a checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self.processes: int | None = None
+        self.samples: int | None = None
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint holds."""
+        return {"args": {}, "attributes": {"processes": self.processes, "samples": self.samples}}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
+        """Compare the steps of this job with those of the checkpoint that was loaded."""
+        batch_sampler = getattr(others.get("train_dataloader"), "batch_sampler", None)
+        batch_size = getattr(batch_sampler, "batch_size", None)
+        self.processes = args.world_size
+        self.samples = batch_size and batch_size * args.world_size * args.gradient_accumulation_steps
+        stored: Any = state.stateful_callbacks or {}  # by the names of their classes
+        before = stored.get(type(self).__name__, {}).get("attributes", {}) if state.global_step else {}
+        for name, found, own in (
+            ("samples", before.get("samples"), self.samples),
+            ("processes", before.get("processes"), None if self.samples else self.processes),
+        ):
+            if found is not None and own is not None and found != own:
+                remark = f" (or batches that make {found} samples a step)" if self.samples else ""
+                raise StateError(
+                    f"resume_from_checkpoint: of other steps: expected {own} {name} in each, found {found}; use "
+                    f"{before['processes']} processes{remark}"
+                )
