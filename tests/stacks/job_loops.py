@@ -1,13 +1,14 @@
-"""Own loops over all loaders, interrupted at random steps, and continued by other numbers of processes."""
+"""Own loops with DistributedDataParallel, interrupted at random steps, and continued by other numbers of processes."""
 
 import random
 import sys
 
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
-from tests.support.stacks import EPOCHS, KINDS, Job, ids_of, loader_options
+from tests.support.stacks import EPOCHS, KINDS, Job, Model, ids_of, loader_options
 
 PROCESSES = 3
 LOADERS = ("plain", "stateful", "stateful with workers", "threads")
@@ -27,6 +28,7 @@ def scenarios():
 
 def train(job, name, loader_name, kind, part, state, stop):
     """Train from a state, for some steps at most; return the state after them, or None at the end."""
+    model = DistributedDataParallel(Model())
     sampler, options = loader_options(kind, job.ds, seed=5)
     options["collate_fn"] = ids_of
     first = 0
@@ -43,6 +45,7 @@ def train(job, name, loader_name, kind, part, state, stop):
         (loader if loader_name == "threads" else sampler).set_epoch(epoch)
         step = sampler.first_step if loader_name == "plain" else 0
         for ids in loader:
+            model(ids).backward()  # the processes wait for each other
             job.read(name, epoch, ids, part)
             step += len(ids) if kind == "sampler" else 1
             stop -= 1

@@ -1,4 +1,4 @@
-"""Own loops over torch's, torchdata's and our loaders, interrupted often, at other numbers of processes."""
+"""Own loops with DDP over torch's, torchdata's and our loaders, interrupted often, at other numbers of processes."""
 
 import pytest
 
