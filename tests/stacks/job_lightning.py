@@ -17,7 +17,7 @@ from tests.support.stacks import BATCH, EPOCHS, KINDS, Job, Model, ids_of, loade
 
 PROCESSES, LAUNCHED = 2, 3
 STOPS = (7, 26, 33)  # of 26 steps with batches of a fixed size: within an epoch, at its end, and within the next
-OFTEN = (("ours", 5), ("stateful", 2))  # how often a job over a loader is interrupted
+OFTEN = (("ours", 2), ("ours", 5), ("stateful", 2), ("stateful", 5))  # how often a job over a loader is interrupted
 LOADERS = {"plain": DataLoader, "ours": mmapds.DataLoader, "stateful": StatefulDataLoader}
 
 

@@ -189,6 +189,12 @@ def test_torch_is_not_loaded():
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+def test_a_dataset_with_a_function_is_a_source(ds):
+    source = DataSource(ds.map(lambda sample: -sample["id"]))
+    assert (len(source), source[7], source._getitems([1, 2])) == (N, -7, [-1, -2])
+    assert repr(source) == repr(DataSource(ds))
+
+
 def test_a_source_of_something_else_is_an_error():
     with pytest.raises(mmapds.Error, match=r"dataset: expected a dataset of mmapds.open, found list"):
         DataSource([1, 2])
