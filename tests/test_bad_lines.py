@@ -6,6 +6,7 @@ import os
 import pytest
 
 import mmapds
+from mmapds.convert import convert
 from mmapds.index.verify import examine
 from mmapds.storage.index_file import Index
 from tests.support.commands import command
@@ -232,3 +233,22 @@ def test_the_command_that_the_message_of_a_column_names_works(write):
     said = command(path, "--column", "x=text").stderr
     expression = said.partition("; give ")[2].partition(" or ")[0]
     assert command(path, "--column", f"x={expression}").returncode == 0
+
+
+def test_a_conversion_goes_on_without_bad_lines(write, tmp_path):
+    path = write(b'{"n": 1}\nbad\n{"n": 2}\n')
+    with pytest.raises(mmapds.DecodeError, match=r"train.jsonl:2 \(byte 9\): not JSON: .*; run: ") as error:
+        convert(path)
+    assert str(error.value).endswith(f"; run: python -m mmapds.index {path} --bad skip (and convert {path}.mmx)")
+    assert command(path, "--bad", "skip").returncode == 0
+    assert convert(f"{path}.mmx", tmp_path / "a.mma").records == 2
+    assert [record["n"] for record in mmapds.open(tmp_path / "a.mma")] == [1, 2]
+
+
+def test_a_column_whose_name_is_misspelt(write):
+    path = write([{"n": 1}])
+    mmapds.build(path, length="n")
+    with pytest.raises(
+        mmapds.ColumnError, match=r"found 'length'; run: .* \(or use mmapds.add_column; did you mean 'length'\)"
+    ):
+        mmapds.open(path).column("lenght")

@@ -207,6 +207,17 @@ def index_of(name, at, data):
     return overwrite(f"{name}.mmx", at, data)
 
 
+def opened():
+    return mmapds.open("train.jsonl")
+
+
+def with_a_shard_missing():
+    paths = [file(f"{number}.jsonl", b"1\n") for number in range(2)]
+    mmapds.build(paths, out="all.mmx")
+    os.remove(paths[0])
+    return "all.mmx"
+
+
 def writer(schema=None, **options):
     return mmapds.Writer("out.mma", schema or {"id": "int64", "name": "str"}, **options)
 
@@ -385,6 +396,14 @@ WITH_NUMBERS = {
     "two indexes": lambda: mmapds.add_column([jsonl(), indexed("b.jsonl")], "x", [1]),
     "not a number": lambda: mmapds.add_column(jsonl(), "x", repr),
     # Records that cannot be decoded
+    "column that no record has": lambda: mmapds.build(file("a.jsonl", b'{"n": 1}\n'), length="m", missing="skip"),
+    "bad lines alone": lambda: mmapds.build(file("a.jsonl", b"bad\nworse\n"), bad="skip"),
+    "line with a computed column": lambda: (mmapds.add_column(jsonl(b"1\nbad\n"), "x", [1, 2]), opened()[1])[1],
+    "line of a decoder": lambda: mmapds.open(jsonl(b"1\n\xff\n"), decode="text")[1],
+    "bound inside a record": lambda: mmapds.open(index_of(jsonl(), 72, b"\x03" + bytes(7)))[0],
+    "dataset with a share and no records": lambda: mmapds.MixtureSampler([0, 5], [1, 1]),
+    "order beside a seed": lambda: distributed(1, 0, order=orders.Sequential(10), seed=3),
+    "order of other records": lambda: distributed(1, 0, order=orders.Resampled(9, 10)),
     "broken line": lambda: mmapds.open(jsonl(b'{"n": 1}\n{"n": \n'))[1],
     "broken text": lambda: mmapds.open(jsonl(b"\xff\n"), decode="text")[0],
     "broken example": lambda: mmapds.open(
@@ -412,6 +431,21 @@ WITH_NUMBERS = {
 }
 
 WITHOUT_NUMBERS = {
+    "JSON array": lambda: mmapds.build(file("a.json", b'[\n{"n": 1},\n{"n": 2}\n]\n')),
+    "JSON over lines": lambda: mmapds.build(file("a.json", b'{\n "n": 1\n}\n')),
+    "table": lambda: mmapds.build(file("a.csv", b"a,b\n1,2\n")),
+    "tabs": lambda: mmapds.build(file("a.tsv", b"a\tb\n1\t2\n")),
+    "UTF-16": lambda: mmapds.build(file("a.jsonl", '{"n": 1}\n'.encode("utf-16"))),
+    "compressed by another name": lambda: mmapds.build(file("a.txt", b"\x1f\x8b\x08\0")),
+    "missing shard": lambda: mmapds.open(with_a_shard_missing())[0],
+    "bad": lambda: mmapds.build(jsonl(), bad="drop"),
+    "bad without validate": lambda: mmapds.build(jsonl(), bad="skip", validate=False),
+    "bad of a tar": lambda: mmapds.build(archive(), bad="skip"),
+    "on_error": lambda: dataset(on_error="ignore"),
+    "argument of build": lambda: mmapds.build(jsonl(), lenght="n"),
+    "argument of another function": lambda: mmapds.build(jsonl(), decode="json"),
+    "argument of open": lambda: mmapds.open(jsonl(), bild=True),
+    "misspelt column": lambda: dataset().column("lenght"),
     "open nothing": lambda: mmapds.open([]),
     "open a missing file": lambda: mmapds.open("absent.jsonl"),
     "open an empty directory": lambda: mmapds.open("."),

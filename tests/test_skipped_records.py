@@ -10,6 +10,7 @@ import torch.utils.data
 
 import mmapds
 from tests.support.commands import python
+from tests.support.tars import archive
 
 BAD = {3, 10, 11, 12, 40, 99}
 N = 100
@@ -114,6 +115,18 @@ def test_an_error_of_a_decoder_of_ones_own_counts_too(write):
     assert error.value.__notes__[0].endswith(
         "leave record 1 out with exclude={'records': [1]} in a sampler, or on_error='skip'"
     )
+
+
+def test_a_damaged_sample_of_a_tar(tmp_path):
+    path = tmp_path / "a.tar"
+    path.write_bytes(archive([(f"{n}.json", b'{"n": 1' if n == 1 else b'{"n": %d}' % n) for n in range(3)]))
+    ds = mmapds.open(path, build=True, decode="wds", on_error="skip")
+    with pytest.warns(RuntimeWarning, match=r"a.tar: record 1 \(byte \d+\): .*; left out"):
+        assert [sample["json"]["n"] for sample in ds.take([0, 1, 2])] == [0, 2]
+    with pytest.raises(
+        mmapds.DecodeError, match=r"; leave record 1 out with exclude={'records': \[1\]} in a sampler, or on_error"
+    ):
+        mmapds.open(path, decode="wds")[1]
 
 
 def test_views_maps_and_pickles_keep_it(path):

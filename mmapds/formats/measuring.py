@@ -21,6 +21,7 @@ from .. import _native
 from ..errors import ColumnError
 
 _PIECE = 1 << 20  # bytes of a line that are copied at a time
+_LONGEST = 64 << 20  # bytes of a line that are copied to say what is wrong
 
 MEASURES = {"bytes": _native.MEASURE_BYTES, "chars": _native.MEASURE_CHARS, "items": _native.MEASURE_ITEMS}
 """What an expression can measure, by its name there."""
@@ -178,9 +179,9 @@ class Measuring:
 
 
 def _line(text: memoryview, begin: int) -> bytes:
-    """Return the line that begins at a byte of a text, without its end."""
+    """Return the line that begins at a byte of a text, without its end; only the beginning of a very long one."""
     pieces = []
-    for at in range(begin, len(text), _PIECE):
+    for at in range(begin, min(len(text), begin + _LONGEST), _PIECE):
         piece, newline, _ = bytes(text[at : at + _PIECE]).partition(b"\n")
         pieces.append(piece)
         if newline:

@@ -1,6 +1,7 @@
 """What an index leaves out: refused where that is everything, and named where it is bad lines."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 
 from .. import _native
@@ -11,6 +12,7 @@ from ..storage.index_file import Index, IndexedSource
 from ..storage.sources import Source
 
 _SHOWN = 5  # bad lines that are named
+_LONGEST = 64 << 20  # bytes of a line that are read to say what is wrong
 _LOOKED_AT = 1000  # lines of a source among which one is sought that explains an error
 
 
@@ -49,7 +51,7 @@ def check_something_is_left(
 def _lines(path: str) -> Iterator[bytes]:
     """Yield the lines of a source that are not blank."""
     with open(path, "rb") as file:
-        for line in file:
+        while line := file.readline(_LONGEST):
             if stripped := line.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n"):
                 yield stripped
 
@@ -63,8 +65,10 @@ def bad_lines(index: Index) -> list[str]:
     for number, source in enumerate(index.sources):
         path = index.source_path(number)
         for line, byte in source.bad.first[: _SHOWN - len(found)]:
-            with open(index.absolute(path), "rb") as file:
+            what = "not JSON"
+            with suppress(OSError), open(index.absolute(path), "rb") as file:
                 file.seek(byte)
-                found.append(f"{path}:{line} (byte {byte}): {not_json(file.readline().rstrip())}; left out")
+                what = not_json(file.readline(_LONGEST).rstrip())
+            found.append(f"{path}:{line} (byte {byte}): {what}; left out")
     more = [f"{index.path}: {total - len(found):,} more lines are not JSON; left out"] if total > len(found) else []
     return found + more

@@ -50,7 +50,12 @@ class Mixture:
         if stop not in ("first", "longest"):
             raise OrderError(f"stop = {stop!r}, expected 'first' or 'longest'")
         self.weights = _integer_weights(weights, self.LONGEST_PERIOD)
-        self._sizes = [integer(f"sizes[{d}]", n, 1 if self.weights[d] else 0) for d, n in enumerate(sizes)]
+        self._sizes = [integer(f"sizes[{d}]", n, 0) for d, n in enumerate(sizes)]
+        for d, size in enumerate(self._sizes):
+            if self.weights[d] and not size:
+                raise OrderError(
+                    f"sizes[{d}] = 0, expected 1 or more records in a dataset that has a share; give it the weight 0"
+                )
         self._seed = integer("seed", seed)
         self._shuffle = bool(shuffle)
         self._native = self._made()

@@ -4,7 +4,7 @@ import os
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
+from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError, nearest
 from .current import compare
 from .files import Io, open_file
 from .numbers import U64
@@ -338,10 +338,11 @@ class Index(SectionFile):
         """
         if name not in self.columns:
             known = ", ".join(map(repr, self.columns)) or "none"
+            near = nearest(name, self.columns)
             option = "--length EXPR" if name == "length" else f"--column {name}=EXPR"
             raise ColumnError(
                 f"{self.path}: expected column {name!r}, found {known}; run: {self.rebuild_command()} {option} "
-                "(or use mmapds.add_column)"
+                f"(or use mmapds.add_column{f'; did you mean {near!r}' if near else ''})"
             )
         return self.sections[COLUMN + name].dtype, self.section(COLUMN + name)
 
