@@ -78,7 +78,7 @@ def test_each_is_counted_and_named_once(path):
         f"train.jsonl:{line} (byte {json.loads(mmapds.open(path, decode='text').where(line - 1).offset.__str__())})"
         for line in (4, 11, 100)
     ]
-    assert all("unexpected end of data" in message and message.endswith("; left out") for message in said)
+    assert all("): not JSON: unexpected end of data" in message and message.endswith("; left out") for message in said)
     assert ds.skipped == [3, 10, 99]
     assert ds[2:].skipped == [1, 8, 97]
     assert ds[[3, 5, 3]].skipped == [0, 2]

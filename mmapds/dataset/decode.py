@@ -94,10 +94,16 @@ def raise_at(place: str, error: Exception, decode: str | Decoder, way_out: str =
     """
     if type(error) is FormatError:
         raise FormatError(f"{place}: {error}") from None
-    if expected := _expected_by(decode):
-        raise DecodeError(f"{place}: not {expected}: {error}{way_out}") from error
+    if _expected_by(decode):
+        raise DecodeError(f"{place}: {reason_of(error, decode)}{way_out}") from error
     error.add_note(f"while decoding {place}{way_out}")
     raise error
+
+
+def reason_of(error: Exception, decode: str | Decoder) -> str:
+    """Return what a decoder found wrong, as messages say it."""
+    expected = _expected_by(decode)
+    return f"not {expected}: {error}" if expected else f"{type(error).__name__}: {error}"
 
 
 def _expected_by(decode: str | Decoder) -> str | None:

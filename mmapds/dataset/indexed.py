@@ -18,7 +18,7 @@ from .array_decoder import array_decoder
 from .batch import Batch
 from .catalog import Catalog
 from .dataset import Dataset, Location
-from .decode import Decoder, decoder_name, is_same_decoder, raise_at, resolve, wants_location, wants_view
+from .decode import Decoder, decoder_name, is_same_decoder, raise_at, reason_of, resolve, wants_location, wants_view
 from .origin import Origin
 from .skips import Skips
 from .views import ArrayRows, ChainedRows, NestedRows, RangeRows, Rows
@@ -118,7 +118,7 @@ class IndexedDataset(Dataset):
                 raise
             except Exception as error:
                 self._catalog.check_line(self._records.locate(number))
-                self._skips.add(number, f"{self._place(number)}: {type(error).__name__}: {error}")
+                self._skips.add(number, f"{self._place(number)}: {reason_of(error, self._given_decode)}")
             else:
                 kept.append(k)
         return samples, np.array(kept, np.int64)
