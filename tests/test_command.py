@@ -12,6 +12,7 @@ import pytest
 
 import mmapds as package
 from mmapds.command.main import main
+from mmapds.dataset.decode import BY_NAME
 from tests.support.commands import command, mmapds, run
 from tests.support.files import ROOT
 from tests.support.terminals import on_terminal
@@ -64,6 +65,12 @@ def test_help_names_every_command_and_each_has_examples():
         assert f"usage: python -m mmapds {name} [options] SOURCE..." in text.stdout
         assert f"examples:\n  mmapds {name} " in text.stdout
         assert len(max(text.stdout.splitlines(), key=len)) <= 110
+
+
+def test_help_names_every_decoder():
+    text = " ".join(mmapds("show", "--help").stdout.split())
+    named = text.partition("--decode D ")[2].partition(";")[0].replace(" or ", ", ").split(", ")
+    assert named == [*BY_NAME, "torch"]
 
 
 def test_without_a_command_help_is_a_usage_error():

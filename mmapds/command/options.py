@@ -53,7 +53,7 @@ def add_head_options(parser: cli.Parser) -> None:
 
 def _add_looks(parser: cli.Parser) -> None:
     parser.add_argument(
-        "--decode", metavar="D", help="json, text, bytes, files, wds, tf_example or torch; default: by format"
+        "--decode", metavar="D", help="json, text, bytes, files, wds, pil, tf_example or torch; default: by format"
     )
     parser.add_argument("--full", action="store_true", help="cut nothing: all of long strings, lists, arrays and bytes")
     parser.add_argument("--build", action="store_true", help="build missing and stale indexes first")
