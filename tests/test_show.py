@@ -163,6 +163,24 @@ def test_a_damaged_index_is_one_line(ten, ran):
     assert re.fullmatch(r".*\.mmx: DAMAGED: .*\n", err)
 
 
+def test_an_index_that_claims_too_many_records_is_damaged(tmp_path, ran):
+    for path in ("a.npy", "b.npy"):
+        np.save(tmp_path / path, np.zeros((5, 4), np.int16))
+        package.build(tmp_path / path)
+
+        def claim(metadata):
+            metadata["sources"][0]["records"] = 2**63 - 1
+            return metadata
+
+        rewrite(tmp_path / f"{path}.mmx", metadata=claim, header={"records": 2**63 - 1})
+    status, out, err = ran("show", tmp_path / "a.npy", "-1")
+    assert (status, out) == (1, "")
+    assert f"a.npy.mmx: DAMAGED: record {2**63 - 2} of " in err
+    status, out, err = ran("head", tmp_path / "a.npy", tmp_path / "b.npy")
+    assert (status, out) == (1, "")
+    assert f"a.npy.mmx: DAMAGED: expected less than 2**63 records in all, found {2**64 - 2}; run: " in err
+
+
 def test_a_large_copy_is_a_warning_of_one_line(write, ran):
     path = write(b'{"n": 1}\n' * 100_000)
     package.build(path)

@@ -19,6 +19,7 @@ _ADVICE = {
     "random": _native.ADVISE_RANDOM,
     "sequential": _native.ADVISE_SEQUENTIAL,
 }
+_MOST = 2**63  # records, as positions are signed
 
 
 class Catalog:
@@ -44,7 +45,9 @@ class Catalog:
         """Every source: its index, and its number there."""
         counts = [index.sources[number].records for index, number in self.members]
         self._paths: dict[int, str] = {}
-        self.starts = np.concatenate([[0], np.cumsum(counts, dtype=np.uint64)]).astype(np.uint64)
+        if sum(counts) >= _MOST:
+            raise indexes[0].damaged(f"expected less than 2**63 records in all, found {sum(counts)}")
+        self.starts = np.cumsum([0, *counts], dtype=np.uint64)
         """Number of the first record of each source, and how many records there are: shape (sources + 1,)."""
         for index in indexes:
             index.map.advise(_ADVICE[access])
