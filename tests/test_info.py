@@ -12,6 +12,7 @@ from mmapds.command import numbers
 from mmapds.command.main import main
 from mmapds.command.numbers import SIZES, histogram, measure
 from mmapds.storage.index_file import Index
+from tests.support.index_file import rewrite
 from tests.support.terminals import on_terminal
 
 COLOURS = re.compile(r"\x1b\[\d*m")
@@ -33,7 +34,7 @@ def table(text):
     for block in text.partition("\ncolumns ")[2].partition("\n\n")[0:1]:
         head, *rows = block.splitlines()
         names = head.split()
-        for row in rows:
+        for row in [row for row in rows if "percentiles of " not in row]:
             name, *cells = re.split(r" {2,}", row.strip())
             for column, cell in zip(names[-len(cells) :], cells, strict=True):
                 found[column, name] = cell
@@ -142,6 +143,22 @@ def test_without_a_column_the_sizes_of_records_are_shown(write, ran, tmp_path):
     _, out, _ = ran("info", tmp_path / "a.npy")
     assert "  format      npy, record_bytes 8, dtype int16, shape (4)\n" in out.replace("<i2", "int16")
     assert [(label, count) for label, _, count in spread(out)] == [("8", 5)]
+
+
+@pytest.mark.parametrize("records", [10**15, 2**62])
+def test_an_index_that_claims_any_number_of_records_is_described_at_once(tmp_path, ran, records):
+    path = tmp_path / "a.npy"
+    np.save(path, np.zeros((5, 4), np.int16))
+    mmapds.build(path)
+
+    def claim(metadata):
+        metadata["sources"][0]["records"] = records
+        return metadata
+
+    rewrite(f"{path}.mmx", metadata=claim, header={"records": records})
+    status, out, _ = ran("info", path)
+    assert (status, table(out)["bytes", "total"]) == (0, f"{8 * records:,}")
+    assert [(label, count) for label, _, count in spread(out)] == [("8", records)]
 
 
 def test_an_empty_index_and_an_unknown_column(write, ran):

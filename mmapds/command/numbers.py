@@ -61,25 +61,25 @@ def measure(indexes: Sequence[Index], name: str, report: Callable[[int], object]
     most: list[Number] = []
     sample: list[NDArray[Any]] = []
     total: Number = 0
-    count = others = seen = 0
-    for piece in _pieces(indexes, name):
+    count = others = 0
+    for piece, times in _pieces(indexes, name):
         finite = piece[np.isfinite(piece)] if piece.dtype.kind == "f" else piece
         others += len(piece) - len(finite)
-        sample.append(finite[-seen % step :: step].copy())
-        seen += len(finite)
+        taken = finite[-count % step :: step] if times == 1 else np.repeat(finite, -(-times // step))
+        sample.append(taken.copy())
         report(piece.nbytes)
         if len(finite):
             least.append(finite.min().item())
             most.append(finite.max().item())
-            total += _sum(finite, max(abs(least[-1]), abs(most[-1])))
-            count += len(finite)
-    taken = np.concatenate(sample) if sample else np.empty(0)
+            total += _sum(finite, max(abs(least[-1]), abs(most[-1]))) * times
+            count += len(finite) * times
+    whole = np.concatenate(sample) if sample else np.empty(0)
     found = [0] * len(_PERCENTILES)
-    if len(taken):
-        found = np.quantile(taken, list(_PERCENTILES.values()), method="inverted_cdf").tolist()
+    if len(whole):
+        found = np.quantile(whole, list(_PERCENTILES.values()), method="inverted_cdf").tolist()
     types = sorted({np.dtype(index.column(name)[0]).name for index in indexes}) if name != SIZES else []
     return Numbers(
-        ", ".join(types), min(least, default=0), max(most, default=0), total, count, others, tuple(found), len(taken)
+        ", ".join(types), min(least, default=0), max(most, default=0), total, count, others, tuple(found), len(whole)
     )
 
 
@@ -99,18 +99,19 @@ def histogram(indexes: Sequence[Index], name: str, numbers: Numbers) -> list[tup
     first = numbers.least // step * step if step else numbers.least
     bins = max(int((high - first) // step) + 1, 1) if step else 1
     is_open = bool(step) and numbers.most >= first + bins * step
-    counts = np.zeros(bins + is_open, np.int64)
-    for piece in _pieces(indexes, name):
+    counts = [0] * (bins + is_open)
+    for piece, times in _pieces(indexes, name):
         finite = piece[np.isfinite(piece)] if piece.dtype.kind == "f" else piece
         at = np.floor((finite.astype(np.float64) - first) / (step or 1)).clip(0, len(counts) - 1)
-        counts += np.bincount(at.astype(np.int64), minlength=len(counts))
+        found = np.bincount(at.astype(np.int64), minlength=len(counts)).tolist()
+        counts = [count + more * times for count, more in zip(counts, found, strict=True)]
     edges = [first + step * number for number in range(bins + 1)]
     ends = [end - 1 for end in edges[1:]] if is_whole else edges[1:]
     labels = [
         text(begin) if begin == end or not step else f"{text(begin)} to {text(end)}"
         for begin, end in zip(edges[:bins], ends, strict=True)
     ]
-    return list(zip(labels + [f"{text(edges[-1])} or more"] * is_open, counts.tolist(), strict=True))
+    return list(zip(labels + [f"{text(edges[-1])} or more"] * is_open, counts, strict=True))
 
 
 def _round(width: float) -> float:
@@ -128,33 +129,38 @@ def _sum(numbers: NDArray[Any], largest: Number) -> Number:
     return found
 
 
-def _pieces(indexes: Sequence[Index], name: str) -> Iterator[NDArray[Any]]:
-    """Yield all numbers, in the order of records, some at a time."""
+def _pieces(indexes: Sequence[Index], name: str) -> Iterator[tuple[NDArray[Any], int]]:
+    """Yield all numbers, some at a time, in the order of records; and how often they come one after another.
+
+    The sizes of records of one size are one number, as an index may claim any number of them.
+    """
     waiting: list[NDArray[Any]] = []
     held = 0
-    for numbers in _parts(indexes, name):
+    for numbers, times in _parts(indexes, name):
+        if times > 1:
+            yield numbers, times
+            continue
         waiting.append(numbers)
         held += len(numbers)
         if held >= _PIECE:
-            yield np.concatenate(waiting) if len(waiting) > 1 else numbers
+            yield np.concatenate(waiting) if len(waiting) > 1 else numbers, 1
             waiting, held = [], 0
     if held:
-        yield np.concatenate(waiting)
+        yield np.concatenate(waiting), 1
 
 
-def _parts(indexes: Sequence[Index], name: str) -> Iterator[NDArray[Any]]:
+def _parts(indexes: Sequence[Index], name: str) -> Iterator[tuple[NDArray[Any], int]]:
     """Yield the numbers of each index, or source, in parts of up to `_PIECE`."""
     for index in indexes:
         if name != SIZES:
             dtype, data = index.column(name)
             whole = np.frombuffer(data, dtype)
-            yield from (whole[begin : begin + _PIECE] for begin in range(0, len(whole), _PIECE))
-            continue
-        for number, source in enumerate(index.sources):
-            bounds = np.frombuffer(index.bounds(number), np.int64)
-            for begin in range(0, source.records, _PIECE):
-                end = min(begin + _PIECE, source.records)
-                if index.has_bounds:
-                    yield np.diff(bounds[begin : end + 1])
-                else:
-                    yield np.broadcast_to(np.int64(index.parameters["record_bytes"]), end - begin)
+            yield from ((whole[begin : begin + _PIECE], 1) for begin in range(0, len(whole), _PIECE))
+        elif not index.has_bounds:
+            if index.records:
+                yield np.array([index.parameters["record_bytes"]], np.int64), index.records
+        else:
+            for number, source in enumerate(index.sources):
+                bounds = np.frombuffer(index.bounds(number), np.int64)
+                for begin in range(0, source.records, _PIECE):
+                    yield np.diff(bounds[begin : min(begin + _PIECE, source.records) + 1]), 1
