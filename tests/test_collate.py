@@ -442,7 +442,7 @@ ERRORS = [
     ([([1], 2)], {"mask": "m"}, "mask = 'm', expected None for samples that have no fields"),
     ([{"x": 1}], {"mask": "m"}, "mask = 'm', expected None for samples that have no field of arrays"),
     ([{"x": [1]}], {"mask": 3}, "mask = 3, expected a name, or a dict of a name for each field"),
-    ([{"x": [1]}], {"mask": "x"}, "mask = 'x', expected a new name, found the field 'x'; rename one"),
+    ([{"x": [1]}], {"mask": "x"}, "mask = 'x', expected a new name, found the field 'x'; leave mask out"),
     ([{"x": [1], "y": 1}], {"mask": {"y": "m"}}, "mask: expected fields of arrays among 'x', found 'y'"),
     (
         [{"x": [1], "y": [1, 2]}],

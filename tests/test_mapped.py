@@ -216,7 +216,7 @@ def test_a_stop_iteration_in_a_function_does_not_end_the_dataset(ds):
     ],
 )
 def test_a_function_of_batches_returns_as_many_samples(ds, returned, found):
-    message = rf"function '.*<lambda>': expected 4 samples, one for each .*, found {found} \(the first at .*:9 \(byte "
+    message = rf"function '.*<lambda>': expected a list of 4 samples, .*, found {found} \(the first at .*:9 \(byte "
     with pytest.raises(mmapds.Error, match=message):
         ds.map(returned, batched=True).take([8, 1, 2, 3])
 
@@ -366,3 +366,15 @@ def test_streams_map(ds):
     stream = ds.map(identifiers, batched=True).stream(batch_size=10, shuffle=True, seed=0)
     plain = ds.stream(batch_size=10, shuffle=True, seed=0)
     assert list(stream) == [identifiers(batch) for batch in plain]
+
+
+def test_a_function_that_returns_nothing_is_an_error(write):
+    """Some libraries take that for a sample that was changed in place."""
+    path = write(b'{"id": 1}\n{"id": 2}\n', "a.jsonl")
+    mmapds.build(path)
+    ds = mmapds.open(path).map(lambda sample: sample.pop("id") and None)
+    message = r"function '.*': expected a sample, found None; return the sample \(of .*a\.jsonl:2 \(byte 10\)\)"
+    with pytest.raises(mmapds.Error, match=message):
+        ds[1]
+    with pytest.raises(mmapds.Error, match=message):
+        ds.take([1])

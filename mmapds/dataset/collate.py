@@ -242,7 +242,9 @@ def _fields(samples: Sequence[Mapping[Any, Any]], path: str, pad: Any, rule: _Ru
     if rule.mask is not None and path == "":
         for name, mask in _masked(rule.mask, padded).items():
             if mask in batch:
-                raise CollateError(f"mask = {rule.mask!r}, expected a new name, found the field {mask!r}; rename one")
+                raise CollateError(
+                    f"mask = {rule.mask!r}, expected a new name, found the field {mask!r}; leave mask out"
+                )
             batch[mask] = _mask(*padded[name])
     return batch
 

@@ -36,11 +36,7 @@ class MappedDataset(Dataset):
             return self._view(key)
         if self._is_batched:
             return self._batch([self._inner[key]], [key])[0]
-        sample = self._inner[key]
-        try:
-            return self._function(sample)
-        except Exception as error:
-            self._raise_at(key, error)
+        return self._one(self._inner[key], key)
 
     def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
         samples, _ = self.take_kept(positions)
@@ -56,12 +52,16 @@ class MappedDataset(Dataset):
             return self._batch(
                 samples, positions if len(kept) == len(positions) else [positions[k] for k in kept]
             ), kept
-        function, mapped = self._function, []
+        function = self._function
+        mapped: list[Any] = []
         for sample in samples:  # of an array file, made here: an error of its own has its place already
             try:
-                mapped.append(function(sample))
+                made = function(sample)
             except Exception as error:
                 self._raise_at(positions[int(kept[len(mapped)])], error)
+            if made is None:
+                self._refuse_none(positions[int(kept[len(mapped)])])
+            mapped.append(made)
         return mapped, kept
 
     @property
@@ -71,6 +71,22 @@ class MappedDataset(Dataset):
     @property
     def skipped(self) -> list[int]:
         return self._inner.skipped
+
+    def _one(self, sample: Any, position: SupportsIndex) -> Any:
+        try:
+            made = self._function(sample)
+        except Exception as error:
+            self._raise_at(position, error)
+        if made is None:
+            self._refuse_none(position)
+        return made
+
+    def _refuse_none(self, position: SupportsIndex) -> NoReturn:
+        """Raise an error for a function that changed its sample and returned nothing, as some libraries allow."""
+        raise Error(
+            f"function {decoder_name(self._function)!r}: expected a sample, found None; return the sample (of "
+            f"{self._inner.place(position)})"
+        )
 
     def _batch(self, samples: Sequence[Any], positions: Any) -> list[Any]:
         """Return what the function makes of a batch."""
@@ -88,8 +104,8 @@ class MappedDataset(Dataset):
         else:
             found = str(len(mapped))
         raise Error(
-            f"function {decoder_name(self._function)!r}: expected {len(samples)} samples, one for each of a batch that "
-            f"it was given, found {found} (the first at {self._inner.place(positions[0])})"
+            f"function {decoder_name(self._function)!r}: expected a list of {len(samples)} samples, one for each of a "
+            f"batch that it was given, found {found} (the first at {self._inner.place(positions[0])})"
         )
 
     def _raise_at(self, position: SupportsIndex, error: Exception, count: int = 1) -> NoReturn:

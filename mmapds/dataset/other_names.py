@@ -5,9 +5,12 @@ from typing import Any, NoReturn
 _REMEDIES = {
     "add_column": "run: python -m mmapds.index SOURCE --column NAME=EXPRESSION (or call mmapds.add_column)",
     "batch": "use mmapds.DataLoader(ds, batch_size=32), or ds.take(positions)",
+    "batched": "use mmapds.DataLoader(ds, batch_size=32), or ds.take(positions)",
     "column_names": "use ds.columns for columns of numbers, or ds[0].keys() for fields of samples",
+    "decode": "open it with mmapds.open(path, decode='pil') or another decoder",
     "features": "use ds[0].keys() for fields of samples",
     "filter": "use a view, ds[mask], as ds[ds.column('length') <= 2048]",
+    "map_dict": "use ds.map(function), which is given the whole sample",
     "num_rows": "use len(ds)",
     "remove_columns": "use ds.map(function), which calls it when a sample is read",
     "rename_column": "use ds.map(function), which calls it when a sample is read",
@@ -20,7 +23,9 @@ _REMEDIES = {
     "skip": "use a view, ds[n:]",
     "sort": "use a view, ds[ds.column('length').argsort(kind='stable')]",
     "to_iterable_dataset": "use ds.stream()",
+    "to_tuple": "use ds.map(function), as one that returns sample['jpg'], sample['cls']",
     "train_test_split": "use ds.split([0.9, 0.1], seed=0)",
+    "with_epoch": "use mmapds.DistributedSampler(ds, order=mmapds.orders.Resampled(len(ds), epoch_size))",
     "with_format": "open it with mmapds.open(path, decode='torch') for arrays, or collate with mmapds.pad_collate",
     "with_transform": "use ds.map(function), which calls it when a sample is read",
 }
