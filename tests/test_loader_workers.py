@@ -69,6 +69,16 @@ def test_an_error_of_the_users_keeps_its_type(options):
     assert list(batches) == [[6, 7, 8]]
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_of_different_shape_name_the_function_that_pads_them(workers):
+    ragged = [[1, 2], [3]]
+    with pytest.raises(RuntimeError) as raised:
+        list(DataLoader(ragged, batch_size=2, num_workers=workers))
+    assert raised.value.__notes__ == ["give collate_fn=mmapds.pad_collate for samples of different shape"]
+    (batch,) = DataLoader(ragged, batch_size=2, num_workers=workers, collate_fn=mmapds.pad_collate)
+    assert batch[0].tolist() == [[1, 2], [3, 0]]
+
+
 def test_the_traceback_leads_into_the_thread():
     with pytest.raises(ZeroDivisionError) as raised:
         list(ours(Failing(9, 4, ZeroDivisionError), num_workers=1))

@@ -215,10 +215,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """Return how long the trainer waited for data in the pass that began last.
 
         Returns:
-          A dict: `batches` and `records` delivered; `seconds` from the first request to the last delivery, and
-          `records_per_second` of them; `wait`, the seconds of these that the trainer waited; `wait_p50`, `wait_p99` and
-          `wait_max`, the seconds that it waited for one batch (percentiles are of the last 4,096); `stalls`, how many
-          waits were reported.
+          A dict: `batches` delivered, and the `records` asked for in them, skipped ones included; `seconds` from the
+          first request to the last delivery, and `records_per_second` of them; `wait`, the seconds of these that the
+          trainer waited; `wait_p50`, `wait_p99` and `wait_max`, the seconds that it waited for one batch (percentiles
+          are of the last 4,096); `stalls`, how many waits were reported.
         """
         return self._waits.report()
 

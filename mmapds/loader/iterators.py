@@ -47,10 +47,18 @@ class Batches:
                 samples = dataset.__getitems__(indices)
             else:
                 samples = [dataset[index] for index in indices]
-            batch = self._collate(samples)
+            batch = self._collated(samples)
         except StopIteration as error:  # it would end the trainer's loop
             raise RuntimeError("a dataset or a collate_fn raised StopIteration") from error
         return pin_memory(batch) if self._pin else batch  # type: ignore[no-untyped-call]
+
+    def _collated(self, samples: Any) -> Any:
+        try:
+            return self._collate(samples)
+        except RuntimeError as error:  # of torch.stack, which names neither collate functions nor datasets
+            if self._collate is torch.utils.data.default_collate:
+                error.add_note("give collate_fn=mmapds.pad_collate for samples of different shape")
+            raise
 
 
 class Stalls:
