@@ -4,6 +4,7 @@ import copy
 import pickle
 import re
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,16 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, RandomSampler, WeightedRandomSampler
 
 import mmapds
-from mmapds import DataLoader, DistributedBatchSampler, DistributedSampler, OrderError, pad_collate
+from mmapds import (
+    ChunkedSampler,
+    DataLoader,
+    DistributedBatchSampler,
+    DistributedSampler,
+    MixtureSampler,
+    OrderError,
+    TokenBudgetBatchSampler,
+    pad_collate,
+)
 from tests.support.files import ROOT
 from tests.support.loading import (
     KINDS,
@@ -284,6 +294,112 @@ def test_an_iterable_dataset_is_refused():
 
     with pytest.raises(OrderError, match=r"dataset: expected a length and dataset\[i\], found Stream"):
         DataLoader(Stream())
+
+
+# ---- samplers ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ds(write):
+    path = write([{"n": i % 9 + 1} for i in range(60)])
+    mmapds.build(path, length="n")
+    return mmapds.open(path)
+
+
+SAMPLERS = {
+    "single": lambda ds: {"batch_size": 5, "sampler": DistributedSampler(ds)},
+    "single, alone": lambda ds: {"batch_size": None, "sampler": DistributedSampler(ds)},
+    "in batches": lambda ds: {"batch_sampler": DistributedBatchSampler(ds, 5)},
+    "in torch's batches": lambda ds: {"batch_sampler": BatchSampler(DistributedSampler(ds), 5, False)},
+    "chunks": lambda ds: {"batch_size": 5, "sampler": ChunkedSampler(ds, 4)},
+    "mixed": lambda ds: {"batch_size": 5, "sampler": MixtureSampler(ds, [1.0])},
+    "budget": lambda ds: {"batch_sampler": TokenBudgetBatchSampler(ds, 40)},
+}
+every_sampler = pytest.mark.parametrize("sampling", SAMPLERS.values(), ids=SAMPLERS)
+
+
+@every_sampler
+@pytest.mark.parametrize(("of", "over"), [(40, 60), (60, 40)], ids=["fewer", "more"])
+def test_a_sampler_of_another_number_of_samples_is_refused(ds, sampling, of, over):
+    given = sampling(ds[:of])
+    name = "batch_sampler" if "batch_sampler" in given else "sampler"
+    message = (
+        f"{name}: expected one of the {over} samples of the dataset, found one of {of}; make both of the same view"
+    )
+    with pytest.raises(OrderError, match=f"^{message}$"):
+        DataLoader(ds[:over], **given)
+
+
+@every_sampler
+def test_a_sampler_of_other_rows_is_refused(ds, sampling):
+    with pytest.raises(OrderError, match="the 30 samples of the dataset, found one of 30 other samples of its sources"):
+        DataLoader(ds[30:], **sampling(ds[:30]))
+
+
+@every_sampler
+def test_a_sampler_of_the_same_records_is_taken(ds, sampling, opened):
+    beside = opened([{"id": i} for i in range(60)], name="beside.jsonl")
+    for dataset in (
+        ds[:],
+        ds.map(str),
+        mmapds.zip(a=ds, b=beside),
+        ds[np.ones(60, bool)],
+        mmapds.zip(a=ds[:].map(str)),
+    ):
+        for sampled, loaded in ((ds, dataset), (dataset, ds), (dataset, dataset), (ds, Numbers(60))):
+            assert len(list(DataLoader(loaded, **{**sampling(sampled), "collate_fn": str})))
+
+
+def test_a_sampler_of_parallel_data_or_of_sizes_is_taken(ds, opened):
+    parallel = opened([{"target": i} for i in range(60)], name="targets.jsonl")
+    both = mmapds.concat([ds, ds[:20]])
+    for dataset, sampler in [
+        (parallel, TokenBudgetBatchSampler(ds, 40)),
+        (ds, TokenBudgetBatchSampler([3] * 60, 40)),
+        (both, DistributedBatchSampler(range(80), 5)),
+        (both, DistributedBatchSampler(DistributedSampler(both, epoch_size=30), 5)),
+        (both, BatchSampler(MixtureSampler([ds, 20], [0.5, 0.5]), 5, True)),
+        (ds, DistributedBatchSampler(ds, 5, order=mmapds.orders.Resampled(60, 200))),
+    ]:
+        assert len(list(DataLoader(dataset, batch_sampler=sampler, collate_fn=list))) == len(sampler)
+
+
+def test_a_dataset_without_a_length_takes_any_sampler():
+    class Endless:
+        def __getitem__(self, i):
+            return i
+
+    assert (
+        next(iter(DataLoader(Endless(), batch_size=3, sampler=DistributedSampler(range(9), shuffle=False)))).sum() == 3
+    )
+
+
+def test_a_sampler_in_the_place_of_another_is_refused(ds):
+    for batches in (TokenBudgetBatchSampler(ds, 40), DistributedBatchSampler(ds, 5)):
+        with pytest.raises(
+            OrderError, match=r"^sampler: expected one of single .* found \w+, .*; give it as batch_sampler=$"
+        ):
+            DataLoader(ds, sampler=batches)
+    with pytest.raises(
+        OrderError, match=r"^batch_sampler: expected one of batches, found DistributedSampler, .*; give it as"
+    ):
+        DataLoader(ds, batch_sampler=DistributedSampler(ds))
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (DistributedSampler, "dataset"),
+        (lambda path: DistributedBatchSampler(path, 4), "dataset"),
+        (lambda path: ChunkedSampler(path, 4), "dataset"),
+        (lambda path: MixtureSampler([[0], path], [1, 1]), r"datasets\[1\]"),
+        (lambda path: TokenBudgetBatchSampler(path, 4), "dataset_or_lengths"),
+    ],
+)
+@pytest.mark.parametrize("path", ["c.jsonl", b"c.jsonl", Path("c.jsonl")])
+def test_a_path_is_not_a_dataset_of_so_many_letters(make, name, path):
+    with pytest.raises(OrderError, match=rf"^{name} = b?'c.jsonl', expected a dataset; open it first: mmapds.open\("):
+        make(path)
 
 
 # ---- figures -------------------------------------------------------------------------------------------------

@@ -336,7 +336,7 @@ def test_sorting_lengths(largest):
         ([], {}, "lengths: expected one sample or more, found 0"),
         (7, {}, "expected an mmapds dataset, or an array or list of integers, found int"),
         ({3: 4}, {}, "expected an mmapds dataset, or an array or list of integers, found dict"),
-        ("34", {}, "expected an mmapds dataset, or an array or list of integers, found str"),
+        ("34", {}, r"dataset_or_lengths = '34', expected a dataset; open it first: mmapds.open\('34'\)"),
         (Subset([{"n": 3}], [0]), {}, "expected an mmapds dataset, or an array or list of integers, found Subset"),
         ([3, 4], {"max_tokens": 2}, r"max_tokens = 2, expected 4 or more, the cost of lengths\[1\] = 4; .*: 2\)"),
         ([3, 4], {"max_tokens": 2, "oversize": "drop"}, "max_tokens = 2, found 2 samples of lengths 3 to 4"),

@@ -23,6 +23,7 @@ from .iterators import (
     ThreadIterator,
     WorkerStart,
 )
+from .sampled import check_samplers
 from .waits import Waits
 
 _OWN = ("_position", "_waits", "_processes")  # what a pickled loader makes anew
@@ -50,7 +51,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
       stall_after: seconds after which a wait for a batch is reported by a warning; None for never.
     The other arguments are those of torch's DataLoader.
     Raises:
-      OrderError: an argument is out of range, or contradicts another one; it is also a ValueError.
+      OrderError: an argument is out of range, or contradicts another one, such as a sampler of another view of the
+        dataset; it is also a ValueError.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.prefetch = prefetch
         self.stall_after = stall_after
         self._check(num_workers, timeout, multiprocessing_context, in_order)
+        check_samplers(dataset, sampler, batch_sampler, batched=batch_size is not None)
         super().__init__(
             dataset,
             batch_size=batch_size,

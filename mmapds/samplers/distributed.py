@@ -18,7 +18,7 @@ from ..orders.chunked import Chunked
 from ..orders.mixture import Mixture
 from .epoch import EpochProgress, Exclude, OrderedRecords, Sharding
 from .ranks import fingerprint_of
-from .resumable import ResumableSampler, refuse_injected, refuse_injected_dataset
+from .resumable import ResumableSampler, refuse_injected, refuse_injected_dataset, refuse_path
 from .world import World
 
 
@@ -65,6 +65,7 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
         exclude: Exclude | None = None,
         pad: bool = True,
     ) -> None:
+        refuse_path("dataset", dataset)
         world = World.of(num_replicas, rank)
         num_replicas, rank = world.num_replicas, world.rank
         if order is not None:
@@ -97,6 +98,10 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
 
     def _fingerprint(self) -> str | None:
         return fingerprint_of(self._datasets)
+
+    @property
+    def sampled(self) -> Any:
+        return self.dataset
 
     def indices_at(self, step: int) -> NDArray[np.int64]:
         """Return the records in a step of this epoch, one for each rank that has one: shape (num_replicas,)."""
@@ -154,6 +159,7 @@ class ChunkedSampler(DistributedSampler):
         start_step: int = 0,
         exclude: Exclude | None = None,
     ) -> None:
+        refuse_path("dataset", dataset)
         _check_not_empty(dataset)
         starts = None if cross_sources else getattr(dataset, "source_starts", None)
         chunked = Chunked(len(dataset) if starts is None else starts, chunk_size, mix_chunks=mix_chunks, seed=seed)
@@ -198,16 +204,19 @@ class MixtureSampler(DistributedSampler):
         start_step: int = 0,
         exclude: Exclude | None = None,
     ) -> None:
+        refuse_path("datasets", datasets)
         starts = getattr(datasets, "source_starts", None)
         if starts is not None:
             sizes = np.diff(starts).tolist()
         elif isinstance(datasets, Sequence):
+            for d, each in enumerate(datasets):
+                refuse_path(f"datasets[{d}]", each)
             sizes = [len(each) if isinstance(each, Sized) else each for each in datasets]
         else:
             raise OrderError(f"datasets: expected a list of datasets or sizes, found {type(datasets).__name__}")
         order = Mixture(sizes, weights, seed=seed, stop=stop, epoch_size=epoch_size, shuffle=shuffle)
         super().__init__(
-            range(sum(sizes)),
+            range(sum(sizes)) if starts is None else datasets,
             num_replicas,
             rank,
             drop_last=drop_last,
@@ -299,6 +308,10 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
     def _what(self) -> str:
         return f"{len(self._records):,} samples, batch size {self.batch_size}, seed {self.sampler.seed}"
+
+    @property
+    def sampled(self) -> Any:
+        return self.sampler.sampled
 
     def _fingerprint(self) -> str | None:
         return self.sampler._fingerprint()

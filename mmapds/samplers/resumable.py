@@ -1,5 +1,6 @@
 """What all samplers share: the epoch, the length, and states."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -34,6 +35,19 @@ def refuse_injected_dataset(dataset: object) -> None:
     """
     if isinstance(dataset, torch.utils.data.Sampler):
         refuse_injected(dataset)
+
+
+def refuse_path(name: str, dataset: object) -> None:
+    """Refuse a path in place of a dataset: a string has a length too.
+
+    Args:
+      name: of the argument.
+    Raises:
+      OrderError: it is one.
+    """
+    if isinstance(dataset, str | bytes | os.PathLike):
+        shown = os.fspath(dataset)
+        raise OrderError(f"{name} = {shown!r}, expected a dataset; open it first: mmapds.open({shown!r})")
 
 
 class ResumableSampler(ABC):
@@ -94,6 +108,11 @@ class ResumableSampler(ABC):
             "exclude": (coming.start.positions, coming.start.records),
             "dataset": self._fingerprint(),
         }
+
+    @property
+    @abstractmethod
+    def sampled(self) -> Any:
+        """What has a sample for each index that may be yielded: a dataset, its lengths, or anything with its length."""
 
     def _fingerprint(self) -> str | None:
         """Return what identifies the data that are sampled, where it is known."""

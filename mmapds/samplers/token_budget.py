@@ -19,7 +19,7 @@ from .epoch import EpochProgress, Exclude, Pass, Sharding
 from .lengths import read_lengths
 from .plan import Budget, Reader, select
 from .ranks import fingerprint_of
-from .resumable import ResumableSampler, refuse_injected
+from .resumable import ResumableSampler, refuse_injected, refuse_path
 from .summary import BudgetSummary, padding_and_imbalance
 from .window import WindowPlan
 from .world import World
@@ -99,6 +99,7 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         sampler: None = None,
     ) -> None:
         refuse_injected(sampler)
+        refuse_path("dataset_or_lengths", dataset_or_lengths)
         self.num_replicas, self.rank, self._assumed = World.of(num_replicas, rank)
         self.drop_last = drop_last
         self.shuffle = shuffle
@@ -175,6 +176,10 @@ class TokenBudgetBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         return EpochProgress(
             plan, sharding, start_step=start_step, exclude=exclude, assumed=self._assumed, block_size=_BLOCK
         )
+
+    @property
+    def sampled(self) -> Any:
+        return self._lengths if self._dataset is None else self._dataset
 
     def _fingerprint(self) -> str | None:
         if self._lengths_mark is None:
