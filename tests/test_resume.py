@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+import mmapds
 from mmapds import (
     ChunkedSampler,
     DistributedBatchSampler,
@@ -110,6 +111,35 @@ def test_load_then_set_epoch(kind):
     other.load_state_dict(state)
     other.set_epoch(5)
     assert list(other) == whole[5]
+
+
+@every_sampler
+@pytest.mark.parametrize("through", ["sampler", "loader", "torch's batches"])
+def test_a_loop_that_begins_before_the_loaded_epoch_is_told(kind, through):
+    sampler = make_samplers()[kind]
+    sampler.set_epoch(4)
+    list(islice(iter(sampler), 6))
+    state = sampler.state_dict()
+    resumed = make_samplers()[kind]
+    batched = isinstance(resumed, BatchSampler)
+    if through == "sampler" or (batched and through == "torch's batches"):
+        chosen = resumed
+    elif through == "loader":
+        chosen = mmapds.DataLoader(resumed.sampled, **{"batch_sampler" if batched else "sampler": resumed})
+    else:
+        chosen = mmapds.DataLoader(resumed.sampled, batch_sampler=BatchSampler(resumed, 2, False))
+    resumed.load_state_dict(state)
+    message = f"^epoch = 2, expected 4, that of the loaded state, whose position {state['position']} is dropped; make"
+    with pytest.warns(UserWarning, match=message) as told:
+        chosen.set_epoch(2)
+    chosen.set_epoch(3)
+    assert [warning.filename for warning in told] == [__file__]
+    resumed.load_state_dict(state)
+    for epoch in range(resumed.epoch, 6):
+        chosen.set_epoch(epoch)
+        list(resumed)
+    for epoch in range(2):
+        chosen.set_epoch(epoch)
 
 
 @every_sampler

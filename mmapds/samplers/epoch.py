@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import OrderError, StateError
 from ..orders.basic import Int64s, InvertibleOrder, Order, integer
-from .world import warn_if_others
+from .world import level_of_the_user, warn_if_others
 
 Ranges = tuple[tuple[int, int], ...]
 """Half-open ranges (begin, end)."""
@@ -356,6 +356,8 @@ class EpochProgress:
         if self._finished is not None and self._finished.epoch == epoch:
             self._next = self._finished
         elif self._next is not None and self._next.epoch is not None:
+            if self._next.position and epoch < self._next.epoch:
+                self._warn_of_a_dropped_position(self._next)
             self._next = None
 
     def begin(self) -> Pass:
@@ -385,6 +387,14 @@ class EpochProgress:
             f"epoch = {self.epoch}, expected a new one in a second pass; set it with set_epoch() before each pass (the "
             "same order comes again)",
             stacklevel=4,
+        )
+
+    def _warn_of_a_dropped_position(self, loaded: ResumePoint) -> None:
+        """Warn where a loop begins again with a first epoch, before that of the state that was loaded for it."""
+        warnings.warn(
+            f"epoch = {self.epoch}, expected {loaded.epoch}, that of the loaded state, whose position "
+            f"{loaded.position} is dropped; make the loop range(sampler.epoch, ...)",
+            stacklevel=level_of_the_user(),
         )
 
     def current(self) -> Pass:

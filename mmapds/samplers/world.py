@@ -81,6 +81,14 @@ def warn_if_others(stacklevel: int) -> None:
         _warn_of_a_single_process(f"{processes}, the processes of torch.distributed", stacklevel + 1)
 
 
+def level_of_the_user() -> int:
+    """Return the `stacklevel` that a caller gives to `warnings.warn` for the line that called into mmapds."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("mmapds."):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
 def refuse_second_sharding(num_replicas: int, *, cuts: bool = True) -> None:
     """Refuse to begin a pass for an accelerate loader that shares the batches of a rank among ranks once more.
 
