@@ -290,13 +290,13 @@ static mds_tar_status next_member(const uint8_t *data, uint64_t n, int fd, uint6
             member->extension_size = member->name_size - member->key_size - (member->key_size > 0);
             member->extension = member->name + member->name_size - member->extension_size;
         }
-        if (size > n - at)
+        /* A file that ends inside the padding was cut, too: it may lack any number of members, and tarfile refuses it. */
+        const uint64_t blanks = -size % MDS_TAR_BLOCK;
+        if (size > n - at || blanks > n - at - size)
             return fail(member, MDS_TAR_TRUNCATED, header);
         member->begin = at;
         member->end = at + size;
-        /* The padding after the last member may be missing. */
-        const uint64_t blanks = -size % MDS_TAR_BLOCK;
-        member->next = n - member->end < blanks ? n : member->end + blanks;
+        member->next = member->end + blanks;
         return MDS_TAR_OK;
     }
 }
