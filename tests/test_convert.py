@@ -172,3 +172,20 @@ def test_indexing_what_must_be_converted(tmp_path):
     ):
         mmapds.build(tmp_path / "b.arrow", format="arrow")
     assert {".parquet", ".arrow", ".h5", ".jsonl", ".tar", ".mmx"} <= set(SUFFIXES)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
+def test_leaving_out_every_record_is_an_error(tmp_path, name):
+    path, kept = tmp_path / name, tmp_path / "a.mma"
+    if name == "a.jsonl":
+        path.write_bytes(b'{"x": 1}\n{"x": 2, "y": null}\n{"x": 3}\n')
+    else:
+        save(pa.table({"x": [1, 2, 3], "y": pa.array([None] * 3, pa.int64())}), path, "parquet")
+    convert(path, fields=["x"])
+    before = kept.read_bytes(), (tmp_path / "a.mma.mmx").read_bytes()
+    ran = command(path, "--missing", "skip", "--schema", '{"x": "int64", "y": "int64"}')
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert f"{path}{':1 (byte 0)' if name == 'a.jsonl' else ': row 0'}" in ran.stderr
+    assert "expected fields 'x', 'y', found 'x'; 0 of 3 records have all of them: choose others with" in ran.stderr
+    assert (kept.read_bytes(), (tmp_path / "a.mma.mmx").read_bytes()) == before
+    assert sorted(os.listdir(tmp_path)) == sorted([name, "a.mma", "a.mma.mmx"])

@@ -104,7 +104,8 @@ def convert(
       **options: of the format; see docs/formats.md.
     Raises:
       SourceError: a source is missing, unreadable, compressed or outside the roots, or changes meanwhile.
-      FormatError: a source or the schema is malformed, or a record does not fit; the message has the record's place.
+      FormatError: a source or the schema is malformed, a record does not fit, or `missing` leaves out all of them; the
+        message has the record's place.
       DecodeError: a record cannot be decoded.
       Error: the library that a format needs is missing, or the file cannot be written.
     """
@@ -237,11 +238,13 @@ def _copy(
 ) -> tuple[int, int]:
     """Write all records; return how many were read, and how many of them were left out."""
     done = skipped = 0
+    first = ""  # where the first record lies that is left out, and what it has
     progress(0, reader.total)
     for record in reader.records(schema):
         try:
             fitted = _fitted(record, schema, skip, is_whole)
             if fitted is None:
+                first = first or _described(reader.place(done), record, schema)
                 skipped += 1
             else:
                 writer.write(fitted)
@@ -257,7 +260,15 @@ def _copy(
         if done % _REPORTED == 0:
             progress(_REPORTED, reader.total)
     progress(done % _REPORTED, reader.total)
+    if skipped == done > 0:
+        raise FormatError(f"{first}; 0 of {done:,} records have all of them: choose others with --fields or --schema")
     return done, skipped
+
+
+def _described(place: str, record: Mapping[str, Any], schema: Schema) -> str:
+    expected = ", ".join(repr(field.name) for field in schema.fields)
+    found = ", ".join(repr(name) for name, value in record.items() if value is not None) or "none"
+    return f"{place}: expected fields {expected}, found {found}"
 
 
 def _fitted(record: Mapping[str, Any], schema: Schema, skip: bool, is_whole: bool) -> Mapping[str, Any] | None:
