@@ -283,3 +283,19 @@ def test_a_terminal_gets_a_progress_bar(write):
     assert out.splitlines()[0].endswith("; verified")
     assert b"train.jsonl" in shown
     assert b"%|" in shown
+
+
+def test_checksums_that_were_cut_off_are_not_checked(tmp_path):
+    path = str(tmp_path / "a.mma")
+    with mmapds.Writer(path) as writer:
+        for number in range(100):
+            writer.write({"x": np.full(50, number)})
+    assert examine(Index(f"{path}.mmx")).not_checked == []
+    os.truncate(path, os.path.getsize(path) // 2)
+    mmapds.build(path, truncated="drop", force=True)
+    findings = examine(Index(f"{path}.mmx"))
+    assert (findings.count, findings.not_checked) == (
+        0,
+        [f"checksums of the records of {path}, cut off with the file's end"],
+    )
+    assert f"not checked: checksums of the records of {path}" in command("--verify", path).stdout

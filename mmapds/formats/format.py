@@ -165,6 +165,10 @@ class Format(ABC):
           FormatError: a record is damaged.
         """
 
+    def lacks_checksums(self, source: Source) -> bool:
+        """Whether `verify` finds no checksums in a source, as it was truncated; of formats that have them."""
+        return False
+
     def key(self, record: bytes | memoryview) -> str:
         """Return the key of a record; of formats whose pieces have keys.
 

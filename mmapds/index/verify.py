@@ -79,6 +79,8 @@ def examine(index: Index, *, workers: int | None = None, report: Report = lambda
             chosen = formats.of_index(index)
             chosen.verify([source], index.parameters)
             report(source.size if _has_checksums(chosen) else 0)
+            if chosen.lacks_checksums(source):
+                findings.not_checked.append(f"checksums of the records of {source.path}, cut off with the file's end")
     _note_unchecked(findings)
     return findings
 
