@@ -87,6 +87,21 @@ def test_a_json_array_in_one_line():
         os.remove("a.jsonl")
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a"])
+@pytest.mark.parametrize("times", [1, 1000, 100_000])
+def test_rows_in_one_line(name, times):
+    """What `json.dump(rows, file)` writes would be one record."""
+    rows = RECORDS[:2] * times
+    for before, after in (("", ""), ("\ufeff\n ", "\n\n \n")):
+        message = refused(write(name, before + json.dumps(rows) + after))
+        assert "found one JSON array; run: " in message
+        assert "give --format jsonl to take its lines as they are" in message
+    out = run(message).rpartition(" > ")[2].strip("'")
+    assert list(mmapds.open(out, build=True)) == rows
+    mmapds.build(name, format="jsonl")
+    assert list(mmapds.open(name)) == [rows]
+
+
 def test_the_command_of_jq_does_the_same():
     needs("jq")
     also = re.search(r" \((jq -c [^;]*);", refused(write("a.json", json.dumps(RECORDS, indent=1))))[1]
@@ -137,7 +152,9 @@ def test_text_that_is_not_utf_8(name, encoding):
 
 LEGITIMATE = {
     "arrays": "[1, 2]\n[3]\n",
-    "an array": '[{"a": 1}, {"a": 2}]\n',
+    "an array": '["a", {"a": 2}]\n',
+    "arrays of objects": '[{"a": 1}, {"a": 2}]\n\n[{"a": 3}]\n',
+    "long arrays of objects": f"{json.dumps([{'a': 1}] * 200_000)}\n" * 2,
     "numbers": "1\n2\n",
     "strings": '"a, b"\n"c, d"\n',
     "blank lines first": "\n \n\t\n" + LINES,

@@ -1,5 +1,6 @@
 """Text that is not JSON Lines: refused, by its first bytes, with the command that makes JSON Lines of it."""
 
+import json
 import os
 
 from .. import _native
@@ -9,6 +10,7 @@ from ..storage.sources import another_name, named, quoted
 _SUFFIXES = (".jsonl", ".ndjson", ".json")
 """Names of files that should hold JSON."""
 _HEAD = 4096  # bytes that are looked at
+_PART = 1 << 20  # bytes that are read at a time, to see whether a file has one line
 _BOM = b"\xef\xbb\xbf"
 _MARKS = {
     b"\xff\xfe\0\0": "UTF-32",
@@ -22,7 +24,7 @@ _PYTHON = "python -c 'import {}; [print(json.dumps(row)) for row in {}]'"
 
 
 def check_lines(path: str, head: bytes) -> None:
-    """Raise FormatError for a file that is surely a JSON array, JSON over several lines, a table, or UTF-16.
+    """Raise FormatError for a file that is a JSON array of objects, JSON over several lines, a table, or UTF-16.
 
     Other text is let through, as its lines can be records, too; so are lines of damaged JSON.
 
@@ -38,8 +40,9 @@ def check_lines(path: str, head: bytes) -> None:
     suffix = os.path.splitext(path)[1].lower()
     if suffix in _TABLES:
         raise _table(path, _TABLES[suffix])
-    if suffix == ".json" and text.startswith(b"[") and not rest.strip() and (is_json or len(head) >= _HEAD):
-        raise _array(path)  # all of it in one line
+    may_be_one_line = text.startswith(b"[") and not rest.strip() and (is_json or len(head) >= _HEAD)
+    if may_be_one_line and (suffix == ".json" or _holds_objects(first, is_json)) and _has_one_line(path):
+        raise _array(path)
     if is_json or not second:
         return
     if _begins_over_lines(text) and not (text.startswith(b"{") and _is_json(second)):  # else a line that was cut off
@@ -61,6 +64,25 @@ def _encoding(path: str, head: bytes) -> str | None:
 
 def _is_json(line: bytes) -> bool:
     return _native.json_error(None, line) is None
+
+
+def _holds_objects(line: bytes, is_whole: bool) -> bool:
+    """Whether a line is an array of objects, as `json.dump` writes rows; where it was cut off, whether it begins so."""
+    if not is_whole:
+        return line[1:].lstrip().startswith(b"{")
+    held = json.loads(line)
+    return bool(held) and all(isinstance(each, dict) for each in held)
+
+
+def _has_one_line(path: str) -> bool:
+    """Whether only blank lines come before and after the one that is not blank."""
+    lines, is_inside = 0, False
+    with open(path, "rb") as file:
+        while lines < 2 and (part := file.readline(_PART)):
+            if not is_inside and part.removeprefix(_BOM).strip():
+                is_inside, lines = True, lines + 1
+            is_inside &= not part.endswith(b"\n")
+    return lines == 1
 
 
 def _begins_over_lines(text: bytes) -> bool:
