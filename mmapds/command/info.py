@@ -48,7 +48,9 @@ def print_info(options: argparse.Namespace) -> int:
     with cli.Progress(paths, unit="B", quiet=options.quiet, bar=False) as output:
         for path in paths:
             try:
-                indexes.append(Index(index_path(path), roots))
+                index = Index(index_path(path), roots)
+                index.check_covers(path)
+                indexes.append(index)
             except Error as error:
                 failed = True
                 output.complain(cli.one_line(error))

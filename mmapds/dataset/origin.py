@@ -2,11 +2,11 @@
 
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .. import formats
-from ..errors import IndexMissingError, StaleIndexError
+from ..errors import IndexMissingError, SourceError, StaleIndexError
 from ..storage.files import IoChoice, io_of
 from ..storage.index_file import Index
 from ..storage.roots import Roots
@@ -20,7 +20,7 @@ def expand_indexed(patterns: Sequence[str]) -> list[str]:
     return expand(patterns, (*formats.SUFFIXES, INDEX_SUFFIX))
 
 
-def open_indexes(paths: Iterable[str], patterns: Sequence[str], roots: Roots, io: IoChoice) -> list[Index]:
+def open_indexes(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io: IoChoice) -> list[Index]:
     """Open the indexes of sources.
 
     Args:
@@ -30,13 +30,17 @@ def open_indexes(paths: Iterable[str], patterns: Sequence[str], roots: Roots, io
       io: how they are read.
     Raises:
       IndexMissingError: a source is not indexed.
+      StaleIndexError: the index beside a source is that of another file.
+      SourceError: a source is also among those of an index that was given.
       FormatError: an index is damaged, or a source must be converted.
     """
     indexes, missing, directory = [], [], working_directory()
     for path in paths:
         index_path = _index_path(path)
         try:
-            indexes.append(Index(index_path, roots, io_of(io, os.path.join(directory, index_path))))
+            index = Index(index_path, roots, io_of(io, os.path.join(directory, index_path)))
+            index.check_covers(path)
+            indexes.append(index)
         except IndexMissingError:
             missing.append(path)
     if missing:
@@ -45,7 +49,23 @@ def open_indexes(paths: Iterable[str], patterns: Sequence[str], roots: Roots, io
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         command = build_command(missing if len(missing) == 1 else list(patterns))
         raise IndexMissingError(f"{missing[0]}{more}: not indexed yet; run: {command} (or open it with build=True)")
+    _check_given_once(paths, indexes)
     return indexes
+
+
+def _check_given_once(paths: Sequence[str], indexes: Sequence[Index]) -> None:
+    """Raise SourceError where a source was given by its own name and by an index, as by the shell's `*`."""
+    named = {os.path.realpath(path) for path in paths if not path.endswith(INDEX_SUFFIX)}
+    if not named or len(named) == len(paths):
+        return
+    for path, index in zip(paths, indexes, strict=True):
+        for number in range(len(index.sources)) if path.endswith(INDEX_SUFFIX) else ():
+            source = index.source_path(number)
+            if os.path.realpath(index.absolute(source)) in named:
+                raise SourceError(
+                    f"{path}: expected each source once, found {source} by its name and as one of this index; give one "
+                    "of the two"
+                )
 
 
 def _index_path(path: str) -> str:

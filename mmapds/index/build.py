@@ -243,7 +243,7 @@ def _plan(
     if before is not None and format_name in (None, before.format):
         options = formats.of_index(before).options
         kept = {name: value for name, value in before.parameters.items() if name in options}
-        if force or not _is_current(before):
+        if force or not (_is_of(before, path) and _is_current(before)):
             kept.pop("truncated", None)
         format_name, given = before.format, given or kept
     members = [path]
@@ -424,6 +424,10 @@ class _Numbers:
             write_length_order(self._writer)
         if self._keys is not None:
             write_keys(self._writer, self._keys)
+
+
+def _is_of(index: Index, given: str) -> bool:
+    return given == index.path or index.covers(given)
 
 
 def _is_current(index: Index) -> bool:

@@ -54,6 +54,7 @@ def inspect_indexes(
             documents.append(document)
             try:
                 index = Index(document["path"], roots)
+                index.check_covers(path)
                 findings = examine(index, workers=workers, report=progress.update) if verify else None
             except Error as error:
                 failed = True

@@ -357,6 +357,28 @@ class Index(SectionFile):
         known = {*self.measuring["expressions"], *self.parameters.get("columns", {})}
         return [name for name in self.columns if name not in known]
 
+    def covers(self, path: str) -> bool:
+        """Whether it is the index of one source, and that is this file, by its name or through links."""
+        if len(self.sources) != 1:
+            return False
+        found = self.source_path(0)
+        try:  # the name first, as datasets have indexes by the thousands
+            return found == path or os.path.samefile(self.absolute(found), self.absolute(path))
+        except OSError:
+            return False
+
+    def check_covers(self, given: str) -> None:
+        """Raise StaleIndexError if a source was given, not this index, and the index is not of that source alone."""
+        if given.endswith(INDEX_SUFFIX) or self.covers(given):
+            return
+        one = len(self.sources) == 1
+        found = f"one of {self.source_path(0)}" if one else f"one of {len(self.sources):,} sources"
+        computed = ", ".join(map(repr, self.computed_columns))
+        command = build_command([given], *["--force"] * bool(computed))
+        more = f" (and add again what was computed in Python: {computed})" if computed else ""
+        more = more if one else f" (or give {self.path} for all of them)"
+        raise StaleIndexError(f"{self.path}: STALE: expected the index of {given}, found {found}; run: {command}{more}")
+
     def check_source(self, number: int, size: int, mtime_ns: int) -> None:
         """Raise StaleIndexError unless a source that was opened, with this size and time, is the one that was indexed.
 

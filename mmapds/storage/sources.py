@@ -38,7 +38,8 @@ def expand(patterns: StrPath | Iterable[StrPath], suffixes: tuple[str, ...]) -> 
 
     The matches of a pattern are sorted by name, as are the files of a directory (subdirectories are not searched).
     Indexes among them are left out, as they stand beside their sources, unless only indexes match and `suffixes` has
-    theirs. A path that exists is never read as a pattern.
+    theirs. So is an index whose source is given, too, as the shell's `*` does. A path that exists is never read as a
+    pattern.
 
     Raises:
       SourceError: there are no patterns, a pattern matches no file, a directory holds no source, or a file is missing.
@@ -48,7 +49,8 @@ def expand(patterns: StrPath | Iterable[StrPath], suffixes: tuple[str, ...]) -> 
     paths = [path for pattern in patterns for path in _expand_one(os.fspath(pattern), suffixes)]
     if not paths:
         raise SourceError("sources: expected one source or more, found 0")
-    return paths
+    given = set(paths)
+    return [path for path in paths if not (path.endswith(INDEX_SUFFIX) and path.removesuffix(INDEX_SUFFIX) in given)]
 
 
 def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> Iterator[str]:

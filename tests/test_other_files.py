@@ -1,0 +1,137 @@
+"""An index that stands beside another file than its own, and files that are given twice."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import mmapds
+from tests.support import commands
+from tests.support.commands import command
+
+ROWS = [{"n": n} for n in range(15)]
+
+
+@pytest.fixture
+def source(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(ROWS, "d/a.jsonl")
+    mmapds.build("d/a.jsonl", length="n")
+    return "d/a.jsonl"
+
+
+def main(*arguments):
+    return commands.mmapds(*arguments)
+
+
+def run(message):
+    done = command(*message.partition("; run: python -m mmapds.index ")[2].split())
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_a_copied_index_reads_no_other_file(source, io):
+    other = "d/b.jsonl"
+    Path(other).write_text('{"n": 99}\n')
+    shutil.copy(f"{source}.mmx", f"{other}.mmx")
+    message = (
+        f"{other}.mmx: STALE: expected the index of {other}, found one of {source}; run: python -m mmapds.index {other}"
+    )
+    with pytest.raises(mmapds.StaleIndexError) as error:
+        mmapds.open(other, io=io)
+    assert str(error.value) == message
+    for ran in (command("--verify", other), command("--info", other), main("info", other), main("head", other)):
+        assert (ran.returncode, ran.stderr.strip()) == (1, message)
+    assert len(mmapds.open(f"{other}.mmx")) == 15  # the index itself was asked for
+    run(message)
+    assert list(mmapds.open(other)) == [{"n": 99}]
+    assert mmapds.open(other).lengths.tolist() == [99]
+
+
+def test_a_file_and_its_index_renamed(source):
+    os.rename(source, "d/c.jsonl")
+    os.rename(f"{source}.mmx", "d/c.jsonl.mmx")
+    with pytest.raises(mmapds.StaleIndexError, match=r"found one of d/a\.jsonl; run: ") as error:
+        mmapds.open("d/c.jsonl")
+    run(str(error.value))
+    assert list(mmapds.open("d/c.jsonl")) == ROWS
+    assert len(mmapds.open("d/c.jsonl", build=True)) == 15
+
+
+def test_a_copied_index_with_a_computed_column(source):
+    mmapds.add_column(source, "twice", [2 * row["n"] for row in ROWS])
+    for name in ("", ".mmx"):
+        shutil.copy(source + name, "d/b.jsonl" + name)
+    with pytest.raises(
+        mmapds.StaleIndexError, match=r"index d/b\.jsonl --force \(and add again .*: 'twice'\)"
+    ) as error:
+        mmapds.open("d/b.jsonl")
+    run(str(error.value).partition(" (")[0])
+    assert list(mmapds.open("d/b.jsonl")) == ROWS
+
+
+def test_an_index_of_several_sources_in_the_place_of_the_index_of_one(source, write):
+    write(ROWS[:2], "d/b.jsonl")
+    mmapds.build([source, "d/b.jsonl"], out=f"{source}.mmx")
+    with pytest.raises(
+        mmapds.StaleIndexError, match=r"found one of 2 sources; run: .* \(or give d/a\.jsonl\.mmx for all"
+    ):
+        mmapds.open(source)
+    assert len(mmapds.open(f"{source}.mmx")) == 17
+
+
+def test_what_truncated_was_for_another_file(write):
+    """The index of another file does not say that this one may be truncated."""
+    path, other = (write(b"\x01" * size, name) for name, size in (("a.bin", 6), ("b.bin", 5)))
+    mmapds.build(path, format="fixed", dtype="uint16", shape=[2], truncated="drop")
+    shutil.copy(f"{path}.mmx", f"{other}.mmx")
+    with pytest.raises(mmapds.FormatError, match="--truncated drop"):
+        mmapds.build(other)
+
+
+def test_links_and_directories_that_move(source):
+    os.symlink("a.jsonl", "d/link.jsonl")
+    os.link(source, "d/hard.jsonl")
+    shutil.copy(f"{source}.mmx", "d/hard.jsonl.mmx")
+    os.symlink("d", "e")
+    for name in (
+        "d/link.jsonl",
+        "d/hard.jsonl",
+        "e/a.jsonl",
+        "e/link.jsonl",
+        os.path.abspath(source),
+        "d/../d/a.jsonl",
+    ):
+        assert list(mmapds.open(name)) == ROWS
+    os.symlink("a.jsonl.mmx", "d/link.jsonl.mmx")
+    assert list(mmapds.open("d/link.jsonl")) == ROWS
+    assert command("--verify", "e/link.jsonl").returncode == 0
+    os.rename("d", "f")
+    assert list(mmapds.open("f/a.jsonl")) == ROWS
+    mmapds.build("f/a.jsonl", force=True)
+    os.unlink("e")
+    os.rename("f", "g")
+    assert list(mmapds.open("g/a.jsonl")) == list(mmapds.open("g/link.jsonl")) == ROWS
+
+
+def test_what_the_shell_makes_of_a_star(source, write):
+    write(ROWS[:5], "d/b.jsonl")
+    mmapds.build("d/b.jsonl")
+    files = sorted(f"d/{name}" for name in os.listdir("d"))
+    assert len(files) == 4
+    assert len(mmapds.open(files)) == len(mmapds.open("d/*")) == 20
+    assert len(mmapds.open(files[1::2])) == 20
+    assert "20 records" in main("info", *files).stdout
+    assert main("head", "-n", "16", *files).stdout.count('"n"') == 16
+    assert command("--verify", *files).stdout.count("verified") == 2
+    assert len(mmapds.open([source, source])) == 30  # as the list says
+
+
+def test_a_source_and_an_index_that_has_it(source, write):
+    write(ROWS[:5], "d/b.jsonl")
+    mmapds.build([source, "d/b.jsonl"], out="d/all.mmx")
+    for given in ([source, "d/all.mmx"], [f"./{source}.mmx", source]):
+        with pytest.raises(mmapds.SourceError, match=r"expected each source once, found .*a\.jsonl by its name and as"):
+            mmapds.open(given)
+    assert len(mmapds.open(["d/all.mmx", f"{source}.mmx"])) == 35
