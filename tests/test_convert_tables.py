@@ -121,17 +121,25 @@ def test_rows_with_nulls_are_left_out_and_no_others(tmp_path, rows, cut):
         }
     )
     path = save(table, tmp_path / "a.arrow", "arrow", rows=cut)
-    done = convert(path, missing="skip", fields=["number", "list", "fixed"])
+    names = ["number", "list", "fixed"]
     whole = [row for row in table.to_pylist() if None not in (row["number"], row["list"], row["fixed"])]
-    assert samples(done.path) == [{name: row[name] for name in ("number", "list", "fixed")} for row in whole]
-    assert done.skipped == len(rows) - len(whole)
-    convert(path, schema=dict.fromkeys(table.column_names, "json"))
+    if rows and not whole:
+        with pytest.raises(mmapds.FormatError, match=rf"; 0 of {len(rows)} records have all of them"):
+            convert(path, missing="skip", fields=names)
+    else:
+        done = convert(path, missing="skip", fields=names)
+        assert samples(done.path) == [{name: row[name] for name in names} for row in whole]
+        assert done.skipped == len(rows) - len(whole)
+    done = convert(path, schema=dict.fromkeys(table.column_names, "json"))
     assert samples(done.path) == table.to_pylist()
     jagged = [row for row in nested if row is not None and (None in row or len({len(each) for each in row}) > 1)]
     if jagged:
         with pytest.raises(
             mmapds.FormatError, match=r"a.arrow: row \d+: field 'nested': expected int64 of .*, found list"
         ):
+            convert(path, missing="skip", fields=["nested"])
+    elif nested and all(row is None for row in nested):
+        with pytest.raises(mmapds.FormatError, match="expected fields 'nested', found none; 0 of"):
             convert(path, missing="skip", fields=["nested"])
     else:
         convert(path, missing="skip", fields=["nested"])
