@@ -82,6 +82,7 @@ def test_a_bar_never_goes_beyond_its_end(monkeypatch):
 def test_ctrl_c_leaves_one_line_and_no_bar(large):
     code = f"""
 import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs are started without
 from mmapds.index import verify
 before = verify._check_sources
 def interrupt(*arguments):
