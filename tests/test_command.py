@@ -152,7 +152,9 @@ def test_head_of_the_output_ends_the_command(write):
 
 def test_ctrl_c_is_one_line(write):
     path = indexed(write, records=[{"n": number, "text": "x" * 1000} for number in range(3000)])
-    run = [sys.executable, "-m", "mmapds", "show", path, ":"]
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background has none
+    code += "import mmapds.command.main as command; raise SystemExit(command.main())"
+    run = [sys.executable, "-c", code, "show", path, ":"]
     with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.read(1)  # it prints, and waits for this pipe to be read
         process.send_signal(signal.SIGINT)
