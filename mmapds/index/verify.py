@@ -14,10 +14,11 @@ from ..storage.index_file import Index
 from ..storage.numbers import BY_CELL, differences, numbers, same_numbers
 from ..storage.sources import Source
 from ..storage.threads import cores
-from .build import ColumnRequest, Tally, reading
+from .build import ColumnRequest
 from .findings import Findings
 from .keys import check_keys
 from .length_order import check_length_order
+from .write import Tally, reading
 
 if TYPE_CHECKING:
     import numpy as np
