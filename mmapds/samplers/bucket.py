@@ -7,18 +7,18 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..orders.basic import Int64s
-from ..orders.permutation import Permutation, word
+from ..orders.permutation import word
+from .groups import Groups
 from .lengths import Selection, Uint64s
-from .plan import Budget, Cut, Plan, batches_in
+from .plan import Budget, BudgetPlan, Cut, batches_in
 
-_GROUPS = 2  # stream of the permutation of groups; records and chunks have 0 and 1
 # A bucket of one batch would give its records the same mates in every epoch, which is worse than some padding. Eight
 # are enough, and buckets of more than two have lengths within 0.8 %: see bench/results/bench_planners.md.
 _CUT = Cut(2, 8, 8)
 _REGION = 4  # a batch more is made out of this many
 
 
-class BucketPlan(Plan):
+class BucketPlan(BudgetPlan):
     """Cuts records in order of length into buckets of whole batches, once.
 
     Every epoch permutes the records inside each bucket, and the groups of neighbouring batches. Every other one has
@@ -45,8 +45,7 @@ class BucketPlan(Plan):
         seed: int,
         shuffle: bool,
     ) -> None:
-        super().__init__(selection, len(values), budget, _CUT, seed)
-        self._lengths = values
+        super().__init__(selection, values, budget, _CUT, seed)
         self.group_size = group_size
         self.ranks = ranks
         self._shuffle = shuffle
@@ -55,7 +54,7 @@ class BucketPlan(Plan):
         if not all(self._last_step_can_be_split(table) for table in tables):
             self._batches = min(-(-self._batches // ranks) * ranks, selection.records)
         self._tables = [_with_more_batches(table, self._batches, budget.multiple) for table in tables]
-        self._groups = self._batches // group_size  # without the last one, if it is smaller
+        self.groups = Groups(self._batches, group_size, seed, shuffle)
 
     def _last_step_can_be_split(self, buckets: Uint64s) -> bool:
         """Return whether the batches of the last step have a sample for each rank, whichever batches these are."""
@@ -84,62 +83,13 @@ class BucketPlan(Plan):
         """Return a reader of an epoch; it reads batches in any order, at no cost for going back."""
         return _BucketReader(self, epoch)
 
-    def batches_at(self, epoch: int, positions: Int64s) -> Int64s:
-        """Return the number, by length, of the batch at each position."""
-        if not self._shuffle:
-            return positions
-        groups, places = np.divmod(positions, self.group_size)
-        whole = groups < self._groups
-        if self._groups:
-            groups[whole] = self._permutation(epoch)[groups[whole]]
-        # Each group is rotated by a random number, so that no rank always has the longest batch.
-        sizes = np.where(whole, self.group_size, max(self._batches % self.group_size, 1))
-        batches: Int64s = groups * self.group_size + (places + self._rotations(epoch, groups)) % sizes
-        return batches
-
-    def positions_of_batches(self, epoch: int, batches: Int64s) -> Int64s:
-        """Return the positions of batches, given by their numbers; the inverse of `batches_at`."""
-        if not self._shuffle:
-            return batches
-        groups, places = np.divmod(batches, self.group_size)
-        whole = groups < self._groups
-        sizes = np.where(whole, self.group_size, max(self._batches % self.group_size, 1))
-        places = (places - self._rotations(epoch, groups)) % sizes
-        if self._groups:
-            groups[whole] = self._permutation(epoch).inverse(groups[whole])
-        positions: Int64s = groups * self.group_size + places
-        return positions
-
     def positions_of(self, epoch: int, records: Int64s) -> Int64s:
         """Return the positions of the batches that hold only some of these records, which ascend."""
-        ranks = self._ranks_of(records)
+        ranks = self.ranks_of(records)
         batches = np.empty_like(ranks)
         self.native(epoch).find(ranks, batches)
         found, counts = np.unique(batches, return_counts=True)
-        return self.positions_of_batches(epoch, found[counts == self.sizes(epoch, found)])
-
-    def _ranks_of(self, records: Int64s) -> Int64s:
-        """Return the ranks of records in the planned part of the length order; records outside it are left out."""
-        selection, starts = self.selection, self.selection.starts
-        lengths = self._lengths[records]
-        ranks = [np.empty(0, np.int64)]
-        for length in np.unique(lengths):
-            value = int(np.count_nonzero(selection.values > length))
-            if value == len(selection.values) or selection.values[value] != length:
-                continue
-            first = selection.first + int(starts[value])
-            same = selection.by_length.order[first : first + int(selection.counts[value])]  # ascending records
-            places = np.searchsorted(same, records[lengths == length])
-            ranks.append(starts[value] + places[places < len(same)])
-        return np.concatenate(ranks).astype(np.int64)
-
-    def _permutation(self, epoch: int) -> Permutation:
-        return Permutation(self._groups, self.seed, epoch, stream=_GROUPS)
-
-    def _rotations(self, epoch: int, groups: Int64s) -> Int64s:
-        rotations = np.empty_like(groups)
-        _native.draw(self.group_size, word(self.seed), word(epoch), np.ascontiguousarray(groups), rotations)
-        return rotations
+        return self.groups.positions_of(epoch, found[counts == self.sizes(epoch, found)])
 
     def buckets(self, epoch: int) -> Uint64s:
         """Return the buckets of an epoch: rows of (first rank, first batch, batches, size)."""
@@ -206,7 +156,7 @@ class _BucketReader:
         self._native = plan.native(epoch)
 
     def read(self, positions: Int64s) -> tuple[Int64s, Int64s]:
-        batches = np.ascontiguousarray(self._plan.batches_at(self._epoch, positions.copy()))
+        batches = np.ascontiguousarray(self._plan.groups.batches_at(self._epoch, positions.copy()))
         out = np.empty(int(self._plan.sizes(self._epoch, batches).sum()), np.int64)
         ends = np.empty_like(batches)
         self._native.batches(batches, out, ends)

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import _native
 from ..errors import OrderError
@@ -104,21 +105,18 @@ class Reader(Protocol):
 
 
 class Plan(ABC):
-    """What both planners share. A plan is the contents of an epoch (see `epoch.EpochContents`), in batches."""
+    """What all planners share. A plan is the contents of an epoch (see `epoch.EpochContents`), in batches.
 
-    def __init__(self, selection: Selection, records: int, budget: Budget, cut: Cut, seed: int) -> None:
-        self.records = records
+    Args:
+      lengths: u32 or u64, shape (records,): those of all records, planned or not.
+    """
+
+    def __init__(self, selection: Selection, lengths: NDArray[Any], seed: int) -> None:
+        self.records = len(lengths)
         """Number of records in the dataset, planned or not."""
+        self.lengths = lengths
         self.selection = selection
         self.seed = seed
-        self._budget = budget
-        self._cut = cut
-
-    def _cut_buckets(self, *, between: bool = False, budget: Budget | None = None) -> Uint64s:
-        """Return rows of (first rank, first batch, batches, size); `between` cuts in the middle of the others."""
-        values, counts = (np.ascontiguousarray(each) for each in (self.selection.values, self.selection.counts))
-        found = _native.plan_buckets(budget or self._budget, values, counts, self._cut, between)
-        return np.frombuffer(found, np.uint64).reshape(-1, 4)
 
     @abstractmethod
     def __len__(self) -> int:
@@ -132,6 +130,21 @@ class Plan(ABC):
         """Return the positions of the batches that hold only records in these ranges."""
         wanted = members(records, self.records)
         return self.positions_of(epoch, wanted) if len(wanted) else wanted
+
+    def ranks_of(self, records: Int64s) -> Int64s:
+        """Return the ranks of ascending records in the planned part of the length order; the others are left out."""
+        selection, starts = self.selection, self.selection.starts
+        lengths = self.lengths[records]
+        ranks = [np.empty(0, np.int64)]
+        for length in np.unique(lengths):
+            value = int(np.count_nonzero(selection.values > length))
+            if value == len(selection.values) or selection.values[value] != length:
+                continue
+            first = selection.first + int(starts[value])
+            same = selection.by_length.order[first : first + int(selection.counts[value])]  # ascending records
+            places = np.searchsorted(same, records[lengths == length])
+            ranks.append(starts[value] + places[places < len(same)])
+        return np.concatenate(ranks).astype(np.int64)
 
     @abstractmethod
     def changes_after(self, epoch: int) -> bool:
@@ -149,6 +162,28 @@ class Plan(ABC):
             "n": self.records,
             "lengths": digest,
             "planned": [self.selection.first, self.selection.records],
-            **self._budget._asdict(),
+            **self._limits(),
             "seed": self.seed,
         }
+
+    @abstractmethod
+    def _limits(self) -> dict[str, int]:
+        """Return what bounds a batch, for states."""
+
+
+class BudgetPlan(Plan):
+    """What both planners of budgets share."""
+
+    def __init__(self, selection: Selection, lengths: NDArray[Any], budget: Budget, cut: Cut, seed: int) -> None:
+        super().__init__(selection, lengths, seed)
+        self._budget = budget
+        self._cut = cut
+
+    def _cut_buckets(self, *, between: bool = False, budget: Budget | None = None) -> Uint64s:
+        """Return rows of (first rank, first batch, batches, size); `between` cuts in the middle of the others."""
+        values, counts = (np.ascontiguousarray(each) for each in (self.selection.values, self.selection.counts))
+        found = _native.plan_buckets(budget or self._budget, values, counts, self._cut, between)
+        return np.frombuffer(found, np.uint64).reshape(-1, 4)
+
+    def _limits(self) -> dict[str, int]:
+        return self._budget._asdict()

@@ -11,7 +11,7 @@ from ..errors import OrderError
 from ..orders.basic import Int64s, Order
 from ..orders.permutation import Permutation, word
 from .lengths import Selection, Uint64s
-from .plan import Budget, Cut, Plan, batches_in
+from .plan import Budget, BudgetPlan, Cut, batches_in
 
 _MIXED = 1 << 32  # stream of the first permutation of ready batches; later ones have the streams after it
 _HALVINGS = 24  # of the part of the budget that makes a whole last step
@@ -20,7 +20,7 @@ _TABLE = 1 << 20  # lengths below this are looked up in a table
 _CHUNK = 65_536  # positions of an order that are read at a time
 
 
-class WindowPlan(Plan):
+class WindowPlan(BudgetPlan):
     """Follows an order of records: for chunked orders, and for fully random batches.
 
     Lengths are cut into buckets. Each record of the order joins the open batch of its bucket, and a batch is ready when
@@ -52,8 +52,7 @@ class WindowPlan(Plan):
         # A bucket of this many batches fills one in 2 * sort_window positions, so a record waits half of that. A bucket
         # of one batch would have the same records in it every epoch.
         wanted = min(max(selection.records // (2 * sort_window), 2), 2**32)
-        super().__init__(selection, len(values), budget, Cut(wanted, wanted, 0), seed)
-        self.lengths = values
+        super().__init__(selection, values, budget, Cut(wanted, wanted, 0), seed)
         self.order = order
         self.shuffle = shuffle
         self._sort_window = sort_window
