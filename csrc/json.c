@@ -45,31 +45,12 @@
 
 #define BLOCKS 16 /* masks computed at a time */
 
-static int is_space(uint8_t c)
-{
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
-}
-
-static size_t skip_spaces(const uint8_t *p, size_t i, size_t n)
-{
-    while (i < n && is_space(p[i]))
-        i++;
-    return i;
-}
-
 /* ---- whole records --------------------------------------------------------------------------------------- */
 
-static size_t read_word(const uint8_t *p, size_t i, size_t n, const char *word)
+size_t mds_json_skip(const mds_kernels *kernels, const uint8_t *p, size_t i, size_t n, size_t around, size_t *at)
 {
-    const size_t size = strlen(word);
-    return n - i >= size && memcmp(p + i, word, size) == 0 ? i + size : 0;
-}
-
-int mds_json_valid(const mds_kernels *kernels, const uint8_t *p, size_t n, size_t *at)
-{
-    uint8_t object[MDS_JSON_DEPTH]; /* of each container around p[i]: whether it is an object */
+    uint8_t object[MDS_JSON_DEPTH]; /* of each container of the value around p[i]: whether it is an object */
     size_t depth = 0, bytes, chars, next;
-    size_t i = skip_spaces(p, 0, n);
 value:
     *at = i;
     if (i == n)
@@ -77,10 +58,10 @@ value:
     switch (p[i]) {
     case '{':
     case '[':
-        if (depth == MDS_JSON_DEPTH)
+        if (depth + around >= MDS_JSON_DEPTH)
             return 0;
         object[depth++] = p[i] == '{';
-        i = skip_spaces(p, i + 1, n);
+        i = mds_json_spaces(p, i + 1, n);
         if (i < n && p[i] == (object[depth - 1] ? '}' : ']')) {
             depth--;
             i++;
@@ -93,13 +74,13 @@ value:
         next = mds_json_string(kernels, p, i + 1, n, &bytes, &chars, at);
         break;
     case 't':
-        next = read_word(p, i, n, "true");
+        next = mds_json_word(p, i, n, "true");
         break;
     case 'f':
-        next = read_word(p, i, n, "false");
+        next = mds_json_word(p, i, n, "false");
         break;
     case 'n':
-        next = read_word(p, i, n, "null");
+        next = mds_json_word(p, i, n, "null");
         break;
     default:
         if (p[i] != '-' && !mds_is_digit(p[i]))
@@ -110,10 +91,10 @@ value:
         return 0;
     i = next;
 after:
-    i = skip_spaces(p, i, n);
-    *at = i;
     if (depth == 0)
-        return i == n;
+        return i;
+    i = mds_json_spaces(p, i, n);
+    *at = i;
     if (i == n)
         return 0;
     if (p[i] == (object[depth - 1] ? '}' : ']')) {
@@ -123,7 +104,7 @@ after:
     }
     if (p[i] != ',')
         return 0;
-    i = skip_spaces(p, i + 1, n);
+    i = mds_json_spaces(p, i + 1, n);
     if (!object[depth - 1])
         goto value;
 key:
@@ -133,12 +114,21 @@ key:
     next = mds_json_string(kernels, p, i + 1, n, &bytes, &chars, at);
     if (next == 0)
         return 0;
-    i = skip_spaces(p, next, n);
+    i = mds_json_spaces(p, next, n);
     *at = i;
     if (i == n || p[i] != ':')
         return 0;
-    i = skip_spaces(p, i + 1, n);
+    i = mds_json_spaces(p, i + 1, n);
     goto value;
+}
+
+int mds_json_valid(const mds_kernels *kernels, const uint8_t *p, size_t n, size_t *at)
+{
+    const size_t end = mds_json_skip(kernels, p, mds_json_spaces(p, 0, n), n, 0, at);
+    if (end == 0)
+        return 0;
+    *at = mds_json_spaces(p, end, n);
+    return *at == n;
 }
 
 /* ---- one field ------------------------------------------------------------------------------------------- */
@@ -159,35 +149,13 @@ typedef struct {
     int items_empty;       /* the array to count begins with its closing bracket */
 } scan;
 
-/* Whether a key as it is written, escapes and all, decodes to `key`. */
-static int same_key(const uint8_t *raw, size_t size, const uint8_t *key, size_t key_size)
-{
-    size_t matched = 0;
-    for (size_t i = 0; i < size;) {
-        uint8_t utf8[4] = {raw[i]};
-        size_t written = 1, end = i + 1;
-        if (raw[i] == '\\') {
-            uint32_t point;
-            end = mds_json_escape(raw, i, size, &point);
-            if (end == 0)
-                return 0;
-            written = mds_json_utf8(point, utf8);
-        }
-        if (key_size - matched < written || memcmp(key + matched, utf8, written) != 0)
-            return 0;
-        matched += written;
-        i = end;
-    }
-    return matched == key_size;
-}
-
 /* Whether the key before the colon is the next one of the path; -1 if there is no key. */
 static int is_wanted(const scan *s, size_t colon, int escapes)
 {
     const uint8_t *p = s->p, *key = s->field->keys[s->matched];
     const size_t size = s->field->key_sizes[s->matched];
     size_t end = colon;
-    while (end > 0 && is_space(p[end - 1]))
+    while (end > 0 && mds_is_space(p[end - 1]))
         end--;
     if (end < 2 || p[end - 1] != '"')
         return -1;
@@ -206,7 +174,7 @@ static int is_wanted(const scan *s, size_t colon, int escapes)
         if (slashes % 2 == 0)
             break;
     }
-    return same_key(p + begin + 1, end - begin - 1, key, size);
+    return mds_json_same_key(p + begin + 1, end - begin - 1, key, size);
 }
 
 /* Measure the value that begins at or after p[i]. */
@@ -215,7 +183,7 @@ static void measure_value(scan *s, size_t i)
     const mds_measure measure = s->field->measure;
     const uint8_t *p = s->p;
     size_t next, bytes, chars;
-    i = skip_spaces(p, i, s->n);
+    i = mds_json_spaces(p, i, s->n);
     s->at = s->value = i;
     s->items_depth = 0;
     s->found = MDS_JSON_INVALID;
@@ -223,10 +191,10 @@ static void measure_value(scan *s, size_t i)
         return;
     const uint8_t c = p[i];
     if (c == 'n') {
-        s->found = read_word(p, i, s->n, "null") ? MDS_JSON_MISSING : MDS_JSON_INVALID;
+        s->found = mds_json_word(p, i, s->n, "null") ? MDS_JSON_MISSING : MDS_JSON_INVALID;
     } else if (measure == MDS_MEASURE_NUMBER && (c == '-' || mds_is_digit(c))) {
         next = mds_json_number(p, i, s->n, &s->number, &s->at);
-        if (next && next < s->n && (is_space(p[next]) || p[next] == ',' || p[next] == '}'))
+        if (next && next < s->n && (mds_is_space(p[next]) || p[next] == ',' || p[next] == '}'))
             s->found = MDS_JSON_OK;
     } else if (c == '"' && (measure == MDS_MEASURE_BYTES || measure == MDS_MEASURE_CHARS)) {
         if (mds_json_string(s->kernels, p, i + 1, s->n, &bytes, &chars, &s->at)) {
@@ -234,7 +202,7 @@ static void measure_value(scan *s, size_t i)
             s->number = (mds_number){MDS_U64, measure == MDS_MEASURE_BYTES ? bytes : chars};
         }
     } else if (c == '[' && measure == MDS_MEASURE_ITEMS) {
-        next = skip_spaces(p, i + 1, s->n);
+        next = mds_json_spaces(p, i + 1, s->n);
         s->items_depth = s->depth + 1;
         s->commas = 0;
         s->items_empty = next < s->n && p[next] == ']';
@@ -287,7 +255,7 @@ static int visit(scan *s, size_t base, uint64_t open, uint64_t close, uint64_t c
                     return 0;
                 continue;
             }
-            const size_t value = skip_spaces(s->p, base + bit + 1, s->n);
+            const size_t value = mds_json_spaces(s->p, base + bit + 1, s->n);
             s->at = s->value = value;
             if (value == s->n)
                 return 0;
@@ -353,7 +321,7 @@ static uint64_t prefix_xor(uint64_t x)
 mds_json_status mds_json_measure(const mds_kernels *kernels, const uint8_t *data, size_t n, size_t readable,
                                  const mds_field *field, mds_number *number, size_t *at)
 {
-    const size_t begin = skip_spaces(data, 0, n);
+    const size_t begin = mds_json_spaces(data, 0, n);
     scan s = {.kernels = kernels, .p = data, .n = n, .begin = begin, .field = field, .at = begin};
     s.found = MDS_JSON_MISSING;
     *at = begin;

@@ -1,7 +1,6 @@
 /* json_values.c - the strings and numbers of JSON, strictly by RFC 8259. */
 #include "json_values.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- strings ------------------------------------------------------------------------------------------- */
@@ -113,99 +112,144 @@ size_t mds_json_string(const mds_kernels *kernels, const uint8_t *p, size_t i, s
     }
 }
 
+int mds_json_same_key(const uint8_t *raw, size_t size, const uint8_t *key, size_t key_size)
+{
+    size_t matched = 0;
+    for (size_t i = 0; i < size;) {
+        uint8_t utf8[4] = {raw[i]};
+        size_t written = 1, end = i + 1;
+        if (raw[i] == '\\') {
+            uint32_t point;
+            end = mds_json_escape(raw, i, size, &point);
+            if (end == 0)
+                return 0;
+            written = mds_json_utf8(point, utf8);
+        }
+        if (key_size - matched < written || memcmp(key + matched, utf8, written) != 0)
+            return 0;
+        matched += written;
+        i = end;
+    }
+    return matched == key_size;
+}
+
 /* ---- numbers ------------------------------------------------------------------------------------------- */
 
-#define DIGITS 800 /* more than are needed to round any decimal correctly to a double */
+#define MANTISSA_DIGITS 19 /* a mantissa of as many fits 64 bits */
 
-/* The double nearest to 0.digits * 10^exponent. The text given to strtod has no point, which depends on the locale. */
-static double decimal(const char *digits, size_t count, long exponent)
+/* A number while its digits are read. */
+typedef struct {
+    uint64_t mantissa; /* its first significant digits */
+    unsigned digits;   /* of these, how many */
+    uint64_t left_out; /* digits that follow them */
+    uint8_t last;      /* the last of those */
+    int inexact;       /* whether one of those is not 0 */
+} digit_reader;
+
+static unsigned count_digits(uint64_t number)
 {
-    static const double powers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
-                                    1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
-    const long shift = exponent - (long)count;
-    if (count <= 15 && shift >= -22 && shift <= 22) { /* both exact, so one rounding: the nearest */
-        double mantissa = 0;
-        for (size_t k = 0; k < count; k++)
-            mantissa = mantissa * 10 + (digits[k] - '0');
-        return shift < 0 ? mantissa / powers[-shift] : mantissa * powers[shift];
-    }
-    char text[DIGITS + 16];
-    memcpy(text, digits, count);
-    char *p = text + count;
-    *p++ = 'e';
-    *p++ = shift < 0 ? '-' : '+';
-    unsigned long rest = (unsigned long)(shift < 0 ? -shift : shift);
-    char reversed[24];
-    size_t n = 0;
-    do
-        reversed[n++] = (char)('0' + rest % 10);
-    while (rest /= 10);
-    while (n)
-        *p++ = reversed[--n];
-    *p = 0;
-    return strtod(text, NULL);
+    unsigned count = 0;
+    for (; number; number /= 10)
+        count++;
+    return count;
 }
+
+/* Read the digits at p[i], eight at a time while they fit; return the place after them. */
+static size_t read_digits(const uint8_t *p, size_t i, size_t n, digit_reader *r)
+{
+    static const uint64_t powers_of_10[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000};
+    while (n - i >= 8 && r->digits + 8 <= MANTISSA_DIGITS) {
+        uint64_t word;
+        memcpy(&word, p + i, 8);
+        const unsigned run = mds_digit_run(word);
+        if (run == 0)
+            return i;
+        const uint64_t value = mds_digits_value(word, run);
+        r->digits = r->mantissa ? r->digits + run : count_digits(value);
+        r->mantissa = r->mantissa * powers_of_10[run] + value;
+        i += run;
+        if (run < 8)
+            return i;
+    }
+    for (; i < n && mds_is_digit(p[i]); i++) {
+        const uint8_t digit = (uint8_t)(p[i] - '0');
+        if (r->digits < MANTISSA_DIGITS) {
+            r->mantissa = r->mantissa * 10 + digit;
+            r->digits += r->mantissa != 0;
+        } else {
+            r->left_out++;
+            r->last = digit;
+            r->inexact |= digit != 0;
+        }
+    }
+    return i;
+}
+
+/* Read the digits of an exponent, cut off where it is far beyond what a double holds; return the place after them. */
+static size_t read_exponent(const uint8_t *p, size_t i, size_t n, int64_t *exponent)
+{
+    const int down = i < n && p[i] == '-';
+    i += i < n && (p[i] == '-' || p[i] == '+');
+    const size_t first = i;
+    *exponent = 0;
+    for (; i < n && mds_is_digit(p[i]); i++)
+        if (*exponent < INT64_MAX / 1000)
+            *exponent = *exponent * 10 + (p[i] - '0');
+    *exponent = down ? -*exponent : *exponent;
+    return i == first ? 0 : i;
+}
+
+/* The integer that was read, if 64 bits hold it. */
+static int as_integer(const digit_reader *r, int negative, mds_number *number)
+{
+    uint64_t value = r->mantissa;
+    if (r->left_out > 1 ||
+        (r->left_out && (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, r->last, &value))))
+        return 0;
+    if (negative && value > (uint64_t)INT64_MAX + 1)
+        return 0;
+    *number = (mds_number){negative && value ? MDS_I64 : MDS_U64, negative ? 0 - value : value};
+    return 1;
+}
+
+#define LARGEST 1.7976931348623157e308
+#define LARGEST_POWER 308 /* of ten below it */
 
 size_t mds_json_number(const uint8_t *p, size_t i, size_t n, mds_number *number, size_t *at)
 {
-    const size_t begin = i;
+    digit_reader reader = {0};
+    mds_number ignored;
+    *at = i;
     const int negative = p[i] == '-';
-    i += (size_t)negative;
-    const size_t first = i;
-    uint64_t value = 0;
-    int overflow = 0, integer = 1;
-    for (; i < n && mds_is_digit(p[i]); i++)
-        overflow |= __builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, p[i] - '0', &value);
-    *at = begin;
+    const size_t first = i + (size_t)negative;
+    i = read_digits(p, first, n, &reader);
     if (i == first || (p[first] == '0' && i - first > 1))
         return 0;
-    const size_t point = i;
+    int integer = 1;
+    int64_t exponent = 0, fraction = 0;
     if (i < n && p[i] == '.') {
-        integer = 0;
-        for (i++; i < n && mds_is_digit(p[i]); i++)
-            ;
-        if (i == point + 1)
+        const size_t point = i;
+        i = read_digits(p, i + 1, n, &reader);
+        fraction = (int64_t)(i - point - 1);
+        if (fraction == 0)
             return 0;
+        integer = 0;
     }
-    const size_t mantissa_end = i;
-    long exponent = 0;
+    const size_t end = i;
     if (i < n && (p[i] | 0x20) == 'e') {
-        integer = 0;
-        i++;
-        const int down = i < n && p[i] == '-';
-        i += i < n && (p[i] == '-' || p[i] == '+');
-        const size_t digits = i;
-        for (; i < n && mds_is_digit(p[i]); i++)
-            if (exponent < 100000000)
-                exponent = exponent * 10 + (p[i] - '0');
-        if (i == digits)
+        i = read_exponent(p, i + 1, n, &exponent);
+        if (i == 0)
             return 0;
-        exponent = down ? -exponent : exponent;
+        integer = 0;
     }
-    if (integer && !overflow && (!negative || value <= (uint64_t)INT64_MAX + 1)) {
-        if (number)
-            *number = (mds_number){negative && value ? MDS_I64 : MDS_U64, negative ? 0 - value : value};
+    if (integer && as_integer(&reader, negative, number ? number : &ignored))
         return i;
-    }
-    /* Gather the significant digits. Of those beyond DIGITS it matters only whether one is not zero. */
-    char digits[DIGITS + 1];
-    size_t count = 0;
-    int sticky = 0;
-    exponent += (long)(point - first);
-    for (size_t k = first; k < mantissa_end; k++) {
-        if (p[k] == '.')
-            continue;
-        if (count == 0 && p[k] == '0')
-            exponent--;
-        else if (count < DIGITS)
-            digits[count++] = (char)p[k];
-        else
-            sticky |= p[k] != '0';
-    }
-    if (sticky)
-        digits[DIGITS - 1] |= 1; /* odd: never a tie */
-    const double magnitude = count ? decimal(digits, count, exponent) : 0;
-    if (magnitude > 1.7976931348623157e308)
+    if (!number && (int64_t)(end - first) + exponent < LARGEST_POWER)
+        return i; /* it is finite, and nobody asks which number it is */
+    const mds_decimal_text text = {p + first,       end - first,     exponent - fraction,
+                                   reader.mantissa, reader.left_out, reader.inexact};
+    const double magnitude = mds_decimal(&text);
+    if (magnitude > LARGEST)
         return 0;
     if (number) {
         const double found = negative ? -magnitude : magnitude;
