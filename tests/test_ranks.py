@@ -10,8 +10,8 @@ import pytest
 import mmapds
 from mmapds import DistributedBatchSampler, DistributedSampler, OrderError, TokenBudgetBatchSampler, check_ranks
 from mmapds.samplers import ranks
+from tests.support.messages import check
 from tests.support.worlds import world
-from tests.test_messages import check
 
 KINDS = """
 import numpy as np
@@ -355,4 +355,4 @@ def test_copies_of_a_sampler_are_other_samplers():
     for made in (copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))):
         assert made._ranks is not sampler._ranks
         assert list(made) == list(DistributedBatchSampler(range(100), 4))
-    assert TokenBudgetBatchSampler([3] * 20, 30)._fingerprint() != TokenBudgetBatchSampler([4] * 20, 30)._fingerprint()
+    assert TokenBudgetBatchSampler([3] * 20, 30)._data.mark != TokenBudgetBatchSampler([4] * 20, 30)._data.mark

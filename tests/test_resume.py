@@ -267,7 +267,7 @@ def test_too_little_left_for_a_step_of_the_new_world_is_exhausted():
     ("change", "message"),
     [
         (lambda _: None, "expected the dict that state_dict\\(\\) returned, found NoneType"),
-        (lambda _: {}, "found one without epoch, epoch_size, exclude, order, position, version"),
+        (lambda _: {}, "found one without dataset, epoch, epoch_size, exclude, order, position, version"),
         (lambda s: s | {"version": 2}, r"state\['version'\] = 2, expected 1"),
         (lambda s: s | {"position": -1}, r"state\['position'\] = -1, expected 0 to 100"),
         (lambda s: s | {"position": 101}, r"state\['position'\] = 101, expected 0 to 100"),

@@ -14,6 +14,7 @@ from torch.utils.data.distributed import DistributedSampler as TorchSampler
 
 import mmapds
 from mmapds import ChunkedSampler, DistributedBatchSampler, DistributedSampler, MixtureSampler, OrderError, orders
+from tests.support.messages import check
 from tests.support.samplers import every_sampler, flat, make_samplers, union
 
 # Tests read passes of one epoch again, on purpose.
@@ -285,7 +286,7 @@ def test_a_restart_after_a_spike():
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_records_beyond_a_short_epoch_may_be_excluded(shuffle):
     whole = list(DistributedSampler(range(1000), 1, 0, shuffle, epoch_size=100))
-    for begin, end, records in ((0, 500, [(0, 500)]), (600, 1000, [(600, 10**30), 700])):
+    for begin, end, records in ((0, 500, [(0, 500)]), (600, 1000, [(600, 1000), 700])):
         sampler = DistributedSampler(range(1000), 1, 0, shuffle, epoch_size=100, exclude={"records": records})
         assert list(sampler) == [record for record in whole if not begin <= record < end]
 
@@ -297,9 +298,9 @@ def test_records_may_be_excluded_whose_numbers_are_larger_than_the_epoch():
     def drawn(**options):
         return DistributedSampler(range(1000), 1, 0, order=orders.Resampled(1000, 50), **options)
 
-    for make in (mixed, drawn):
-        kept = [record for record in make() if not 400 <= record < 1500]
-        assert list(make(exclude={"records": [(400, 700), 600, (650, 1500)]})) == kept
+    for make, end in ((mixed, 1500), (drawn, 1000)):
+        kept = [record for record in make() if not 400 <= record < end]
+        assert list(make(exclude={"records": [(400, 700), 600, (650, end)]})) == kept
 
 
 def test_everything_may_be_excluded():
@@ -444,9 +445,32 @@ def test_exclusions_that_cannot_be_understood(exclude):
         mmapds.DistributedSampler(range(10), 1, 0, exclude=exclude)
 
 
-def test_exclusions_beyond_the_dataset_and_beyond_64_bits_are_of_no_record():
-    given = {"records": [3, 2**70, (9, 2**63), (2**64, 2**65)]}
-    assert sorted(mmapds.DistributedSampler(range(10), 1, 0, exclude=given)) == [0, 1, 2, 4, 5, 6, 7, 8]
+@pytest.mark.parametrize("make", [mmapds.DistributedSampler, partial(mmapds.TokenBudgetBatchSampler, max_tokens=10)])
+@pytest.mark.parametrize("wrong", [10, (9, 11), 2**70, (9, 2**63), (2**64, 2**65)])
+def test_records_that_do_not_exist_cannot_be_excluded(make, wrong):
+    with pytest.raises(
+        mmapds.OrderError, match=r"^exclude\['records'\]\[1\] = .*, expected records below 10, those"
+    ) as e:
+        make([3] * 10, num_replicas=1, rank=0, exclude={"records": [(3, 10), wrong]})
+    check(str(e.value))
+
+
+def test_steps_that_do_not_exist_cannot_be_excluded():
+    for sampler in (
+        mmapds.DistributedSampler(range(11), 2, 0, exclude={"steps": [(4, 7)]}),
+        mmapds.DistributedBatchSampler(range(60), 5, 2, 0, exclude={"steps": [(4, 7)]}),
+    ):
+        with pytest.raises(
+            mmapds.OrderError,
+            match=r"^exclude\['steps'\]\[0\] = \(4, 7\), expected steps below 6, those of an epoch",
+        ) as e:
+            list(sampler)
+        check(str(e.value))
+    list(mmapds.DistributedSampler(range(11), 2, 0, exclude={"steps": [(4, 6)]}))
+    # A job that goes on with more ranks has fewer steps than those that its arguments still name.
+    wide = mmapds.DistributedSampler(range(100), 10, 0, exclude={"steps": [(40, 50)]})
+    wide.load_state_dict(mmapds.DistributedSampler(range(100), 2, 0, exclude={"steps": [(40, 50)]}).state_dict(step=10))
+    assert len(list(wide)) == 6
 
 
 def test_too_many_exclusions_are_an_error_with_another_way():

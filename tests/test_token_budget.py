@@ -281,7 +281,7 @@ def test_states_that_do_not_belong():
         (lengths, {"group_size": 3}),
     ):
         sampler = TokenBudgetBatchSampler(other, 4000, num_replicas=1, rank=0, **options)
-        with pytest.raises(StateError, match="state: of another order: expected"):
+        with pytest.raises(StateError, match=r"state: of (another order|other lengths): expected"):
             sampler.load_state_dict(state)
     with pytest.raises(StateError):
         TokenBudgetBatchSampler(lengths, 4000).load_state_dict([1])
@@ -431,7 +431,7 @@ def test_a_subset_of_a_dataset_is_refused_with_the_way_that_works(write):
 @pytest.mark.parametrize("planner", PLANNERS)
 def test_excluding_nothing_and_everything(planner):
     common = {"num_replicas": 1, "rank": 0, "planner": planner}
-    for nothing in ([6], [(4, 4)], [(5, 10**12)], [np.int64(7)]):
+    for nothing in ([], [(4, 4)], [(5, 5)], [(np.int64(0), np.int64(0))]):
         assert len(flat([TokenBudgetBatchSampler([3] * 5, 100, exclude={"records": nothing}, **common)])) == 5
     none = TokenBudgetBatchSampler([3] * 5, 100, exclude={"records": [(0, 5)]}, **common)
     state = none.state_dict()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
-from mmapds import ChunkedSampler, DataLoader, DistributedBatchSampler, TokenBudgetBatchSampler, pad_collate
+from mmapds import ChunkedSampler, DataLoader, DistributedBatchSampler, StateError, TokenBudgetBatchSampler, pad_collate
 from tests.support.array_files import store, utterances
 from tests.support.loading import KINDS
 from tests.support.tars import archive
@@ -320,11 +320,14 @@ def test_a_loop_goes_on_exactly_beside_that_of_a_plain_dataset(pairs, a, kind, l
     assert [found(batch) for batch in [*begun, *resumed]] == wanted
 
 
-def test_a_state_of_a_plain_dataset_is_one_of_the_zip(pairs, a):
-    plain = DistributedBatchSampler(a, 6, 1, 0, seed=1)
-    joined = DistributedBatchSampler(pairs, 6, 1, 0, seed=1)
-    joined.load_state_dict(json.loads(json.dumps(plain.state_dict(step=4))))
-    assert list(joined) == list(plain)[4:]
+def test_a_state_of_a_plain_dataset_goes_on_over_the_zip(pairs, a):
+    plain, resumed, joined = (DistributedBatchSampler(each, 6, 1, 0, seed=1) for each in (a, a, pairs))
+    state = json.loads(json.dumps(plain.state_dict(step=4)))
+    with pytest.raises(StateError, match=r"expected those of a\.jsonl, b\.jsonl, found those of a\.jsonl;"):
+        joined.load_state_dict(state)
+    resumed.load_state_dict(state)
+    batches = list(DataLoader(pairs, batch_sampler=resumed, collate_fn=as_list))
+    assert [[sample["a"]["id"] for sample in batch] for batch in batches] == list(plain)[4:]
 
 
 def test_chunks_follow_the_sources_of_the_first_dataset(tmp_path, a):

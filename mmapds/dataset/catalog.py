@@ -1,5 +1,6 @@
 """The catalog of a dataset: its indexes, their sources, and how the core opens a source when it is first read."""
 
+import json
 import os
 
 import numpy as np
@@ -58,6 +59,8 @@ class Catalog:
         for index, number in self.members:
             source = index.sources[number]
             mark.update(f"{source.fingerprint} {source.size} {source.records} ".encode())
+            if source.skipped:  # which they are follows from the source and from the options
+                mark.update(json.dumps(index.measuring, sort_keys=True).encode())
         return mark.hexdigest()
 
     @property

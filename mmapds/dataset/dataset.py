@@ -171,8 +171,9 @@ class Dataset(_Samples):
     def fingerprint(self) -> str:
         """What identifies the records: 16 hex digits, the same for the same sources and rows, wherever these lie.
 
-        It is made of the sizes and fingerprints that the index has of its sources, and of the rows of a view, up to
-        65,536 of them. Paths, columns, keys, decoders and mapped functions have no part in it.
+        States of samplers hold it. It is made of the sizes and fingerprints that the index has of its sources, and of
+        the rows, up to 65,536 of them; a view of all rows is the dataset. Paths, columns, keys, decoders and mapped
+        functions have no part in it.
         """
 
     @property

@@ -172,9 +172,9 @@ class IndexedDataset(Dataset):
 
     @cached_property
     def fingerprint(self) -> str:
-        rows = np.empty(0, np.int64)
+        rows = np.linspace(0, self._length - 1, min(self._length, _ROWS_COMPARED)).astype(np.int64)
         if self._rows is not None and self._length:
-            rows = self._rows.many(np.linspace(0, self._length - 1, min(self._length, _ROWS_COMPARED)).astype(np.int64))
+            rows = self._rows.many(rows)
         return self._catalog.fingerprint(f"{self._length}".encode() + np.ascontiguousarray(rows).tobytes())
 
     @property

@@ -128,7 +128,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 raise OrderError("in_order = False, expected True with workers = 'threads'; give workers='processes'")
 
     def _begin_anew(self) -> None:
-        self._position: Position = position_of(self._drawn_from, self.generator)
+        self._position: Position = position_of(self._drawn_from, self.generator, self.dataset)
         self._waits = Waits()
         self._processes: tuple[torch.utils.data.DataLoader[Any], _Indices] | None = None
 

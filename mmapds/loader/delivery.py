@@ -14,11 +14,12 @@ import torch.utils.data
 from torch.utils.data.distributed import DistributedSampler as TorchDistributedSampler
 
 from ..errors import StateError
+from ..samplers.data import SampledData
 from ..samplers.epoch import Pass
 from ..samplers.resumable import ResumableSampler
 
 _VERSION = 1
-_KEYS = {"version", "sampler", "size", "epoch", "batches", "random"}
+_KEYS = {"version", "sampler", "size", "dataset", "epoch", "batches", "random"}
 _REPLAYED = (
     torch.utils.data.SequentialSampler,
     torch.utils.data.RandomSampler,
@@ -157,10 +158,14 @@ class ReplayedPosition(Position):
 
     Args:
       generator: the loader's.
+      data: what the indices are of.
     """
 
-    def __init__(self, index_sampler: Iterable[Any], sampler: Any, generator: torch.Generator | None) -> None:
+    def __init__(
+        self, index_sampler: Iterable[Any], sampler: Any, generator: torch.Generator | None, data: SampledData
+    ) -> None:
         super().__init__(index_sampler)
+        self._data = data
         self._sampler = sampler
         self._loaders_generator = generator
         self._loaded: dict[str, Any] | None = None
@@ -199,6 +204,7 @@ class ReplayedPosition(Position):
             "version": _VERSION,
             "sampler": type(self._sampler).__name__,
             "size": len(self._sampler),
+            "dataset": self._data.described,
             "epoch": epoch,
             "batches": batches,
             "random": random,
@@ -208,6 +214,7 @@ class ReplayedPosition(Position):
         if not isinstance(state, Mapping) or set(state) != _KEYS:
             found = ", ".join(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
             raise StateError(f"state: expected the dict that state_dict() returned, found {found}")
+        self._data.check(state["dataset"])
         own = {"version": _VERSION, "sampler": type(self._sampler).__name__, "size": len(self._sampler)}
         for key, value in own.items():
             if state[key] != value:
@@ -248,14 +255,19 @@ def draw_base_seed(generator: torch.Generator | None) -> None:
     torch.empty((), dtype=torch.int64).random_(generator=generator)
 
 
-def position_of(index_sampler: Iterable[Any], generator: torch.Generator | None) -> Position:
-    """Return the position of a loader over a sampler, which makes states if the sampler's kind allows it."""
+def position_of(index_sampler: Iterable[Any], generator: torch.Generator | None, dataset: Any) -> Position:
+    """Return the position of a loader over a sampler, which makes states if the sampler's kind allows it.
+
+    Args:
+      generator: the loader's.
+      dataset: what the sampler's indices are of.
+    """
     batched = type(index_sampler) is torch.utils.data.BatchSampler
     inner: Any = index_sampler.sampler if batched else index_sampler  # type: ignore[attr-defined]
     if isinstance(inner, ResumableSampler):
         return SamplerPosition(index_sampler, inner)
     if any(type(inner).__iter__ is known.__iter__ for known in _REPLAYED):
-        return ReplayedPosition(index_sampler, inner, generator)
+        return ReplayedPosition(index_sampler, inner, generator, SampledData(dataset))
     return Position(index_sampler)
 
 

@@ -13,11 +13,12 @@ import torch.utils.data.distributed
 from numpy.typing import NDArray
 
 from ..errors import OrderError
-from ..orders.basic import InvertibleOrder, Order, Sequential, Shuffled, integer
+from ..orders.basic import Order, Sequential, Shuffled, integer
 from ..orders.chunked import Chunked
 from ..orders.mixture import Mixture
-from .epoch import EpochProgress, Exclude, OrderedRecords, Sharding
-from .ranks import fingerprint_of
+from .data import SampledData
+from .epoch import EpochProgress, OrderedRecords, Sharding, records_of
+from .exclusions import Exclude
 from .resumable import ResumableSampler, refuse_injected, refuse_injected_dataset, refuse_path
 from .world import World
 
@@ -82,7 +83,7 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
         )
         super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
         self._progress.is_chosen = False  # torch has set epoch 0
-        self._datasets: object = dataset
+        self._data = SampledData(dataset)
         self.num_samples = len(self._progress)
         self.total_size = self.num_samples * num_replicas if pad else len(self._records)
 
@@ -95,9 +96,6 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
 
     def _what(self) -> str:
         return f"{len(self._records):,} samples, seed {self.seed}"
-
-    def _fingerprint(self) -> str | None:
-        return fingerprint_of(self._datasets)
 
     @property
     def sampled(self) -> Any:
@@ -121,8 +119,8 @@ def _check_order(order: Any, dataset: Sized, **instead: object) -> None:
             raise OrderError(
                 f"{name} = {value!r}, expected None beside an order, which has its own; give it to the order"
             )
-    records = getattr(order, "records", len(order) if isinstance(order, InvertibleOrder) else len(dataset))
-    if records != len(dataset):
+    records = records_of(order)
+    if records not in (None, len(dataset)):
         raise OrderError(f"order: expected one of {len(dataset)} records, as the dataset has, found one of {records}")
 
 
@@ -225,7 +223,7 @@ class MixtureSampler(DistributedSampler):
             exclude=exclude,
         )
         self.shuffle, self.seed = shuffle, seed
-        self._datasets = datasets
+        self._data = SampledData(datasets)
 
 
 class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
@@ -277,6 +275,7 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
                 dataset, num_replicas, rank, shuffle, seed, drop_last, order=order, epoch_size=epoch_size, pad=pad
             )
         super().__init__(indices, batch_size, drop_last)
+        self._data = indices._data
         self._records = indices._records
         sharding = Sharding(indices.num_replicas, indices.rank, batch_size, drop_last, pad)
         self._progress = EpochProgress(
@@ -312,9 +311,6 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     @property
     def sampled(self) -> Any:
         return self.sampler.sampled
-
-    def _fingerprint(self) -> str | None:
-        return self.sampler._fingerprint()
 
     def indices_at(self, step: int) -> NDArray[np.int64] | list[NDArray[np.int64]]:
         """Return the records in a step of this epoch, a row for each rank: shape (num_replicas, batch).

@@ -6,26 +6,33 @@ little more than one position, and any world can continue from it.
 
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ..errors import OrderError, StateError
 from ..orders.basic import Int64s, InvertibleOrder, Order, integer
+from .data import SampledData
+from .exclusions import (
+    LARGEST,
+    Exclude,
+    Exclusions,
+    Ranges,
+    check_excluded,
+    clipped,
+    members,
+    merged,
+    parse_exclude,
+    ranges_of,
+)
 from .world import level_of_the_user, warn_if_others
 
-Ranges = tuple[tuple[int, int], ...]
-"""Half-open ranges (begin, end)."""
-Exclude = Mapping[str, Iterable[Any]]
-"""What a sampler's `exclude=` takes."""
 STATE_VERSION = 1
-_STATE_KEYS = {"version", "epoch", "position", "epoch_size", "order", "exclude"}
+_STATE_KEYS = {"version", "epoch", "position", "epoch_size", "order", "dataset", "exclude"}
 _BLOCK = 8192  # positions computed at a time: enough to hide the cost of a call, few enough for a quick first one
 _SEARCH = 1 << 20  # positions searched at a time for excluded records
-_LARGEST = 2**63 - 1
 _COMPARED = 64  # positions by which orders of two epochs are compared
-_MOST_EXCLUDED = 1 << 27  # records; their positions are looked up one by one, and take 8 bytes each
 
 
 class Sharding(NamedTuple):
@@ -65,6 +72,10 @@ class EpochContents(Protocol):
     def describe(self) -> dict[str, Any]:
         """Return what identifies the contents, for states."""
 
+    @property
+    def records(self) -> int | None:
+        """How many records the dataset has, in the epoch or not; None where that is unknown."""
+
     def positions_holding(self, epoch: int, records: Ranges) -> Int64s:
         """Return the positions that hold nothing but these records."""
 
@@ -91,6 +102,11 @@ class OrderedRecords:
     def __len__(self) -> int:
         return self._size
 
+    @property
+    def records(self) -> int | None:
+        """How many records the dataset has; None for an order that does not say."""
+        return records_of(self._order)
+
     def at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the records at positions, in the shape of these."""
         return self._order.at(epoch, positions.ravel()).reshape(positions.shape)
@@ -106,7 +122,7 @@ class OrderedRecords:
             wanted = members(records, len(self._order))
             found = self._order.positions_of(epoch, wanted) if len(wanted) else wanted
             return found[found < self._size]
-        bounds = _merged(_clipped(records, _LARGEST)).ravel()
+        bounds = merged(clipped(records, LARGEST)).ravel()
         parts = []
         for first in range(0, self._size, _SEARCH):
             positions = np.arange(first, min(first + _SEARCH, self._size), dtype=np.int64)
@@ -116,72 +132,10 @@ class OrderedRecords:
         return np.concatenate(parts)
 
 
-def members(ranges: Ranges, limit: int) -> Int64s:
-    """Return the numbers in some ranges that are below a limit, ascending, each once.
-
-    Raises:
-      OrderError: they are too many to be excluded one by one.
-    """
-    merged = _merged(_clipped(ranges, limit))
-    count = int((merged[:, 1] - merged[:, 0]).sum())
-    if count > _MOST_EXCLUDED:
-        raise OrderError(
-            f"exclude: expected up to {_MOST_EXCLUDED} records, found {count}; sample a view of the dataset without "
-            "them"
-        )
-    return np.concatenate([np.empty(0, np.int64), *(np.arange(begin, end, dtype=np.int64) for begin, end in merged)])
-
-
-def _clipped(ranges: Ranges, limit: int) -> Int64s:
-    """Return the parts of ranges within [0, limit): shape (k, 2)."""
-    return np.array([(min(max(begin, 0), limit), min(end, limit)) for begin, end in ranges], np.int64).reshape(-1, 2)
-
-
-def _merged(ranges: Int64s) -> Int64s:
-    """Return the union of ranges, shape (k, 2), as ranges in ascending order that do not touch: shape (m, 2)."""
-    ranges = ranges[ranges[:, 0] < ranges[:, 1]]
-    ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
-    reach = np.maximum.accumulate(ranges[:, 1])  # the largest end so far
-    first = np.concatenate([[True], ranges[1:, 0] > reach[:-1]])[: len(ranges)]
-    last = np.concatenate([first[1:], [True]])[: len(ranges)]
-    return np.stack([ranges[first, 0], reach[last]], axis=1)
-
-
-def _runs(numbers: Int64s) -> Int64s:
-    """Return numbers, in any order, as ranges that do not touch: shape (k, 2)."""
-    ascending = np.sort(numbers)
-    gaps = np.flatnonzero(np.diff(ascending) > 1) + 1
-    first = np.concatenate([[0], gaps])[: len(ascending)].astype(np.int64)
-    last = np.concatenate([gaps - 1, [len(ascending) - 1]])[: len(first)].astype(np.int64)
-    return np.stack([ascending[first], ascending[last] + 1], axis=1)
-
-
-class Exclusions:
-    """Positions that a pass leaves out. The others are numbered in order, without gaps."""
-
-    def __init__(self, ranges: Ranges, positions: Int64s, total: int) -> None:
-        merged = _merged(np.concatenate([_clipped(ranges, total), _runs(positions)]))
-        self._begins = merged[:, 0]
-        sizes = merged[:, 1] - merged[:, 0]
-        self._excluded = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)  # before each range, and in all
-        self._numbers = self._begins - self._excluded[:-1]  # of the first position after each range
-        self.left = total - int(self._excluded[-1])
-        """How many positions are not excluded."""
-
-    def number(self, position: int) -> int:
-        """Return how many positions before this one are not excluded."""
-        i = int(np.searchsorted(self._begins, position, side="left"))
-        if i == 0:
-            return position
-        size = int(self._excluded[i] - self._excluded[i - 1])
-        inside = min(position - int(self._begins[i - 1]), size)
-        return position - int(self._excluded[i - 1]) - inside
-
-    def positions(self, numbers: Int64s) -> Int64s:
-        """Return the positions that have these numbers."""
-        if not len(self._begins):
-            return numbers
-        return numbers + self._excluded[np.searchsorted(self._numbers, numbers, side="right")]
+def records_of(order: Order) -> int | None:
+    """Return how many records the dataset has that an order is for; None if it does not say."""
+    records: int | None = getattr(order, "records", len(order) if isinstance(order, InvertibleOrder) else None)
+    return records
 
 
 class ResumePoint(NamedTuple):
@@ -320,7 +274,9 @@ class EpochProgress:
         start_step = integer("start_step", start_step)
         if not 0 <= start_step <= self._steps:
             raise OrderError(f"start_step = {start_step}, expected 0 to {self._steps}, the steps of an epoch")
-        self._exclude = _parse_exclude(exclude)
+        self._exclude = parse_exclude(exclude)
+        if contents.records is not None:
+            check_excluded("records", self._exclude["records"], contents.records, "the dataset")
         # Of any epoch: a trainer that passes start_step chooses the epoch afterwards.
         self._next: ResumePoint | None = ResumePoint(start_step * sharding.stride, None, **self._exclude)
         self._finished: ResumePoint | None = None  # the end of an epoch, whose state was loaded
@@ -369,6 +325,8 @@ class EpochProgress:
             self.epoch, self._told, self._next_pass = self._told, None, None
         elif self._pass is not None and self._pass.over and self.choices == self._choices_used and not self._loaded:
             self._warn_of_the_same_epoch(self._pass)
+        if self._next is not None:  # only now, as a state may have come from a world with more steps
+            check_excluded("steps", self._next.steps, -(-self._total // self.sharding.stride), "an epoch")
         # At the end of an epoch, StatefulDataLoader reads ahead in a pass, which may be short, and begins another one.
         self._loaded = self._loaded and self.choices != self._choices_used
         self._choices_used = self.choices
@@ -433,8 +391,12 @@ class EpochProgress:
         positions = found.positions(step - found.first_step, 1, range(self.sharding.num_replicas))
         return np.ascontiguousarray(positions[0].T)
 
-    def state_dict(self, step: int | None) -> dict[str, Any]:
-        """Return the state after the last step that was yielded, or after `step` steps of the epoch."""
+    def state_dict(self, step: int | None, data: SampledData) -> dict[str, Any]:
+        """Return the state after the last step that was yielded, or after `step` steps of the epoch.
+
+        Args:
+          data: what the positions are of.
+        """
         current = self.current()
         done = current.done if step is None else operator.index(step) - current.first_step
         if not 0 <= done <= current.steps:
@@ -446,6 +408,7 @@ class EpochProgress:
             "position": self._position(current, done),
             "epoch_size": self._total,
             "order": self.contents.describe(),
+            "dataset": data.described,
             "exclude": {
                 "positions": [list(each) for each in current.start.positions],
                 "records": [list(each) for each in current.start.records],
@@ -466,24 +429,24 @@ class EpochProgress:
         # After the last step, a tail that drop_last leaves out is over too.
         return self._total if done == current.steps else current.position_after(done)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], data: SampledData) -> None:
         """Begin the next pass where a state was saved, whatever the number of replicas then.
 
         Where no step of this world is left, the epoch is over, and the next one begins.
 
         Raises:
-          StateError: it is not a state, or belongs to another dataset size, seed, order or version.
+          StateError: it is not a state, or belongs to other data, or to another seed, order or version.
         """
-        self._check_state(state)
+        self._check_state(state, data)
         try:
             exclude = state["exclude"]
             # The state already has what the same `exclude` left out before it was saved.
-            new = self._exclude if _parse_exclude(exclude["given"]) != self._exclude else _parse_exclude(None)
+            new = self._exclude if parse_exclude(exclude["given"]) != self._exclude else parse_exclude(None)
             start = ResumePoint(
                 operator.index(state["position"]),
                 operator.index(state["epoch"]),
-                positions=_ranges(exclude["positions"]),
-                records=_ranges(exclude["records"]) + new["records"],
+                positions=ranges_of(exclude["positions"]),
+                records=ranges_of(exclude["records"]) + new["records"],
                 steps=new["steps"],
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -505,8 +468,8 @@ class EpochProgress:
         self._pass = self._next_pass = None
         self._next, self._finished = (None if over and not self._is_finished else start), (start if over else None)
 
-    def _check_state(self, state: Mapping[str, Any]) -> None:
-        """Raise StateError unless a state has the right keys and version, and is of these contents."""
+    def _check_state(self, state: Mapping[str, Any], data: SampledData) -> None:
+        """Raise StateError unless a state has the right keys and version, and is of these data and contents."""
         if not isinstance(state, Mapping):
             raise StateError(f"state: expected the dict that state_dict() returned, found {type(state).__name__}")
         missing = _STATE_KEYS - set(state)
@@ -518,6 +481,7 @@ class EpochProgress:
             raise StateError(f"state['version'] = {state['version']!r}, expected {STATE_VERSION}; use the same mmapds")
         if not isinstance(state["order"], Mapping):
             raise StateError(f"state['order'] = {state['order']!r}, expected a dict")
+        data.check(state["dataset"])
         saved = {**state["order"], "epoch_size": state["epoch_size"]}
         own = {**self.contents.describe(), "epoch_size": self._total}
         for key in [*own, *saved]:
@@ -526,40 +490,3 @@ class EpochProgress:
                     f"state: of another order: expected {key} = {own.get(key)!r}, found {saved.get(key)!r}; "
                     "make the sampler with the arguments it had when the state was saved"
                 )
-
-
-def _ranges(pairs: Iterable[Sequence[Any]]) -> Ranges:
-    """Return the ranges of a state.
-
-    Raises:
-      TypeError, ValueError: they are not pairs of integers with 0 <= begin <= end < 2**63.
-    """
-    ranges = tuple((operator.index(begin), operator.index(end)) for begin, end in pairs)
-    for begin, end in ranges:
-        if not 0 <= begin <= end <= _LARGEST:
-            raise ValueError(f"({begin}, {end}), expected 0 <= begin <= end < 2**63")
-    return ranges
-
-
-def _parse_exclude(exclude: Exclude | None) -> dict[str, Ranges]:
-    parsed: dict[str, Ranges] = {"steps": (), "records": ()}
-    if exclude is not None and not isinstance(exclude, Mapping):
-        raise OrderError(f"exclude: expected a dict with the keys 'steps' and 'records', found {exclude!r}")
-    for kind, given in (exclude or {}).items():
-        if kind not in parsed:
-            raise OrderError(f"exclude: expected the keys 'steps' and 'records', found {kind!r}")
-        if not isinstance(given, Iterable):
-            raise OrderError(f"exclude[{kind!r}] = {given!r}, expected a list of numbers and ranges")
-        parsed[kind] = tuple(_parse_range(f"exclude[{kind!r}][{i}]", each) for i, each in enumerate(given))
-    return parsed
-
-
-def _parse_range(name: str, given: Any) -> tuple[int, int]:
-    """Return a number, or a pair of begin and end, as a range."""
-    try:
-        begin, end = (given, operator.index(given) + 1) if hasattr(given, "__index__") else given
-        if 0 <= operator.index(begin) <= operator.index(end):
-            return min(operator.index(begin), _LARGEST), min(operator.index(end), _LARGEST)
-    except (TypeError, ValueError):
-        pass
-    raise OrderError(f"{name} = {given!r}, expected a number or 0 <= begin <= end")

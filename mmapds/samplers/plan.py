@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from .. import _native
 from ..errors import OrderError
 from ..orders.basic import Int64s
-from .epoch import Ranges, members
+from .exclusions import Ranges, members
 from .lengths import LengthOrder, Selection, Uint64s
 
 VERSION = 2

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import torch.utils.data
 from numpy.typing import ArrayLike, NDArray
-from xxhash import xxh3_64
 
 from ..errors import FormatError, OrderError
 from ..orders.basic import Int64s, integer
 from ..storage.sources import build_command
-from .epoch import EpochProgress, Exclude, Pass, Sharding
+from .data import SampledData
+from .epoch import EpochProgress, Pass, Sharding
+from .exclusions import Exclude
 from .lengths import read_lengths
 from .plan import Plan, Reader
-from .ranks import fingerprint_of
 from .resumable import ResumableSampler, refuse_injected, refuse_path
 from .world import World
 
@@ -28,7 +28,6 @@ _BLOCK = 256  # batches of a rank that are read at a time
 class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     """Batches of a plan, for the rank of this process; `TokenBudgetBatchSampler` explains the arguments."""
 
-    _lengths_mark: str | None = None  # made when ranks are compared
     _plan: Plan
     _multiple = 1  # which sizes of batches keep where one is split
 
@@ -57,6 +56,8 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self._indexes: list[str] = getattr(dataset_or_lengths, "indexes", [])  # for messages
         self._order_cache = order_cache  # for messages
         self._dataset = dataset_or_lengths if self._indexes else None
+        is_known = self._dataset is not None and target_lengths is None
+        self._data = SampledData(self._dataset, None if is_known else self._lengths)
 
     def _begin_with(self, plan: Plan, batch_size: int, start_step: int, exclude: Exclude | None) -> None:
         """Take the plan, of which a rank has `batch_size` batches in a step."""
@@ -80,11 +81,6 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     @property
     def sampled(self) -> Any:
         return self._lengths if self._dataset is None else self._dataset
-
-    def _fingerprint(self) -> str | None:
-        if self._lengths_mark is None:
-            self._lengths_mark = fingerprint_of(self._dataset) or xxh3_64(self._lengths.data).hexdigest()
-        return self._lengths_mark
 
     def __iter__(self) -> Iterator[list[int]]:
         """Return an iterator over a pass, which begins, and reads the epoch, with its first batch."""
@@ -140,12 +136,13 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         """Begin the next pass where a state was saved, at any number of replicas: the same batches follow.
 
         Raises:
-          StateError: the state belongs to other lengths or limits, another seed, planner or version, or is not a state.
+          StateError: the state belongs to other files, another view of them or other lengths, to other limits, another
+            seed, planner or version, or is not a state.
         """
         order = state_dict.get("order") if isinstance(state_dict, Mapping) else None
         plan = self._plan_like(order if isinstance(order, Mapping) else {})
         progress = self._progress if plan is self._plan else self._new_progress(plan, 0, self._exclude)
-        progress.load_state_dict(state_dict)  # an error leaves the sampler as it was
+        progress.load_state_dict(state_dict, self._data)  # an error leaves the sampler as it was
         self._plan, self._progress = plan, progress
 
     @abstractmethod

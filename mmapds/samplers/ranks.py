@@ -307,13 +307,3 @@ def _limit(store: Any) -> float:
 
 def _limit_of(store: Any) -> float:
     return float(store.timeout.total_seconds())
-
-
-def fingerprint_of(datasets: Any) -> str | None:
-    """Return what identifies the data of mmapds datasets, or None where one is something else."""
-    found = [
-        getattr(each, "fingerprint", None) if hasattr(each, "source_starts") else None
-        for each in (datasets if isinstance(datasets, list | tuple) else [datasets])
-    ]
-    known = [each for each in found if isinstance(each, str)]
-    return " ".join(known) if known and len(known) == len(found) else None

@@ -8,6 +8,7 @@ from typing import Any
 import torch.utils.data
 
 from ..errors import OrderError
+from .data import SampledData
 from .epoch import EpochProgress, Pass
 from .ranks import PassCheck
 from .world import refuse_second_sharding
@@ -54,6 +55,7 @@ class ResumableSampler(ABC):
     """Gives a sampler its epoch, length and states. It stands before torch's class among the bases."""
 
     _progress: EpochProgress
+    _data: SampledData
     _ranks: PassCheck | None = None  # made for the first pass
     _has_equal_batches = True
     batching: tuple[int, bool] | None = None
@@ -106,17 +108,13 @@ class ResumableSampler(ABC):
             "steps": coming.steps,
             "position": coming.start.position,
             "exclude": (coming.start.positions, coming.start.records),
-            "dataset": self._fingerprint(),
+            "dataset": self._data.mark,
         }
 
     @property
     @abstractmethod
     def sampled(self) -> Any:
         """What has a sample for each index that may be yielded: a dataset, its lengths, or anything with its length."""
-
-    def _fingerprint(self) -> str | None:
-        """Return what identifies the data that are sampled, where it is known."""
-        return None
 
     @property
     def epoch(self) -> int:
@@ -163,7 +161,7 @@ class ResumableSampler(ABC):
             yielded, which may be more, since workers prefetch. A step is one index of an index sampler, and one batch
             of a batch sampler.
         """
-        return self._synchronised().state_dict(step)
+        return self._synchronised().state_dict(step, self._data)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Begin the next pass where a state was saved, at any number of replicas.
@@ -171,9 +169,10 @@ class ResumableSampler(ABC):
         A state from the end of an epoch begins the next epoch; of the finished one, `set_epoch` finds nothing left.
 
         Raises:
-          StateError: the state belongs to another dataset size, seed, order or version, or is not a state.
+          StateError: the state belongs to other files or another view of them, to another seed, order or version, or
+            is not a state.
         """
-        self._progress.load_state_dict(state_dict)
+        self._progress.load_state_dict(state_dict, self._data)
 
     @property
     def current_pass(self) -> Pass:

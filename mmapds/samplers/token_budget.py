@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from ..errors import OrderError
 from ..orders.basic import Order, Sequential, Shuffled, integer
 from .bucket import BucketPlan
-from .epoch import Exclude
+from .exclusions import Exclude
 from .plan import Budget, select
 from .planned import PlannedBatchSampler, known_size, one_of
 from .summary import BudgetSummary, padding_and_imbalance

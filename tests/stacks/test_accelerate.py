@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from tests.stacks.job_accelerate import CUTTING, LAUNCHED, LOADERS, PROCESSES, TIMES
+from tests.support.messages import check
 from tests.support.stacks import BATCH, EPOCHS, KINDS, MAX_TOKENS, N, Results, launch
-from tests.test_messages import check
 
 PADDING = {"sampler": 2 * BATCH - 1, "batch": 2 * BATCH - 1, "tokens": MAX_TOKENS}  # accelerate repeats whole batches
 

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.stacks.job_trainer import LAUNCHED, LOADERS, OFTEN, PROCESSES, STOPS, WITH_DATASET
+from tests.support.messages import check
 from tests.support.stacks import BATCH, N, Results, launch
-from tests.test_messages import check
 
 NAMES = [f"{kind}, {'ours' if ours else 'settable'}" for kind, ours in LOADERS]
 WHOLE_BATCHES = PROCESSES * BATCH - 1  # accelerate fills up the last batches
