@@ -8,8 +8,9 @@ C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
 .PHONY: test demo bench bench-against lint dist torture fuzz test-asan test-tsan clean
 
+# Files of tests are shared out to as many processes as there are cores, 8 at the most: each of some loads torch.
 test: $(STAMP) lint
-	$(VENV)/bin/python -m pytest -q
+	$(VENV)/bin/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
@@ -63,7 +64,7 @@ build/tsan/installed: SANITIZERS = thread
 # make test-asan [TESTS="tests/test_json.py ..."]. The allocator of the sanitizer can hang in a child that is forked while other
 # threads allocate, which stateful loaders do, so their tests are left out, and so are those of trainers.
 test-asan: build/asan/installed
-	LD_PRELOAD="$(call runtime,libasan.so) $(call runtime,libstdc++.so)" build/asan/bin/python -m pytest -q \
+	LD_PRELOAD="$(call runtime,libasan.so) $(call runtime,libstdc++.so)" build/asan/bin/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile \
 	  -k "not stateful" --ignore=tests/stacks $(TESTS)
 
 test-tsan: build/tsan/installed
