@@ -8,7 +8,6 @@
  * in the middle of those buckets: of two records that share a bucket in one epoch, half the pairs do not in the
  * next. */
 #include "mmapds.h"
-#include "words.h"
 
 #include <string.h>
 
@@ -167,7 +166,7 @@ static void permutation_of(const mds_plan *plan, size_t b, mds_permutation *perm
 }
 
 mds_status mds_plan_batches(const mds_kernels *kernels, const mds_plan *plan, const int64_t *batches, size_t n,
-                            int64_t *records, size_t capacity, int64_t *ends)
+                            int64_t *ranks, size_t capacity, int64_t *ends)
 {
     size_t written = 0, last = SIZE_MAX;
     mds_permutation permutation;
@@ -179,7 +178,7 @@ mds_status mds_plan_batches(const mds_kernels *kernels, const mds_plan *plan, co
         if (batch - bucket->first_batch >= bucket->batches || bucket->size > capacity - written ||
             bucket->first_rank + bucket->batches * bucket->size > plan->ranks)
             return MDS_CORRUPT;
-        int64_t *out = records + written;
+        int64_t *out = ranks + written;
         if (plan->shuffle) {
             if (b != last)
                 permutation_of(plan, b, &permutation);
@@ -189,13 +188,9 @@ mds_status mds_plan_batches(const mds_kernels *kernels, const mds_plan *plan, co
             for (uint64_t i = 0; i < bucket->size; i++)
                 out[i] = (int64_t)(first + i);
         }
-        const uint64_t base = plan->first_rank + bucket->first_rank;
-        for (uint64_t i = 0; i < bucket->size; i++) {
-            const uint64_t record = mds_word_at(plan->order, plan->order_width, base + (uint64_t)out[i]);
-            if (record >= plan->records)
-                return MDS_CORRUPT;
-            out[i] = (int64_t)record;
-        }
+        const int64_t base = (int64_t)(plan->first_rank + bucket->first_rank);
+        for (uint64_t i = 0; i < bucket->size; i++)
+            out[i] += base;
         written += bucket->size;
         ends[k] = (int64_t)written;
     }
@@ -228,9 +223,8 @@ void mds_plan_find(const mds_plan *plan, const int64_t *ranks, size_t n, int64_t
 
 /* The bucket of a record, or SIZE_MAX if its length is not planned. A bucket may begin among the records of one length:
  * those from splits[v] on belong to it, the others to the bucket before. */
-static size_t bucket_of_record(const mds_stream *s, uint64_t record)
+static size_t bucket_of_record(const mds_stream *s, uint64_t record, uint64_t length)
 {
-    const uint64_t length = mds_word_at(s->lengths, s->width, record);
     size_t low = 0, high = s->distinct; /* the first value that is not larger */
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
@@ -244,23 +238,22 @@ static size_t bucket_of_record(const mds_stream *s, uint64_t record)
     return s->first_buckets[low] + (record >= s->splits[low]);
 }
 
-mds_status mds_stream_push(const mds_stream *s, const int64_t *records, size_t n, size_t *consumed, int64_t *out,
-                           size_t capacity, int64_t *ends, size_t most, size_t *emitted, size_t *written)
+mds_status mds_stream_push(const mds_stream *s, const int64_t *records, const uint64_t *lengths, size_t n,
+                           size_t *consumed, int64_t *out, size_t capacity, int64_t *ends, size_t most, size_t *emitted,
+                           size_t *written)
 {
     *emitted = *written = *consumed = 0;
     for (size_t i = 0; i < n; i++) {
         const uint64_t record = (uint64_t)records[i];
         if (record >= s->records)
             return MDS_CORRUPT;
-        if (i + 24 < n && (uint64_t)records[i + 24] < s->records)
-            __builtin_prefetch((const char *)s->lengths + s->width * (uint64_t)records[i + 24]);
-        const uint64_t length = mds_word_at(s->lengths, s->width, record);
+        const uint64_t length = lengths[i];
         size_t b;
         if (length < s->table_size) {
             const uint32_t v = s->table[length];
             b = v == UINT32_MAX ? SIZE_MAX : s->first_buckets[v] + (record >= s->splits[v]);
         } else {
-            b = bucket_of_record(s, record);
+            b = bucket_of_record(s, record, length);
         }
         if (b != SIZE_MAX) {
             const mds_bucket *bucket = &s->buckets[b];

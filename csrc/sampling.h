@@ -118,6 +118,64 @@ size_t mds_runs_of(const uint64_t *ends, size_t digits, uint64_t *values, uint64
 size_t mds_lengths_runs(const void *lengths, unsigned width, const void *order, unsigned order_width, size_t n,
                         uint64_t *values, uint64_t *counts);
 
+/* ---- runs.c: numbers in many files ------------------------------------------------------------------------------ */
+
+/* Unsigned integers that lie in one file. Those from `low` to `low + last` are read as numbers from `first` on; others
+ * are damage. To read any number as it is: low = first = 0, last = UINT64_MAX. */
+typedef struct {
+    const void *words; /* from an index: untrusted */
+    uint64_t count;
+    uint64_t low, last, first;
+    unsigned width; /* 4 or 8 */
+} mds_numbers;
+
+/* Numbers of many files as one array: run r of it begins at position begins[r], and is what lies in piece[which[r]] from
+ * places[r] on. The tables are checked when they are used. Needs count >= 1 and begins[0] = 0. */
+typedef struct {
+    const mds_numbers *piece;
+    size_t pieces;
+    const void *begins, *places;
+    const uint32_t *which;
+    unsigned begin_width, place_width; /* 4 or 8 */
+    size_t count;                      /* of runs */
+    uint64_t total;                    /* of positions */
+} mds_runs;
+
+/* out[k] = the number at positions[k], which must lie in [0, total). Returns MDS_CORRUPT for a number that its piece may
+ * not have, or tables that lead out of a piece. */
+mds_status mds_runs_at(const mds_runs *r, const int64_t *positions, size_t n, uint64_t *out);
+
+/* How many records of one index have each length, and where in its order they begin: one after another if `places` is
+ * NULL. Lengths fall. */
+typedef struct {
+    const uint64_t *values, *counts, *places;
+    size_t distinct;
+    uint64_t records; /* of the index */
+} mds_histogram;
+
+/* HowTo: the order of all records is a run of each index for each length, indexes in turn. With the lengths of all
+ * indexes, falling, count the runs and the records of each, let every length begin where the one before ends, and place
+ * the runs:
+ *
+ *     for each index: status = mds_runs_count(values, distinct, &own, runs, records);
+ *     next_run[v] = runs[0] + ... + runs[v - 1], next_rank[v] = records[0] + ... + records[v - 1]
+ *     for each index: status = mds_runs_place(values, distinct, &own, piece, next_run, next_rank, &tables);
+ *
+ * Both return MDS_CORRUPT where lengths do not fall, or are not among values[0..distinct), the former also where its
+ * counts are not those of own->records. */
+mds_status mds_runs_count(const uint64_t *values, size_t distinct, const mds_histogram *own, uint64_t *runs,
+                          uint64_t *records);
+
+typedef struct {
+    void *begins, *places; /* unsigned integers of `begin_width` and `place_width` bytes, 4 or 8, which hold them all */
+    uint32_t *which;
+    unsigned begin_width, place_width;
+    size_t count; /* room for so many runs */
+} mds_run_tables;
+
+mds_status mds_runs_place(const uint64_t *values, size_t distinct, const mds_histogram *own, uint32_t piece,
+                          uint64_t *next_run, uint64_t *next_rank, const mds_run_tables *tables);
+
 /* ---- plan.c: batches under a budget ----------------------------------------------------------------------------- */
 
 /* What a batch may hold. A record of length L costs L, plus L^2 / quadratic if that is not 0. */
@@ -165,25 +223,22 @@ size_t mds_lengths_fall(const uint64_t *values, const uint64_t *counts, size_t d
 /* HowTo: cut the buckets once, fill in a plan once an epoch, and ask for any batches in any order:
  *
  *     count = mds_plan_buckets(&budget, values, counts, distinct, &cut, buckets);
- *     status = mds_plan_batches(kernels, &plan, batches, n, records, capacity, ends);
+ *     status = mds_plan_batches(kernels, &plan, batches, n, ranks, capacity, ends);
  *
  * Nothing is kept between calls: what a batch holds follows from the buckets, the seed and the epoch. */
 typedef struct {
     const mds_bucket *buckets;
-    size_t count;      /* of buckets */
-    const void *order; /* record numbers, longest first, from an index: untrusted */
-    unsigned order_width;
-    uint64_t first_rank; /* where in the order the first bucket begins */
-    uint64_t ranks;      /* records of the order that may be read from there on */
-    uint64_t records;    /* of the dataset: record numbers are below */
+    size_t count;        /* of buckets */
+    uint64_t first_rank; /* where in the length order the first bucket begins */
+    uint64_t ranks;      /* records in all buckets; first_rank + ranks < 2^63 */
     uint64_t seed, epoch;
     int shuffle;
 } mds_plan;
 
-/* Write the records of batches[0..n), one batch after another, and where each batch ends. Returns MDS_CORRUPT for a
- * batch that is not planned, if they exceed `capacity`, or if the order holds a number that is not a record. */
+/* Write where in the length order the records of batches[0..n) are, one batch after another, and where each batch ends.
+ * Returns MDS_CORRUPT for a batch that is not planned, or if they exceed `capacity`. */
 mds_status mds_plan_batches(const mds_kernels *kernels, const mds_plan *plan, const int64_t *batches, size_t n,
-                            int64_t *records, size_t capacity, int64_t *ends);
+                            int64_t *ranks, size_t capacity, int64_t *ends);
 
 /* batches[k] = the batch that holds the record at ranks[k], counted from first_rank. */
 void mds_plan_find(const mds_plan *plan, const int64_t *ranks, size_t n, int64_t *batches);
@@ -195,16 +250,14 @@ void mds_plan_find(const mds_plan *plan, const int64_t *ranks, size_t n, int64_t
  * HowTo: make the tables once for a plan, set taken[0..count) = 0 at the beginning of an epoch, and push the order in
  * pieces of any size:
  *
- *     status = mds_stream_push(&s, records, n, &consumed, out, capacity, ends, most, &emitted, &written);
+ *     status = mds_stream_push(&s, records, lengths, n, &consumed, out, capacity, ends, most, &emitted, &written);
  *     out[0..ends[0]), out[ends[0]..ends[1]), ... are the `emitted` batches; push records[consumed..n) again
  *
  * The caller keeps `taken` and `open` between calls. Needs capacity >= the largest bucket size, and most >= 1. */
 typedef struct {
     const mds_bucket *buckets;
-    size_t count;   /* of buckets */
-    uint64_t ranks; /* records in all buckets */
-    const void *lengths;
-    unsigned width;
+    size_t count;                  /* of buckets */
+    uint64_t ranks;                /* records in all buckets */
     uint64_t records;              /* of the dataset */
     const uint64_t *values;        /* distinct planned lengths, falling */
     size_t distinct;               /* how many; below 2^32 - 1 */
@@ -217,11 +270,12 @@ typedef struct {
     const uint64_t *open_first; /* of each bucket: where in `open` its batch begins; it has room for bucket.size */
 } mds_stream;
 
-/* Take records[0..n) until `most` batches are ready or the next one does not fit `out`. Records whose length is not
- * planned are passed over. Returns MDS_CORRUPT if a number is not a record, or a bucket gets more records than it
- * has. */
-mds_status mds_stream_push(const mds_stream *s, const int64_t *records, size_t n, size_t *consumed, int64_t *out,
-                           size_t capacity, int64_t *ends, size_t most, size_t *emitted, size_t *written);
+/* Take records[0..n), of lengths[0..n), until `most` batches are ready or the next one does not fit `out`. Records whose
+ * length is not planned are passed over. Returns MDS_CORRUPT if a number is not a record, or a bucket gets more records
+ * than it has. */
+mds_status mds_stream_push(const mds_stream *s, const int64_t *records, const uint64_t *lengths, size_t n,
+                           size_t *consumed, int64_t *out, size_t capacity, int64_t *ends, size_t most, size_t *emitted,
+                           size_t *written);
 
 /* Whether every length, by its value or by the table, leads to a bucket. Where one does not, *table is the name of the
  * table that is wrong, and *entry the first entry that shows it. Needs buckets that follow one another. */

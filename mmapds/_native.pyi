@@ -189,10 +189,7 @@ class Plan:
         cls,
         *,
         buckets: _Buffer,
-        order: _Buffer,
-        order_width: int,
         first_rank: int,
-        records: int,
         seed: int,
         epoch: int,
         shuffle: bool,
@@ -207,14 +204,28 @@ class Stream:
         *,
         buckets: _Buffer,
         ranks: int,
-        lengths: _Buffer,
-        width: int,
+        records: int,
         values: _Buffer,
         first_buckets: _Buffer,
         splits: _Buffer,
         table: _Buffer,
     ) -> Stream: ...
-    def push(self, records: _Buffer, out: _Buffer, ends: _Buffer, /) -> tuple[int, int]: ...
+    def push(self, records: _Buffer, lengths: _Buffer, out: _Buffer, ends: _Buffer, /) -> tuple[int, int]: ...
+
+@final
+class Runs:
+    def __new__(
+        cls,
+        *,
+        pieces: tuple[tuple[_Buffer, int, int, int, int], ...],
+        begins: _Buffer,
+        begin_width: int,
+        which: _Buffer,
+        places: _Buffer,
+        place_width: int,
+        total: int,
+    ) -> Runs: ...
+    def at(self, positions: _Buffer, out: _Buffer, /) -> None: ...
 
 def scan_lines(
     fd: int, begin: int, end: int, pending: int | None, starts: _Buffer, scratch: _Buffer, /
@@ -243,6 +254,18 @@ def lengths_runs_of(ends: _Buffer, /) -> tuple[bytes, bytes]: ...
 def plan_buckets(
     budget: tuple[int, int, int, int], values: _Buffer, counts: _Buffer, cut: tuple[int, int, int], between: bool, /
 ) -> bytes: ...
+def runs_count(
+    lengths: _Buffer, count: int, values: _Buffer, counts: _Buffer, runs: _Buffer, records: _Buffer, /
+) -> None: ...
+def runs_place(
+    lengths: _Buffer,
+    own: tuple[_Buffer, _Buffer, _Buffer | None],
+    piece: int,
+    runs: _Buffer,
+    ranks: _Buffer,
+    tables: tuple[_Buffer, int, _Buffer, _Buffer, int],
+    /,
+) -> None: ...
 def tar_members(record: _Buffer, limit: int, /) -> tuple[int, int, str | None, list[tuple[str, int, int]]]: ...
 def tar_hash(key: _Buffer, /) -> int: ...
 def simd_variants() -> list[str]: ...

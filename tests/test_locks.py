@@ -16,7 +16,7 @@ import pytest
 
 import mmapds
 from mmapds.convert import convert
-from mmapds.samplers.lengths import LengthOrder
+from mmapds.samplers.lengths import sorted_lengths
 from mmapds.storage import lock
 from mmapds.storage.lock import locked
 from tests.support.commands import SECONDS, command, python
@@ -318,7 +318,7 @@ def test_leftovers_of_an_order_cache_go(tmp_path):
     cache = tmp_path / "order"
     (tmp_path / "order.lock").touch()
     (tmp_path / "order.01234567.tmp").touch()
-    assert LengthOrder.of(np.array([3, 5, 4], np.uint32), str(cache)).order.tolist() == [1, 2, 0]
+    assert sorted_lengths(np.array([3, 5, 4], np.uint32), str(cache)).order.tolist() == [1, 2, 0]
     assert names(tmp_path) == ["order"]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mmapds import _native, orders
-from mmapds.samplers.lengths import LengthOrder, Selection
+from mmapds.samplers.lengths import Selection, sorted_lengths
 from mmapds.samplers.plan import Budget
 from mmapds.samplers.window import WindowPlan
 
@@ -107,30 +107,74 @@ def test_positions_out_of_range_change_nothing():
 
 
 @pytest.mark.parametrize(
-    ("buckets", "order", "message"),
+    ("buckets", "first_rank", "message"),
     [
-        ([], [0, 1, 2], "buckets: expected rows of 4 entries, 1 or more, found 0"),
-        ([0, 0, 1], [0, 1, 2], "found 3 entries"),
-        ([0, 0, 1, 2, 3, 1, 1, 1], [0, 1, 2], r"buckets\[1\]: expected .* rank 2 and batch 1, found 3 and 1"),
-        ([0, 0, 2**40, 2**40], [0, 1, 2], r"buckets\[0\]"),
-        ([0, 0, 1, 4], [0, 1, 2], "order: expected 4 entries or more after the first 0, found 3"),
+        ([], 0, "buckets: expected rows of 4 entries, 1 or more, found 0"),
+        ([0, 0, 1], 0, "found 3 entries"),
+        ([0, 0, 1, 2, 3, 1, 1, 1], 0, r"buckets\[1\]: expected .* rank 2 and batch 1, found 3 and 1"),
+        ([0, 0, 2**40, 2**40], 0, r"buckets\[0\]"),
+        ([0, 0, 1, 4], 2**63 - 4, "first_rank: expected up to 9223372036854775803, as the buckets have 4 records"),
     ],
 )
-def test_plans_refuse_buckets_that_do_not_follow_one_another(buckets, order, message):
-    options = {"order_width": 8, "first_rank": 0, "records": 3, "seed": 0, "epoch": 0, "shuffle": True}
+def test_plans_refuse_buckets_that_do_not_follow_one_another(buckets, first_rank, message):
     with pytest.raises(ValueError, match=message):
-        _native.Plan(buckets=words(*buckets), order=words(*order), **options)
+        _native.Plan(buckets=words(*buckets), first_rank=first_rank, seed=0, epoch=0, shuffle=True)
 
 
-def test_plans_read_an_order_as_what_may_be_damaged():
-    options = {"order_width": 8, "first_rank": 0, "records": 3, "seed": 0, "epoch": 0, "shuffle": True}
-    plan = _native.Plan(buckets=words(0, 0, 1, 3), order=words(0, 1, 3), **options)
-    with pytest.raises(ValueError, match="order: expected record numbers below 3"):
-        plan.batches(np.zeros(1, np.int64), np.empty(3, np.int64), np.empty(1, np.int64))
+def test_plans_read_no_batch_that_is_not_planned():
+    plan = _native.Plan(buckets=words(0, 0, 1, 3), first_rank=0, seed=0, epoch=0, shuffle=True)
     with pytest.raises(IndexError, match="batch 1 is out of range for a plan of 1"):
         plan.batches(np.ones(1, np.int64), np.empty(3, np.int64), np.empty(1, np.int64))
     with pytest.raises(IndexError, match="rank 3 is out of range for a plan of 3"):
         plan.find(np.array([0, 3]), np.empty(2, np.int64))
+
+
+RUNS = {
+    "pieces": ((words(5, 6, 7, 0), 8, 5, 2, 100), (np.array([0, 1], np.uint32), 4, 0, 1, 0)),
+    "begins": words(0, 2, 3),
+    "begin_width": 8,
+    "which": np.array([0, 1, 0], np.uint32),
+    "places": np.array([1, 0, 0], np.uint32),
+    "place_width": 4,
+    "total": 4,
+}
+
+
+def test_runs_are_read_as_one_array():
+    out = np.empty(4, np.uint64)
+    _native.Runs(**RUNS).at(np.arange(4), out)
+    assert out.tolist() == [101, 102, 0, 100]
+    with pytest.raises(IndexError, match="position 4 is out of range for runs of 4"):
+        _native.Runs(**RUNS).at(np.array([4]), out[:1])
+
+
+@pytest.mark.parametrize(
+    ("change", "positions", "message"),
+    [
+        ({"total": 7}, [6], "expected numbers that are records, found others"),  # 0 is below the 5 that the piece has
+        ({"pieces": ((words(5, 9, 7), 8, 5, 2, 0), *RUNS["pieces"][1:])}, [0], "expected numbers that are records"),
+        ({"which": np.array([0, 2, 0], np.uint32)}, [2], "expected numbers that are records"),
+        ({"places": np.array([1, 0, 9], np.uint32)}, [3], "expected numbers that are records"),
+        ({"begins": words(0, 9, 3)}, [2], "expected numbers that are records"),
+        ({"begins": words(0, 2)}, [0], "which: expected 2 entries, found 3"),
+        ({"begins": words(), "which": words()[:0], "places": words()[:0]}, [0], "expected one run or more"),
+        ({"pieces": ((words(5), 2, 0, 0, 0),)}, [0], "piece: expected integers of 4 or 8 bytes, found a width of 2"),
+        ({"total": 2**63}, [0], "expected one run or more, of up to"),
+    ],
+)
+def test_runs_lead_nowhere_but_into_their_pieces(change, positions, message):
+    with pytest.raises(ValueError, match=message):
+        _native.Runs(**{**RUNS, **change}).at(np.array(positions), np.empty(len(positions), np.uint64))
+
+
+@pytest.mark.parametrize(
+    ("values", "counts"),
+    [([5, 7], [1, 1]), ([7, 7], [1, 1]), ([7, 6], [1, 1]), ([7, 5], [2, 0]), ([7, 5], [2, 1]), ([7], [1])],
+)
+def test_lengths_that_are_not_those_of_an_index_are_not_merged(values, counts):
+    runs, records = np.zeros((2, 3), np.uint64)
+    with pytest.raises(ValueError, match="expected lengths that fall, of 1 record or more each, found others"):
+        _native.runs_count(words(7, 5, 3), 2, words(*values), words(*counts), runs, records)
 
 
 def test_lengths_are_sorted_where_there_is_room():
@@ -150,19 +194,13 @@ def test_lengths_are_sorted_where_there_is_room():
 
 def window_stream(records=200_000):
     lengths = np.random.default_rng(0).integers(1, 1000, records).astype(np.uint32)
-    by_length = LengthOrder.of(lengths)
+    by_length = sorted_lengths(lengths)
     selection = Selection(by_length, 0, slice(0, len(by_length.values)))
     budget = Budget(20_000, 10_000, 1, 0)
     plan = WindowPlan(
-        selection, lengths, budget, order=orders.Sequential(records), sort_window=1000, ranks=1, seed=0, shuffle=True
+        selection, budget, order=orders.Sequential(records), sort_window=1000, ranks=1, seed=0, shuffle=True
     )
-    return plan, {
-        "buckets": plan.buckets,
-        "ranks": records,
-        "lengths": lengths,
-        "width": 4,
-        **plan.tables._asdict(),
-    }
+    return plan, {"buckets": plan.buckets, "ranks": records, "records": records, **plan.tables._asdict()}
 
 
 @pytest.mark.parametrize(
@@ -184,6 +222,7 @@ def test_a_stream_is_of_one_thread_at_a_time():
     plan, tables = window_stream()
     stream = _native.Stream(**tables)
     records = np.arange(plan.records)
+    lengths = plan.selection.by_length.lengths.at(records)
     outcomes = []
     start = threading.Barrier(4)
 
@@ -191,7 +230,7 @@ def test_a_stream_is_of_one_thread_at_a_time():
         out, ends = np.empty(plan.records, np.int64), np.empty(len(plan), np.int64)
         start.wait()
         try:
-            outcomes.append(stream.push(records, out, ends))
+            outcomes.append(stream.push(records, lengths, out, ends))
         except (RuntimeError, ValueError) as error:
             outcomes.append(str(error))
 
@@ -210,9 +249,9 @@ def test_a_stream_says_which_record_it_refuses():
     _, tables = window_stream(1000)
     push = _native.Stream(**tables).push
     out, ends = np.empty(2000, np.int64), np.empty(1000, np.int64)
-    assert push(np.arange(3), out, ends)[0] == 3
+    assert push(np.arange(3), words(1, 1, 1), out, ends)[0] == 3
     with pytest.raises(ValueError, match=r"records\[1\]: expected record numbers below 1000, each once, found -1"):
-        push(np.array([3, -1]), out, ends)
+        push(np.array([3, -1]), words(1, 1), out, ends)
 
 
 def test_a_sort_refuses_an_order_with_a_record_twice():
@@ -243,10 +282,9 @@ def test_what_is_written_lies_apart_from_what_is_read(tmp_path):
 
 
 def test_a_plan_that_writes_over_its_batches_reads_no_others():
-    options = {"order_width": 8, "first_rank": 0, "records": 4, "seed": 0, "epoch": 0, "shuffle": False}
-    plan = _native.Plan(buckets=words(0, 0, 2, 2), order=words(0, 1, 2, 3), **options)
+    plan = _native.Plan(buckets=words(0, 0, 2, 2), first_rank=0, seed=0, epoch=0, shuffle=False)
     memory = np.zeros(3, np.int64)
-    with pytest.raises(ValueError, match="order: expected record numbers below 4"):
+    with pytest.raises(ValueError, match="out: expected room for all records of the batches, found room for 4"):
         plan.batches(memory[:2], np.empty(4, np.int64), memory[1:])  # ends[0] = 2 becomes the second batch
 
 
@@ -359,6 +397,7 @@ def test_native_objects_are_neither_derived_from_nor_copied(tmp_path):
         _native.Records(words(0), None, False, False, False),
         _native.Lengths(words(1), 8),
         _native.Chunks(**CHUNKS),
+        _native.Runs(**RUNS),
         _native.Stream(**window_stream(1000)[1]),
         ORDER,
     ):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from mmapds import OrderError, TokenBudgetBatchSampler
-from mmapds.samplers.lengths import LengthOrder
+from mmapds.samplers.lengths import sorted_lengths
+from tests.support.index_file import arrays
 
 LENGTHS = np.random.default_rng(0).lognormal(5, 1, 4_000).astype(np.int64) + 1
 
@@ -106,7 +107,7 @@ def test_what_is_not_a_cache_is_left_alone(path, tmp_path):
 def test_an_order_of_wide_lengths_is_cached(path):
     values = np.array([2**63, 5, 2**63, 0], np.uint64)
     for _ in range(2):
-        order, lengths, counts = LengthOrder.of(values, path)
+        order, lengths, counts = arrays(sorted_lengths(values, path))
         assert order.tolist() == [0, 2, 1, 3]
         assert lengths.tolist() == [2**63, 5, 0]
         assert counts.tolist() == [2, 1, 1]

@@ -14,9 +14,10 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
 from mmapds import OrderError, StateError, TokenBudgetBatchSampler, _native, orders
-from mmapds.samplers.lengths import LengthOrder
+from mmapds.samplers.lengths import sorted_lengths
 from mmapds.samplers.plan import Budget
 from tests.support.budgets import check, flat, log_normal, ranks
+from tests.support.index_file import arrays
 
 # Tests read passes of one epoch again, on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:epoch = .*in a second pass")
@@ -294,7 +295,7 @@ def test_with_a_dataset_and_padding(write):
     mmapds.build(path, length="items(tokens)")
     ds = mmapds.open(path)
     sampler = TokenBudgetBatchSampler(ds, 300)
-    assert np.shares_memory(sampler._plan.selection.by_length.order, ds.length_order[0]) is not None
+    assert np.shares_memory(sampler._plan.selection.by_length.order, ds.length_order.order)
     loader = DataLoader(ds, batch_sampler=sampler, collate_fn=mmapds.pad_collate, num_workers=2)
     seen = []
     for batch in loader:
@@ -311,7 +312,7 @@ def test_with_a_dataset_and_padding(write):
 def test_sorting_lengths(largest):
     lengths = np.random.default_rng(0).integers(0, largest, 5000, endpoint=True)
     unsigned = lengths.astype(np.uint32 if largest < 2**32 else np.uint64)
-    order, values, counts = LengthOrder.of(unsigned)
+    order, values, counts = arrays(sorted_lengths(unsigned))
     assert order.tolist() == np.argsort(-lengths, kind="stable").tolist()
     wanted, numbers = np.unique(lengths, return_counts=True)
     assert (values.tolist(), counts.tolist()) == (wanted[::-1].tolist(), numbers[::-1].tolist())

@@ -81,52 +81,37 @@ static mds_bucket *copy_buckets(PyObject *object, size_t *count, uint64_t *ranks
 /* ---- Plan ---------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject_HEAD Py_buffer view; /* of the order */
-    mds_py_buffers held;
-    mds_plan plan; /* the object owns its buckets */
+    PyObject_HEAD mds_plan plan; /* the object owns its buckets */
     uint64_t batches;
 } PlanObject;
 
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"buckets", "order", "order_width", "first_rank", "records",
-                            "seed",    "epoch", "shuffle",     NULL};
-    PyObject *buckets, *order;
-    unsigned order_width;
+    static char *names[] = {"buckets", "first_rank", "seed", "epoch", "shuffle", NULL};
+    PyObject *buckets;
     int shuffle;
-    unsigned long long first_rank, records, seed, epoch;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOIO&O&KKp:Plan", names, &buckets, &order, &order_width,
-                                     mds_py_size, &first_rank, mds_py_size, &records, &seed, &epoch, &shuffle))
+    unsigned long long first_rank, seed, epoch;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OO&KKp:Plan", names, &buckets, mds_py_size, &first_rank, &seed,
+                                     &epoch, &shuffle))
         return NULL;
     PlanObject *self = (PlanObject *)mds_py_new(type);
     if (!self)
         return NULL;
-    self->held = (mds_py_buffers){&self->view, 0, 1, 0};
     mds_plan *plan = &self->plan;
-    *plan = (mds_plan){.order_width = order_width,
-                       .first_rank = first_rank,
-                       .records = records,
-                       .seed = seed,
-                       .epoch = epoch,
-                       .shuffle = shuffle};
-    if (!(plan->buckets = copy_buckets(buckets, &plan->count, &plan->ranks, &self->batches)) ||
-        !(plan->order = mds_py_take_numbers(&self->held, order, MDS_PY_READ, order_width, MDS_PY_ANY, "order")))
-        goto fail;
-    const size_t entries = self->held.entries;
-    if (first_rank <= entries && plan->ranks <= entries - first_rank)
+    *plan = (mds_plan){.first_rank = first_rank, .seed = seed, .epoch = epoch, .shuffle = shuffle};
+    if ((plan->buckets = copy_buckets(buckets, &plan->count, &plan->ranks, &self->batches)) &&
+        first_rank <= INT64_MAX - plan->ranks)
         return (PyObject *)self;
-    PyErr_Format(PyExc_ValueError, "order: expected %llu entries or more after the first %llu, found %zu in all",
-                 (unsigned long long)plan->ranks, first_rank, entries);
-fail:
+    if (plan->buckets)
+        PyErr_Format(PyExc_ValueError, "first_rank: expected up to %llu, as the buckets have %llu records, found %llu",
+                     (unsigned long long)(INT64_MAX - plan->ranks), (unsigned long long)plan->ranks, first_rank);
     Py_DECREF(self);
     return NULL;
 }
 
 static void plan_dealloc(PyObject *object)
 {
-    PlanObject *self = (PlanObject *)object;
-    PyMem_Free((void *)self->plan.buckets);
-    mds_py_give_back(&self->held);
+    PyMem_Free((void *)((PlanObject *)object)->plan.buckets);
     mds_py_free(object);
 }
 
@@ -135,23 +120,22 @@ static PyObject *plan_batches(PyObject *object, PyObject *args)
     const PlanObject *self = (PlanObject *)object;
     PyObject *numbers, *target, *bounds, *result = NULL;
     mds_py_lookup lookup;
-    int64_t *records;
+    int64_t *ranks;
     MDS_PY_BUFFERS(buffers, 3);
     if (!PyArg_ParseTuple(args, "OOO:batches", &numbers, &target, &bounds) ||
         mds_py_take_lookup(&buffers, numbers, bounds, "batches", &lookup) != 0 ||
-        !(records = mds_py_take_words(&buffers, target, MDS_PY_WRITE, MDS_PY_ANY, "out")))
+        !(ranks = mds_py_take_words(&buffers, target, MDS_PY_WRITE, MDS_PY_ANY, "out")))
         goto done;
     const size_t capacity = buffers.entries;
     mds_status status = MDS_OK;
     LOOK_UP(lookup, self->batches,
             status =
-                mds_plan_batches(mds_py_kernels, &self->plan, lookup.at, lookup.count, records, capacity, lookup.out));
+                mds_plan_batches(mds_py_kernels, &self->plan, lookup.at, lookup.count, ranks, capacity, lookup.out));
     if (status == MDS_OK)
         result = mds_py_looked_up(&lookup, "batch", "a plan");
     else
-        PyErr_Format(PyExc_ValueError,
-                     "order: expected record numbers below %llu, and no more than the %zu out has room for",
-                     (unsigned long long)self->plan.records, capacity);
+        PyErr_Format(PyExc_ValueError, "out: expected room for all records of the batches, found room for %zu",
+                     capacity);
 done:
     mds_py_give_back(&buffers);
     return result;
@@ -176,10 +160,10 @@ static PyObject *plan_find(PyObject *object, PyObject *args)
 static PyMethodDef plan_methods[] = {
     {"batches", plan_batches, METH_VARARGS,
      "batches($self, batches, out, ends, /)\n--\n\n"
-     "Write the records of batches, given by number, one after another to out, and to ends where each ends in it.\n\n"
+     "Write where in the length order the records of batches are, one batch after another, to out, and to ends where\n"
+     "each ends in it.\n\n"
      "All are i64; ends has the shape of batches, and out has room for all records.\n\n"
-     "Raises IndexError for a batch that is not planned, ValueError when out is too small, or the order\n"
-     "holds a number that is not a record's."},
+     "Raises IndexError for a batch that is not planned, ValueError when out is too small."},
     {"find", plan_find, METH_VARARGS,
      "find($self, ranks, out, /)\n--\n\n"
      "Set out[k] to the batch of the record at ranks[k] of the planned part of the order; both are i64, one shape.\n\n"
@@ -188,12 +172,10 @@ static PyMethodDef plan_methods[] = {
 };
 
 static PyType_Slot plan_slots[] = {
-    {Py_tp_doc, "Plan(*, buckets, order, order_width, first_rank, records, seed, epoch, shuffle)\n--\n\n"
+    {Py_tp_doc, "Plan(*, buckets, first_rank, seed, epoch, shuffle)\n--\n\n"
                 "One epoch of batches of records that are alike in length.\n\n"
-                "buckets: u64, shape (buckets, 4), from plan_buckets. order: unsigned integers of order_width bytes,\n"
-                "4 or 8, which are held: record numbers, the longest first; buckets begin at its entry first_rank.\n"
-                "records: how many the dataset has; record numbers are smaller.\n\n"
-                "Raises ValueError when buckets do not follow one another, or the order is shorter than they are."},
+                "buckets: u64, shape (buckets, 4), from plan_buckets; they begin at place first_rank of the order.\n\n"
+                "Raises ValueError when buckets do not follow one another."},
     {Py_tp_new, plan_new},
     {Py_tp_dealloc, plan_dealloc},
     {Py_tp_methods, plan_methods},
@@ -205,10 +187,8 @@ static PyType_Spec plan_spec = {"mmapds._native.Plan", sizeof(PlanObject), 0, Py
 /* ---- Stream -------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject_HEAD Py_buffer view; /* of the lengths */
-    mds_py_buffers held;
-    mds_stream stream; /* the object owns its tables, but not the lengths */
-    int busy;          /* a call is running, without the GIL */
+    PyObject_HEAD mds_stream stream; /* the object owns its tables */
+    int busy;                        /* a call is running, without the GIL */
 } StreamObject;
 
 static void stream_dealloc(PyObject *object)
@@ -222,7 +202,6 @@ static void stream_dealloc(PyObject *object)
     PyMem_Free((void *)self->stream.open_first);
     PyMem_Free(self->stream.taken);
     PyMem_Free(self->stream.open);
-    mds_py_give_back(&self->held);
     mds_py_free(object);
 }
 
@@ -263,31 +242,26 @@ static int check_stream(const mds_stream *s, uint64_t ranks)
 
 static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"buckets", "ranks", "lengths", "width", "values", "first_buckets", "splits", "table", NULL};
-    PyObject *buckets, *lengths, *values, *first_buckets, *splits, *table;
-    unsigned long long planned;
-    unsigned width;
+    static char *names[] = {"buckets", "ranks", "records", "values", "first_buckets", "splits", "table", NULL};
+    PyObject *buckets, *values, *first_buckets, *splits, *table;
+    unsigned long long planned, records;
     uint64_t ranks, batches;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OO&OIOOOO:Stream", names, &buckets, mds_py_size, &planned,
-                                     &lengths, &width, &values, &first_buckets, &splits, &table))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OO&O&OOOO:Stream", names, &buckets, mds_py_size, &planned,
+                                     mds_py_size, &records, &values, &first_buckets, &splits, &table))
         return NULL;
     StreamObject *self = (StreamObject *)mds_py_new(type);
     if (!self)
         return NULL;
-    self->held = (mds_py_buffers){&self->view, 0, 1, 0};
     mds_stream *s = &self->stream;
     s->ranks = planned;
-    s->width = width;
+    s->records = records;
     if ((s->buckets = copy_buckets(buckets, &s->count, &ranks, &batches)) &&
-        (s->lengths = mds_py_take_numbers(&self->held, lengths, MDS_PY_READ, width, MDS_PY_ANY, "lengths")) &&
         (s->values = mds_py_copy_words(values, MDS_PY_ANY, "values", &s->distinct)) &&
         (s->first_buckets = mds_py_copy_numbers(first_buckets, 4, s->distinct, "first_buckets", NULL)) &&
         (s->splits = mds_py_copy_words(splits, s->distinct, "splits", NULL)) &&
         (s->table = mds_py_copy_numbers(table, 4, MDS_PY_ANY, "table", &s->table_size)) &&
-        check_stream(s, ranks) == 0 && open_batches(s) == 0) {
-        s->records = self->held.entries;
+        check_stream(s, ranks) == 0 && open_batches(s) == 0)
         return (PyObject *)self;
-    }
     Py_DECREF(self);
     return NULL;
 }
@@ -295,12 +269,14 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 static PyObject *stream_push(PyObject *object, PyObject *args)
 {
     StreamObject *self = (StreamObject *)object;
-    PyObject *source, *target, *bounds, *result = NULL;
+    PyObject *source, *numbers, *target, *bounds, *result = NULL;
     const int64_t *records;
+    const uint64_t *lengths;
     int64_t *out, *ends;
-    MDS_PY_BUFFERS(buffers, 3);
-    if (!PyArg_ParseTuple(args, "OOO:push", &source, &target, &bounds) ||
-        !(records = mds_py_take_words(&buffers, source, MDS_PY_READ, MDS_PY_ANY, "records")))
+    MDS_PY_BUFFERS(buffers, 4);
+    if (!PyArg_ParseTuple(args, "OOOO:push", &source, &numbers, &target, &bounds) ||
+        !(records = mds_py_take_words(&buffers, source, MDS_PY_READ, MDS_PY_ANY, "records")) ||
+        !(lengths = mds_py_take_words(&buffers, numbers, MDS_PY_READ, buffers.entries, "lengths")))
         goto done;
     const size_t n = buffers.entries;
     if (!(out = mds_py_take_words(&buffers, target, MDS_PY_WRITE, MDS_PY_ANY, "out")))
@@ -315,14 +291,14 @@ static PyObject *stream_push(PyObject *object, PyObject *args)
     size_t consumed, emitted, written;
     mds_status status;
     self->busy = 1;
-    RELEASE_GIL(status = mds_stream_push(&self->stream, records, n, &consumed, out, capacity, ends, buffers.entries,
-                                         &emitted, &written));
+    RELEASE_GIL(status = mds_stream_push(&self->stream, records, lengths, n, &consumed, out, capacity, ends,
+                                         buffers.entries, &emitted, &written));
     self->busy = 0;
     if (status == MDS_OK)
         result = Py_BuildValue("nn", (Py_ssize_t)consumed, (Py_ssize_t)emitted);
     else
-        PyErr_Format(PyExc_ValueError, "records[%zu]: expected record numbers below %zu, each once, found %lld",
-                     consumed, self->stream.records, (long long)records[consumed]);
+        PyErr_Format(PyExc_ValueError, "records[%zu]: expected record numbers below %llu, each once, found %lld",
+                     consumed, (unsigned long long)self->stream.records, (long long)records[consumed]);
 done:
     mds_py_give_back(&buffers);
     return result;
@@ -330,19 +306,21 @@ done:
 
 static PyMethodDef stream_methods[] = {
     {"push", stream_push, METH_VARARGS,
-     "push($self, records, out, ends, /)\n--\n\n"
+     "push($self, records, lengths, out, ends, /)\n--\n\n"
      "Take records until len(ends) batches are ready or no more fit out; return (records taken, batches ready).\n\n"
-     "All are i64. Batches are written one after another to out, and to ends where each ends in it.\n\n"
+     "lengths: u64, one for each record; the others are i64. Batches are written one after another to out, and to ends "
+     "where each ends in it.\n\n"
      "Raises ValueError for a record that is out of range or comes twice, RuntimeError while another thread is in it."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot stream_slots[] = {
     {Py_tp_doc,
-     "Stream(*, buckets, ranks, lengths, width, values, first_buckets, splits, table)\n--\n\n"
+     "Stream(*, buckets, ranks, records, values, first_buckets, splits, table)\n--\n\n"
      "Buckets that are filled as records come, for one thread at a time; see mds_stream in csrc/sampling.h.\n\n"
-     "buckets: u64, shape (buckets, 4). ranks: records in them. lengths: unsigned integers of `width` bytes,\n"
-     "4 or 8, one a record, which are held. values: u64, the lengths that are planned, falling.\n"
+     "buckets: u64, shape (buckets, 4). ranks: records in them. records: of the dataset. values: u64, the lengths "
+     "that\n"
+     "are planned, falling.\n"
      "first_buckets: u32, and splits: u64, of the shape of values. table: u32, the place of each length in values,\n"
      "or 2^32 - 1 if it is not planned.\n\n"
      "Raises ValueError when buckets do not follow one another, or a table leads to a bucket beyond the last."},

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import Error
 from ..orders.permutation import Permutation
+from ..storage.runs import LengthOrder
 from .other_names import OTHER_NAMES
 from .views import ArrayRows, PermutedRows, RangeRows, Rows
 
@@ -194,7 +195,7 @@ class Dataset(_Samples):
         """Return a column, a number for each sample: shape (len(self),), uint32, uint64, int64 or float64, read-only.
 
         For a dataset of one index, or a slice of it, the column is mapped and takes no memory. For other views, and for
-        several indexes, it is a copy.
+        several indexes, it is a copy; above 16 MB, it lies in a scratch file. Samplers need none.
 
         Raises:
           ColumnError: an index does not have the column; the message has the command that adds it.
@@ -207,12 +208,12 @@ class Dataset(_Samples):
 
     @property
     @abstractmethod
-    def length_order(self) -> tuple[NDArray[Any], NDArray[np.uint64], NDArray[np.uint64]] | None:
-        """Records by falling length, mapped from the index; None for a view, several indexes, or without lengths.
+    def length_order(self) -> LengthOrder | None:
+        """Records by falling length, read from the indexes; None without lengths, and for views that are not slices.
 
-        Returns:
-          Record numbers, the longest first, shape (len(self),); the different lengths, falling, shape (m,); how many
-          records have each of them, shape (m,).
+        `values` are the different lengths, falling, and `counts` how many records have each of them: shape (m,).
+        `at(places)` are records, the longest first, equally long ones ascending, and `lengths.at(records)` their
+        lengths. Nothing is copied, however many the indexes; a slice of neighbours has one, too.
         """
 
     def split(self, fractions: Sequence[float], seed: int | None = 0) -> list["Dataset"]:

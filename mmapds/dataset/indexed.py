@@ -14,6 +14,8 @@ from ..errors import Error, KeyMissingError
 from ..index.keys import candidates
 from ..storage.files import IoChoice
 from ..storage.processes import is_worker
+from ..storage.runs import LengthOrder
+from . import stored
 from .array_decoder import array_decoder
 from .batch import Batch
 from .catalog import Catalog
@@ -189,38 +191,27 @@ class IndexedDataset(Dataset):
         return [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
 
     def column(self, name: str) -> NDArray[Any]:
-        parts = [index.column(name) for index in self._catalog.indexes]
-        arrays = [np.frombuffer(data, dtype) for dtype, data in parts]
-        whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-        if isinstance(self._rows, RangeRows):
-            rows = self._rows.range
-            whole = whole[rows.start : rows.stop if rows.stop >= 0 else None : rows.step] if rows else whole[:0]
-        elif self._rows is not None:
-            whole = whole[self._rows.many(np.arange(self._length, dtype=np.int64))]
-        whole.flags.writeable = False
-        return whole
+        indexes, parts = self._catalog.indexes, self._parts
+        if parts:
+            found = stored.numbers(parts, name).array
+        else:
+            whole = stored.numbers([stored.Part(index, 0, index.records) for index in indexes], name)
+            if isinstance(self._rows, RangeRows) and len(indexes) == 1 and len(self._rows):
+                rows = self._rows.range
+                found = whole.array[rows.start : rows.stop if rows.stop >= 0 else None : rows.step]
+            else:
+                found = whole.array[:0] if self._rows is None else stored.gathered(whole, self._rows)
+        found.flags.writeable = False
+        return found
 
     @property
-    def length_order(self) -> tuple[NDArray[Any], NDArray[np.uint64], NDArray[np.uint64]] | None:
-        index = self._catalog.indexes[0]
-        names = ("length_order", "length_values", "length_counts")
-        if (
-            self._rows is not None
-            or len(self._catalog.indexes) > 1
-            or not all(name in index.sections for name in names)
-        ):
-            return None
-        order, values, counts = (np.frombuffer(index.section(name), index.sections[name].dtype) for name in names)
-        unsigned = {order.dtype.kind, values.dtype.kind, counts.dtype.kind} == {"u"}
-        falling = unsigned and bool((values[1:] < values[:-1]).all())
-        if not falling:
-            raise index.damaged("section 'length_values': expected unsigned numbers, each below the one before it")
-        if (counts == 0).any() or (counts > index.records).any() or counts.sum() != index.records:
-            raise index.damaged(
-                f"section 'length_counts': expected counts of 1 or more that add up to {index.records}, found a sum of "
-                f"{counts.sum()}"
-            )
-        return order, values, counts
+    def length_order(self) -> LengthOrder | None:
+        return stored.length_order(self._parts or [], self)
+
+    @property
+    def _parts(self) -> list[stored.Part] | None:
+        """The parts of indexes that the dataset is made of, where it is made of few."""
+        return stored.parts_of(self._catalog.indexes, self._rows)
 
     def _select(self, inner: Rows) -> "IndexedDataset":
         rows: Rows

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import Error
+from ..storage.runs import LengthOrder
 from .dataset import Dataset, Location, concat, is_position
 from .decode import decoder_name, is_same_decoder
 from .views import Rows
@@ -157,7 +158,7 @@ class MappedDataset(Dataset):
         return self._inner._columns_named(name)
 
     @property
-    def length_order(self) -> tuple[NDArray[Any], NDArray[np.uint64], NDArray[np.uint64]] | None:
+    def length_order(self) -> LengthOrder | None:
         return self._inner.length_order
 
     def _select(self, rows: Rows) -> "MappedDataset":

@@ -1,8 +1,8 @@
 """Views: small immutable selections of records, in any order, that compose."""
 
 from bisect import bisect_right
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,13 @@ from numpy.typing import NDArray
 from ..orders.permutation import Permutation
 
 Int64s = NDArray[np.int64]
+
+
+class Stretch(NamedTuple):
+    """Neighbouring records, begin to end."""
+
+    begin: int
+    end: int
 
 
 class Rows(Protocol):
@@ -28,6 +35,9 @@ class Rows(Protocol):
 
     def positions(self, record: int) -> list[int]:
         """Return every position that shows a record."""
+
+    def stretches(self) -> list[Stretch] | None:
+        """Return the stretches of neighbours that the selection is made of, where these are few; else None."""
 
 
 def _compose(outer: range, inner: range) -> range:
@@ -53,6 +63,11 @@ class RangeRows:
 
     def positions(self, record: int) -> list[int]:
         return [self.range.index(record)] if record in self.range else []
+
+    def stretches(self) -> list[Stretch] | None:
+        if len(self.range) < 2 or self.range.step == 1:
+            return [Stretch(each, each + len(self.range)) for each in self.range[:1]]
+        return None
 
     def __reduce__(self) -> tuple[type, tuple[range]]:
         return RangeRows, (self.range,)
@@ -81,6 +96,9 @@ class ArrayRows:
         found: list[int] = np.flatnonzero(self.array == record).tolist()
         return found
 
+    def stretches(self) -> None:
+        return None
+
 
 class PermutedRows:
     """Part of a shuffled order, in constant memory."""
@@ -107,6 +125,9 @@ class PermutedRows:
         place = self._permutation.native.one(record, True)
         return [self._positions.index(place)] if place in self._positions else []
 
+    def stretches(self) -> None:
+        return None
+
 
 class NestedRows:
     """A selection of a selection, where the two do not make a simpler one."""
@@ -129,6 +150,12 @@ class NestedRows:
 
     def positions(self, record: int) -> list[int]:
         return [found for place in self._outer.positions(record) for found in self._inner.positions(place)]
+
+    def stretches(self) -> list[Stretch] | None:
+        outer, inner = self._outer.stretches(), self._inner.stretches()
+        if outer is None or inner is None:
+            return None
+        return [part for wanted in inner for part in _within(outer, wanted)]
 
 
 class ChainedRows:
@@ -167,3 +194,22 @@ class ChainedRows:
             if record >= first
             for found in rows.positions(record - first)
         ]
+
+    def stretches(self) -> list[Stretch] | None:
+        found: list[Stretch] = []
+        for first, rows in self._parts:
+            own = rows.stretches()
+            if own is None:
+                return None
+            found += [Stretch(first + begin, first + end) for begin, end in own]
+        return found
+
+
+def _within(stretches: list[Stretch], wanted: Stretch) -> Iterator[Stretch]:
+    """Yield what stretches, one after another, have at the positions `wanted`."""
+    position = 0
+    for begin, end in stretches:
+        low, high = max(wanted.begin - position, 0), min(wanted.end - position, end - begin)
+        if low < high:
+            yield Stretch(begin + low, begin + high)
+        position += end - begin

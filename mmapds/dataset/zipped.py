@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64
 
 from ..errors import ColumnError, Error
+from ..storage.runs import LengthOrder
 from .batch import LateBatch, ZippedBatch
 from .dataset import Dataset, concat, is_position
 from .views import Rows
@@ -136,7 +137,7 @@ class ZippedDataset(Dataset):
         return [f"{key}.{own}" for key, member in self._members.items() for own in member._columns_named(name)]
 
     @property
-    def length_order(self) -> tuple[NDArray[Any], NDArray[np.uint64], NDArray[np.uint64]] | None:
+    def length_order(self) -> LengthOrder | None:
         """That of the one dataset that has lengths."""
         having = [member for member in self._members.values() if member._columns_named("length")]
         return having[0].length_order if len(having) == 1 else None

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import _native
 from ..orders.basic import Int64s
@@ -27,7 +26,6 @@ class BucketPlan(BudgetPlan):
     are stored.
 
     Args:
-      values: u32 or u64, shape (records,): the lengths.
       group_size: neighbouring batches that stay together, to be the batches of one step on all ranks.
       ranks: of how many a step is. Where the batches of a last step that is not full would hold fewer samples than
         this, there are so many more batches that it is full.
@@ -37,7 +35,6 @@ class BucketPlan(BudgetPlan):
     def __init__(
         self,
         selection: Selection,
-        values: NDArray[Any],
         budget: Budget,
         *,
         group_size: int,
@@ -45,7 +42,7 @@ class BucketPlan(BudgetPlan):
         seed: int,
         shuffle: bool,
     ) -> None:
-        super().__init__(selection, values, budget, _CUT, seed)
+        super().__init__(selection, budget, _CUT, seed)
         self.group_size = group_size
         self.ranks = ranks
         self._shuffle = shuffle
@@ -105,13 +102,9 @@ class BucketPlan(BudgetPlan):
 
     def native(self, epoch: int) -> _native.Plan:
         """One epoch of the plan, as the core reads it."""
-        order = self.selection.by_length.order
         return _native.Plan(
             buckets=self.buckets(epoch),
-            order=order,
-            order_width=order.itemsize,
             first_rank=self.selection.first,
-            records=self.records,
             seed=word(self.seed),
             epoch=word(epoch),
             shuffle=self._shuffle,
@@ -160,4 +153,4 @@ class _BucketReader:
         out = np.empty(int(self._plan.sizes(self._epoch, batches).sum()), np.int64)
         ends = np.empty_like(batches)
         self._native.batches(batches, out, ends)
-        return out, ends
+        return self._plan.selection.by_length.at(out), ends

@@ -3,6 +3,7 @@
 import operator
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,49 +15,42 @@ from ..errors import ColumnError, Error, FormatError, OrderError
 from ..orders.basic import Int64s
 from ..storage.lock import clean_up, locked
 from ..storage.numbers import as_numbers
+from ..storage.runs import LengthOrder
+from ..storage.scratch import scratch
 from ..storage.sections import MALFORMED, SectionFile, SectionWriter
 from ..storage.sort import AT_ONCE, order_bytes, sort
 from ..storage.sources import kind_of_file, reason
 
 Uint64s = NDArray[np.uint64]
 _CACHE = b"\x89MMO\r\n\x1a\n"  # the first bytes of a cache file
+Arrays = tuple[NDArray[Any], Uint64s, Uint64s]
+"""An order of records, the distinct lengths, and how many records have each; see `OrderedPart`."""
 _SECTIONS = ("length_order", "length_values", "length_counts")  # of a cache file, as an index has them
 
 
-class LengthOrder(NamedTuple):
-    """Records in order of their length, and the number of records of each length."""
+def sorted_lengths(values: NDArray[Any], cache: str | None = None) -> LengthOrder:
+    """Sort lengths, given as u32 or u64.
 
-    order: NDArray[Any]
-    """u32 or u64, shape (records,): the longest first, equally long ones in ascending order."""
-    values: Uint64s
-    """The distinct lengths, falling."""
-    counts: Uint64s
-    """How many records have each length."""
+    With a path, one process of a machine sorts and writes the order there, while others wait; then all of them map it.
+    A cache that is damaged, or of other lengths, is replaced.
 
-    @classmethod
-    def of(cls, values: NDArray[Any], cache: str | None = None) -> "LengthOrder":
-        """Sort lengths, given as u32 or u64.
-
-        With a path, one process of a machine sorts and writes the order there, while others wait; then all of them map
-        it. A cache that is damaged, or of other lengths, is replaced.
-
-        Raises:
-          OrderError: the cache cannot be written or read, or the file is not a cache.
-        """
-        if cache is None:
-            return cls._sorted(values)
-        mark = xxh3_64(values.data).hexdigest()
-        found = cls._cached(cache, len(values), mark)
-        if found is not None:
-            clean_up(cache)
-            return found
+    Raises:
+      OrderError: the cache cannot be written or read, or the file is not a cache.
+    """
+    if cache is None:
+        return LengthOrder.of_arrays(*_sort(values), values)
+    mark = xxh3_64(values.data).hexdigest()
+    found = _cached(cache, len(values), mark)
+    if found is not None:
+        clean_up(cache)
+    else:
         try:
             with locked(cache):
-                found = cls._cached(cache, len(values), mark)
+                found = _cached(cache, len(values), mark)
                 if found is None:
-                    found = cls._sorted(values)
-                    found._save(cache, mark)
-                    found = cls._cached(cache, len(values), mark) or found
+                    arrays = _sort(values)
+                    _save(arrays, cache, mark)
+                    found = _cached(cache, len(values), mark) or arrays
         except OSError as error:
             raise OrderError(
                 f"order_cache = {cache!r}, expected a path that can be written ({reason(error)})"
@@ -65,56 +59,60 @@ class LengthOrder(NamedTuple):
             raise
         except Error as error:
             raise OrderError(f"order_cache: {error}") from None
-        return found
+    return LengthOrder.of_arrays(*found, values, partial(_damaged_cache, cache))
 
-    def _save(self, path: str, mark: str) -> None:
-        with _CacheWriter(path) as writer:
-            for name, array in zip(_SECTIONS, self, strict=True):
-                writer.write_array(name, array.dtype.str, array.data.cast("B") if len(array) else b"")
-            writer.commit({"lengths": mark}, len(self.order))
 
-    @classmethod
-    def _sorted(cls, values: NDArray[Any]) -> "LengthOrder":
-        width = order_bytes(len(values))
-        order = np.empty(len(values), f"<u{width}")
-        wide = len(values) and int(values.max()) >= 1 << AT_ONCE
-        spare = np.empty(len(values) if wide else 0, order.dtype)
-        found, counts = sort(values, values.itemsize, order, width, spare)
-        return cls(order, np.frombuffer(found, np.uint64), np.frombuffer(counts, np.uint64))
+def _damaged_cache(cache: str, what: str) -> FormatError:
+    return FormatError(f"order_cache = {cache!r}: DAMAGED: {what}; delete it")
 
-    @classmethod
-    def _cached(cls, path: str, records: int, mark: str) -> "LengthOrder | None":
-        """Return what a cache holds; None if it does not exist, is damaged, or belongs to other lengths.
 
-        Every process checks every checksum. To know that the cache is of its lengths it has read those, which are as
-        many bytes, and where several processes do this at once they share the pages.
+def _save(arrays: Arrays, path: str, mark: str) -> None:
+    with _CacheWriter(path) as writer:
+        for name, array in zip(_SECTIONS, arrays, strict=True):
+            writer.write_array(name, array.dtype.str, array.data.cast("B") if len(array) else b"")
+        writer.commit({"lengths": mark}, len(arrays[0]))
 
-        Raises:
-          OrderError: the file is not a cache, so it must not be overwritten.
-        """
-        try:
-            opened = _native.Map(path)
-        except FileNotFoundError:
+
+def _sort(values: NDArray[Any]) -> Arrays:
+    count, width = len(values), order_bytes(len(values))
+    wide = count and int(values.max()) >= 1 << AT_ONCE
+    order, spare = (np.frombuffer(scratch(n * width), f"<u{width}", n) for n in (count, count if wide else 0))
+    found, counts = sort(values, values.itemsize, order, width, spare)
+    return order, np.frombuffer(found, np.uint64), np.frombuffer(counts, np.uint64)
+
+
+def _cached(path: str, records: int, mark: str) -> Arrays | None:
+    """Return what a cache holds; None if it does not exist, is damaged, or belongs to other lengths.
+
+    Every process checks every checksum. To know that the cache is of its lengths it has read those, which are as many
+    bytes, and where several processes do this at once they share the pages.
+
+    Raises:
+      OrderError: the file is not a cache, so it must not be overwritten.
+    """
+    try:
+        opened = _native.Map(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise OrderError(f"order_cache = {path!r}, expected a file that can be read ({reason(error)})") from None
+    except ValueError:
+        kind = kind_of_file(os.stat(path).st_mode)
+        raise OrderError(f"order_cache = {path!r}, expected a regular file, found {kind}") from None
+    if memoryview(opened)[: len(_CACHE)] != _CACHE:
+        raise OrderError(f"order_cache = {path!r}, expected an order cache or a new path, found another file")
+    try:
+        file = _Cache(path, opened)
+        if file.records != records or file.metadata.get("lengths") != mark:
             return None
-        except OSError as error:
-            raise OrderError(f"order_cache = {path!r}, expected a file that can be read ({reason(error)})") from None
-        except ValueError:
-            kind = kind_of_file(os.stat(path).st_mode)
-            raise OrderError(f"order_cache = {path!r}, expected a regular file, found {kind}") from None
-        if memoryview(opened)[: len(_CACHE)] != _CACHE:
-            raise OrderError(f"order_cache = {path!r}, expected an order cache or a new path, found another file")
-        try:
-            file = _Cache(path, opened)
-            if file.records != records or file.metadata.get("lengths") != mark:
-                return None
-            file.verify_sections()
-            sections = [np.frombuffer(file.section(name), file.sections[name].dtype) for name in _SECTIONS]
-        except (FormatError, *MALFORMED):
-            return None
-        order, values, counts = sections
-        whole = order.dtype == f"<u{order_bytes(records)}" and order.shape == (records,)
-        whole = whole and values.dtype == counts.dtype == np.uint64 and values.shape == counts.shape
-        return cls(order, values, counts) if whole and int(counts.sum()) == records else None
+        file.verify_sections()
+        sections = [np.frombuffer(file.section(name), file.sections[name].dtype) for name in _SECTIONS]
+    except (FormatError, *MALFORMED):
+        return None
+    order, values, counts = sections
+    whole = order.dtype == f"<u{order_bytes(records)}" and order.shape == (records,)
+    whole = whole and values.dtype == counts.dtype == np.uint64 and values.shape == counts.shape
+    return (order, values, counts) if whole and int(counts.sum()) == records else None
 
 
 class _CacheWriter(SectionWriter):
@@ -156,31 +154,31 @@ class Selection(NamedTuple):
         return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
 
 
-def read_lengths(given: Any, targets: Any, cache: str | None) -> tuple[NDArray[Any], LengthOrder]:
-    """Return lengths as u32 or u64, and their order; both are those of the index, if it has them.
+def read_lengths(given: Any, targets: Any, cache: str | None) -> LengthOrder:
+    """Return lengths and their order; both are those of the indexes, if these have them.
 
     Args:
       given: an mmapds dataset, or the lengths.
       targets: second lengths, or None; of each record, the larger length counts.
-      cache: where to keep the order of lengths that are not an index's.
+      cache: where to keep the order of lengths that are not those of indexes.
     """
     if hasattr(given, "length_order"):
-        lengths, stored = given.lengths, given.length_order
+        stored: LengthOrder | None = given.length_order if targets is None else None
+        if stored is not None:
+            return stored
+        lengths = given.lengths
         if lengths.dtype.kind != "u":
             raise ColumnError(f"column 'length': expected integers of 0 or more, found type {lengths.dtype}")
     else:
-        lengths, stored = as_lengths("lengths", given), None
+        lengths = as_lengths("lengths", given)
     if len(lengths) == 0:
         raise OrderError("lengths: expected one sample or more, found 0 (the dataset or the view is empty)")
     if targets is not None:
         second = as_lengths("target_lengths", targets)
         if len(second) != len(lengths):
             raise OrderError(f"target_lengths: expected {len(lengths)}, one for each length, found {len(second)}")
-        lengths, stored = np.maximum(lengths, second), None
-    if stored is not None:
-        return lengths, LengthOrder(*stored)
-    lengths = np.ascontiguousarray(lengths)
-    return lengths, LengthOrder.of(lengths, cache)
+        lengths = np.maximum(lengths, second)
+    return sorted_lengths(np.ascontiguousarray(lengths), cache)
 
 
 def as_lengths(name: str, given: Any) -> NDArray[Any]:

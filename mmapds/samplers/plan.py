@@ -9,13 +9,13 @@ from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import _native
 from ..errors import OrderError
 from ..orders.basic import Int64s
+from ..storage.runs import LengthOrder
 from .exclusions import Ranges, members
-from .lengths import LengthOrder, Selection, Uint64s
+from .lengths import Selection, Uint64s
 
 VERSION = 2
 """Increased when a plan changes for the same arguments, so that old states are refused, not misread."""
@@ -71,7 +71,7 @@ def select(
     begin = 0 if max_length is None else int((values > np.uint64(max_length)).sum())
     end = max(int((values >= np.uint64(min_length)).sum()), begin)
     if end > begin and values[end - 1] == 0:
-        record = int(by_length.order[int(counts[:end].sum()) - 1])
+        record = by_length.at(np.array([int(counts[:end].sum()) - 1]))[0]
         raise OrderError(
             f"lengths[{record}] = 0, expected 1 or more; leave such samples out with min_length=1 (samples of length "
             f"0: {int(counts[end - 1]):,})"
@@ -79,7 +79,7 @@ def select(
     fits = bisect_left(range(end), True, begin, key=lambda i: budget.cost(int(values[i])) <= budget.max_tokens)
     over = int(counts[begin:fits].sum())
     if over and oversize == "error":
-        record = int(by_length.order[int(counts[:begin].sum())])
+        record = by_length.at(np.array([int(counts[:begin].sum())]))[0]
         longest = int(values[begin])
         raise OrderError(
             f"max_tokens = {budget.max_tokens}, expected {budget.cost(longest)} or more, the cost of lengths[{record}] "
@@ -105,16 +105,11 @@ class Reader(Protocol):
 
 
 class Plan(ABC):
-    """What all planners share. A plan is the contents of an epoch (see `epoch.EpochContents`), in batches.
+    """What all planners share. A plan is the contents of an epoch (see `epoch.EpochContents`), in batches."""
 
-    Args:
-      lengths: u32 or u64, shape (records,): those of all records, planned or not.
-    """
-
-    def __init__(self, selection: Selection, lengths: NDArray[Any], seed: int) -> None:
-        self.records = len(lengths)
+    def __init__(self, selection: Selection, seed: int) -> None:
+        self.records = len(selection.by_length)
         """Number of records in the dataset, planned or not."""
-        self.lengths = lengths
         self.selection = selection
         self.seed = seed
 
@@ -133,18 +128,8 @@ class Plan(ABC):
 
     def ranks_of(self, records: Int64s) -> Int64s:
         """Return the ranks of ascending records in the planned part of the length order; the others are left out."""
-        selection, starts = self.selection, self.selection.starts
-        lengths = self.lengths[records]
-        ranks = [np.empty(0, np.int64)]
-        for length in np.unique(lengths):
-            value = int(np.count_nonzero(selection.values > length))
-            if value == len(selection.values) or selection.values[value] != length:
-                continue
-            first = selection.first + int(starts[value])
-            same = selection.by_length.order[first : first + int(selection.counts[value])]  # ascending records
-            places = np.searchsorted(same, records[lengths == length])
-            ranks.append(starts[value] + places[places < len(same)])
-        return np.concatenate(ranks).astype(np.int64)
+        ranks = self.selection.by_length.ranks_of(records) - self.selection.first
+        return ranks[(ranks >= 0) & (ranks < self.selection.records)]
 
     @abstractmethod
     def changes_after(self, epoch: int) -> bool:
@@ -174,8 +159,8 @@ class Plan(ABC):
 class BudgetPlan(Plan):
     """What both planners of budgets share."""
 
-    def __init__(self, selection: Selection, lengths: NDArray[Any], budget: Budget, cut: Cut, seed: int) -> None:
-        super().__init__(selection, lengths, seed)
+    def __init__(self, selection: Selection, budget: Budget, cut: Cut, seed: int) -> None:
+        super().__init__(selection, seed)
         self._budget = budget
         self._cut = cut
 

@@ -11,14 +11,13 @@ import numpy as np
 import torch.utils.data
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import FormatError, OrderError
+from ..errors import OrderError
 from ..orders.basic import Int64s, integer
-from ..storage.sources import build_command
 from .data import SampledData
 from .epoch import EpochProgress, Pass, Sharding
 from .exclusions import Exclude
 from .lengths import read_lengths
-from .plan import Plan, Reader
+from .plan import Plan
 from .resumable import ResumableSampler, refuse_injected, refuse_path
 from .world import World
 
@@ -52,12 +51,10 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self.drop_last = drop_last
         self.shuffle = shuffle
         self.seed = integer("seed", seed)
-        self._lengths, self._by_length = read_lengths(dataset_or_lengths, target_lengths, order_cache)
-        self._indexes: list[str] = getattr(dataset_or_lengths, "indexes", [])  # for messages
-        self._order_cache = order_cache  # for messages
-        self._dataset = dataset_or_lengths if self._indexes else None
+        self._by_length = read_lengths(dataset_or_lengths, target_lengths, order_cache)
+        self._dataset = dataset_or_lengths if hasattr(dataset_or_lengths, "length_order") else None
         is_known = self._dataset is not None and target_lengths is None
-        self._data = SampledData(self._dataset, None if is_known else self._lengths)
+        self._data = SampledData(self._dataset, None if is_known else self._by_length.lengths.array)
 
     def _begin_with(self, plan: Plan, batch_size: int, start_step: int, exclude: Exclude | None) -> None:
         """Take the plan, of which a rank has `batch_size` batches in a step."""
@@ -80,7 +77,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
     @property
     def sampled(self) -> Any:
-        return self._lengths if self._dataset is None else self._dataset
+        return self._by_length if self._dataset is None else self._dataset
 
     def __iter__(self) -> Iterator[list[int]]:
         """Return an iterator over a pass, which begins, and reads the epoch, with its first batch."""
@@ -96,9 +93,9 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         def make(first: int, positions: Int64s) -> list[list[int]]:
             last = begun.remainder(first)
             if len(last) and not self.drop_last:
-                batches = excluded.removed(_cut(*self._read(reader, last)))
+                batches = excluded.removed(_cut(*reader.read(last)))
                 return [self._shared(batches)[self.rank].tolist()]
-            out, ends = self._read(reader, positions.ravel())
+            out, ends = reader.read(positions.ravel())
             ends = ends[positions.shape[1] - 1 :: positions.shape[1]]
             if excluded:
                 return [batch.tolist() for batch in excluded.removed(_cut(out, ends))]
@@ -112,7 +109,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         found = self._progress.pass_at(step)
         last = found.remainder(step - found.first_step)
         whole = found.positions(step - found.first_step, 1, range(self.num_replicas)).ravel()
-        read = self._read(self._plan.reader(found.epoch), last if len(last) else whole)
+        read = self._plan.reader(found.epoch).read(last if len(last) else whole)
         return self._shared(_ExcludedRecords(found).removed(_cut(*read)))
 
     def _shared(self, batches: list[Int64s]) -> list[Int64s]:
@@ -120,17 +117,6 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         if len(batches) < self.num_replicas:
             return _split(batches, self.num_replicas, self._multiple)
         return [np.concatenate(batches[rank :: self.num_replicas]) for rank in range(self.num_replicas)]
-
-    def _read(self, reader: Reader, positions: Int64s) -> tuple[Int64s, Int64s]:
-        try:
-            return reader.read(positions)
-        except OrderError:
-            raise
-        except ValueError as error:
-            if not self._indexes:
-                raise FormatError(f"order_cache = {self._order_cache!r}: DAMAGED: {error}; delete it") from None
-            command = build_command(self._indexes, "--force")
-            raise FormatError(f"{self._indexes[0]}: DAMAGED: {error}; run: {command}") from None
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Begin the next pass where a state was saved, at any number of replicas: the same batches follow.
@@ -157,7 +143,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         if not rest:
             return batches, 0, 0
         positions = np.arange(full * stride, planned, dtype=np.int64)
-        last = _cut(*self._read(self._plan.reader(self.epoch), positions))
+        last = _cut(*self._plan.reader(self.epoch).read(positions))
         samples = sum(map(len, last))
         if self.drop_last:
             return batches, samples, 0

@@ -1,6 +1,6 @@
 """Statistics of an epoch of token-budget batches: how much of it is padding, and how equal the ranks are."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,9 +48,7 @@ class BudgetSummary(NamedTuple):
         )
 
 
-def padding_and_imbalance(
-    plan: BucketPlan | WindowPlan, lengths: NDArray[Any], epoch: int, replicas: int
-) -> tuple[float, float]:
+def padding_and_imbalance(plan: BucketPlan | WindowPlan, epoch: int, replicas: int) -> tuple[float, float]:
     """Measure these two over the full steps of an epoch; in a long epoch, over some steps, spread evenly.
 
     Returns:
@@ -73,7 +71,7 @@ def padding_and_imbalance(
             continue
         out, ends = reader.read(positions)
         begins = np.concatenate([[0], ends[:-1]])
-        found = lengths[out]
+        found = plan.selection.by_length.lengths.at(out)
         sizes = np.maximum.reduceat(found, begins).astype(np.int64) * (ends - begins)
         real += int(found.sum(dtype=np.int64))
         padded += int(sizes.sum())

@@ -122,7 +122,6 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
     def _bucket_plan(self, group_size: int, ranks: int) -> BucketPlan:
         return BucketPlan(
             self._selection,
-            self._lengths,
             self._budget,
             group_size=group_size,
             ranks=ranks,
@@ -131,14 +130,13 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         )
 
     def _window_plan(self, ranks: int) -> WindowPlan:
-        records, order = len(self._lengths), self._order
+        records, order = len(self._by_length), self._order
         if order is None:
             order = Shuffled(records, self.seed) if self.shuffle else Sequential(records)
         if len(order) != records:
             raise OrderError(f"order: expected {records} positions, one for each record, found {len(order)}")
         return WindowPlan(
             self._selection,
-            self._lengths,
             self._budget,
             order=order,
             sort_window=self._sort_window,
@@ -175,7 +173,7 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         """Print and return statistics of this epoch; those of padding and imbalance may be of some steps only."""
         batches, dropped, repeated = self._last_step()
         values, counts = self._selection.values.astype(object), self._selection.counts.astype(object)
-        padding, imbalance = padding_and_imbalance(self._plan, self._lengths, self.epoch, self.num_replicas)
+        padding, imbalance = padding_and_imbalance(self._plan, self.epoch, self.num_replicas)
         samples = self._selection.records - dropped
         summary = BudgetSummary(
             samples=samples,

@@ -31,7 +31,6 @@ class WindowPlan(BudgetPlan):
     A reader goes through the order from its beginning to the batch that is asked for, at about 10^7 records a second.
 
     Args:
-      values: u32 or u64, shape (records,): the lengths.
       order: a bijection of the records.
       ranks: as for buckets; here the whole plan has somewhat smaller batches for it.
       shuffle: False gives batches in the order in which they become ready; else they are mixed, some at a time.
@@ -40,7 +39,6 @@ class WindowPlan(BudgetPlan):
     def __init__(
         self,
         selection: Selection,
-        values: NDArray[Any],
         budget: Budget,
         *,
         order: Order,
@@ -52,7 +50,7 @@ class WindowPlan(BudgetPlan):
         # A bucket of this many batches fills one in 2 * sort_window positions, so a record waits half of that. A bucket
         # of one batch would have the same records in it every epoch.
         wanted = min(max(selection.records // (2 * sort_window), 2), 2**32)
-        super().__init__(selection, values, budget, Cut(wanted, wanted, 0), seed)
+        super().__init__(selection, budget, Cut(wanted, wanted, 0), seed)
         self.order = order
         self.shuffle = shuffle
         self._sort_window = sort_window
@@ -155,7 +153,7 @@ class _Tables(NamedTuple):
         splits = np.full(len(values), word(-1), np.uint64)
         runs = np.searchsorted(starts, firsts, side="right") - 1
         within = firsts > starts[runs]
-        splits[runs[within]] = selection.by_length.order[selection.first + firsts[within]]
+        splits[runs[within]] = selection.by_length.at(selection.first + firsts[within])
         table = np.full(min(int(values[0]) + 1, _TABLE), 2**32 - 1, np.uint32)
         short = values < len(table)
         table[values[short]] = np.flatnonzero(short)
@@ -181,12 +179,12 @@ class _WindowReader:
         self._batches: list[Int64s] = []
         self._position = 0  # in the order
         self._records = np.empty(0, np.int64)  # of the order, not yet in a batch
+        self._lengths = np.empty(0, np.uint64)  # of these
         self._rest: list[Int64s] = []  # batches that are ready, of the next block
         self._native = _native.Stream(
             buckets=plan.buckets,
             ranks=plan.selection.records,
-            lengths=plan.lengths,
-            width=plan.lengths.itemsize,
+            records=plan.records,
             **plan.tables._asdict(),
         )
 
@@ -217,21 +215,30 @@ class _WindowReader:
                 if stop == self._position:
                     raise OrderError(f"order: expected each of {plan.records} records once, found only some of them")
                 positions = np.arange(self._position, stop, dtype=np.int64)
-                self._records = np.ascontiguousarray(order.at(self._epoch, positions), np.int64)
+                self._read_on(np.ascontiguousarray(order.at(self._epoch, positions), np.int64))
                 self._position = stop
             out = np.empty(len(self._records) + largest, np.int64)
             ends = np.empty(count - len(batches), np.int64)
             try:
-                consumed, ready = self._native.push(self._records, out, ends)
+                consumed, ready = self._native.push(self._records, self._lengths, out, ends)
             except ValueError:
-                raise OrderError(
-                    f"order: expected each of {plan.records} records once, found one twice or out of range"
-                ) from None
-            self._records = self._records[consumed:]
+                raise self._not_a_bijection() from None
+            self._records, self._lengths = self._records[consumed:], self._lengths[consumed:]
             found = [out[begin:end] for begin, end in pairwise([0, *ends[:ready].tolist()])]
             batches += found if plan.multiple == 1 else _cut_to_multiples(found, plan.multiple)
         self._rest = batches[count:]
         return batches[:count]
+
+    def _read_on(self, records: Int64s) -> None:
+        """Take the next records of the order, and look up their lengths."""
+        try:
+            self._lengths = self._plan.selection.by_length.lengths.at(records)
+        except IndexError:
+            raise self._not_a_bijection() from None
+        self._records = records
+
+    def _not_a_bijection(self) -> OrderError:
+        return OrderError(f"order: expected each of {self._plan.records} records once, found one twice or out of range")
 
 
 def _cut_to_multiples(batches: list[Int64s], multiple: int) -> list[Int64s]:

@@ -1,6 +1,5 @@
 """A file of sections: written once and atomically, opened in constant time, checked in every field."""
 
-import errno
 import json
 import mmap
 import os
@@ -19,6 +18,7 @@ from ..errors import Error, FormatError
 from .files import open_file
 from .lock import create_temporary, locked
 from .numbers import BY_DTYPE, COLUMN_TYPES, NumberType
+from .scratch import scratch_beside
 from .sources import reason, working_directory
 from .spool import Spool
 
@@ -26,7 +26,6 @@ VERSION = 1
 _HEADER = struct.Struct("<8sIIQQQQQQ")
 _CHECKED = _HEADER.size - 8  # bytes of the header before its checksum
 _ALIGNMENT = 64
-_IN_MEMORY = 16 << 20  # bytes of scratch memory
 _PIECE = 4 << 20  # bytes written at a time, so that the checksum reads them from the cache
 COLUMN = "column:"
 """Prefix of the name of a section that is a column."""
@@ -120,13 +119,8 @@ class SectionWriter:
 
     def scratch(self, size: int) -> mmap.mmap:
         """Return scratch memory; above 16 MB it is an unlinked file beside this one, which the kernel may write out."""
-        if size <= _IN_MEMORY:
-            return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        name = f"{self._temporary}.{os.urandom(4).hex()}"
-        with self.writing(), open(name, "x+b") as file:
-            os.unlink(name)
-            _allocate(file.fileno(), size)
-            return mmap.mmap(file.fileno(), size)
+        with self.writing():
+            return scratch_beside(f"{self._temporary}.{os.urandom(4).hex()}", size)
 
     def write_column(self, name: str, spool: Spool) -> None:
         """Append a column as a section."""
@@ -284,24 +278,6 @@ class _Flusher:
                 os.fsync(self._fd)
         except OSError as error:
             self._error = error
-
-
-def _allocate(fd: int, size: int) -> None:
-    """Give an empty file all its blocks; without them, a store to its map ends in SIGBUS where the disk is full.
-
-    Raises:
-      OSError: the disk is full.
-    """
-    try:
-        os.posix_fallocate(fd, 0, size)
-    except (AttributeError, OSError) as error:  # macOS has no such call, and some file systems refuse it
-        if isinstance(error, OSError) and error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            raise
-        zeros = bytes(_PIECE)
-        for begin in range(0, size, _PIECE):
-            left = memoryview(zeros)[: size - begin]
-            while left:  # a write may take only a part
-                left = left[os.write(fd, left) :]
 
 
 def _sync_directory(path: str) -> None:

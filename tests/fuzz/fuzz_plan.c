@@ -1,8 +1,7 @@
 /* fuzz_plan.c - plans for any budget and any lengths.
  *
  * Property: buckets are runs of whole batches, none over budget, also those between others; the batches of a plan, and
- * those of a stream, hold every planned record exactly once; mds_plan_find is the inverse of mds_plan_batches; an order
- * that is not one is refused.
+ * those of a stream, hold every planned record exactly once; mds_plan_find is the inverse of mds_plan_batches.
  * Input: the budget, the lengths and how many records have each, then which checks, records and sizes of buffers. */
 #include "fuzz.h"
 
@@ -15,9 +14,8 @@ typedef struct {
     size_t records;   /* of the dataset; those after the planned ones have lengths that are not planned */
     uint64_t ranks;   /* planned records */
     uint64_t skipped; /* of the order, before the planned ones */
-    unsigned width;   /* of lengths and order */
-    uint8_t *lengths; /* of each record */
-    uint64_t *exact;  /* the same as u64 */
+    unsigned width;   /* of the order */
+    uint64_t *exact;  /* the length of each record */
     uint8_t *order;   /* skipped + ranks record numbers */
     size_t *rank_of;  /* of each record */
     mds_bucket buckets[2 * (DISTINCT + 2) + 3];
@@ -50,7 +48,6 @@ static void choose_lengths(fuzz_input *input, planned *p)
 /* Deal the lengths out to record numbers, and sort: the longest first, equally long ones in ascending order. */
 static void make_order(fuzz_input *input, planned *p)
 {
-    p->lengths = fuzz_room(p->records, p->width);
     p->exact = fuzz_room(p->records, sizeof *p->exact);
     p->order = fuzz_room(p->records, p->width);
     p->rank_of = fuzz_room(p->records, sizeof *p->rank_of);
@@ -62,7 +59,6 @@ static void make_order(fuzz_input *input, planned *p)
             v++;
         const uint64_t record = mds_permute(&dealt, k);
         p->exact[record] = k < p->ranks ? p->values[v] : p->values[0] + 1;
-        put(p->lengths, p->width, record, p->exact[record]);
     }
     uint64_t rank = 0;
     for (size_t v = 0; v <= p->distinct; v++) /* first those that are skipped, being longer */
@@ -111,10 +107,9 @@ static void check_batches(fuzz_input *input, const mds_budget *budget, planned *
 {
     const mds_bucket *last = &p->buckets[p->count - 1];
     const size_t batches = (size_t)(last->first_batch + last->batches), n = (size_t)p->ranks;
-    mds_plan plan = {p->buckets, p->count, p->order, p->width, p->skipped, p->ranks, p->records, 0, 0, shuffle};
-    plan.seed = fuzz_take(input, 4);
+    const mds_plan plan = {p->buckets, p->count, p->skipped, p->ranks, fuzz_take(input, 4), 0, shuffle};
     int64_t *numbers = fuzz_room(batches, 8), *records = fuzz_room(n, 8), *ends = fuzz_room(batches, 8);
-    int64_t *ranks = fuzz_room(n, 8), *found = fuzz_room(n, 8);
+    int64_t *ranks = fuzz_room(n, 8), *found = fuzz_room(n, 8), *places = fuzz_room(n, 8);
     uint8_t *seen = fuzz_room(p->records, 1);
     for (size_t k = 0; k < batches; k++)
         numbers[k] = (int64_t)k;
@@ -122,6 +117,11 @@ static void check_batches(fuzz_input *input, const mds_budget *budget, planned *
     CHECK(mds_plan_batches(kernels, &plan, numbers, batches, records, n, ends) == MDS_OK);
     CHECK((uint64_t)ends[batches - 1] == n);
     for (size_t k = 0; k < n; k++) {
+        uint64_t record = 0;
+        CHECK((uint64_t)records[k] >= p->skipped && (uint64_t)records[k] < p->records);
+        memcpy(&record, p->order + p->width * (uint64_t)records[k], p->width);
+        places[k] = records[k];
+        records[k] = (int64_t)record;
         CHECK((uint64_t)records[k] < p->records && !seen[records[k]]++ && p->rank_of[records[k]] >= p->skipped);
         ranks[k] = (int64_t)(p->rank_of[records[k]] - p->skipped);
     }
@@ -139,15 +139,10 @@ static void check_batches(fuzz_input *input, const mds_budget *budget, planned *
     const size_t size = (size_t)ends[k] - begin;
     int64_t *one = fuzz_room(size, 8), end;
     CHECK(mds_plan_batches(kernels, &plan, &numbers[k], 1, one, size, &end) == MDS_OK && (size_t)end == size);
-    CHECK(memcmp(one, records + begin, size * sizeof *one) == 0);
+    CHECK(memcmp(one, places + begin, size * sizeof *one) == 0);
     CHECK(mds_plan_batches(kernels, &plan, &numbers[k], 1, one, size - 1, &end) == MDS_CORRUPT);
     free(one);
-    /* An order with a number that is not a record. */
-    uint8_t *order = fuzz_copy(p->order, p->records * p->width);
-    put(order, p->width, p->skipped + fuzz_between(input, 0, n - 1), p->records + fuzz_take(input, 1));
-    plan.order = order;
-    CHECK(mds_plan_batches(kernels, &plan, numbers, batches, records, n, ends) == MDS_CORRUPT);
-    free(order);
+    free(places);
     free(numbers);
     free(records);
     free(ends);
@@ -200,21 +195,23 @@ static void check_stream(fuzz_input *input, const mds_budget *budget, planned *p
     }
     uint64_t *taken = fuzz_room(count, sizeof *taken);
     int64_t *open = fuzz_room(room, sizeof *open);
-    const mds_stream s = {p->buckets,    count,  p->ranks, p->lengths, p->width, p->records, p->values, p->distinct,
-                          first_buckets, splits, table,    table_size, taken,    open,       open_first};
+    const mds_stream s = {p->buckets, count, p->ranks,   p->records, p->values, p->distinct, first_buckets,
+                          splits,     table, table_size, taken,      open,      open_first};
     int64_t *records = fuzz_room(p->records, sizeof *records);
+    uint64_t *lengths = fuzz_room(p->records, sizeof *lengths);
     uint8_t *seen = fuzz_room(p->records, 1);
     mds_permutation dealt;
     mds_permutation_init(&dealt, p->records, fuzz_take(input, 4), 1, 0);
     for (size_t k = 0; k < p->records; k++)
-        records[k] = (int64_t)mds_permute(&dealt, k);
+        lengths[k] = p->exact[records[k] = (int64_t)mds_permute(&dealt, k)];
     const size_t piece = (size_t)fuzz_between(input, 1, p->records), most = (size_t)fuzz_between(input, 1, 4);
     const size_t capacity = largest + (size_t)fuzz_between(input, 0, 20);
     int64_t *out = fuzz_room(capacity, sizeof *out), *ends = fuzz_room(most, sizeof *ends);
     size_t consumed, emitted, written, ready = 0, planned_records = 0;
     for (size_t at = 0; at < p->records; at += consumed) {
         const size_t n = p->records - at < piece ? p->records - at : piece;
-        CHECK(mds_stream_push(&s, records + at, n, &consumed, out, capacity, ends, most, &emitted, &written) == MDS_OK);
+        CHECK(mds_stream_push(&s, records + at, lengths + at, n, &consumed, out, capacity, ends, most, &emitted,
+                              &written) == MDS_OK);
         CHECK(consumed <= n && emitted <= most && written <= capacity && (consumed || emitted));
         CHECK(written == (emitted ? (size_t)ends[emitted - 1] : 0));
         for (size_t k = 0, i = 0; k < emitted; k++) {
@@ -233,12 +230,15 @@ static void check_stream(fuzz_input *input, const mds_budget *budget, planned *p
     CHECK(ready == batches && planned_records == p->ranks);
     /* All buckets are full, so a record that comes again is refused, and so is one that there is not. */
     const int64_t again = records[0], wrong = (int64_t)p->records;
-    const mds_status status = mds_stream_push(&s, &again, 1, &consumed, out, capacity, ends, most, &emitted, &written);
+    const mds_status status =
+        mds_stream_push(&s, &again, lengths, 1, &consumed, out, capacity, ends, most, &emitted, &written);
     CHECK(status == (p->rank_of[again] < p->skipped ? MDS_OK : MDS_CORRUPT));
-    CHECK(mds_stream_push(&s, &wrong, 1, &consumed, out, capacity, ends, most, &emitted, &written) == MDS_CORRUPT);
+    CHECK(mds_stream_push(&s, &wrong, lengths, 1, &consumed, out, capacity, ends, most, &emitted, &written) ==
+          MDS_CORRUPT);
     free(taken);
     free(open);
     free(records);
+    free(lengths);
     free(seen);
     free(out);
     free(ends);
@@ -277,7 +277,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         check_batches(&input, &budget, &p, what == 1);
     else if (what == 3)
         check_stream(&input, &budget, &p);
-    free(p.lengths);
     free(p.exact);
     free(p.order);
     free(p.rank_of);

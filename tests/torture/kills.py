@@ -21,7 +21,7 @@ import numpy as np
 import mmapds
 from mmapds.convert import convert
 from mmapds.index.verify import verify
-from mmapds.samplers.lengths import LengthOrder
+from mmapds.samplers.lengths import sorted_lengths
 from mmapds.storage.index_file import Index
 from tests.support.files import ROOT
 from tests.support.tars import archive
@@ -146,11 +146,11 @@ class Caching:
         pass
 
     def do(self, folder):
-        LengthOrder.of(self.lengths, str(folder / "order"))
+        sorted_lengths(self.lengths, str(folder / "order"))
 
     def check(self, folder, done):
         if done:
-            found = LengthOrder.of(self.lengths, str(folder / "order"))
+            found = sorted_lengths(self.lengths, str(folder / "order"))
             assert np.array_equal(found.order, self.lengths[::-1])
 
 

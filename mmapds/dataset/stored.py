@@ -1,0 +1,103 @@
+"""What is stored of the records of a dataset: columns and length orders, read where they lie.
+
+A dataset of whole indexes, or of some runs of neighbours in them, needs nothing of its own: its columns are theirs, and
+its length order is made of theirs.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..storage.index_file import Index
+from ..storage.runs import LengthOrder, Numbers, OrderedPart
+from ..storage.scratch import scratch
+from .views import Rows, Stretch
+
+_LENGTHS = ("length_order", "length_values", "length_counts")
+_MOST_CUT = 16  # parts of indexes whose records of each length are searched for
+_PIECE = 1 << 20  # positions of a view whose numbers are gathered at a time
+
+
+class Part(NamedTuple):
+    """Neighbouring records of an index."""
+
+    of: Index
+    begin: int
+    end: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.begin == 0 and self.end == self.of.records
+
+
+def parts_of(indexes: Sequence[Index], rows: Rows | None) -> list[Part] | None:
+    """Return the parts of indexes that a selection of all their records is made of, in turn; None if it is not."""
+    if rows is None:
+        return [Part(index, 0, index.records) for index in indexes]
+    stretches = rows.stretches()
+    if stretches is None:
+        return None
+    starts = list(accumulate((index.records for index in indexes), initial=0))
+    return [part for stretch in stretches for part in _within(indexes, starts, stretch)]
+
+
+def _within(indexes: Sequence[Index], starts: list[int], stretch: Stretch) -> Iterator[Part]:
+    """Yield the parts of indexes that a stretch of all records goes through."""
+    begin, number = stretch.begin, bisect_right(starts, stretch.begin) - 1
+    while begin < stretch.end:
+        end = min(stretch.end, starts[number + 1])
+        if end > begin:
+            yield Part(indexes[number], begin - starts[number], end - starts[number])
+        begin, number = end, number + 1
+
+
+def numbers(parts: Sequence[Part], name: str) -> Numbers:
+    """Return a column of parts of indexes.
+
+    Raises:
+      ColumnError: an index does not have it.
+    """
+    arrays = []
+    for index, begin, end in parts:
+        dtype, data = index.column(name)
+        arrays.append(np.frombuffer(data, dtype)[begin:end])
+    return Numbers(arrays)
+
+
+def gathered(column: Numbers, rows: Rows) -> NDArray[Any]:
+    """Return the numbers of some rows of a column: a copy, above 16 MB in a scratch file."""
+    found = np.frombuffer(scratch(len(rows) * column.dtype.itemsize), column.dtype, len(rows))
+    for begin in range(0, len(rows), _PIECE):
+        positions = np.arange(begin, min(begin + _PIECE, len(rows)), dtype=np.int64)
+        found[begin : begin + _PIECE] = column.at(rows.many(positions))
+    return found
+
+
+def length_order(parts: Sequence[Part], dataset: Any) -> LengthOrder | None:
+    """Return the length order of parts of indexes; None where one has none, or they are cut too often.
+
+    Args:
+      dataset: of these parts, which a pickle has instead.
+    Raises:
+      FormatError: an index is damaged.
+    """
+    if sum(not part.is_whole for part in parts) > _MOST_CUT:
+        return None
+    ordered = []
+    for index, begin, end in parts:
+        column = index.columns.get("length")
+        if column is None or column.dtype[1] != "u" or not all(name in index.sections for name in _LENGTHS):
+            return None
+        order, values, counts = (np.frombuffer(index.section(name), index.sections[name].dtype) for name in _LENGTHS)
+        ordered.append(OrderedPart(order, values, counts, begin, end, index.damaged))
+    return LengthOrder(ordered, numbers(parts, "length"), (order_of, (dataset,))) if ordered else None
+
+
+def order_of(dataset: Any) -> LengthOrder:
+    """Return the length order of a dataset that has one: what a pickle of it calls."""
+    found: LengthOrder = dataset.length_order
+    return found
