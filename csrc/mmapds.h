@@ -569,6 +569,6 @@ void mds_pad_rows(const mds_piece *pieces, size_t count, size_t width, uint64_t 
 size_t mds_array_pieces(const mds_request *records, const mds_array_value *values, size_t stride, size_t n,
                         uint64_t longest, int left, uint64_t row, mds_piece *pieces);
 
-#include "sampling.h" /* the other half of the face: permute.c, orders.c, sort.c and plan.c */
+#include "sampling.h" /* the other half of the face: permute.c, orders.c, sort.c, plan.c and packing.c */
 
 #endif

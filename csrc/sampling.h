@@ -281,4 +281,76 @@ mds_status mds_stream_push(const mds_stream *s, const int64_t *records, const ui
  * table that is wrong, and *entry the first entry that shows it. Needs buckets that follow one another. */
 int mds_stream_agrees(const mds_stream *s, const char **table, size_t *entry);
 
+/* ---- packing.c: sequences packed into rows of one length -------------------------------------------------------- */
+
+/* Packs that are alike: what they held before, and the sequences that each got last. */
+typedef struct {
+    uint64_t packs;       /* those that got nothing more */
+    uint64_t space, left; /* tokens and sequences that still fit in each */
+    uint64_t each;        /* sequences of values[value] that each got */
+    uint32_t value;
+    uint32_t before; /* the row of what they held before, or UINT32_MAX for nothing */
+} mds_filled;
+
+/* Packs that hold the same lengths: how many packs, and of how many parts each is. */
+typedef struct {
+    uint64_t packs, parts;
+} mds_kind;
+
+/* The sequences of one length in each pack of a kind: `each` of values[value]. */
+typedef struct {
+    uint64_t value, each;
+} mds_part;
+
+/* Pack counts[v] sequences of each length values[v], falling and 1 to `length`, into packs of up to `length` tokens and
+ * `most` sequences, by best-fit decreasing. Writes rows[0..count), and returns count, or SIZE_MAX if `capacity` rows are
+ * too few. `heaps` has room for 2 * capacity numbers. Needs capacity < UINT32_MAX and most >= 1. */
+size_t mds_pack_lengths(const uint64_t *values, const uint64_t *counts, size_t distinct, uint64_t length, uint64_t most,
+                        mds_filled *rows, uint32_t *heaps, size_t capacity);
+
+/* How many kinds of packs there are in rows[0..count), and how many parts these have in all. */
+void mds_kinds_count(const mds_filled *rows, size_t count, size_t *kinds, size_t *parts);
+
+/* Write the kinds, and their parts one kind after another, the longest sequences of each first. */
+void mds_kinds_write(const mds_filled *rows, size_t count, mds_kind *kinds, mds_part *parts);
+
+/* HowTo: put the kinds into any order, index them once, and ask for any packs of any epoch:
+ *
+ *     if (mds_packs_index(&packs, counts))
+ *         status = mds_packs_ranks(kernels, &packs, &epoch, numbers, n, ranks, capacity, ends);
+ *
+ * Packs are numbered kind by kind. The sequences of one length have slots, numbered by kind, pack and place; which one
+ * takes which slot is a keyed permutation. */
+typedef struct {
+    const mds_kind *kinds;
+    const mds_part *parts;
+    size_t kinds_count, parts_count, distinct; /* distinct: how many lengths there are */
+    uint64_t *first_pack;                      /* of each kind, then the number of packs: kinds_count + 1 entries */
+    uint64_t *first_part;                      /* of each kind, then parts_count */
+    uint64_t *first_slot;                      /* of each part, among the sequences of its length */
+    uint32_t *kind_of;                         /* of each part; there are fewer than 2^32 */
+    uint32_t *by_value;                        /* parts in order of their length, then of their slots */
+    uint64_t *first_by_value;                  /* of each length, in by_value, then parts_count: distinct + 1 entries */
+    uint64_t *first_rank; /* of each length, in the length order, then the number of sequences: distinct + 1 entries */
+} mds_packs;
+
+/* Fill in the tables of `packs`, for which the caller made room; return whether kinds and parts agree, and have
+ * counts[v] sequences of each length. */
+int mds_packs_index(const mds_packs *packs, const uint64_t *counts);
+
+/* Which epoch: with `shuffle`, sequences of one length trade places by seed and epoch. */
+typedef struct {
+    uint64_t seed, epoch;
+    int shuffle;
+} mds_packs_epoch;
+
+/* Write the ranks in the length order of the sequences of packs[0..n), one pack after another, and where each ends.
+ * Every packs[k] must be the number of a pack. Returns MDS_CORRUPT if they exceed `capacity`. */
+mds_status mds_packs_ranks(const mds_kernels *kernels, const mds_packs *packs, const mds_packs_epoch *epoch,
+                           const int64_t *numbers, size_t n, int64_t *ranks, size_t capacity, int64_t *ends);
+
+/* numbers[k] = the pack that holds the sequence at ranks[k]. Every ranks[k] must be a rank. */
+void mds_packs_find(const mds_packs *packs, const mds_packs_epoch *epoch, const int64_t *ranks, size_t n,
+                    int64_t *numbers);
+
 #endif

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .loader.data_loader import DataLoader
     from .orders.permutation import Permutation
     from .samplers.distributed import ChunkedSampler, DistributedBatchSampler, DistributedSampler, MixtureSampler
+    from .samplers.packing import PackingBatchSampler
     from .samplers.ranks import check_ranks
     from .samplers.token_budget import TokenBudgetBatchSampler
     from .writer import Writer
@@ -60,6 +61,7 @@ __all__ = [
     "Location",
     "MixtureSampler",
     "OrderError",
+    "PackingBatchSampler",
     "Permutation",
     "SourceError",
     "StaleIndexError",
@@ -84,6 +86,7 @@ _LAZY = {
     "DistributedSampler": "samplers.distributed",
     "Location": "dataset.dataset",
     "MixtureSampler": "samplers.distributed",
+    "PackingBatchSampler": "samplers.packing",
     "Permutation": "orders.permutation",
     "TokenBudgetBatchSampler": "samplers.token_budget",
     "Writer": "writer",

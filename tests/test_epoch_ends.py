@@ -21,6 +21,7 @@ from mmapds import (
     DistributedBatchSampler,
     DistributedSampler,
     MixtureSampler,
+    PackingBatchSampler,
     StateError,
     TokenBudgetBatchSampler,
 )
@@ -34,6 +35,7 @@ KINDS = {
     "batch": lambda **options: DistributedBatchSampler(range(N), BATCH, **options),
     "bucket": lambda **options: TokenBudgetBatchSampler(LENGTHS, 40, **options),
     "window": lambda **options: TokenBudgetBatchSampler(LENGTHS, 40, planner="window", **options),
+    "packs": lambda **options: PackingBatchSampler(LENGTHS, 40, **options),
 }
 every_kind = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 WORLD = {"num_replicas": 2, "rank": 1}

@@ -27,6 +27,7 @@ def test_public_names():
         "Location",
         "MixtureSampler",
         "OrderError",
+        "PackingBatchSampler",
         "Permutation",
         "SourceError",
         "StaleIndexError",

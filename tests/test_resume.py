@@ -18,6 +18,7 @@ from mmapds import (
     DistributedBatchSampler,
     DistributedSampler,
     OrderError,
+    PackingBatchSampler,
     StateError,
     TokenBudgetBatchSampler,
 )
@@ -330,7 +331,7 @@ def train(make, state, stop):
 @given(
     n=st.integers(1, 150),
     lives=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=6),
-    kind=st.sampled_from(["index", "batch", "tokens"]),
+    kind=st.sampled_from(["index", "batch", "tokens", "packs"]),
 )
 def test_a_loop_that_counts_from_the_first_step_is_exact_however_often_it_is_interrupted(n, lives, kind):
     def make(world):
@@ -340,7 +341,8 @@ def test_a_loop_that_counts_from_the_first_step_is_exact_however_often_it_is_int
             return [DistributedBatchSampler(range(n), 4, world, rank) for rank in range(world)]
         lengths = np.arange(n) % 7 + 1
         worlds = ({"num_replicas": world, "rank": rank} for rank in range(world))
-        return [TokenBudgetBatchSampler(lengths, 14, **each) for each in worlds]
+        made = PackingBatchSampler if kind == "packs" else TokenBudgetBatchSampler
+        return [made(lengths, 14, **each) for each in worlds]
 
     seen, state = [], None
     for world, stop in [*lives, (1, None)]:

@@ -15,6 +15,7 @@ from mmapds import (
     DistributedBatchSampler,
     DistributedSampler,
     MixtureSampler,
+    PackingBatchSampler,
     StateError,
     TokenBudgetBatchSampler,
 )
@@ -28,6 +29,7 @@ SAMPLERS = {
     "mixture": lambda ds: MixtureSampler([ds, ds], [1, 2], 2, 0),
     "budget": lambda ds: TokenBudgetBatchSampler(ds, 60, num_replicas=2, rank=0),
     "windows": lambda ds: TokenBudgetBatchSampler(ds, 60, num_replicas=2, rank=0, planner="window"),
+    "packs": lambda ds: PackingBatchSampler(ds, 60, num_replicas=2, rank=0),
     "stream": lambda ds: ds.stream(shuffle=True, num_replicas=2, rank=0),
     "loader": lambda ds: DataLoader(ds, batch_size=4, sampler=DistributedSampler(ds, 2, 0)),
     "loader of torch's sampler": lambda ds: DataLoader(ds, batch_size=4, shuffle=True),

@@ -328,7 +328,7 @@ def test_sorting_lengths(largest):
         (
             [3, 0, 0],
             {},
-            r"lengths\[2\] = 0, expected 1 or more; leave such .* with min_length=1 \(samples of length 0: 2\)",
+            r"lengths\[1\] = 0, expected 1 or more; leave such .* with min_length=1 \(samples of length 0: 2\)",
         ),
         ([3.0, float("nan")], {}, r"lengths\[1\] = nan, expected an integer"),
         ([3.5], {}, "lengths: expected integers of 1 or more, found type float64"),

@@ -68,6 +68,7 @@ int mds_py_add_orders(PyObject *module);
 int mds_py_add_pad(PyObject *module);
 int mds_py_add_sort(PyObject *module);
 int mds_py_add_plan(PyObject *module);
+int mds_py_add_packing(PyObject *module);
 int mds_py_add_runs(PyObject *module);
 
 /* ---- buffers.c: memory that Python brings ------------------------------------------------------------------ */

@@ -59,6 +59,28 @@ class LeftOut(NamedTuple):
     single: int
 
 
+def first_of(by_length: LengthOrder, value: int) -> int:
+    """Return the first record of one of the distinct lengths, given by its place."""
+    return int(by_length.at(np.array([int(by_length.counts[:value].sum())]))[0])
+
+
+def within(by_length: LengthOrder, min_length: int, max_length: int | None) -> tuple[int, int]:
+    """Return the first of the distinct lengths that is planned, and the first after it that is not.
+
+    Raises:
+      OrderError: a length that is planned is 0.
+    """
+    values, counts = by_length.values, by_length.counts
+    begin = 0 if max_length is None else int((values > np.uint64(max_length)).sum())
+    end = max(int((values >= np.uint64(min_length)).sum()), begin)
+    if end > begin and values[end - 1] == 0:
+        raise OrderError(
+            f"lengths[{first_of(by_length, end - 1)}] = 0, expected 1 or more; leave such samples out with "
+            f"min_length=1 (samples of length 0: {int(counts[end - 1]):,})"
+        )
+    return begin, end
+
+
 def select(
     by_length: LengthOrder, budget: Budget, min_length: int, max_length: int | None, oversize: str
 ) -> tuple[Selection, LeftOut]:
@@ -68,19 +90,11 @@ def select(
       OrderError: a length is 0, a sample exceeds the budget and `oversize` is "error", or no sample is left.
     """
     values, counts = by_length.values, by_length.counts
-    begin = 0 if max_length is None else int((values > np.uint64(max_length)).sum())
-    end = max(int((values >= np.uint64(min_length)).sum()), begin)
-    if end > begin and values[end - 1] == 0:
-        record = by_length.at(np.array([int(counts[:end].sum()) - 1]))[0]
-        raise OrderError(
-            f"lengths[{record}] = 0, expected 1 or more; leave such samples out with min_length=1 (samples of length "
-            f"0: {int(counts[end - 1]):,})"
-        )
+    begin, end = within(by_length, min_length, max_length)
     fits = bisect_left(range(end), True, begin, key=lambda i: budget.cost(int(values[i])) <= budget.max_tokens)
     over = int(counts[begin:fits].sum())
     if over and oversize == "error":
-        record = by_length.at(np.array([int(counts[:begin].sum())]))[0]
-        longest = int(values[begin])
+        record, longest = first_of(by_length, begin), int(values[begin])
         raise OrderError(
             f"max_tokens = {budget.max_tokens}, expected {budget.cost(longest)} or more, the cost of lengths[{record}] "
             f"= {longest}; leave such samples out with max_length=N or oversize='drop', or give each a batch of its "

@@ -1,4 +1,4 @@
-"""Statistics of an epoch of token-budget batches: how much of it is padding, and how equal the ranks are."""
+"""Statistics of an epoch of planned batches: how much of it is padding, and how equal the ranks are."""
 
 from typing import NamedTuple
 
@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .bucket import BucketPlan
+from .pack_plan import PackPlan
 from .window import WindowPlan
 
 _BLOCK = 256  # batches read at a time
@@ -80,3 +81,62 @@ def padding_and_imbalance(plan: BucketPlan | WindowPlan, epoch: int, replicas: i
     if not imbalances:
         return 0.0, 1.0
     return 1 - real / padded, float(np.concatenate(imbalances).mean())
+
+
+class PackingSummary(NamedTuple):
+    """Statistics of an epoch of packs, over all ranks."""
+
+    samples: int
+    """Samples in an epoch, each counted once."""
+    too_short: int
+    """Left out because they are shorter than `min_length`."""
+    too_long: int
+    """Left out because they are longer than `max_length`, or than a pack with `oversize="drop"`."""
+    too_long_tokens: int
+    """How many tokens these have."""
+    truncated: int
+    """Longer than a pack with `oversize="truncate"`."""
+    truncated_tokens: int
+    """How many tokens are cut off these."""
+    dropped: int
+    """Left out at the end of an epoch by `drop_last`."""
+    repeated: int
+    """Given twice, so that every rank has a last batch."""
+    packs: int
+    batches: int
+    steps: int
+    fill: float
+    """Tokens as a share of the length of all packs."""
+    mean_sequences: float
+    """Samples in a pack."""
+    most_sequences: int
+    imbalance: float
+    """Largest cost of the batches of a step, the sum of their squared lengths, divided by the mean; over all steps."""
+
+    def __str__(self) -> str:
+        left_out = self.too_short + self.too_long + self.dropped
+        return (
+            f"{self.samples:,} samples in {self.packs:,} packs, {self.batches:,} batches, {self.steps:,} steps\n"
+            f"{self.fill:.2%} filled, {self.mean_sequences:.1f} samples in a pack, {self.most_sequences:,} at most, "
+            f"imbalance {self.imbalance:.4f}\n"
+            f"left out {left_out:,}: too short {self.too_short:,}, too long {self.too_long:,} "
+            f"({self.too_long_tokens:,} tokens), last step {self.dropped:,}; truncated {self.truncated:,} "
+            f"({self.truncated_tokens:,} tokens); repeated {self.repeated:,}"
+        )
+
+
+def pack_imbalance(plan: PackPlan, epoch: int, packs_per_batch: int, replicas: int) -> float:
+    """Measure it over the full steps of an epoch; in a long epoch, over some steps, spread evenly.
+
+    Returns:
+      See `PackingSummary`; 1 if there is no full step.
+    """
+    stride = packs_per_batch * replicas
+    steps = len(plan) // stride
+    if not steps:
+        return 1.0
+    count = min(steps, max(_MEASURED // stride, 1))
+    first = np.linspace(0, steps - 1, count).astype(np.int64) * stride
+    kinds = plan.kinds_at(epoch, (first[:, None] + np.arange(stride)).ravel())
+    costs = plan.costs[kinds].astype(np.float64).reshape(count, packs_per_batch, replicas).sum(axis=1)
+    return float((costs.max(axis=1) / costs.mean(axis=1)).mean())

@@ -192,6 +192,32 @@ def measured():
     }
 
 
+def packs():
+    """Limits, then lengths: see LLVMFuzzerTestOneInput."""
+
+    def magnitude(number, low):
+        bits = max((number - low).bit_length() - 1, 0)
+        return bytes([bits]) + (number - low).to_bytes(bits // 8 + 1, "little")
+
+    def packing(length, most, runs, rest=b""):
+        """Runs of (length, sequences), the longest first."""
+        longest = runs[0][0]
+        head = bytes([len(runs) - 1]) + magnitude(length, len(runs)) + bytes([most - 1, longest == length])
+        head += b"" if longest == length else magnitude(longest, len(runs))
+        for (value, count), following in zip(runs, [*runs[1:], None], strict=True):
+            head += bytes([count - 1]) + (magnitude(value - following[0], 1) if following else b"")
+        return head + rest
+
+    return {
+        "one_length": packing(100, 12, [(30, 11)], b"\1\2\3\4\5\1\2\3"),
+        "whole_packs": packing(64, 12, [(64, 3), (32, 5), (16, 9), (1, 12)], b"\7" * 20),
+        "few_sequences": packing(1000, 3, [(600, 5), (300, 12), (90, 12), (2, 12)], b"abcdefghijklmnop"),
+        "falling": packing(2048, 12, [(1500 - 97 * i, 1 + i) for i in range(10)], b"\xff\0\1\2\3\1" * 5),
+        "large": packing(2**63, 12, [(2**63, 2), (2**62, 7), (3, 9)], b"zyxwvut" * 3),
+        "empty": b"",
+    }
+
+
 def padded():
     """The fields, what to pad to, where records end, and records: see LLVMFuzzerTestOneInput."""
 
@@ -216,6 +242,7 @@ SEEDS = {
     "fuzz_kernels": lines,
     "fuzz_measure": measured,
     "fuzz_orders": orders,
+    "fuzz_packing": packs,
     "fuzz_pad": padded,
     "fuzz_plan": plans,
     "fuzz_records": lines,

@@ -24,6 +24,8 @@ def make(kind, **options):
     """A new sampler of a kind."""
     if kind < 4:
         return make_samplers(**options)[kind]
+    if kind == 6:
+        return mmapds.PackingBatchSampler(LENGTHS, 200, **options)
     return mmapds.TokenBudgetBatchSampler(LENGTHS, 200, planner=("bucket", "window")[kind - 4], **options)
 
 
@@ -78,7 +80,7 @@ def load_and_read(kind, options, state):
 
 
 def one(random):
-    kind = random.randrange(6)
+    kind = random.randrange(7)
     options = {"seed": random.randrange(3), "num_replicas": random.choice([1, 2, 3]), "rank": 0}
     exclude = random.choice([None, {"records": [(3, 9), (50, 60)]}, {"steps": [(2, 4)]}])
     if exclude:

@@ -1,0 +1,55 @@
+"""Packs by plain best-fit decreasing, sequence by sequence, and what samplers give."""
+
+from bisect import bisect_left, insort
+
+import numpy as np
+
+from mmapds import PackingBatchSampler
+
+
+def best_fit_decreasing(lengths, pack_length, max_sequences=None):
+    """The packs of plain best-fit decreasing: lists of places in `lengths`."""
+    packs, open_packs = [], []  # (space, sequences that still fit, pack), in that order
+    most = max_sequences or len(lengths)
+    for place in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        length = lengths[place]
+        found = bisect_left(open_packs, (length, 0, 0))
+        if found < len(open_packs):
+            space, left, pack = open_packs.pop(found)
+        else:
+            space, left, pack = pack_length, most, len(packs)
+            packs.append([])
+        packs[pack].append(place)
+        if left > 1 and space > length:
+            insort(open_packs, (space - length, left - 1, pack))
+    return packs
+
+
+def log_normal(n, longest=2048, seed=0, middle=5.5, width=0.8):
+    lengths = np.exp(np.random.default_rng(seed).normal(middle, width, n))
+    return np.clip(lengths, 1, longest).astype(np.int64)
+
+
+def bimodal(n, longest=2048, seed=0):
+    """Short questions and long documents."""
+    short = log_normal(n - n // 3, longest, seed, 3.5, 0.5)
+    return np.random.default_rng(seed).permutation([*short, *log_normal(n // 3, longest, seed + 1, 7.0, 0.4)])
+
+
+def steps_of(lengths, pack_length, world, epoch=0, **options):
+    """The batches of an epoch: a list for each step, of the batches of all ranks."""
+    samplers = [
+        PackingBatchSampler(lengths, pack_length, num_replicas=world, rank=rank, **options) for rank in range(world)
+    ]
+    for sampler in samplers:
+        sampler.set_epoch(epoch)
+    steps = list(zip(*samplers, strict=True))
+    if "exclude" not in options:
+        assert all(len(sampler) == len(steps) for sampler in samplers)
+    return steps
+
+
+def flat(steps):
+    """The records of steps of batches, or of batches."""
+    found = [each for step in steps for each in step]
+    return flat(found) if found and not isinstance(found[0], int | np.integer) else found
