@@ -28,7 +28,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from .build_index import build
+    from .build_index import build, merge
     from .columns import add_column
     from .dataset.collate import pad_collate
     from .dataset.dataset import Dataset, Location, concat
@@ -72,6 +72,7 @@ __all__ = [
     "build",
     "check_ranks",
     "concat",
+    "merge",
     "pad_collate",
     "takes_location",
     "takes_view",
@@ -94,6 +95,7 @@ _LAZY = {
     "build": "build_index",
     "check_ranks": "samplers.ranks",
     "concat": "dataset.dataset",
+    "merge": "build_index",
     "open": "dataset.opening",
     "pad_collate": "dataset.collate",
     "takes_location": "dataset.decode",

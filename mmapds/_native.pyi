@@ -244,6 +244,16 @@ def frames_scan(
     source: Map, framing: int, at: int, end: int, starts: _Buffer, sizes: _Buffer | None, /
 ) -> tuple[int, int, int, int, int, int]: ...
 def frames_verify(source: Map, at: int, end: int, /) -> tuple[int, int, int, int, int, int]: ...
+def runs_scatter(
+    *,
+    order: _Buffer,
+    width: int,
+    left: _Buffer,
+    places: _Buffer,
+    taken: tuple[int, int, int],
+    out: _Buffer,
+    out_width: int,
+) -> None: ...
 def varints(data: _Buffer, begin: int, end: int, /) -> bytearray: ...
 def crc32c(variant: str | None, crc: int, data: _Buffer, /) -> int: ...
 def measure_record(

@@ -1,7 +1,8 @@
-"""Building indexes: `mmapds.build`."""
+"""Building indexes: `mmapds.build`, and `mmapds.merge`."""
 
 from __future__ import annotations  # help() shows them as they are written
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ from .index.build import BuildResult, ColumnRequest, build_each
 from .storage.index_file import Index
 from .storage.lock import locked
 from .storage.roots import Roots
-from .storage.sources import StrPath, expand
+from .storage.sources import INDEX_SUFFIX, StrPath, expand, index_path
+from .storage.threads import cores
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,6 +84,39 @@ def build(
         done.warn(stacklevel=2)
         built.append(Path(done.summary.path))
     return built[0] if len(built) == 1 else built
+
+
+def merge(
+    indexes: StrPath | Iterable[StrPath],
+    *,
+    out: StrPath,
+    workers: int | None = None,
+    roots: StrPath | Iterable[StrPath] = (),
+) -> Path:
+    """Make one index of several, byte for byte what `build` writes for all their sources, without reading records.
+
+    Args:
+      indexes: paths, directories, globs or brace patterns; the path of a source means the index beside it. They must
+        have one format, the same columns and options, and no source in common.
+      out: the path of the new index, which may be one of them.
+      workers: threads that hash sources, where some of the indexes have hashes and others do not; all cores by default.
+      roots: as in `mmapds.open`, for the sources of these indexes.
+    Returns:
+      The path of the new index.
+    Raises:
+      IndexMissingError, StaleIndexError: an index must be built first.
+      FormatError: an index is damaged or from another version, or they differ in format or parameters.
+      ColumnError: they differ in columns, or in how these were measured.
+      SourceError: a source is missing, outside the roots, or in two indexes.
+      Error: the new index cannot be written.
+    """
+    from pathlib import Path  # start-up time: as in `build`
+
+    from .index.merge import merge as merge_indexes
+
+    paths = [index_path(path) for path in expand(indexes, (INDEX_SUFFIX,))]
+    done = merge_indexes(paths, os.fspath(out), roots=Roots(roots, paths), workers=workers or cores())
+    return Path(done.summary.path)
 
 
 def _check_names(parameters: Mapping[str, Any]) -> None:

@@ -38,6 +38,7 @@ def test_public_names():
         "build",
         "check_ranks",
         "concat",
+        "merge",
         "pad_collate",
         "takes_location",
         "takes_view",

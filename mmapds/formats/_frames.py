@@ -28,6 +28,8 @@ class Framed(Format):
         not be interrupted and would not report its progress.
     """
 
+    begins_anywhere = True
+
     def __init__(self, room: int = 1 << 17, step: int = 256 << 20) -> None:
         self._room = room
         self._step = step
@@ -92,21 +94,21 @@ class _Walk:
     def __init__(self, number: int, source: Source, framing: int, slot: _Slot, step: int) -> None:
         self._number, self._source, self._framing, self._slot, self._step = number, source, framing, slot, step
         self._map = open_source(source)
-        self._at = self._records = 0
+        self._at, self._records = source.begin, 0
 
     def piece(self, measuring: Measuring, *, drop: bool) -> tuple[Piece, "_Walk"]:
         """Scan the next piece; return it and this walk."""
-        begin, size, slot = self._at, self._source.size, self._slot
-        end = min(begin + self._step, size)
+        begin, stop, slot = self._at, self._source.stop, self._slot
+        end = min(begin + self._step, stop)
         count, at, status, *details = _native.frames_scan(self._map, self._framing, begin, end, slot.starts, slot.sizes)
         self._at = at
         self._records += count
         cut = drop and status in _CUT
         if status != _native.FRAMES_OK and not cut:
             raise _error(self._source, self._records, at, status, *details)
-        done = cut or at == size
+        done = cut or at >= stop
         columns = measuring.sizes(slot.starts[:0] if slot.sizes is None else slot.sizes[:count])
-        scanned = (size if done else at) - begin
+        scanned = (stop if done else at) - begin
         last = End(self._records, at) if done else None
         return Piece(self._number, slot.starts[:count], columns, int(cut), scanned, last), self
 

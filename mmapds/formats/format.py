@@ -108,6 +108,10 @@ class Format(ABC):
     """A file whose name ends in one of these is of this format."""
     is_text: ClassVar[bool] = False
     """Whether records are lines, so that messages give line numbers."""
+    begins_anywhere: ClassVar[bool] = False
+    """Whether a scan can begin and end at any record, so that one goes on where another ended."""
+    per_source: ClassVar[tuple[str, ...]] = ()
+    """Parameters that are lists with an entry for each source."""
     options: ClassVar[Mapping[str, Option]] = {}
     """Its options, by name."""
     decoders: ClassVar[tuple[str, ...]] = ("json", "text", "bytes", "tf_example")

@@ -45,6 +45,7 @@ class JsonLines(Format):
     name = "jsonl"
     suffixes = (".jsonl", ".ndjson")
     is_text = True
+    begins_anywhere = True
 
     def __init__(self, block_size: int | None = None) -> None:
         self._block_size = block_size
@@ -67,9 +68,9 @@ class JsonLines(Format):
         """Yield the start of every record of every source, in order, and its columns; threads share out blocks."""
         block_size = self._block_size or min(max(_MEMORY // (4 * (workers + 2)), _SMALLEST_BLOCK), _LARGEST_BLOCK)
         blocks = _blocks(sources, block_size, measured=bool(measuring))
-        workers = min(workers, sum(max(-(-source.size // block_size), 1) for source in sources))
+        workers = min(workers, sum(max(-(-(source.stop - source.begin) // block_size), 1) for source in sources))
         in_flight = workers + 2 if workers > 1 else 1
-        slot_size = min(block_size, max(source.size for source in sources))
+        slot_size = min(block_size, max(source.stop - source.begin for source in sources))
         slots = [_Slot(slot_size, len(measuring.columns)) for _ in range(in_flight)]
         pending: int | None = None  # start of the line that the block begins in, while that is blank so far
         newlines = kept = 0  # of the source, and of all
@@ -78,7 +79,7 @@ class JsonLines(Format):
         while (item := _next(scanned, kept, measuring)) is not None:
             block, measured = item
             starts, columns, skipped, still_pending, found = measured[:5]
-            if block.begin == 0:
+            if block.begin == block.source.begin:
                 newlines = 0
             elif starts and starts[0] == block.begin:
                 # The block begins inside a line, whose rest is not blank.
@@ -86,15 +87,14 @@ class JsonLines(Format):
                     starts = starts[1:]
                 else:
                     starts[0] = pending
-            if block.begin == 0 or still_pending != block.begin:
+            if block.begin == block.source.begin or still_pending != block.begin:
                 pending = still_pending
             bad_at = tuple((newlines + lines + 1, start) for lines, start in measured.bad_at)
             newlines += found
             kept += len(starts)
-            last = block.end == block.source.size
-            # A line without a line end counts as one; pending == size means that nothing follows the last line end.
-            lines = newlines + (pending != block.source.size and block.source.size > 0)
-            end = End(lines, block.source.size) if last else None
+            stop = block.source.stop
+            # A line without a line end counts as one; pending == stop means that nothing follows the last line end.
+            end = End(newlines + (pending != stop and stop > 0), stop) if block.end == stop else None
             piece = Piece(block.number, starts, columns, skipped, block.end - block.begin, end)
             yield piece._replace(filled=measured.filled, bad=measured.bad, bad_at=bad_at)
 
@@ -138,8 +138,8 @@ class _Slot:
 def _blocks(sources: Sequence[Source], block_size: int, *, measured: bool) -> Iterator[_Block]:
     for number, source in enumerate(sources):
         file = open_source(source, scan=False) if measured else None
-        for begin in range(0, max(source.size, 1), block_size):
-            yield _Block(number, source, begin, min(begin + block_size, source.size), file)
+        for begin in range(source.begin, max(source.stop, 1), block_size):
+            yield _Block(number, source, begin, min(begin + block_size, source.stop), file)
 
 
 def _scan_block(measuring: Measuring, block: _Block, slot: _Slot) -> tuple[_Block, Measured]:
@@ -165,7 +165,7 @@ def _measure(measuring: Measuring, block: _Block, slot: _Slot, file: _native.Map
     begin = _first_byte(block, file.read(0, min(len(_BOM), file.size)))
     if file.is_mapped:
         file.populate(block.begin, block.end)
-        text, base = memoryview(file), 0
+        text, base = memoryview(file)[: block.source.stop], 0
     else:
         text, base = _read_text(block, file)
     return measuring.scan(block.source.path, text, base, (begin, block.end), slot.starts, tuple(slot.cells))
@@ -179,12 +179,12 @@ def _read_text(block: _Block, file: _native.Map) -> tuple[memoryview, int]:
     Raises:
       EOFError: the source was cut short.
     """
-    before, after = _BEFORE, _AFTER
+    before, after, stop = _BEFORE, _AFTER, block.source.stop
     while True:
-        base, end = max(block.begin - before, 0), min(block.end + after, file.size)
+        base, end = max(block.begin - before, 0), min(block.end + after, stop)
         text = file.read(base, end - base)
         last = max(block.end - 1, block.begin) - base  # a line that goes on after the block holds this byte
-        if end < file.size and text.find(b"\n", last) < 0:
+        if end < stop and text.find(b"\n", last) < 0:
             after *= 4
         elif base and not text[: block.begin - base].strip(b" \t\r"):
             before *= 16

@@ -42,6 +42,7 @@ class Megatron(Format):
 
     name = "megatron"
     options = TRUNCATED
+    per_source = ("idx",)
 
     def __init__(self, step: int = 1 << 16) -> None:
         self._step = step

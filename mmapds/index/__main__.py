@@ -9,8 +9,9 @@ from .. import cli, formats
 from ..errors import ColumnError, Error
 from ..storage.index_file import Index
 from ..storage.roots import Roots
-from ..storage.sources import INDEX_SUFFIX, expand
-from .amount import bytes_to_build
+from ..storage.sources import INDEX_SUFFIX, expand, index_path
+from ..storage.threads import cores
+from .amount import bytes_to_build, bytes_to_merge
 from .build import ColumnRequest, build_each
 
 
@@ -60,6 +61,7 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     _add_workers(parser)
     cli.add_roots(parser)
     parser.add_argument("--force", action="store_true", help="build even where the index is up to date")
+    parser.add_argument("--merge", action="store_true", help="make OUT.mmx of indexes, without a look at their records")
     _add_quiet(parser)
     parser.set_defaults(work=build_indexes, interrupted="interrupted: nothing was written for the index in progress")
 
@@ -104,6 +106,9 @@ def inspect(options: argparse.Namespace) -> int:
 
 def build_indexes(options: argparse.Namespace) -> None:
     """Build the indexes that the options ask for, with a progress bar and a line for each."""
+    if options.merge:
+        _merge_indexes(options)
+        return
     paths = expand(options.sources, formats.SUFFIXES)
     columns, missing = _parse_columns(options), _parse_missing(options.missing)
     request = ColumnRequest(columns, missing, options.validate, hash=options.hash, bad=options.bad)
@@ -132,13 +137,36 @@ def build_indexes(options: argparse.Namespace) -> None:
             progress.reach(ends[number] if ends else 0)
             seconds = time.perf_counter() - started
             speed = f"{seconds:.2f} s, {done.summary.size / seconds / 1e9:.2f} GB/s"
-            outcome = f", {speed}" if done.fresh else "; up to date, --force builds it again"
+            reused = f", {done.reused}" if done.reused else ""
+            outcome = f"{reused}, {speed}" if done.fresh else "; up to date, --force builds it again"
             for line in done.bad_lines:
                 progress.complain(line)
             progress.print(f"{done.summary}{outcome}")
             if done.fresh and (note := _note_on_roots(Index(done.summary.path))):
                 progress.print(note)
             started = time.perf_counter()
+
+
+def _merge_indexes(options: argparse.Namespace) -> None:
+    """Make one index of those that are given, or that the sources have which are given."""
+    from .merge import merge  # start-up time: building does without
+
+    if options.out is None:
+        raise Error("--merge: expected -o OUT.mmx with it, found none; give the place of the index")
+    for name in ("format", "length", "column", "missing", "validate", "bad", "hash", "force", *formats.OPTIONS):
+        if value := getattr(options, name):
+            option = f"--{name.replace('_', '-')}"
+            raise Error(f"{option}: expected no option for how to index with --merge, found {value!r}; leave it out")
+    paths = [index_path(path) for path in expand(options.sources, (INDEX_SUFFIX,))]
+    roots = Roots(options.root, paths)
+    with cli.Progress(paths, unit="B", total=lambda: bytes_to_merge(paths), quiet=options.quiet) as progress:
+        started = time.perf_counter()
+        workers = options.workers or cores()
+        done = merge(paths, options.out, roots=roots, workers=workers, report=progress.update)
+        seconds = time.perf_counter() - started
+        progress.print(f"{done.summary}, merged {len(paths):,} indexes, {seconds:.2f} s")
+        if note := _note_on_roots(Index(options.out)):
+            progress.print(note)
 
 
 def _note_on_roots(index: Index) -> str:

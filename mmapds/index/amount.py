@@ -35,6 +35,15 @@ def bytes_to_build(paths: Sequence[str], *, out: str | None = None, hashes: bool
     return [amount(out, paths)] if out is not None else [amount(index_path(path), [path]) for path in paths]
 
 
+def bytes_to_merge(paths: Sequence[str]) -> int:
+    """Return how many bytes the sources of some indexes have; of those that can be opened."""
+    size = 0
+    for path in paths:
+        with suppress(Error):
+            size += sum(source.size for source in Index(path).sources)
+    return size
+
+
 def _size(index: Index, number: int) -> int:
     """Return the size of a source as it is now or, if nothing is there to be read, as it was."""
     try:

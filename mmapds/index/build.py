@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import formats
-from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
+from ..errors import ColumnError, DecodeError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
 from ..formats.format import Format, OptionError
 from ..formats.measuring import Measuring
 from ..storage import current
@@ -17,8 +17,9 @@ from ..storage.sources import INDEX_SUFFIX, Source, StrPath, inspect
 from ..storage.threads import cores
 from .keep import is_as_it_was, keep
 from .left_out import bad_lines
+from .reuse import Reuse, reuse
 from .summary import Summary, summarise
-from .write import Job, write
+from .write import Job, Scan, write
 
 
 class ColumnRequest(NamedTuple):
@@ -65,6 +66,8 @@ class BuildResult(NamedTuple):
     summary: Summary
     fresh: bool
     """False when the index was up to date and is kept."""
+    reused: str = ""
+    """What was taken from other indexes, and what was not; empty where all was scanned."""
     bad_lines: Sequence[str] = ()
     """A message for each of the first lines that were left out now as they are not JSON, and one for the others."""
 
@@ -136,14 +139,14 @@ def build_each(
             with locked(index_path):
                 job = _job(plan(path), asked, inherit=inherit)  # again, as another process may have built it meanwhile
                 result = None if force else _found(job, settle=settle, workers=workers, report=report)
-                result = result or _build(job, asked, workers=workers, force=force, report=report)
+                result = result or _build(job, asked, workers=workers, force=force, inherit=inherit, report=report)
                 complete(result)
         yield result
 
 
 def _job(plan: _Plan, request: ColumnRequest, *, inherit: bool) -> Job:
     index_path, members, wanted_format, options = plan
-    before = _readable(index_path, Roots(named=members)) if inherit else None  # the user named or allowed these
+    before = readable_index(index_path, Roots(named=members)) if inherit else None  # the user named or allowed these
     sources = [_inspected(before, number, path) for number, path in enumerate(members)]
     chosen = _format(members, wanted_format)
     formats.check_options(chosen.name, chosen.options, options)
@@ -173,15 +176,39 @@ def _found(job: Job, *, settle: bool, workers: int, report: Callable[[int], obje
 
 
 def _build(
-    job: Job, request: ColumnRequest, *, workers: int, force: bool, report: Callable[[int], object]
+    job: Job,
+    request: ColumnRequest,
+    *,
+    workers: int,
+    force: bool,
+    inherit: bool,
+    report: Callable[[int], object],
 ) -> BuildResult:
     if job.before is not None and not force:
         kept = {*job.measuring.columns, *request.computed, *job.before.parameters.get("columns", {})}
-        _check_nothing_is_lost(job.before, kept)
-    write(job, workers, report)
+        check_nothing_is_lost(job.before, kept)
+    known = reuse(job) if inherit and not force else None
+    if known is None or known.scanned == len(job.sources) or not _write_known(job, known, workers, report):
+        known = None
+        write(job, [Scan(job.sources)], workers, report)
+    return result_of(job, known)
+
+
+def _write_known(job: Job, known: Reuse, workers: int, report: Callable[[int], object]) -> bool:
+    """Write an index with what others know; return False where that fails, and a scan of everything decides."""
+    try:
+        write(job, known.plan, workers, report)
+    except (FormatError, ColumnError, DecodeError):  # a damaged index; or a record, whose number a whole scan knows
+        return False
+    return True
+
+
+def result_of(job: Job, known: Reuse | None = None) -> BuildResult:
+    """Return the outcome for an index that was written just now."""
     built = Index(job.index_path)
     summary = summarise(built)
-    return BuildResult(summary, fresh=True, bad_lines=bad_lines(built) if summary.bad else ())
+    reused = known.describe(built) if known is not None else ""
+    return BuildResult(summary, fresh=True, reused=reused, bad_lines=bad_lines(built) if summary.bad else ())
 
 
 def _plan(
@@ -202,7 +229,7 @@ def _plan(
     if path.endswith(INDEX_SUFFIX):
         before: Index | None = Index(path, roots)
     else:
-        before = _readable(index_path, Roots(named=[path])) if inherit else None
+        before = readable_index(index_path, Roots(named=[path])) if inherit else None
     if before is not None and force and before.format not in formats.FORMATS:
         before = None  # from a newer mmapds: nothing of it can be understood, and the user says to replace it
     if before is not None and format_name in (None, before.format):
@@ -249,7 +276,8 @@ def _is_current(index: Index) -> bool:
     return True
 
 
-def _readable(index_path: str, roots: Roots | None = None) -> Index | None:
+def readable_index(index_path: str, roots: Roots | None = None) -> Index | None:
+    """Return an index, None where there is none, or none that can be read."""
     try:
         return Index(index_path, roots)
     except (IndexMissingError, FormatError):
@@ -269,7 +297,7 @@ def _is_to_settle(job: Job) -> bool:
     return job.before is not None and not is_as_it_was(job.before, job.sources, hashes=job.hashes)
 
 
-def _check_nothing_is_lost(index: Index, columns: Collection[str]) -> None:
+def check_nothing_is_lost(index: Index, columns: Collection[str]) -> None:
     """Raise ColumnError if the index has other columns than these."""
     lost = ", ".join(repr(name) for name in index.columns if name not in columns)
     if lost:

@@ -103,7 +103,7 @@ def with_hashes(
     paths = [sources[number].path for number in lacking]
     digests = each(lambda path: full_hash(path, report), paths, workers=workers)
     for number, digest in zip(lacking, digests, strict=True):
-        if (digest.size, digest.mtime_ns) != sources[number][1:]:
+        if (digest.size, digest.mtime_ns) != sources[number][1:3]:
             raise changed(sources[number], digest.size)
         hashed[number] = hashed[number]._replace(xxh3_128=digest.hex)
     return hashed

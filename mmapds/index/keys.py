@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING
 
 from .. import _native
 from ..errors import FormatError
-from ..storage.numbers import U32, U64
+from ..storage.numbers import U32, U64, NumberType
 from ..storage.sort import order_type, sort_digits
 
 if TYPE_CHECKING:
+    import mmap
+
     import numpy as np
     from numpy.typing import NDArray
 
     from ..storage.index_file import Index, IndexWriter
+    from ..storage.sections import Section
     from ..storage.spool import Spool
     from .findings import Findings
 
@@ -62,17 +65,12 @@ def candidates(index: "Index", key: str) -> Iterator[int]:
     Raises:
       FormatError: the index has no keys, or they are damaged.
     """
-    if "key_hashes" not in index.sections or "key_records" not in index.sections:
+    if not has_keys(index):
         raise FormatError(
             f"{index.path}: expected records with keys (format 'tar'), found format {index.format!r}; use ds[i] with a "
             "number"
         )
-    hashes, records = index.sections["key_hashes"], index.sections["key_records"]
-    number_type = U32 if records.dtype == U32.dtype else U64
-    if hashes.size != index.records * U32.width or records.size != index.records * number_type.width:
-        raise index.damaged(
-            f"expected {index.records} keys, found {hashes.size} bytes of hashes and {records.size} of records"
-        )
+    hashes, records, number_type = _sections(index)
     try:
         wanted = _native.tar_hash(key.encode(errors="surrogateescape"))
     except UnicodeEncodeError:  # a lone surrogate that no bytes decode to
@@ -84,6 +82,49 @@ def candidates(index: "Index", key: str) -> Iterator[int]:
         if record >= index.records:
             raise index.damaged(f"key_records[{at}] = {record} is out of range for {index.records} records")
         yield record
+
+
+def has_keys(index: "Index") -> bool:
+    """Whether records can be found by key."""
+    return "key_hashes" in index.sections and "key_records" in index.sections
+
+
+def _sections(index: "Index") -> "tuple[Section, Section, NumberType]":
+    """Return the sections of an index that has keys, and the type of its record numbers.
+
+    Raises:
+      FormatError: they do not have a number for each record.
+    """
+    hashes, records = index.sections["key_hashes"], index.sections["key_records"]
+    number_type = U32 if records.dtype == U32.dtype else U64
+    if hashes.size != index.records * U32.width or records.size != index.records * number_type.width:
+        raise index.damaged(
+            f"expected {index.records} keys, found {hashes.size} bytes of hashes and {records.size} of records"
+        )
+    return hashes, records, number_type
+
+
+def hashes_by_record(writer: "IndexWriter", index: "Index") -> "mmap.mmap":
+    """Return the hash of every record's key of an index that has keys and records, u32, as scratch memory of a writer.
+
+    Raises:
+      FormatError: the keys are damaged.
+    """
+    import numpy as np  # start-up time: most formats have no keys
+
+    hashes, records, number_type = _sections(index)
+    for name in ("key_hashes", "key_records"):
+        index.verify_section(name)
+    scratch = writer.scratch(index.records * U32.width)
+    by_record = np.frombuffer(scratch, U32.dtype)
+    for begin in range(0, index.records, _PIECE):
+        count = min(_PIECE, index.records - begin)
+        found = index.read(records.offset + begin * number_type.width, count * number_type.width)
+        numbers = np.frombuffer(found, number_type.dtype)
+        if (largest := int(numbers.max())) >= index.records:
+            raise index.damaged(f"key_records: {largest} is out of range for {index.records} records")
+        by_record[numbers] = np.frombuffer(index.read(hashes.offset + begin * U32.width, count * U32.width), U32.dtype)
+    return scratch
 
 
 def check_keys(findings: "Findings", hashes: "NDArray[np.uint32]") -> None:

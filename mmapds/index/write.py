@@ -1,8 +1,8 @@
 """From the records of sources to the file of an index."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import __version__, _native
 from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError
@@ -13,10 +13,11 @@ from ..storage.index_file import BadLines, Index, IndexedSource, IndexWriter, re
 from ..storage.numbers import U64
 from ..storage.sources import Source, check_unchanged
 from ..storage.spool import Spool
-from .keep import with_hashes
-from .keys import write_keys
+from .keep import Report, with_hashes
+from .keys import has_keys, write_keys
 from .left_out import check_something_is_left
-from .length_order import write_length_order
+from .length_order import OrderedPart, write_length_order
+from .stored import Stored
 
 
 class Job:
@@ -41,6 +42,11 @@ class Job:
         self.measuring = measuring
         self.before = before  # the index that is there; None also if nothing of it is to be kept
 
+    @property
+    def has_bounds(self) -> bool:
+        """Whether the index has bounds of records, which then do not all have one size."""
+        return "record_bytes" not in self.parameters
+
     def incomplete(self, expected: str, found: str) -> Error:
         """Return the error to raise for a scan that breaks the contract of formats."""
         return Error(
@@ -49,44 +55,109 @@ class Job:
         )
 
 
-def write(job: Job, workers: int, report: Callable[[int], object]) -> None:
-    sources, chosen, parameters, measuring = job.sources, job.chosen, job.parameters, job.measuring
-    done: list[IndexedSource] = []
-    with _watching(sources), IndexWriter(job.index_path) as writer:
-        numbers, tally = _Numbers(writer, measuring), Tally()
-        if "record_bytes" not in parameters:
+class Scan(NamedTuple):
+    """Consecutive sources that are to be scanned; the first of them may begin where stored records end."""
+
+    sources: Sequence[Source]
+
+
+Plan = Sequence[Scan | Stored]
+"""Where the records of an index come from, in the order of its sources."""
+
+
+def write(job: Job, plan: Plan, workers: int, report: Report, computed: Sequence[str] = ()) -> None:
+    """Write an index, and put it in its place once it is complete.
+
+    Args:
+      workers: threads that scan.
+      report: called with the number of bytes of sources that were done since the last call.
+      computed: columns that all stored records have besides those that are measured, in the order of the file.
+    """
+    with _watching(job.sources), IndexWriter(job.index_path) as writer:
+        writing = _Writing(job, writer, report, computed)
+        for part in plan:
+            if isinstance(part, Stored):
+                writing.copy(part)
+            else:
+                writing.scan(part, workers)
+        writing.commit(workers)
+
+
+class _Writing:
+    """An index of which some sources are written."""
+
+    def __init__(self, job: Job, writer: IndexWriter, report: Report, computed: Sequence[str]) -> None:
+        self._job, self._writer, self._report = job, writer, report
+        self._numbers, self._tally = _Numbers(writer, job.measuring, computed), Tally()
+        self._done: list[IndexedSource] = []
+        if job.has_bounds:
             writer.begin_section("offsets", U64.dtype)
-        for piece in chosen.scan(sources, parameters, measuring, workers=workers):
-            numbers.add(piece)
-            tally.add(piece)
+
+    def scan(self, scan: Scan, workers: int) -> None:
+        """Append what a scan finds."""
+        job, first = self._job, len(self._done)
+        for piece in job.chosen.scan(scan.sources, job.parameters, job.measuring, workers=workers):
+            self._numbers.add(piece)
+            self._tally.add(piece)
             if piece.starts:
-                writer.write(piece.starts)
-            report(piece.scanned)
+                self._writer.write(piece.starts)
+            self._report(piece.scanned)
             if piece.end is None:
                 continue
-            source = sources[piece.source]
-            check_unchanged(source)
-            if piece.source != len(done) or tally.scanned != source.size:
-                expected = f"{source.size} bytes of source {len(done)}"
-                raise job.incomplete(expected, f"{tally.scanned} of source {piece.source}")
-            if piece.end.has_bounds:
-                writer.write(piece.end.end.to_bytes(8, "little"))
-            done.append(tally.finish(source, piece.end, job))
-            tally = Tally()
-        if len(done) != len(sources):
-            raise job.incomplete(f"{len(sources)} sources", str(len(done)))
-        check_something_is_left(chosen, sources, measuring, done, numbers.filled)
-        numbers.finish()
-        if job.hashes:
-            done = with_hashes(done, sources, workers, report)
+            source, number = scan.sources[piece.source], len(self._done) - first
+            if piece.source != number or self._tally.scanned != source.stop - source.begin:
+                expected = f"{source.stop - source.begin} bytes of source {number}"
+                raise job.incomplete(expected, f"{self._tally.scanned} of source {piece.source}")
+            self._end_source(piece.end)
+        if len(self._done) - first != len(scan.sources):
+            raise job.incomplete(f"{len(scan.sources)} sources", str(len(self._done) - first))
+
+    def copy(self, stored: Stored) -> None:
+        """Append what another index has."""
+        self._numbers.copy(stored)
+        for piece in stored.bounds() if self._job.has_bounds else ():
+            self._writer.write(piece)
+        if stored.totals is None:
+            for number in stored.sources:
+                self._adopt(stored.base.sources[number])
+            return
+        self._tally.add_totals(stored.totals)
+        self._report(stored.size)
+        if stored.end is not None:
+            self._end_source(End(0, stored.end))
+
+    def _adopt(self, found: IndexedSource) -> None:
+        """Take over what another index has of a whole source."""
+        source = self._job.sources[len(self._done)]
+        check_unchanged(source)
+        path = relative_to_index(source.path, self._job.index_path)
+        self._done.append(found._replace(path=path, xxh3_128=found.xxh3_128 if self._job.hashes else ""))
+        self._report(source.size)
+
+    def _end_source(self, end: End) -> None:
+        source = self._job.sources[len(self._done)]
+        check_unchanged(source)
+        if end.has_bounds:
+            self._writer.write(end.end.to_bytes(8, "little"))
+        self._done.append(self._tally.finish(source, end, self._job))
+        self._tally = Tally()
+
+    def commit(self, workers: int) -> None:
+        """Finish the index, once all sources are written, and put it in its place."""
+        job, sources = self._job, self._job.sources
+        if len(self._done) != len(sources):
+            raise job.incomplete(f"{len(sources)} sources", str(len(self._done)))
+        check_something_is_left(job.chosen, sources, job.measuring, self._done, self._numbers.filled)
+        self._numbers.finish()
+        done = with_hashes(self._done, sources, workers, self._report) if job.hashes else self._done
         metadata = {
             "builder": f"mmapds {__version__}",
-            "format": chosen.name,
-            "parameters": parameters,
+            "format": job.chosen.name,
+            "parameters": job.parameters,
             "sources": [source.describe() for source in done],
-            "columns": measuring.describe(),
+            "columns": job.measuring.describe(),
         }
-        writer.commit(metadata, sum(source.records for source in done))
+        self._writer.commit(metadata, sum(source.records for source in done))
 
 
 @contextmanager
@@ -115,7 +186,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.scanned = 0
-        self._records = self._skipped = 0
+        self._records = self._skipped = self._lines = 0
         self._smallest, self._largest = 2**64 - 1, 0
         self._bad = BadLines()
         self._previous: int | None = None  # where the last record begins
@@ -125,11 +196,24 @@ class Tally:
         self._records += piece.records
         self._skipped += piece.skipped
         if piece.bad:
-            first = (*self._bad.first, *piece.bad_at)[: _native.MOST_LISTED]
-            self._bad = BadLines(self._bad.lines + piece.bad, first)
+            self._add_bad(BadLines(piece.bad, piece.bad_at))
         if piece.starts:
             self._add_sizes(piece.starts)
             self._previous = piece.starts[-1]
+
+    def add_totals(self, totals: IndexedSource) -> None:
+        """Take in what an index has of the first records of the source, or of the next ones."""
+        self._records += totals.records
+        if totals.records:
+            self._smallest, self._largest = min(self._smallest, totals.smallest), max(self._largest, totals.largest)
+        self._skipped += totals.skipped
+        self._add_bad(totals.bad)
+        self._lines += totals.lines
+
+    def _add_bad(self, bad: BadLines) -> None:
+        """Take in bad lines, whose numbers are counted from the end of what was taken in by `add_totals`."""
+        first = (*self._bad.first, *((line + self._lines, byte) for line, byte in bad.first))
+        self._bad = BadLines(self._bad.lines + bad.lines, first[: _native.MOST_LISTED])
 
     def finish(self, source: Source, end: End, job: Job) -> IndexedSource:
         """Return what the index holds of the source.
@@ -160,7 +244,7 @@ class Tally:
             self._add_sizes(memoryview(end.end.to_bytes(8, "little")).cast("Q"))
         return {
             "records": self._records,
-            "lines": end.lines,
+            "lines": self._lines + end.lines,
             "smallest": self._smallest if self._records else 0,
             "largest": self._largest if self._records else 0,
             "skipped": self._skipped,
@@ -176,14 +260,17 @@ class Tally:
 class _Numbers:
     """The columns and the hashes of keys, which become the sections after the offsets."""
 
-    def __init__(self, writer: IndexWriter, measuring: Measuring) -> None:
+    def __init__(self, writer: IndexWriter, measuring: Measuring, computed: Sequence[str]) -> None:
         self._writer = writer
-        self._columns = {name: writer.spool() for name in measuring.columns}
+        self._columns = {name: writer.spool() for name in (*measuring.columns, *computed)}
+        self._computed = computed
         self._keys: Spool | None = None
+        self._parts: list[OrderedPart] = []
         self.filled = [0] * len(measuring.columns)
-        """For each column, how many records lack it, and have the number that stands for missing ones."""
+        """For each measured column, how many records that were scanned lack it, and have the number for missing."""
 
     def add(self, piece: Piece) -> None:
+        """Append the numbers of records that were scanned."""
         if any(piece.filled):
             self.filled = [sum(each) for each in zip(self.filled, piece.filled, strict=True)]
         with self._writer.writing():
@@ -192,12 +279,32 @@ class _Numbers:
             if piece.keys is not None:
                 self._keys = self._keys or self._writer.spool()
                 self._keys.append(U64.cell, piece.keys)
+        if self._parts and self._parts[-1].stored is None:
+            self._parts[-1] = OrderedPart(self._parts[-1].records + piece.records)
+        else:
+            self._parts.append(OrderedPart(piece.records))
+
+    def copy(self, stored: Stored) -> None:
+        """Append the numbers of records that another index has."""
+        for name, spool in self._columns.items():
+            stored.add_column(name, spool)
+        if has_keys(stored.base):
+            self._keys = self._keys or self._writer.spool()
+            if stored.records:
+                with self._writer.writing():
+                    stored.add_keys(self._writer, self._keys)
+        self._parts.append(OrderedPart(len(stored.records), stored))
 
     def finish(self) -> None:
-        """Write the columns, the order of lengths, and the keys."""
-        for name, spool in self._columns.items():
-            self._writer.write_column(name, spool)
-        if "length" in self._columns:
-            write_length_order(self._writer)
+        """Write the columns, the order of lengths, and the keys; those that were computed last, as they were added."""
+        measured = [name for name in self._columns if name not in self._computed]
+        for name in measured:
+            self._writer.write_column(name, self._columns[name])
+        if "length" in measured:
+            write_length_order(self._writer, self._parts)
         if self._keys is not None:
             write_keys(self._writer, self._keys)
+        for name in self._computed:
+            self._writer.write_column(name, self._columns[name])
+            if name == "length":
+                write_length_order(self._writer, self._parts)

@@ -19,6 +19,7 @@ COVERED = BLOCKS * BLOCK
 WAITING = 16
 """Threads that sample sources: they wait for the disk or the network more than they compute."""
 _PIECE = 1 << 20
+Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
@@ -30,17 +31,19 @@ class Digest(NamedTuple):
     hex: str
 
 
-def fingerprint(path: str) -> Digest:
+def fingerprint(path: str, size: int | None = None) -> Digest:
     """Return xxh3-64 of a file's size and of 16 blocks of 16 KiB, evenly spaced from its first byte to its last.
 
     Up to 256 KiB, that is the whole file.
 
+    Args:
+      size: take the first bytes of the file, as many as these, for the file.
     Raises:
       SourceError: it cannot be read, or is not a regular file.
     """
     with _opened(path) as fd:
         found = os.fstat(fd)
-        size = found.st_size
+        size = found.st_size if size is None else size
         digest = xxh3_64(size.to_bytes(8, "little"))
         begins: Sequence[int] = range(0, size, BLOCK)
         if size > COVERED:
@@ -50,32 +53,34 @@ def fingerprint(path: str) -> Digest:
     return Digest(size, found.st_mtime_ns, digest.hexdigest())
 
 
-def full_hash(path: str, report: Callable[[int], object] = lambda _: None) -> Digest:
+def full_hash(path: str, report: Callable[[int], object] = lambda _: None, size: int | None = None) -> Digest:
     """Return xxh3-128 of all bytes of a file.
 
     Args:
       report: called with the number of bytes that were read since the last call.
+      size: take the first bytes of the file, as many as these, for the file.
     Raises:
       SourceError: it cannot be read, is not a regular file, or changes meanwhile.
     """
     with _opened(path) as fd:
         before = os.fstat(fd)
         digest = xxh3_128()
-        piece = memoryview(bytearray(_PIECE))
-        while count := os.readv(fd, [piece]):
+        piece, left = memoryview(bytearray(_PIECE)), before.st_size if size is None else size
+        while left and (count := os.readv(fd, [piece[:left]])):
             digest.update(piece[:count])
             report(count)
+            left -= count
         after = os.fstat(fd)
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         raise changed(Source(path, before.st_size, before.st_mtime_ns), after.st_size)
     return Digest(before.st_size, before.st_mtime_ns, digest.hexdigest())
 
 
-def each(work: Callable[[str], Result], paths: Sequence[str], *, workers: int) -> Iterator[Result]:
-    """Yield `work(path)` for every path, in order, computed by threads."""
-    workers = max(min(workers, len(paths)), 1)
+def each(work: Callable[[Task], Result], tasks: Sequence[Task], *, workers: int) -> Iterator[Result]:
+    """Yield `work(task)` for every task, such as a path, in order, computed by threads."""
+    workers = max(min(workers, len(tasks)), 1)
     slots = list(range(workers + 2))  # which `in_order` wants; this work needs no memory of its own
-    return in_order(lambda path, _: work(path), paths, workers=workers, slots=slots)
+    return in_order(lambda task, _: work(task), tasks, workers=workers, slots=slots)
 
 
 @contextmanager

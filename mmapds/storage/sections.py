@@ -26,7 +26,7 @@ VERSION = 1
 _HEADER = struct.Struct("<8sIIQQQQQQ")
 _CHECKED = _HEADER.size - 8  # bytes of the header before its checksum
 _ALIGNMENT = 64
-_PIECE = 4 << 20  # bytes written at a time, so that the checksum reads them from the cache
+_PIECE = 1 << 20  # bytes written at a time, so that the checksum reads them from the cache
 COLUMN = "column:"
 """Prefix of the name of a section that is a column."""
 
@@ -302,6 +302,7 @@ class SectionFile:
     def __init__(self, path: str, opened: _native.Map) -> None:
         self.path = path
         self.map = opened
+        self._verified: set[str] = set()  # sections that have their checksums
         self.records, self.checksum, text = self._read_header()
         try:
             self.metadata: dict[str, Any] = json.loads(text)
@@ -425,12 +426,31 @@ class SectionFile:
             return memoryview(self.read(begin, size))
         return memoryview(self.map)[begin : begin + size]
 
-    def pieces(self, name: str) -> Iterator[bytes]:
-        """Yield a copy of the bytes of a section, some MB at a time."""
+    def pieces(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """Yield a copy of the bytes of a section, or of some of them, a MB at a time."""
         section = self.sections[name]
-        end = section.offset + section.size
-        for at in range(section.offset, end, _PIECE):
-            yield self.read(at, min(_PIECE, end - at))
+        stop = section.offset + (section.size if end is None else end)
+        for at in range(section.offset + begin, stop, _PIECE):
+            yield self.read(at, min(_PIECE, stop - at))
+
+    def checked_pieces(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """Yield what `pieces` does; the first time, read all of the section and compare its checksum in the end.
+
+        Raises:
+          FormatError: the section is damaged, so what was yielded may be.
+        """
+        if name in self._verified:
+            yield from self.pieces(name, begin, end)
+            return
+        stop = self.sections[name].size if end is None else end
+        digest, at = xxh3_64(), 0
+        for piece in self.pieces(name):
+            digest.update(piece)
+            wanted = piece[max(begin - at, 0) : max(stop - at, 0)]
+            if wanted:
+                yield wanted
+            at += len(piece)
+        self.check_digest(name, digest.hexdigest())
 
     def verify_sections(self) -> None:
         """Read every section and check it against its checksum."""
@@ -449,3 +469,4 @@ class SectionFile:
         expected = self.sections[name].xxh3
         if found != expected:
             raise self.damaged(f"section {name!r} does not match its checksum: expected {expected}, found {found}")
+        self._verified.add(name)

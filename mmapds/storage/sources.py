@@ -31,6 +31,15 @@ class Source(NamedTuple):
     path: str
     size: int
     mtime_ns: int
+    begin: int = 0
+    """Where a scan begins: at a record, unless it is the first byte."""
+    end: int | None = None
+    """Where a scan ends, also at a record; by default at the end of the file."""
+
+    @property
+    def stop(self) -> int:
+        """Where a scan ends, as a number."""
+        return self.size if self.end is None else self.end
 
 
 def expand(patterns: StrPath | Iterable[StrPath], suffixes: tuple[str, ...]) -> list[str]:

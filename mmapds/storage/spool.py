@@ -1,14 +1,24 @@
 """Numbers on their way into a file; their type is known only at the end."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import FileIO
+from typing import NamedTuple
 
 from .. import _native
 from .numbers import BY_CELL, F64, I64, U32, U64, NumberType, converted, narrowed
 
 _COPY = 1 << 20  # bytes read at a time, a multiple of every width
 _IN_MEMORY = 16 << 20  # bytes of a column
+
+
+class _Run(NamedTuple):
+    """Consecutive numbers of one type."""
+
+    number_type: NumberType
+    items: int
+    elsewhere: Callable[[], Iterator[bytes]] | None = None
+    """Yields their bytes, where they lie in another file."""
 
 
 class Spool:
@@ -25,13 +35,13 @@ class Spool:
         self._file: FileIO | None = None
         self._pieces: list[bytes] = []
         self._size = 0
-        self._runs: list[tuple[NumberType, int]] = []  # (type, how many) of consecutive numbers
+        self._runs: list[_Run] = []
         self._largest = 0
 
     @property
     def count(self) -> int:
         """How many numbers there are."""
-        return sum(count for _, count in self._runs)
+        return sum(run.items for run in self._runs)
 
     def append(self, cell: int, cells: memoryview) -> None:
         """Append 64-bit cells, all of them of one type of the core (`NUMBER_U64` and so on)."""
@@ -44,14 +54,24 @@ class Spool:
             self._largest = max(self._largest, largest)
             if largest < 2**32:
                 number_type, data = U32, narrowed(cells)
-        if self._runs and self._runs[-1][0] is number_type:
-            self._runs[-1] = number_type, self._runs[-1][1] + len(cells)
+        last = self._runs[-1] if self._runs else None
+        if last and last.number_type is number_type and last.elsewhere is None:
+            self._runs[-1] = _Run(number_type, last.items + len(cells))
         else:
-            self._runs.append((number_type, len(cells)))
+            self._runs.append(_Run(number_type, len(cells)))
         self._pieces.append(bytes(data))
         self._size += len(data)
         if self._size > _IN_MEMORY:
             self._spill()
+
+    def append_stored(self, number_type: NumberType, count: int, elsewhere: Callable[[], Iterator[bytes]]) -> None:
+        """Append numbers that lie in another file, in the smallest type that holds them; they are read at the end.
+
+        Args:
+          elsewhere: yields their bytes, in pieces of whole numbers; called once or twice.
+        """
+        if count:
+            self._runs.append(_Run(number_type, count, elsewhere))
 
     def _spill(self) -> None:
         if self._file is None:
@@ -67,24 +87,33 @@ class Spool:
     @property
     def number_type(self) -> NumberType:
         """The type of the column: the smallest of u32, u64, i64 and f64 that holds every number."""
-        found = {number_type for number_type, _ in self._runs}
+        found = {run.number_type for run in self._runs}
         if found <= {U32}:
             return U32
         if found <= {U32, U64}:
             return U64
-        return I64 if F64 not in found and self._largest < 2**63 else F64
+        return I64 if F64 not in found and self._largest_of_all() < 2**63 else F64
+
+    def _largest_of_all(self) -> int:
+        """Return the largest number of type U64; where such numbers lie elsewhere, this reads them."""
+        stored = (run.elsewhere() for run in self._runs if run.elsewhere and run.number_type is U64)
+        largest = (_native.cells_largest(memoryview(piece).cast("Q")) for pieces in stored for piece in pieces)
+        return max(self._largest, *largest, 0)
 
     def chunks(self) -> Iterator[memoryview]:
         """Yield the column's bytes in pieces."""
         wanted = self.number_type
         stored = self._stored()
         rest = memoryview(b"")
-        for number_type, count in self._runs:
-            left = count * number_type.width
-            while left:
+        for number_type, items, elsewhere in self._runs:
+            left = items * number_type.width
+            while left and elsewhere is None:
                 rest = rest or memoryview(next(stored))
                 piece, rest = rest[:left], rest[left:]
                 left -= len(piece)
+                yield piece if number_type is wanted else converted(piece, number_type, wanted)
+            for data in elsewhere() if elsewhere else ():
+                piece = memoryview(data)
                 yield piece if number_type is wanted else converted(piece, number_type, wanted)
 
     def _stored(self) -> Iterator[bytes]:

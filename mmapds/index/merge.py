@@ -1,0 +1,135 @@
+"""One index from several, without a look at the records of their sources."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from .. import formats
+from ..errors import ColumnError, FormatError, SourceError
+from ..formats.format import Format
+from ..formats.measuring import Measuring
+from ..storage import current
+from ..storage.index_file import Index
+from ..storage.lock import locked
+from ..storage.roots import Roots
+from ..storage.sections import COLUMN
+from ..storage.sources import Source, inspect
+from .build import BuildResult, check_nothing_is_lost, readable_index, result_of
+from .keep import Report
+from .stored import Stored
+from .write import Job, write
+
+_ALIKE = "build both with the same options"
+_SECTIONS = ("offsets", "length_order", "length_values", "length_counts", "key_records", "key_hashes")
+
+
+def merge(
+    paths: Sequence[str], out: str, *, roots: Roots, workers: int = 1, report: Report = lambda _: None
+) -> BuildResult:
+    """Write an index of all sources of some indexes, in their order: byte for byte what building it writes.
+
+    Their sections are copied piece by piece, and checked against their checksums; their orders of lengths are merged.
+
+    Args:
+      paths: of the indexes.
+      out: the path of the new one, which may be one of them.
+      workers: threads that hash sources, where some indexes have hashes and others do not.
+      report: called with the number of bytes of sources that were done since the last call.
+    Raises:
+      FormatError: an index is damaged or from another version, or the indexes differ in format or parameters.
+      ColumnError: they differ in columns.
+      SourceError: a source is missing, or in two indexes.
+      StaleIndexError: a source changed after it was indexed.
+    """
+    parts = [Index(path, roots) for path in paths]
+    first = parts[0]
+    chosen = formats.of_index(first)
+    for part in parts:
+        _check_sections(part)
+        _check_alike(first, part, chosen)
+    sources = _sources(parts, chosen)
+    current.check(parts)
+    measured = list(first.measuring["expressions"])
+    job = Job(
+        out,
+        sources,
+        chosen,
+        _parameters(parts, chosen),
+        _measuring(first),
+        before=None,
+        hashes=any(source.xxh3_128 for part in parts for source in part.sources),
+    )
+    plan = [Stored.of(part, range(len(part.sources))) for part in parts]
+    with locked(out):
+        before = readable_index(out, roots)
+        if before is not None:
+            check_nothing_is_lost(before, first.columns)
+        write(job, plan, workers, report, computed=[name for name in first.columns if name not in measured])
+    return result_of(job)
+
+
+def _measuring(index: Index) -> Measuring:
+    """Return how the columns of an index were measured."""
+    known = index.measuring
+    return Measuring(known["expressions"], known["missing"], known["validate"], known.get("bad", "error"))
+
+
+def _check_sections(index: Index) -> None:
+    """Raise FormatError for an index with sections that a merge would lose."""
+    for name in index.sections:
+        if name not in _SECTIONS and not name.startswith(COLUMN):
+            raise FormatError(
+                f"{index.path}: VERSION: expected sections that this mmapds knows, found {name!r}; upgrade mmapds"
+            )
+
+
+def _check_alike(first: Index, other: Index, chosen: Format) -> None:
+    """Raise unless two indexes were made in the same way, so that one index can have the records of both."""
+    if other.format != first.format:
+        raise FormatError(
+            f"{other.path}: expected format {first.format!r}, as in {first.path}, found {other.format!r}; merge "
+            "indexes of one format"
+        )
+    for name in sorted({*first.parameters, *other.parameters}.difference(chosen.per_source)):
+        expected, found = first.parameters.get(name), other.parameters.get(name)
+        if found != expected:
+            raise FormatError(
+                f"{other.path}: {name}: expected {expected!r}, as in {first.path}, found {found!r}; {_ALIKE}"
+            )
+    if other.has_bounds != first.has_bounds:
+        raise other.damaged("expected bounds of records in both indexes or in neither")
+    for what, expected, found in (
+        ("columns", list(first.columns), list(other.columns)),
+        *((name, first.measuring.get(name), other.measuring.get(name)) for name in _MEASURED),
+    ):
+        if found != expected:
+            raise ColumnError(
+                f"{other.path}: {what}: expected {expected!r}, as in {first.path}, found {found!r}; {_ALIKE}"
+            )
+
+
+_MEASURED = ("expressions", "missing", "validate", "bad")
+"""What indexes say of the measuring of their columns."""
+
+
+def _parameters(parts: Sequence[Index], chosen: Format) -> dict[str, Any]:
+    """Return the parameters of all sources; those of each source one after another."""
+    merged = dict(parts[0].parameters)
+    for name in chosen.per_source:
+        merged[name] = [value for part in parts for value in part.parameters.get(name, [])]
+    return merged
+
+
+def _sources(parts: Sequence[Index], chosen: Format) -> list[Source]:
+    """Return the sources of all indexes as they are now, none of them twice."""
+    holders: dict[str, Index] = {}
+    sources = []
+    for part in parts:
+        for path in formats.readable_sources(part, chosen):
+            real = os.path.realpath(part.absolute(path))
+            if real in holders:
+                where = "twice" if holders[real] is part else f"which {holders[real].path} has, too"
+                raise SourceError(f"{part.path}: expected sources of its own, found {path}, {where}; leave one out")
+            holders[real] = part
+            sources.append(inspect(path))
+    return sources

@@ -1,0 +1,312 @@
+"""An index takes from others what they know, and scans the rest: byte for byte what a scan of everything writes."""
+
+import json
+import os
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mmapds
+from mmapds.index.build import ColumnRequest, build_each
+from mmapds.index.verify import verify
+from mmapds.storage.index_file import Index
+from tests.support.commands import command
+from tests.support.files import flip
+from tests.support.indexes import OPTIONS, built, write_source
+from tests.test_merge import lines
+
+LINES = [json.dumps({"n": n, "text": "x" * (n % 50)}).encode() + b"\n" for n in range(20_000)]
+
+
+def scanned(paths, **options):
+    """How many bytes of sources a build scans, after which the index is the one that is built from them alone."""
+    scans = []
+
+    def spy(sources, *args, **more):
+        scans.extend(source.stop - source.begin for source in sources)
+        return scan(sources, *args, **more)
+
+    jsonl = mmapds.formats.FORMATS["jsonl"]
+    scan = jsonl.scan
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsonl, "scan", spy, raising=False)
+        built_now = mmapds.build(paths, **options)
+    return sum(scans), Path(built_now).read_bytes()
+
+
+@pytest.fixture
+def shards(write):
+    """Three sources, each with an index of its own."""
+    paths = [write(b"".join(LINES[k::3]), f"{k}.jsonl") for k in range(3)]
+    mmapds.build(paths, length="chars(text)")
+    return paths
+
+
+def test_indexes_of_sources_are_used(shards, tmp_path):
+    out = tmp_path / "all.mmx"
+    direct = built(shards, out, length="chars(text)")
+    assert scanned(shards, out=out, length="chars(text)") == (0, direct)
+    verify(Index(str(out)))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_indexes_of_sources_of_every_format_are_used(tmp_path, name):
+    paths = [write_source(tmp_path, name, number, count) for number, count in enumerate((30, 0, 5))]
+    for path in paths:
+        mmapds.build(path, **OPTIONS[name])
+    direct = built(paths, tmp_path / "all.mmx", **OPTIONS[name])
+    done = command(*paths, "-o", tmp_path / "all.mmx", *as_arguments(OPTIONS[name]))
+    assert done.returncode == 0, done.stderr
+    assert ", used 3 indexes, " in done.stdout
+    assert (tmp_path / "all.mmx").read_bytes() == direct
+
+
+def as_arguments(options):
+    columns = options.get("columns", {})
+    return [
+        *(f"--{name}={value}" for name, value in options.items() if name != "columns"),
+        *(f"--column={name}={value}" for name, value in columns.items()),
+    ]
+
+
+DIFFERENCES = {
+    "changed": lambda path: Path(path).write_bytes(b"".join(LINES[5:9])),
+    "another time": lambda path: os.utime(path, ns=(0, 0)),
+    "not indexed": lambda path: os.unlink(f"{path}.mmx"),
+    "another expression": lambda path: mmapds.build(path, length="bytes(text)"),
+    "another answer to missing fields": lambda path: mmapds.build(path, missing="skip"),
+    "validated": lambda path: mmapds.build(path, validate=True),
+    "another format": lambda path: (os.unlink(f"{path}.mmx"), mmapds.build(path, format="fixed", record_bytes=1)),
+    "not an index": lambda path: Path(f"{path}.mmx").write_bytes(b"another file"),
+    "an index of another source": lambda path: os.replace(path.replace("1.", "0.") + ".mmx", f"{path}.mmx"),
+}
+
+
+@pytest.mark.parametrize("case", DIFFERENCES)
+def test_other_sources_are_scanned(shards, tmp_path, case):
+    DIFFERENCES[case](shards[1])
+    out = tmp_path / "all.mmx"
+    direct = built(shards, out, length="chars(text)")
+    done = command(*shards, "-o", out, "--length", "chars(text)")
+    if case == "an index of another source":
+        assert ", used 1 index, scanned 2 sources, " in done.stdout
+    else:
+        assert ", used 2 indexes, scanned 1 source, " in done.stdout
+    assert out.read_bytes() == direct
+
+
+def test_a_source_that_seems_the_same_and_is_not_is_scanned(shards, tmp_path):
+    flip(shards[1], 100)
+    out = tmp_path / "all.mmx"
+    direct = built(shards, out, length="chars(text)")
+    size, found = scanned(shards, out=out, length="chars(text)")
+    assert (size, found) == (os.path.getsize(shards[1]), direct)
+
+
+@pytest.mark.parametrize("section", ["offsets", "column:length", "length_order", "length_counts"])
+def test_damaged_indexes_are_not_used(shards, tmp_path, section):
+    flip(f"{shards[1]}.mmx", Index(f"{shards[1]}.mmx").sections[section].offset)
+    out = tmp_path / "all.mmx"
+    direct = built(shards, out, length="chars(text)")
+    size, found = scanned(shards, out=out, length="chars(text)")
+    assert (size, found) == (sum(map(os.path.getsize, shards)), direct)
+
+
+def test_force_scans_everything(shards, tmp_path):
+    size, _ = scanned(shards, out=tmp_path / "all.mmx", length="chars(text)", force=True)
+    assert size == sum(map(os.path.getsize, shards))
+
+
+def test_sources_that_are_added_are_scanned_alone(shards, tmp_path, write):
+    out = tmp_path / "all.mmx"
+    mmapds.build(shards, out=out, length="chars(text)")
+    for path in shards:
+        os.unlink(f"{path}.mmx")
+    more = [write(b"".join(LINES[:9]), "first.jsonl"), *shards[1:], write(b"".join(LINES[9:20]), "last.jsonl")]
+    direct = built(more, tmp_path / "direct.mmx", length="chars(text)")
+    size, found = scanned(more, out=out, length="chars(text)")
+    assert (size, found) == (os.path.getsize(more[0]) + os.path.getsize(more[-1]), direct)
+    done = command(*more, write(b"{}", "one.jsonl"), "-o", out, "--missing", "skip")
+    assert "scanned" not in done.stdout  # as everything is, for another answer to missing fields
+    assert command(*more[1:], "-o", out, "--missing", "skip").stdout.count(", kept 3 sources, ") == 1
+
+
+# Sources that grew
+
+
+@pytest.fixture
+def grown(write):
+    """A source that was indexed, and has one record more."""
+    path = write(b"".join(LINES[:-1]))
+    mmapds.build(path, length="chars(text)")
+    with open(path, "ab") as file:
+        file.write(LINES[-1])
+    return path
+
+
+def test_a_source_that_grew_is_scanned_from_its_last_record_on(grown):
+    direct = built([grown], Path(f"{grown}.direct.mmx"), length="chars(text)")
+    done = command(grown)
+    assert f"20,000 records, {os.path.getsize(grown):,} bytes" in done.stdout
+    assert ", appended 1 record, " in done.stdout
+    assert Path(f"{grown}.mmx").read_bytes() == direct
+    verify(Index(f"{grown}.mmx"))
+
+
+def test_only_the_end_is_read(grown):
+    size, _ = scanned(grown)
+    assert size == 2 * len(LINES[-2]) + len(LINES[-1])  # the last record as it was, and from there to the end
+
+
+def test_an_open_dataset_keeps_its_length(grown):
+    with open(grown, "r+b") as file:
+        file.truncate(os.path.getsize(grown) - len(LINES[-1]))
+    mmapds.build(grown)
+    ds = mmapds.open(grown)
+    last = ds[-1]
+    with open(grown, "ab") as file:
+        file.write(LINES[-1])
+    mmapds.build(grown)
+    assert (len(ds), ds[-1], len(ds.lengths)) == (len(LINES) - 1, last, len(LINES) - 1)
+    assert len(mmapds.open(grown)) == len(LINES)
+
+
+def test_a_source_among_many_that_grew(shards, tmp_path):
+    out = tmp_path / "all.mmx"
+    mmapds.build(shards, out=out, length="chars(text)")
+    for path in shards:
+        os.unlink(f"{path}.mmx")
+    with open(shards[1], "ab") as file:
+        file.write(b"".join(LINES[:12]))
+    direct = built(shards, tmp_path / "direct.mmx", length="chars(text)")
+    done = command(*shards, "-o", out)
+    assert ", kept 2 sources, appended 12 records, " in done.stdout
+    assert out.read_bytes() == direct
+
+
+def edit(path, at, data):
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+REWRITTEN = {
+    "its first record": lambda path: edit(path, 6, b"5"),
+    "its last record": lambda path: edit(path, os.path.getsize(path) - len(LINES[-1]) - 9, b"y"),
+    "an insertion in its middle": lambda path: Path(path).write_bytes(
+        Path(path).read_bytes().replace(LINES[9_000], LINES[9_000] + b"\n")
+    ),
+    "other content": lambda path: Path(path).write_bytes(b"".join(LINES[::-1]) + LINES[0]),
+}
+
+
+@pytest.mark.parametrize("case", REWRITTEN)
+def test_a_source_that_grew_and_is_another_is_scanned_whole(grown, case):
+    REWRITTEN[case](grown)
+    direct = built([grown], Path(f"{grown}.direct.mmx"), length="chars(text)")
+    size, found = scanned(grown)
+    assert (size, found) == (os.path.getsize(grown), direct)
+
+
+def test_hashes_are_compared_where_there_are_some(grown):
+    """A change between the blocks of a fingerprint, which only a hash of everything sees."""
+    whole = Path(grown).read_bytes()
+    Path(grown).write_bytes(whole[: -len(LINES[-1])])
+    mmapds.build(grown, hash=True)
+    at = (len(whole) // 15) // 2  # half way from the first block to the second
+    at = whole.index(b"xxxx", at)
+    Path(grown).write_bytes(whole[:at] + b"y" + whole[at + 1 :])
+    direct = built([grown], Path(f"{grown}.direct.mmx"), length="chars(text)", hash=True)
+    size, found = scanned(grown)
+    assert (size, found) == (os.path.getsize(grown), direct)
+
+
+def test_a_damaged_index_is_not_gone_on_with(grown):
+    flip(f"{grown}.mmx", Index(f"{grown}.mmx").sections["offsets"].offset + 80)
+    direct = built([grown], Path(f"{grown}.direct.mmx"), length="chars(text)")
+    assert scanned(grown)[1] == direct
+
+
+def test_a_bad_record_at_the_new_end_has_its_place(grown):
+    with open(grown, "ab") as file:
+        file.write(b'{"n": 1, "text": 5}\n')
+    size = os.path.getsize(grown) - 20
+    done = command(grown)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{grown}:20001 (byte {size}): expected a string at `text`, found a number")
+    assert done.stderr.endswith("(record 20000 of the index)\n")
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+@settings(max_examples=100, deadline=None)
+@given(text=st.lists(lines, max_size=12).map("\n".join), cut=st.integers(0, 400), skip=st.booleans())
+def test_it_may_grow_from_anywhere(tmp_path_factory, hashed, text, cut, skip):
+    """Also inside a line, a blank line or a line that is not JSON."""
+    data = b'\xef\xbb\xbf{"n": 1, "text": "there is one"}\n\n{"n": 2, "text": "or two"}\n' + text.encode()
+    path = tmp_path_factory.mktemp("grown") / "train.jsonl"
+    options = {"columns": {"length": "bytes()", "n": "n"}, "missing": "skip" if skip else -7, "bad": "skip"}
+    with pytest.WarningsRecorder(_ispytest=True):
+        path.write_bytes(data[: len(data) - cut] if cut < len(data) - 40 else data[:40])
+        mmapds.build(path, hash=hashed, **options)
+        path.write_bytes(data)
+        mmapds.build(path)
+        found = Path(f"{path}.mmx").read_bytes()
+        assert found == built([path], path.with_name("direct.mmx"), hash=hashed, **options)
+
+
+@pytest.mark.parametrize("name", ["prefixed", "tfrecord", "fixed", "npy", "tar", "megatron", "arrays"])
+@pytest.mark.parametrize("first", [1, 2, 250])
+def test_sources_of_every_format_may_grow(tmp_path, name, first):
+    """Those whose records follow one another are gone on with, others are scanned whole."""
+    path = Path(write_source(tmp_path, name, 0, 300))
+    data, beside = path.read_bytes(), path.with_suffix(".idx")
+    ends = Index(str(mmapds.build(path, **OPTIONS[name])))
+    direct = Path(f"{path}.mmx").read_bytes()
+    if name in ("prefixed", "tfrecord"):
+        path.write_bytes(data[: ends.bounds(0)[first]])
+    else:
+        write_source(tmp_path, name, 0, first)
+    Path(f"{path}.mmx").unlink(missing_ok=True)
+    mmapds.build(path, **OPTIONS[name])
+    times = os.stat(path)
+    write_source(tmp_path, name, 0, 300)
+    path.write_bytes(data)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    done = command(path)
+    assert done.returncode == 0, done.stderr
+    assert ("appended" in done.stdout) == (name in ("prefixed", "tfrecord") and first > 1)
+    assert without_times(f"{path}.mmx") == without_times_of(direct, tmp_path)
+    assert beside.exists() == (name == "megatron")
+
+
+def without_times(index):
+    found = Index(str(index))
+    sources = [source._replace(mtime_ns=0, fingerprint="") for source in found.sources]
+    return sources, found.parameters.keys(), [bytes(found.section(name)) for name in found.sections]
+
+
+def without_times_of(data, tmp_path):
+    copy = tmp_path / "copy.mmx"
+    copy.write_bytes(data)
+    return without_times(copy)
+
+
+def test_an_incomplete_record_that_was_dropped_may_be_complete_now(tmp_path):
+    path = tmp_path / "a.bin"
+    records = b"".join(struct.pack("<I", size) + b"x" * size for size in range(50))
+    path.write_bytes(records[:-7])
+    mmapds.build(path, format="prefixed", truncated="drop")
+    path.write_bytes(records)
+    mmapds.build(path, format="prefixed", truncated="drop")
+    assert len(mmapds.open(path)) == 50
+    verify(Index(f"{path}.mmx"))
+
+
+def test_what_is_reported_is_all_of_the_sources(grown, shards, tmp_path):
+    for paths, out in (([grown], None), (shards, str(tmp_path / "all.mmx"))):
+        reported = []
+        list(build_each(paths, out=out, request=ColumnRequest({"length": "chars(text)"}), report=reported.append))
+        assert sum(reported) == sum(map(os.path.getsize, paths))
