@@ -563,6 +563,20 @@ typedef struct {
  * whole numbers of elements, so that an element is never cut. */
 void mds_pad_rows(const mds_piece *pieces, size_t count, size_t width, uint64_t fill, uint8_t *out);
 
+/* Write pieces[i] at out + begins[i], and `fill`, over and over, between them and up to `total` bytes. Writes every byte
+ * of `out` once. Needs pieces that mds_pieces_follow; fills and elements are those of mds_pad_rows. */
+void mds_join_pieces(const mds_piece *pieces, const uint64_t *begins, size_t count, size_t total, uint64_t fill,
+                     uint8_t *out);
+
+/* The first piece that does not begin where the one before ends, or after it, or that ends after `total`; `count` if
+ * there is none. */
+size_t mds_pieces_follow(const mds_piece *pieces, const uint64_t *begins, size_t count, size_t total);
+
+/* Number tokens: those from bounds[k] to bounds[k + 1] get the positions 0, 1, 2, ..., as integers of `width` bytes (4
+ * or 8), and numbers[k] in `ids`, unless `ids` is NULL. Needs bounds[0] = 0 and count + 1 bounds that do not fall. */
+void mds_number_tokens(const uint64_t *bounds, size_t count, unsigned width, void *positions, const int32_t *numbers,
+                       int32_t *ids);
+
 /* The arrays of one field of n records as pieces: the first `longest` entries of each along its first axis, or with
  * `left` the last ones. An entry has `row` bytes. mds_array_record wrote values[k * stride] for records[k]. Returns the
  * first array whose entries have another size, or n if all agree. */

@@ -1,4 +1,4 @@
-/* pad.c - samples of any length into the rows of one array. */
+/* pad.c - samples of any length into one array: each in a row of it, or one after another. */
 #include "mmapds.h"
 
 #include <string.h>
@@ -24,6 +24,46 @@ void mds_pad_rows(const mds_piece *pieces, size_t count, size_t width, uint64_t 
         if (size)
             memcpy(out, pieces[i].data, size);
         fill_bytes(out + size, width - size, fill);
+    }
+}
+
+size_t mds_pieces_follow(const mds_piece *pieces, const uint64_t *begins, size_t count, size_t total)
+{
+    uint64_t end = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (begins[i] < end || begins[i] > total || pieces[i].size > total - begins[i])
+            return i;
+        end = begins[i] + pieces[i].size;
+    }
+    return count;
+}
+
+void mds_join_pieces(const mds_piece *pieces, const uint64_t *begins, size_t count, size_t total, uint64_t fill,
+                     uint8_t *out)
+{
+    size_t end = 0;
+    for (size_t i = 0; i < count; i++) {
+        fill_bytes(out + end, (size_t)begins[i] - end, fill);
+        if (pieces[i].size)
+            memcpy(out + begins[i], pieces[i].data, pieces[i].size);
+        end = (size_t)begins[i] + pieces[i].size;
+    }
+    fill_bytes(out + end, total - end, fill);
+}
+
+void mds_number_tokens(const uint64_t *bounds, size_t count, unsigned width, void *positions, const int32_t *numbers,
+                       int32_t *ids)
+{
+    for (size_t k = 0; k < count; k++) {
+        const uint64_t size = bounds[k + 1] - bounds[k];
+        if (width == 4)
+            for (uint64_t i = 0; i < size; i++)
+                ((uint32_t *)positions)[bounds[k] + i] = (uint32_t)i;
+        else
+            for (uint64_t i = 0; i < size; i++)
+                ((uint64_t *)positions)[bounds[k] + i] = i;
+        for (uint64_t i = 0; ids && i < size; i++)
+            ids[bounds[k] + i] = numbers[k];
     }
 }
 

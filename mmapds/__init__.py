@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .dataset.dataset import Dataset, Location, concat
     from .dataset.decode import takes_location, takes_view
     from .dataset.opening import open as open  # noqa: A004 - mmapds.open is the public name
+    from .dataset.pack import pack_collate
     from .dataset.zipped import zip as zip  # noqa: A004 - the same
     from .loader.data_loader import DataLoader
     from .orders.permutation import Permutation
@@ -73,6 +74,7 @@ __all__ = [
     "check_ranks",
     "concat",
     "merge",
+    "pack_collate",
     "pad_collate",
     "takes_location",
     "takes_view",
@@ -97,6 +99,7 @@ _LAZY = {
     "concat": "dataset.dataset",
     "merge": "build_index",
     "open": "dataset.opening",
+    "pack_collate": "dataset.pack",
     "pad_collate": "dataset.collate",
     "takes_location": "dataset.decode",
     "takes_view": "dataset.decode",

@@ -39,6 +39,7 @@ def test_public_names():
         "check_ranks",
         "concat",
         "merge",
+        "pack_collate",
         "pad_collate",
         "takes_location",
         "takes_view",

@@ -224,6 +224,69 @@ static PyObject *array_batch_pad(PyObject *object, PyObject *args)
     return result;
 }
 
+/* Copy the pieces to where they begin in `out`, and see that the sources were whole. */
+static mds_status join_pieces(const ArrayBatchObject *self, const mds_piece *pieces, const uint64_t *begins,
+                              size_t total, uint64_t fill, uint8_t *out, volatile size_t *failed)
+{
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    mds_join_pieces(pieces, begins, (size_t)self->batch.n, total, fill, out);
+    const mds_status status = mds_records_were_whole(self->batch.requests, (size_t)self->batch.n, failed);
+    mds_guard_leave();
+    return status;
+}
+
+static PyObject *array_batch_join(PyObject *object, PyObject *args)
+{
+    const ArrayBatchObject *self = (ArrayBatchObject *)object;
+    const ArrayFieldsObject *fields = (ArrayFieldsObject *)self->fields;
+    const size_t n = (size_t)self->batch.n;
+    PyObject *key, *places, *target, *result = NULL;
+    unsigned long long longest, row, fill;
+    int left;
+    Py_ssize_t f;
+    uint8_t *out;
+    const uint64_t *begins;
+    MDS_PY_BUFFERS(buffers, 2);
+    if (!PyArg_ParseTuple(args, "O(O&p)O&OKO:join", &key, mds_py_size, &longest, &left, mds_py_size, &row, &places,
+                          &fill, &target) ||
+        (f = batch_field(self, key)) < 0 || !(out = mds_py_take_bytes(&buffers, target, MDS_PY_WRITE)))
+        return NULL;
+    const size_t total = buffers.entries;
+    const mds_array_field *field = &fields->fields[f];
+    mds_piece *pieces = NULL;
+    if (field->kind != MDS_ARRAY_ITEMS || !field->dims) {
+        PyErr_Format(PyExc_ValueError, "field %zd: expected an array of one axis or more, found %zu axes", f,
+                     field->dims);
+    } else if (!(begins = mds_py_take_words(&buffers, places, MDS_PY_READ, n, "begins"))) {
+        result = NULL;
+    } else if (!(pieces = PyMem_Malloc((n + 1) * sizeof *pieces))) {
+        PyErr_NoMemory();
+    } else {
+        const mds_array_value *values = self->values + f;
+        mds_status status = MDS_OK;
+        volatile size_t failed = 0;
+        size_t alike, follow = 0;
+        RELEASE_GIL({
+            alike =
+                mds_array_pieces(self->batch.requests, values, (size_t)fields->count, n, longest, left, row, pieces);
+            if (alike == n)
+                follow = mds_pieces_follow(pieces, begins, n, total);
+            if (follow == n)
+                status = join_pieces(self, pieces, begins, total, fill, out, &failed);
+        });
+        if (alike != n || follow != n)
+            PyErr_Format(PyExc_ValueError, "record %zu: expected entries of %llu bytes that fit %zu bytes",
+                         alike != n ? alike : follow, row, total);
+        else if (check_whole(self, status, failed) == 0)
+            result = Py_NewRef(Py_None);
+    }
+    PyMem_Free(pieces);
+    mds_py_give_back(&buffers);
+    return result;
+}
+
 static PyMethodDef array_batch_methods[] = {
     {"values", array_batch_values, METH_O,
      "values($self, field, /)\n--\n\n"
@@ -242,6 +305,12 @@ static PyMethodDef array_batch_methods[] = {
      "Write the arrays of a field, cut to `longest` entries of `row` bytes, into the equal rows of out.\n\n"
      "left: keep the last entries instead of the first. fill: 8 bytes, repeated to the end of each row.\n\n"
      "Raises ValueError when the entries have another size, or out has no room."},
+    {"join", array_batch_join, METH_VARARGS,
+     "join($self, field, cut, row, begins, fill, out, /)\n--\n\n"
+     "Write the arrays of a field, of entries of `row` bytes, to out, where begins says in bytes;\n"
+     "fill elsewhere.\n\n"
+     "cut: (most entries, whether the last ones are kept instead of the first). begins: u64, one for each record.\n\n"
+     "Raises ValueError when the entries have another size, or do not follow one another in out."},
     {NULL, NULL, 0, NULL},
 };
 

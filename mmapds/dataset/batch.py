@@ -158,6 +158,19 @@ class Batch(LateBatch):
         row = math.prod(out.shape[2:]) * out.itemsize
         self._found.pad(self._fields[name][0], longest, left, row, fill, out)
 
+    def join(
+        self, name: str, begins: NDArray[np.uint64], out: NDArray[Any], longest: int, *, left: bool, fill: int
+    ) -> None:
+        """Copy the arrays of a field, which differ in the first axis alone, one after another; write all of `out`.
+
+        Args:
+          begins: where each array begins in `out`, in bytes, shape (len(self),); they do not overlap.
+          out: C-contiguous, of the field's item size and of shape (entries, ...).
+          longest, left, fill: as for `pad`.
+        """
+        row = math.prod(out.shape[1:]) * out.itemsize
+        self._found.join(self._fields[name][0], (longest, left), row, begins, fill, out)
+
     def values(self, name: str) -> list[Any]:
         number, field = self._fields[name]
         if field.shape is not None:

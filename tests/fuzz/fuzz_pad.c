@@ -1,6 +1,6 @@
-/* fuzz_pad.c - hostile records of arrays on their way into one padded array.
+/* fuzz_pad.c - hostile records of arrays on their way into one array, padded or joined.
  *
- * Property: of records that mds_array_records accepts, every piece lies inside its record and fits its row; the rows are those that plain
+ * Property: of records that mds_array_records accepts, every piece lies inside its record and fits its row; rows, and joined pieces, are those that plain
  * loops write; arrays whose entries differ in size are refused.
  * Input: the fields, what to pad to, how many records and where they end; then the records. */
 #include "fuzz.h"
@@ -29,6 +29,57 @@ static void check_rows(const mds_piece *pieces, size_t n, size_t width, uint64_t
     free(out);
 }
 
+/* Join pieces with gaps between them, each as wide as some bits of `gaps` say. */
+static void check_joined(const mds_piece *pieces, size_t n, size_t row, uint64_t gaps, uint64_t fill)
+{
+    uint64_t *begins = fuzz_room(n, sizeof *begins);
+    size_t total = 0;
+    for (size_t k = 0; k < n; k++) {
+        begins[k] = total + row * (gaps >> 2 * k & 3);
+        total = (size_t)begins[k] + pieces[k].size;
+    }
+    const size_t whole = total + row * (gaps >> 12 & 3);
+    uint8_t *out = fuzz_room(whole, 1), bytes[8];
+    memcpy(bytes, &fill, 8);
+    CHECK(mds_pieces_follow(pieces, begins, n, whole) == n);
+    mds_join_pieces(pieces, begins, n, whole, fill, out);
+    for (size_t k = 0, at = 0; k <= n; k++) {
+        const size_t begin = k < n ? (size_t)begins[k] : whole;
+        for (size_t i = at; i < begin; i++)
+            CHECK(out[i] == bytes[(i - at) % sizeof bytes]);
+        if (k < n && pieces[k].size)
+            CHECK(memcmp(out + begin, pieces[k].data, pieces[k].size) == 0);
+        at = k < n ? begin + pieces[k].size : whole;
+    }
+    if (total)
+        CHECK(mds_pieces_follow(pieces, begins, n, total - 1) < n);
+    if (n > 1 && pieces[n - 2].size) {
+        begins[n - 1] = begins[n - 2] + (gaps >> 14) % pieces[n - 2].size;
+        CHECK(mds_pieces_follow(pieces, begins, n, whole) == n - 1);
+    }
+    begins[n - 1] = UINT64_MAX - gaps % 9;
+    CHECK(mds_pieces_follow(pieces, begins, n, whole) == n - 1);
+    free(out);
+    free(begins);
+}
+
+/* Number tokens as a plain loop does, in both widths. */
+static void check_numbered(const mds_piece *pieces, size_t n)
+{
+    uint64_t bounds[RECORDS + 1] = {0}, wide[RECORDS * 64];
+    uint32_t narrow[RECORDS * 64];
+    int32_t numbers[RECORDS], ids[RECORDS * 64];
+    for (size_t k = 0; k < n; k++) {
+        bounds[k + 1] = bounds[k] + pieces[k].size % 64;
+        numbers[k] = (int32_t)k - 1;
+    }
+    mds_number_tokens(bounds, n, 8, wide, NULL, NULL);
+    mds_number_tokens(bounds, n, 4, narrow, numbers, ids);
+    for (size_t k = 0; k < n; k++)
+        for (uint64_t i = bounds[k]; i < bounds[k + 1]; i++)
+            CHECK(wide[i] == i - bounds[k] && narrow[i] == wide[i] && ids[i] == numbers[k]);
+}
+
 static void pad(const mds_array_field *fields, size_t count, size_t f, const mds_request *requests, size_t n,
                 const mds_array_value *values, uint64_t longest, int left)
 {
@@ -46,6 +97,10 @@ static void pad(const mds_array_field *fields, size_t count, size_t f, const mds
             CHECK(left ? pieces[k].data + pieces[k].size == begin + value->size : pieces[k].data == begin);
     }
     check_rows(pieces, same, (size_t)(longest * row), UINT64_C(0x0102030405060708) * (longest % 3));
+    if (same) {
+        check_joined(pieces, same, (size_t)row, longest * 0x9e3779b97f4a7c15 >> 20, UINT64_C(0x0807060504030201));
+        check_numbered(pieces, same);
+    }
     uint64_t *words = fuzz_room(n, sizeof *words), *shapes = fuzz_room(n * fields[f].dims, sizeof *shapes);
     mds_array_words(values + f, count, n, words);
     mds_array_shapes(values + f, count, n, fields[f].dims, shapes);

@@ -1,0 +1,463 @@
+"""Collating into packs: samples one after another in a row, and what keeps attention inside each of them."""
+
+from __future__ import annotations  # help() shows them as they are written
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .. import _native
+from ..errors import CollateError
+from .batch import Batch, LateBatch
+from .collate import PadRule, check_samples, check_truncate, collate_values, kind_of, names_of, positive
+from .tensors import STORED, Number, as_arrays, check_shapes, empty, fill_of, memories, pad_number, typed
+
+Int64s = NDArray[np.int64]
+_KEYS = {
+    "flash": ("cu_seqlens", "max_seqlen"),
+    "hf": ("position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"),
+    "megatron": ("cu_seqlens", "cu_seqlens_padded", "max_seqlen", "position_ids"),
+    "segments": ("segment_ids", "positions"),
+}
+"""The layouts, and what stands beside the fields of the samples."""
+_IGNORED = -100  # the label that losses leave out
+_MOST = 2**31 - 1  # tokens, which cu_seqlens counts in int32
+_PLAIN = PadRule(_MOST, 1, left=False, lengths=False, mask=None)
+
+
+class _Options(NamedTuple):
+    layout: str
+    pad_to: int | None
+    packs: int | None
+    max_sequences: int | None
+    round_to: int
+    max_length: int
+    left: bool
+    labels: str | None
+
+
+def pack_collate(
+    samples: Sequence[Any],
+    *,
+    layout: Literal["flash", "hf", "megatron", "segments"] = "flash",
+    pad_to: int | None = None,
+    packs: int | None = None,
+    max_sequences: int | None = None,
+    round_to: int = 1,
+    max_length: int | None = None,
+    truncate: Literal["right", "left"] = "right",
+    pad_value: Number | Mapping[Any, Any] = 0,
+    labels: str | None = None,
+    flash_attn_kwargs: bool = False,
+    seq_idx: bool = False,
+) -> dict[Any, Any]:
+    """Return some samples one after another as one row, for models that keep them apart; for `collate_fn`.
+
+    Samples are dicts, or arrays alone, which count as "tokens" ("input_ids" for "hf"). Fields of arrays, tensors or
+    lists of numbers are joined along their first axis; other fields become what `pad_collate` makes of them, one value
+    a sample. What stands beside them depends on the layout, T being all tokens:
+
+    - "flash", for flash-attn and torch's varlen attention: fields of shape (T, ...); "cu_seqlens", where samples begin,
+      then T, int32 of shape (samples + 1,); "max_seqlen", an int.
+    - "hf", for Hugging Face's models: fields of shape (1, T, ...); "position_ids", int64, from 0 in each sample;
+      "labels", int64, -100 at the first token of each sample, from the field of that name, else "input_ids". An
+      "attention_mask" is left out.
+    - "megatron", for Megatron's "thd": as "flash", with samples padded to `round_to`; "cu_seqlens" is of tokens alone,
+      "cu_seqlens_padded" with padding; "position_ids".
+    - "segments", for JAX: fields of shape (T, ...); "segment_ids", int32, from 1, 0 in padding; "positions", int32.
+
+    Args:
+      samples: one or more, with the same fields.
+      pad_to: make T this, with padding at the end, which is one more sample for attention (none for "megatron").
+      packs: for batches of several packs, in the layouts "hf" and "segments": fields of shape (packs, pad_to, ...). A
+        sample that does not fit its row begins the next. In the other layouts, several packs are one longer row.
+      max_sequences: most samples in a pack. "cu_seqlens" has one size then, filled up with T: `max_sequences` + 1, and
+        one more with `pad_to`.
+      round_to: for "megatron": samples take a multiple of this.
+      max_length: cut longer samples to this length, as `oversize="truncate"` of the sampler needs.
+      truncate: cut off the end ("right") or the start ("left").
+      pad_value: a number that every padded dtype can hold, or a dict of field name to such a number.
+      labels: the field whose first token of each sample becomes -100, as for "hf", where it is "labels".
+      flash_attn_kwargs: for "hf": add "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q" and "max_length_k".
+      seq_idx: for "hf": add "seq_idx", the number of each token's sample, int32, for Mamba.
+    Raises:
+      CollateError: there is no sample; samples differ in fields, or the fields of one in length; they do not fit
+        `pad_to`, `packs` or `max_sequences`; an argument does not fit. It is also a ValueError.
+    """
+    check_samples(samples)
+    check_truncate(truncate)
+    options = _options(layout, pad_to, packs, max_sequences, round_to, max_length, truncate == "left", labels)
+    return _packed(samples, options, pad_value, _wanted(layout, flash_attn_kwargs, seq_idx))
+
+
+def _wanted(layout: str, flash_attn_kwargs: bool, seq_idx: bool) -> set[str]:
+    """Return the keys beside the fields that are only there if they are asked for.
+
+    Raises:
+      CollateError: another layout is chosen.
+    """
+    if layout != "hf" and (flash_attn_kwargs or seq_idx):
+        name = "flash_attn_kwargs" if flash_attn_kwargs else "seq_idx"
+        raise CollateError(f"{name} = True, expected False with layout={layout!r}; it belongs to layout='hf'")
+    wanted = {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"} if flash_attn_kwargs else set()
+    return wanted | ({"seq_idx"} if seq_idx else set())
+
+
+def _packed(samples: Sequence[Any], options: _Options, pad_value: Any, wanted: set[str]) -> dict[Any, Any]:
+    fields = _gathered(_named(samples, options), "", options)
+    lengths = _shared_lengths(fields)
+    places = _Places.of(np.minimum(lengths, options.max_length), options)
+    batch = _joined(fields, places, pad_value, options, "")
+    if options.labels is not None:
+        _set_labels(batch, fields, places, options)
+    clash = next((key for key in _KEYS[options.layout] if key in batch), None)
+    if clash is not None:
+        raise CollateError(f"samples[0]: field {clash!r} clashes with that of layout={options.layout!r}; rename it")
+    return batch | _beside(places, options, wanted)
+
+
+def _options(
+    layout: str,
+    pad_to: int | None,
+    packs: int | None,
+    max_sequences: int | None,
+    round_to: int,
+    max_length: int | None,
+    left: bool,
+    labels: str | None,
+) -> _Options:
+    """Return the arguments, checked.
+
+    Raises:
+      CollateError: one is out of range, or does not fit the others.
+    """
+    if layout not in _KEYS:
+        raise CollateError(f"layout = {layout!r}, expected {' or '.join(map(repr, _KEYS))}")
+    if packs is not None and layout not in ("hf", "segments"):
+        raise CollateError(
+            f"packs = {packs!r}, expected None with layout={layout!r}, where several packs are one longer row"
+        )
+    if packs is not None and pad_to is None:
+        raise CollateError(f"packs = {packs!r}, expected pad_to beside it, the length of a pack; give pad_to=N")
+    if round_to != 1 and layout != "megatron":
+        raise CollateError(f"round_to = {round_to!r}, expected 1 with layout={layout!r}, which has no padding inside")
+    return _Options(
+        layout,
+        None if pad_to is None else positive("pad_to", pad_to),
+        None if packs is None else positive("packs", packs),
+        None if max_sequences is None else positive("max_sequences", max_sequences),
+        positive("round_to", round_to),
+        _MOST if max_length is None else positive("max_length", max_length),
+        left,
+        "labels" if labels is None and layout == "hf" else labels,
+    )
+
+
+# ---- the fields of samples ------------------------------------------------------------------------------------
+
+
+class _Arrays:
+    """A field of arrays and tensors in memory, to be joined."""
+
+    def __init__(self, values: Sequence[Any], path: str) -> None:
+        self.path = path
+        values, self.dtype = typed(values, path, 0)
+        self._arrays = memories(values, self.dtype, path)
+        self.lengths = np.array([len(array) for array in self._arrays], np.int64)
+        self.tail: tuple[int, ...] = self._arrays[0].shape[1:]
+
+    def write(self, places: _Places, begins: NDArray[np.uint64], fill: int, out: NDArray[Any]) -> None:
+        """Write the arrays, cut, to where they begin in bytes, and fill what is between."""
+        cut = places.cut
+        arrays = [array[max(len(array) - cut, 0) :] if places.left else array[:cut] for array in self._arrays]
+        _native.join_pieces(arrays, begins, fill, out)
+
+
+class _Stored:
+    """A field of arrays that lie in a file, to be joined without making any."""
+
+    def __init__(self, batch: Batch, name: str, path: str, dtype: torch.dtype, shapes: Int64s) -> None:
+        check_shapes(shapes, path)
+        self.path = path
+        self.dtype = dtype
+        self._batch, self._name = batch, name
+        self.lengths = shapes[:, 0]
+        self.tail: tuple[int, ...] = tuple(shapes[0, 1:].tolist())
+
+    def write(self, places: _Places, begins: NDArray[np.uint64], fill: int, out: NDArray[Any]) -> None:
+        """Write the arrays, cut, to where they begin in bytes, and fill what is between."""
+        self._batch.join(self._name, begins, out, places.cut, left=places.left, fill=fill)
+
+
+def _named(samples: Sequence[Any], options: _Options) -> Sequence[Any]:
+    """Return samples that are dicts; those that are arrays alone get a name."""
+    if isinstance(samples, LateBatch):
+        return samples
+    samples = as_arrays(samples, "")
+    kinds = set(map(kind_of, samples))
+    if kinds <= {"array", "empty"}:
+        return [{"input_ids" if options.layout == "hf" else "tokens": sample} for sample in samples]
+    if kinds != {"fields"}:
+        i = next(i for i, sample in enumerate(samples) if kind_of(sample) != "fields")
+        raise CollateError(f"samples[{i}]: expected a dict of fields, or an array, found {type(samples[i]).__name__}")
+    return samples
+
+
+def _gathered(samples: Sequence[Any], path: str, options: _Options) -> dict[Any, Any]:
+    """Return the fields of samples: those to be joined, dicts of these, and the batch of any others."""
+    late = samples if isinstance(samples, LateBatch) else None
+    fields = {}
+    for name in names_of(samples, path) if late is None else late.names:
+        if name == "attention_mask" and options.layout == "hf":
+            continue
+        where = f"{path}[{name!r}]"
+        stored = _stored(late, name, where) if isinstance(late, Batch) else None
+        if stored is None:
+            values = [sample[name] for sample in samples] if late is None else late.values(name)
+            stored = _field(values, where, options)
+        fields[name] = stored
+    return fields
+
+
+def _stored(batch: Batch, name: str, path: str) -> Any:
+    """Return a field of numbers or of arrays in a file; None for any other."""
+    numbers = batch.numbers(name)
+    if numbers is not None:
+        return torch.from_numpy(numbers)
+    dtype, shapes = STORED.get(batch.dtype(name)), batch.shapes(name)
+    return None if dtype is None or shapes is None else _Stored(batch, name, path, dtype, shapes)
+
+
+def _field(values: Sequence[Any], path: str, options: _Options) -> Any:
+    if isinstance(values, LateBatch):
+        return _gathered(values, path, options)
+    values = as_arrays(values, path)
+    kinds = set(map(kind_of, values))
+    if kinds == {"fields"}:
+        return _gathered(values, path, options)
+    if kinds <= {"array", "empty"}:
+        return _Arrays(values, path)
+    return collate_values(values, path, 0, _PLAIN)
+
+
+def _sequences(fields: Mapping[Any, Any]) -> Iterator[_Arrays | _Stored]:
+    """Yield the fields that are to be joined."""
+    for field in fields.values():
+        if isinstance(field, _Arrays | _Stored):
+            yield field
+        elif isinstance(field, dict):
+            yield from _sequences(field)
+
+
+def _shared_lengths(fields: Mapping[Any, Any]) -> Int64s:
+    """Return the length of each sample.
+
+    Raises:
+      CollateError: no field has one, or those of a sample differ.
+    """
+    found = list(_sequences(fields))
+    if not found:
+        raise CollateError(f"samples[0]: expected a field of arrays to pack, found {', '.join(map(repr, fields))}")
+    for field in found[1:]:
+        differs = field.lengths != found[0].lengths
+        if differs.any():
+            i = int(differs.argmax())
+            raise CollateError(
+                f"samples[{i}]{field.path}: expected {found[0].lengths[i]} entries, as in samples[{i}]{found[0].path}, "
+                f"found {field.lengths[i]}"
+            )
+    return found[0].lengths
+
+
+# ---- where samples stand --------------------------------------------------------------------------------------
+
+
+class _Places(NamedTuple):
+    """Where each sample stands among all tokens of the batch."""
+
+    begins: Int64s
+    lengths: Int64s
+    """Without what is cut off."""
+    rows: int
+    row: int
+    """Tokens in a row."""
+    cut: int
+    """Longer samples are cut to this length."""
+    left: bool
+
+    @property
+    def total(self) -> int:
+        return self.rows * self.row
+
+    @classmethod
+    def of(cls, lengths: Int64s, options: _Options) -> _Places:
+        """Place samples one after another, in rows if there are several.
+
+        Raises:
+          CollateError: they do not fit.
+        """
+        taken = -(-lengths // options.round_to) * options.round_to
+        if options.packs is None:
+            begins, rows, row = np.cumsum(taken) - taken, 1, int(taken.sum())
+            _check_fit(len(lengths), row, options)
+            row = options.pad_to or row
+        else:
+            rows, row = options.packs, options.pad_to or 0
+            begins = _begins_in_rows(taken.tolist(), row, rows, options.max_sequences or len(taken))
+        if rows * row > _MOST:
+            raise CollateError(f"samples: expected up to {_MOST} tokens in a batch, found {rows * row}")
+        return cls(begins, lengths, rows, row, options.max_length, options.left)
+
+    def bounds(self) -> tuple[Int64s, NDArray[np.int32]]:
+        """Return where samples and paddings begin, then `total`; and the number of each sample, -1 for a padding."""
+        ends = self.begins + self.lengths
+        used = min(int(self.begins[-1]) // max(self.row, 1) + 1, self.rows)  # rows
+        following = np.append(self.begins[1:], used * self.row)
+        edges = np.stack([self.begins, ends], axis=1).ravel()
+        numbers = np.stack([np.arange(len(ends)), np.full(len(ends), -1)], axis=1).ravel()
+        kept = np.stack([np.ones(len(ends), np.bool_), following > ends], axis=1).ravel()
+        empty_rows = np.arange(used, self.rows) * self.row
+        bounds = np.concatenate([edges[kept], empty_rows, [self.total]])
+        return bounds, np.concatenate([numbers[kept], np.full(len(empty_rows), -1)]).astype(np.int32)
+
+
+def _check_fit(samples: int, tokens: int, options: _Options) -> None:
+    most = options.max_sequences
+    if most is not None and samples > most:
+        raise CollateError(f"max_sequences = {most}, expected {samples} or more, the number of samples")
+    if options.pad_to is not None and tokens > options.pad_to:
+        raise CollateError(
+            f"pad_to = {options.pad_to}, expected {tokens} or more, the tokens of {samples} samples; give max_length=N "
+            "to cut longer samples"
+        )
+
+
+def _begins_in_rows(taken: list[int], row: int, rows: int, most: int) -> Int64s:
+    """Place samples in rows; one that does not fit a row, or is one too many for it, begins the next."""
+    begins, at, count, used = [], 0, 0, 0  # count and used: samples and tokens in the row that begins at `at`
+    for i, tokens in enumerate(taken):
+        if tokens > row:
+            raise CollateError(
+                f"samples[{i}]: expected up to pad_to = {row} tokens, found {tokens}; give max_length={row} to cut it"
+            )
+        if used + tokens > row or count == most:
+            at, count, used = at + row, 0, 0
+        begins.append(at + used)
+        count, used = count + 1, used + tokens
+    if at >= rows * row:
+        raise CollateError(
+            f"packs = {rows}, expected {at // row + 1} or more, the rows of {row} tokens that are needed"
+        )
+    return np.array(begins, np.int64)
+
+
+# ---- the batch ------------------------------------------------------------------------------------------------
+
+
+def _joined(fields: Mapping[Any, Any], places: _Places, pad: Any, options: _Options, path: str) -> dict[Any, Any]:
+    """Return fields, those of arrays joined."""
+    if isinstance(pad, Mapping):
+        unknown = next((name for name in pad if name not in fields), None)
+        if unknown is not None:
+            known = ", ".join(map(repr, fields))
+            raise CollateError(f"pad_value{path}: expected fields among {known}, found {unknown!r}")
+    batch: dict[Any, Any] = {}
+    for name, field in fields.items():
+        own = pad.get(name, 0) if isinstance(pad, Mapping) else pad
+        if isinstance(field, dict):
+            batch[name] = _joined(field, places, own, options, f"{path}[{name!r}]")
+        elif isinstance(field, _Arrays | _Stored):
+            batch[name] = _in_rows(_join(field, places, own), places, options)
+        else:
+            batch[name] = field
+    return batch
+
+
+def _join(field: _Arrays | _Stored, places: _Places, pad: Any) -> torch.Tensor:
+    fill = fill_of(pad_number(pad, field.path), field.dtype, field.path)
+    tensor = empty((places.total, *field.tail), field.dtype)
+    size = math.prod(field.tail) * field.dtype.itemsize
+    begins = (places.begins * size).astype(np.uint64)
+    field.write(places, begins, fill, memories([tensor], field.dtype, field.path)[0])
+    return tensor
+
+
+def _in_rows(tensor: torch.Tensor, places: _Places, options: _Options) -> torch.Tensor:
+    """Return all tokens in the shape that the layout gives them."""
+    if options.layout == "hf" or options.packs is not None:
+        return tensor.view(places.rows, places.row, *tensor.shape[1:])
+    return tensor
+
+
+def _set_labels(batch: dict[Any, Any], fields: Mapping[Any, Any], places: _Places, options: _Options) -> None:
+    """Make labels int64, and those that losses must leave out -100: the first of each sample, and padding.
+
+    Raises:
+      CollateError: there is no such field, or it does not hold integers.
+    """
+    name = options.labels
+    source = "input_ids" if options.layout == "hf" and name not in fields else name
+    field = fields.get(source)
+    if not isinstance(field, _Arrays | _Stored) or field.dtype.is_floating_point:
+        known = ", ".join(map(repr, fields))
+        raise CollateError(f"samples[0]: expected arrays of integers as field {source!r}, for labels, found {known}")
+    made = batch[source].to(torch.int64, copy=source != name)
+    flat = made.view(places.total, *field.tail)
+    flat[torch.from_numpy(places.begins[places.lengths > 0])] = _IGNORED
+    bounds, numbers = places.bounds()
+    for k in np.flatnonzero(numbers < 0).tolist():
+        flat[bounds[k] : bounds[k + 1]] = _IGNORED
+    batch[name] = made
+
+
+def _beside(places: _Places, options: _Options, wanted: set[str]) -> dict[str, Any]:
+    """Return what a layout has beside the fields; of the optional part, what is wanted."""
+    bounds, numbers = places.bounds()
+    longest = int(np.diff(bounds).max())
+    if options.layout == "flash":
+        return {"cu_seqlens": _int32(bounds, places, options), "max_seqlen": longest}
+    if options.layout == "hf":
+        positions, ids = _numbered(bounds, torch.int64, np.arange(len(numbers), dtype=np.int32), places)
+        cu = _int32(bounds, places, options)
+        every = {"cu_seq_lens_q": cu, "cu_seq_lens_k": cu, "max_length_q": longest, "max_length_k": longest}
+        every["seq_idx"] = _in_rows(ids, places, options)
+        found = {"position_ids": _in_rows(positions, places, options)}
+        return found | {key: value for key, value in every.items() if key in wanted}
+    if options.layout == "segments":
+        positions, ids = _numbered(bounds, torch.int32, numbers + np.int32(1), places)
+        return {key: _in_rows(each, places, options) for key, each in (("segment_ids", ids), ("positions", positions))}
+    taken = -(-places.lengths // options.round_to) * options.round_to
+    used = int(taken.sum())
+    rest = [places.total] if places.total > used else []
+    real = np.concatenate([[0], np.cumsum(places.lengths)])
+    return {
+        "cu_seqlens": _int32(np.append(real, real[-1:] if rest else []), places, options),
+        "cu_seqlens_padded": _int32(np.concatenate([places.begins, [used], rest]), places, options),
+        "max_seqlen": int(taken.max()),
+        "position_ids": _numbered(bounds, torch.int64, numbers, places)[0],
+    }
+
+
+def _int32(bounds: NDArray[Any], places: _Places, options: _Options) -> torch.Tensor:
+    """Return bounds as int32; of one size if a pack has so many samples at most, filled up with the last."""
+    size = len(bounds)
+    if options.max_sequences is not None:
+        size = places.rows * (options.max_sequences + (options.pad_to is not None)) + 1
+    tensor = empty((size,), torch.int32)
+    tensor.numpy()[: len(bounds)] = bounds
+    tensor.numpy()[len(bounds) :] = bounds[-1]
+    return tensor
+
+
+def _numbered(
+    bounds: Int64s, dtype: torch.dtype, numbers: NDArray[np.int32], places: _Places
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the position of each token after the last bound, and the number of what it belongs to."""
+    positions, ids = empty((places.total,), dtype), empty((places.total,), torch.int32)
+    out = positions.numpy()
+    _native.number_tokens(bounds.astype(np.uint64), out.itemsize, out, numbers, ids.numpy())
+    return positions, ids

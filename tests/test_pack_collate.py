@@ -1,0 +1,284 @@
+"""Samples in packs: every token where a plain loop puts it, and what keeps attention inside each sample."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+import mmapds
+from mmapds import CollateError, PackingBatchSampler, pack_collate
+from tests.support.packs import log_normal
+
+LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=12)
+
+
+def made(lengths, tail=(), dtype=np.int64):
+    """Samples whose numbers are all different."""
+    size = int(np.prod(tail))
+    firsts = np.cumsum([0, *lengths])
+    return [
+        {"input_ids": (np.arange(n * size) + 1 + first * size).astype(dtype).reshape(n, *tail), "id": i}
+        for i, (n, first) in enumerate(zip(lengths, firsts, strict=False))
+    ]
+
+
+def places(lengths, row, rows, most=2**31):
+    """Where each sample begins, by a plain loop."""
+    found, at, used, count = [], 0, 0, 0
+    for n in lengths:
+        if used + n > row or count == most:
+            at, used, count = at + 1, 0, 0
+        found.append(at * row + used)
+        used, count = used + n, count + 1
+    return found if at < rows else None
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    lengths=LENGTHS,
+    layout=st.sampled_from(["flash", "hf", "segments"]),
+    spare=st.sampled_from([None, 0, 1, 5]),
+    rows=st.sampled_from([None, 1, 2, 5]),
+    most=st.sampled_from([None, 12, 20]),
+    tail=st.sampled_from([(), (2,), (3, 2)]),
+    kind=st.sampled_from(["array", "tensor", "list"]),
+)
+def test_every_token_stands_where_a_plain_loop_puts_it(lengths, layout, spare, rows, most, tail, kind):
+    samples = made(lengths, () if kind == "list" else tail)
+    tail = samples[0]["input_ids"].shape[1:]
+    flat = np.concatenate([sample["input_ids"] for sample in samples])
+    if kind != "array":
+        change = torch.from_numpy if kind == "tensor" else np.ndarray.tolist
+        samples = [{**sample, "input_ids": change(sample["input_ids"])} for sample in samples]
+    total = sum(lengths)
+    pad_to = None if spare is None else total + spare
+    if rows is not None and (layout == "flash" or not pad_to):
+        rows = None
+    if rows is not None:
+        pad_to = max(pad_to // 2, *lengths, 1)
+    row = total if pad_to is None else pad_to
+    begins = places(lengths, row, rows or 1, most or 2**31)
+    options = {"layout": layout, "pad_to": pad_to, "packs": rows, "max_sequences": most, "pad_value": 77}
+    if pad_to == 0 or begins is None:
+        with pytest.raises(CollateError, match=r"pad_to = 0, expected|packs = \d+, expected"):
+            pack_collate(samples, **options)
+        return
+    batch = pack_collate(samples, **options, **({"flash_attn_kwargs": True} if layout == "hf" else {}))
+    whole = row * (rows or 1)
+    owner = np.full(whole, -1)
+    for i, (begin, n) in enumerate(zip(begins, lengths, strict=True)):
+        owner[begin : begin + n] = i
+    tokens = batch["input_ids"].numpy().reshape(whole, *tail)
+    assert np.array_equal(tokens[owner >= 0], flat)
+    assert (tokens[owner < 0] == 77).all()
+    lead = (rows or 1, row) if layout == "hf" or rows else (whole,)
+    assert batch["input_ids"].shape == (*lead, *tail)
+    assert batch["id"].tolist() == list(range(len(lengths)))
+    check_beside(batch, layout, owner, lead, row)
+    if layout == "hf":
+        first = np.zeros(whole, bool)
+        first[[begin for begin, n in zip(begins, lengths, strict=True) if n]] = True
+        wanted = tokens.copy()
+        wanted[first | (owner < 0)] = -100
+        assert np.array_equal(batch["labels"].numpy().reshape(whole, *tail), wanted)
+
+
+def check_beside(batch, layout, owner, lead, row):
+    """What stands beside the fields follows from the sample of each token, -1 for padding."""
+    edges = [k for k in range(len(owner)) if k == 0 or k % row == 0 or owner[k] != owner[k - 1]]
+    bounds = [*edges, len(owner)]
+    counted = np.array([k for begin, end in pairwise(bounds) for k in range(end - begin)], int)
+    if layout == "segments":
+        assert batch["segment_ids"].dtype == batch["positions"].dtype == torch.int32
+        assert batch["segment_ids"].shape == lead
+        assert batch["segment_ids"].flatten().tolist() == [i + 1 for i in owner]
+        assert batch["positions"].flatten().tolist() == counted.tolist()
+        return
+    if layout == "hf":
+        assert batch["position_ids"].shape == lead
+        assert batch["position_ids"].flatten().tolist() == counted.tolist()
+        found, longest = batch["cu_seq_lens_q"], batch["max_length_q"]
+        assert torch.equal(found, batch["cu_seq_lens_k"])
+    else:
+        found, longest = batch["cu_seqlens"], batch["max_seqlen"]
+    assert found.dtype == torch.int32
+    assert sorted(set(found.tolist())) == sorted(set(bounds))
+    assert found.tolist() == sorted(found.tolist())
+    assert type(longest) is int
+    assert longest == found.diff().max()
+
+
+@settings(max_examples=100, deadline=None)
+@given(LENGTHS, st.sampled_from([1, 2, 8]), st.sampled_from([0, 3]), st.booleans())
+def test_megatron_pads_each_sample(lengths, round_to, spare, is_static):
+    samples = made(lengths)
+    taken = [-(-n // round_to) * round_to for n in lengths]
+    static = {"pad_to": max(sum(taken) + spare, 1), "max_sequences": 15} if is_static else {}
+    batch = pack_collate(samples, layout="megatron", round_to=round_to, **static)
+    real, padded = batch["cu_seqlens"].tolist(), batch["cu_seqlens_padded"].tolist()
+    assert real[: len(lengths) + 1] == np.cumsum([0, *lengths]).tolist()
+    assert padded[: len(lengths) + 1] == np.cumsum([0, *taken]).tolist()
+    assert len(real) == len(padded) == (17 if is_static else len(lengths) + 1)
+    assert padded[-1] == len(batch["input_ids"]) == static.get("pad_to", sum(taken))
+    for i, sample in enumerate(samples):
+        own = batch["input_ids"][padded[i] : padded[i] + taken[i]].tolist()
+        assert own == sample["input_ids"].tolist() + [0] * (taken[i] - lengths[i])
+        assert batch["position_ids"][padded[i] : padded[i] + lengths[i]].tolist() == list(range(lengths[i]))
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_longer_samples_are_cut_where_that_is_said(left):
+    samples = made([3, 9, 5])
+    with pytest.raises(CollateError, match="pad_to = 12, expected 17 or more, the tokens of 3 samples; give"):
+        pack_collate(samples, pad_to=12)
+    batch = pack_collate(samples, pad_to=12, max_length=4, truncate="left" if left else "right")
+    wanted = [each["input_ids"][-4:] if left else each["input_ids"][:4] for each in samples]
+    assert batch["input_ids"].tolist() == [*np.concatenate(wanted), 0]
+    assert batch["cu_seqlens"].tolist() == [0, 3, 7, 11, 12]
+
+
+def test_fields_of_a_sample_share_their_places():
+    samples = [{**each, "labels": -each["input_ids"].astype(np.int32), "text": "a"} for each in made([2, 4])]
+    samples = [{**each, "weight": np.float32(each["id"]), "mask": each["input_ids"] > 2} for each in samples]
+    batch = pack_collate(samples)
+    assert torch.equal(batch["labels"], -batch["input_ids"].to(torch.int32))
+    assert (batch["mask"].dtype, batch["weight"].tolist(), batch["text"]) == (torch.bool, [0.0, 1.0], ["a", "a"])
+    hf = pack_collate([{**each, "attention_mask": each["mask"]} for each in samples], layout="hf", seq_idx=True)
+    assert hf["labels"].tolist() == [[-100, -2, -100, -4, -5, -6]]
+    assert hf["labels"].dtype == torch.int64
+    assert hf["seq_idx"].tolist() == [[0, 0, 1, 1, 1, 1]]
+    assert "attention_mask" not in hf
+    shifted = pack_collate(samples, labels="labels", pad_to=8)
+    assert shifted["labels"].tolist() == [-100, -2, -100, -4, -5, -6, -100, -100]
+    with pytest.raises(CollateError) as uneven:
+        pack_collate([samples[0], {**samples[1], "labels": np.arange(3)}])
+    assert str(uneven.value) == ("samples[1]['labels']: expected 4 entries, as in samples[1]['input_ids'], found 3")
+
+
+def test_unsigned_tokens_become_labels():
+    batch = pack_collate(made([2, 3], dtype=np.uint16), layout="hf")
+    assert batch["input_ids"].dtype == torch.uint16
+    assert batch["labels"].tolist() == [[-100, 2, -100, 4, 5]]
+
+
+def test_arrays_alone_have_a_name():
+    arrays = [np.arange(2), np.arange(3)]
+    assert pack_collate(arrays)["tokens"].tolist() == [0, 1, 0, 1, 2]
+    assert pack_collate([each.tolist() for each in arrays], layout="hf")["input_ids"].tolist() == [[0, 1, 0, 1, 2]]
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    path = tmp_path_factory.mktemp("packs") / "train.mma"
+    rng = np.random.default_rng(0)
+    with mmapds.Writer(path, length="input_ids") as writer:
+        for i, n in enumerate(log_normal(400, 300, middle=3.5)):
+            tokens = rng.integers(0, 60_000, n).astype(np.uint16)
+            frames = rng.normal(size=(n, 3)).astype(np.float32)
+            writer.write({"input_ids": tokens, "frames": frames, "id": i, "text": f"t{i}"})
+    return mmapds.open(path)
+
+
+@pytest.mark.parametrize("options", [{}, {"pad_to": 400}, {"layout": "hf", "pad_to": 512}, {"max_length": 20}])
+@pytest.mark.parametrize("truncate", ["left", "right"])
+def test_array_files_are_packed_as_samples_are(stored, options, truncate):
+    for pack in list(PackingBatchSampler(stored, 300, num_replicas=1, rank=0))[:40]:
+        late = pack_collate(stored.take(pack), truncate=truncate, **options)
+        plain = pack_collate(list(stored.take(pack)), truncate=truncate, **options)
+        assert late.keys() == plain.keys()
+        for key, value in plain.items():
+            assert type(late[key]) is type(value)
+            if isinstance(value, torch.Tensor):
+                assert late[key].dtype == value.dtype
+                assert torch.equal(late[key], value)
+            else:
+                assert late[key] == value
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_of_packs(stored, workers):
+    sampler = PackingBatchSampler(stored, 300, num_replicas=1, rank=0)
+    loader = DataLoader(stored, batch_sampler=sampler, collate_fn=Static(), num_workers=workers)
+    seen = []
+    for batch in loader:
+        assert batch["input_ids"].shape == (300,)
+        assert batch["frames"].shape == (300, 3)
+        seen += batch["id"].tolist()
+        for i, number in enumerate(batch["id"].tolist()):
+            begin, end = batch["cu_seqlens"][i : i + 2].tolist()
+            assert batch["input_ids"][begin:end].tolist() == stored[number]["input_ids"].tolist()
+    assert sorted(seen) == list(range(400))
+
+
+class Static:
+    def __call__(self, samples):
+        return pack_collate(samples, pad_to=300)
+
+
+@pytest.mark.parametrize("layout", ["hf", "segments"])
+def test_several_packs_in_a_batch_fit_as_many_rows(layout):
+    lengths = log_normal(3000, 256, middle=4.0)
+    options = {"packs_per_batch": 4, "num_replicas": 1, "rank": 0}
+    for exclude in (None, {"records": [(0, 1500)]}):
+        for batch in PackingBatchSampler(lengths, 256, exclude=exclude, **options):
+            samples = [np.full(lengths[i], i) for i in batch]
+            packed = pack_collate(samples, layout=layout, pad_to=256, packs=4)
+            tokens = packed["input_ids" if layout == "hf" else "tokens"]
+            assert tokens.shape == (4, 256)
+            assert packed["position_ids" if layout == "hf" else "positions"].shape == (4, 256)
+
+
+def test_zipped_datasets_are_packed_side_by_side(stored):
+    zipped = mmapds.zip(a=stored, b=stored[:])
+    batch = pack_collate(zipped.take([3, 1, 4]), pad_to=1000)
+    assert torch.equal(batch["a"]["input_ids"], batch["b"]["input_ids"])
+    assert batch["a"]["input_ids"].shape == (1000,)
+    assert batch["a"]["id"].tolist() == [3, 1, 4]
+
+
+# ---- bad input -----------------------------------------------------------------------------------------------
+
+TWO = made([2, 3])
+
+
+@pytest.mark.parametrize(
+    ("samples", "options", "message"),
+    [
+        ([], {}, "samples: expected one sample or more, found 0"),
+        ({}, {}, "samples: expected a list of samples, found dict"),
+        (["a"], {}, r"samples\[0\]: expected a dict of fields, or an array, found str"),
+        ([TWO[0], {"id": 3}], {}, r"samples\[1\]: expected a field 'input_ids', as in samples\[0\], found 'id'"),
+        ([{"id": 3}], {}, r"samples\[0\]: expected a field of arrays to pack, found 'id'"),
+        (TWO, {"layout": "thd"}, "layout = 'thd', expected 'flash' or 'hf' or 'megatron' or 'segments'"),
+        (TWO, {"truncate": "both"}, "truncate = 'both', expected 'right' or 'left'"),
+        (TWO, {"pad_to": 4}, "pad_to = 4, expected 5 or more, the tokens of 2 samples; give max_length=N"),
+        (TWO, {"pad_to": 0}, "pad_to = 0, expected an integer of 1 or more"),
+        (TWO, {"max_length": 0}, "max_length = 0, expected an integer of 1 or more"),
+        (TWO, {"max_sequences": 1}, "max_sequences = 1, expected 2 or more, the number of samples"),
+        (TWO, {"round_to": 8}, "round_to = 8, expected 1 with layout='flash'"),
+        (TWO, {"packs": 2, "pad_to": 9}, "packs = 2, expected None with layout='flash', where several packs are one"),
+        (TWO, {"packs": 2, "layout": "hf"}, "packs = 2, expected pad_to beside it"),
+        (TWO, {"packs": 1, "pad_to": 4, "layout": "hf"}, "packs = 1, expected 2 or more, the rows of 4 tokens"),
+        (
+            TWO,
+            {"packs": 1, "pad_to": 2, "layout": "hf"},
+            r"samples\[1\]: expected up to pad_to = 2 tokens, found 3; give max_length=2 to cut it",
+        ),
+        (TWO, {"seq_idx": True}, "seq_idx = True, expected False with layout='flash'"),
+        (TWO, {"flash_attn_kwargs": True}, "flash_attn_kwargs = True, expected False with layout='flash'"),
+        (TWO, {"labels": "target"}, r"samples\[0\]: expected arrays of integers as field 'target', for labels, found"),
+        ([{"x": np.arange(2)}], {"layout": "hf"}, "expected arrays of integers as field 'input_ids', for labels"),
+        ([np.ones(2)], {"layout": "hf"}, "expected arrays of integers as field 'input_ids', for labels"),
+        (TWO, {"pad_value": {"x": 1}}, "pad_value: expected fields among 'input_ids', 'id', found 'x'"),
+        (TWO, {"pad_value": 0.5, "pad_to": 9}, "pad_value = 0.5, expected an integer"),
+        ([{"a": np.ones((2, 2))}, {"a": np.ones((2, 3))}], {}, r"samples\[1\]\['a'\]: expected shape \(n, 2\)"),
+        ([{"cu_seqlens": np.arange(2)}], {}, r"samples\[0\]: field 'cu_seqlens' clashes with that of layout='flash'"),
+    ],
+)
+def test_bad_input_is_named(samples, options, message):
+    with pytest.raises(CollateError, match=message):
+        pack_collate(samples, **options)
