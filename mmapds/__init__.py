@@ -11,6 +11,7 @@ Names load when first used, so that indexing never imports numpy's or torch's ma
 import os
 from _thread import RLock
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
@@ -45,6 +46,12 @@ if TYPE_CHECKING:
     from .writer import Writer
 
 __version__ = "0.1.0"
+
+if find_spec("._native", __name__) is None:  # not imported here, as names load when first used
+    raise ImportError(
+        f"{os.path.dirname(__file__)}: the core is not built here; run: pip install -e "
+        f"{os.path.dirname(os.path.dirname(__file__))} (or install mmapds and leave the source tree)"
+    )
 
 __all__ = [
     "ChunkedSampler",

@@ -6,22 +6,34 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from .errors import Error, nearest
+from .errors import UNPRINTABLE, Error, did_you_mean
 
 Options = Mapping[str, tuple[type, str, str]]
 """Options of formats, by name: (type, placeholder, help)."""
 
-_FAILED, _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 1, 130, 141, 143  # the last three: 128 and the number of the signal
+_FAILED, _MISUSED = 1, 2
+_INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the number of the signal
 
 _WIDEST_HELP = 100
 _LONGEST_TITLE = 32  # of a progress bar
-# Control characters, halves of surrogate pairs, and what turns the direction of text or hides a break of lines.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+class UsageError(Error):
+    """An option has a value that it cannot have, whatever the data are."""
+
+
+@contextmanager
+def checking_options() -> Iterator[None]:
+    """Turn errors of a block that looks at options alone into errors of usage."""
+    try:
+        yield
+    except Error as error:
+        raise UsageError(str(error)) from None
 
 
 class Parser(argparse.ArgumentParser):
@@ -72,9 +84,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print a message about the arguments, and exit."""
         unknown = re.search(r"^unrecognized arguments:.* --([\w-]+)", message)
-        known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
-        near = nearest(unknown[1], known) if unknown else None
-        super().error(printable(f"{message} (did you mean --{near})" if near else message))
+        if unknown:
+            known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
+            message += did_you_mean(unknown[1], known, "--{}".format)
+        elif choice := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message):
+            message += did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2]), str)
+        super().error(printable(message))
 
 
 def terminal_width() -> int:
@@ -94,7 +109,7 @@ def printable(text: str) -> str:
 
     What JSON escapes already stays JSON.
     """
-    return _UNPRINTABLE.sub(_escaped, text)
+    return UNPRINTABLE.sub(_escaped, text)
 
 
 def _escaped(found: re.Match[str]) -> str:
@@ -152,7 +167,8 @@ def run(work: Callable[[], int | None], *, interrupted: str) -> int:
         file is removed.
       interrupted: what to say after Ctrl-C.
     Returns:
-      What `work` returns, or exits with; 1 for an `Error`; 130 after Ctrl-C; 141, without a message, if nobody reads
+      What `work` returns, or exits with; 2 for a `UsageError`, as for unknown options; 1 for another `Error`; 130 after
+      Ctrl-C; 141, without a message, if nobody reads
       the output any more.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
@@ -163,7 +179,7 @@ def run(work: Callable[[], int | None], *, interrupted: str) -> int:
     try:
         status = work() or 0
     except Error as error:
-        status, message = _FAILED, one_line(error)
+        status, message = _MISUSED if isinstance(error, UsageError) else _FAILED, one_line(error)
     except KeyboardInterrupt:
         status, message = _INTERRUPTED, interrupted
     except BrokenPipeError:

@@ -1,12 +1,16 @@
 """The errors that mmapds raises. A message says where, what was expected, what was found, and what to run."""
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+"""Control characters, halves of surrogate pairs, and what turns the direction of text or hides a break of lines."""
 _CUTOFF = 0.6  # of difflib, for names that resemble each other
 
 
@@ -56,6 +60,16 @@ class StateError(Error, ValueError):
     """A state belongs to another sampler; the message says how the two differ."""
 
 
+def counted(count: int, unit: str) -> str:
+    """Return how many there are, for people: `1 record`, `12,000 records`."""
+    return f"{count:,} {unit}{'s' * (count != 1)}"
+
+
+def plain_counted(count: int, unit: str) -> str:
+    """Return how many there are, for messages, whose numbers can be copied: `12000 records`."""
+    return counted(count, unit).replace(",", "")
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the name that the user may mean; None if none resembles it."""
     import difflib  # start-up time: only an error needs it
@@ -65,10 +79,10 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return next(iter(close or [each for each in names if each.lower() == name.lower()]), None)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], shown: Callable[[str], str] = repr) -> str:
     """Return the remark on a misspelt name, which ends a message; nothing if no name resembles it."""
     near = nearest(name, known)
-    return f" (did you mean {near!r})" if near else ""
+    return f" (did you mean {shown(near)})" if near else ""
 
 
 def unknown_argument(
@@ -85,7 +99,9 @@ def unknown_argument(
     return TypeError(f"{name} = {value!r:.80}, expected an argument of {function}: {', '.join(names)}{remark}")
 
 
-def names_its_arguments(called: str, others: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def names_its_arguments(
+    called: str, others: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a function: an argument that it does not have is an error that names those it has.
 
     Args:
@@ -95,7 +111,8 @@ def names_its_arguments(called: str, others: Mapping[str, str]) -> Callable[[Cal
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         code = function.__code__  # start-up time: inspect.signature takes 5 ms to import
-        known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        known = names[1:] if names[:1] == ("self",) else names
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:

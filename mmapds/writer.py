@@ -11,12 +11,12 @@ from types import TracebackType
 from typing import Any
 
 from . import __version__
-from ._native import NUMBER_F64, NUMBER_I64, NUMBER_U64
+from ._native import NUMBER_I64, NUMBER_U64
 from .arrays.array_file import ArrayFileWriter
 from .arrays.infer import infer_schema
 from .arrays.schema import Field, Schema
 from .arrays.values import pack
-from .errors import Error, FormatError
+from .errors import Error, FormatError, names_its_arguments
 from .storage.lock import locked
 from .storage.numbers import BY_CELL
 from .storage.sources import INDEX_SUFFIX, StrPath
@@ -50,6 +50,7 @@ class Writer:
       Error: the file cannot be written.
     """
 
+    @names_its_arguments("mmapds.Writer")
     def __init__(
         self,
         path: StrPath,
@@ -75,8 +76,8 @@ class Writer:
         fields = {field.name: field for field in schema.fields}
         if self._length is not None:
             field = fields.get(self._length)
-            if field is None or not _counts(field):
-                fit = ", ".join(repr(other.name) for other in schema.fields if _counts(other)) or "none"
+            if field is None or not field.gives_lengths:
+                fit = ", ".join(repr(other.name) for other in schema.fields if other.gives_lengths) or "none"
                 raise FormatError(
                     f"{self.path}: length = {self._length!r}, expected an integer field or one with a ragged first "
                     f"axis (the schema has {fit})"
@@ -86,7 +87,7 @@ class Writer:
                     f"{self.path}: length = {self._length!r}, expected 'length', as the schema has a field of that "
                     "name; rename that field"
                 )
-        elif "length" in fields and fields["length"].is_scalar and not _counts(fields["length"]):
+        elif "length" in fields and fields["length"].is_scalar and not fields["length"].gives_lengths:
             raise FormatError(
                 f"{self.path}: field 'length': expected integers, found {fields['length']}; give the field another name"
             )
@@ -230,11 +231,6 @@ class Writer:
             self.close()
         elif self._state == "open":
             self._abandon("closed: its block ended with an error")
-
-
-def _counts(field: Field) -> bool:
-    """Whether a field gives lengths."""
-    return field.column is not None and field.number_type != NUMBER_F64
 
 
 def _inferred(record: Mapping[str, Any]) -> Schema:

@@ -64,7 +64,7 @@ def test_truncated_is_not_inherited_by_a_source_that_has_changed(write):
     with pytest.raises(mmapds.FormatError, match="leave it out with --truncated drop"):
         mmapds.build(path)
     ran = command(path, "--truncated", "drop")
-    assert "1 records left out, the last 5,005 bytes" in ran.stdout
+    assert "1 record left out, the last 5,005 bytes" in ran.stdout
     write([1, 2], "p.bin")
     with pytest.raises(
         mmapds.FormatError, match=r"record 0 \(byte 0\): expected a payload of \d+ bytes, found the end"

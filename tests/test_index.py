@@ -92,7 +92,7 @@ def test_odd_names(write, name):
     assert mmapds.open(path, build=True)[0] == {"a": 1}
     result = command("--info", "--", path)
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.startswith(f"{path}.mmx: 1 records, 9 bytes")
+    assert result.stdout.startswith(f"{path}.mmx: 1 record, 9 bytes")
 
 
 def test_a_symlink_is_indexed_where_it_is(write, tmp_path):
@@ -494,9 +494,9 @@ def test_info_says_what_changed(write, tmp_path):
     os.unlink(paths[2])
     lines = command("--info", "all.mmx", cwd=tmp_path).stdout.splitlines()
     assert lines[1] == "  jsonl"
-    assert lines[2].startswith("  a.jsonl: 1 records, 2 bytes; STALE: a.jsonl was 2 bytes when indexed and is 4 now")
-    assert lines[3] == "  b.jsonl: 1 records, 2 bytes; unchanged"
-    assert lines[4] == "  c.jsonl: 1 records, 2 bytes; MISSING: no such file or directory"
+    assert lines[2].startswith("  a.jsonl: 1 record, 2 bytes; STALE: a.jsonl was 2 bytes when indexed and is 4 now")
+    assert lines[3] == "  b.jsonl: 1 record, 2 bytes; unchanged"
+    assert lines[4] == "  c.jsonl: 1 record, 2 bytes; MISSING: no such file or directory"
 
 
 def test_an_index_that_is_damaged_and_stands_for_its_sources(write):

@@ -199,8 +199,8 @@ def test_a_last_record_that_is_cut_short(write, name, missing):
     assert failed.stderr.endswith("; leave it out with --truncated drop (if the file was truncated)\n")
     mmapds.build(path, truncated="drop", **options(name))
     assert list(mmapds.open(path)) == [b"first"]
-    assert "1 records, " in command("--info", path).stdout
-    assert "; 1 records left out" in command("--info", path).stdout
+    assert "1 record, " in command("--info", path).stdout
+    assert "; 1 record left out" in command("--info", path).stdout
     assert command("--verify", path).returncode == 0
 
 

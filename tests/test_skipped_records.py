@@ -113,7 +113,7 @@ def test_an_error_of_a_decoder_of_ones_own_counts_too(write):
     with pytest.raises(KeyError) as error:
         ds[1]
     assert error.value.__notes__[0].endswith(
-        "leave record 1 out with exclude={'records': [1]} in a sampler, or on_error='skip'"
+        "leave record 1 out with exclude={'records': [1]} in a sampler (on_error='skip' needs a batch that has others)"
     )
 
 
@@ -124,7 +124,8 @@ def test_a_damaged_sample_of_a_tar(tmp_path):
     with pytest.warns(RuntimeWarning, match=r"a.tar: record 1 \(byte \d+\): .*; left out"):
         assert [sample["json"]["n"] for sample in ds.take([0, 1, 2])] == [0, 2]
     with pytest.raises(
-        mmapds.DecodeError, match=r"; leave record 1 out with exclude={'records': \[1\]} in a sampler, or on_error"
+        mmapds.DecodeError,
+        match=r"; leave record 1 out with on_error='skip', or exclude={'records': \[1\]} in a samp",
     ):
         mmapds.open(path, decode="wds")[1]
 
@@ -203,11 +204,11 @@ def test_the_message_names_the_position_which_a_sampler_excludes(path):
                 read(dataset, position)
             message = str(error.value)
             assert message.startswith(f"{path}:4 (byte 27): not JSON: ")
-            assert (
-                f"; run: python -m mmapds.index {path} --bad skip (or leave out record {position % len(dataset)} "
-                in message
-            )
-            assert f"exclude={{'records': [{position % len(dataset)}]}} in a sampler, or on_error='skip')" in message
+            place, skips = position % len(dataset), dataset._on_error == "skip"
+            ways = ("" if skips else "on_error='skip', or ") + f"exclude={{'records': [{place}]}} in a sampler"
+            assert f"; leave record {place} out with {ways} (" in message, "what keeps positions comes first"
+            assert f"; or run: python -m mmapds.index {path} --bad skip, which leaves out all such lines" in message
+            assert ("on_error='skip' needs a batch" in message) == skips
     sampler = mmapds.DistributedBatchSampler(ds, 7, shuffle=False, exclude={"records": sorted(BAD)})
     assert [n for batch in numbers(map(ds.take, sampler)) for n in batch] == [n for n in range(N) if n not in BAD]
 

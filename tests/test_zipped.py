@@ -18,6 +18,7 @@ from mmapds import ChunkedSampler, DataLoader, DistributedBatchSampler, StateErr
 from tests.support.array_files import store, utterances
 from tests.support.index_file import arrays
 from tests.support.loading import KINDS
+from tests.support.messages import check
 from tests.support.tars import archive
 from tests.support.transforms import as_list, doubled, fails_at_11, identifier, total
 
@@ -181,8 +182,17 @@ def test_a_name_that_several_datasets_have_is_refused(a):
 
 @pytest.mark.parametrize(("name", "file"), [("b.length", "b.jsonl"), ("none", "a.jsonl")])
 def test_a_column_that_is_missing_has_the_command_that_adds_it(pairs, name, file):
-    with pytest.raises(mmapds.ColumnError, match=rf"{file}.*; run: python -m mmapds.index"):
+    with pytest.raises(mmapds.ColumnError, match=rf"; run: python -m mmapds.index \S*/{file} --") as error:
         pairs.column(name)
+    check(str(error.value))
+
+
+def test_a_misspelt_column_names_those_of_all_datasets(pairs):
+    with pytest.raises(
+        mmapds.ColumnError, match=r"expected one of 'a.length'; run: .* \(did you mean 'length'\)$"
+    ) as error:
+        pairs.column("lenght")
+    check(str(error.value))
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------

@@ -96,7 +96,8 @@ static PyObject *array_batch_item(PyObject *object, Py_ssize_t k)
     const ArrayBatchObject *self = (ArrayBatchObject *)object;
     if (k >= 0 && k < self->batch.n)
         return batch_view(self, k);
-    PyErr_Format(PyExc_IndexError, "index %zd is out of range for %zd records", k, self->batch.n);
+    PyErr_Format(PyExc_IndexError, "index %zd is out of range for %zd record%s", k, self->batch.n,
+                 self->batch.n == 1 ? "" : "s");
     return NULL;
 }
 

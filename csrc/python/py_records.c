@@ -197,7 +197,8 @@ static int records_number(RecordsObject *self, PyObject *key, uint64_t *record)
     *record = row < 0 ? (uint64_t)row + self->count : (uint64_t)row;
     if (*record < self->count)
         return 0;
-    PyErr_Format(PyExc_IndexError, "index %zd is out of range for %llu records", row, (unsigned long long)self->count);
+    PyErr_Format(PyExc_IndexError, "index %zd is out of range for %llu record%s", row, (unsigned long long)self->count,
+                 self->count == 1 ? "" : "s");
     return -1;
 }
 

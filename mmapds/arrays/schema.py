@@ -61,6 +61,11 @@ class Field:
         name = self.name.replace(".", r"\.")
         return name if self.is_scalar else f"items({name})"
 
+    @property
+    def gives_lengths(self) -> bool:
+        """Whether its numbers, or its first lengths, can be those that token budgets are planned by."""
+        return self.column is not None and self.number_type != _native.NUMBER_F64
+
     def __str__(self) -> str:
         return self.dtype if self.shape is None else f"{self.dtype} of shape {self.shape}".replace(",)", ",)")
 

@@ -3,10 +3,11 @@
 import argparse
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from textwrap import wrap
 from typing import NamedTuple
 
 from .. import cli, formats
-from ..errors import ColumnError, Error
+from ..errors import ColumnError, Error, counted
 from ..index.__main__ import inspect
 from ..index.findings import LISTED
 from ..index.inspect import bad_lines, state_of
@@ -87,12 +88,12 @@ class _Report:
         path = [index.path for index in self._indexes]
         with cli.Progress(path, unit="B", total=lambda: sizes, quiet=False, bar=sizes > 1 << 26) as progress:
             measured = {name: measure(self._indexes, name, progress.update) for name in names}
-            counted = histogram(self._indexes, self._chosen, measured[self._chosen])
+            bins = histogram(self._indexes, self._chosen, measured[self._chosen])
         yield ""
         yield from self._table(measured)
-        if counted:
+        if bins:
             yield ""
-            yield from self._bars(counted)
+            yield from self._bars(bins)
 
     def _covered(self) -> Iterator[str]:
         indexes, summaries = self._indexes, self._summaries
@@ -108,16 +109,18 @@ class _Report:
         ]
         rows += [("format", described) for described in sorted({_format(index) for index in indexes})]
         if skipped := sum(summary.skipped for summary in summaries):
-            rows.append(("left out", _counted(skipped, "record")))
+            rows.append(("left out", counted(skipped, "record")))
         partly = sorted({name for index in indexes for name in index.columns} - set(self._columns))
         if partly:
-            rows.append(("not in all", f"{_counted(len(partly), 'column')}: {', '.join(partly)}"))
+            rows.append(("not in all", f"{counted(len(partly), 'column')}: {', '.join(partly)}"))
         if all(source.xxh3_128 for index in indexes for source in index.sources):
             rows.append(("hashes", "one of each source"))
         rows += [("", line.removeprefix("left out: ")) for index in indexes for line in bad_lines(index)][:LISTED]
         for name, text in rows:
             shown = text if self._all or len(text) <= _VALUE else f"{text[:_VALUE]} {self._screen.ellipsis}"
-            yield f"  {self._paint(f'{name:<10}', 'note')}  {cli.printable(shown)}"
+            lines = wrap(cli.printable(shown), max(self._screen.width - 14, 20), break_long_words=False) or [""]
+            yield f"  {self._paint(f'{name:<10}', 'note')}  {lines[0]}"
+            yield from (f"{'':14}{line}" for line in lines[1:])
 
     def _listed(self) -> Iterator[str]:
         """Yield the sources, each with its state; of many those alone that are not as they were."""
@@ -131,15 +134,15 @@ class _Report:
         states = Counter(each.state for each in found)
         yield self._paint("sources", "title")
         paths = [cli.printable(each.path) for each in few]
-        numbers = [_counted(each.records, "record") for each in few], [_counted(each.size, "byte") for each in few]
+        numbers = [counted(each.records, "record") for each in few], [counted(each.size, "byte") for each in few]
         widths = [max(map(columns_of, column), default=0) for column in (paths, *numbers)]
         for each, path, records, size in zip(few, paths, *numbers, strict=True):
             padding = " " * (widths[0] - columns_of(path))
             state = self._paint(cli.printable(each.message), "note" if each.state == "unchanged" else "number")
             yield f"  {path}{padding}  {records:>{widths[1]}}  {size:>{widths[2]}}  {state}"
         if len(few) < len(found):
-            counted = ", ".join(f"{count:,} {state}" for state, count in states.items())
-            yield f"  {self._paint(f'{counted}; --all lists them', 'note')}"
+            totals = ", ".join(f"{count:,} {state}" for state, count in states.items())
+            yield f"  {self._paint(f'{totals}; --all lists them', 'note')}"
 
     def _table(self, measured: dict[str, Numbers]) -> Iterator[str]:
         """Yield a table with a row for each statistic, and as many columns side by side as the screen has room for."""
@@ -165,7 +168,7 @@ class _Report:
         if sampled := min(
             (numbers.sampled for numbers in measured.values() if numbers.sampled < numbers.finite), default=0
         ):
-            yield "  " + self._paint(f"percentiles of {sampled:,} records, evenly spaced", "note")
+            yield "  " + self._paint(f"percentiles of {counted(sampled, 'record')}, evenly spaced", "note")
 
     def _row(self, name: str, margin: int, cells: Sequence[_Styled], widths: Sequence[int]) -> str:
         shown = name if name == _TITLE else f"  {name}"
@@ -182,14 +185,14 @@ class _Report:
         cells = [(cli.printable(text), "note") for text in (numbers.type, made_of[:_EXPRESSION])]
         return [(cli.printable(name), "title"), *cells, *((statistics.get(row, ""), "") for row in rows[3:])]
 
-    def _bars(self, counted: Sequence[tuple[str, int]]) -> Iterator[str]:
-        total, most = sum(count for _, count in counted), max(count for _, count in counted)
-        longest = max(len(label) for label, _ in counted)
+    def _bars(self, bins: Sequence[tuple[str, int]]) -> Iterator[str]:
+        total, most = sum(count for _, count in bins), max(count for _, count in bins)
+        longest = max(len(label) for label, _ in bins)
         digits = len(f"{most:,}")
         room = max(min(self._screen.width, _WIDEST) - longest - digits - len("  " * 4 + "100.0 %"), 4)
         what = "bytes, with framing" if self._chosen == SIZES else cli.printable(self._chosen)
-        yield self._paint(what, "title") + self._paint(f", {_counted(total, 'record')}", "note")
-        for label, count in counted:
+        yield self._paint(what, "title") + self._paint(f", {counted(total, 'record')}", "note")
+        for label, count in bins:
             bar = self._screen.bar(count / most, room)
             padding = " " * (room - len(bar))
             percent = self._paint(f"{100 * count / total:5.1f} %", "note")
@@ -197,10 +200,6 @@ class _Report:
 
     def _paint(self, text: str, style: str) -> str:
         return self._screen.paint(text, style)
-
-
-def _counted(count: int, unit: str) -> str:
-    return f"{count:,} {unit}{'s' * (count != 1)}"
 
 
 def _rounded(size: int) -> str:

@@ -3,66 +3,34 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from importlib import import_module
 from typing import NamedTuple
 
 from .. import __version__, cli
-
-# Start-up time: what fills a parser is imported when it is called.
-
-
-def _fill_index(parser: cli.Parser) -> None:
-    from ..index.__main__ import add_build_options
-
-    add_build_options(parser)
-
-
-def _fill_info(parser: cli.Parser) -> None:
-    from .options import add_info_options
-
-    add_info_options(parser)
-
-
-def _fill_verify(parser: cli.Parser) -> None:
-    from ..index.__main__ import add_inspect_options
-
-    add_inspect_options(parser)
-    parser.set_defaults(info=False, verify=True)
-
-
-def _fill_convert(parser: cli.Parser) -> None:
-    from ..convert.__main__ import add_convert_options
-
-    add_convert_options(parser)
-
-
-def _fill_show(parser: cli.Parser) -> None:
-    from .options import add_show_options
-
-    add_show_options(parser)
-
-
-def _fill_head(parser: cli.Parser) -> None:
-    from .options import add_head_options
-
-    add_head_options(parser)
 
 
 class _Command(NamedTuple):
     """A command."""
 
-    fill: Callable[[cli.Parser], None]
-    """Adds its arguments to a parser."""
+    module: str
+    """Where the function `add_*_options` stands that adds its arguments, from the package; imported when it runs."""
+    add: str
+    """The name of that function."""
     help: str
     """What it does, in a few words."""
     description: str
     examples: tuple[str, ...]
     arguments: str = "SOURCE..."
 
+    def fill(self, parser: cli.Parser) -> None:
+        """Add its arguments to a parser."""
+        getattr(import_module(f"..{self.module}", __package__), self.add)(parser)
+
 
 _COMMANDS = {
     "index": _Command(
-        _fill_index,
+        "index.__main__",
+        "add_build_options",
         "index files where they lie",
         "Index JSONL, tars, TFRecords, arrays and other records in place. Each source gets an index beside it,\n"
         "train.jsonl.mmx; -o makes one index for all. An index that is up to date is left as it is.",
@@ -73,25 +41,29 @@ _COMMANDS = {
         ),
     ),
     "info": _Command(
-        _fill_info,
+        "command.options",
+        "add_info_options",
         "what an index covers: records, columns, sources",
         "Print what indexes cover: records, columns and sources, and which sources changed.",
         ("mmapds info train.jsonl", "mmapds info corpus.mmx", "mmapds info --json train.jsonl"),
     ),
     "verify": _Command(
-        _fill_verify,
+        "index.__main__",
+        "add_verify_options",
         "compare an index in full with its sources",
         "Derive again all that an index holds, compare, and list every difference. The status is 1 if there are some.",
         ("mmapds verify train.jsonl", "mmapds verify --json 'shards/*.jsonl'"),
     ),
     "convert": _Command(
-        _fill_convert,
+        "convert.__main__",
+        "add_convert_options",
         "make an array file of Parquet, Arrow, HDF5 and the rest",
         "Convert Parquet, Arrow, HDF5, and whatever can be indexed, to an array file (.mma) and its index.",
         ("mmapds convert corpus.parquet", "mmapds convert 'part-*.parquet' -o corpus.mma --length tokens"),
     ),
     "show": _Command(
-        _fill_show,
+        "command.options",
+        "add_show_options",
         "print records by number, and where they lie",
         "Print records by number. Long values are cut, with their size, unless --full.",
         (
@@ -102,7 +74,8 @@ _COMMANDS = {
         "SOURCE... POSITION...",
     ),
     "head": _Command(
-        _fill_head,
+        "command.options",
+        "add_head_options",
         "print the first records",
         "Print the first records, as show does.",
         ("mmapds head -n 3 train.jsonl", "mmapds head corpus.mmx --full"),

@@ -73,7 +73,7 @@ class Renderer:
     def members(self, key: str, members: Sequence[tuple[str, memoryview]]) -> Iterator[str]:
         """Yield the key and the members of a sample of a tar: of each its name, its size, and how it begins."""
         yield f"{self._note('key')} {printable(key)}"
-        names = [printable(name)[:_KEY] for name, _ in members]
+        names = [self._short(name) for name, _ in members]
         sizes = [f"{len(data):,} bytes" for _, data in members]
         widest, longest = (max((columns_of(each) for each in column), default=0) for column in (names, sizes))
         for name, size, (_, data) in zip(names, sizes, members, strict=True):
@@ -174,7 +174,7 @@ class Renderer:
         return _Text(self._note(text), len(text))
 
     def _name(self, name: Any) -> _Text:
-        text = self._quoted(str(name), _KEY)
+        text = self._quoted(str(name), _KEY) + self._screen.ellipsis * (not self._full and len(str(name)) > _KEY)
         return _Text(self._paint(text, "key") + ": ", columns_of(text) + 2)
 
     def _quoted(self, text: str, limit: int) -> str:
@@ -197,6 +197,11 @@ class Renderer:
         if isinstance(value, Mapping | list | tuple):
             return _plain("{}" if isinstance(value, Mapping) else "[]")
         return _plain(printable(_described(value))[:_STRING])
+
+    def _short(self, name: str) -> str:
+        """Return a name, cut with an ellipsis if it is long."""
+        shown = printable(name)
+        return shown if len(shown) <= _KEY else f"{shown[:_KEY]}{self._screen.ellipsis}"
 
     def _size(self, size: int, unit: str) -> _Text:
         text = f"{self._screen.ellipsis} {size:,} {unit}"

@@ -12,7 +12,7 @@ from ..dataset.decode import takes_view
 from ..dataset.indexed import IndexedDataset, make_dataset
 from ..dataset.opening import open as open_dataset
 from ..dataset.origin import expand_indexed
-from ..errors import DecodeError, Error, FormatError, IndexMissingError
+from ..errors import DecodeError, Error, FormatError, IndexMissingError, counted, plain_counted
 from ..formats import tar
 from ..index.amount import bytes_to_build
 from ..index.build import build_each
@@ -58,13 +58,15 @@ def _chosen(given: Iterable[Position], records: int) -> Iterator[int]:
     for each in given:
         if isinstance(each, int):
             if not -records <= each < records:
-                raise Error(f"position {each} is out of range for {records} records")
+                raise Error(f"position {each} is out of range for {plain_counted(records, 'record')}")
             ranges.append(range(each % records, each % records + 1))
         else:
             ranges.append(range(records)[each])
             if not ranges[-1]:
                 bounds = ":".join("" if end is None else str(end) for end in (each.start, each.stop))
-                raise Error(f"position[{bounds}]: expected a range of {records} records, found none in it")
+                raise Error(
+                    f"position[{bounds}]: expected a range of {plain_counted(records, 'record')}, found none in it"
+                )
     return chain.from_iterable(ranges)
 
 
@@ -115,7 +117,9 @@ def _print(dataset: IndexedDataset, positions: Iterable[int], options: argparse.
         if number:
             cli.print_line("")
         record, place = raw[position], dataset.place(position)
-        cli.print_line(screen.paint(f"{position}:", "title") + cli.printable(f" {place}, {len(record):,} bytes"))
+        cli.print_line(
+            screen.paint(f"{position}:", "title") + cli.printable(f" {place}, {counted(len(record), 'byte')}")
+        )
         try:
             if is_tar:
                 lines = _members(record, place, renderer)

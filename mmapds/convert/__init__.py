@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import formats
-from ..arrays.array_file import SUFFIX
+from ..arrays.array_file import SUFFIX, Head
 from ..arrays.infer import infer_schema
 from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
 from ..arrays.values import cast
 from ..dataset.decode import Decoder
-from ..errors import Error, FormatError, unknown_argument
+from ..errors import Error, FormatError, counted, unknown_argument
 from ..storage.lock import create_temporary, locked
 from ..storage.sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, inspect, reason, working_directory
 from ..writer import Writer
@@ -56,11 +56,14 @@ class Converted(NamedTuple):
     skipped: int
     """Records that were left out because they lack a field."""
     schema: Schema
+    kept_length: str | None = None
+    """The field of lengths, where it is that of the file that was replaced."""
 
     def __str__(self) -> str:
         fields = ", ".join(f"{field.name} ({field})" for field in self.schema.fields)
-        skipped = f"; {self.skipped:,} records left out" if self.skipped else ""
-        return f"{self.path}: {self.records:,} records of {fields or 'no fields'}{skipped}"
+        skipped = f"; {counted(self.skipped, 'record')} left out" if self.skipped else ""
+        kept = f"; length of {self.kept_length!r}, as before" if self.kept_length else ""
+        return f"{self.path}: {counted(self.records, 'record')} of {fields or 'no fields'}{skipped}{kept}"
 
 
 def convert(
@@ -92,7 +95,8 @@ def convert(
         records.
       fields: names of the fields to write, in this order; all by default. Fields of structs and groups have dotted
         names.
-      length: the field that token budgets are planned by.
+      length: the field that token budgets are planned by; by default that of the file which is replaced, if there is
+        one and the new file has the field too.
       missing: what to do with a record that lacks a field or has null there: "error", or "skip" to leave the record
         out. A field of type "json" may be null.
       infer: how many records to infer a schema from, where the sources have none.
@@ -109,21 +113,33 @@ def convert(
       DecodeError: a record cannot be decoded.
       Error: the library that a format needs is missing, or the file cannot be written.
     """
-    _check_arguments(fields, missing, infer, options)
+    check_arguments(fields, missing, infer, options)
     paths = expand(sources, SUFFIXES)
     target = _target(paths, out)
     before = [inspect(path) for path in paths if not path.endswith(INDEX_SUFFIX)]
     with _alone(target), closing(_reader(paths, target, format, decode, roots, options)) as reader:
         chosen = _schema(reader, schema, fields, missing == "skip", infer)
         is_whole = schema is None and fields is None  # so that a field beyond the schema is an error
-        with Writer(target, chosen.describe(), length=length, index=index) as writer:
+        kept = _length_before(target, chosen) if length is None else None
+        with Writer(target, chosen.describe(), length=length or kept, index=index) as writer:
             done, skipped = _copy(reader, chosen, writer, missing == "skip", is_whole, progress)
             for source in before:
                 check_unchanged(source)
-        return Converted(target, done - skipped, skipped, chosen)
+        return Converted(target, done - skipped, skipped, chosen, kept)
 
 
-def _check_arguments(fields: Iterable[str] | None, missing: str, infer: int, options: Mapping[str, Any]) -> None:
+def _length_before(target: str, schema: Schema) -> str | None:
+    """Return the field of a schema that gives the lengths of the array file that will be replaced; None without one."""
+    try:
+        expression = Head(target).columns.get("length")
+    except (Error, OSError):  # no file, or not one of arrays
+        return None
+    fields = [] if any(field.column == "length" for field in schema.fields) else schema.fields
+    return next((field.name for field in fields if field.gives_lengths and field.expression == expression), None)
+
+
+def check_arguments(fields: Iterable[str] | None, missing: str, infer: int, options: Mapping[str, Any]) -> None:
+    """Raise an error for arguments that are wrong whatever the sources are."""
     own = [name for name in convert.__annotations__ if name not in ("options", "return")]
     for name, value in options.items():
         if name not in OPTIONS:
@@ -261,7 +277,9 @@ def _copy(
             progress(_REPORTED, reader.total)
     progress(done % _REPORTED, reader.total)
     if skipped == done > 0:
-        raise FormatError(f"{first}; 0 of {done:,} records have all of them: choose others with --fields or --schema")
+        raise FormatError(
+            f"{first}; 0 of {counted(done, 'record')} have all of them: choose others with --fields or --schema"
+        )
     return done, skipped
 
 

@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from .. import cli
-from ..errors import FormatError
-from . import OPTIONS, convert
+from ..errors import FormatError, counted
+from . import OPTIONS, check_arguments, convert
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -21,13 +21,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _convert(options: argparse.Namespace) -> None:
     started = time.perf_counter()
+    fields = [name.strip() for name in options.fields.split(",")] if options.fields is not None else None
+    others = cli.format_options(options, OPTIONS)
+    with cli.checking_options():
+        schema = _schema(options.schema)
+        check_arguments(fields, options.missing, options.infer, others)
     with cli.Progress(options.sources, unit=" records", quiet=options.quiet) as progress:
         done = convert(
             options.sources,
             options.out,
             format=options.format,
-            schema=_schema(options.schema),
-            fields=[name.strip() for name in options.fields.split(",")] if options.fields is not None else None,
+            schema=schema,
+            fields=fields,
             length=options.length,
             missing=options.missing,
             infer=options.infer,
@@ -35,11 +40,11 @@ def _convert(options: argparse.Namespace) -> None:
             index=not options.no_index,
             progress=progress.update,
             roots=options.root,
-            **cli.format_options(options, OPTIONS),
+            **others,
         )
         seconds = time.perf_counter() - started
         size = os.path.getsize(done.path)
-        progress.print(f"{done}; {size:,} bytes, {seconds:.2f} s, {done.records / seconds:,.0f} records/s")
+        progress.print(f"{done}; {counted(size, 'byte')}, {seconds:.2f} s, {done.records / seconds:,.0f} records/s")
 
 
 DESCRIPTION = "Convert Parquet, Arrow, HDF5, and whatever can be indexed, to an array file (.mma)."

@@ -28,6 +28,23 @@ class LateBatch(Sequence[Any]):
     def values(self, name: str) -> Sequence[Any]:
         """Return the value of a field in every sample."""
 
+    @abstractmethod
+    def sample(self, k: int) -> Any:
+        """Return a sample, made now; k may count from the end.
+
+        Raises:
+          IndexError: there is no such sample.
+        """
+
+    @overload
+    def __getitem__(self, key: int) -> Any: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[Any]: ...
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return [self.sample(k) for k in range(*key.indices(len(self)))]
+        return self.sample(key)
+
     def __iter__(self) -> Iterator[Any]:
         # By the length: that of sequences takes an IndexError while a sample is made for the end.
         for k in range(len(self)):
@@ -58,14 +75,8 @@ class ZippedBatch(LateBatch):
     def __len__(self) -> int:
         return len(next(iter(self.parts.values())))
 
-    @overload
-    def __getitem__(self, key: int) -> Any: ...
-    @overload
-    def __getitem__(self, key: slice) -> list[Any]: ...
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            return [self[k] for k in range(*key.indices(len(self)))]
-        return {name: part[key] for name, part in self.parts.items()}
+    def sample(self, k: int) -> Any:
+        return {name: part[k] for name, part in self.parts.items()}
 
     @property
     def names(self) -> KeysView[str]:
@@ -107,17 +118,11 @@ class Batch(LateBatch):
     def __len__(self) -> int:
         return len(self._found)
 
-    @overload
-    def __getitem__(self, key: int) -> Any: ...
-    @overload
-    def __getitem__(self, key: slice) -> list[Any]: ...
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            return [self[k] for k in range(*key.indices(len(self)))]
+    def sample(self, k: int) -> Any:
         try:
-            return self._decode(self._found[key])
+            return self._decode(self._found[k])
         except ValueError as error:
-            self._raise_at(key, error)
+            self._raise_at(k, error)
 
     @property
     def names(self) -> KeysView[str]:

@@ -21,6 +21,9 @@ _ADVICE = {
     "sequential": _native.ADVISE_SEQUENTIAL,
 }
 _MOST = 2**63  # records, as positions are signed
+_SKIP = "on_error='skip'"
+_HEAD = 64  # bytes of a record that are looked at
+_JSON_BEGINS = [bytes([each]) for each in b'{["-0123456789tfn'] + [b""]
 
 
 class Catalog:
@@ -215,25 +218,38 @@ class Catalog:
         if not begins or not (after.startswith(b"\n") or after in (b"", b"\r\n")):
             raise index.damaged(f"record {record} of {path}: expected a whole line, found bytes {begin} to {end}")
 
-    def way_out(self, located: tuple[int, int, int, int], position: int, decode: str | Decoder) -> str:
+    def way_out(self, located: tuple[int, int, int, int], position: int, decode: str | Decoder, on_error: str) -> str:
         """Return what to do about a record that cannot be decoded, as the end of a message.
 
         Args:
           located: what `Records.locate` gives for the record.
           position: of the record in the dataset, which samplers exclude it by.
+          on_error: what the dataset does with such records already.
         """
         index, number = self.members[located[0]]
-        exclude = f"exclude={{'records': [{position}]}} in a sampler, or on_error='skip'"
+        exclude = f"exclude={{'records': [{position}]}} in a sampler"
+        ways = exclude if on_error == "skip" else f"{_SKIP}, or {exclude}"
+        keep = f"leave record {position} out with {ways}"
+        remarks = [f"{_SKIP} needs a batch that has others"] if on_error == "skip" else []
         if decode != "json" or not formats.of_index(index).is_text:
-            return f"; leave record {position} out with {exclude}"
+            return f"; {keep}{f' ({remarks[0]})' if remarks else ''}"
         if os.path.basename(index.path).startswith("."):  # that of a conversion, which removes it
             command = build_command([index.source_path(number)], "--bad skip")
             return f"; run: {command} (and convert {index.source_path(number)}{INDEX_SUFFIX})"
-        command, alone = (
-            index.remedy("--bad skip", force=False),
-            f"or leave out record {position} alone, with {exclude}",
-        )
-        return f"; {command[:-1]}; {alone})" if command.endswith(")") else f"; {command} ({alone})"
+        hint = "" if self._may_be_json(located) else "open it with decode='text' (--decode text) if it is text, or "
+        command = index.remedy("--bad skip", force=False).removesuffix(")").replace(" (and", " and")
+        remarks.append(f"which keeps positions; or {command}, which leaves out all such lines, and changes len")
+        return f"; {hint}{keep} ({'; '.join(remarks)})"
+
+    def _may_be_json(self, located: tuple[int, int, int, int]) -> bool:
+        """Whether a record begins as JSON does, so that it was meant to be JSON."""
+        index, number = self.members[located[0]]
+        try:
+            with open(index.absolute(index.source_path(number)), "rb") as file:
+                file.seek(located[2])
+                return file.read(min(located[3] - located[2], _HEAD)).lstrip()[:1] in _JSON_BEGINS
+        except OSError:
+            return True
 
     def _line(self, index: Index, number: int, record: int, offset: int) -> int | None:
         """Return the line of a record, counted from 1; None if the index does not have it and its source is gone."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import Error
+from ..errors import Error, plain_counted
 from ..orders.permutation import Permutation
 from ..storage.runs import LengthOrder
 from .other_names import OTHER_NAMES
@@ -317,7 +317,7 @@ class Dataset(_Samples):
         outside = (found < -length) | (found >= length)
         if outside.any():
             at = int(np.argmax(outside))
-            raise IndexError(f"index[{at}] = {found[at]} is out of range for {length} records")
+            raise IndexError(f"index[{at}] = {found[at]} is out of range for {plain_counted(length, 'record')}")
         return np.where(found < 0, found + length, found) if found.size and found.min() < 0 else found
 
     def __dir__(self) -> list[str]:

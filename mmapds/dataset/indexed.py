@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import formats
 from .._native import Records
-from ..errors import Error, KeyMissingError
+from ..errors import Error, KeyMissingError, counted, plain_counted
 from ..index.keys import candidates
 from ..storage.files import IoChoice
 from ..storage.processes import is_worker
@@ -135,7 +135,7 @@ class IndexedDataset(Dataset):
         """Raise the error of the decoder, with the place of the record, its position, and what to do."""
         located = self._records.locate(number)
         self._catalog.check_line(located)
-        way_out = self._catalog.way_out(located, int(position) % self._length, self._given_decode)
+        way_out = self._catalog.way_out(located, int(position) % self._length, self._given_decode, self._on_error)
         raise_at(self._catalog.place(located), error, self._given_decode, way_out)
 
     def raw(self, position: SupportsIndex) -> bytes:
@@ -257,7 +257,7 @@ class IndexedDataset(Dataset):
         """Return the number of the record at a position."""
         index = operator.index(position)
         if not -self._length <= index < self._length:
-            raise IndexError(f"index {index} is out of range for {self._length} records")
+            raise IndexError(f"index {index} is out of range for {plain_counted(self._length, 'record')}")
         index %= self._length
         return index if self._rows is None else self._rows.one(index)
 
@@ -276,8 +276,8 @@ class IndexedDataset(Dataset):
         paths = self.sources
         names = ", ".join(paths[:_SHOWN]) + (f", ... {len(paths):,} sources" if len(paths) > _SHOWN else "")
         total = len(self._records)
-        count = f"{total:,}" if self._rows is None else f"{self._length:,} of {total:,}"
-        return f"<mmapds.Dataset {names}: {count} records, decode={decoder_name(self._given_decode)}>"
+        count = counted(total, "record") if self._rows is None else f"{self._length:,} of {counted(total, 'record')}"
+        return f"<mmapds.Dataset {names}: {count}, decode={decoder_name(self._given_decode)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         catalog = self._catalog

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64
 
-from ..errors import ColumnError, Error
+from ..errors import ColumnError, Error, did_you_mean
 from ..storage.runs import LengthOrder
 from .batch import LateBatch, ZippedBatch
 from .dataset import Dataset, concat, is_position
@@ -129,7 +129,14 @@ class ZippedDataset(Dataset):
             own = whole.removeprefix(f"{key}.")
             if own != whole and (own in member.columns or not found):
                 return member.column(own)
-        return self._first.column(name)  # raises
+        try:
+            return self._first.column(name)
+        except ColumnError as error:
+            known = ", ".join(map(repr, self.columns)) or "those of the datasets, which have none"
+            names = [each for column in self.columns for each in (column, column.partition(".")[2])]
+            command = str(error).partition("; run: ")[2].partition(" (")[0]
+            remark = did_you_mean(name, names) or " (or use mmapds.add_column)"
+            raise ColumnError(f"column {name!r}: expected one of {known}; run: {command}{remark}") from None
 
     def _columns_named(self, name: str) -> list[str]:
         if name in self.columns:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import FormatError
 from ..storage.index_file import Index
-from ..storage.sources import named, quoted, unreadable
+from ..storage.sources import named, quoted, tool, unreadable
 from .fixed import Fixed
 from .format import Format, Option
 from .jsonl import JsonLines
@@ -49,8 +49,7 @@ def by_name(name: str) -> Format:
     known = ", ".join(map(repr, sorted(FORMATS)))
     if name in CONVERTIBLE:
         raise FormatError(
-            f"format = {name!r}, expected a format that is read in place ({known}); run: python -m mmapds.convert "
-            "SOURCE"
+            f"format = {name!r}, expected a format that is read in place ({known}); run: {tool('convert')} SOURCE"
         )
     if name not in FORMATS:
         raise FormatError(f"format = {name!r}, expected one of {known}")
@@ -161,7 +160,7 @@ def _convertible(path: str, head: bytes) -> str | None:
 
 def _check_in_place(path: str, head: bytes) -> None:
     if name := _convertible(path, head):
-        raise FormatError(f"{path}: {name} is not read in place; run: python -m mmapds.convert {quoted(path)}")
+        raise FormatError(f"{path}: {name} is not read in place; run: {tool('convert')} {quoted(path)}")
 
 
 def _head(path: str) -> bytes:

@@ -38,9 +38,9 @@ def error_of(found: UnmeasuredError, place: str, number: int, columns: Mapping[s
     if found.status == _native.JSON_MISSING:
         near = nearest_expression(value, expression)
         return ColumnError(
-            f"{place}: expected {_EXPECTED[expression.measure]} at `{shown}`, found {_instead(value, expression)}; "
-            "leave such records out with --missing skip, or give them a value with --missing N "
-            f"({remark}{_did_you_mean(near)})"
+            f"{place}: expected {_EXPECTED[expression.measure]} at `{shown}`, found {_instead(value, expression)}"
+            f"{_did_you_mean(near)}; leave such records out with --missing skip, or give them a value with --missing N "
+            f"({remark})"
         )
     kind = _FOUND.get(found.record[found.at : found.at + 1], "a number")
     if not isinstance(value, dict) and kind != "an object":
@@ -63,7 +63,7 @@ def error_of_all(path: str, first: bytes, found: str, expression: Expression) ->
     return ColumnError(
         f"{path}: expected {_EXPECTED[expression.measure]} at `{_shown(expression.path)}` in one record or more, found "
         f"{found}; give a field that they have: the first record has {_instead(value, expression)}"
-        f"{f' (did you mean {near})' if near else ''}"
+        f"{_did_you_mean(near)}"
     )
 
 
@@ -115,7 +115,7 @@ def _path_to(value: Any, name: str, depth: int) -> list[str] | None:
 
 
 def _did_you_mean(near: str) -> str:
-    return f"; did you mean {near}" if near else ""
+    return f" (did you mean {near})" if near else ""
 
 
 def _instead(value: Any, expression: Expression) -> str:

@@ -6,13 +6,13 @@ import time
 from itertools import accumulate
 
 from .. import cli, formats
-from ..errors import ColumnError, Error
+from ..errors import ColumnError
 from ..storage.index_file import Index
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, expand, index_path
 from ..storage.threads import cores
 from .amount import bytes_to_build, bytes_to_merge
-from .build import ColumnRequest, build_each
+from .build import ColumnRequest, build_each, check_workers
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,7 +30,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.info or options.verify:
         return inspect(options)
     if options.json:
-        raise Error("--json: expected --info or --verify with it, found neither; give one of them")
+        raise cli.UsageError("--json: expected --info or --verify with it, found neither; give one of them")
     build_indexes(options)
     return 0
 
@@ -76,6 +76,12 @@ def add_inspect_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(work=inspect, interrupted="interrupted")
 
 
+def add_verify_options(parser: argparse.ArgumentParser) -> None:
+    """Add what `verify` takes."""
+    add_inspect_options(parser)
+    parser.set_defaults(info=False, verify=True)
+
+
 def _add_workers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, metavar="N", help="threads that scan; default: all cores")
 
@@ -110,8 +116,13 @@ def build_indexes(options: argparse.Namespace) -> None:
         _merge_indexes(options)
         return
     paths = expand(options.sources, formats.SUFFIXES)
-    columns, missing = _parse_columns(options), _parse_missing(options.missing)
-    request = ColumnRequest(columns, missing, options.validate, hash=options.hash, bad=options.bad)
+    with cli.checking_options():
+        columns, missing = _parse_columns(options), _parse_missing(options.missing)
+        request = ColumnRequest(columns, missing, options.validate, hash=options.hash, bad=options.bad)
+        request.measuring(None)
+        if options.format is not None:
+            formats.by_name(options.format)
+        check_workers(options.workers)
 
     roots = Roots(options.root, paths)
     ends: list[int] = []
@@ -152,11 +163,13 @@ def _merge_indexes(options: argparse.Namespace) -> None:
     from .merge import merge  # start-up time: building does without
 
     if options.out is None:
-        raise Error("--merge: expected -o OUT.mmx with it, found none; give the place of the index")
+        raise cli.UsageError("--merge: expected -o OUT.mmx with it, found none; give the place of the index")
     for name in ("format", "length", "column", "missing", "validate", "bad", "hash", "force", *formats.OPTIONS):
         if value := getattr(options, name):
             option = f"--{name.replace('_', '-')}"
-            raise Error(f"{option}: expected no option for how to index with --merge, found {value!r}; leave it out")
+            raise cli.UsageError(
+                f"{option}: expected no option for how to index with --merge, found {value!r}; leave it out"
+            )
     paths = [index_path(path) for path in expand(options.sources, (INDEX_SUFFIX,))]
     roots = Roots(options.root, paths)
     with cli.Progress(paths, unit="B", total=lambda: bytes_to_merge(paths), quiet=options.quiet) as progress:

@@ -85,6 +85,12 @@ _Plan = tuple[str, list[str], str | Format | None, Mapping[str, Any]]
 """An index to build if it is not up to date: its path, its sources, their format (None: they decide), the options."""
 
 
+def check_workers(workers: int | None) -> None:
+    """Raise Error for a number of threads that is not one."""
+    if workers is not None and workers < 1:
+        raise Error(f"workers = {workers}, expected 1 or more")
+
+
 def build_each(
     paths: list[str],
     *,
@@ -115,9 +121,8 @@ def build_each(
 
     See `mmapds.build` for the others.
     """
+    check_workers(workers)
     workers = cores() if workers is None else workers
-    if workers < 1:
-        raise Error(f"workers = {workers}, expected 1 or more")
     given, asked = dict(options or {}), request or ColumnRequest()
 
     def plan(path: str | None) -> _Plan:

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Any
 
 from .. import cli
-from ..errors import Error, SourceError, StaleIndexError
+from ..errors import Error, SourceError, StaleIndexError, counted
 from ..storage import current
 from ..storage.index_file import Index
 from ..storage.roots import Roots
@@ -89,7 +89,9 @@ def _lines(index: Index, findings: Findings | None, *, info: bool) -> list[str]:
         lines.append(f"{_INDENT}{index.format}" + "".join(f", {name} {value}" for name, value in shown.items()))
         for number, source in enumerate(index.sources):
             path, (_, state) = index.source_path(number), state_of(index, number)
-            lines.append(f"{_INDENT}{path}: {source.records:,} records, {source.size:,} bytes; {state}")
+            lines.append(
+                f"{_INDENT}{path}: {counted(source.records, 'record')}, {counted(source.size, 'byte')}; {state}"
+            )
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from ..errors import counted
 from ..storage.index_file import Index
 
 
@@ -30,10 +31,10 @@ class Summary(NamedTuple):
         sources = f" in {self.sources:,} sources" if self.sources > 1 else ""
         columns = f"; {', '.join(self.columns)}" if self.columns else ""
         bad = f" ({self.bad:,} not JSON)" if self.bad else ""
-        skipped = f"; {self.skipped:,} records left out{bad}" if self.skipped else ""
+        skipped = f"; {counted(self.skipped, 'record')} left out{bad}" if self.skipped else ""
         cut = f", the last {self.cut:,} bytes" if self.cut else ""
         return (
-            f"{self.path}: {self.records:,} records{sources}, {self.size:,} bytes, "
+            f"{self.path}: {counted(self.records, 'record')}{sources}, {counted(self.size, 'byte')}, "
             f"{mean:.1f} bytes a record ({self.smallest:,} to {self.largest:,}){columns}{skipped}{cut}"
         )
 

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import torch.utils.data
 
-from ..errors import OrderError, StateError
+from ..errors import OrderError, StateError, names_its_arguments
 from ..samplers.resumable import ResumableSampler
-from ..samplers.world import World
+from ..samplers.world import World, refuse_to_repeat
 from .delivery import Position, position_of
 from .iterators import (
     Batches,
@@ -38,6 +38,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     Args:
       dataset: a dataset with a length and `dataset[i]`; where it has `__getitems__`, that is called for a batch.
+      shuffle: a new order every epoch, in a single process; several processes of torch.distributed need a sampler.
       num_workers: how many threads or processes make batches; 0 makes them in the trainer's own thread.
       prefetch_factor: batches for each worker that exist or are made ahead of the trainer; 2 by default.
       timeout: seconds to wait for a batch; 0 for any time.
@@ -55,6 +56,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         dataset; it is also a ValueError.
     """
 
+    @names_its_arguments("mmapds.DataLoader")
     def __init__(
         self,
         dataset: Any,
@@ -105,6 +107,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             prefetch_factor=_prefetch_factor(num_workers, prefetch_factor, prefetch),
             persistent_workers=persistent_workers,
         )
+        self._shuffles = bool(shuffle)
         self.in_order = in_order  # torch 2.6 and later have it too
         if sampler is not None and batch_size is not None and hasattr(sampler, "set_epoch"):
             # The only place where Hugging Face's Trainer looks for it after a resume.
@@ -143,7 +146,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """Return an iterator over the batches of a pass, which begins when the first batch is asked for.
 
         Several can be used at a time. States and figures are those of the pass that began last.
+
+        Raises:
+          OrderError: with `shuffle=True`, in one of several processes of torch.distributed.
         """
+        refuse_to_repeat(self._shuffles)  # now, as trainers replace the samplers of loaders that are made with it
         if isinstance(self.sampler, ResumableSampler) and self.batch_size is not None:
             self.sampler.batching = self.batch_size, self.drop_last  # which ranks compare
         self._waits = Waits()

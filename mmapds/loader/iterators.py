@@ -24,6 +24,14 @@ _LOOK = 5.0  # seconds after which the trainer looks whether the threads are sti
 _SHOWN = 8  # records that a message names
 
 
+_NOTES = (
+    "give collate_fn=mmapds.pad_collate for samples of different shape",
+    "give collate_fn=mmapds.pad_collate, which keeps values that are not numbers in lists, or make tensors of them "
+    "with ds.map(function)",
+)
+"""What to do where torch's own collate function raises an error: RuntimeError, TypeError."""
+
+
 class Batches:
     """Makes batches from indices, as torch's DataLoader does.
 
@@ -55,9 +63,9 @@ class Batches:
     def _collated(self, samples: Any) -> Any:
         try:
             return self._collate(samples)
-        except RuntimeError as error:  # of torch.stack, which names neither collate functions nor datasets
+        except (RuntimeError, TypeError) as error:  # of torch, which names neither collate functions nor datasets
             if self._collate is torch.utils.data.default_collate:
-                error.add_note("give collate_fn=mmapds.pad_collate for samples of different shape")
+                error.add_note(_NOTES[type(error) is TypeError])
             raise
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch.utils.data.distributed
 from numpy.typing import NDArray
 
-from ..errors import OrderError
+from ..errors import OrderError, names_its_arguments
 from ..orders.basic import Order, Sequential, Shuffled, integer
 from ..orders.chunked import Chunked
 from ..orders.mixture import Mixture
@@ -51,6 +51,7 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
         another sampler, or did not come; it is also a ValueError.
     """
 
+    @names_its_arguments("mmapds.DistributedSampler")
     def __init__(
         self,
         dataset: Sized,
@@ -141,6 +142,7 @@ class ChunkedSampler(DistributedSampler):
     The other arguments are those of `DistributedSampler`.
     """
 
+    @names_its_arguments("mmapds.ChunkedSampler")
     def __init__(
         self,
         dataset: Sized,
@@ -187,6 +189,7 @@ class MixtureSampler(DistributedSampler):
     The other arguments are those of `DistributedSampler`.
     """
 
+    @names_its_arguments("mmapds.MixtureSampler")
     def __init__(
         self,
         datasets: Sequence[Sized | int] | Sized,
@@ -245,6 +248,7 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
     sampler: DistributedSampler
 
+    @names_its_arguments("mmapds.DistributedBatchSampler")
     def __init__(
         self,
         dataset: Sized,

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from ..errors import OrderError
+from ..errors import OrderError, names_its_arguments
 from ..orders.basic import Order, Sequential, Shuffled, integer
 from .bucket import BucketPlan
 from .exclusions import Exclude
@@ -59,6 +59,7 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
 
     _plan: BucketPlan | WindowPlan
 
+    @names_its_arguments("mmapds.TokenBudgetBatchSampler")
     def __init__(
         self,
         dataset_or_lengths: Sized | ArrayLike,

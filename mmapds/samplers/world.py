@@ -81,6 +81,21 @@ def warn_if_others(stacklevel: int) -> None:
         _warn_of_a_single_process(f"{processes}, the processes of torch.distributed", stacklevel + 1)
 
 
+def refuse_to_repeat(shuffles: bool) -> None:
+    """Refuse a shuffling loader of which each process of torch.distributed would read everything, in its own order.
+
+    Raises:
+      OrderError: it is one, and there are several processes.
+    """
+    group = _group() if shuffles else None
+    if group is not None and (processes := group.get_world_size()) > 1:
+        raise OrderError(
+            f"shuffle = True, expected a sampler that shares the samples among the {processes} processes of "
+            "torch.distributed; give sampler=mmapds.DistributedSampler(dataset), or "
+            "sampler=torch.utils.data.RandomSampler(dataset) where each of them has to read everything"
+        )
+
+
 def level_of_the_user() -> int:
     """Return the `stacklevel` that a caller gives to `warnings.warn` for the line that called into mmapds."""
     level, frame = 1, sys._getframe(1)

@@ -10,7 +10,7 @@ from .files import Io, open_file
 from .numbers import U64
 from .roots import Roots, covering, is_inside
 from .sections import COLUMN, MALFORMED, Section, SectionFile, SectionWriter
-from .sources import INDEX_MAGIC, INDEX_SUFFIX, build_command, kind_of_file, quoted, reason, working_directory
+from .sources import INDEX_MAGIC, INDEX_SUFFIX, build_command, kind_of_file, quoted, reason, word, working_directory
 
 _NAMED = 20  # sources that a command names
 _WITH_OPTIONS = ("fixed", "prefixed")
@@ -339,7 +339,8 @@ class Index(SectionFile):
         if name not in self.columns:
             known = ", ".join(map(repr, self.columns)) or "none"
             near = nearest(name, self.columns)
-            option = "--length EXPR" if name == "length" else f"--column {name}=EXPR"
+            expression = "EXPR" if self.format == "jsonl" else "bytes()"  # the only one of records that are not JSON
+            option = f"--length {word(expression)}" if name == "length" else f"--column {word(f'{name}={expression}')}"
             raise ColumnError(
                 f"{self.path}: expected column {name!r}, found {known}; run: {self.rebuild_command()} {option} "
                 f"(or use mmapds.add_column{f'; did you mean {near!r}' if near else ''})"
@@ -447,7 +448,7 @@ class Index(SectionFile):
         if not there or self.format in _WITH_OPTIONS:
             return ""
         measured = self.measuring
-        options = [f"--column {quoted(f'{name}={text}')}" for name, text in measured["expressions"].items()]
+        options = [f"--column {word(f'{name}={text}')}" for name, text in measured["expressions"].items()]
         options += [f"--missing {measured['missing']}"] * (measured["missing"] != "error")
         options += ["--validate"] * measured["validate"] + ["--bad skip"] * (measured.get("bad") == "skip")
         place = [] if self.is_beside_its_source else [f"-o {quoted(self.path)}"]

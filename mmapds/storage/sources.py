@@ -5,10 +5,11 @@ import os
 import re
 import shlex
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ..errors import SourceError
+from ..errors import UNPRINTABLE, SourceError
 
 StrPath = str | os.PathLike[str]
 # A source is read in place, so it cannot be compressed: a compressed record has no bytes of its own in the file.
@@ -53,6 +54,7 @@ def expand(patterns: StrPath | Iterable[StrPath], suffixes: tuple[str, ...]) -> 
     Raises:
       SourceError: there are no patterns, a pattern matches no file, a directory holds no source, or a file is missing.
     """
+    refuse_dataset(patterns)
     if isinstance(patterns, str | os.PathLike):
         patterns = [patterns]
     paths = [path for pattern in patterns for path in _expand_one(os.fspath(pattern), suffixes)]
@@ -60,6 +62,19 @@ def expand(patterns: StrPath | Iterable[StrPath], suffixes: tuple[str, ...]) -> 
         raise SourceError("sources: expected one source or more, found 0")
     given = set(paths)
     return [path for path in paths if not (path.endswith(INDEX_SUFFIX) and path.removesuffix(INDEX_SUFFIX) in given)]
+
+
+def refuse_dataset(given: object) -> None:
+    """Refuse a dataset in place of paths, before it is read record by record.
+
+    Raises:
+      SourceError: it is one.
+    """
+    if hasattr(given, "indexes"):
+        raise SourceError(
+            f"sources: expected paths, found {type(given).__name__}; give ds.sources, and to convert() the function of "
+            "ds.map as decode=function"
+        )
 
 
 def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> Iterator[str]:
@@ -152,7 +167,24 @@ def reason(error: OSError) -> str:
 
 def quoted(path: str) -> str:
     """Return a path quoted for a shell command."""
-    return shlex.quote(f"./{path}" if path.startswith("-") else path)
+    return word(f"./{path}" if path.startswith("-") else path)
+
+
+def word(text: str) -> str:
+    """Return a text as one word of a shell command that can be printed and pasted.
+
+    What would steer a terminal, and bytes that are not UTF-8, are escaped as bash, zsh and ksh read them: `$'a\\012b'`.
+    """
+    if not UNPRINTABLE.search(text):
+        return shlex.quote(text)
+    escaped = re.sub(r"['\\]", r"\\\g<0>", text)
+    return f"$'{UNPRINTABLE.sub(_octal, escaped)}'"
+
+
+def _octal(found: re.Match[str]) -> str:
+    is_byte = "\udc80" <= found[0] <= "\udcff"  # of a name that is not UTF-8
+    encoded = found[0].encode(errors="surrogateescape" if is_byte else "surrogatepass")
+    return "".join(f"\\{byte:03o}" for byte in encoded)
 
 
 def index_path(path: str) -> str:
@@ -167,9 +199,15 @@ def another_name(path: str, suffix: str = "", infix: str = ".plain") -> str:
     return next((name for name in names if not os.path.lexists(name)), f"{stem}{infix}.new{suffix or own}")
 
 
+def tool(command: str) -> str:
+    """Return how a command begins: as the one that this process was started by, or so that it works in any case."""
+    started_as = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
+    return f"mmapds {command}" if started_as == "mmapds" else f"python -m mmapds.{command}"
+
+
 def build_command(paths: list[str], *options: str) -> str:
     """Return the shell command that indexes `paths`."""
-    return " ".join(["python -m mmapds.index", *map(quoted, paths), *options])
+    return " ".join([tool("index"), *map(quoted, paths), *options])
 
 
 def _compressed(path: str, name: str, command: str, suffix: str) -> SourceError:

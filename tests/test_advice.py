@@ -1,0 +1,255 @@
+"""What messages advise works as it is printed: in the shell, for any name, and in the words that the user typed."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+import mmapds
+from mmapds import cli
+from mmapds.convert import convert
+from mmapds.storage.sources import quoted, tool, word
+from tests.support.messages import check
+from tests.support.worlds import world
+
+SCRIPT = os.path.join(sysconfig.get_path("scripts"), "mmapds")
+
+
+def ran(*arguments, cwd, tool=(sys.executable, "-m", "mmapds")):
+    return subprocess.run([*tool, *arguments], capture_output=True, text=True, check=False, cwd=cwd)
+
+
+# ---- commands that are pasted -----------------------------------------------------------------------------------
+
+NAMES = [
+    "a b.jsonl",
+    "it's.jsonl",
+    'say "hi".jsonl',
+    "a\nb.jsonl",
+    "a\x1b[31mb.jsonl",
+    "$HOME`x`.jsonl",
+    "-n.jsonl",
+    "~.jsonl",
+]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "a\\b'c\n.jsonl", "\u202egnp.jsonl", "ä 🙂.jsonl"])
+def test_a_printed_command_can_be_pasted(tmp_path, name):
+    (tmp_path / name).write_text('{"n": 1}\n')
+    said = ran("head", name if name[0] != "-" else f"./{name}", cwd=tmp_path).stderr
+    command = said.rpartition("; run: ")[2].partition(" (or add --build)")[0]
+    assert cli.printable(command) == command
+    python = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    pasted = subprocess.run(
+        ["bash", "-c", command],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": python},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert pasted.returncode == 0, (command, pasted.stderr)
+    assert (tmp_path / f"{name}.mmx").exists()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(min_size=1, max_size=20).map(lambda name: name.replace(b"\0", b"0")))
+def test_a_word_is_one_word_of_the_shell(name):
+    text = os.fsdecode(name)
+    printed = word(text)
+    assert cli.printable(printed) == printed
+    found = subprocess.run(["bash", "-c", f"printf %s {printed}"], capture_output=True, check=True).stdout
+    assert found == name
+    assert quoted(text).lstrip("'").startswith("./") or not text.startswith("-")
+
+
+def test_commands_are_those_of_the_tool_that_runs(tmp_path, monkeypatch):
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n')
+    assert "; run: mmapds index a.jsonl" in ran("head", "a.jsonl", cwd=tmp_path, tool=[SCRIPT]).stderr
+    assert "; run: python -m mmapds.index a.jsonl" in ran("head", "a.jsonl", cwd=tmp_path).stderr
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "t.parquet")
+    assert "; run: mmapds convert t.parquet" in ran("index", "t.parquet", cwd=tmp_path, tool=[SCRIPT]).stderr
+    for started, expected in (("/usr/bin/mmapds", "mmapds index"), ("train.py", "python -m mmapds.index")):
+        monkeypatch.setattr(sys, "argv", [started])
+        assert tool("index") == expected
+    monkeypatch.delattr(sys, "argv")
+    assert tool("index") == "python -m mmapds.index"
+
+
+# ---- status and spelling ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["index", "a.jsonl", "--missing", "few"],
+        ["index", "a.jsonl", "--bad", "drop"],
+        ["index", "a.jsonl", "--column", "n"],
+        ["index", "a.jsonl", "--length", "words(n)"],
+        ["index", "a.jsonl", "--format", "csv"],
+        ["index", "a.jsonl", "--workers", "0"],
+        ["index", "a.jsonl", "--wrkers", "1"],
+        ["convert", "a.jsonl", "--schema", "{"],
+        ["convert", "a.jsonl", "--infer", "0"],
+        ["convert", "a.jsonl", "--missing", "few"],
+        ["show", "a.jsonl", "first"],
+        ["head", "a.jsonl", "-n", "few"],
+        ["heda", "a.jsonl"],
+    ],
+    ids=" ".join,
+)
+def test_a_bad_option_is_status_2(tmp_path, arguments):
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n')
+    found = ran(*arguments, cwd=tmp_path)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert os.listdir(tmp_path) == ["a.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["index", "none.jsonl"], ["index", "a.jsonl", "--length", "m"], ["head", "a.jsonl"], ["convert", "none.parquet"]],
+    ids=" ".join,
+)
+def test_what_is_wrong_with_data_is_status_1(tmp_path, arguments):
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n')
+    found = ran(*arguments, cwd=tmp_path)
+    assert (found.returncode, found.stdout) == (1, "")
+    assert len(found.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("given", "meant"), [("heda", "head"), ("verfy", "verify"), ("idnex", "index")])
+def test_a_misspelt_command_has_the_nearest_one(tmp_path, given, meant):
+    assert ran(given, "a.jsonl", cwd=tmp_path).stderr.endswith(f" (did you mean {meant})\n")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: mmapds.DistributedSampler(range(9), sead=1), r"sead = 1, .* \(did you mean 'seed'\)"),
+        (lambda: mmapds.DistributedBatchSampler(range(9), 2, drop_lst=True), r"\(did you mean 'drop_last'\)"),
+        (lambda: mmapds.ChunkedSampler(range(9), 2, mix_chunk=3), r"\(did you mean 'mix_chunks'\)"),
+        (lambda: mmapds.MixtureSampler([9, 9], [1, 1], stopp="first"), r"\(did you mean 'stop'\)"),
+        (lambda: mmapds.TokenBudgetBatchSampler([1, 2], 9, max_len=3), r"\(did you mean 'max_length'\)"),
+        (lambda: mmapds.DataLoader([1, 2], num_worker=3), r"\(did you mean 'num_workers'\)"),
+        (lambda: mmapds.Writer("a.mma", lenght="n"), r"\(did you mean 'length'\)"),
+    ],
+)
+def test_a_misspelt_argument_has_the_nearest_one(make, message):
+    with pytest.raises(TypeError, match=message) as error:
+        make()
+    assert "self" not in str(error.value)
+    check(str(error.value))
+
+
+# ---- what is advised --------------------------------------------------------------------------------------------
+
+
+def test_the_nearest_field_comes_before_other_ways(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"length": 1}\n')
+    said = ran("index", "a.jsonl", "--length", "lenght", cwd=tmp_path).stderr
+    assert "found `length` (did you mean length); leave such records out with --missing skip" in said
+
+
+def test_text_is_opened_as_text(tmp_path):
+    path = tmp_path / "plain.txt"
+    path.write_text("hello\nworld\n")
+    mmapds.build(path, format="jsonl")
+    said = ran("head", "plain.txt", cwd=tmp_path).stderr
+    assert "; open it with decode='text' (--decode text) if it is text, or leave record 0 out" in said
+    assert ran("head", "plain.txt", "--decode", "text", cwd=tmp_path).stderr == ""
+    with pytest.raises(mmapds.DecodeError, match="decode='text'") as error:
+        mmapds.open(path)[0]
+    check(str(error.value))
+    assert mmapds.open(path, decode="text")[:2].take([0, 1]) == ["hello", "world"]
+
+
+def test_a_batch_of_bad_records_alone_says_what_skip_needs(write):
+    ds = mmapds.open(write(b'{"n": \n{"n": 1}\n'), build=True, on_error="skip")
+    with (
+        pytest.raises(
+            mmapds.DecodeError, match=r"exclude={'records': \[0\]} in a sampler \(on_error='skip' needs"
+        ) as error,
+        pytest.warns(RuntimeWarning),
+    ):
+        ds.take([0])
+    check(str(error.value))
+
+
+def test_a_column_of_records_that_are_not_json_is_of_their_sizes(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((3, 2)))
+    with pytest.raises(mmapds.ColumnError, match=r"a.npy --length 'bytes\(\)' ") as error:
+        _ = mmapds.open(tmp_path / "a.npy", build=True).lengths
+    check(str(error.value))
+    command = str(error.value).partition("; run: ")[2].partition(" (")[0].replace("python", sys.executable, 1)
+    subprocess.run(command, shell=True, check=True, capture_output=True)
+    assert mmapds.open(tmp_path / "a.npy").lengths.tolist() == [16, 16, 16]
+
+
+def test_a_dataset_in_place_of_paths_says_what_to_give(opened):
+    ds = opened([{"n": 1}, {"n": 2}])
+    for call in (lambda: convert(ds.map(str), "a.mma"), lambda: mmapds.open(ds), lambda: mmapds.build(ds)):
+        with pytest.raises(mmapds.Error, match=r"^sources: expected paths, found \w+Dataset; give ds\.so") as error:
+            call()
+        check(str(error.value))
+
+
+def test_a_conversion_that_is_run_again_keeps_the_lengths(tmp_path):
+    pq.write_table(pa.table({"tokens": [[1], [1, 2]], "n": [5, 6]}), tmp_path / "t.parquet")
+    assert ran("convert", "t.parquet", "--length", "tokens", cwd=tmp_path).returncode == 0
+    again = ran("convert", "t.parquet", cwd=tmp_path)
+    assert "; length of 'tokens', as before; " in again.stdout
+    assert mmapds.open(tmp_path / "t.mma").lengths.tolist() == [1, 2]
+    assert convert(tmp_path / "t.parquet", length="n").kept_length is None
+    assert mmapds.open(tmp_path / "t.mma").lengths.tolist() == [5, 6]
+    assert convert(tmp_path / "t.parquet", fields=["tokens"]).kept_length is None, "the field is gone"
+
+
+def test_what_torchs_collate_cannot_take_names_ours(opened):
+    ds = opened([{"n": n} for n in range(4)]).map(lambda _: Image.new("L", (2, 2)))
+    with pytest.raises(TypeError) as error:
+        next(iter(mmapds.DataLoader(ds, 2)))
+    assert "give collate_fn=mmapds.pad_collate" in error.value.__notes__[-1]
+    assert len(next(iter(mmapds.DataLoader(ds, 2, collate_fn=mmapds.pad_collate)))) == 2
+
+
+def test_a_source_tree_that_is_not_built_says_so(tmp_path):
+    tree = tmp_path / "tree"
+    (tree / "mmapds").mkdir(parents=True)
+    source = os.path.dirname(mmapds.__file__)
+    for name in ("__init__.py", "errors.py"):
+        with open(os.path.join(source, name)) as file:
+            (tree / "mmapds" / name).write_text(file.read())
+    # Without site packages, whose hook for editable installs would find the core elsewhere.
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", "import mmapds"], capture_output=True, text=True, check=False, cwd=tree
+    )
+    assert f"ImportError: {tree}/mmapds: the core is not built here; run: pip install -e {tree} (" in found.stderr
+
+
+# ---- several processes ------------------------------------------------------------------------------------------
+
+
+def test_a_shuffling_loader_of_several_processes_needs_a_sampler(tmp_path):
+    code = """
+loader = DataLoader(range(8), 2, shuffle=True)
+say(len(list(loader)))
+begin()
+say(tried(lambda: list(loader)))
+import torch.utils.data
+for sampler in (DistributedSampler(range(8)), torch.utils.data.RandomSampler(range(8))):
+    say(sum(map(len, DataLoader(range(8), 2, sampler=sampler))))
+say(sum(map(len, DataLoader(range(8), 2))))
+"""
+    for said in world(code, tmp_path):
+        assert said[0] == 4
+        assert said[1].startswith("shuffle = True, expected a sampler that shares the samples among the 2 processes")
+        check(said[1])
+        assert said[2:] == [4, 8, 8]
