@@ -215,7 +215,9 @@ def _compute(dataset: Dataset, compute: Callable[[Any], float], piece: range) ->
         except Exception as error:
             error.add_note(f"while computing a column for {dataset.place(position)}")
             raise
-        if isinstance(number, bool | str | bytes) or np.ndim(number) or not isinstance(number, int | float | np.number):
+        if isinstance(number, bool | np.bool_):
+            number = int(number)  # of a condition, for masks
+        if isinstance(number, str | bytes) or np.ndim(number) or not isinstance(number, int | float | np.number):
             raise ColumnError(f"{dataset.place(position)}: expected a number from the callable, found {number!r}")
         numbers.append(number)
     return np.array(numbers)

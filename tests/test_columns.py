@@ -333,6 +333,19 @@ def test_a_callable_sees_every_sample(large, workers):
     assert ds[17] == records[17]
 
 
+def test_a_condition_is_a_column_of_0_and_1(write):
+    path = write([{"n": n} for n in range(5)])
+    mmapds.build(path)
+    for name, condition in {
+        "plain": lambda sample: sample["n"] > 2,
+        "numpy": lambda sample: np.int64(sample["n"]) > 2,
+    }.items():
+        mmapds.add_column(path, name, condition)
+        ds = mmapds.open(path)
+        assert ds.column(name).tolist() == [0, 0, 0, 1, 1]
+        assert [sample["n"] for sample in ds[ds.column(name) == 1]] == [3, 4]
+
+
 def test_add_column_from_an_array(corpus):
     path, records = corpus
     mmapds.build(path, length="id")

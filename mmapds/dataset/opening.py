@@ -13,7 +13,7 @@ from ..storage.files import IoChoice, check_io
 from ..storage.fingerprints import BLOCKS
 from ..storage.index_file import Index
 from ..storage.roots import Roots
-from ..storage.sources import StrPath, build_command, refuse_dataset
+from ..storage.sources import StrPath, build_command, listed
 from .catalog import Catalog
 from .dataset import Dataset
 from .decode import Decoder
@@ -74,9 +74,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
     """
     _check_choices(check=(check, current.CHECKS), on_error=(on_error, ("raise", "skip")))
     check_io(io)
-    refuse_dataset(source_or_index)
-    given = [source_or_index] if isinstance(source_or_index, str | os.PathLike) else list(source_or_index)
-    patterns = [os.fspath(pattern) for pattern in given]
+    patterns = [os.fspath(pattern) for pattern in listed(source_or_index)]
     paths = expand_indexed(patterns)
     allowed = Roots(roots, paths)
     if build and paths:

@@ -24,12 +24,13 @@ _LOOK = 5.0  # seconds after which the trainer looks whether the threads are sti
 _SHOWN = 8  # records that a message names
 
 
-_NOTES = (
-    "give collate_fn=mmapds.pad_collate for samples of different shape",
-    "give collate_fn=mmapds.pad_collate, which keeps values that are not numbers in lists, or make tensors of them "
-    "with ds.map(function)",
-)
-"""What to do where torch's own collate function raises an error: RuntimeError, TypeError."""
+_NOTES: dict[type[Exception], str] = {
+    RuntimeError: "give collate_fn=mmapds.pad_collate for samples of different shape",
+    TypeError: "give collate_fn=mmapds.pad_collate, which keeps values that are not numbers in lists, or make "
+    "tensors of them with ds.map(function)",
+    KeyError: "give the samples of a batch the same fields, with ds.map(function)",
+}
+"""What to do where torch's own collate function raises an error, which names neither collate functions nor datasets."""
 
 
 class Batches:
@@ -63,9 +64,9 @@ class Batches:
     def _collated(self, samples: Any) -> Any:
         try:
             return self._collate(samples)
-        except (RuntimeError, TypeError) as error:  # of torch, which names neither collate functions nor datasets
-            if self._collate is torch.utils.data.default_collate:
-                error.add_note(_NOTES[type(error) is TypeError])
+        except tuple(_NOTES) as error:
+            if self._collate is torch.utils.data.default_collate and type(error) in _NOTES:
+                error.add_note(_NOTES[type(error)])
             raise
 
 

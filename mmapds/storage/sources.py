@@ -54,27 +54,25 @@ def expand(patterns: StrPath | Iterable[StrPath], suffixes: tuple[str, ...]) -> 
     Raises:
       SourceError: there are no patterns, a pattern matches no file, a directory holds no source, or a file is missing.
     """
-    refuse_dataset(patterns)
-    if isinstance(patterns, str | os.PathLike):
-        patterns = [patterns]
-    paths = [path for pattern in patterns for path in _expand_one(os.fspath(pattern), suffixes)]
+    paths = [path for pattern in listed(patterns) for path in _expand_one(os.fspath(pattern), suffixes)]
     if not paths:
         raise SourceError("sources: expected one source or more, found 0")
     given = set(paths)
     return [path for path in paths if not (path.endswith(INDEX_SUFFIX) and path.removesuffix(INDEX_SUFFIX) in given)]
 
 
-def refuse_dataset(given: object) -> None:
-    """Refuse a dataset in place of paths, before it is read record by record.
+def listed(given: StrPath | Iterable[StrPath]) -> list[StrPath]:
+    """Return one path, or several, as a list.
 
     Raises:
-      SourceError: it is one.
+      SourceError: it is a dataset, which is not to be read record by record for this.
     """
     if hasattr(given, "indexes"):
         raise SourceError(
-            f"sources: expected paths, found {type(given).__name__}; give ds.sources, and to convert() the function of "
-            "ds.map as decode=function"
+            f"sources: expected paths, found {type(given).__name__}; give ds.sources (and to convert() a function of "
+            "the bytes of a record as decode=)"
         )
+    return [given] if isinstance(given, str | os.PathLike) else list(given)
 
 
 def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> Iterator[str]:
