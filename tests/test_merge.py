@@ -261,10 +261,10 @@ def test_sources_outside_the_roots_are_not_touched(two, tmp_path):
 @pytest.mark.parametrize("options", [["--length", "n"], ["--force"], ["--hash"], ["--truncated", "drop"]])
 def test_options_of_building_are_refused(two, tmp_path, options):
     done = command(*indexes(two), "--merge", "-o", tmp_path / "all.mmx", *options)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith(f"{options[0]}: expected no option for how to index with --merge, found ")
 
 
 def test_the_place_must_be_given(two):
     done = command(*indexes(two), "--merge")
-    assert (done.returncode, done.stderr[:40]) == (1, "--merge: expected -o OUT.mmx with it, fo")
+    assert (done.returncode, done.stderr[:40]) == (2, "--merge: expected -o OUT.mmx with it, fo")
