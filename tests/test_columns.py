@@ -408,7 +408,7 @@ def test_the_command_line(corpus):
         ["--missing", "x"],
     ):
         refused = command(path, *wrong)
-        assert refused.returncode == 1
+        assert refused.returncode == 2
         assert len(refused.stderr.splitlines()) == 1
     assert "expected a path" in command(path, "--length", "words(text)").stderr
 
