@@ -6,7 +6,7 @@ PYTHON ?= python3
 STAMP  := $(VENV)/.built
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
-.PHONY: test demo bench bench-against lint dist torture fuzz test-asan test-tsan clean
+.PHONY: test demo bench bench-against lint dist torture fuzz test-asan test-tsan test-ray clean
 
 # Files of tests are shared out to as many processes as there are cores, 8 at the most: each of some loads torch.
 test: $(STAMP) lint
@@ -39,6 +39,16 @@ torture: $(STAMP)
 fuzz: $(STAMP)
 	$(VENV)/bin/python -m tests.fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RUNS),--runs $(RUNS)) \
 	  $(if $(JOBS),--jobs $(JOBS)) $(TARGETS)
+
+# Building on Ray, whose wheel is large, in a virtual environment of its own that sees the packages of the first.
+build/ray/installed: $(STAMP)
+	$(PYTHON) -m venv $(@D)
+	echo "import site; site.addsitedir('$(abspath $(SITE))')" > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/base.pth
+	$(@D)/bin/python -m pip install --disable-pip-version-check -q 'ray>=2.30'
+	touch $@
+
+test-ray: build/ray/installed
+	build/ray/bin/python -m pytest -q -n0 -m ray tests/test_ray.py
 
 # The package under a sanitizer, in a virtual environment of its own that sees the packages of the first, but not its
 # import hook, which would find the other build. The runtime must be loaded before Python is, and before it libstdc++, for

@@ -8,8 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import formats
-from .errors import unknown_argument
+from .errors import Error, unknown_argument
 from .index.build import BuildResult, ColumnRequest, build_each
+from .index.engine import Engine
 from .storage.index_file import Index
 from .storage.lock import locked
 from .storage.roots import Roots
@@ -17,6 +18,7 @@ from .storage.sources import INDEX_SUFFIX, StrPath, expand, index_path
 from .storage.threads import cores
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
     from pathlib import Path
 
 _OTHERS = dict.fromkeys(("decode", "access", "check", "io", "build"), "mmapds.open")
@@ -39,6 +41,8 @@ def build(
     workers: int | None = None,
     force: bool = False,
     roots: StrPath | Iterable[StrPath] = (),
+    executor: Executor | Callable[[], Executor] | None = None,
+    parts: StrPath | None = None,
     **parameters: Any,
 ) -> Path | list[Path]:
     """Index sources in place; an index that is up to date is kept, also where a source is a copy with another time.
@@ -51,17 +55,20 @@ def build(
       out: one combined index for all sources; by default each gets its own, `train.jsonl.mmx` beside `train.jsonl`.
       format: how records are framed; by default the suffix decides.
       length: the column that token budgets are planned by; the same as `columns={"length": ...}`. Lengths are integers
-        of 0 or more; the index also gets their order, so that samplers do not sort.
+        of 0 or more; the index also gets their order.
       columns: name to a number for each record: an expression (see `mmapds.formats.measuring`), measured while records
         are scanned; or a picklable callable that takes the decoded sample and returns a number, run in other processes.
       missing: for a record that lacks a field of an expression: "error" (the default), "skip" it, or a number to store.
       validate: check that every record is JSON from its first byte to its last.
-      bad: "skip" validates, and leaves out lines that are not JSON, with a warning; by default they are an error.
+      bad: "skip" validates, and leaves out lines that are not JSON, with a warning.
       hash: store a hash of each source, for `open(..., check="full")` and `--verify`, from now on.
       workers: threads that scan, also within one file; all cores by default.
       force: build even if an index is up to date, and without the columns that were computed in Python. An index keeps
         the expressions it was built with; delete it to drop them.
       roots: as in `mmapds.open`, for the sources of an index among `sources`.
+      executor: what scans for `out`, a thread a task: an object with `submit(function, *arguments)` that returns a
+        future, or a function that makes one, and the next one where it broke; see docs/large-corpora.md.
+      parts: where tasks leave what they found; by default `out` with `.parts` behind it.
       **parameters: options of the format, such as `record_bytes`; see docs/formats.md.
     Returns:
       The index's path; a list of them for several sources without `out`.
@@ -72,18 +79,33 @@ def build(
       Error: an index cannot be written, or another process builds it for too long.
       TypeError: an argument is unknown.
     """
-    from pathlib import Path  # start-up time: it takes as long as indexing 40 MB
-
     _check_names(parameters)
     expressions, computed = _by_kind({**({"length": length} if length is not None else {}), **(columns or {})})
     request = ColumnRequest(expressions, missing, validate, tuple(computed), hash, bad)
-    paths, complete = expand(sources, formats.SUFFIXES), partial(_add, computed, workers)
     how: dict[str, Any] = {"out": out, "format_name": format, "options": parameters, "request": request, "force": force}
+    how |= {"engine": _engine(executor, parts, out, workers), "complete": partial(_add, computed, workers)}
+    paths = expand(sources, formats.SUFFIXES)
+    return _paths(build_each(paths, **how, workers=workers, roots=Roots(roots, paths)))
+
+
+def _paths(results: Iterable[BuildResult]) -> Path | list[Path]:
+    """Return the paths of indexes as they are built; a single one where there is one."""
+    from pathlib import Path  # start-up time: it takes as long as indexing 40 MB
+
     built = []
-    for done in build_each(paths, **how, workers=workers, roots=Roots(roots, paths), complete=complete):
-        done.warn(stacklevel=2)
+    for done in results:
+        done.warn(stacklevel=3)
         built.append(Path(done.summary.path))
     return built[0] if len(built) == 1 else built
+
+
+def _engine(executor: Any, parts: StrPath | None, out: StrPath | None, workers: int | None) -> Engine | None:
+    """Return what scans in the place of this process."""
+    if executor is None:
+        return None
+    if out is None:
+        raise Error("executor: expected the place of one index with it, found none; give out=...")
+    return Engine(executor, None if parts is None else os.fspath(parts), workers or 1)
 
 
 def merge(

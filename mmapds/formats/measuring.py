@@ -101,6 +101,12 @@ class Measuring:
         self._missing, self._fill = _parse_missing(missing)
         self._core: _native.Measuring | None = None  # made when it is first needed
 
+    @classmethod
+    def of(cls, described: Mapping[str, Any]) -> "Measuring":
+        """Return what `describe` describes."""
+        how = described["missing"], described["validate"], described.get("bad", "error")
+        return cls(described["expressions"], *how)
+
     def _native_measuring(self) -> _native.Measuring:
         return _native.Measuring(
             fields=tuple((each.measure, each.path) for each in self.columns.values()),

@@ -15,6 +15,7 @@ from ..storage.lock import clean_up, locked
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, inspect
 from ..storage.threads import cores
+from .engine import Engine
 from .keep import is_as_it_was, keep
 from .left_out import bad_lines
 from .reuse import Reuse, reuse
@@ -103,6 +104,7 @@ def build_each(
     inherit: bool = True,
     settle: bool = True,
     roots: Roots | None = None,
+    engine: Engine | None = None,
     report: Callable[[int], object] = lambda _: None,
     complete: Callable[[BuildResult], object] = lambda _: None,
 ) -> Iterator[BuildResult]:
@@ -116,6 +118,7 @@ def build_each(
       inherit: take the options and the columns that are not given from the index that is there; False replaces it.
       settle: compare all of a source that has another time and seems the same; False takes its fingerprint for proof.
       roots: where the sources of an index may lie that is itself among the paths.
+      engine: what scans for `out`; by default, this process does, with its threads.
       report: called with the number of bytes of sources that were done since the last call.
       complete: called with each result before it is yielded; if the index was built, while its lock is still held.
 
@@ -144,7 +147,8 @@ def build_each(
             with locked(index_path):
                 job = _job(plan(path), asked, inherit=inherit)  # again, as another process may have built it meanwhile
                 result = None if force else _found(job, settle=settle, workers=workers, report=report)
-                result = result or _build(job, asked, workers=workers, force=force, inherit=inherit, report=report)
+                how: dict[str, Any] = {"force": force, "inherit": inherit, "workers": workers}
+                result = result or _build(job, asked, engine, **how, report=report)
                 complete(result)
         yield result
 
@@ -183,17 +187,24 @@ def _found(job: Job, *, settle: bool, workers: int, report: Callable[[int], obje
 def _build(
     job: Job,
     request: ColumnRequest,
+    engine: Engine | None,
     *,
-    workers: int,
     force: bool,
     inherit: bool,
+    workers: int,
     report: Callable[[int], object],
 ) -> BuildResult:
     if job.before is not None and not force:
         kept = {*job.measuring.columns, *request.computed, *job.before.parameters.get("columns", {})}
         check_nothing_is_lost(job.before, kept)
     known = reuse(job) if inherit and not force else None
-    if known is None or known.scanned == len(job.sources) or not _write_known(job, known, workers, report):
+    if engine is not None:
+        from .distribute import distribute  # start-up time: most builds have no engine
+
+        done = distribute(job, known.plan if known is not None else [Scan(job.sources)], engine, report)
+        write(job, done.plan, workers, lambda _: None)
+        done.remove()
+    elif known is None or known.scanned == len(job.sources) or not _write_known(job, known, workers, report):
         known = None
         write(job, [Scan(job.sources)], workers, report)
     return result_of(job, known)

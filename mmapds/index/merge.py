@@ -55,7 +55,7 @@ def merge(
         sources,
         chosen,
         _parameters(parts, chosen),
-        _measuring(first),
+        Measuring.of(first.measuring),
         before=None,
         hashes=any(source.xxh3_128 for part in parts for source in part.sources),
     )
@@ -66,12 +66,6 @@ def merge(
             check_nothing_is_lost(before, first.columns)
         write(job, plan, workers, report, computed=[name for name in first.columns if name not in measured])
     return result_of(job)
-
-
-def _measuring(index: Index) -> Measuring:
-    """Return how the columns of an index were measured."""
-    known = index.measuring
-    return Measuring(known["expressions"], known["missing"], known["validate"], known.get("bad", "error"))
 
 
 def _check_sections(index: Index) -> None:

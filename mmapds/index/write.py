@@ -65,22 +65,23 @@ Plan = Sequence[Scan | Stored]
 """Where the records of an index come from, in the order of its sources."""
 
 
-def write(job: Job, plan: Plan, workers: int, report: Report, computed: Sequence[str] = ()) -> None:
+def write(job: Job, plan: Plan, workers: int, report: Report, *, computed: Sequence[str] = (), part: str = "") -> None:
     """Write an index, and put it in its place once it is complete.
 
     Args:
       workers: threads that scan.
       report: called with the number of bytes of sources that were done since the last call.
       computed: columns that all stored records have besides those that are measured, in the order of the file.
+      part: what the index is called as a part of another; such a one may leave out everything.
     """
     with _watching(job.sources), IndexWriter(job.index_path) as writer:
         writing = _Writing(job, writer, report, computed)
-        for part in plan:
-            if isinstance(part, Stored):
-                writing.copy(part)
+        for records in plan:
+            if isinstance(records, Stored):
+                writing.copy(records)
             else:
-                writing.scan(part, workers)
-        writing.commit(workers)
+                writing.scan(records, workers)
+        writing.commit(workers, part)
 
 
 class _Writing:
@@ -142,12 +143,13 @@ class _Writing:
         self._done.append(self._tally.finish(source, end, self._job))
         self._tally = Tally()
 
-    def commit(self, workers: int) -> None:
+    def commit(self, workers: int, part: str) -> None:
         """Finish the index, once all sources are written, and put it in its place."""
         job, sources = self._job, self._job.sources
         if len(self._done) != len(sources):
             raise job.incomplete(f"{len(sources)} sources", str(len(self._done)))
-        check_something_is_left(job.chosen, sources, job.measuring, self._done, self._numbers.filled)
+        if not part:
+            check_something_is_left(job.chosen, sources, job.measuring, self._done, self._numbers.filled)
         self._numbers.finish()
         done = with_hashes(self._done, sources, workers, self._report) if job.hashes else self._done
         metadata = {
@@ -156,6 +158,7 @@ class _Writing:
             "parameters": job.parameters,
             "sources": [source.describe() for source in done],
             "columns": job.measuring.describe(),
+            **({"part": {"key": part, "filled": self._numbers.filled}} if part else {}),
         }
         self._writer.commit(metadata, sum(source.records for source in done))
 
@@ -286,6 +289,8 @@ class _Numbers:
 
     def copy(self, stored: Stored) -> None:
         """Append the numbers of records that another index has."""
+        if filled := stored.base.metadata.get("part", {}).get("filled"):
+            self.filled = [sum(each) for each in zip(self.filled, filled, strict=True)]
         for name, spool in self._columns.items():
             stored.add_column(name, spool)
         if has_keys(stored.base):

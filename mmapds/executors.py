@@ -1,0 +1,131 @@
+"""Engines that have no executor of their own, as executors for `mmapds.build(..., executor=...)`.
+
+Pools of processes, Dask's `Client.get_executor()`, loky, Parsl and mpi4py are executors already: give them as they are.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+_POLL = 2.0  # seconds between two looks at jobs
+
+
+def dask(address: str) -> Any:
+    """Return an executor of a Dask cluster.
+
+    Args:
+      address: of its scheduler, such as "tcp://10.0.0.1:8786".
+    Raises:
+      ModuleNotFoundError: there is no distributed; the message says how to get it.
+    """
+    try:
+        from distributed import Client
+    except ModuleNotFoundError:
+        raise _missing("mmapds.executors.dask", "distributed", "dask") from None
+    client: Any = Client(address)  # type: ignore[no-untyped-call]
+    return client.get_executor()
+
+
+def ray(address: str | None = None, **options: Any) -> "Ray":
+    """Return an executor of a Ray cluster.
+
+    Args:
+      address: of the cluster, such as "auto"; by default that of this process, or a cluster of this machine alone.
+      **options: of every task, as `ray.remote` takes them: `num_cpus`, `resources`, `max_retries`, `runtime_env`.
+    Raises:
+      ModuleNotFoundError: there is no ray; the message says how to get it.
+    """
+    return Ray(address, options)
+
+
+class Ray:
+    """An executor of a Ray cluster; see `ray`."""
+
+    def __init__(self, address: str | None, options: dict[str, Any]) -> None:
+        try:
+            import ray
+        except ModuleNotFoundError:
+            raise _missing("mmapds.executors.ray", "ray", "ray") from None
+        if not ray.is_initialized():
+            ray.init(address=address)
+        self._remote = ray.remote(**options) if options else ray.remote
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        """Run a function in a task of the cluster; return a future of what it returns."""
+        return self._remote(function).remote(*arguments).future()  # type: ignore[no-any-return]
+
+
+def submitit(folder: str, **parameters: Any) -> "Submitit":
+    """Return an executor whose tasks are jobs of Slurm, each submitted by submitit.
+
+    Args:
+      folder: for logs and results, which all nodes share.
+      **parameters: of the jobs, as `AutoExecutor.update_parameters` takes them: `timeout_min`, `slurm_partition`.
+    Raises:
+      ModuleNotFoundError: there is no submitit.
+    """
+    try:
+        import submitit
+    except ModuleNotFoundError:
+        raise _missing("mmapds.executors.submitit", "submitit", "") from None
+    executor = submitit.AutoExecutor(folder=folder)
+    executor.update_parameters(**parameters)
+    return Submitit(executor)
+
+
+class Submitit:
+    """An executor that asks jobs of submitit how they are; see `submitit`.
+
+    Args:
+      executor: one of submitit's, whose `submit` returns a job with `done()`, `result()` and `cancel()`.
+    """
+
+    def __init__(self, executor: Any) -> None:
+        self._executor = executor
+        self._jobs: dict[Future[Any], Any] = {}
+        self._changed = threading.Condition()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        """Submit a job that runs a function; return a future of what it returns."""
+        future: Future[Any] = Future()
+        job = self._executor.submit(function, *arguments)
+        with self._changed:
+            self._jobs[future] = job
+            self._changed.notify()
+        return future
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs)
+                jobs = dict(self._jobs)
+            ended = [future for future, job in jobs.items() if future.cancelled() or job.done()]
+            for future in ended:
+                _settle(future, jobs[future])
+            with self._changed:
+                for future in ended:
+                    del self._jobs[future]
+                if not ended:
+                    self._changed.wait(_POLL)
+
+
+def _settle(future: "Future[Any]", job: Any) -> None:
+    """Give a future what its job returned, or raised; end the job of a future that was cancelled."""
+    if not future.set_running_or_notify_cancel():
+        with suppress(Exception):  # it may have ended meanwhile
+            job.cancel()
+        return
+    try:
+        result = job.result()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def _missing(name: str, package: str, extra: str) -> ModuleNotFoundError:
+    wanted = f"'mmapds[{extra}]'" if extra else package
+    return ModuleNotFoundError(f"{name} needs {package}; run: pip install {wanted}", name=package)

@@ -1,0 +1,304 @@
+"""Building an index by an executor: tasks are sent out, lost ones again, and the parts they leave become the index.
+
+An executor is anything with `submit(function, *arguments)` that returns a future of `concurrent.futures`, or a function
+that returns such an executor, which is called again where one broke.
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
+from contextlib import suppress
+from io import FileIO
+from typing import Any, NamedTuple
+
+from .. import _native
+from ..errors import Error
+from ..storage.index_file import Index, IndexedSource
+from ..storage.lock import remove_leftovers
+from ..storage.sources import Source
+from .engine import Engine
+from .keep import Report
+from .stored import Stored
+from .tasks import Outcome, Task, run_task
+from .write import Job, Plan, Scan
+
+GROUP = 256 << 20
+"""Bytes of small sources that are one task."""
+STRETCH = 2 << 30
+"""Bytes of a text that are one task."""
+_WINDOW = 256  # tasks that an engine has at a time
+_ATTEMPTS = 3
+_PATIENCE = 5.0  # seconds after which parts are looked for whose futures say nothing
+_LINE = 1 << 20  # bytes that are read at a time to find the end of a line
+_ENGINES_FAIL_WITH = {
+    *("KilledWorker", "CommClosedError", "FutureCancelledError"),  # Dask
+    *("WorkerCrashedError", "NodeDiedError", "ObjectLostError", "OwnerDiedError", "RayActorError"),  # Ray
+    *("TerminatedWorkerError", "WorkerLost", "ManagerLost"),  # loky, and Parsl
+    "UncompletedJobError",  # submitit
+}
+"""What engines raise for a worker that is gone, by name, as they are not imported here."""
+
+
+class _Piece(NamedTuple):
+    """A task, and where its part belongs."""
+
+    task: Task
+    numbers: range
+    """Of the sources that it covers in the new index."""
+
+
+def distribute(job: Job, plan: Plan, engine: Engine, report: Report) -> "Distributed":
+    """Let an engine scan what a plan would scan; return the plan with stored records in the place of that.
+
+    Parts that are there from a build before are not built again.
+
+    Args:
+      report: called with the number of bytes of sources that were done since the last call.
+    Raises:
+      Error: what the data did, at once; or an engine that lost a task again and again.
+    """
+    directory = os.path.abspath(engine.directory or f"{job.index_path}.parts")
+    pieces: list[_Piece] = []
+    layout: list[Stored | Scan | list[_Piece]] = []
+    number = 0
+    for each in plan:
+        if isinstance(each, Stored):
+            layout.append(each)
+            number += len(each.sources) if each.totals is None else 0
+            continue
+        for scan, numbers in _parted(each, number):
+            if scan is not None:
+                layout.append(scan)
+            else:
+                own = list(_pieces(job, numbers, engine.workers, directory))
+                layout.append(own)
+                pieces += own
+        number += len(each.sources)
+    os.makedirs(directory, exist_ok=True)
+    tasks = [piece.task for piece in pieces]
+    parts = _Driver(engine.executor, report).run(tasks)
+    found: list[Scan | Stored] = []
+    for part in layout:
+        found += _stored(job, part, parts) if isinstance(part, list) else [part]
+    return Distributed(found, tasks, directory)
+
+
+class Distributed(NamedTuple):
+    """A plan whose parts are built."""
+
+    plan: Plan
+    tasks: list[Task]
+    directory: str
+
+    def remove(self) -> None:
+        """Remove the parts, once the index is in its place."""
+        for task in self.tasks:
+            with suppress(FileNotFoundError):
+                os.unlink(task.path)
+            remove_leftovers(task.path)
+        with suppress(OSError):  # it was there before, and has other files
+            os.rmdir(self.directory)
+
+
+def _parted(scan: Scan, first: int) -> "Iterator[tuple[Scan | None, range]]":
+    """Yield what of a scan stays here, the end of a source that grew, and what is sent out: None, and the sources."""
+    begin = first
+    if scan.sources[0].begin:
+        yield Scan(scan.sources[:1]), range(first, first + 1)
+        begin += 1
+    if begin < first + len(scan.sources):
+        yield None, range(begin, first + len(scan.sources))
+
+
+def _pieces(job: Job, numbers: range, workers: int, directory: str) -> Iterator[_Piece]:
+    """Yield tasks for some sources: a few of them at a time or, of a large text, one for each stretch."""
+    begin, size = numbers.start, 0
+    for number in numbers:
+        source = job.sources[number]
+        if job.chosen.is_text and job.chosen.begins_anywhere and source.size > STRETCH:
+            if begin < number:
+                yield _Piece(Task.of(job, range(begin, number), None, workers, directory), range(begin, number))
+            own = range(number, number + 1)
+            for stretch in _stretches(source):
+                yield _Piece(Task.of(job, own, stretch, workers, directory), own)
+            begin, size = number + 1, 0
+            continue
+        size += source.size
+        if size >= GROUP:
+            own = range(begin, number + 1)
+            yield _Piece(Task.of(job, own, None, workers, directory), own)
+            begin, size = number + 1, 0
+    if begin < numbers.stop:
+        own = range(begin, numbers.stop)
+        yield _Piece(Task.of(job, own, None, workers, directory), own)
+
+
+def _stretches(source: Source) -> Iterator[tuple[int, int]]:
+    """Yield where stretches of a text begin and end, each at a line but the last."""
+    begin = 0
+    with open(source.path, "rb", buffering=0) as file:
+        while begin < source.size:
+            end = _line_after(file, begin + STRETCH, source.size)
+            yield begin, end
+            begin = end
+
+
+def _line_after(file: FileIO, at: int, size: int) -> int:
+    """Return where the first line begins that begins at a byte or after it; the size if there is none."""
+    at -= 1  # a line begins there, if the byte before is the end of one
+    file.seek(at)
+    while at < size and (piece := file.read(_LINE)):
+        if (newline := piece.find(b"\n")) >= 0:
+            return min(at + newline + 1, size)
+        at += len(piece)
+    return size
+
+
+class _Driver:
+    """Sends tasks to an executor, as many at a time as a window holds, and those again that it lost."""
+
+    def __init__(self, executor: Any, report: Report) -> None:
+        self._make = None if hasattr(executor, "submit") else executor
+        self._executor = executor if self._make is None else executor()
+        self._report = report
+        self._parts: dict[str, Index] = {}
+        self._running: dict[Future[str], tuple[Task, int]] = {}
+        self._left: deque[tuple[Task, int]] = deque()
+
+    def run(self, tasks: Sequence[Task]) -> dict[str, Index]:
+        """Return the part of each task, by its key."""
+        self._left.extend((task, 1) for task in tasks if not self._take(task))
+        try:
+            while self._left or self._running:
+                while self._left and len(self._running) < _WINDOW:
+                    self._submit(*self._left.popleft())
+                self._collect()
+        finally:
+            for future in self._running:
+                future.cancel()
+            if self._make is not None and hasattr(self._executor, "shutdown"):
+                self._executor.shutdown(wait=False)
+        return self._parts
+
+    def _take(self, task: Task) -> bool:
+        """Take the part of a task, if it is there; tasks that cover the same have one part."""
+        if task.key not in self._parts:
+            part = task.part()
+            if part is None:
+                return False
+            self._parts[task.key] = part
+            self._report(task.size)
+        return True
+
+    def _submit(self, task: Task, attempt: int) -> None:
+        """Send a task; where the executor broke for good, as pools of processes do, to the next one."""
+        try:
+            future = self._executor.submit(run_task, task.encode())
+        except BrokenExecutor as error:
+            if self._make is None:
+                raise Error(
+                    f"executor: {type(error).__name__}: {error}; run again, which builds only missing parts (or give "
+                    "a function that makes an executor)"
+                ) from error
+            self._executor = self._make()
+            self._lost(task, attempt, error)
+            return
+        self._running[future] = task, attempt
+
+    def _collect(self) -> None:
+        """Wait until a task ends, and take its part."""
+        done, _ = wait(self._running, timeout=_PATIENCE, return_when=FIRST_COMPLETED)
+        for future in done:
+            task, attempt = self._running.pop(future)
+            try:
+                outcome = Outcome.decode(future.result())
+            except (Exception, CancelledError) as error:
+                if not _is_of_engine(error):
+                    raise
+                self._lost(task, attempt, error)
+                continue
+            if outcome.is_lost:
+                self._lost(task, attempt, Error(outcome.error))
+                continue
+            outcome.raise_error()
+            if not self._take(task):
+                self._lost(task, attempt, Error(f"{task.path}: expected the part of a task, found none that is whole"))
+        if not done:
+            for future, (task, _) in list(self._running.items()):
+                if os.path.exists(task.path) and self._take(task):
+                    del self._running[future]
+
+    def _lost(self, task: Task, attempt: int, error: BaseException) -> None:
+        """Send a task again that the engine lost; a few times."""
+        if self._take(task):  # it was done, and only the answer was lost
+            return
+        if attempt >= _ATTEMPTS:
+            raise Error(
+                f"executor: lost the task of {task.sources[0].path} {attempt} times, the last time with "
+                f"{type(error).__name__}: {error}; run again, which builds only missing parts"
+            ) from error
+        self._left.append((task, attempt + 1))
+
+
+def _is_of_engine(error: BaseException) -> bool:
+    """Whether an error says that a task was dropped, or a worker or a node is gone."""
+    named = any(kind.__name__ in _ENGINES_FAIL_WITH for kind in type(error).__mro__)
+    return named or isinstance(error, BrokenExecutor | CancelledError)
+
+
+def _stored(job: Job, pieces: Sequence[_Piece], parts: dict[str, Index]) -> Iterator[Stored]:
+    """Yield the records of parts, in the order of their sources."""
+    at = 0
+    while at < len(pieces):
+        first = pieces[at]
+        if first.task.sources[0].end is None:
+            yield Stored.of(_seen(job, first, parts), range(len(first.numbers)))
+            at += 1
+            continue
+        same = [piece for piece in pieces[at:] if piece.numbers == first.numbers]
+        yield from _joined([(piece.task, _seen(job, piece, parts)) for piece in same])
+        at += len(same)
+
+
+def _seen(job: Job, piece: _Piece, parts: dict[str, Index]) -> Index:
+    """Return a part, whose sources have the times that this host sees."""
+    part = parts[piece.task.key]
+    times = [job.sources[number].mtime_ns for number in piece.numbers]
+    part.sources = [source._replace(mtime_ns=time) for source, time in zip(part.sources, times, strict=True)]
+    return part
+
+
+def _joined(stretches: Sequence[tuple[Task, Index]]) -> list[Stored]:
+    """Return the records of the stretches of one source."""
+    joined: list[Stored] = []
+    end = stretches[-1][0].sources[0].stop
+    following = end
+    for task, part in reversed(stretches):
+        source = task.sources[0]
+        joined.append(
+            Stored(
+                part,
+                range(1),
+                range(part.records),
+                _totals(part, following),
+                source.stop - source.begin,
+                None if joined else end,
+            )
+        )
+        following = part.bounds(0)[0] if part.records else following
+    return joined[::-1]
+
+
+def _totals(part: Index, following: int) -> IndexedSource:
+    """Return the totals of a stretch, whose last record ends where the following one begins.
+
+    That can be later than the stretch ends: a record has the blank lines behind it, and the records that are left out.
+    """
+    totals = part.sources[0]
+    if not part.records or following == part.bounds(0)[-1]:
+        return totals
+    bounds = part.bounds(0)
+    size = following - bounds[-2]
+    smallest, largest = _native.record_sizes(bounds[:-1], None, 2**64 - 1, 0)
+    return totals._replace(smallest=min(smallest, size), largest=max(largest, size))

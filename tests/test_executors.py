@@ -1,0 +1,449 @@
+"""Building an index elsewhere: byte for byte what this process builds, whatever happens to workers and driver."""
+
+import os
+import platform
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mmapds
+from mmapds import executors
+from mmapds.index import distribute, tasks
+from mmapds.index.tasks import Outcome, Task, run_task
+from mmapds.index.verify import verify
+from mmapds.storage.index_file import Index
+from tests.support.commands import command
+from tests.support.files import flip
+from tests.support.indexes import OPTIONS, built, write_source
+from tests.test_merge import lines
+
+LENGTH = {"length": "chars(text)"}
+
+
+@pytest.fixture(autouse=True)
+def small_tasks(monkeypatch):
+    """Tasks of a few records, so that there are many."""
+    monkeypatch.setattr(distribute, "GROUP", 3_000)
+    monkeypatch.setattr(distribute, "STRETCH", 8_000)
+    monkeypatch.setattr(distribute, "_PATIENCE", 0.05)
+
+
+@pytest.fixture
+def corpus(write):
+    """Sources of many sizes, one of them of many stretches, and blank lines between records."""
+    sizes = (10, 0, 900, 3, 40, 41, 42)
+    return [write(b"".join(map(record, range(size))), f"{number}.jsonl") for number, size in enumerate(sizes)]
+
+
+def record(number):
+    """A line, and up to two blank ones."""
+    return b'{"n": %d, "text": "%s"}\n%s' % (number, b"x" * (number % 70), b" \n" * (number % 3))
+
+
+class Inline:
+    """An executor that runs a task when it is submitted."""
+
+    def __init__(self):
+        self.texts = []
+
+    def submit(self, function, *arguments):
+        self.texts += arguments
+        future = Future()
+        try:
+            future.set_result(function(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def left_over(directory):
+    return sorted(name for name in os.listdir(directory) if ".parts" in name or name.endswith((".tmp", ".lock")))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_format_is_built_by_an_executor(tmp_path, name):
+    paths = [write_source(tmp_path, name, number, count) for number, count in enumerate((30, 0, 300, 5))]
+    direct = built(paths, tmp_path / "all.mmx", **OPTIONS[name])
+    executor = Inline()
+    out = mmapds.build(paths, out=tmp_path / "all.mmx", executor=executor, **OPTIONS[name])
+    assert out.read_bytes() == direct
+    assert len(executor.texts) > 1
+    assert left_over(tmp_path) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*such lines are left out")
+@settings(max_examples=60, deadline=None)
+@given(
+    texts=st.lists(st.lists(lines, max_size=30).map("\n".join), min_size=1, max_size=3),
+    stretch=st.integers(1, 60),
+    skip=st.booleans(),
+)
+def test_a_text_may_be_cut_at_any_line(tmp_path_factory, texts, stretch, skip):
+    directory = tmp_path_factory.mktemp("cut")
+    paths = [directory / f"{number}.jsonl" for number in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text('\ufeff{"n": 1, "text": "there is one"}\n' + text)
+    columns = {"length": "bytes()", "n": "n"}
+    options = {"columns": columns, "missing": "skip" if skip else -7, "bad": "skip", "format": "jsonl"}
+    direct = built(paths, directory / "all.mmx", **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distribute, "STRETCH", stretch)
+        out = mmapds.build(paths, out=directory / "all.mmx", executor=Inline(), **options)
+    assert out.read_bytes() == direct
+
+
+def test_a_pool_of_processes(corpus, tmp_path):
+    direct = built(corpus, tmp_path / "all.mmx", hash=True, **LENGTH)
+    with ProcessPoolExecutor(2) as pool:
+        out = mmapds.build(corpus, out=tmp_path / "all.mmx", executor=pool, hash=True, **LENGTH)
+    assert out.read_bytes() == direct
+    verify(Index(str(out)))
+
+
+def test_a_dask_cluster(corpus, tmp_path):
+    from distributed import Client, LocalCluster
+
+    direct = built(corpus, tmp_path / "all.mmx", **LENGTH)
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        out = mmapds.build(corpus, out=tmp_path / "all.mmx", executor=client.get_executor(), **LENGTH)
+        assert out.read_bytes() == direct
+        out.unlink()
+        with client.get_executor() as executor:
+            killing = Killing(executor, tmp_path / "killed")
+            assert mmapds.build(corpus, out=out, executor=killing, **LENGTH).read_bytes() == direct
+        assert killing.marker.exists()
+
+
+class Killing:
+    """An executor whose third task kills its worker the first time it runs."""
+
+    def __init__(self, executor, marker):
+        self.executor, self.marker, self.submitted = executor, marker, 0
+
+    def submit(self, _, text):
+        self.submitted += 1
+        marker = str(self.marker) if self.submitted == 3 else ""
+        return self.executor.submit(run_or_die, text, marker)
+
+
+def run_or_die(text, marker):
+    """Run a task; kill this process if the marker is not there yet."""
+    if marker and not os.path.exists(marker):
+        Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return run_task(text)
+
+
+def test_a_worker_that_is_killed_breaks_a_pool_which_is_made_again(corpus, tmp_path):
+    direct = built(corpus, tmp_path / "all.mmx", **LENGTH)
+    made = []
+
+    def make():
+        made.append(Killing(ProcessPoolExecutor(2), tmp_path / "killed"))
+        return made[-1]
+
+    out = mmapds.build(corpus, out=tmp_path / "all.mmx", executor=make, **LENGTH)
+    for each in made:
+        each.executor.shutdown()
+    assert out.read_bytes() == direct
+    assert len(made) == 2
+
+
+def test_a_pool_that_broke_for_good_is_an_error_and_the_next_build_goes_on(corpus, tmp_path):
+    direct = built(corpus, tmp_path / "all.mmx", **LENGTH)
+    pool = ProcessPoolExecutor(1)
+    with pytest.raises(mmapds.Error, match=r"executor: BrokenProcessPool: .* run again, which builds only missing"):
+        mmapds.build(corpus, out=tmp_path / "all.mmx", executor=Killing(pool, tmp_path / "killed"), **LENGTH)
+    pool.shutdown()
+    assert not (tmp_path / "all.mmx").exists()
+    there = len(os.listdir(tmp_path / "all.mmx.parts"))
+    assert there >= 2
+    executor = Inline()
+    out = mmapds.build(corpus, out=tmp_path / "all.mmx", executor=executor, **LENGTH)
+    assert out.read_bytes() == direct
+    again = Inline()
+    out.unlink()
+    mmapds.build(corpus, out=out, executor=again, **LENGTH)
+    assert len(executor.texts) == len(again.texts) - there
+
+
+class Careless:
+    """An executor that runs tasks twice, in any order, and drops every fifth that it is given."""
+
+    def __init__(self, seed):
+        self.random, self.submitted = random.Random(seed), 0
+        self.waiting, self.changed, self.over = [], threading.Condition(), False
+        self.threads = [threading.Thread(target=self.work, daemon=True) for _ in range(3)]
+        for thread in self.threads:
+            thread.start()
+
+    def submit(self, function, *arguments):
+        future = Future()
+        self.submitted += 1
+        if self.submitted % 5 == 0:
+            if self.submitted % 2:
+                future.cancel()
+                future.set_running_or_notify_cancel()
+            else:
+                future.set_exception(BrokenExecutor("dropped"))
+            return future
+        with self.changed:
+            self.waiting += [(future, function, arguments)] * 2
+            self.changed.notify_all()
+        return future
+
+    def work(self):
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.waiting or self.over)
+                if not self.waiting:
+                    return
+                future, function, arguments = self.waiting.pop(self.random.randrange(len(self.waiting)))
+            result = function(*arguments)
+            with self.changed:
+                if not future.done():
+                    future.set_result(result)
+
+    def end(self):
+        with self.changed:
+            self.over = True
+            self.changed.notify_all()
+        for thread in self.threads:
+            thread.join()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_engine_that_runs_tasks_twice_and_drops_some(corpus, tmp_path, seed):
+    direct = built(corpus, tmp_path / "all.mmx", **LENGTH)
+    executor = Careless(seed)
+    out = mmapds.build(corpus, out=tmp_path / "all.mmx", executor=executor, **LENGTH)
+    assert out.read_bytes() == direct
+    executor.end()
+    verify(Index(str(out)))
+
+
+def test_an_answer_that_never_comes_is_not_waited_for_if_the_part_is_there(corpus, tmp_path):
+    class Mute(Inline):
+        def submit(self, function, *arguments):
+            super().submit(function, *arguments)
+            return Future()
+
+    direct = built(corpus, tmp_path / "all.mmx", **LENGTH)
+    assert mmapds.build(corpus, out=tmp_path / "all.mmx", executor=Mute(), **LENGTH).read_bytes() == direct
+
+
+def test_an_engine_that_loses_a_task_again_and_again(corpus, tmp_path):
+    class KilledWorker(Exception):  # noqa: N818 - the name matters
+        """What Dask raises, by name."""
+
+    class Losing(Inline):
+        def submit(self, function, *arguments):
+            return super().submit(lambda *_: (_ for _ in ()).throw(KilledWorker("worker 7")), *arguments)
+
+    losing = Losing()
+    with pytest.raises(mmapds.Error, match=r"executor: lost the task of .*0\.jsonl 3 times, .* KilledWorker: worker 7"):
+        mmapds.build(corpus[:1], out=tmp_path / "all.mmx", executor=losing, **LENGTH)
+    assert len(losing.texts) == 3
+
+
+def test_an_error_of_the_callers_own_is_raised_as_it_is(corpus, tmp_path):
+    class Failing(Inline):
+        def submit(self, function, *arguments):
+            return super().submit(lambda *_: 1 // 0, *arguments)
+
+    with pytest.raises(ZeroDivisionError):
+        mmapds.build(corpus, out=tmp_path / "all.mmx", executor=Failing(), **LENGTH)
+
+
+def test_what_the_data_did_is_raised_at_once_with_its_place(corpus, tmp_path, write):
+    before = mmapds.build(corpus[:1], out=tmp_path / "all.mmx", **LENGTH).read_bytes()
+    bad = write(b'{"n": 1, "text": "x"}\n{"text": 5}\n', "bad.jsonl")
+    executor = Inline()
+    with pytest.raises(mmapds.ColumnError) as error:
+        mmapds.build([*corpus, bad, *corpus[2:3]], out=tmp_path / "all.mmx", executor=executor, **LENGTH)
+    assert str(error.value).startswith(f"{bad}:2 (byte 22): expected a string at `text`, found a number")
+    assert (tmp_path / "all.mmx").read_bytes() == before
+
+
+def test_a_column_that_no_record_has_is_an_error_though_some_parts_are_empty(corpus, tmp_path):
+    with pytest.raises(mmapds.ColumnError, match="expected a number at `m` in one record or more"):
+        mmapds.build(corpus, out=tmp_path / "all.mmx", executor=Inline(), columns={"m": "m"}, missing=0)
+    with pytest.raises(mmapds.ColumnError, match="expected a number at `m` in one record or more"):
+        mmapds.build(corpus, out=tmp_path / "all.mmx", executor=Inline(), columns={"m": "m"}, missing="skip")
+
+
+def task_of(corpus, tmp_path):
+    executor = Inline()
+    mmapds.build(corpus[:1], out=tmp_path / "all.mmx", executor=executor, **LENGTH)
+    return Task.decode(executor.texts[0])
+
+
+def test_a_worker_that_lacks_the_file_says_which_host_it_is(corpus, tmp_path):
+    task = task_of(corpus, tmp_path)
+    gone = task._replace(sources=(task.sources[0]._replace(path="/nowhere/0.jsonl"),))
+    outcome = Outcome.decode(run_task(gone.encode()))
+    assert outcome.error == f"/nowhere/0.jsonl: no such file or directory (on host {platform.node()})"
+    with pytest.raises(mmapds.SourceError, match=r"/nowhere/0\.jsonl"):
+        outcome.raise_error()
+
+
+def test_a_worker_that_sees_another_file_says_so(corpus, tmp_path):
+    task = task_of(corpus, tmp_path)
+    other = task._replace(sources=(task.sources[0]._replace(size=7),))
+    assert f"expected 7 bytes, found {task.size}; run again" in Outcome.decode(run_task(other.encode())).error
+
+
+def test_a_worker_with_another_mmapds_says_which_and_where(corpus, tmp_path, monkeypatch):
+    text = task_of(corpus, tmp_path).encode()
+    monkeypatch.setattr(tasks, "__version__", "9.9")
+    outcome = Outcome.decode(run_task(text))
+    assert outcome.error == (
+        f"mmapds: expected version {mmapds.__version__}, as where the build was started, found 9.9 in "
+        f"{os.path.dirname(tasks.__file__)}; install the same version there (on host {platform.node()})"
+    )
+    assert outcome.kind == "Error"
+
+
+@pytest.mark.parametrize("spoil", [lambda path: flip(path, 70), lambda path: os.truncate(path, 100)])
+def test_a_damaged_part_is_built_again(corpus, tmp_path, spoil):
+    direct = built(corpus, tmp_path / "all.mmx", **LENGTH)
+
+    class Stopping(Inline):
+        def submit(self, function, *arguments):
+            if len(self.texts) == 3:
+                raise KeyboardInterrupt
+            return super().submit(function, *arguments)
+
+    with pytest.raises(KeyboardInterrupt):
+        mmapds.build(corpus, out=tmp_path / "all.mmx", executor=Stopping(), **LENGTH)
+    parts = sorted((tmp_path / "all.mmx.parts").glob("*.mmx"))
+    assert len(parts) == 3
+    spoil(parts[1])
+    assert mmapds.build(corpus, out=tmp_path / "all.mmx", executor=Inline(), **LENGTH).read_bytes() == direct
+    assert left_over(tmp_path) == []
+
+
+def test_parts_of_another_content_or_other_options_are_not_used(corpus, tmp_path):
+    task = task_of(corpus, tmp_path)
+    (source,) = task.sources
+    others = [
+        task._replace(sources=(source._replace(size=1),)),
+        task._replace(sources=(source._replace(mtime_ns=1),)),
+        task._replace(measuring=task.measuring | {"missing": "skip"}),
+        task._replace(format_name="fixed"),
+        task._replace(parameters={"truncated": "drop"}),
+        task._replace(hashes=True),
+    ]
+    assert len({each.key for each in (task, *others)}) == 7
+    assert task._replace(workers=9, directory="/elsewhere").key == task.key
+
+
+def test_a_directory_for_parts_may_hold_other_files(corpus, tmp_path):
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "scratch" / "mine.txt").write_text("mine")
+    mmapds.build(corpus, out=tmp_path / "all.mmx", executor=Inline(), parts=tmp_path / "scratch", **LENGTH)
+    assert os.listdir(tmp_path / "scratch") == ["mine.txt"]
+
+
+def test_what_others_know_is_not_sent_out(corpus, tmp_path):
+    mmapds.build(corpus[2:], **LENGTH)
+    direct = built(corpus, tmp_path / "all.mmx", **LENGTH)
+    executor = Inline()
+    out = mmapds.build(corpus, out=tmp_path / "all.mmx", executor=executor, **LENGTH)
+    assert (len(executor.texts), out.read_bytes()) == (1, direct)
+    with open(corpus[2], "ab") as file:
+        file.write(b'{"n": 1, "text": "more"}\n')
+    Path(f"{corpus[2]}.mmx").unlink()
+    direct = built(corpus, tmp_path / "direct.mmx", **LENGTH)
+    out = mmapds.build(corpus, out=tmp_path / "all.mmx", executor=Inline())
+    assert out.read_bytes() == direct
+
+
+DRIVER = """
+import sys, mmapds
+from concurrent.futures import ProcessPoolExecutor
+from mmapds.index import distribute
+distribute.GROUP, distribute.STRETCH = 3_000, 8_000
+if __name__ == "__main__":
+    with ProcessPoolExecutor(2) as pool:
+        mmapds.build(sys.argv[2:], out=sys.argv[1], length="chars(text)", executor=pool)
+"""
+
+
+def test_a_driver_that_is_killed_is_run_again_and_builds_only_what_is_missing(corpus, tmp_path):
+    direct = built(corpus, tmp_path / "all.mmx", **LENGTH)
+    script, out, parts = tmp_path / "driver.py", tmp_path / "all.mmx", tmp_path / "all.mmx.parts"
+    script.write_text(DRIVER)
+    for wanted in (1, 2, 4, 8):
+        driver = subprocess.Popen([sys.executable, script, out, *corpus], start_new_session=True)
+        while driver.poll() is None and not (parts.exists() and len(list(parts.glob("*.mmx"))) >= wanted):
+            time.sleep(0.001)
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+        if out.exists():
+            break
+    there = {path.name for path in parts.glob("*.mmx")} if parts.exists() else set()
+    executor = Inline()
+    assert mmapds.build(corpus, out=out, executor=executor, **LENGTH).read_bytes() == direct
+    assert not there & {f"{Task.decode(text).key}.mmx" for text in executor.texts}
+    assert left_over(tmp_path) == [] or set(left_over(tmp_path)) == {"all.mmx.parts"}
+
+
+def test_an_executor_needs_one_place(corpus):
+    with pytest.raises(mmapds.Error, match="executor: expected the place of one index with it, found none; give out="):
+        mmapds.build(corpus, executor=Inline())
+
+
+def test_jobs_of_submitit_become_futures(corpus, tmp_path):
+    class Job:
+        def __init__(self, future):
+            self.done, self.result, self.cancel = future.done, future.result, future.cancel
+
+    class AutoExecutor:
+        def __init__(self):
+            self.threads = ThreadPoolExecutor(2)
+
+        def submit(self, function, *arguments):
+            return Job(self.threads.submit(function, *arguments))
+
+    direct = built(corpus, tmp_path / "all.mmx", **LENGTH)
+    executor = executors.Submitit(AutoExecutor())
+    assert mmapds.build(corpus, out=tmp_path / "all.mmx", executor=executor, **LENGTH).read_bytes() == direct
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        (["--parts", "x"], 2, "--parts: expected --dask or --ray with it, found neither"),
+        (["--dask", "a", "--ray", "b"], 2, "--ray: expected one cluster, found --dask, too"),
+        (["--dask", "tcp://127.0.0.1:1"], 1, "--dask: Timed out trying to connect to tcp://127.0.0.1:1"),
+    ],
+)
+def test_the_command_refuses(corpus, tmp_path, options, status, message):
+    environment = {**os.environ, "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1s"}
+    done = command(*corpus, "-o", tmp_path / "all.mmx", *options, env=environment)
+    assert done.returncode == status
+    assert message in done.stderr.splitlines()[-1]
+
+
+def test_the_command_builds_on_dask(corpus, tmp_path):
+    from distributed import LocalCluster
+
+    direct = built(corpus, tmp_path / "all.mmx", **LENGTH)
+    with LocalCluster(n_workers=1, threads_per_worker=2, processes=True, dashboard_address=None) as cluster:
+        address = cluster.scheduler_address
+        done = command(*corpus, "-o", tmp_path / "all.mmx", "--length", "chars(text)", "--dask", address)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "all.mmx").read_bytes() == direct
