@@ -23,6 +23,7 @@ lint: $(STAMP)
 # It needs none of the tools of developers, whose installation takes longer than all the rest.
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.demo)
 	$(VENV)/bin/python examples/train_stdlib.py --out demo
+	$(VENV)/bin/python examples/train_packed.py --out demo
 
 bench: $(STAMP)
 	$(VENV)/bin/python -m pytest -q -W ignore bench/bench_*.py

@@ -53,6 +53,7 @@ class PackingBatchSampler(PlannedBatchSampler):
     """
 
     _plan: PackPlan
+    _block = 64  # fewer than elsewhere: the samples of each pack lie on many pages of the order
 
     def __init__(
         self,

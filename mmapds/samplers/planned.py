@@ -21,8 +21,6 @@ from .plan import Plan
 from .resumable import ResumableSampler, refuse_injected, refuse_path
 from .world import World
 
-_BLOCK = 256  # batches of a rank that are read at a time
-
 
 class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     """Batches of a plan, for the rank of this process; `TokenBudgetBatchSampler` explains the arguments."""
@@ -31,6 +29,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     _multiple = 1  # which sizes of batches keep where one is split
 
     _has_equal_batches = False
+    _block = 256  # batches of a rank that are read at a time
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     def _new_progress(self, plan: Plan, start_step: int, exclude: Exclude) -> EpochProgress:
         sharding = Sharding(self.num_replicas, self.rank, self._batch_size, self.drop_last)
         return EpochProgress(
-            plan, sharding, start_step=start_step, exclude=exclude, assumed=self._assumed, block_size=_BLOCK
+            plan, sharding, start_step=start_step, exclude=exclude, assumed=self._assumed, block_size=self._block
         )
 
     @property
