@@ -102,7 +102,7 @@ def _wanted(layout: str, flash_attn_kwargs: bool, seq_idx: bool) -> set[str]:
     """
     if layout != "hf" and (flash_attn_kwargs or seq_idx):
         name = "flash_attn_kwargs" if flash_attn_kwargs else "seq_idx"
-        raise CollateError(f"{name} = True, expected False with layout={layout!r}; it belongs to layout='hf'")
+        raise CollateError(f"{name} = True, expected False with layout={layout!r}; choose layout='hf'")
     wanted = {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"} if flash_attn_kwargs else set()
     return wanted | ({"seq_idx"} if seq_idx else set())
 

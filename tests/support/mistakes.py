@@ -173,6 +173,10 @@ def tokens(lengths=(3, 4, 5, 6), max_tokens=10, **options):
     return list(sampler)
 
 
+def pack(*samples, **options):
+    return mmapds.pack_collate(list(samples), **options)
+
+
 def packs(lengths=(3, 4, 5, 6), pack_length=10, **options):
     return list(mmapds.PackingBatchSampler(lengths, pack_length, **({"num_replicas": 1, "rank": 0} | options)))
 
