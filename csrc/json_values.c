@@ -146,10 +146,13 @@ typedef struct {
     int inexact;       /* whether one of those is not 0 */
 } digit_reader;
 
+static const uint64_t powers_of_10[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000};
+
+/* How many digits a number below 10^8 has; 0 has none that is significant. */
 static unsigned count_digits(uint64_t number)
 {
     unsigned count = 0;
-    for (; number; number /= 10)
+    while (count < 8 && number >= powers_of_10[count])
         count++;
     return count;
 }
@@ -157,7 +160,6 @@ static unsigned count_digits(uint64_t number)
 /* Read the digits at p[i], eight at a time while they fit; return the place after them. */
 static size_t read_digits(const uint8_t *p, size_t i, size_t n, digit_reader *r)
 {
-    static const uint64_t powers_of_10[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000};
     while (n - i >= 8 && r->digits + 8 <= MANTISSA_DIGITS) {
         uint64_t word;
         memcpy(&word, p + i, 8);

@@ -9,23 +9,24 @@
 
 static const mds_kernels variants[] = {
 #if defined(__x86_64__)
-    {"avx2", mds_mask_bytes_avx2, mds_json_blocks_avx2, mds_text_run_avx2, mds_permute_rounds_avx2, mds_crc32c_sse42},
+    {"avx2", mds_mask_bytes_avx2, mds_json_blocks_avx2, mds_text_run_avx2, mds_permute_rounds_avx2, mds_crc32c_sse42,
+     mds_short_numbers_avx2},
 #endif
 #if defined(__aarch64__)
     {"neon", mds_mask_bytes_neon, mds_json_blocks_neon, mds_text_run_portable, mds_permute_rounds_portable,
-     mds_crc32c_arm},
+     mds_crc32c_arm, mds_short_numbers_portable},
     {"neon-nocrc", mds_mask_bytes_neon, mds_json_blocks_neon, mds_text_run_portable, mds_permute_rounds_portable,
-     mds_crc32c_portable},
+     mds_crc32c_portable, mds_short_numbers_portable},
 #endif
     {"portable", mds_mask_bytes_portable, mds_json_blocks_portable, mds_text_run_portable, mds_permute_rounds_portable,
-     mds_crc32c_portable},
+     mds_crc32c_portable, mds_short_numbers_portable},
 };
 
 /* Rows at the top of the table that this machine cannot run. */
 static size_t unsupported(void)
 {
 #if defined(__x86_64__)
-    return __builtin_cpu_supports("avx2") ? 0 : 1;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") ? 0 : 1;
 #elif defined(__aarch64__) && defined(__linux__)
     return getauxval(AT_HWCAP) & HWCAP_CRC32 ? 0 : 1;
 #else

@@ -1,6 +1,6 @@
 /* kernels.h - the inner loops that come in a variant for each kind of processor. Private to the core.
  *
- * kernels.c picks one row of this table; masks.c, permute.c and crc.c hold the functions. To add a variant: write the
+ * kernels.c picks one row of this table; masks.c, permute.c, crc.c and digits.c hold the functions. To add a variant: write the
  * function, declare it below, put it in the table of kernels.c. The tests compare every row with "portable". */
 #ifndef MMAPDS_KERNELS_H
 #define MMAPDS_KERNELS_H
@@ -33,6 +33,12 @@ typedef void mds_permute_rounds_fn(const mds_permutation *p, uint32_t *left, uin
 /* Continue a CRC32C over data[0..n): `crc` is that of the bytes before, 0 if there are none. */
 typedef uint32_t mds_crc32c_fn(uint32_t crc, const uint8_t *data, size_t n);
 
+/* Read integers of 1 to 8 digits from data[0..n), each followed by a comma and `gap` - 1 spaces, 0 or 1; return how many,
+ * at most `capacity`. Stops at the first number that is written in any other way, sign and needless zero included, or too
+ * near the end; *consumed is where it begins. May write anything to the rest of `out`. */
+typedef size_t mds_short_numbers_fn(const uint8_t *data, size_t n, size_t gap, uint32_t *out, size_t capacity,
+                                    size_t *consumed);
+
 struct mds_kernels {
     const char *name;
     mds_mask_bytes_fn *mask_bytes;
@@ -40,6 +46,7 @@ struct mds_kernels {
     mds_text_run_fn *text_run;
     mds_permute_rounds_fn *permute_rounds;
     mds_crc32c_fn *crc32c;
+    mds_short_numbers_fn *short_numbers;
 };
 
 mds_mask_bytes_fn mds_mask_bytes_portable;
@@ -47,6 +54,7 @@ mds_json_blocks_fn mds_json_blocks_portable;
 mds_text_run_fn mds_text_run_portable;
 mds_permute_rounds_fn mds_permute_rounds_portable;
 mds_crc32c_fn mds_crc32c_portable;
+mds_short_numbers_fn mds_short_numbers_portable;
 
 #if defined(__x86_64__)
 mds_mask_bytes_fn mds_mask_bytes_avx2;
@@ -54,6 +62,7 @@ mds_json_blocks_fn mds_json_blocks_avx2;
 mds_text_run_fn mds_text_run_avx2;
 mds_permute_rounds_fn mds_permute_rounds_avx2;
 mds_crc32c_fn mds_crc32c_sse42;
+mds_short_numbers_fn mds_short_numbers_avx2;
 #endif
 
 #if defined(__aarch64__)

@@ -583,6 +583,7 @@ void mds_number_tokens(const uint64_t *bounds, size_t count, unsigned width, voi
 size_t mds_array_pieces(const mds_request *records, const mds_array_value *values, size_t stride, size_t n,
                         uint64_t longest, int left, uint64_t row, mds_piece *pieces);
 
+#include "fields.h"   /* fields.c: fields of JSON records as arrays */
 #include "sampling.h" /* the other half of the face: permute.c, orders.c, sort.c, plan.c and packing.c */
 
 #endif

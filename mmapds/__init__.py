@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .dataset.collate import pad_collate
     from .dataset.dataset import Dataset, Location, concat
     from .dataset.decode import takes_location, takes_view
+    from .dataset.fields import Fields
     from .dataset.opening import open as open  # noqa: A004 - mmapds.open is the public name
     from .dataset.pack import pack_collate
     from .dataset.zipped import zip as zip  # noqa: A004 - the same
@@ -63,6 +64,7 @@ __all__ = [
     "DistributedBatchSampler",
     "DistributedSampler",
     "Error",
+    "Fields",
     "FormatError",
     "IndexMissingError",
     "KeyMissingError",
@@ -94,6 +96,7 @@ _LAZY = {
     "Dataset": "dataset.dataset",
     "DistributedBatchSampler": "samplers.distributed",
     "DistributedSampler": "samplers.distributed",
+    "Fields": "dataset.fields",
     "Location": "dataset.dataset",
     "MixtureSampler": "samplers.distributed",
     "PackingBatchSampler": "samplers.packing",

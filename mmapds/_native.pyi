@@ -36,10 +36,19 @@ FRAMING_VARINT: int
 IO_COPY: int
 IO_MAP: int
 IO_PREAD: int
+ITEM_BFLOAT: int
+ITEM_BOOL: int
+ITEM_FLOAT: int
+ITEM_INT: int
+ITEM_TEXT: int
+ITEM_UINT: int
 JSON_INVALID: int
 JSON_MISSING: int
 JSON_OK: int
 JSON_TYPE: int
+LAYOUT_ANY: int
+LAYOUT_RAGGED: int
+LAYOUT_SHAPE: int
 LONGEST_PATH: int
 MEASURE_BYTES: int
 MEASURE_CHARS: int
@@ -64,6 +73,13 @@ TAR_OK: int
 TAR_SPARSE: int
 TAR_TRUNCATED: int
 TAR_ZEROS: int
+WANTED_INVALID: int
+WANTED_MISSING: int
+WANTED_NOT_OBJECT: int
+WANTED_RAGGED: int
+WANTED_RANGE: int
+WANTED_SHAPE: int
+WANTED_TYPE: int
 
 @final
 class Map:
@@ -114,6 +130,28 @@ class ArrayBatch:
     def values(self, field: int, /) -> list[Any]: ...
     def words(self, field: int, /) -> bytearray: ...
     def shapes(self, field: int, /) -> bytes: ...
+    def pad(self, field: int, longest: int, left: bool, row: int, fill: int, out: _Buffer, /) -> None: ...
+    def join(
+        self, field: int, cut: tuple[int, bool], row: int, begins: _Buffer, fill: int, out: _Buffer, /
+    ) -> None: ...
+
+@final
+class JsonFields:
+    def __new__(cls, fields: tuple[Any, ...], make_array: Any, error: type[Exception]) -> JsonFields: ...
+    def __call__(self, record: _Buffer, /) -> dict[str, Any]: ...
+
+@final
+class JsonBatch:
+    def __new__(cls, records: Records, rows: Any, fields: JsonFields, skip: bool) -> JsonBatch: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, k: SupportsIndex, /) -> dict[str, Any]: ...
+    @property
+    def places(self) -> bytes: ...
+    @property
+    def refused(self) -> list[tuple[int, tuple[int, str | None, int]]]: ...
+    def values(self, field: int, /) -> list[Any]: ...
+    def items(self, field: int, /) -> bytearray: ...
+    def shapes(self, field: int, /) -> tuple[int, bytes] | None: ...
     def pad(self, field: int, longest: int, left: bool, row: int, fill: int, out: _Buffer, /) -> None: ...
     def join(
         self, field: int, cut: tuple[int, bool], row: int, begins: _Buffer, fill: int, out: _Buffer, /

@@ -21,6 +21,7 @@ def test_public_names():
         "DistributedBatchSampler",
         "DistributedSampler",
         "Error",
+        "Fields",
         "FormatError",
         "IndexMissingError",
         "KeyMissingError",

@@ -10,7 +10,7 @@
  *
  * The GIL. A call whose work grows with the size of a buffer, a map or a file releases the GIL around that work,
  * checks included, by RELEASE_GIL. Calls of constant work keep it, and so do those about one record that make Python
- * objects as they go (Records[i], ArrayFields(record), tar_members(record)): releasing it would cost as much as they
+ * objects as they go (Records[i], ArrayFields(record), JsonFields(record) of few bytes, tar_members(record)): releasing it would cost as much as they
  * do. Tables with an entry for each source, member or field are small, and may be checked with the GIL.
  *
  * Threads. Objects do not change once they are made, or a call works on a copy (TarScanner), or a second call is
@@ -37,7 +37,7 @@ extern const mds_kernels *mds_py_kernels; /* chosen once, when the module is loa
 const mds_kernels *mds_py_find_kernels(const char *variant);
 
 typedef struct {
-    PyTypeObject *map_type, *permutation_type, *records_type, *array_fields_type;
+    PyTypeObject *map_type, *permutation_type, *records_type, *array_fields_type, *json_fields_type;
 } mds_py_state;
 
 /* Add a type to the module, and to its state where `keep` is not NULL. */
@@ -60,6 +60,8 @@ int mds_py_add_map(PyObject *module);
 int mds_py_add_records(PyObject *module);
 int mds_py_add_array_fields(PyObject *module);
 int mds_py_add_array_batch(PyObject *module);
+int mds_py_add_json_fields(PyObject *module);
+int mds_py_add_json_batch(PyObject *module);
 int mds_py_add_tar(PyObject *module);
 int mds_py_add_scan(PyObject *module);
 int mds_py_add_columns(PyObject *module);
@@ -238,6 +240,31 @@ PyObject *mds_py_array_value(const ArrayFieldsObject *self, Py_ssize_t f, PyObje
 
 /* Say why mds_array_record refuses a record of `size` bytes. */
 PyObject *mds_py_array_fields_reason(const ArrayFieldsObject *self, size_t failed, Py_ssize_t size);
+
+/* ---- py_json_fields.c ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject *name, *dtype;    /* dtype of arrays */
+    PyObject *keys, *fallback; /* bytes that the field of the core points at; None without a fallback */
+} WantedSlot;
+
+typedef struct {
+    PyObject_HEAD PyObject *make_array, *error;
+    Py_ssize_t count;
+    WantedSlot *slots;
+    mds_wanted *fields;
+    Py_ssize_t *order; /* the fields as they stand in a sample */
+} JsonFieldsObject;
+
+/* Make the value of field f, or the dict of all fields, from what was read of a record. */
+PyObject *mds_py_json_value(const JsonFieldsObject *self, Py_ssize_t f, const mds_items *items, const mds_value *value);
+PyObject *mds_py_json_sample(const JsonFieldsObject *self, const mds_items *items, const mds_value *values);
+
+/* Return why a record is refused: (one of WANTED_*, name of the field or None, byte). */
+PyObject *mds_py_json_refusal(const JsonFieldsObject *self, const mds_refusal *refusal);
+
+/* Free the items of `count` fields, and the array of them. */
+void mds_py_free_items(mds_items *items, Py_ssize_t count);
 
 /* ---- py_permutation.c ---------------------------------------------------------------------------------- */
 

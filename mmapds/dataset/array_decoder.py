@@ -30,7 +30,7 @@ class ArrayDecoder:
         self._as_tensors = extended if not _has_ml_dtypes() else {}
         self.numbered = {field.name: (number, field) for number, field in enumerate(parsed.fields)}
         """Number and description of each field, by name."""
-        self.fields = parsed.native(_dtype, np.ndarray, orjson.loads)
+        self.fields = parsed.native(numpy_dtype, np.ndarray, orjson.loads)
 
     def __call__(self, record: Any) -> dict[str, Any]:
         sample: dict[str, Any] = self.fields(record)
@@ -116,7 +116,7 @@ def format_decoder(sample: Sample) -> str | Decoder:
 
 def array_decoder(decode: Decoder) -> ArrayDecoder | None:
     """Return the decoder of named arrays that `decode` is or wraps; None for any other decoder."""
-    inner = decode.inner if isinstance(decode, TensorDecoder) else decode
+    inner = getattr(decode, "inner", decode)  # of a TensorDecoder, and of StoredFields
     return inner if isinstance(inner, ArrayDecoder) else None
 
 
@@ -128,7 +128,8 @@ def _has_ml_dtypes() -> bool:
     return True
 
 
-def _dtype(name: str) -> np.dtype[Any]:
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Return the dtype of a name; one of integers of the same size where NumPy lacks it and ml_dtypes is missing."""
     if name not in EXTENDED:
         return np.dtype(name).newbyteorder("<")
     if not _has_ml_dtypes():

@@ -87,7 +87,57 @@ class ZippedBatch(LateBatch):
 
 
 class Batch(LateBatch):
-    """Samples of named arrays, found and measured in the file; `pad_collate` fills its tensors without making any.
+    """Samples whose fields are arrays and numbers; `pad_collate` fills its tensors without making any."""
+
+    @abstractmethod
+    def dtype(self, name: str) -> str:
+        """Return the dtype of a field as the schema calls it; "str", "bytes" or "json" where it holds no numbers."""
+
+    @abstractmethod
+    def numbers(self, name: str) -> NDArray[Any] | None:
+        """Return the numbers of a field as its tensor has them: shape (len(self),).
+
+        None if the field does not hold one number per sample, or if one of them does not fit.
+        """
+
+    @abstractmethod
+    def shapes(self, name: str) -> NDArray[np.int64] | None:
+        """Return the shape of every array of a field: shape (len(self), axes).
+
+        None if it has no arrays or no axes, or if arrays differ in how many they have.
+        """
+
+    @abstractmethod
+    def pad(self, name: str, out: NDArray[Any], longest: int, *, left: bool, fill: int) -> None:
+        """Copy the arrays of a field, which differ in the first axis alone, into a padded array; write all of it.
+
+        Args:
+          out: C-contiguous, of the field's item size and of shape (len(self), width, ...), width >= longest.
+          longest: longer arrays are cut to this length.
+          left: cut off the start instead of the end.
+          fill: the padding: the bytes of an item, repeated until they are 8, as one integer.
+        """
+
+    @abstractmethod
+    def join(
+        self, name: str, begins: NDArray[np.uint64], out: NDArray[Any], longest: int, *, left: bool, fill: int
+    ) -> None:
+        """Copy the arrays of a field, which differ in the first axis alone, one after another; write all of `out`.
+
+        Args:
+          begins: where each array begins in `out`, in bytes, shape (len(self),); they do not overlap.
+          out: C-contiguous, of the field's item size and of shape (entries, ...).
+          longest, left, fill: as for `pad`.
+        """
+
+    @staticmethod
+    def _row(out: NDArray[Any], axes: int) -> int:
+        """Return how many bytes an entry of `out` has after its first axes."""
+        return math.prod(out.shape[axes:]) * out.itemsize
+
+
+class StoredBatch(Batch):
+    """Samples of named arrays, found and measured in the file.
 
     Args:
       catalog: the indexes and sources of the records.
@@ -130,14 +180,9 @@ class Batch(LateBatch):
         return self._fields.keys()
 
     def dtype(self, name: str) -> str:
-        """Return the dtype of a field as the schema calls it; "str", "bytes" or "json" where it holds no numbers."""
         return self._fields[name][1].dtype
 
     def numbers(self, name: str) -> NDArray[Any] | None:
-        """Return the numbers of a field as int64, float64 or bool: shape (len(self),).
-
-        None if the field does not hold one number per sample, or if one of them does not fit int64.
-        """
         number, field = self._fields[name]
         if not field.is_scalar:
             return None
@@ -147,34 +192,16 @@ class Batch(LateBatch):
         return None if field.dtype == "uint64" and (found < 0).any() else found
 
     def shapes(self, name: str) -> NDArray[np.int64] | None:
-        """Return the shape of every array of a field: shape (len(self), axes); None if it has no arrays, or no axes."""
         number, field = self._fields[name]
         return np.frombuffer(self._found.shapes(number), np.int64).reshape(len(self), -1) if field.shape else None
 
     def pad(self, name: str, out: NDArray[Any], longest: int, *, left: bool, fill: int) -> None:
-        """Copy the arrays of a field, which differ in the first axis alone, into a padded array; write all of it.
-
-        Args:
-          out: C-contiguous, of the field's item size and of shape (len(self), width, ...), width >= longest.
-          longest: longer arrays are cut to this length.
-          left: cut off the start instead of the end.
-          fill: the padding: the bytes of an item, repeated until they are 8, as one integer.
-        """
-        row = math.prod(out.shape[2:]) * out.itemsize
-        self._found.pad(self._fields[name][0], longest, left, row, fill, out)
+        self._found.pad(self._fields[name][0], longest, left, self._row(out, 2), fill, out)
 
     def join(
         self, name: str, begins: NDArray[np.uint64], out: NDArray[Any], longest: int, *, left: bool, fill: int
     ) -> None:
-        """Copy the arrays of a field, which differ in the first axis alone, one after another; write all of `out`.
-
-        Args:
-          begins: where each array begins in `out`, in bytes, shape (len(self),); they do not overlap.
-          out: C-contiguous, of the field's item size and of shape (entries, ...).
-          longest, left, fill: as for `pad`.
-        """
-        row = math.prod(out.shape[1:]) * out.itemsize
-        self._found.join(self._fields[name][0], (longest, left), row, begins, fill, out)
+        self._found.join(self._fields[name][0], (longest, left), self._row(out, 1), begins, fill, out)
 
     def values(self, name: str) -> list[Any]:
         number, field = self._fields[name]

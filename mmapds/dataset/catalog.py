@@ -2,17 +2,21 @@
 
 import json
 import os
+from collections.abc import Sequence
 
 import numpy as np
 from xxhash import xxh3_64
 
 from .. import _native, formats
 from ..errors import Error, FormatError, SourceError
+from ..formats.format import ArrayOf, FieldsOf, Sample
 from ..storage.files import IoChoice, check_io, io_of, line_number, open_file
 from ..storage.index_file import Index
 from ..storage.sources import INDEX_SUFFIX, build_command, kind_of_file, reason
 from .array_decoder import TensorDecoder, format_decoder
 from .decode import Decoder, decoder_name, is_same_decoder
+from .fields import Fields
+from .stored_fields import StoredFields
 from .webdataset import check_pillow
 
 _ADVICE = {
@@ -87,26 +91,43 @@ class Catalog:
             formats.check_decoder(index, given)
         if given == "pil":
             check_pillow()
+        if isinstance(given, Fields):
+            return self._alike([self._fields_of(index, given) for index in self.indexes])
         if given is not None and given != "torch":
             return given
-        found: list[str | Decoder] = []
-        for index in self.indexes:
-            with index.reporting_malformed_metadata():
-                found.append(format_decoder(formats.of_index(index).decoder(index.parameters)))
+        found = self._alike([format_decoder(self._sample_of(index)) for index in self.indexes])
+        if given is None:
+            return found
+        try:
+            return TensorDecoder(found)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise Error("decode = 'torch' needs torch; run: pip install 'mmapds[torch]'") from None
+
+    def _sample_of(self, index: Index) -> Sample:
+        with index.reporting_malformed_metadata():
+            return formats.of_index(index).decoder(index.parameters)
+
+    def _fields_of(self, index: Index, given: Fields) -> Decoder:
+        """Return the decoder of the fields that a user wants of the records of an index."""
+        sample = self._sample_of(index)
+        if isinstance(sample, FieldsOf):
+            return StoredFields(given, sample.schema, index.path)
+        if isinstance(sample, ArrayOf) or sample == "files":
+            found = decoder_name(format_decoder(sample))
+            raise Error(f"decode = {given!r}, expected records of JSON or named arrays, found records for {found}")
+        return given
+
+    def _alike(self, found: Sequence[str | Decoder]) -> str | Decoder:
+        """Return the one decoder of all indexes."""
         for index, decode in zip(self.indexes, found, strict=True):
             if not is_same_decoder(decode, found[0]):
                 raise Error(
                     f"{index.path}: expected records for decode = {decoder_name(found[0])}, as in "
                     f"{self.indexes[0].path}, found records for {decoder_name(decode)}; give decode="
                 )
-        if given is None:
-            return found[0]
-        try:
-            return TensorDecoder(found[0])
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            raise Error("decode = 'torch' needs torch; run: pip install 'mmapds[torch]'") from None
+        return found[0]
 
     def source_path(self, member: int) -> str:
         """Return the path of a source."""

@@ -80,8 +80,8 @@ class Dataset(_Samples):
           positions: int sequence, array or tensor, shape (k,).
         Returns:
           A list of k samples; of fewer with `on_error="skip"`, where some records cannot be decoded. For array files
-          (`.mma`) a sequence that makes each sample when it is asked for; `pad_collate` fills its tensors from the file
-          without making any.
+          (`.mma`) and `decode=Fields(...)` a sequence that makes each sample when it is asked for; `pad_collate` fills
+          its tensors without making any.
         Raises:
           IndexError: a position is outside the dataset; nothing is returned.
           DecodeError: a record is not what the decoder expects; with `on_error="skip"`, none of the batch is.

@@ -94,6 +94,8 @@ def raise_at(place: str, error: Exception, decode: str | Decoder, way_out: str =
     """
     if type(error) is FormatError:
         raise FormatError(f"{place}: {error}") from None
+    if type(error) is DecodeError:
+        raise DecodeError(f"{place}: {error}{way_out}") from None
     if _expected_by(decode):
         raise DecodeError(f"{place}: {reason_of(error, decode)}{way_out}") from error
     error.add_note(f"while decoding {place}{way_out}")
@@ -102,6 +104,8 @@ def raise_at(place: str, error: Exception, decode: str | Decoder, way_out: str =
 
 def reason_of(error: Exception, decode: str | Decoder) -> str:
     """Return what a decoder found wrong, as messages say it."""
+    if type(error) is DecodeError:
+        return str(error)
     expected = _expected_by(decode)
     return f"not {expected}: {error}" if expected else f"{type(error).__name__}: {error}"
 

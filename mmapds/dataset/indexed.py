@@ -9,20 +9,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import formats
-from .._native import Records
-from ..errors import Error, KeyMissingError, counted, plain_counted
+from .._native import JsonBatch, Records
+from ..errors import DecodeError, Error, KeyMissingError, counted, plain_counted
 from ..index.keys import candidates
 from ..storage.files import IoChoice
 from ..storage.processes import is_worker
 from ..storage.runs import LengthOrder
 from . import stored
 from .array_decoder import array_decoder
-from .batch import Batch
+from .batch import StoredBatch
 from .catalog import Catalog
 from .dataset import Dataset, Location
 from .decode import Decoder, decoder_name, is_same_decoder, raise_at, reason_of, resolve, wants_location, wants_view
+from .fields import Fields
+from .fields_batch import ChosenBatch, FieldsBatch
 from .origin import Origin
 from .skips import Skips
+from .stored_fields import StoredFields
 from .views import ArrayRows, ChainedRows, NestedRows, RangeRows, Rows
 
 OnError = Literal["raise", "skip"]
@@ -59,7 +62,8 @@ class IndexedDataset(Dataset):
         self._given_decode = decode
         self._decode = resolve(decode)
         self._is_located = wants_location(self._decode)
-        self._gives_arrays = array_decoder(self._decode) is not None
+        may_skip = skips is not None and isinstance(self._decode, StoredFields) and self._decode.converts
+        self._gives_arrays = array_decoder(self._decode) is not None and not may_skip
         self._rows = rows  # None: all records, in order
         self._skips = skips  # None: a record that cannot be decoded is an error
         self._length = len(records) if rows is None else len(rows)
@@ -89,10 +93,17 @@ class IndexedDataset(Dataset):
             positions = positions.numpy(force=True)
         numbers = positions if self._rows is None else self._record_numbers(positions)
         if self._gives_arrays:
-            return Batch(self._catalog, self._records, numbers, decode)
+            batch = StoredBatch(self._catalog, self._records, numbers, decode)
+            return ChosenBatch(batch, decode) if isinstance(decode, StoredFields) else batch
         if self._skips is not None:
             kept, _ = self.take_kept(positions)
             return kept if kept or not len(positions) else [self[positions[0]]]  # which raises
+        if isinstance(decode, Fields):
+            found = JsonBatch(self._records, numbers, decode.reader.native, skip=False)
+            for place, why in found.refused:
+                error = DecodeError(decode.reader.reason(bytes(self._records[numbers[place]]), *why))
+                self._raise_at(numbers[place], positions[place], error)
+            return FieldsBatch(found, decode)
         records = self._records.many(numbers)
         try:
             if self._is_located:
@@ -111,6 +122,8 @@ class IndexedDataset(Dataset):
         if self._skips is None or self._gives_arrays:
             return super().take_kept(positions)
         decode, numbers = self._decode, self._record_numbers(positions)
+        if isinstance(decode, Fields):
+            return self._take_fields(decode, numbers)
         samples: list[Any] = []
         kept: list[int] = []
         for k, (record, number) in enumerate(zip(self._records.many(numbers), numbers.tolist(), strict=True)):
@@ -124,6 +137,18 @@ class IndexedDataset(Dataset):
             else:
                 kept.append(k)
         return samples, np.array(kept, np.int64)
+
+    def _take_fields(self, decode: Fields, numbers: NDArray[np.int64]) -> tuple[FieldsBatch, NDArray[np.int64]]:
+        """Read the fields of the records that can be read, and leave out the others."""
+        assert self._skips is not None
+        found = JsonBatch(self._records, numbers, decode.reader.native, skip=True)
+        for place, why in found.refused:
+            number = int(numbers[place])
+            self._catalog.check_line(self._records.locate(number))
+            self._skips.add(
+                number, f"{self._place(number)}: {decode.reader.reason(bytes(self._records[number]), *why)}"
+            )
+        return FieldsBatch(found, decode), np.frombuffer(found.places, np.uint64).astype(np.int64)
 
     @property
     def skipped(self) -> list[int]:

@@ -44,7 +44,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
         are numbered in that order.
       decode: the decoder, which makes a sample of a record: "json" (orjson), "text" (UTF-8), "bytes", "files" (a dict
         of the bytes of a tar's members), "wds" (those members decoded by extension), "pil" (the same, and images are
-        RGB), "tf_example" (see `mmapds.dataset.tf_example`), or a picklable callable that takes the bytes of a record.
+        RGB), "tf_example" (see `mmapds.dataset.tf_example`), `Fields`, or a picklable callable of the record's bytes.
         Each format has a default: "json" for JSONL, arrays for binary records with a dtype, "files" for tars. "torch"
         gives tensors where the default gives arrays; they share memory with the file, so they must not be written to.
       access: how records will be read. "random" turns off the kernel's readahead, which would fetch 32 pages for each

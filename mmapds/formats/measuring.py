@@ -50,16 +50,25 @@ class Expression(NamedTuple):
                 f"{place}: expected a path, bytes(path), chars(path), items(path) or bytes(), found {text!r}"
             )
         measure = MEASURES[call[1]] if call else _native.MEASURE_NUMBER
-        keys = [key.replace(r"\.", ".") for key in re.split(r"(?<!\\)\.", call[2] if call else text)]
+        try:
+            keys = keys_of(call[2] if call else text)
+        except UnicodeEncodeError:
+            raise ColumnError(f"{place}: expected a path in UTF-8, found {text!r}") from None
         if not all(keys) or len(keys) > _native.LONGEST_PATH:
             raise ColumnError(
                 f"{place}: expected a path of 1 to {_native.LONGEST_PATH} keys, none empty, separated by dots, found "
                 f"{len(keys)} in {text!r}"
             )
-        try:
-            return cls(text, measure, tuple(key.encode() for key in keys))
-        except UnicodeEncodeError:
-            raise ColumnError(f"{place}: expected a path in UTF-8, found {text!r}") from None
+        return cls(text, measure, keys)
+
+
+def keys_of(path: str) -> tuple[bytes, ...]:
+    """Return the keys of a path, as JSON has them: dots separate them, and `\\.` is a dot in a key.
+
+    Raises:
+      UnicodeEncodeError: the path cannot be written in UTF-8.
+    """
+    return tuple(key.replace(r"\.", ".").encode() for key in re.split(r"(?<!\\)\.", path))
 
 
 class UnmeasuredError(Exception):

@@ -34,19 +34,19 @@ def error_of(found: UnmeasuredError, place: str, number: int, columns: Mapping[s
     if found.status == _native.JSON_INVALID:
         return DecodeError(f"{place}: {not_json(found.record)}; {BAD_LINES}, or write the line again ({remark})")
     expression = list(columns.values())[found.column]
-    value, above, shown = _parsed(found.record), len(expression.path) > 1, _shown(expression.path)
+    value, above, shown = parsed(found.record), len(expression.path) > 1, _shown(expression.path)
     if found.status == _native.JSON_MISSING:
         near = nearest_expression(value, expression)
         return ColumnError(
-            f"{place}: expected {_EXPECTED[expression.measure]} at `{shown}`, found {_instead(value, expression)}"
+            f"{place}: expected {_EXPECTED[expression.measure]} at `{shown}`, found {instead(value, expression.path)}"
             f"{_did_you_mean(near)}; leave such records out with --missing skip, or give them a value with --missing N "
             f"({remark})"
         )
-    kind = _FOUND.get(found.record[found.at : found.at + 1], "a number")
+    kind = kind_of(found.record, found.at)
     if not isinstance(value, dict) and kind != "an object":
         return ColumnError(f"{place}: expected an object with `{shown}`, found {kind} ({remark})")
     expected = f"{_EXPECTED[expression.measure]}{' inside objects' if above else ''} at `{shown}`"
-    fitting = [each for each in _fitting(_at(value, expression.path), expression.path) if each != expression.text]
+    fitting = [each for each in _fitting(value_at(value, expression.path), expression.path) if each != expression.text]
     remedy = f"; give {' or '.join(fitting)}" if fitting else ""
     return ColumnError(f"{place}: expected {expected}, found {kind}{remedy} ({remark})")
 
@@ -58,18 +58,18 @@ def error_of_all(path: str, first: bytes, found: str, expression: Expression) ->
       first: one of the records.
       found: how many there are.
     """
-    value = _parsed(first)
+    value = parsed(first)
     near = nearest_expression(value, expression)
     return ColumnError(
         f"{path}: expected {_EXPECTED[expression.measure]} at `{_shown(expression.path)}` in one record or more, found "
-        f"{found}; give a field that they have: the first record has {_instead(value, expression)}"
+        f"{found}; give a field that they have: the first record has {instead(value, expression.path)}"
         f"{_did_you_mean(near)}"
     )
 
 
 def lacks(record: bytes, expression: Expression) -> bool:
     """Whether a record has no value where an expression looks for one."""
-    return expression.measure != _native.MEASURE_RECORD and _at(_parsed(record), expression.path) is None
+    return expression.measure != _native.MEASURE_RECORD and value_at(parsed(record), expression.path) is None
 
 
 def not_json(record: bytes) -> str:
@@ -87,7 +87,7 @@ def nearest_expression(record: Any, expression: Expression) -> str:
     if path is None:
         return ""
     keys = [key.encode() for key in path]
-    fitting = _fitting(_at(record, keys), keys)
+    fitting = _fitting(value_at(record, keys), keys)
     same_kind = expression.text.partition("(")[0] if "(" in expression.text else "{}"
     return next((each for each in fitting if each.startswith(f"{same_kind}(")), fitting[0] if fitting else _shown(keys))
 
@@ -118,15 +118,20 @@ def _did_you_mean(near: str) -> str:
     return f" (did you mean {near})" if near else ""
 
 
-def _instead(value: Any, expression: Expression) -> str:
-    """Return what a record has where an expression expects a field."""
-    for depth, key in enumerate(expression.path):
+def kind_of(record: bytes, at: int) -> str:
+    """Return what kind of value begins at a byte of a record, as messages say it."""
+    return _FOUND.get(record[at : at + 1], "a number")
+
+
+def instead(value: Any, path: Sequence[bytes]) -> str:
+    """Return what a record has where a field is expected at a path."""
+    for depth, key in enumerate(path):
         if not isinstance(value, dict):
             return "null" if value is None else "nothing"
         if key.decode() not in value:
             shown = [f"`{name}`" for name in list(value)[:_SHOWN]]
             more = f" and {len(value) - _SHOWN:,} more" if len(value) > _SHOWN else ""
-            where = f" in `{_shown(expression.path[:depth])}`" if depth else ""
+            where = f" in `{_shown(path[:depth])}`" if depth else ""
             return ", ".join(shown) + more + where if shown else f"nothing{where}"
         value = value[key.decode()]
     return "null" if value is None else "nothing"
@@ -139,13 +144,15 @@ def _fitting(value: Any, path: Sequence[bytes]) -> list[str]:
     return [each.format(_shown(path)) for each in _FITTING.get(type(value), ())]
 
 
-def _at(value: Any, path: Sequence[bytes]) -> Any:
+def value_at(value: Any, path: Sequence[bytes]) -> Any:
+    """Return the value at a path; None if there is none."""
     for key in path:
         value = value.get(key.decode()) if isinstance(value, dict) else None
     return value
 
 
-def _parsed(record: bytes) -> Any:
+def parsed(record: bytes) -> Any:
+    """Return the value of a record; None if it is not JSON."""
     try:
         return orjson.loads(record)
     except orjson.JSONDecodeError:

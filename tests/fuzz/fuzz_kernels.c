@@ -23,6 +23,15 @@ static void compare(const mds_kernels *one, const mds_kernels *plain, const uint
     CHECK(one->text_run(data, n, &trails[0], &beyond[0]) == plain->text_run(data, n, &trails[1], &beyond[1]));
     CHECK(trails[0] == trails[1] && !beyond[0] == !beyond[1]);
 
+    uint32_t *numbers = fuzz_room(n + 1, 2 * sizeof *numbers);
+    size_t consumed[2];
+    for (size_t gap = 1; gap <= 2; gap++) {
+        const size_t most = n / 2 + 1, found = one->short_numbers(data, n, gap, numbers, most, &consumed[0]);
+        CHECK(found == plain->short_numbers(data, n, gap, numbers + most, most, &consumed[1]));
+        CHECK(consumed[0] == consumed[1] && memcmp(numbers, numbers + most, found * sizeof *numbers) == 0);
+    }
+    free(numbers);
+
     const uint32_t crc = one->crc32c(0, data, n);
     CHECK(crc == plain->crc32c(0, data, n));
     CHECK(crc == one->crc32c(one->crc32c(0, data, n / 3), data + n / 3, n - n / 3));

@@ -25,6 +25,8 @@ def lines():
         "blank_between": b"a\n  \n\t\nb\n \r\n\nc",
         "block_edges": b"".join(b"x" * n + b"\n" for n in (62, 63, 64, 65, 127, 128)),
         "records": record + b"\n" + record + b"\r\n",
+        "numbers": b"".join(b"%d, " % (n * n * 997 % 10**8) for n in range(90)),
+        "numbers_compact": b"".join(b"%d," % (7**n % 10**8) for n in range(60)) + b"0,01,2," + b"9" * 9 + b"," * 20,
         "bounds": struct.pack("<6Q", 0, 8, 8, 20, 2**64 - 1, 3),
     }
 
@@ -51,6 +53,26 @@ def json_records():
         "lines": b'{"a":1}\n\n{"a":2.5}\r\n{"b":1}\n{"a":-3}',
         "not_json": b'{"a":01}',
         "deep": b"[" * 30 + b"]" * 30,
+    }
+
+
+def field_records():
+    """What is wanted, and records: see choose() in fuzz_fields.c."""
+    lists = b'{"a":[1, 2, -3],"b":[[1],[],[2,3]],"m":{"a":[[1,2]],"b":7},"text":"x\\u00e9y"}'
+    tokens = b", ".join(b"%d" % (n * n * 37 % 300_000) for n in range(60))
+    compact = b",".join(b"%d" % (10**n % 123_456_789) for n in range(30))
+    return {
+        "lists": b"\x20" + lists,
+        "tokens": b'\x08{"a":[' + tokens + b'],"text":"word"}',
+        "compact": b'\x09{"a":[' + compact + b",-1,01]}",
+        "floats": b'\x0c{"a":[0.1,1e-320,123456789012345678901234567890e-25,-0.0],"m":{"b":1.7976931348623158e308}}',
+        "half": b'\x0d{"a":[65504,65519.9,6e-8,2.9e-8],"b":[[1e5]]}',
+        "bools": b'\x0f{"a":[true,false],"b":[[true]],"m":{"a":[true],"b":false}}',
+        "duplicates": b'\x08{"a":"x","a":[1.5],"a":7,"m":3,"m":{"a":[]},"\\u0061":[[1]]}',
+        "defaults": b'\x08{}\n{"a":null}\n{"m":null}',
+        "ragged": b'\x08{"a":[[1,2],[3]]}\n{"a":[[[]],[]]}\n{"b":[1]}\n{"a":' + b"[" * 9 + b"]" * 9 + b"}",
+        "lines": b"\x28" + lists + b"\n[]\n" + lists + b"\n{\n\n" + lists,
+        "largest": b'\x0b{"a":[18446744073709551615,18446744073709551616,255,-1]}',
     }
 
 
@@ -237,6 +259,7 @@ def padded():
 
 SEEDS = {
     "fuzz_array_record": array_records,
+    "fuzz_fields": field_records,
     "fuzz_frames": frames,
     "fuzz_json": json_records,
     "fuzz_kernels": lines,

@@ -1,0 +1,301 @@
+"""`Fields`: chosen fields of records, made into arrays by the core without a Python object for each number."""
+
+from __future__ import annotations  # help() shows them as they are written
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from .. import _native
+from ..arrays.schema import EXTENDED, ITEM_BYTES, MAX_DIMS, dtype_name
+from ..errors import DecodeError, FormatError, did_you_mean
+from ..formats.measuring import keys_of
+from ..formats.unmeasured import instead, kind_of, not_json, parsed
+from .array_decoder import as_tensor, numpy_dtype
+
+_KINDS = {
+    "b": _native.ITEM_BOOL,
+    "i": _native.ITEM_INT,
+    "u": _native.ITEM_UINT,
+    "f": _native.ITEM_FLOAT,
+}
+_DTYPES = [name for name in ITEM_BYTES if name[0] in _KINDS and not name.startswith("float8")]
+"""The dtypes that fields have, bfloat16 among them."""
+_RAGGED = "ragged"
+_LONGEST = 40  # characters of a number that a message shows
+
+Shape = tuple[int | None, ...]
+
+
+class Wanted(NamedTuple):
+    """A field that is wanted."""
+
+    name: str
+    """As the user wrote it: the path, which is also its name in a sample."""
+    keys: tuple[bytes, ...]
+    dtype: str
+    """"str", or the dtype of its numbers."""
+    layout: int
+    """One of _native.LAYOUT_*."""
+    shape: Shape
+    fallback: bytes | None
+    """JSON to read where a record lacks the field."""
+
+    @property
+    def kind(self) -> int:
+        """What its items are: one of _native.ITEM_*."""
+        if self.dtype == "bfloat16":
+            return _native.ITEM_BFLOAT
+        return _native.ITEM_TEXT if self.dtype == "str" else _KINDS[self.dtype[0]]
+
+    @property
+    def path(self) -> list[str]:
+        """The keys that lead to it."""
+        return [key.decode() for key in self.keys]
+
+    def __str__(self) -> str:
+        if self.layout == _native.LAYOUT_ANY:
+            return "a string" if self.dtype == "str" else self.dtype
+        return (
+            f"lists of {self.dtype}" if self.layout == _native.LAYOUT_RAGGED else f"{self.dtype} of shape {self.shape}"
+        )
+
+
+class FieldsReader:
+    """Reads fields of JSON records by the core.
+
+    Args:
+      wanted: the fields, in the order in which a sample has them.
+    Raises:
+      FormatError: a field lies inside another one.
+    """
+
+    def __init__(self, wanted: Sequence[Wanted]) -> None:
+        self.wanted = {each.name: each for each in wanted}
+        """The fields by name."""
+        self._sorted = sorted(wanted, key=lambda each: each.keys)
+        for one, other in zip(self._sorted, self._sorted[1:], strict=False):
+            if one.keys == other.keys[: len(one.keys)]:
+                raise FormatError(f"schema: expected fields apart, found {other.name!r} inside {one.name!r}")
+        self._as_tensors = {
+            each.name: each.dtype for each in wanted if each.dtype in EXTENDED and numpy_dtype(each.dtype).kind == "i"
+        }
+        self.numbers = {each.name: number for number, each in enumerate(self._sorted)}
+        """The number by which the core calls each field."""
+        self.native = self._native_fields()
+
+    def _native_fields(self) -> _native.JsonFields:
+        places = {name: place for place, name in enumerate(self.wanted)}
+        fields = tuple(
+            (
+                each.name,
+                places[each.name],
+                each.kind,
+                ITEM_BYTES.get(each.dtype, 1),
+                each.layout,
+                each.shape,
+                None if each.dtype == "str" else numpy_dtype(each.dtype),
+                each.keys,
+                each.fallback,
+            )
+            for each in self._sorted
+        )
+        return _native.JsonFields(fields, np.ndarray, _RefusedError)
+
+    def read(self, record: Any) -> dict[str, Any]:
+        """Return the sample of a record.
+
+        Raises:
+          DecodeError: a field cannot be read; the message does not say where the record lies.
+        """
+        try:
+            sample: dict[str, Any] = self.native(record)
+        except _RefusedError as refused:
+            raise DecodeError(self.reason(bytes(record), *refused.args)) from None
+        return self.finished(sample)
+
+    def finished(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Return a sample of the core with tensors where NumPy lacks the dtype."""
+        for name in self._as_tensors:
+            sample[name] = self.finished_value(name, sample[name])
+        return sample
+
+    def finished_value(self, name: str, value: Any) -> Any:
+        """Return the value of a field, as tensors where NumPy lacks the dtype."""
+        dtype = self._as_tensors.get(name)
+        if dtype is None or isinstance(value, float):
+            return value
+        return [as_tensor(row, dtype) for row in value] if isinstance(value, list) else as_tensor(value, dtype)
+
+    def reason(self, record: bytes, status: int, name: str | None, at: int) -> str:
+        """Return why a record is refused, as messages say it.
+
+        Args:
+          status: one of _native.WANTED_*.
+          name: of the field that it is refused for; None for the record itself.
+          at: the byte of the record that shows it.
+        """
+        if status == _native.WANTED_INVALID:
+            return not_json(record)
+        kind = kind_of(record, at)
+        if name is None:
+            return f"expected an object, found {kind}"
+        each, byte = self.wanted[name], f" at byte {at} of the record"
+        if status == _native.WANTED_MISSING:
+            return f"expected {each} at `{name}`, which has no default, found {instead(parsed(record), each.keys)}"
+        if status == _native.WANTED_NOT_OBJECT:
+            return f"expected {each} inside objects at `{name}`, found {kind}{byte}"
+        if status == _native.WANTED_RAGGED:
+            return f"expected lists of one length inside `{name}`, which is not 'ragged', found another{byte}"
+        if status == _native.WANTED_SHAPE and kind == "an array":
+            return f"expected {each} at `{name}`, found shape {_shape_of(parsed(record), each)}{byte}"
+        return f"expected {each} at `{name}`, found {_number_at(record, at) or kind}{byte}"
+
+
+class Fields:
+    """A decoder of chosen fields: `mmapds.open(path, decode=Fields({"input_ids": "int32", "text": "str"}))`.
+
+    A sample is a dict of these fields. The core reads them from the bytes of JSON records, those of a batch at once and
+    without the GIL, and `pad_collate` fills its tensors from there; there is no Python object for a number. The same
+    schema reads array files (`.mma`), so that code stays as it is when JSON is converted.
+
+    Every record is checked from its first byte to its last, as by orjson. Integers are exact, floats the nearest ones.
+
+    Args:
+      schema: path of a field to its type. Dots separate the keys of a path; a dot in a key is written `\\.`. Types are:
+
+        - a dtype, "bool", "int8" to "uint64", "float16", "bfloat16", "float32" or "float64": a Python number where the
+          record has a number, else an array of as many axes as the lists there have;
+        - (dtype, shape): an array of that shape; None in it is an axis of any length;
+        - (dtype, "ragged"): lists of any lengths in a list: a list of arrays;
+        - "str": a string.
+      defaults: name of a field to its value where a record lacks it or has null. Other fields must be there.
+    Raises:
+      FormatError: the schema or a default is invalid.
+    """
+
+    def __init__(self, schema: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None) -> None:
+        if not isinstance(schema, Mapping):
+            raise FormatError(f"schema = {schema!r}, expected a dict of field name to type")
+        self.given = dict(schema), dict(defaults or {})
+        """The schema and the defaults."""
+        for name in self.given[1]:
+            if name not in schema:
+                known = ", ".join(map(repr, schema)) or "none"
+                raise FormatError(
+                    f"defaults: expected fields among {known}, found {name!r}{did_you_mean(name, schema)}"
+                )
+        wanted = [_wanted(name, what, self.given[1]) for name, what in schema.items()]
+        self.reader = FieldsReader(wanted)
+        """What reads them."""
+        self._check_defaults()
+
+    def _check_defaults(self) -> None:
+        for name, value in self.given[1].items():
+            alone = {name: self.given[0][name]}
+            each = self.reader.wanted[name]
+            text = each.fallback or b""
+            for key in reversed(each.keys):
+                text = b"{" + orjson.dumps(key.decode()) + b":" + text + b"}"
+            try:
+                Fields(alone)(text)
+            except DecodeError:
+                raise FormatError(f"defaults[{name!r}] = {value!r:.80}, expected {each}") from None
+
+    def __call__(self, record: Any) -> dict[str, Any]:
+        return self.reader.read(record)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fields) and list(self.reader.wanted.values()) == list(other.reader.wanted.values())
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.reader.wanted.values()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, self.given
+
+    def __repr__(self) -> str:
+        return f"Fields({', '.join(self.reader.wanted)})"
+
+
+class _RefusedError(Exception):
+    """A record that the core refuses: (one of _native.WANTED_*, name of the field or None, byte of the record)."""
+
+
+def _remade(schema: Mapping[str, Any], defaults: Mapping[str, Any]) -> Fields:
+    return Fields(schema, defaults=defaults)
+
+
+def _wanted(name: Any, what: Any, defaults: Mapping[str, Any]) -> Wanted:
+    """Parse a field of a schema.
+
+    Raises:
+      FormatError: its path or its type is invalid.
+    """
+    try:
+        keys = keys_of(name) if isinstance(name, str) else ()
+    except UnicodeEncodeError:
+        keys = ()
+    if not keys or not all(keys) or len(keys) > _native.LONGEST_PATH:
+        raise FormatError(
+            f"schema: {name!r} is not a valid path: expected 1 to {_native.LONGEST_PATH} keys, none empty, separated "
+            "by dots"
+        )
+    fallback = _as_json(name, defaults[name]) if name in defaults else None
+    if what == "str":
+        return Wanted(name, keys, "str", _native.LAYOUT_ANY, (), fallback)
+    dtype, shape = what if isinstance(what, tuple | list) and len(what) == 2 else (what, None)
+    dtype = dtype if isinstance(dtype, str) else dtype_name(dtype)
+    if dtype not in _DTYPES:
+        raise FormatError(
+            f"schema[{name!r}] = {what!r}, expected 'str', a dtype among {', '.join(_DTYPES)}, (dtype, shape) or "
+            f"(dtype, 'ragged'){did_you_mean(dtype, ['str', *_DTYPES])}"
+        )
+    if shape is None:
+        return Wanted(name, keys, dtype, _native.LAYOUT_ANY, (), fallback)
+    if shape == _RAGGED:
+        return Wanted(name, keys, dtype, _native.LAYOUT_RAGGED, (), fallback)
+    return Wanted(name, keys, dtype, _native.LAYOUT_SHAPE, _axes(name, what, shape), fallback)
+
+
+def _axes(name: str, what: Any, shape: Any) -> Shape:
+    try:
+        if isinstance(shape, str):
+            raise TypeError
+        axes = tuple(axis if axis is None else operator.index(axis) for axis in shape)
+    except TypeError:
+        raise FormatError(f"schema[{name!r}] = {what!r}, expected a shape or 'ragged' after the dtype") from None
+    if len(axes) > MAX_DIMS or any(axis is not None and not 0 <= axis < 2**31 for axis in axes):
+        raise FormatError(f"schema[{name!r}] = {what!r}, expected up to {MAX_DIMS} axes, each None or 0 to 2^31 - 1")
+    return axes
+
+
+def _as_json(name: str, value: Any) -> bytes:
+    """Return a default as JSON, which the core reads like that of a record."""
+    try:
+        return orjson.dumps(value.tolist() if hasattr(value, "tolist") else value)
+    except TypeError as error:
+        raise FormatError(f"defaults[{name!r}] = {value!r:.80}, expected what JSON can hold ({error})") from None
+
+
+def _number_at(record: bytes, at: int) -> str:
+    """Return the number that a record has at a byte, as it is written; "" where it has none."""
+    end = at
+    while end < len(record) and record[end] in b"+-.0123456789eE":
+        end += 1
+    text = record[at:end].decode()
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _shape_of(value: Any, each: Wanted) -> str:
+    """Return the shape that lists at a path have."""
+    for key in each.path:
+        value = value[key]
+    shape: list[int] = []
+    while isinstance(value, list):
+        shape.append(len(value))
+        value = value[0] if value else None
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"

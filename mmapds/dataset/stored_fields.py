@@ -1,0 +1,198 @@
+"""`Fields` over array files: the fields that are stored, converted where their types differ."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from .. import _native
+from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
+from ..errors import DecodeError, FormatError, did_you_mean
+from .array_decoder import ArrayDecoder, as_tensor, numpy_dtype
+from .fields import Fields, Wanted
+
+_AS_TEXT = ("json", "str")
+_KINDS = {
+    "boo": ("boo",),
+    "int": ("int", "uin"),
+    "uin": ("int", "uin"),
+    "flo": ("int", "uin", "flo"),
+    "bfl": ("int", "uin", "flo"),
+}
+"""The first letters of the dtypes whose numbers may be ones of a dtype."""
+
+
+class StoredFields:
+    """A decoder of records of named arrays, which gives the fields that are wanted of them.
+
+    Arrays that are stored as they are wanted are views of the file, and others are converted. A field of "json" is read
+    as a JSON record is. Each field of which no record can be as it is wanted is an error at once.
+
+    Args:
+      fields: what the user wants.
+      schema: what the file has.
+      place: what messages call the file.
+    Raises:
+      FormatError: the file lacks a field, or has one of another type.
+    """
+
+    takes_view = True
+
+    def __init__(self, fields: Fields, schema: Mapping[str, Any], place: str) -> None:
+        self.fields = fields
+        self._given = fields, dict(schema), place
+        stored = {field.name: field for field in Schema(schema).fields}
+        # The text of JSON is taken as it is, for the core to read.
+        taken = {name: "bytes" if what in _AS_TEXT else what for name, what in schema.items()}
+        self.inner = ArrayDecoder(taken)
+        self._sources = {name: _source(each, stored, place) for name, each in fields.reader.wanted.items()}
+        self.as_stored = {
+            name: source.name
+            for name, source in self._sources.items()
+            if source is not None and _is_as_stored(fields.reader.wanted[name], source)
+        }
+        """The fields that need no conversion, and their names in the file."""
+        self.converts = len(self.as_stored) < len(fields.reader.wanted)
+        """Whether a value may turn out to be one that does not fit."""
+        self._defaults: dict[str, Any] = {}
+        if absent := [name for name, source in self._sources.items() if source is None]:
+            self._defaults = _only(fields, absent)(b"{}")
+        self._json = {
+            name: _only(fields, [name])
+            for name, source in self._sources.items()
+            if source is not None and source.dtype == "json"
+        }
+
+    def __call__(self, record: Any) -> dict[str, Any]:
+        stored = self.inner(record)
+        return {name: self._value(name, stored) for name in self.fields.reader.wanted}
+
+    def _value(self, name: str, stored: Mapping[str, Any]) -> Any:
+        source, wanted = self._sources[name], self.fields.reader.wanted[name]
+        if source is None:
+            value = self._defaults[name]
+            return value.copy() if isinstance(value, np.ndarray) else value
+        value = stored[source.name]
+        if name in self.as_stored:
+            return value
+        if source.dtype == "str":
+            return value.decode()
+        if source.dtype == "json":
+            return self._json[name](_inside(value, wanted.keys[:1]))[name]
+        return _converted(value, wanted)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StoredFields) and self._given[:2] == other._given[:2]
+
+    def __hash__(self) -> int:
+        return hash(self.fields)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StoredFields, self._given
+
+    def __repr__(self) -> str:
+        return repr(self.fields)
+
+
+def _only(fields: Fields, names: list[str]) -> Fields:
+    """Return a decoder of some of the fields."""
+    schema, defaults = fields.given
+    chosen = {name: value for name, value in defaults.items() if name in names}
+    return Fields({name: schema[name] for name in names}, defaults=chosen)
+
+
+def _source(wanted: Wanted, stored: Mapping[str, Field], place: str) -> Field | None:
+    """Return the field of the file that a wanted one comes from; None if its default has to do.
+
+    Raises:
+      FormatError: there is none, or none of its type.
+    """
+    name = wanted.path[0]
+    found = stored.get(name)
+    if found is None and wanted.fallback is not None:
+        return None
+    if found is None:
+        known = ", ".join(f"`{each}`" for each in stored) or "no fields"
+        raise FormatError(f"{place}: expected {wanted} at `{wanted.name}`, found {known}{did_you_mean(name, stored)}")
+    fits = found.dtype == "json" or (len(wanted.keys) == 1 and _may_fit(wanted, found))
+    if not fits:
+        raise FormatError(f"{place}: expected {wanted} at `{wanted.name}`, found {found}")
+    return found
+
+
+def _may_fit(wanted: Wanted, found: Field) -> bool:
+    """Whether some value of a stored field is one that is wanted."""
+    if wanted.dtype == "str" or found.dtype == "str" or found.dtype in EXTENDED:
+        return wanted.dtype == found.dtype
+    if found.dtype[:3] not in _KINDS.get(wanted.dtype[:3], ()):
+        return False
+    axes = None if found.shape is None else len(found.shape)
+    if wanted.layout == _native.LAYOUT_RAGGED:
+        return axes == 2
+    return wanted.layout == _native.LAYOUT_ANY or axes == len(wanted.shape) or (axes is None and not wanted.shape)
+
+
+def _is_as_stored(wanted: Wanted, found: Field) -> bool:
+    """Whether the value of a stored field is always the one that is wanted."""
+    if wanted.dtype != found.dtype or wanted.layout == _native.LAYOUT_RAGGED or wanted.dtype == "str":
+        return False
+    if wanted.layout == _native.LAYOUT_ANY:
+        return True
+    return found.shape is not None and all(
+        axis in (None, stored) for axis, stored in zip(wanted.shape, found.shape, strict=True)
+    )
+
+
+def _inside(text: Any, keys: tuple[bytes, ...]) -> bytes:
+    """Return a value of JSON as that of a field."""
+    (key,) = keys
+    return b"{" + orjson.dumps(key.decode()) + b":" + bytes(text) + b"}"
+
+
+def _converted(value: Any, wanted: Wanted) -> Any:
+    """Return a stored number or array as it is wanted.
+
+    Raises:
+      DecodeError: it does not fit.
+    """
+    if wanted.layout == _native.LAYOUT_RAGGED:
+        return [_of_dtype(_rounded(row, wanted), wanted) for row in value]
+    if wanted.layout == _native.LAYOUT_ANY and not hasattr(value, "shape"):
+        return _rounded(np.asarray(value), wanted).item()
+    array = _of_dtype(_rounded(np.asarray(value), wanted), wanted)
+    if wanted.layout == _native.LAYOUT_SHAPE and not all(
+        axis in (None, size) for axis, size in zip(wanted.shape, array.shape, strict=True)
+    ):
+        raise DecodeError(f"expected {wanted} at `{wanted.name}`, found shape {tuple(array.shape)}")
+    return array
+
+
+def _rounded(array: Any, wanted: Wanted) -> NDArray[Any]:
+    """Return numbers in the dtype that is wanted, floats rounded to it; those for bfloat16 as float32.
+
+    Raises:
+      DecodeError: a number is beyond the dtype.
+    """
+    if wanted.dtype == dtype_name(array.dtype):
+        return np.asarray(array)
+    with np.errstate(over="ignore"):
+        found = np.asarray(array).astype("float32" if wanted.dtype == "bfloat16" else wanted.dtype)
+    if wanted.dtype == "bfloat16":
+        bits = found.view(np.uint32)
+        found = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
+    fits = np.isfinite(found) | ~np.isfinite(array) if found.dtype.kind == "f" else found == array
+    if not fits.all():
+        number = array[~fits].flat[0] if array.shape else array
+        raise DecodeError(f"expected {wanted} at `{wanted.name}`, found {number}")
+    return found
+
+
+def _of_dtype(array: NDArray[Any], wanted: Wanted) -> Any:
+    """Return rounded numbers for bfloat16 as an array, or without ml_dtypes a tensor, of it; and others as they are."""
+    if wanted.dtype != "bfloat16" or dtype_name(array.dtype) == "bfloat16":
+        return array
+    dtype = numpy_dtype(wanted.dtype)
+    halves = (array.view(np.uint32) >> 16).astype(np.uint16).view(dtype)
+    return as_tensor(halves, wanted.dtype) if dtype.kind == "i" else halves
