@@ -67,7 +67,7 @@ def build(
         the expressions it was built with; delete it to drop them.
       roots: as in `mmapds.open`, for the sources of an index among `sources`.
       executor: what scans for `out`, a thread a task: an object with `submit(function, *arguments)` that returns a
-        future, or a function that makes one, and the next one where it broke; see docs/large-corpora.md.
+        future, or a function that makes one, and the next one where it broke; see docs/clusters.md.
       parts: where tasks leave what they found; by default `out` with `.parts` behind it.
       **parameters: options of the format, such as `record_bytes`; see docs/formats.md.
     Returns:

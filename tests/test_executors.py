@@ -21,7 +21,8 @@ from mmapds.index import distribute, tasks
 from mmapds.index.tasks import Outcome, Task, run_task
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
-from tests.support.commands import command
+from tests.support.commands import command, run
+from tests.support.docs import blocks
 from tests.support.files import flip
 from tests.support.indexes import OPTIONS, built, write_source
 from tests.test_merge import lines
@@ -447,3 +448,14 @@ def test_the_command_builds_on_dask(corpus, tmp_path):
         done = command(*corpus, "-o", tmp_path / "all.mmx", "--length", "chars(text)", "--dask", address)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "all.mmx").read_bytes() == direct
+
+
+def test_the_example_builds(corpus, tmp_path):
+    (code,) = blocks("docs/clusters.md", "python")
+    (tmp_path / "shards").mkdir()
+    for number, path in enumerate(corpus):
+        os.replace(path, tmp_path / "shards" / f"part-{number}.jsonl")
+    (tmp_path / "example.py").write_text(code)
+    done = run("example.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(mmapds.open(tmp_path / "corpus.mmx")) == 1036

@@ -90,6 +90,18 @@ def test_a_disk_that_fills_up_is_an_error_at_every_stage(small_disk, many_length
     )
 
 
+@pytest.mark.parametrize("megabytes", [10, 50, 70])
+def test_a_disk_that_fills_up_while_indexes_are_merged(small_disk, many_lengths, megabytes):
+    part = mmapds.build(many_lengths, out=many_lengths.with_name("part.mmx"), length="n")
+    command = [sys.executable, "-m", "mmapds.index", str(part), "--merge", "-o", "all.mmx"]
+    result = small_disk(megabytes, *command)
+    assert result.returncode == 1, result.stderr
+    assert result.stderr == (
+        "all.mmx: cannot write the index (no space left on device); nothing was changed; make room, or give another "
+        "place with -o OUT.mmx (out= in Python)\n"
+    )
+
+
 def test_a_read_only_directory_with_an_index_that_is_up_to_date(small_disk):
     """Nothing is to be written there, so nothing is locked, or waited for."""
     script = """
