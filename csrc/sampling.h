@@ -192,6 +192,31 @@ typedef struct {
 mds_status mds_runs_place(const uint64_t *values, size_t distinct, const mds_histogram *own, uint32_t piece,
                           uint64_t *next_run, uint64_t *next_rank, const mds_run_tables *tables);
 
+/* ---- bits.c: sets of numbers ------------------------------------------------------------------------------------ */
+
+#define MDS_BITS_BLOCK 32 /* words that the directory counts together */
+
+/* Numbers below `limit`: bit i % 64 of words[i / 64] says whether i is one of them. */
+typedef struct {
+    const uint64_t *words;  /* from a file, as a rule: untrusted */
+    const uint64_t *before; /* of each block, the ones before it; then those of all: untrusted, too */
+    size_t n;               /* words: limit / 64, rounded up */
+    uint64_t limit;
+} mds_bits;
+
+/* Set the bits of numbers[0..n); return the first of them that is not below `limit`, or n. */
+size_t mds_bits_first_outside(const int64_t *numbers, size_t n, uint64_t limit, uint64_t *words);
+
+/* Write the directory of words[0..n): n / MDS_BITS_BLOCK, rounded up, and one more. */
+void mds_bits_count(const uint64_t *words, size_t n, uint64_t *before);
+
+/* out[k] = the number with ranks[k] smaller ones in the set; `out` may be `ranks`. Fastest where ranks ascend. Returns
+ * MDS_CORRUPT where there is none, or the directory does not fit the bits. */
+mds_status mds_bits_select(const mds_bits *bits, const int64_t *ranks, size_t n, int64_t *out);
+
+/* How many numbers of the set are smaller than one of it; MDS_NONE for a number that is not in it. */
+uint64_t mds_bits_rank(const mds_bits *bits, uint64_t number);
+
 /* ---- plan.c: batches under a budget ----------------------------------------------------------------------------- */
 
 /* What a batch may hold. A record of length L costs L, plus L^2 / quadratic if that is not 0. */

@@ -77,6 +77,11 @@ def add_column(
 def _index_path(dataset: Dataset) -> str:
     """Return the real path of the one index of a dataset."""
     indexes = dataset.indexes
+    if dataset._is_view:
+        raise ColumnError(
+            "source_or_index: expected an index of sources, found a saved view; add the column to the indexes that "
+            "it was saved of, and save it again"
+        )
     if len(indexes) != 1:
         raise ColumnError(f"source_or_index: expected one index, found {len(indexes)}; add the column to each of them")
     return os.path.realpath(indexes[0])

@@ -158,7 +158,7 @@ WITHOUT_NUMBERS = {
     "written again": lambda: mmapds.open(written_again()),
     "source outside": lambda: mmapds.open(outside()),
     "checksum of an index": lambda: mmapds.open(index_of(jsonl(), -2, b"!")),
-    "reserved": lambda: mmapds.open(index_of(jsonl(), 48, b"\1")),
+    "reserved": lambda: mmapds.open(index_of(jsonl(), 48, b"\2")),
     "no such key": lambda: mmapds.open(mmapds.build(archive())).find("x"),
     "a key that is a number": lambda: mmapds.open(mmapds.build(archive())).find(3),
     "build nothing": lambda: mmapds.build([]),

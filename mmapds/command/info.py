@@ -11,10 +11,12 @@ from ..errors import ColumnError, Error, counted
 from ..index.__main__ import inspect
 from ..index.findings import LISTED
 from ..index.inspect import bad_lines, state_of
+from ..index.saved import lines_of_view
 from ..index.summary import summarise
-from ..storage.index_file import Index
+from ..storage.index_file import Index, SavedViewFoundError
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, expand, index_path
+from ..storage.view_file import SavedView
 from .numbers import SIZES, Numbers, histogram, measure
 from .screen import Screen, columns_of
 
@@ -46,15 +48,20 @@ def print_info(options: argparse.Namespace) -> int:
         return inspect(options)
     paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX))
     roots, indexes, failed = Roots(options.root, paths), [], False
+    views: list[SavedView] = []
     with cli.Progress(paths, unit="B", quiet=options.quiet, bar=False) as output:
         for path in paths:
             try:
                 index = Index(index_path(path), roots)
                 index.check_covers(path)
                 indexes.append(index)
+            except SavedViewFoundError:
+                views.append(SavedView(index_path(path), roots))
             except Error as error:
                 failed = True
                 output.complain(cli.one_line(error))
+    for line in [] if options.quiet else [line for view in views for line in lines_of_view(view, None, info=True)]:
+        cli.print_line(cli.printable(line))
     if indexes and not options.quiet:
         for line in _Report(Screen(), indexes, options).lines():
             cli.print_line(line)

@@ -14,10 +14,12 @@ from ..build_index import build
 from ..dataset import webdataset
 from ..dataset.decode import Decoder
 from ..dataset.opening import open as open_dataset
+from ..dataset.origin import open_stored
 from ..errors import DecodeError, SourceError, StaleIndexError
 from ..formats.tar import Tar
 from ..storage.index_file import Index
 from ..storage.lock import remove_dead
+from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, StrPath
 
 _BATCH = 256  # records read at a time
@@ -57,7 +59,7 @@ class IndexedReader:
             self.close()
             raise
         self.total: int | None = len(self._samples)
-        index = Index(paths[0])
+        index = _first_index(paths[0], Roots(roots, paths))
         self.schema = _index_schema(index) if decode is None else None
         self._as_record = _tar_record if index.format == Tar.name and decode is None else _record
 
@@ -89,6 +91,12 @@ class IndexedReader:
         """Remove the hidden index."""
         if self._built is not None:
             self._built.unlink(missing_ok=True)
+
+
+def _first_index(path: str, roots: Roots) -> Index:
+    """Return an index, or the first one that a saved view was saved of."""
+    found = open_stored(path, roots, "mmap")
+    return found if isinstance(found, Index) else found.open_base(0)
 
 
 def remove_hidden(beside: str) -> None:

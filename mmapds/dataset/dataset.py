@@ -10,8 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from ..errors import Error, plain_counted
 from ..orders.permutation import Permutation
 from ..storage.runs import LengthOrder
+from ..storage.sources import StrPath
+from .chosen import of_mask, of_positions
 from .other_names import OTHER_NAMES
-from .views import ArrayRows, PermutedRows, RangeRows, Rows
+from .views import PermutedRows, RangeRows, Rows
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -238,6 +240,21 @@ class Dataset(_Samples):
         permutation = Permutation(length, seed)
         return [self._select(PermutedRows(permutation, run)) for run in runs]
 
+    def save(self, path: StrPath) -> None:
+        """Write a view as an index of its own over the same sources, which `mmapds.open(path)` opens at once.
+
+        The file has the records that the view has, in its order, their columns, and their length order. It names the
+        indexes behind the view relative to its directory, and is stale when one of these is built again of other
+        sources. It has no samples: neither the decoder nor other arguments of `mmapds.open`.
+
+        Args:
+          path: of the file, which ends in ".mmx"; a saved view there is replaced.
+        Raises:
+          Error: the dataset is mapped or zipped; or the file cannot be written, or would replace one that is not a
+            saved view.
+        """
+        raise Error(f"save: expected a dataset of mmapds.open, found one of {self._MADE_BY}; save what it is made of")
+
     def stream(
         self, sampler: Any = None, *, batch_size: int | None = None, shuffle: bool = False, **options: Any
     ) -> "Stream":
@@ -281,6 +298,11 @@ class Dataset(_Samples):
         """
 
     @property
+    def _is_view(self) -> bool:
+        """Whether it has other records than all of its indexes, in their order."""
+        return False
+
+    @property
     def _has_keys(self) -> bool:
         """Whether `find` can be asked."""
         return False
@@ -296,7 +318,7 @@ class Dataset(_Samples):
         if isinstance(key, str):
             remedy = f"ds.column({key!r})" if key in self.columns else f"[sample[{key!r}] for sample in ds]"
             raise IndexError(f"index = {key!r}, expected an int, a slice, or an array of ints or bools; use {remedy}")
-        positions = np.array(np.asarray(key))  # a copy: the caller may change its own later
+        positions = np.asarray(key)
         if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iub"):
             raise IndexError(
                 f"index: expected an int, a slice, or a one-dimensional array of ints or bools, found "
@@ -305,8 +327,8 @@ class Dataset(_Samples):
         if positions.dtype.kind == "b":
             if len(positions) != len(self):
                 raise IndexError(f"mask: expected {len(self)} items, one for each record, found {len(positions)}")
-            return self._select(ArrayRows(np.flatnonzero(positions)))
-        return self._select(ArrayRows(self._checked(positions)))
+            return self._select(of_mask(positions))
+        return self._select(of_positions(self._checked(positions), len(self)))
 
     def _checked(self, positions: Any) -> NDArray[np.int64]:
         """Return positions as int64, in range and not negative."""

@@ -15,10 +15,12 @@ from ..index.keys import candidates
 from ..storage.files import IoChoice
 from ..storage.processes import is_worker
 from ..storage.runs import LengthOrder
-from . import stored
+from ..storage.sources import StrPath
+from . import saving, stored
 from .array_decoder import array_decoder
 from .batch import StoredBatch
 from .catalog import Catalog
+from .chosen import composed
 from .dataset import Dataset, Location
 from .decode import Decoder, decoder_name, is_same_decoder, raise_at, reason_of, resolve, wants_location, wants_view
 from .fields import Fields
@@ -26,7 +28,7 @@ from .fields_batch import ChosenBatch, FieldsBatch
 from .origin import Origin
 from .skips import Skips
 from .stored_fields import StoredFields
-from .views import ArrayRows, ChainedRows, NestedRows, RangeRows, Rows
+from .views import ChainedRows, RangeRows, Rows
 
 OnError = Literal["raise", "skip"]
 """What to do with records that cannot be decoded."""
@@ -186,6 +188,10 @@ class IndexedDataset(Dataset):
         raise KeyMissingError(f"key = {key!r}, expected the key of one of the {self._length} records")
 
     @property
+    def _is_view(self) -> bool:
+        return self._rows is not None
+
+    @property
     def _has_keys(self) -> bool:
         return all("key_hashes" in index.sections for index in self._catalog.indexes)
 
@@ -217,10 +223,10 @@ class IndexedDataset(Dataset):
 
     def column(self, name: str) -> NDArray[Any]:
         indexes, parts = self._catalog.indexes, self._parts
-        if parts:
+        if parts and all(name in part.of.columns for part in parts):
             found = stored.numbers(parts, name).array
         else:
-            whole = stored.numbers([stored.Part(index, 0, index.records) for index in indexes], name)
+            whole = stored.whole(indexes, name)
             if isinstance(self._rows, RangeRows) and len(indexes) == 1 and len(self._rows):
                 rows = self._rows.range
                 found = whole.array[rows.start : rows.stop if rows.stop >= 0 else None : rows.step]
@@ -238,16 +244,11 @@ class IndexedDataset(Dataset):
         """The parts of indexes that the dataset is made of, where it is made of few."""
         return stored.parts_of(self._catalog.indexes, self._rows)
 
+    def save(self, path: StrPath) -> None:
+        saving.save(self, self._catalog.indexes, self._rows, path)
+
     def _select(self, inner: Rows) -> "IndexedDataset":
-        rows: Rows
-        if self._rows is None:
-            rows = inner
-        elif isinstance(inner, ArrayRows):
-            rows = ArrayRows(self._rows.many(inner.array))
-        elif isinstance(inner, RangeRows):
-            rows = self._rows.part(inner.range)
-        else:
-            rows = NestedRows(self._rows, inner)
+        rows = composed(self._rows, inner, len(self._records))
         return IndexedDataset(self._catalog, self._records, self._origin, self._given_decode, rows, self._skips)
 
     @classmethod

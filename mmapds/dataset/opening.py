@@ -14,11 +14,13 @@ from ..storage.fingerprints import BLOCKS
 from ..storage.index_file import Index
 from ..storage.roots import Roots
 from ..storage.sources import StrPath, build_command, listed
+from ..storage.view_file import is_saved_view
 from .catalog import Catalog
 from .dataset import Dataset
 from .decode import Decoder
 from .indexed import OnError, make_dataset
 from .origin import Origin, expand_indexed, open_indexes
+from .saving import unfolded
 
 _OTHERS = dict.fromkeys(
     ("out", "format", "length", "columns", "missing", "validate", "bad", "hash", "workers", "force"), "mmapds.build"
@@ -40,8 +42,8 @@ def open(  # noqa: A001 - mmapds.open is the public name
     """Open indexed sources as one dataset.
 
     Args:
-      source_or_index: a source, an index (`.mmx`), a directory, a glob or brace pattern, or a list of these. Records
-        are numbered in that order.
+      source_or_index: a source, an index or saved view (`.mmx`), a directory, a glob or brace pattern, or a list of
+        these. Records are numbered in that order.
       decode: the decoder, which makes a sample of a record: "json" (orjson), "text" (UTF-8), "bytes", "files" (a dict
         of the bytes of a tar's members), "wds" (those members decoded by extension), "pil" (the same, and images are
         RGB), "tf_example" (see `mmapds.dataset.tf_example`), `Fields`, or a picklable callable of the record's bytes.
@@ -57,7 +59,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
         "none" compares nothing: records of a source that changed may be any of its bytes, but no others.
       io: how files are read. "mmap" maps them: nothing is faster. "pread" copies each record by a system call, for
         network file systems whose maps cannot be trusted; columns that are asked for are then copied into memory. A
-        dict says it by file: shell patterns of absolute paths; the first that matches counts, and others are mapped. A
+        dict says it by file: patterns of absolute paths, of which the first that matches counts; others are mapped. A
         file that cannot be mapped is read by pread, with a warning.
       on_error: "skip" leaves a record that cannot be decoded out of what `take` returns, with a warning, and counts it
         in `ds.skipped`. `len`, positions and states stay as they are, and `ds[i]` raises. See docs/formats.md.
@@ -78,13 +80,13 @@ def open(  # noqa: A001 - mmapds.open is the public name
     paths = expand_indexed(patterns)
     allowed = Roots(roots, paths)
     if build and paths:
-        for done in build_each(paths, settle=False, roots=allowed):
+        for done in build_each([path for path in paths if not is_saved_view(path)], settle=False, roots=allowed):
             done.warn(stacklevel=3)
-    indexes = open_indexes(paths, patterns, allowed, io)
-    if sampled := current.check(indexes, check):
-        _warn(sampled, patterns)
+    indexes, rows = unfolded(open_indexes(paths, patterns, allowed, io))
+    _warn(current.check(indexes, check), patterns)
     catalog = Catalog(indexes, access, io)
-    return make_dataset(catalog, Origin.of(patterns, indexes), catalog.decoder(decode), on_error)
+    origin = Origin.of(patterns if rows is None else None, indexes)
+    return make_dataset(catalog, origin, catalog.decoder(decode), on_error, rows)
 
 
 def _check_choices(**choices: tuple[str, Collection[str]]) -> None:
@@ -94,7 +96,9 @@ def _check_choices(**choices: tuple[str, Collection[str]]) -> None:
 
 
 def _warn(sampled: list[tuple[Index, int]], patterns: list[str]) -> None:
-    """Warn of sources of another time, of which a sample was compared."""
+    """Warn of sources of another time, of which a sample was compared, if there are any."""
+    if not sampled:
+        return
     index, number = sampled[0]
     more = f" and {len(sampled) - 1:,} more" if len(sampled) > 1 else ""
     is_one = all(other is index for other, _ in sampled)

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from .. import formats
 from ..errors import IndexMissingError, SourceError, StaleIndexError
-from ..storage.files import IoChoice, io_of
-from ..storage.index_file import Index
+from ..storage.files import Io, IoChoice, io_of
+from ..storage.index_file import Index, SavedViewFoundError
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, build_command, expand, working_directory
+from ..storage.view_file import SavedView
 
 _SHORT = 512  # bytes of paths that a pickle holds
 
@@ -20,11 +21,19 @@ def expand_indexed(patterns: Sequence[str]) -> list[str]:
     return expand(patterns, (*formats.SUFFIXES, INDEX_SUFFIX))
 
 
-def open_indexes(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io: IoChoice) -> list[Index]:
-    """Open the indexes of sources.
+def open_stored(path: str, roots: Roots, io: Io) -> Index | SavedView:
+    """Open an index or a saved view; raises as they do."""
+    try:
+        return Index(path, roots, io)
+    except SavedViewFoundError:
+        return SavedView(path, roots, io)
+
+
+def open_indexes(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io: IoChoice) -> list[Index | SavedView]:
+    """Open the indexes of sources, and saved views.
 
     Args:
-      paths: sources and indexes.
+      paths: sources, indexes and saved views.
       patterns: what the user gave for them, for the command in a message.
       roots: where their sources may lie.
       io: how they are read.
@@ -34,12 +43,13 @@ def open_indexes(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io
       SourceError: a source is also among those of an index that was given.
       FormatError: an index is damaged, or a source must be converted.
     """
-    indexes, missing, directory = [], [], working_directory()
+    indexes: list[Index | SavedView] = []
+    missing, directory = [], working_directory()
     for path in paths:
         index_path = _index_path(path)
         try:
-            index = Index(index_path, roots, io_of(io, os.path.join(directory, index_path)))
-            index.check_covers(path)
+            index = open_stored(index_path, roots, io_of(io, os.path.join(directory, index_path)))
+            check_covers(index, path)
             indexes.append(index)
         except IndexMissingError:
             missing.append(path)
@@ -53,12 +63,24 @@ def open_indexes(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io
     return indexes
 
 
-def _check_given_once(paths: Sequence[str], indexes: Sequence[Index]) -> None:
+def check_covers(index: Index | SavedView, given: str) -> None:
+    """Raise StaleIndexError if a source was given, and what lies beside it is not its index."""
+    if isinstance(index, Index):
+        index.check_covers(given)
+    elif not given.endswith(INDEX_SUFFIX):
+        raise StaleIndexError(
+            f"{index.path}: STALE: expected the index of {given}, found a saved view; rename it, or give it by its name"
+        )
+
+
+def _check_given_once(paths: Sequence[str], indexes: Sequence[Index | SavedView]) -> None:
     """Raise SourceError where a source was given by its own name and by an index, as by the shell's `*`."""
     named = {os.path.realpath(path) for path in paths if not path.endswith(INDEX_SUFFIX)}
     if not named or len(named) == len(paths):
         return
     for path, index in zip(paths, indexes, strict=True):
+        if isinstance(index, SavedView):
+            continue
         for number in range(len(index.sources)) if path.endswith(INDEX_SUFFIX) else ():
             source = index.source_path(number)
             if os.path.realpath(index.absolute(source)) in named:
@@ -94,8 +116,8 @@ class Origin(NamedTuple):
     """Directories outside those of the indexes whose files they may name: the user allowed it when they were opened."""
 
     @classmethod
-    def of(cls, patterns: Sequence[str], indexes: Sequence[Index]) -> "Origin":
-        """Describe open indexes, which were found by these patterns."""
+    def of(cls, patterns: Sequence[str] | None, indexes: Sequence[Index]) -> "Origin":
+        """Describe open indexes, which were found by these patterns; None where saved views led to them."""
         directory = working_directory()
         known = [index.path if index.opened_in == directory else index.absolute(index.path) for index in indexes]
         paths = zlib.compress("\0".join(known).encode(errors="surrogateescape"))
@@ -103,7 +125,7 @@ class Origin(NamedTuple):
         roots = tuple(sorted(set().union(*(each.lasting() for each in {index.roots for index in indexes}))))
         if len(paths) <= _SHORT:
             return cls(directory, paths, (), identity, roots)
-        return cls(directory, b"", tuple(patterns), identity, roots)
+        return cls(directory, b"", tuple(known if patterns is None else patterns), identity, roots)
 
     def given(self) -> list[str]:
         """Return the paths of the indexes, or the patterns that find them."""
@@ -122,7 +144,8 @@ class Origin(NamedTuple):
           StaleIndexError: they were built again meanwhile.
         """
         given = self.given()
-        indexes = open_indexes(given if self.paths else expand_indexed(given), given, Roots(self.roots), io)
+        opened = open_indexes(given if self.paths else expand_indexed(given), given, Roots(self.roots), io)
+        indexes = [index for index in opened if isinstance(index, Index)]
         if Origin.of(given, indexes).identity != self.identity:
             raise StaleIndexError(f"{', '.join(given)}: not the indexes of the pickled dataset; open the dataset again")
         return indexes

@@ -15,17 +15,18 @@ from numpy.typing import NDArray
 from ..storage.index_file import Index
 from ..storage.runs import LengthOrder, Numbers, OrderedPart
 from ..storage.scratch import scratch
+from ..storage.view_file import SavedView
+from .chosen import pieces
 from .views import Rows, Stretch
 
 _LENGTHS = ("length_order", "length_values", "length_counts")
 _MOST_CUT = 16  # parts of indexes whose records of each length are searched for
-_PIECE = 1 << 20  # positions of a view whose numbers are gathered at a time
 
 
 class Part(NamedTuple):
-    """Neighbouring records of an index."""
+    """Neighbouring records of an index, or of a saved view."""
 
-    of: Index
+    of: Index | SavedView
     begin: int
     end: int
 
@@ -42,7 +43,13 @@ def parts_of(indexes: Sequence[Index], rows: Rows | None) -> list[Part] | None:
     if stretches is None:
         return None
     starts = list(accumulate((index.records for index in indexes), initial=0))
-    return [part for stretch in stretches for part in _within(indexes, starts, stretch)]
+    found: list[Part] = []
+    for stretch in stretches:
+        if stretch.saved is None:
+            found += _within(indexes, starts, stretch)
+        else:
+            found.append(Part(stretch.saved, stretch.begin, stretch.end))
+    return found
 
 
 def _within(indexes: Sequence[Index], starts: list[int], stretch: Stretch) -> Iterator[Part]:
@@ -68,12 +75,16 @@ def numbers(parts: Sequence[Part], name: str) -> Numbers:
     return Numbers(arrays)
 
 
+def whole(indexes: Sequence[Index], name: str) -> Numbers:
+    """Return a column of whole indexes; raises as `numbers` does."""
+    return numbers([Part(index, 0, index.records) for index in indexes], name)
+
+
 def gathered(column: Numbers, rows: Rows) -> NDArray[Any]:
     """Return the numbers of some rows of a column: a copy, above 16 MB in a scratch file."""
     found = np.frombuffer(scratch(len(rows) * column.dtype.itemsize), column.dtype, len(rows))
-    for begin in range(0, len(rows), _PIECE):
-        positions = np.arange(begin, min(begin + _PIECE, len(rows)), dtype=np.int64)
-        found[begin : begin + _PIECE] = column.at(rows.many(positions))
+    for begin, records in pieces(rows):
+        found[begin : begin + len(records)] = column.at(records)
     return found
 
 

@@ -2,21 +2,25 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..orders.permutation import Permutation
 
+if TYPE_CHECKING:
+    from ..storage.view_file import SavedView
+
 Int64s = NDArray[np.int64]
 
 
 class Stretch(NamedTuple):
-    """Neighbouring records, begin to end."""
+    """Neighbouring records, begin to end; or positions of a saved view."""
 
     begin: int
     end: int
+    saved: "SavedView | None" = None
 
 
 class Rows(Protocol):
@@ -38,6 +42,10 @@ class Rows(Protocol):
 
     def stretches(self) -> list[Stretch] | None:
         """Return the stretches of neighbours that the selection is made of, where these are few; else None."""
+
+    @property
+    def rises(self) -> bool:
+        """Whether each record has a larger number than the one before it; False where that is not known."""
 
 
 def _compose(outer: range, inner: range) -> range:
@@ -69,35 +77,12 @@ class RangeRows:
             return [Stretch(each, each + len(self.range)) for each in self.range[:1]]
         return None
 
+    @property
+    def rises(self) -> bool:
+        return len(self.range) < 2 or self.range.step > 0
+
     def __reduce__(self) -> tuple[type, tuple[range]]:
         return RangeRows, (self.range,)
-
-
-class ArrayRows:
-    """Any records in any order; takes eight bytes for each."""
-
-    def __init__(self, rows: Int64s) -> None:
-        self.array = rows
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    def one(self, position: int) -> int:
-        return int(self.array[position])
-
-    def many(self, positions: Int64s) -> Int64s:
-        return self.array[positions]
-
-    def part(self, positions: range) -> "ArrayRows":
-        stop = positions.stop if positions.stop >= 0 else None
-        return ArrayRows(self.array[positions.start : stop : positions.step] if positions else self.array[:0])
-
-    def positions(self, record: int) -> list[int]:
-        found: list[int] = np.flatnonzero(self.array == record).tolist()
-        return found
-
-    def stretches(self) -> None:
-        return None
 
 
 class PermutedRows:
@@ -128,6 +113,10 @@ class PermutedRows:
     def stretches(self) -> None:
         return None
 
+    @property
+    def rises(self) -> bool:
+        return len(self) < 2
+
 
 class NestedRows:
     """A selection of a selection, where the two do not make a simpler one."""
@@ -156,6 +145,10 @@ class NestedRows:
         if outer is None or inner is None:
             return None
         return [part for wanted in inner for part in _within(outer, wanted)]
+
+    @property
+    def rises(self) -> bool:
+        return self._outer.rises and self._inner.rises
 
 
 class ChainedRows:
@@ -201,15 +194,19 @@ class ChainedRows:
             own = rows.stretches()
             if own is None:
                 return None
-            found += [Stretch(first + begin, first + end) for begin, end in own]
+            found += [each if each.saved else Stretch(first + each.begin, first + each.end) for each in own]
         return found
+
+    @property
+    def rises(self) -> bool:
+        return all(rows.rises for _, rows in self._parts)
 
 
 def _within(stretches: list[Stretch], wanted: Stretch) -> Iterator[Stretch]:
     """Yield what stretches, one after another, have at the positions `wanted`."""
     position = 0
-    for begin, end in stretches:
+    for begin, end, saved in stretches:
         low, high = max(wanted.begin - position, 0), min(wanted.end - position, end - begin)
         if low < high:
-            yield Stretch(begin + low, begin + high)
+            yield Stretch(begin + low, begin + high, saved)
         position += end - begin

@@ -10,7 +10,7 @@ from ..errors import ColumnError, DecodeError, Error, FormatError, IndexMissingE
 from ..formats.format import Format, OptionError
 from ..formats.measuring import Measuring
 from ..storage import current
-from ..storage.index_file import NOTHING, Index, relative_to_index
+from ..storage.index_file import NOTHING, Index, SavedViewFoundError, relative_to_index
 from ..storage.lock import clean_up, locked
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, inspect
@@ -296,6 +296,8 @@ def readable_index(index_path: str, roots: Roots | None = None) -> Index | None:
     """Return an index, None where there is none, or none that can be read."""
     try:
         return Index(index_path, roots)
+    except SavedViewFoundError:
+        raise
     except (IndexMissingError, FormatError):
         return None
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from ..errors import Error
 from ..storage.index_file import Index
+from ..storage.view_file import SavedView
 
 LISTED = 20
 """Problems of a kind that are listed; the others are counted."""
@@ -29,10 +30,10 @@ class Problem(NamedTuple):
 
 
 class Findings:
-    """The problems of one index, of each kind the first `LISTED`, in the order in which they are found."""
+    """The problems of an index or a saved view, of each kind the first `LISTED`, as they are found."""
 
-    def __init__(self, index: Index) -> None:
-        self.index = index
+    def __init__(self, index: Index | SavedView) -> None:
+        self.index: Any = index
         self.problems: list[Problem] = []
         self.counts: dict[str, int] = {}
         """How many problems there are, by `Problem.check`."""

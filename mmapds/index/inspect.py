@@ -8,11 +8,13 @@ from typing import Any
 from .. import cli
 from ..errors import Error, SourceError, StaleIndexError, counted
 from ..storage import current
-from ..storage.index_file import Index
+from ..storage.index_file import Index, SavedViewFoundError
 from ..storage.roots import Roots
 from ..storage.sources import index_path
+from ..storage.view_file import SavedView
 from .amount import bytes_to_check
 from .findings import LISTED, Findings
+from .saved import describe_view, examine_view, lines_of_view
 from .summary import summarise
 from .verify import examine
 
@@ -52,10 +54,13 @@ def inspect_indexes(
             progress.reach(ends[number - 1] if ends and number else 0)
             document: dict[str, Any] = {"path": index_path(path)}
             documents.append(document)
+            index: Index | SavedView
             try:
-                index = Index(document["path"], roots)
-                index.check_covers(path)
-                findings = examine(index, workers=workers, report=progress.update) if verify else None
+                index, findings = _opened(path, roots), None
+                if verify and isinstance(index, Index):
+                    findings = examine(index, workers=workers, report=progress.update)
+                elif verify and isinstance(index, SavedView):
+                    findings = examine_view(index)
             except Error as error:
                 failed = True
                 document["error"] = str(error)
@@ -75,7 +80,19 @@ def inspect_indexes(
     return int(failed)
 
 
-def _lines(index: Index, findings: Findings | None, *, info: bool) -> list[str]:
+def _opened(path: str, roots: Roots) -> Index | SavedView:
+    """Open the index of a source, or a saved view; raises as they do."""
+    try:
+        index = Index(index_path(path), roots)
+    except SavedViewFoundError:
+        return SavedView(index_path(path), roots)
+    index.check_covers(path)
+    return index
+
+
+def _lines(index: Index | SavedView, findings: Findings | None, *, info: bool) -> list[str]:
+    if isinstance(index, SavedView):
+        return lines_of_view(index, findings, info=info)
     outcome = ""
     if findings is not None:
         count = findings.count
@@ -124,8 +141,10 @@ def state_of(index: Index, number: int) -> tuple[str, str]:
     return "touched", "another time, the same fingerprint"
 
 
-def _described(index: Index) -> dict[str, Any]:
+def _described(index: Index | SavedView) -> dict[str, Any]:
     """Return what an index covers, as JSON."""
+    if isinstance(index, SavedView):
+        return describe_view(index)
     summary, expressions = summarise(index), index.measuring["expressions"]
     sources = []
     for number, source in enumerate(index.sources):

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ..storage.index_file import Index, IndexWriter
+    from ..storage.index_file import Index
+    from ..storage.sections import SectionWriter
     from .findings import Findings
     from .stored import Stored
 
@@ -30,7 +31,7 @@ class OrderedPart(NamedTuple):
     """Where they come from; the index there has their order, too."""
 
 
-def write_length_order(writer: "IndexWriter", parts: Sequence[OrderedPart] = ()) -> None:
+def write_length_order(writer: "SectionWriter", parts: Sequence[OrderedPart] = ()) -> None:
     """Append to an index that has a column 'length' the sections that samplers read instead of sorting:
 
       length_order    u32 or u64: record numbers, the longest first, equally long ones in ascending order
@@ -67,7 +68,7 @@ def write_length_order(writer: "IndexWriter", parts: Sequence[OrderedPart] = ())
 
 
 def _merged(
-    writer: "IndexWriter", data: memoryview, width: int, parts: Sequence[OrderedPart], out: Any
+    writer: "SectionWriter", data: memoryview, width: int, parts: Sequence[OrderedPart], out: Any
 ) -> tuple[bytes, bytes] | None:
     """Fill `out` with the order of all records, from the orders of the parts; return what `sort` does.
 

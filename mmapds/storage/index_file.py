@@ -4,6 +4,7 @@ import os
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from .. import _native
 from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError, nearest
 from .current import compare
 from .files import Io, open_file
@@ -15,10 +16,14 @@ from .sources import INDEX_MAGIC, INDEX_SUFFIX, build_command, kind_of_file, quo
 _NAMED = 20  # sources that a command names
 _WITH_OPTIONS = ("fixed", "prefixed")
 """Formats that cannot be indexed without options of their own."""
-_SECTION_TYPES = {
+LENGTH_SECTIONS: dict[str, tuple[str, ...]] = {
     "length_order": ("<u4", "<u8"),
     "length_values": ("<u8",),
     "length_counts": ("<u8",),
+}
+"""What these sections hold, where an index or a saved view has them."""
+_SECTION_TYPES = {
+    **LENGTH_SECTIONS,
     "key_records": ("<u4", "<u8"),
     "key_hashes": ("<u4",),
 }
@@ -152,6 +157,29 @@ def relative_to_index(source: str, index: str) -> str:
     return os.path.normpath(os.path.join(os.path.relpath(os.path.realpath(parent), directory), name))
 
 
+class SavedViewFoundError(FormatError):
+    """A file is not an index but a saved view: see `mmapds.storage.view_file`."""
+
+
+def open_index_file(path: str, directory: str, io: Io) -> _native.Map:
+    """Open the file of an index or of a saved view.
+
+    Raises:
+      IndexMissingError: it does not exist.
+      FormatError: it is not a regular file.
+    """
+    try:
+        return open_file(os.path.join(directory, path), io)
+    except FileNotFoundError:
+        command = build_command([path.removesuffix(INDEX_SUFFIX)])
+        raise IndexMissingError(f"{path}: no such index; run: {command}") from None
+    except OSError as error:
+        raise Error(f"{path}: {reason(error)}") from None
+    except ValueError:
+        kind = kind_of_file(os.stat(path).st_mode)
+        raise FormatError(f"{path}: NOT AN INDEX: expected a regular file, found {kind}") from None
+
+
 class Index(SectionFile):
     """An open .mmx file.
 
@@ -166,21 +194,20 @@ class Index(SectionFile):
 
     MAGIC, NAME = INDEX_MAGIC, "AN INDEX"
 
+    def other_kind(self, kind: int) -> FormatError | None:
+        if kind != 1:
+            return None
+        return SavedViewFoundError(
+            f"{self.path}: NOT AN INDEX: expected one of sources, found a saved view; give the indexes that it was "
+            "saved of"
+        )
+
     def __init__(self, path: str, roots: Roots | None = None, io: Io = "mmap") -> None:
         self.opened_in = working_directory()
         self.roots = roots or Roots()
         self._real_home: str | None = None
         self._folders: dict[str, bool] = {"": True}  # of sources: whether all plain files there lie inside
-        try:
-            opened = open_file(os.path.join(self.opened_in, path), io)
-        except FileNotFoundError:
-            command = build_command([path.removesuffix(INDEX_SUFFIX)])
-            raise IndexMissingError(f"{path}: no such index; run: {command}") from None
-        except OSError as error:
-            raise Error(f"{path}: {reason(error)}") from None
-        except ValueError:
-            kind = kind_of_file(os.stat(path).st_mode)
-            raise FormatError(f"{path}: NOT AN INDEX: expected a regular file, found {kind}") from None
+        opened = open_index_file(path, self.opened_in, io)
         self.sources: list[IndexedSource] = []
         self.check = "stat"
         """How sources were compared, one of `current.CHECKS`; with "none", they are not when they are first read."""

@@ -56,6 +56,8 @@ class SectionWriter:
     """
 
     MAGIC: bytes
+    KIND = 0
+    """What kind of such files it is, a number in the header; readers refuse kinds that they do not know."""
     SUFFIX: str
     NAME: str
     """What messages call such a file."""
@@ -196,9 +198,9 @@ class SectionWriter:
         offset = self._file.tell()
         with self.writing():
             self._file.write(text)
-        header = _HEADER.pack(self.MAGIC, VERSION, _HEADER.size, records, offset, len(text), offset + len(text), 0, 0)[
-            :_CHECKED
-        ]
+        end = offset + len(text)
+        fields = (self.MAGIC, VERSION, _HEADER.size, records, offset, len(text), end, self.KIND, 0)
+        header = _HEADER.pack(*fields)[:_CHECKED]
         checksum = self._hash(header + text).intdigest()
         with self.writing():
             self._file.seek(0)
@@ -294,6 +296,8 @@ class SectionFile:
     """An open file of sections: header and metadata are read and checked, sections are mapped."""
 
     MAGIC: bytes
+    KIND = 0
+    """See `SectionWriter`."""
     NAME: str
     """What messages call such a file, after NOT."""
     TYPES: Collection[NumberType] = COLUMN_TYPES
@@ -322,15 +326,16 @@ class SectionFile:
                 wrong = f"expected a header of {_HEADER.size} bytes, found {size}"
             raise FormatError(f"{self.path}: NOT {self.NAME}: {wrong}; {self.remedy()}")
         fields = _HEADER.unpack(header)
-        _, version, header_size, records, offset, length, file_size, reserved, checksum = fields
+        _, version, header_size, records, offset, length, file_size, kind, checksum = fields
         if version != VERSION:
             raise FormatError(f"{self.path}: VERSION: expected format {VERSION}, found {version}; upgrade mmapds")
         if file_size != size:
             raise self.damaged(f"expected {file_size} bytes, as the header says, found {size}")
-        if header_size != _HEADER.size or reserved != 0:
+        if other := self.other_kind(kind):
+            raise other
+        if header_size != _HEADER.size or kind != self.KIND:
             raise self.damaged(
-                f"expected a header of {_HEADER.size} bytes and 0 in its reserved field, found {header_size} and "
-                f"{reserved}"
+                f"expected a header of {_HEADER.size} bytes and kind {self.KIND}, found {header_size} and {kind}"
             )
         if offset < _HEADER.size or length > size or offset > size - length:
             raise self.damaged(
@@ -344,6 +349,10 @@ class SectionFile:
                 f"header and metadata do not match their checksum: expected {checksum:016x}, found {digest.hexdigest()}"
             )
         return records, checksum, text
+
+    def other_kind(self, kind: int) -> FormatError | None:
+        """Return the error for a file of another kind that this mmapds knows."""
+        return None
 
     def _check_section(self, name: str, dtype: str, shape: list[int], offset: int, xxh3: str, **_: Any) -> Section:
         (count,) = shape

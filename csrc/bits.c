@@ -1,0 +1,90 @@
+/* bits.c - a set of numbers, a bit for each that may be in it, and a directory of counts.
+ *
+ * The directory has the number of ones before every block of 2,048 bits: 3 % of the size of the bits. A lookup is a
+ * binary search there, and a count of the ones in at most 32 words. */
+#include "mmapds.h"
+
+static uint64_t ones_in(uint64_t word)
+{
+    return (uint64_t)__builtin_popcountll(word);
+}
+
+size_t mds_bits_first_outside(const int64_t *numbers, size_t n, uint64_t limit, uint64_t *words)
+{
+    for (size_t k = 0; k < n; k++) {
+        const uint64_t number = (uint64_t)numbers[k];
+        if (number >= limit)
+            return k;
+        words[number / 64] |= UINT64_C(1) << number % 64;
+    }
+    return n;
+}
+
+void mds_bits_count(const uint64_t *words, size_t n, uint64_t *before)
+{
+    uint64_t count = 0;
+    for (size_t w = 0; w < n; w++) {
+        if (w % MDS_BITS_BLOCK == 0)
+            before[w / MDS_BITS_BLOCK] = count;
+        count += ones_in(words[w]);
+    }
+    before[(n + MDS_BITS_BLOCK - 1) / MDS_BITS_BLOCK] = count;
+}
+
+/* The place of one number in a word, which has more than `rank` ones. */
+static uint64_t place_in(uint64_t word, uint64_t rank)
+{
+    while (rank--)
+        word &= word - 1;
+    return (uint64_t)__builtin_ctzll(word);
+}
+
+mds_status mds_bits_select(const mds_bits *bits, const int64_t *ranks, size_t n, int64_t *out)
+{
+    const size_t blocks = (bits->n + MDS_BITS_BLOCK - 1) / MDS_BITS_BLOCK;
+    size_t word = 0, end = 0;       /* of the block of the number before, from its word on */
+    uint64_t before = 0, after = 0; /* ones before that word, and before the end of the block */
+    for (size_t k = 0; k < n; k++) {
+        const uint64_t rank = (uint64_t)ranks[k];
+        if (rank < before || rank >= after) {
+            size_t low = 0, high = blocks;
+            while (high - low > 1) {
+                const size_t middle = low + (high - low) / 2;
+                if (bits->before[middle] <= rank)
+                    low = middle;
+                else
+                    high = middle;
+            }
+            if (!blocks || bits->before[low] > rank || bits->before[low + 1] <= rank)
+                return MDS_CORRUPT;
+            word = low * MDS_BITS_BLOCK;
+            end = bits->n - word < MDS_BITS_BLOCK ? bits->n : word + MDS_BITS_BLOCK;
+            before = bits->before[low];
+            after = bits->before[low + 1];
+        }
+        uint64_t ones;
+        while (word < end && (ones = ones_in(bits->words[word])) <= rank - before) {
+            before += ones;
+            word++;
+        }
+        if (word == end)
+            return MDS_CORRUPT;
+        const uint64_t number = word * 64 + place_in(bits->words[word], rank - before);
+        if (number >= bits->limit)
+            return MDS_CORRUPT;
+        out[k] = (int64_t)number;
+    }
+    return MDS_OK;
+}
+
+uint64_t mds_bits_rank(const mds_bits *bits, uint64_t number)
+{
+    const size_t word = (size_t)(number / 64);
+    const uint64_t bit = UINT64_C(1) << number % 64;
+    if (number >= bits->limit || !(bits->words[word] & bit))
+        return MDS_NONE;
+    uint64_t rank = bits->before[word / MDS_BITS_BLOCK] + ones_in(bits->words[word] & (bit - 1));
+    for (size_t w = word / MDS_BITS_BLOCK * MDS_BITS_BLOCK; w < word; w++)
+        rank += ones_in(bits->words[w]);
+    return rank;
+}

@@ -1,0 +1,154 @@
+"""Saved views: a selection of records as an index of its own, written by `ds.save` and opened by `mmapds.open`."""
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import __version__, _native
+from ..errors import Error
+from ..index.length_order import write_length_order
+from ..storage.files import Io
+from ..storage.index_file import Index, relative_to_index
+from ..storage.numbers import U32, U64
+from ..storage.runs import Numbers
+from ..storage.sections import COLUMN
+from ..storage.sources import StrPath, working_directory
+from ..storage.view_file import BITS_BLOCK, SavedView, ViewWriter, mark_of
+from . import stored
+from .chosen import ArrayRows, BitRows, pieces
+from .views import ChainedRows, Int64s, NestedRows, RangeRows, Rows, Stretch
+
+if TYPE_CHECKING:
+    from .indexed import IndexedDataset
+
+_LENGTHS = ("length_order", "length_values", "length_counts")
+
+
+class SavedRows:
+    """The records of a saved view, read where they lie."""
+
+    def __init__(self, file: SavedView) -> None:
+        self.file = file
+        self._inner: ArrayRows | BitRows
+        if file.is_bits:
+            words, before = (np.frombuffer(file.section(name), np.uint64) for name in ("row_bits", "row_ranks"))
+            self._inner = BitRows(words, before, file.total)
+        else:
+            self._inner = ArrayRows(np.frombuffer(file.section("rows"), file.sections["rows"].dtype))
+
+    def __len__(self) -> int:
+        return self.file.records
+
+    def one(self, position: int) -> int:
+        return int(self.many(np.array([position], np.int64))[0])
+
+    def many(self, positions: Int64s) -> Int64s:
+        try:
+            numbers = self._inner.many(positions)
+        except ValueError:
+            raise self.file.damaged("section 'row_ranks': expected the counts of 'row_bits', found others") from None
+        if len(numbers) and int(numbers.view(np.uint64).max()) >= self.file.total:
+            found = int(numbers.view(np.uint64).max())
+            raise self.file.damaged(f"section 'rows': record {found} is out of range for {self.file.total} records")
+        return numbers
+
+    def part(self, positions: range) -> NestedRows:
+        return NestedRows(self, RangeRows(positions))
+
+    def positions(self, record: int) -> list[int]:
+        return self._inner.positions(record)
+
+    def stretches(self) -> list[Stretch]:
+        return [Stretch(0, len(self), self.file)]
+
+    @property
+    def rises(self) -> bool:
+        return self._inner.rises
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        file = self.file
+        return _reopened, (working_directory(), file.absolute(file.path), file.checksum, file.io)
+
+
+def _reopened(directory: str, path: str, checksum: int, io: Io) -> SavedRows:
+    """Map the file of a pickled view again; its bases are opened by the dataset, so nothing here follows its paths."""
+    file = SavedView(os.path.join(directory, path), io=io)
+    file.same_file(checksum)
+    return SavedRows(file)
+
+
+def unfolded(members: Sequence[Index | SavedView]) -> tuple[list[Index], Rows | None]:
+    """Return the indexes behind some indexes and saved views, and the rows of all their records that these have.
+
+    Raises:
+      as `SavedView.open_bases`.
+    """
+    indexes: list[Index] = []
+    parts: list[tuple[int, Rows]] = []
+    first = 0
+    for member in members:
+        bases = member.open_bases() if isinstance(member, SavedView) else [member]
+        parts.append((first, SavedRows(member) if isinstance(member, SavedView) else RangeRows(range(member.records))))
+        indexes += bases
+        first += sum(base.records for base in bases)
+    if not any(isinstance(member, SavedView) for member in members):
+        return indexes, None
+    return indexes, parts[0][1] if len(parts) == 1 else ChainedRows(parts)
+
+
+def save(dataset: "IndexedDataset", indexes: Sequence[Index], rows: Rows | None, path: StrPath) -> None:
+    """Write a saved view; see `Dataset.save`."""
+    target = os.fspath(path)
+    _check_target(target)
+    rows = RangeRows(range(len(dataset))) if rows is None else rows
+    with ViewWriter(target) as writer:
+        _write_rows(writer, rows, sum(index.records for index in indexes))
+        columns = dataset.columns
+        for name in columns:
+            _write_column(writer, name, stored.whole(indexes, name), rows)
+        if all(section in index.sections for index in indexes for section in _LENGTHS):
+            write_length_order(writer)
+        bases = [
+            {
+                "path": relative_to_index(index.absolute(index.path), writer.target),
+                "records": index.records,
+                "mark": mark_of(index, columns),
+            }
+            for index in indexes
+        ]
+        writer.commit({"bases": bases, "builder": f"mmapds {__version__}"}, len(rows))
+
+
+def _check_target(path: str) -> None:
+    """Raise Error where a file that is not a saved view would be replaced."""
+    if not os.path.lexists(path):
+        return
+    try:
+        SavedView(path)
+    except Error as error:
+        raise Error(f"{path}: expected a new path, or a saved view to replace, found another file ({error})") from None
+
+
+def _write_rows(writer: ViewWriter, rows: Rows, total: int) -> None:
+    number_type = U32 if total <= 2**32 else U64
+    if not rows.rises or len(rows) * number_type.width <= -(-total // 8):
+        writer.begin_section("rows", number_type.dtype)
+        for _, numbers in pieces(rows):
+            writer.write(numbers.astype(number_type.dtype).data.cast("B"))
+        return
+    count = -(-total // 64)
+    words = np.frombuffer(writer.scratch(8 * count), np.uint64)
+    for _, numbers in pieces(rows):
+        _native.bits_set(words, total, numbers)
+    before = np.empty(-(-total // BITS_BLOCK) + 1, np.uint64)
+    _native.bits_count(words, before)
+    writer.write_array("row_bits", U64.dtype, words.data.cast("B"))
+    writer.write_array("row_ranks", U64.dtype, before.data.cast("B"))
+
+
+def _write_column(writer: ViewWriter, name: str, column: Numbers, rows: Rows) -> None:
+    writer.begin_section(COLUMN + name, column.dtype.str)
+    for _, numbers in pieces(rows):
+        writer.write(column.at(numbers).astype(column.dtype).data.cast("B"))

@@ -1,0 +1,141 @@
+"""What `--info` and `--verify` say of saved views."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from .. import _native
+from ..errors import Error, StaleIndexError
+from ..storage.index_file import Index
+from ..storage.sections import COLUMN
+from ..storage.view_file import SavedView
+from .findings import Findings
+from .length_order import check_length_order
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_PIECE = 1 << 20  # records checked at a time
+
+
+def examine_view(view: SavedView) -> Findings:
+    """Compare a saved view with the indexes that it was saved of; their own `--verify` compares these with sources.
+
+    That is every row, every number of its columns, and the order of lengths.
+    """
+    findings = Findings(view)
+    for name in view.sections:
+        with findings.catching("sections"):
+            view.verify_section(name)
+    bases: list[Index] = []
+    for number in range(len(view.bases)):
+        with findings.catching("indexes", view.base_path(number)):
+            bases.append(view.open_base(number))
+    usable = False
+    with findings.catching("rows"):
+        _check_rows(view)
+        usable = True
+    if len(bases) < len(view.bases) or not usable:
+        findings.not_checked.append("columns, as the rows or the indexes are not what they were")
+    else:
+        for name in view.columns:
+            _check_column(findings, bases, name)
+    with findings.catching("length_order"):
+        check_length_order(findings)
+    return findings
+
+
+def _check_rows(view: SavedView) -> None:
+    """Raise FormatError unless every row is the number of a record."""
+    import numpy as np  # start-up time: building an index does without
+
+    if view.is_bits:
+        words, before = (np.frombuffer(view.section(name), np.uint64) for name in ("row_bits", "row_ranks"))
+        counted = np.empty_like(before)
+        _native.bits_count(words, counted)
+        if not np.array_equal(counted, before):
+            at = int(np.argmax(counted != before))
+            raise view.damaged(f"row_ranks[{at}]: expected {counted[at]}, the records before it, found {before[at]}")
+    for begin, rows in _rows(view):
+        if len(rows) and int(rows.view(np.uint64).max()) >= view.total:
+            at = int(np.argmax(rows.view(np.uint64)))
+            raise view.damaged(f"rows[{begin + at}] = {rows[at]} is out of range for {view.total} records")
+
+
+def _rows(view: SavedView) -> "Iterator[tuple[int, NDArray[np.int64]]]":
+    """Yield the rows, some at a time, each with its first position."""
+    import numpy as np  # start-up time
+
+    if view.is_bits:
+        words, before = (np.frombuffer(view.section(name), np.uint64) for name in ("row_bits", "row_ranks"))
+        bits = _native.Bits(words, before, view.total)
+    else:
+        array: NDArray[Any] = np.frombuffer(view.section("rows"), view.sections["rows"].dtype)
+    for begin in range(0, view.records, _PIECE):
+        end = min(begin + _PIECE, view.records)
+        rows = np.arange(begin, end, dtype=np.int64)
+        if view.is_bits:
+            try:
+                bits.select(rows, rows)
+            except ValueError:
+                raise view.damaged(f"row_bits: expected records below {view.total}, found others") from None
+        else:
+            rows = array[begin:end].astype(np.int64)
+        yield begin, rows
+
+
+def _check_column(findings: Findings, bases: list[Index], name: str) -> None:
+    """Compare a column with those of the bases."""
+    import numpy as np  # start-up time
+
+    from ..storage.runs import Numbers
+
+    view = findings.index
+    assert isinstance(view, SavedView)
+    column = Numbers([np.frombuffer(data, dtype) for dtype, data in (base.column(name) for base in bases)])
+    stored = np.frombuffer(view.section(COLUMN + name), view.sections[COLUMN + name].dtype)
+    for begin, rows in _rows(view):
+        expected, found = column.at(rows), stored[begin : begin + len(rows)]
+
+        def describe(at: int, begin: int = begin, expected: Any = expected, found: Any = found) -> tuple[str, int]:
+            what = f"column {name!r}: expected {expected[at - begin]} for record {at}, found {found[at - begin]}"
+            return what, at
+
+        wrong = np.flatnonzero((expected != found) & ((expected == expected) | (found == found)))
+        findings.add_each("columns", (begin + wrong).tolist(), describe)
+
+
+def lines_of_view(view: SavedView, findings: Findings | None, *, info: bool) -> list[str]:
+    """Return what `--info` and `--verify` print of a saved view."""
+    outcome = ""
+    if findings is not None:
+        outcome = "; verified" if not findings.count else f"; {findings.count:,} problem{'s' * (findings.count > 1)}"
+    columns = f"; {', '.join(view.columns)}" if view.columns else ""
+    count = f"{len(view.bases):,} indexes" if len(view.bases) > 1 else "1 index"
+    lines = [f"{view.path}: a saved view, {view.records:,} of the {view.total:,} records of {count}{columns}{outcome}"]
+    if findings is not None:
+        lines += [f"  not checked: {what}" for what in findings.not_checked]
+    for number, base in enumerate(view.bases if info else ()):
+        lines.append(f"  {view.base_path(number)}: {base.records:,} records; {_state_of(view, number)[1]}")
+    return lines
+
+
+def describe_view(view: SavedView) -> dict[str, Any]:
+    """Return what a saved view is of, as JSON."""
+    bases = []
+    for number, base in enumerate(view.bases):
+        state, message = _state_of(view, number)
+        bases.append({"path": view.base_path(number), "records": base.records, "state": state, "message": message})
+    columns = dict.fromkeys(view.columns)
+    return {"format": "view", "records": view.records, "columns": columns, "indexes": bases}
+
+
+def _state_of(view: SavedView, number: int) -> tuple[str, str]:
+    """Return whether an index is as it was when the view was saved, in a word and as people read it."""
+    try:
+        view.open_base(number)
+    except StaleIndexError as error:
+        return "stale", str(error).removeprefix(f"{view.path}: ")
+    except Error as error:
+        return "unusable", str(error)
+    return "unchanged", "unchanged"

@@ -1,0 +1,107 @@
+"""Arrays handed to spawned processes: by the path of a file that all of them map, and not byte by byte."""
+
+import atexit
+import os
+import sys
+from contextlib import suppress
+from io import BufferedWriter
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _native
+from ..errors import Error, SourceError
+from .lock import create_temporary, remove_leftovers
+from .sources import reason
+
+_SMALL = 16 << 10  # bytes that a pickle holds
+
+_written: dict[str, tuple[int, BufferedWriter]] = {}
+"""Files of this process by their path, open as long as it lives: with its number, as forked children have a copy."""
+
+
+class Handed(NamedTuple):
+    """Where the arrays of a pickle lie, one after another."""
+
+    path: str
+    parts: tuple[tuple[str, int], ...]
+    """Type and number of items of each."""
+
+    def open(self) -> list[NDArray[Any]]:
+        """Map the arrays.
+
+        Raises:
+          SourceError: the file is gone, as the process that pickled them has ended.
+        """
+        size = sum(np.dtype(dtype).itemsize * items for dtype, items in self.parts)
+        try:
+            opened = memoryview(_native.Map(self.path))
+        except (OSError, ValueError) as error:
+            problem = reason(error) if isinstance(error, OSError) else "not a regular file"
+            raise SourceError(
+                f"{self.path}: {problem}; save the view with ds.save(PATH), and pickle what opens that (the "
+                "process that pickled the view has ended)"
+            ) from None
+        if len(opened) != size:
+            raise SourceError(f"{self.path}: expected {size} bytes, found {len(opened)}; pickle the view again")
+        arrays, at = [], 0
+        for dtype, items in self.parts:
+            arrays.append(np.frombuffer(opened, dtype, items, at))
+            at += arrays[-1].nbytes
+        return arrays
+
+
+def hand_over(arrays: list[NDArray[Any]]) -> "list[NDArray[Any]] | Handed":
+    """Return what a pickle holds in place of arrays of 8 bytes a number, or less in the last of them.
+
+    While a process is spawned, that is a file in the directory for temporary files, unless they are small. This process
+    removes it when it ends; where it is killed, the next one that writes such a file does. Other pickles may be read on
+    another machine, or much later: these hold the arrays.
+
+    Raises:
+      Error: the file cannot be written.
+    """
+    if not _is_spawning() or sum(array.nbytes for array in arrays) <= _SMALL:
+        return arrays
+    import tempfile  # start-up time: few need it
+
+    target = os.path.join(tempfile.gettempdir(), f"mmapds-{os.getuid()}-rows")
+    remove_leftovers(target)
+    try:
+        path, file = create_temporary(target)
+        if not _written:
+            atexit.register(_remove_all)
+        _written[path] = os.getpid(), file
+        for array in arrays:
+            file.write(np.ascontiguousarray(array).data)
+        file.flush()
+    except OSError as error:
+        raise Error(
+            f"{target}: cannot write the rows of a view for a process that is spawned ({reason(error)}); make room, or "
+            "set TMPDIR to a directory that has some"
+        ) from None
+    return Handed(path, tuple((array.dtype.str, len(array)) for array in arrays))
+
+
+def taken(handed: "list[NDArray[Any]] | Handed") -> list[NDArray[Any]]:
+    """Return the arrays that `hand_over` was given.
+
+    Raises:
+      SourceError: their file is gone.
+    """
+    return handed.open() if isinstance(handed, Handed) else handed
+
+
+def _is_spawning() -> bool:
+    """Whether what is pickled now is for a process that multiprocessing starts on this machine."""
+    context = sys.modules.get("multiprocessing.context")
+    return context is not None and context.get_spawning_popen() is not None
+
+
+def _remove_all() -> None:
+    for path, (process, file) in _written.items():
+        with suppress(OSError):
+            if process == os.getpid():
+                os.unlink(path)
+            file.close()

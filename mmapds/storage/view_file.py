@@ -1,0 +1,212 @@
+"""The .mmx file of a saved view: some records of other indexes, in any order. See docs/index-file.md."""
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from xxhash import xxh3_64
+
+from ..errors import ColumnError, Error, FormatError, SourceError, StaleIndexError
+from .files import Io
+from .index_file import LENGTH_SECTIONS, Index, SavedViewFoundError, open_index_file
+from .numbers import U32, U64
+from .roots import Roots, covering, is_inside
+from .sections import COLUMN, MALFORMED, SectionFile, SectionWriter
+from .sources import INDEX_MAGIC, INDEX_SUFFIX, quoted, working_directory
+
+BITS_BLOCK = 2048
+"""Records that an entry of the directory of bits is for."""
+_ROWS, _BITS = {"rows"}, {"row_bits", "row_ranks"}
+
+
+class Base(NamedTuple):
+    """An index whose records a view has, as it was when the view was saved."""
+
+    path: str
+    """Relative to the directory that holds the view."""
+    records: int
+    mark: str
+    """See `mark_of`."""
+
+    @classmethod
+    def parse(cls, fields: dict[str, Any]) -> "Base":
+        """Read it from its JSON object; unknown keys are skipped.
+
+        Raises:
+          KeyError, TypeError: a field is missing or has the wrong type.
+        """
+        base = cls(fields["path"], fields["records"], fields["mark"])
+        if type(base.path) is not str or "\0" in base.path or type(base.mark) is not str:
+            raise TypeError(f"base: expected a path and a mark, found {fields!r}")
+        if type(base.records) is not int or not 0 <= base.records < 2**63:
+            raise TypeError(f"records of a base: expected an integer from 0 to 2**63 - 1, found {base.records!r}")
+        return base
+
+
+def mark_of(index: Index, columns: Sequence[str]) -> str:
+    """Return what identifies the records of an index, their numbers, and some of its columns: 16 hex digits.
+
+    An index that is built again of the same sources has the same mark, also with more columns.
+    """
+    mark = xxh3_64(json.dumps([index.format, index.parameters], sort_keys=True).encode())
+    for source in index.sources:
+        mark.update(f" {source.fingerprint} {source.size} {source.records} {source.first}".encode())
+    kept = {name for name in index.sections if not name.startswith((COLUMN, "length_", "key_"))}
+    for name in sorted(kept | {COLUMN + column for column in columns}):
+        section = index.sections.get(name)
+        mark.update(f" {name} {section and (section.dtype, section.items, section.xxh3)}".encode())
+    return mark.hexdigest()
+
+
+class ViewWriter(SectionWriter):
+    """Writes a saved view."""
+
+    MAGIC, SUFFIX, KIND = INDEX_MAGIC, INDEX_SUFFIX, 1
+    NAME, ELSEWHERE = "the view", ""
+
+
+class SavedView(SectionFile):
+    """An open file of a saved view.
+
+    Args:
+      path: of the file.
+      roots: where the indexes that it names, and their sources, may lie besides its own directory.
+      io: how its sections are read.
+    Raises:
+      IndexMissingError: the file does not exist.
+      FormatError: it is not a saved view, is damaged, or needs a newer mmapds.
+    """
+
+    MAGIC, NAME, KIND = INDEX_MAGIC, "A SAVED VIEW", 1
+
+    def __init__(self, path: str, roots: Roots | None = None, io: Io = "mmap") -> None:
+        self.opened_in = working_directory()
+        self.roots = roots or Roots()
+        self.io = io
+        super().__init__(path, open_index_file(path, self.opened_in, io))
+        self.columns = {
+            name.removeprefix(COLUMN): section for name, section in self.sections.items() if name.startswith(COLUMN)
+        }
+        """The columns by name."""
+        try:
+            self.bases = [Base.parse(base) for base in self.metadata["bases"]]
+        except MALFORMED as error:
+            raise self.malformed(error) from None
+        self.total = sum(base.records for base in self.bases)
+        """Records of all bases, which rows are numbers of."""
+        self._check()
+
+    def _check(self) -> None:
+        """Raise FormatError unless every section has the type and as many numbers as it should."""
+        found = {name for name in self.sections if name in _ROWS | _BITS}
+        if found not in (_ROWS, _BITS) or not self.bases or self.total >= 2**63:
+            raise self.damaged(
+                f"expected section 'rows', or 'row_bits' and 'row_ranks', of fewer than 2**63 records in all, found "
+                f"{', '.join(map(repr, sorted(found))) or 'none'} of {self.total}"
+            )
+        distinct = self.sections["length_values"].items if "length_values" in self.sections else 0
+        words, blocks = -(-self.total // 64), -(-self.total // BITS_BLOCK)
+        wanted = {"rows": self.records, "row_bits": words, "row_ranks": blocks + 1, "length_order": self.records}
+        wanted |= {COLUMN + name: self.records for name in self.columns} | {"length_counts": distinct}
+        types = {"rows": (U32.dtype, U64.dtype), "row_bits": (U64.dtype,), "row_ranks": (U64.dtype,), **LENGTH_SECTIONS}
+        for name, section in self.sections.items():
+            if section.items != wanted.get(name, section.items) or section.dtype not in types.get(name, section.dtype):
+                raise self.damaged(
+                    f"section {name!r}: expected {wanted.get(name, section.items)} numbers of type "
+                    f"{' or '.join(types.get(name, (section.dtype,)))}, found {section.items} of type {section.dtype}"
+                )
+        if self.is_bits:
+            ones = int.from_bytes(self.read(self.sections["row_ranks"].offset + 8 * blocks, 8), "little")
+            if ones != self.records:
+                raise self.damaged(f"section 'row_ranks': expected {self.records} records at its end, found {ones}")
+
+    @property
+    def is_bits(self) -> bool:
+        """Whether its rows are bits; else they are an array."""
+        return "row_bits" in self.sections
+
+    def column(self, name: str) -> tuple[str, memoryview]:
+        """Return the type and the bytes of a column, mapped.
+
+        Raises:
+          ColumnError: the view does not have it.
+        """
+        if name not in self.columns:
+            known = ", ".join(map(repr, self.columns)) or "none"
+            raise ColumnError(f"{self.path}: expected column {name!r}, found {known}; {self.remedy()}")
+        return self.sections[COLUMN + name].dtype, self.section(COLUMN + name)
+
+    def other_kind(self, kind: int) -> FormatError | None:
+        found = f"{self.path}: NOT {self.NAME}: expected a view that ds.save wrote, found an index of sources"
+        return FormatError(found) if kind == Index.KIND else None
+
+    def remedy(self) -> str:
+        """Return what the user can do about a damaged or stale view, as the end of a message."""
+        return "save the view again with ds.save(...)"
+
+    def absolute(self, path: str) -> str:
+        """Return a path relative to the working directory in which the view was opened."""
+        return os.path.join(self.opened_in, path)
+
+    def base_path(self, number: int) -> str:
+        """Return where a base is, as messages say it; nothing has checked where it leads."""
+        relative = self.bases[number].path
+        return os.path.join(os.path.dirname(self.path) if "/" not in relative else self._home, relative)
+
+    @property
+    def _home(self) -> str:
+        """The real path of the directory that holds the view."""
+        return os.path.realpath(os.path.dirname(self.absolute(self.path)))
+
+    def open_bases(self) -> list[Index]:
+        """Open the indexes whose records the view has.
+
+        Raises:
+          SourceError: one lies outside the directory of the view, and the user has not allowed it.
+          IndexMissingError: one is missing.
+          StaleIndexError: one was built again of other sources, or its columns changed.
+          FormatError: one is damaged.
+        """
+        return [self.open_base(number) for number in range(len(self.bases))]
+
+    def open_base(self, number: int) -> Index:
+        """Open one of them, as `open_bases` does."""
+        path, base = self.base_path(number), self.bases[number]
+        real = os.path.realpath(self.absolute(path))
+        if not is_inside(real, self._home) and not self.roots.admit(real):
+            roots = covering([real])
+            options = " ".join(f"--root {quoted(root)}" for root in roots)
+            raise SourceError(
+                f"{self.path}: expected indexes below its own directory that are not hidden, found {real}; open it "
+                f"with roots={roots}, or add {options} to a command (if you trust who saved the view)"
+            )
+        index = Index(path, self.roots, self.io)
+        if index.records != base.records or mark_of(index, list(self.columns)) != base.mark:
+            raise StaleIndexError(
+                f"{self.path}: STALE: {path} has other records or columns than when the view was saved "
+                f"({base.records:,} records then, {index.records:,} now); {self.remedy()}"
+            )
+        return index
+
+    def same_file(self, checksum: int) -> None:
+        """Raise StaleIndexError unless the file has the checksum that it had.
+
+        Raises:
+          StaleIndexError: another view was saved here.
+        """
+        if self.checksum != checksum:
+            raise StaleIndexError(f"{self.path}: not the saved view of the pickled dataset; open the dataset again")
+
+
+def is_saved_view(path: str) -> bool:
+    """Whether a path is that of a saved view."""
+    if not path.endswith(INDEX_SUFFIX):
+        return False
+    try:
+        Index(path)
+    except SavedViewFoundError:
+        return True
+    except Error:
+        pass
+    return False

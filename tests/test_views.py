@@ -1,0 +1,237 @@
+"""Views at scale: masks and ascending selections as bits, other arrays in small types, pickles without numbers."""
+
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mmapds
+from mmapds import _native
+from mmapds.dataset.chosen import ArrayRows, BitRows, composed, of_mask, of_positions
+from mmapds.dataset.views import RangeRows
+from mmapds.errors import SourceError
+
+RECORDS = 300_000
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("views") / "a.jsonl"
+    path.write_text("".join(f'{{"n":{n % 97}}}\n' for n in range(RECORDS)))
+    mmapds.build(path, length="n")
+    return mmapds.open(path)
+
+
+def bits(numbers, limit):
+    words = np.zeros(-(-limit // 64), np.uint64)
+    _native.bits_set(words, limit, np.array(numbers, np.int64))
+    before = np.empty(-(-limit // 2048) + 1, np.uint64)
+    _native.bits_count(words, before)
+    return words, before
+
+
+@pytest.mark.parametrize("limit", [*range(131), 2047, 2048, 2049, 4096, 70_001])
+@pytest.mark.parametrize("part", [0.0, 0.03, 0.5, 1.0])
+def test_bits_find_numbers_and_ranks(limit, part):
+    numbers = np.flatnonzero(np.random.default_rng(limit).random(limit) < part)
+    words, before = bits(numbers, limit)
+    found = _native.Bits(words, before, limit)
+    ranks = np.arange(len(numbers))
+    for order in (ranks, ranks[::-1].copy(), np.random.default_rng(0).permutation(ranks)):
+        out = np.empty(len(order), np.int64)
+        found.select(order, out)
+        assert out.tolist() == numbers[order].tolist()
+    expected = {int(number): rank for rank, number in enumerate(numbers)}
+    for number in range(0, limit + 3, 1 if limit < 200 else 97):
+        assert found.rank(number) == expected.get(number)
+    assert int(before[-1]) == len(numbers)
+
+
+@pytest.mark.parametrize(
+    ("change", "ranks", "message"),
+    [
+        ({"before": [0, 9, 9]}, [5], "expected a directory that fits the bits, found another"),  # one too many
+        ({"before": [3, 5, 5]}, [0], "expected a directory that fits"),
+        ({"before": [0, 0, 0]}, [0], "expected a directory that fits"),
+        ({"limit": 2051, "words": [2**63] * 33}, [32], "expected a directory that fits"),  # a bit beyond the limit
+        ({"before": [0, 5]}, [0], "before: expected 3 entries, found 2"),
+        ({"words": [1]}, [0], "words: expected 33 entries, found 1"),
+    ],
+)
+def test_bits_that_are_damaged_lead_nowhere(change, ranks, message):
+    given_words = change.get("words", [0b11111] + [0] * 32)
+    before = change.get("before", [0, 32, 33] if "words" in change and len(given_words) == 33 else [0, 5, 5])
+    arguments = np.array(given_words, np.uint64), np.array(before, np.uint64), change.get("limit", 2060)
+    with pytest.raises(ValueError, match=message):
+        _native.Bits(*arguments).select(np.array(ranks), np.empty(len(ranks), np.int64))
+
+
+def test_bits_are_set_within_their_limit():
+    with pytest.raises(IndexError, match="number 70 is out of range for a set of numbers below 70"):
+        _native.bits_set(np.zeros(2, np.uint64), 70, np.array([3, 70]))
+    with pytest.raises(IndexError, match="rank 70 is out of range"):
+        _native.Bits(*bits([1], 70), 70).select(np.array([70]), np.empty(1, np.int64))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(1, 400), st.data())
+def test_views_of_views_select_what_numpy_selects(records, data):
+    rows, expected = None, np.arange(records)
+    for _ in range(data.draw(st.integers(1, 4))):
+        size = len(expected)
+        kind = data.draw(st.sampled_from(["mask", "array", "slice", "rising"]))
+        if kind == "mask":
+            mask = np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)), bool)
+            inner, expected = of_mask(mask), expected[mask]
+        elif kind == "slice":
+            begin, end = data.draw(st.integers(0, size)), data.draw(st.integers(0, size))
+            cut = range(size)[begin : end : data.draw(st.sampled_from([1, 2, -1]))]
+            inner, expected = RangeRows(cut), expected[list(cut)]
+        else:
+            most = max(size - 1, 0)
+            chosen = data.draw(st.lists(st.integers(0, most), max_size=30 if size else 0, unique=kind == "rising"))
+            chosen = np.array(sorted(chosen) if kind == "rising" else chosen, np.int64)
+            inner, expected = of_positions(chosen, size), expected[chosen]
+        rows = composed(rows, inner, records)
+        assert len(rows) == len(expected)
+        assert rows.many(np.arange(len(expected))).tolist() == expected.tolist()
+        assert [rows.one(k) for k in range(min(len(expected), 5))] == expected[:5].tolist()
+        for record in {0, records - 1, *expected[:3].tolist()}:
+            assert rows.positions(record) == np.flatnonzero(expected == record).tolist()
+        assert not rows.rises or (np.diff(expected) > 0).all()
+        again = pickle.loads(pickle.dumps(rows))
+        assert again.many(np.arange(len(expected))).tolist() == expected.tolist()
+
+
+def test_the_smaller_of_bits_and_arrays_is_held():
+    mask = np.zeros(64_000, bool)
+    mask[::64] = True
+    assert isinstance(of_mask(mask), ArrayRows)
+    assert of_mask(mask).array.dtype == np.uint16
+    mask[::2] = True
+    assert isinstance(of_mask(mask), BitRows)
+    assert isinstance(of_positions(np.arange(40_000), 64_000), BitRows)
+    assert isinstance(of_positions(np.arange(40_000)[::-1], 64_000), ArrayRows)
+    assert isinstance(of_positions(np.repeat(np.arange(20_000), 2), 64_000), ArrayRows)
+    assert of_positions(np.array([3, 1]), 200).array.dtype == np.uint8
+    assert of_positions(np.array([3, 1]), 2**33).array.dtype == np.uint64
+
+
+def test_a_mask_holds_a_bit_a_record(corpus):
+    mask = corpus.lengths < 50
+    view = corpus[mask]
+    held = view._rows
+    assert held.words.nbytes + held.before.nbytes < RECORDS / 8 * 1.04
+    mask[:] = False  # the caller's own
+    assert len(view) == len(np.flatnonzero(corpus.lengths < 50))
+    assert (view.lengths < 50).all()
+    assert view[-1] == {"n": int(view.lengths[-1])}
+
+
+def send(view, queue):
+    queue.put((len(view), view[-1], view.lengths[:3].tolist(), type(view._rows).__name__, os.getpid()))
+
+
+def spawned_size(view, monkeypatch):
+    """Bytes of a pickle that is made while a process is spawned."""
+    from multiprocessing import context
+
+    monkeypatch.setattr(context, "get_spawning_popen", lambda: object())
+    try:
+        return pickle.dumps(view)
+    finally:
+        monkeypatch.undo()
+
+
+def test_a_spawned_process_maps_the_rows(corpus):
+    method = multiprocessing.get_context("spawn")
+    for view in (corpus[corpus.lengths < 50], corpus[np.random.default_rng(0).permutation(RECORDS)], corpus[5:90]):
+        queue = method.SimpleQueue()
+        process = method.Process(target=send, args=(view, queue))
+        process.start()
+        expected = len(view), view[-1], view.lengths[:3].tolist(), type(view._rows).__name__
+        assert queue.get()[:-1] == expected
+        process.join()
+        assert process.exitcode == 0
+
+
+def test_a_pickle_for_a_spawned_process_has_no_rows(corpus, monkeypatch):
+    view = corpus[corpus.lengths < 50]
+    text = spawned_size(view, monkeypatch)
+    assert len(text) < 1000
+    again = pickle.loads(text)
+    assert np.array_equal(again.lengths, view.lengths)
+    assert len(spawned_size(corpus[[5, 9, 7]], monkeypatch)) < 1000
+    kept = pickle.dumps(view)  # may be read elsewhere, or much later
+    assert RECORDS / 8 < len(kept) < RECORDS / 7
+    assert np.array_equal(pickle.loads(kept).lengths, view.lengths)
+
+
+SCRIPT = """
+import os, pickle, signal, sys
+import numpy as np
+from multiprocessing import context
+import mmapds
+context.get_spawning_popen = lambda: object()
+ds = mmapds.open(sys.argv[1])
+with open(sys.argv[2], "wb") as file:
+    pickle.dump(ds[ds.lengths < 50], file)
+if sys.argv[3] == "fork" and not os.fork():
+    sys.exit()
+if sys.argv[3] == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[3] == "fork":
+    os.wait()
+    print(len(os.listdir(os.environ["TMPDIR"])))
+"""
+
+
+def pickled_by_another(corpus, tmp_path, how):
+    folder = tmp_path / how
+    folder.mkdir()
+    out = tmp_path / f"{how}.pickle"
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, corpus.sources[0], out, how],
+        env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=how != "kill",
+    )
+    return folder, out, done
+
+
+def test_the_file_goes_with_the_process_that_wrote_it(corpus, tmp_path):
+    folder, out, done = pickled_by_another(corpus, tmp_path, "fork")
+    assert done.stdout == "1\n"  # a forked child that ends leaves it
+    assert not list(folder.iterdir())
+    message = r"rows\.[0-9a-f]{8}\.tmp: no such file or directory; save the view with ds.save\(PATH\), .* has ended\)"
+    with pytest.raises(SourceError, match=message):
+        pickle.loads(out.read_bytes())
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(corpus, tmp_path, monkeypatch):
+    folder, out, _ = pickled_by_another(corpus, tmp_path, "kill")
+    (left,) = folder.iterdir()
+    assert len(pickle.loads(out.read_bytes())) == int((corpus.lengths < 50).sum())
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    spawned_size(corpus[corpus.lengths < 40], monkeypatch)
+    (new,) = folder.iterdir()
+    assert new != left
+    Path(left).write_bytes(b"cut")
+    with pytest.raises(SourceError, match=r"expected [0-9]+ bytes, found 3; pickle the view again"):
+        pickle.loads(out.read_bytes())
+
+
+def test_a_directory_for_temporary_files_that_cannot_be_written_to(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    with pytest.raises(
+        mmapds.Error, match=r"cannot write the rows of a view .* make room, or set TMPDIR to a directory"
+    ):
+        spawned_size(corpus[corpus.lengths < 40], monkeypatch)
