@@ -234,4 +234,4 @@ def test_a_sampler_of_many_takes_little_memory(tmp_path):
         "print(anonymous() - before)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, *paths], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 2_000_000
+    assert int(done.stdout) < 4_000_000  # lengths alone are as many bytes, and so is their order

@@ -162,7 +162,7 @@ def read_lengths(given: Any, targets: Any, cache: str | None) -> LengthOrder:
       targets: second lengths, or None; of each record, the larger length counts.
       cache: where to keep the order of lengths that are not those of indexes.
     """
-    if hasattr(given, "length_order"):
+    if hasattr(type(given), "length_order"):
         stored: LengthOrder | None = given.length_order if targets is None else None
         if stored is not None:
             return stored
@@ -211,7 +211,7 @@ def _listed(name: str, given: Any) -> Any:
       OrderError: it is not such a sequence.
     """
     found = type(given).__name__
-    if hasattr(given, "indices") and hasattr(getattr(given, "dataset", None), "length_order"):
+    if hasattr(given, "indices") and hasattr(type(getattr(given, "dataset", None)), "length_order"):
         raise OrderError(
             f"{name}: expected an mmapds dataset, found torch's {found} of one; use the view ds[subset.indices], here "
             "and in the loader"

@@ -51,7 +51,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self.shuffle = shuffle
         self.seed = integer("seed", seed)
         self._by_length = read_lengths(dataset_or_lengths, target_lengths, order_cache)
-        self._dataset = dataset_or_lengths if hasattr(dataset_or_lengths, "length_order") else None
+        self._dataset = dataset_or_lengths if hasattr(type(dataset_or_lengths), "length_order") else None
         is_known = self._dataset is not None and target_lengths is None
         self._data = SampledData(self._dataset, None if is_known else self._by_length.lengths.array)
 
