@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import mmapds
 from mmapds import TokenBudgetBatchSampler, orders
 from mmapds.errors import FormatError
-from mmapds.storage.runs import LengthOrder, Numbers, OrderedPart
+from mmapds.storage.runs import FileOrder, LengthOrder, Numbers
 from tests.support.index_file import arrays, forge_section
 from tests.support.samplers import flat
 
@@ -158,7 +158,7 @@ def test_any_parts_of_any_orders(lengths_of_files, data):
         order = falling(own).astype(data.draw(st.sampled_from(["<u4", "<u8"])))
         begin = data.draw(st.integers(0, len(own)))
         end = data.draw(st.integers(begin, len(own)))
-        parts.append(OrderedPart(order, values, counts, begin, end, ValueError))
+        parts.append(FileOrder(order, values, counts, begin, end, ValueError))
         expected.append(own[begin:end])
     column = Numbers(expected)
     total = np.concatenate(expected)

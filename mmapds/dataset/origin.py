@@ -75,9 +75,10 @@ def check_covers(index: Index | SavedView, given: str) -> None:
 
 def _check_given_once(paths: Sequence[str], indexes: Sequence[Index | SavedView]) -> None:
     """Raise SourceError where a source was given by its own name and by an index, as by the shell's `*`."""
-    named = {os.path.realpath(path) for path in paths if not path.endswith(INDEX_SUFFIX)}
-    if not named or len(named) == len(paths):
+    given = {path for path in paths if not path.endswith(INDEX_SUFFIX)}
+    if not given or len(given) == len(paths):
         return
+    named = {os.path.realpath(path) for path in given}
     for path, index in zip(paths, indexes, strict=True):
         if isinstance(index, SavedView):
             continue

@@ -85,7 +85,10 @@ def unfolded(members: Sequence[Index | SavedView]) -> tuple[list[Index], Rows | 
     Raises:
       as `SavedView.open_bases`.
     """
-    indexes: list[Index] = []
+    indexes = [member for member in members if isinstance(member, Index)]
+    if len(indexes) == len(members):
+        return indexes, None
+    indexes.clear()
     parts: list[tuple[int, Rows]] = []
     first = 0
     for member in members:
@@ -93,8 +96,6 @@ def unfolded(members: Sequence[Index | SavedView]) -> tuple[list[Index], Rows | 
         parts.append((first, SavedRows(member) if isinstance(member, SavedView) else RangeRows(range(member.records))))
         indexes += bases
         first += sum(base.records for base in bases)
-    if not any(isinstance(member, SavedView) for member in members):
-        return indexes, None
     return indexes, parts[0][1] if len(parts) == 1 else ChainedRows(parts)
 
 

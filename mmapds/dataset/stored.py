@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..storage.index_file import Index
-from ..storage.runs import LengthOrder, Numbers, OrderedPart
+from ..storage.runs import FileOrder, LengthOrder, Numbers
 from ..storage.scratch import scratch
 from ..storage.view_file import SavedView
 from .chosen import pieces
@@ -104,7 +104,7 @@ def length_order(parts: Sequence[Part], dataset: Any) -> LengthOrder | None:
         if column is None or column.dtype[1] != "u" or not all(name in index.sections for name in _LENGTHS):
             return None
         order, values, counts = (np.frombuffer(index.section(name), index.sections[name].dtype) for name in _LENGTHS)
-        ordered.append(OrderedPart(order, values, counts, begin, end, index.damaged))
+        ordered.append(FileOrder(order, values, counts, begin, end, index.damaged))
     return LengthOrder(ordered, numbers(parts, "length"), (order_of, (dataset,))) if ordered else None
 
 

@@ -24,7 +24,7 @@ from ..storage.sources import kind_of_file, reason
 Uint64s = NDArray[np.uint64]
 _CACHE = b"\x89MMO\r\n\x1a\n"  # the first bytes of a cache file
 Arrays = tuple[NDArray[Any], Uint64s, Uint64s]
-"""An order of records, the distinct lengths, and how many records have each; see `OrderedPart`."""
+"""An order of records, the distinct lengths, and how many records have each; see `FileOrder`."""
 _SECTIONS = ("length_order", "length_values", "length_counts")  # of a cache file, as an index has them
 
 

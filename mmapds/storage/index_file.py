@@ -96,10 +96,27 @@ class IndexedSource(NamedTuple):
         Raises:
           KeyError, TypeError: a field is missing or has the wrong type.
         """
-        added = {name: fields.get(name, default) for name, default in _OPTIONAL.items()}
-        bad = BadLines.parse(fields["bad"]) if "bad" in fields else BadLines()
-        source = cls(**{name: fields[name] for name in cls._fields if name not in (*added, "bad")}, **added, bad=bad)
-        for name, value in source._asdict().items():
+        # Indexes come by the thousands, so what is right is found to be so at once.
+        path, mtime_ns, fingerprint = fields["path"], fields["mtime_ns"], fields["fingerprint"]
+        numbers = [fields[name] for name in _NUMBERS] + [fields.get("skipped", 0), fields.get("first", 0)]
+        xxh3_128 = fields.get("xxh3_128", "")
+        bad = BadLines.parse(fields["bad"]) if "bad" in fields else _NO_BAD_LINES
+        size, records, lines, smallest, largest, skipped, first = numbers
+        source = cls(
+            path, size, mtime_ns, fingerprint, records, lines, smallest, largest, skipped, first, xxh3_128, bad
+        )
+        texts = type(path) is type(fingerprint) is type(xxh3_128) is str and path.isascii() and "\0" not in path
+        if (
+            not texts
+            or {*map(type, numbers), type(mtime_ns)} != {int}
+            or not (min(numbers) >= 0 and max(numbers) < 2**63 and -(2**63) <= mtime_ns < 2**63)
+        ):
+            source._check()
+        return source
+
+    def _check(self) -> None:
+        """Raise TypeError unless every field has the type and the range it should."""
+        for name, value in self._asdict().items():
             if name == "bad":
                 continue
             if name == "path":
@@ -112,11 +129,11 @@ class IndexedSource(NamedTuple):
                 expected, fits = "an integer from 0 to 2**63 - 1", type(value) is int and 0 <= value < 2**63
             if not fits:
                 raise TypeError(f"{name} of a source: expected {expected}, found {value!r}")
-        return source
 
 
-_OPTIONAL: dict[str, Any] = {"skipped": 0, "first": 0, "xxh3_128": ""}
-"""Keys of a source that an index may leave out, and what they are then."""
+_NUMBERS = ("size", "records", "lines", "smallest", "largest")
+"""Keys of a source that every index has, of integers of 0 or more."""
+_NO_BAD_LINES = BadLines()
 
 
 def _is_unicode(text: str) -> bool:
@@ -206,7 +223,7 @@ class Index(SectionFile):
         self.opened_in = working_directory()
         self.roots = roots or Roots()
         self._real_home: str | None = None
-        self._folders: dict[str, bool] = {"": True}  # of sources: whether all plain files there lie inside
+        self._folders: dict[str, bool] | None = None  # of sources: whether all plain files there lie inside
         opened = open_index_file(path, self.opened_in, io)
         self.sources: list[IndexedSource] = []
         self.check = "stat"
@@ -219,12 +236,13 @@ class Index(SectionFile):
             name.removeprefix(COLUMN): section for name, section in self.sections.items() if name.startswith(COLUMN)
         }
         """The columns by name."""
-        self._check_measuring()
+        metadata = self.metadata
+        self._check_measuring(metadata)
         try:
-            self.format: str = self.metadata["format"]
-            self.parameters: dict[str, Any] = dict(self.metadata.get("parameters", {}))
+            self.format: str = metadata["format"]
+            self.parameters: dict[str, Any] = dict(metadata.get("parameters", {}))
             self._check_parameters()
-            self.sources = [IndexedSource.parse(source) for source in self.metadata["sources"]]
+            self.sources = [IndexedSource.parse(source) for source in metadata["sources"]]
         except MALFORMED as error:
             raise self.malformed(error) from None
         held = sum(source.records for source in self.sources)
@@ -232,6 +250,7 @@ class Index(SectionFile):
             raise self.damaged(f"expected {self.records} records, as the header says, found {held} in the sources")
         self.has_bounds = "offsets" in self.sections or "record_bytes" not in self.parameters
         self._check_sections()
+        self._metadata = None  # what is needed of them is held already, and a dataset may have thousands of indexes
 
     def _check_parameters(self) -> None:
         """Raise TypeError for what every reader of the index takes for granted; formats check the rest."""
@@ -244,8 +263,8 @@ class Index(SectionFile):
         if not isinstance(held, dict) or not all(isinstance(text, str) for text in held.values()):
             raise TypeError(f"columns = {held!r} among the parameters, expected a dict of name to expression")
 
-    def _check_measuring(self) -> None:
-        found = self.metadata.get("columns", NOTHING)
+    def _check_measuring(self, metadata: dict[str, Any]) -> None:
+        found = self._measuring = metadata.get("columns", NOTHING)
         kinds = {"expressions": dict, "missing": str | int | float, "validate": bool}
         fits = isinstance(found, dict) and all(isinstance(found.get(name), kind) for name, kind in kinds.items())
         fits = fits and found.get("bad", "error") in ("error", "skip")
@@ -287,7 +306,9 @@ class Index(SectionFile):
         """
         relative = self.sources[number].path
         # `..` starts from the real place of the index, not from that of a link to it.
-        return os.path.join(os.path.dirname(self.path) if "/" not in relative else self._home, relative)
+        if "/" not in relative:
+            return self.path[: self.path.rfind("/") + 1] + relative
+        return os.path.join(self._home, relative)
 
     def readable_path(self, number: int) -> str:
         """Return where a source is, once it is certain that it may be read.
@@ -306,6 +327,10 @@ class Index(SectionFile):
         relative = self.sources[number].path
         cut = relative.rfind("/") + 1
         folder = relative[:cut]
+        if not folder:
+            return relative[:1] not in ("", ".")
+        if self._folders is None:
+            self._folders = {}
         if folder not in self._folders:
             self._folders[folder] = is_inside(os.path.realpath(os.path.join(self._home, folder)) + "/x", self._home)
         return self._folders[folder] and relative[cut : cut + 1] not in ("", ".")
@@ -335,12 +360,12 @@ class Index(SectionFile):
     def _home(self) -> str:
         """The real path of the directory that holds the index."""
         if self._real_home is None:
-            self._real_home = os.path.realpath(os.path.dirname(self.absolute(self.path)))
+            self._real_home = self.roots.real_directory(os.path.dirname(self.absolute(self.path)))
         return self._real_home
 
     def absolute(self, path: str) -> str:
         """Return a path relative to the working directory in which the index was opened."""
-        return os.path.join(self.opened_in, path)
+        return path if path.startswith("/") else os.path.join(self.opened_in, path)
 
     def bounds(self, number: int) -> memoryview:
         """Return the bounds of a source's records, uint64, shape (records + 1,); empty if all have one size."""
@@ -377,7 +402,7 @@ class Index(SectionFile):
     @property
     def measuring(self) -> dict[str, Any]:
         """How the columns were measured: see `Measuring.describe`."""
-        return dict(self.metadata.get("columns") or NOTHING)
+        return dict(self._measuring or NOTHING)
 
     @property
     def computed_columns(self) -> list[str]:

@@ -30,6 +30,7 @@ class Roots:
         self._directories: list[str] | None = None  # real paths: most indexes have no use for them
         self._files: set[str] | None = None
         self._used: set[str] = set()
+        self._real_directories: dict[str, str] = {}  # of indexes, which come by the thousands in one directory
 
     def admit(self, real: str) -> bool:
         """Whether the user allows a file; its path has no links."""
@@ -43,6 +44,12 @@ class Roots:
         if root is not None:
             self._used.add(root)
         return root is not None
+
+    def real_directory(self, path: str) -> str:
+        """Return the path without links of a directory that holds an index."""
+        if path not in self._real_directories:
+            self._real_directories[path] = os.path.realpath(path)
+        return self._real_directories[path]
 
     def lasting(self) -> set[str]:
         """Return the roots that a process needs that opens the same indexes by their own paths, as real paths."""

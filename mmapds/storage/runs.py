@@ -85,7 +85,7 @@ def runs_of(
     )
 
 
-class OrderedPart(NamedTuple):
+class FileOrder(NamedTuple):
     """The length order of one file, and the part of its records that is meant, which are neighbours."""
 
     order: NDArray[Any]
@@ -146,7 +146,7 @@ class LengthOrder:
 
     def __init__(
         self,
-        parts: Sequence[OrderedPart],
+        parts: Sequence[FileOrder],
         lengths: Numbers,
         remake: tuple[Callable[..., Any], tuple[Any, ...]] | None = None,
     ) -> None:
@@ -203,7 +203,7 @@ class LengthOrder:
             except ValueError:
                 break
         begins, which, _ = self._tables
-        part: OrderedPart = self._parts[int(which[np.searchsorted(begins, rank, side="right") - 1])]
+        part: FileOrder = self._parts[int(which[np.searchsorted(begins, rank, side="right") - 1])]
         return part.damaged(f"section 'length_order': expected record numbers below {len(part.order)}, found others")
 
     def ranks_of(self, records: Int64s) -> Int64s:
@@ -229,11 +229,11 @@ class LengthOrder:
         damaged: Callable[[str], Error] = Error,
     ) -> "LengthOrder":
         """Return the order of lengths that are not those of an index."""
-        return cls([OrderedPart(order, values, counts, 0, len(order), damaged)], Numbers([lengths]))
+        return cls([FileOrder(order, values, counts, 0, len(order), damaged)], Numbers([lengths]))
 
 
 def _merged(
-    parts: Sequence[OrderedPart],
+    parts: Sequence[FileOrder],
 ) -> tuple[Uint64s, Uint64s, tuple[NDArray[Any], NDArray[np.uint32], NDArray[Any]]]:
     """Return the lengths of all parts, how many records have each, and the tables of their runs."""
     histograms = [part.histogram() for part in parts]

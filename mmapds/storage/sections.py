@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
+from sys import intern
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -309,12 +310,17 @@ class SectionFile:
         self._verified: set[str] = set()  # sections that have their checksums
         self.records, self.checksum, text = self._read_header()
         try:
-            self.metadata: dict[str, Any] = json.loads(text)
-            self.sections = {
-                name: self._check_section(name, **section) for name, section in self.metadata["sections"].items()
-            }
+            self._metadata: dict[str, Any] | None = json.loads(text)
+            sections = self.metadata["sections"]
+            self.sections = {intern(name): self._check_section(name, **each) for name, each in sections.items()}
         except MALFORMED as error:
             raise self.malformed(error) from None
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata as JSON has them; read from the file again where the object does not keep them."""
+        found: dict[str, Any] = self._metadata if self._metadata is not None else json.loads(self._read_header()[2])
+        return found
 
     def _read_header(self) -> tuple[int, int, bytes]:
         size = self.map.size
@@ -356,11 +362,12 @@ class SectionFile:
 
     def _check_section(self, name: str, dtype: str, shape: list[int], offset: int, xxh3: str, **_: Any) -> Section:
         (count,) = shape
-        section = Section(dtype, count, offset, xxh3)
-        if BY_DTYPE.get(dtype) not in self.TYPES:
-            known = ", ".join(number_type.dtype for number_type in self.TYPES)
+        number_type = BY_DTYPE.get(dtype)
+        if number_type is None or number_type not in self.TYPES:
+            known = ", ".join(each.dtype for each in self.TYPES)
             raise self.damaged(f"section {name!r}: expected one of {known}, found {dtype!r}")
-        if not all(type(n) is int and n >= 0 for n in (count, offset)) or offset % _ALIGNMENT:
+        section = Section(number_type.dtype, count, offset, xxh3)
+        if type(count) is not int or type(offset) is not int or count < 0 or offset < 0 or offset % _ALIGNMENT:
             raise self.damaged(
                 f"section {name!r}: expected 0 items or more at a multiple of {_ALIGNMENT} bytes, found {count!r} at "
                 f"{offset!r}"
