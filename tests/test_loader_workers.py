@@ -281,6 +281,32 @@ def test_a_process_ends_with_its_loops(end, kind):
     assert "Fatal" not in ran.stderr
 
 
+# What is registered before the loader's own runs after it.
+LEFT = (
+    "import atexit\natexit.register(lambda: print(len(loader_threads()), 'left'))\n"
+    + SCRIPT
+    + """
+import threading
+
+leaving = threading.Event()
+class Slow(Numbers):
+    def __getitem__(self, i):
+        if i >= 4:
+            leaving.wait(60)
+            sum(range(10**7))
+        return i
+for batch in ours(Slow(900), batch_size=4, **options):
+    break
+atexit.register(leaving.set)
+"""
+)
+
+
+def test_a_process_waits_for_the_threads_of_a_loop_that_was_left():
+    ran = run("-c", LEFT, ROOT, {}, cwd=ROOT)
+    assert (ran.returncode, ran.stdout) == (0, "0 left\n"), ran.stderr
+
+
 INTERRUPTED = """
 signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background of a shell ignore it
 ds = Blocking(900, at=40)

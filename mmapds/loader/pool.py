@@ -88,6 +88,7 @@ class Pool:
         try:
             for thread in self._threads:
                 thread.start()
+                _running.add(thread)
             errors = [started.get() for _ in self._threads]
             for error in filter(None, errors):
                 raise error
@@ -123,16 +124,17 @@ class Pool:
 
 
 _pools: "weakref.WeakSet[Pool]" = weakref.WeakSet()
+_running: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
+"""Threads, which may be at a batch when their pool is gone."""
 
 
 @atexit.register
 def _stop_all() -> None:
     # A thread that runs while the interpreter is taken down may end the process with an error.
-    pools = list(_pools)
-    for pool in pools:
+    for pool in list(_pools):
         pool.stop()
-    for pool in pools:
-        pool.join(_AT_EXIT)
+    for thread in list(_running):
+        thread.join(_AT_EXIT)
 
 
 def _run(
