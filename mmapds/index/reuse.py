@@ -162,4 +162,7 @@ def of_source(parameters: Mapping[str, Any], number: int, listed: Sequence[str])
     Args:
       listed: parameters that have an entry for each source.
     """
-    return {name: value[number : number + 1] if name in listed else value for name, value in parameters.items()}
+    return {
+        name: value[number : number + 1] if name in listed and isinstance(value, list) else value
+        for name, value in parameters.items()
+    }
