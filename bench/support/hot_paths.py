@@ -3,6 +3,7 @@
 Each line on stdin is a path to take; the answer on stdout is the seconds that it took, the best of some times.
 """
 
+import os
 import random
 import sys
 import time
@@ -37,6 +38,18 @@ def batches(ds, order):
         ds.take(order[at : at + BATCH])
 
 
+def cold(out, reads, batch):
+    """Read records that are not in the page cache, nor are their bounds. No other dataset may map them."""
+    for path in (out, mmapds.open(out).where(0)[0]):
+        fd = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+    ds = mmapds.open(out, decode="bytes")
+    order = random.Random(0).choices(range(len(ds)), k=reads)
+    for at in range(0, reads, batch):
+        ds.take(order[at : at + batch]) if batch > 1 else ds[order[at]]
+
+
 def index(path, out, **options):
     mmapds.build(path, out=out, force=True, **options)
 
@@ -59,6 +72,19 @@ def paths(directory, name):
     large, out = str(Path(directory, "large.jsonl")), str(Path(directory, f"{name}-built.mmx"))
     made["index JSON lines"] = partial(index, large, out), 3
     made["index JSON lines, `length='n'`"] = partial(index, large, out, length="n"), 3
+    short, out = str(Path(directory, "short.jsonl")), str(Path(directory, f"{name}-short.mmx"))
+    made["index lines of 8 bytes"] = partial(index, short, out), 1
+    lines, out = str(Path(directory, "lines.jsonl")), str(Path(directory, f"{name}-lines.mmx"))
+    mmapds.build(lines, out=out)
+    ds = mmapds.open(out, decode="bytes")
+    order = random.Random(0).choices(range(len(ds)), k=READS)
+    made["`ds[i]`, lines of 340 bytes"] = partial(one_by_one, ds, order), 30
+    made["`take` of 256, lines of 340 bytes"] = partial(batches, ds, order), 30
+    lines, out = str(Path(directory, "cold.jsonl")), str(Path(directory, f"{name}-cold.mmx"))
+    mmapds.build(lines, out=out)
+    os.sync()
+    made["`ds[i]`, lines of 340 bytes, cold"] = partial(cold, out, 512, 1), 1
+    made["`take` of 256, lines of 340 bytes, cold"] = partial(cold, out, 16 * BATCH, BATCH), 1
     return made
 
 
@@ -69,6 +95,14 @@ def write_sources(directory):
     lines = [b'{"n":%d,"text":"%s"}\n' % (n, text[: 50 + n % 100].encode()) for n in range(100_000)]
     Path(directory, "a.jsonl").write_bytes(b"".join(lines))
     Path(directory, "large.jsonl").write_bytes(b"".join(lines) * 10)
+    with open(Path(directory, "short.jsonl"), "wb") as file:
+        for _ in range(300):
+            file.write(b"".join(b"%d\n" % n for n in range(1_000_000, 1_100_000)))
+    record = b'{"n":%d,"text":"' + b"x" * 316 + b'"}\n'
+    for name in ("lines.jsonl", "cold.jsonl"):
+        with open(Path(directory, name), "wb") as file:
+            for begin in range(10**6, 10**6 + 1_500_000, 10_000):
+                file.write(b"".join(record % n for n in range(begin, begin + 10_000)))
     np.arange(64 * 50_000, dtype=np.float32).tofile(Path(directory, "a.bin"))
 
 

@@ -1,0 +1,77 @@
+"""This tree and another commit, in processes of their own that take paths in turn.
+
+The other commit is built below `build`, in a virtual environment of its own that sees the packages of this one.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import sysconfig
+from contextlib import contextmanager
+
+from bench.support.data import DATA
+from bench.support.hot_paths import write_sources
+from bench.support.results import ROOT
+
+FOLDER = DATA / "against"
+HOT_PATHS = str(ROOT / "bench" / "support" / "hot_paths.py")
+
+
+def build(commit):
+    """Install a commit by itself; return its Python."""
+    folder = ROOT / "build" / "against" / commit
+    python = folder / "bin" / "python"
+    if not (folder / "installed").exists():
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        purelib = subprocess.run(
+            [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, check=True
+        )
+        # A path alone, so that the import hook of this tree's own build stays unseen.
+        (ROOT / purelib.stdout.decode().strip() / "base.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        (folder / "tree").mkdir(exist_ok=True)
+        archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True)
+        subprocess.run(["tar", "-x", "-C", folder / "tree"], input=archive.stdout, check=True)
+        path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+        command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-build-isolation"]
+        subprocess.run([*command, "--no-deps", folder / "tree"], env=os.environ | {"PATH": path}, check=True)
+        (folder / "installed").touch()
+    return str(python)
+
+
+class Build:
+    """A process that takes the paths it is told to, with one build."""
+
+    def __init__(self, python, name):
+        command = [python, "-P", HOT_PATHS, str(FOLDER), name]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=DATA)
+        self.paths = self._process.stdout.readline().rstrip("\n").split("\t")
+
+    def seconds(self, path):
+        self._process.stdin.write(path + "\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def end(self):
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@contextmanager
+def both(commit):
+    """Start both builds, on the same sources."""
+    write_sources(FOLDER)
+    ours, theirs = Build(sys.executable, "ours"), Build(build(commit), commit)
+    try:
+        yield ours, theirs
+    finally:
+        ours.end()
+        theirs.end()
+
+
+def ratio(ours, theirs, path, rounds):
+    """The time of a path in this tree, as a ratio to the other's, paired in turn."""
+    pairs = [(ours.seconds(path), theirs.seconds(path)) for _ in range(rounds)]
+    found = [first / second for first, second in pairs]
+    best = min(first for first, _ in pairs) / min(second for _, second in pairs)
+    return f"{statistics.median(found):.3g}x ({min(found):.3g} to {max(found):.3g}), best of each {best:.3g}x"
