@@ -11,6 +11,7 @@ import pytest
 import mmapds
 from bench.support.data import DATA
 from bench.support.memory import READS, WORKERS, worker_memory
+from mmapds.storage.bounds import BoundsWriter
 from mmapds.storage.index_file import IndexedSource, IndexWriter
 
 RECORDS = 10**8
@@ -25,14 +26,14 @@ def sparse():
         path.touch()
         os.truncate(path, RECORDS * SIZE)
         with IndexWriter(f"{path}.mmx") as writer:
-            writer.begin_section("offsets", "<u8")
+            bounds = BoundsWriter(writer)
             for begin in range(0, RECORDS, 10**6):
-                writer.write(memoryview(np.arange(begin, begin + 10**6, dtype=np.uint64) * SIZE).cast("B"))
-            writer.write((RECORDS * SIZE).to_bytes(8, "little"))
+                bounds.append(memoryview(np.arange(begin, begin + 10**6, dtype=np.uint64) * SIZE))
+            width, size = bounds.finish(RECORDS * SIZE), RECORDS * SIZE
             source = IndexedSource(
-                path.name, RECORDS * SIZE, path.stat().st_mtime_ns, "", RECORDS, RECORDS, SIZE, SIZE, 0, 0
+                path.name, size, path.stat().st_mtime_ns, "", RECORDS, RECORDS, SIZE, SIZE, 0, 0, width=width
             )
-            writer.commit({"format": "jsonl", "sources": [source._asdict()]}, RECORDS)
+            writer.commit({"format": "jsonl", "sources": [source.describe()]}, RECORDS)
     return str(path)
 
 

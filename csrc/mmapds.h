@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "bounds.h" /* a part of the face: bounds.c */
+
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "mmapds maps little-endian files into arrays and does not support big-endian machines"
 #endif
@@ -196,16 +198,12 @@ typedef struct {
     const mds_map *map;
     const mds_map *index;   /* holds the bounds; NULL if all records have one size, or if no file holds them */
     uint64_t bounds_at;     /* the byte of the index where the bounds begin */
-    const uint64_t *bounds; /* count + 1 offsets, untrusted; NULL if the index is not mapped, or there are none */
+    const uint8_t *bounds;  /* groups, untrusted; NULL if the index is not mapped, or there are none */
+    unsigned width;         /* of the numbers in a group */
     uint64_t first, stride; /* without bounds: where record 0 begins, and the size of every record; untrusted */
     uint64_t count;
     mds_framing framing;
 } mds_source;
-
-/* Bytes [begin, end) of a source, or of a record. */
-typedef struct {
-    uint64_t begin, end;
-} mds_span;
 
 /* Find the bytes of record i, framing included. Needs i < source->count. Returns MDS_CORRUPT if they are not in the
  * source; `span` then holds the wrong bounds. Reads the index only; returns the status of that where it cannot. */

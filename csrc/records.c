@@ -6,26 +6,52 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* Bounds from the last page of an index that was cut short are zeros. A later record that ends at byte 0 is one of these
- * or, where records may be empty, is right. */
+/* Find the bounds of record i in a map. Those from the last page of an index that was cut short are zeros: look whether
+ * the number that was read last, or what follows it, is more than that. Inlined with a width that is a constant. */
+static inline __attribute__((always_inline)) mds_status find_bounds(const mds_source *source, unsigned width,
+                                                                    uint64_t i, mds_span *span)
+{
+    const uint64_t group = mds_group_of(width, i);
+    const unsigned k = (unsigned)(i - group * mds_group_records(width));
+    const uint8_t *at = source->bounds + group * MDS_GROUP;
+    *span = mds_group_span(at, width, k);
+    const unsigned read = MDS_GROUP_HEAD + (k + 1) * width;
+    if (at[read - 1] || !source->index || !source->index->file)
+        return MDS_OK;
+    return mds_map_check_zeros(source->index, source->bounds_at + group * MDS_GROUP + read);
+}
+
 static mds_status read_bounds(const mds_source *source, uint64_t i, mds_span *span)
 {
-    mds_status status = MDS_OK;
-    if (source->bounds) {
-        span->begin = source->bounds[i];
-        span->end = source->bounds[i + 1];
-    } else {
-        status = mds_map_read(source->index, source->bounds_at + i * 8, sizeof *span, (uint8_t *)span);
-    }
-    if (status == MDS_OK && i && !span->end && source->index)
-        status = mds_map_check(source->index);
+    const uint64_t group = mds_group_of(source->width, i);
+    const unsigned k = (unsigned)(i - group * mds_group_records(source->width));
+    uint8_t room[MDS_GROUP];
+    const mds_status status = mds_map_read(source->index, source->bounds_at + group * MDS_GROUP, sizeof room, room);
+    if (status == MDS_OK)
+        *span = mds_group_span(room, source->width, k);
     return status;
+}
+
+static mds_status bounds_of(const mds_source *source, uint64_t i, mds_span *span)
+{
+    if (!source->bounds)
+        return read_bounds(source, i, span);
+    switch (source->width) {
+    case 2:
+        return find_bounds(source, 2, i, span);
+    case 3:
+        return find_bounds(source, 3, i, span);
+    case 4:
+        return find_bounds(source, 4, i, span);
+    default:
+        return find_bounds(source, 8, i, span);
+    }
 }
 
 mds_status mds_record_span(const mds_source *source, uint64_t i, mds_span *span)
 {
     if (!source->stride) {
-        const mds_status status = read_bounds(source, i, span);
+        const mds_status status = bounds_of(source, i, span);
         if (status != MDS_OK)
             return status;
     } else if (__builtin_mul_overflow(i, source->stride, &span->begin) ||
@@ -117,13 +143,19 @@ static void will_need_data(mds_request **order, size_t n)
     }
 }
 
+/* The byte of the bounds where the group of a request lies. */
+static uint64_t group_at(const mds_request *request)
+{
+    return mds_group_of(request->source->width, request->i) * MDS_GROUP;
+}
+
 static void will_need_bounds(mds_request **order, size_t n)
 {
     for (size_t k = 0; k < n;) {
         const mds_source *source = order[k]->source;
-        uint64_t begin = order[k]->i * 8, end = begin + 16;
-        for (k++; k < n && order[k]->source == source && order[k]->i * 8 <= end + MERGE_GAP; k++)
-            end = order[k]->i * 8 + 16;
+        uint64_t begin = group_at(order[k]), end = begin + MDS_GROUP;
+        for (k++; k < n && order[k]->source == source && group_at(order[k]) <= end + MERGE_GAP; k++)
+            end = group_at(order[k]) + MDS_GROUP;
         if (source->index)
             mds_map_advise(source->index, source->bounds_at + begin, source->bounds_at + end, MDS_ADVISE_WILLNEED);
     }
@@ -163,7 +195,7 @@ static mds_status locate(const batch *work, volatile size_t *at)
     uint64_t room = 0;
     for (size_t k = 0; k < work->n; k++) {
         if (requests[k].source->bounds)
-            __builtin_prefetch(&requests[k].source->bounds[requests[k].i]);
+            __builtin_prefetch(requests[k].source->bounds + group_at(&requests[k]));
         work->order[k] = &requests[k];
     }
     if (work->ask) {

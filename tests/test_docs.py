@@ -50,7 +50,7 @@ def test_the_reader_in_the_specification_reads(three):
     names = {}
     exec(code, names)
     assert names["read"](str(three)) == [b'{"id":1}', b'{"id":22}', b'{"id":333}']
-    assert len(code.strip().splitlines()) <= 10
+    assert sum(bool(line) for line in code.splitlines()) <= 10
 
 
 def key_of(name):

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import stat
-import struct
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ import mmapds
 from mmapds.index.build import build_each
 from mmapds.storage.index_file import Index, IndexWriter
 from tests.support import oracle
+from tests.support.bounds import bounds_of, grouped
 from tests.support.commands import command, python
 from tests.support.files import descriptor, patched
 from tests.support.pieces import jsonl_in_blocks
@@ -69,7 +69,7 @@ def test_blocks_and_workers_change_nothing(tmp_path, lines, end, cut, block, wor
     path = tmp_path / "t.jsonl"
     path.write_bytes(data)
     index = Index(str(mmapds.build(path, format=jsonl_in_blocks(block), workers=workers, force=True)))
-    assert list(index.section("offsets").cast("Q")) == [*oracle.starts(data), len(data)]
+    assert bounds_of(index.path) == [*oracle.starts(data), len(data)]
     text = data.removeprefix(b"\xef\xbb\xbf")
     assert index.sources[0].lines == text.count(b"\n") + (text != b"" and not text.endswith(b"\n"))
 
@@ -283,10 +283,9 @@ def test_verify_compares_each_source_with_its_own_records(write, tmp_path):
     index = Index(str(mmapds.build([first, second], out=tmp_path / "all.mmx")))
     assert f"DAMAGED: expected 2 records of {first}, found 1; run: " in written_again(index, [1, 2])
     assert f"DAMAGED: expected 2 records of {first}, found 3; run: " in written_again(index, [3, 0])
-    offsets = struct.pack("<5Q", 0, 2, 3, 0, 2)
-    found = written_again(index, offsets=("<u8", offsets))
+    found = written_again(index, offsets=("<u8", grouped([0, 2, 3], 2) + grouped([0, 2], 2)))
     assert f"DAMAGED: the last record of {first} ends at byte 3, expected byte 4; run: " in found
-    assert written_again(index, offsets=("<u8", struct.pack("<5Q", 0, 2, 4, 0, 2))) == ""
+    assert written_again(index, offsets=("<u8", grouped([0, 2, 4], 2) + grouped([0, 2], 2))) == ""
 
 
 @pytest.mark.parametrize(

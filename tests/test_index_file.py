@@ -4,7 +4,6 @@ import json
 import os
 import random
 import shutil
-import struct
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 import mmapds
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index, IndexWriter
+from tests.support.bounds import WIDTHS, bounds_of, group_of, grouped, write_groups
 from tests.support.files import DATA
 from tests.support.index_file import rewrite
 
@@ -81,19 +81,26 @@ def source(**changes):
         (without("format"), "malformed metadata"),
         (without("sources"), "malformed metadata"),
         (without("sections"), "malformed metadata"),
-        (section(dtype="<f8"), "expected 4 offsets of type <u8, found 4 of type <f8"),
+        (section(dtype="<f8"), "expected 8 numbers of type <u8 in section 'offsets', found 8 of type <f8"),
         (section(shape=[2**62]), "does not fit"),
         (section(shape=[-1]), "expected 0 items or more at a multiple of 64 bytes, found -1 at"),
         (section(shape=[4, 4]), "malformed metadata"),
         (section(dtype="<f4"), "section 'offsets': expected one of <u4, <u8, <i8, <f8, found '<f4'"),
-        (section(shape=["4"]), "expected 0 items or more at a multiple of 64 bytes, found '4' at"),
-        (section(offset=-64), "found 4 at -64"),
+        (section(shape=["8"]), "expected 0 items or more at a multiple of 64 bytes, found '8' at"),
+        (section(offset=-64), "found 8 at -64"),
         (section(offset=2**63), "does not fit"),
-        (section(offset=65), "found 4 at 65"),
-        (section(shape=[3]), "expected 4 offsets of type <u8, found 3 of type <u8"),
+        (section(offset=65), "found 8 at 65"),
+        (section(shape=[7]), "expected 8 numbers of type <u8 in section 'offsets', found 7 of type <u8"),
         (source(records=-1), "records of a source: expected an integer from 0 to 2.*63 - 1, found -1"),
         (source(records=2.5), "records of a source: expected an integer from 0 to 2.*63 - 1, found 2.5"),
         (source(records="3"), "malformed metadata"),
+        (source(width=0), "width of a source: expected 2, 3, 4 or 8, as it has bounds, found 0"),
+        (source(width=1), "width of a source: expected 2, 3, 4 or 8, found 1"),
+        (source(width=-2), "width of a source: expected 2, 3, 4 or 8, found -2"),
+        (source(width=16), "width of a source: expected 2, 3, 4 or 8, found 16"),
+        (source(width=True), "width of a source: expected 2, 3, 4 or 8, found True"),
+        (source(width="2"), "width of a source: expected 2, 3, 4 or 8, found '2'"),
+        (source(width=[2]), "width of a source: expected 2, 3, 4 or 8, found .2."),
         (source(path=3), "path of a source: expected a path in UTF-8, found 3"),
         (source(mtime_ns=1.5), "mtime_ns of a source: expected an integer of 64 bits, found 1.5"),
     ],
@@ -114,12 +121,30 @@ def test_unknown_sections_and_keys_are_skipped(index_path):
     assert mmapds.open(index_path)[2] == {"id": 333}
 
 
-@pytest.mark.parametrize("bounds", [[0, 10, 9, 33], [0, 10, 21, 2**64 - 1], [33, 10, 21, 33], [0, 10, 21, 34]])
-def test_bounds_outside_the_source_are_an_error_when_read(index_path, bounds):
-    data = bytearray(Path(index_path).read_bytes())
-    data[64:96] = struct.pack("<4Q", *bounds)
-    Path(index_path).write_bytes(data)
-    ds = mmapds.open(index_path)
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("first", "distances"),
+    [
+        (0, [10, 9, 33]),
+        (0, [10, 21, 65535]),
+        (0, [10, 21, 34]),
+        (24, [10, 21, 33]),
+        (2**63, [10, 21, 33]),
+        (2**64 - 1, [10, 21, 33]),
+        (2**64 - 21, [10, 21, 33]),
+        (2**64 - 21, [31, 41, 54]),
+    ],
+)
+def test_bounds_outside_the_source_are_an_error_when_read(index_path, first, distances, width, io):
+    """Distances that 64 bits cannot add to the first bound do not come around to the bytes of the source."""
+    before, bounds = Index(index_path), bounds_of(index_path)
+    with IndexWriter(index_path) as writer:
+        writer.write_array("offsets", "<u8", grouped(bounds, width))
+        writer.commit(source(width=width)(before.metadata), before.records)
+    assert list(mmapds.open(index_path, io=io)) == RECORDS
+    write_groups(index_path, group_of(first, distances, width))
+    ds = mmapds.open(index_path, io=io)
     with pytest.raises(mmapds.FormatError, match=r"DAMAGED: record \d of .*train.jsonl: expected bytes within 0 to"):
         list(ds)
     with pytest.raises(mmapds.FormatError, match="DAMAGED"):

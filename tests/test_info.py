@@ -12,6 +12,7 @@ from mmapds.command import numbers
 from mmapds.command.main import main
 from mmapds.command.numbers import SIZES, histogram, measure
 from mmapds.storage.index_file import Index
+from tests.support.bounds import bounds_of
 from tests.support.index_file import rewrite
 from tests.support.terminals import on_terminal
 
@@ -79,7 +80,7 @@ def test_the_numbers_of_columns_are_those_of_numpy(write, ran):
 
 
 def bounds(path):
-    return np.frombuffer(Index(f"{path}.mmx").bounds(0), np.int64)
+    return np.array(bounds_of(f"{path}.mmx"))
 
 
 def test_piece_by_piece_the_numbers_are_the_same(write, monkeypatch):

@@ -15,6 +15,7 @@ from mmapds import _native, orders
 from mmapds.samplers.lengths import Selection, sorted_lengths
 from mmapds.samplers.plan import Budget
 from mmapds.samplers.window import WindowPlan
+from tests.support.bounds import grouped
 
 
 def words(*numbers):
@@ -309,7 +310,7 @@ class Opener:
         self.path, self.bounds, self.enter = path, bounds, lambda: None
 
     def open(self, _):
-        opened = _native.Map(self.path), _native.Map(self.bounds), 0, _native.FRAMING_NONE, 0, 0
+        opened = _native.Map(self.path), _native.Map(self.bounds), 0, 2, _native.FRAMING_NONE, 0, 0
         self.enter()
         return opened
 
@@ -324,7 +325,7 @@ class Opener:
 def test_a_source_may_be_opened_while_it_is_opened(tmp_path, inside):
     path, bounds = tmp_path / "source", tmp_path / "bounds"
     path.write_bytes(b"abcd")
-    bounds.write_bytes(words(0, 2, 4))
+    bounds.write_bytes(grouped([0, 2, 4], 2))
     opener = Opener(path, bounds)
     records = _native.Records(words(0, 2), opener, False, False, True)
     found = []

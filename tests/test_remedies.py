@@ -19,6 +19,7 @@ import pytest
 import mmapds
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
+from tests.support.bounds import bounds_of, forge_bounds
 from tests.support.tars import archive
 
 
@@ -171,7 +172,7 @@ def test_an_index_with_a_column_that_was_computed_in_python(corpus, change):
 
 
 def test_bounds_that_do_not_fit_the_source(corpus):
-    overwrite(f"{corpus}.mmx", "offsets", 8, 8)
+    overwrite(f"{corpus}.mmx", "offsets", 0, 64)
     with pytest.raises(
         mmapds.FormatError, match=r"DAMAGED: record 0 of .*: expected bytes within 0 to \d+, found"
     ) as error:
@@ -325,12 +326,8 @@ def test_an_index_that_was_cut_while_it_was_open(write, tmp_path):
 def test_a_bound_inside_a_record_is_not_blamed_on_the_data(write, text, on_error):
     path = write(text)
     mmapds.build(path)
-    at = section(f"{path}.mmx", "offsets") + 8
-    with open(f"{path}.mmx", "r+b") as file:
-        file.seek(at)
-        bound = int.from_bytes(file.read(8), "little")
-        file.seek(at)
-        file.write((bound + 3).to_bytes(8, "little"))
+    first, second, *others = bounds_of(f"{path}.mmx")
+    forge_bounds(f"{path}.mmx", [first, second + 3, *others])
     for record in (1, 0) if text.startswith(b"{") else (1,):
         with pytest.raises(
             mmapds.FormatError, match=f"DAMAGED: record {record} of .*: expected a whole line, found "

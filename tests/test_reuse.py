@@ -266,7 +266,7 @@ def test_sources_of_every_format_may_grow(tmp_path, name, first):
     ends = Index(str(mmapds.build(path, **OPTIONS[name])))
     direct = Path(f"{path}.mmx").read_bytes()
     if name in ("prefixed", "tfrecord"):
-        path.write_bytes(data[: ends.bounds(0)[first]])
+        path.write_bytes(data[: ends.bounds(0, first, first + 1)[0]])
     else:
         write_source(tmp_path, name, 0, first)
     Path(f"{path}.mmx").unlink(missing_ok=True)

@@ -120,18 +120,47 @@ def test_an_index_cut_short_is_an_error(tmp_path, io):
     ds = mmapds.open(path, io=io)
     size = index.stat().st_size
     assert ds[19_999] == {"id": 19_999}
-    cut(index, 100_000)
-    for read in (lambda: ds[-1], lambda: ds.take([5, -1]), lambda: ds.take([12_492]), lambda: ds[12_492]):
+    cut(index, 40_000)  # 624 groups of 28 records, all of them whole
+    for read in (lambda: ds[-1], lambda: ds.take([5, -1]), lambda: ds.take([17_472]), lambda: ds[17_472]):
         with pytest.raises(
-            mmapds.FormatError, match=rf"DAMAGED: expected {size} bytes, as when .*, found 100000; run: "
+            mmapds.FormatError, match=rf"DAMAGED: expected {size} bytes, as when .*, found 40000; run: "
         ):
             read()
+    assert ds[17_471] == {"id": 17_471}
     assert ds[0] == {"id": 0}
     with pytest.raises(mmapds.FormatError, match="DAMAGED"):
         mmapds.open(path)
     ran = run("-m", "mmapds.index", path)
     assert ran.returncode == 0, ran.stderr
     assert mmapds.open(path)[-1] == {"id": 19_999}
+
+
+@pytest.mark.parametrize("sizes", [[9], [1, 300, 2, 40], [1] * 5 + [70_000], [5] * 9 + [17_000_000]])
+def test_no_bound_comes_out_of_the_rest_of_the_last_page_of_an_index(tmp_path, sizes):
+    """Wherever an index ends in a group: a record is the whole one, or an error."""
+    path = tmp_path / "a.dat"
+    sizes = sizes * (300 // len(sizes))
+    with open(path, "wb") as file:
+        for size in sizes:
+            file.write(size.to_bytes(4, "little"))
+            file.seek(size, os.SEEK_CUR)  # sparse
+        file.truncate(file.tell())
+    mmapds.build(path, format="prefixed")
+    index = Index(f"{path}.mmx")
+    ds = mmapds.open(path)
+    whole = [ds.where(i)[1:] for i in range(len(ds))]
+    begin, end = index.bounds_at(0), index.bounds_at(0) + index.sections["offsets"].size
+    errors = 0
+    for size in range(end, begin - 1, -1):
+        cut(index.path, size)
+        last = (size - begin) * len(ds) // (end - begin)  # whose bounds lie there
+        for i in range(max(last - 30, 0), min(last + 30, len(ds))):
+            try:
+                assert ds.where(i)[1:] == whole[i], (size, i)
+            except mmapds.FormatError:
+                errors += 1
+                assert i > last - 30, (size, i)  # those before them are there
+    assert errors > 1000
 
 
 @pytest.mark.parametrize("io", ["mmap", "pread"])

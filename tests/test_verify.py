@@ -10,6 +10,7 @@ import mmapds
 from mmapds.arrays.array_file import ArrayFile, Head
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
+from tests.support.bounds import bounds_of, forge_bounds
 from tests.support.index_file import rewrite
 from tests.support.tars import archive
 
@@ -69,13 +70,26 @@ def index(write):
         ),
         ("length_values", assign(1, 9), ".*: expected falling lengths of 5 records"),
         ("length_counts", assign(0, 2), ".*: expected falling lengths of 5 records"),
-        ("offsets", assign(1, 3), "record 1 of .* begins at byte 3, expected byte "),
-        ("offsets", assign(5, 3), "the last record of .* ends at byte 3, expected byte "),
         ("column:length", assign(2, 4), "column 'length' differs from .* at record 2: expected 3, found 4"),
     ],
 )
 def test_a_forged_section_is_found(index, name, change, message):
     forge(index, name, change)
+    with pytest.raises(mmapds.FormatError, match=f"DAMAGED: {message}"):
+        verify(Index(index))
+
+
+@pytest.mark.parametrize(
+    ("at", "message"),
+    [
+        (1, "record 1 of .* begins at byte 3, expected byte "),
+        (5, "the last record of .* ends at byte 3, expected byte "),
+    ],
+)
+def test_a_forged_bound_is_found(index, at, message):
+    bounds = bounds_of(index)
+    bounds[at] = 3
+    forge_bounds(index, bounds)
     with pytest.raises(mmapds.FormatError, match=f"DAMAGED: {message}"):
         verify(Index(index))
 

@@ -17,6 +17,7 @@ from mmapds.index import verify
 from mmapds.index.findings import LISTED
 from mmapds.index.verify import examine, work
 from mmapds.storage.index_file import Index
+from tests.support.bounds import bounds_of, forge_bounds
 from tests.support.commands import command
 from tests.support.index_file import rewrite
 from tests.support.tars import archive
@@ -33,7 +34,8 @@ def corpus(write, name="train.jsonl"):
 
 def test_three_problems_are_three_lines(write):
     path = corpus(write)
-    forge(f"{path}.mmx", "offsets", assign(1, 3))
+    first, _, *others = bounds_of(f"{path}.mmx")
+    forge_bounds(f"{path}.mmx", [first, 3, *others])
     forge(f"{path}.mmx", "column:length", assign(2, 4))
 
     def changed(metadata):

@@ -85,13 +85,18 @@ static void records_dealloc(PyObject *object)
 }
 
 /* Check that an index holds the bounds of a source where the opener says. */
-static int check_bounds(const mds_map *index, uint64_t at, uint64_t count)
+static int check_bounds(const mds_map *index, uint64_t at, unsigned width, uint64_t count)
 {
-    const uint64_t words = at / 8 + count + 1; /* count < 2^63 */
-    if (at % 8 == 0 && words <= index->size / 8)
+    if (!mds_is_width(width)) {
+        PyErr_Format(PyExc_ValueError, "width: expected 2, 3, 4 or 8, found %u", width);
+        return -1;
+    }
+    const uint64_t groups = mds_group_of(width, count) + 1;
+    if (at % MDS_GROUP == 0 && at <= index->size && groups <= (index->size - at) / MDS_GROUP)
         return 0;
-    PyErr_Format(PyExc_ValueError, "bounds: expected %llu words at a multiple of 8 within %llu bytes, found byte %llu",
-                 (unsigned long long)count + 1, (unsigned long long)index->size, (unsigned long long)at);
+    PyErr_Format(PyExc_ValueError,
+                 "bounds: expected %llu groups at a multiple of %d within %llu bytes, found byte %llu",
+                 (unsigned long long)groups, MDS_GROUP, (unsigned long long)index->size, (unsigned long long)at);
     return -1;
 }
 
@@ -114,8 +119,8 @@ static int fill_slot(RecordsObject *self, size_t s, PyObject *map, PyObject *ind
     return 0;
 }
 
-/* Ask the opener for source `s`: (map, index, where its bounds begin there, framing, first, stride). If stride is not 0,
- * there are no bounds. */
+/* Ask the opener for source `s`: (map, index, where its bounds begin there, their width, framing, first, stride). If
+ * stride is not 0, there are no bounds. */
 static const mds_source *records_open(RecordsObject *self, size_t s)
 {
     const mds_py_state *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
@@ -124,11 +129,12 @@ static const mds_source *records_open(RecordsObject *self, size_t s)
         return NULL;
     PyObject *map, *index;
     int framing;
+    unsigned width;
     unsigned long long bounds_at, first, stride;
     const mds_source *source = NULL;
     if (mds_py_expect_tuple(opened, "opener.open") != 0 ||
-        !PyArg_ParseTuple(opened, "O!O!O&iO&O&:open", state->map_type, &map, state->map_type, &index, mds_py_size,
-                          &bounds_at, &framing, mds_py_size, &first, mds_py_size, &stride))
+        !PyArg_ParseTuple(opened, "O!O!O&IiO&O&:open", state->map_type, &map, state->map_type, &index, mds_py_size,
+                          &bounds_at, &width, &framing, mds_py_size, &first, mds_py_size, &stride))
         goto done;
     mds_source found = {
         .map = &((MapObject *)map)->map,
@@ -139,11 +145,12 @@ static const mds_source *records_open(RecordsObject *self, size_t s)
     };
     if (!stride) {
         const mds_map *bounds = &((MapObject *)index)->map;
-        if (check_bounds(bounds, bounds_at, found.count) != 0)
+        if (check_bounds(bounds, bounds_at, width, found.count) != 0)
             goto done;
         found.index = bounds;
         found.bounds_at = bounds_at;
-        found.bounds = bounds->data ? (const uint64_t *)(bounds->data + bounds_at) : NULL;
+        found.bounds = bounds->data ? bounds->data + bounds_at : NULL;
+        found.width = width;
     }
     if (fill_slot(self, s, map, index, &found) == 0)
         source = &self->slots[s].source;
@@ -452,9 +459,10 @@ static PyType_Slot records_slots[] = {
      "Records(firsts, opener, readahead, will_need, views)\n--\n\n"
      "The payloads of all records behind a list of sources, numbered through; sources open at first use.\n\n"
      "firsts: u64, shape (sources + 1,): the record number each source begins with, and how many there are.\n"
-     "opener.open(source) returns (map, index, bounds, framing, first, stride): index is the map that holds the\n"
-     "bounds, u64, shape (records + 1,), from byte `bounds` on; without them, stride is the size of every record, and\n"
-     "the first begins at byte `first`.\n"
+     "opener.open(source) returns (map, index, bounds, width, framing, first, stride): index is the map that holds "
+     "the\n"
+     "bounds, in groups of numbers of `width` bytes as pack_bounds makes them, from byte `bounds` on; without them,\n"
+     "stride is the size of every record, and the first begins at byte `first`.\n"
      "opener.corrupt(source, record, begin, end, size) raises the error for bounds that do not fit the source, and\n"
      "opener.lost(source, errno) that for a source or an index that was cut short (errno 0) or cannot be read.\n"
      "readahead: notice reads in file order. will_need: ask for cold pages. views: give memoryviews.\n\n"

@@ -161,6 +161,6 @@ def _parts(indexes: Sequence[Index], name: str) -> Iterator[tuple[NDArray[Any], 
                 yield np.array([index.parameters["record_bytes"]], np.int64), index.records
         else:
             for number, source in enumerate(index.sources):
-                bounds = np.frombuffer(index.bounds(number), np.int64)
                 for begin in range(0, source.records, _PIECE):
-                    yield np.diff(bounds[begin : min(begin + _PIECE, source.records) + 1]), 1
+                    end = min(begin + _PIECE, source.records)
+                    yield np.diff(np.frombuffer(index.bounds(number, begin, end + 1), np.int64)), 1

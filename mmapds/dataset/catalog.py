@@ -137,7 +137,7 @@ class Catalog:
             path = self._paths[member] = index.source_path(number)
         return path
 
-    def open(self, member: int) -> tuple[_native.Map, _native.Map, int, int, int, int]:
+    def open(self, member: int) -> tuple[_native.Map, _native.Map, int, int, int, int, int]:
         """Open a source for the core, and say how its records lie there.
 
         Raises:
@@ -161,7 +161,7 @@ class Catalog:
         if index.has_bounds != (layout.stride == 0):
             expected, found = ("offsets", "none") if layout.stride == 0 else ("no offsets", "some")
             raise index.damaged(f"format {index.format!r}: expected {expected}, found {found}")
-        return opened, index.map, index.bounds_at(number), *layout
+        return opened, index.map, index.bounds_at(number), index.sources[number].width, *layout
 
     def lost(self, member: int, code: int) -> None:
         """Raise the error for a source that was cut short, or cannot be read; the core calls this.

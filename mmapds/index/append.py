@@ -6,14 +6,13 @@ record is scanned again, as its line may have gone on.
 
 from typing import Any
 
-from .. import _native
 from ..errors import ColumnError, DecodeError, FormatError
 from ..formats.format import Piece
 from ..storage.fingerprints import full_hash
 from ..storage.index_file import BadLines, Index, IndexedSource
 from ..storage.numbers import U32, numbers, same_numbers
 from ..storage.sources import Source
-from .stored import Stored
+from .stored import Stored, sizes_of_first
 from .write import Job, Tally
 
 
@@ -32,7 +31,7 @@ def first_records(job: Job, source: Source, index: Index, number: int) -> Stored
     if old.xxh3_128 and job.hashes and full_hash(source.path, size=old.size).hex != old.xxh3_128:
         return None
     records = Stored.of(index, range(number, number + 1)).records
-    begin = index.bounds(number)[old.records - 1]
+    begin = index.bounds(number, old.records - 1, old.records)[0]
     if not 0 < begin < old.size:
         return None
     try:
@@ -41,7 +40,7 @@ def first_records(job: Job, source: Source, index: Index, number: int) -> Stored
         return None
     if totals is None or not (_ends_for_good(source.path, old.size, job) or _is_narrow(index, job)):
         return None
-    first = _without(old, totals, index.bounds(number))
+    first = _without(index, number, totals)
     return Stored(index, range(number, number + 1), records[:-1], first, size=begin)
 
 
@@ -87,17 +86,17 @@ def _is_narrow(index: Index, job: Job) -> bool:
     return all(index.columns[name].dtype == U32.dtype for name in job.measuring.columns)
 
 
-def _without(old: IndexedSource, last: dict[str, Any], bounds: memoryview) -> IndexedSource:
+def _without(index: Index, number: int, last: dict[str, Any]) -> IndexedSource:
     """Return the totals of a source without its last record, and all that follows it.
 
     Args:
       last: totals of these.
-      bounds: of all records.
     """
-    begin, size = bounds[-2], bounds[-1] - bounds[-2]
+    old = index.sources[number]
+    begin, end = index.bounds(number, old.records - 1, old.records + 1)
     smallest, largest = old.smallest, old.largest
-    if not smallest < size < largest:
-        smallest, largest = _native.record_sizes(bounds[:-1], None, 2**64 - 1, 0)
+    if not smallest < end - begin < largest:
+        smallest, largest = sizes_of_first(index, number, old.records - 1)
     bad = BadLines(old.bad.lines - last["bad"].lines, tuple(place for place in old.bad.first if place[1] < begin))
     return old._replace(
         records=old.records - 1,

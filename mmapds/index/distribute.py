@@ -12,14 +12,13 @@ from contextlib import suppress
 from io import FileIO
 from typing import Any, NamedTuple
 
-from .. import _native
 from ..errors import Error
 from ..storage.index_file import Index, IndexedSource
 from ..storage.lock import remove_leftovers
 from ..storage.sources import Source
 from .engine import Engine
 from .keep import Report
-from .stored import Stored
+from .stored import Stored, sizes_of_first
 from .tasks import Outcome, Task, run_task
 from .write import Job, Plan, Scan
 
@@ -286,7 +285,7 @@ def _joined(stretches: Sequence[tuple[Task, Index]]) -> list[Stored]:
                 None if joined else end,
             )
         )
-        following = part.bounds(0)[0] if part.records else following
+        following = part.bounds(0, 0, 1)[0] if part.records else following
     return joined[::-1]
 
 
@@ -296,9 +295,8 @@ def _totals(part: Index, following: int) -> IndexedSource:
     That can be later than the stretch ends: a record has the blank lines behind it, and the records that are left out.
     """
     totals = part.sources[0]
-    if not part.records or following == part.bounds(0)[-1]:
+    if not part.records or following == part.end(0):
         return totals
-    bounds = part.bounds(0)
-    size = following - bounds[-2]
-    smallest, largest = _native.record_sizes(bounds[:-1], None, 2**64 - 1, 0)
+    size = following - part.bounds(0, part.records - 1, part.records)[0]
+    smallest, largest = sizes_of_first(part, 0, part.records - 1)
     return totals._replace(smallest=min(smallest, size), largest=max(largest, size))

@@ -6,6 +6,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import _native
+from ..storage.bounds import GROUP, SECTION, records_in_group, unpacked
 from ..storage.index_file import Index, IndexedSource
 from ..storage.numbers import BY_DTYPE, U32, U64
 from ..storage.sections import COLUMN
@@ -15,7 +16,7 @@ from .keys import hashes_by_record
 if TYPE_CHECKING:
     from ..storage.index_file import IndexWriter
 
-_PIECE = 1 << 18  # hashes of keys that are read at a time
+_PIECE = 1 << 18  # hashes of keys, or bounds, that are read at a time
 
 
 class Stored(NamedTuple):
@@ -43,11 +44,26 @@ class Stored(NamedTuple):
         firsts = list(accumulate((source.records for source in index.sources), initial=0))
         return cls(index, sources, range(firsts[sources.start], firsts[sources.stop]))
 
-    def bounds(self) -> Iterator[bytes]:
-        """Yield the bounds of the records, u64; without `totals`, where the last record of each source ends, too."""
-        begin = self.records.start + self.sources.start
-        end = begin + len(self.records) + (len(self.sources) if self.totals is None else 0)
-        return self.base.checked_pieces("offsets", begin * U64.width, end * U64.width)
+    def groups(self) -> Iterator[bytes]:
+        """Yield the groups of the bounds of all records of the sources."""
+        return self._groups(self.base.bounds_at(self.sources.start), self.base.bounds_at(self.sources.stop))
+
+    def _groups(self, begin: int, end: int) -> Iterator[bytes]:
+        first = self.base.sections[SECTION].offset
+        return self.base.checked_pieces(SECTION, begin - first, end - first)
+
+    def starts(self) -> Iterator[memoryview]:
+        """Yield where the records of the one source begin, uint64."""
+        number = self.sources.start
+        before = sum(source.records for source in self.base.sources[:number])
+        begin, end = self.records.start - before, self.records.stop - before
+        width, groups_at = self.base.sources[number].width, self.base.bounds_at(number)
+        each = records_in_group(width)
+        at = begin // each * each  # the record that the next piece begins with
+        for piece in self._groups(groups_at + begin // each * GROUP, groups_at + -(-end // each) * GROUP):
+            bounds = unpacked(width, piece)
+            yield bounds[max(begin - at, 0) : end - at]
+            at += len(bounds)
 
     def numbers(self, section: str) -> Iterator[bytes]:
         """Yield the numbers of the records in a section that has one for each."""
@@ -71,3 +87,13 @@ class Stored(NamedTuple):
             cells = memoryview(bytearray(len(piece) // U32.width * U64.width)).cast("Q")
             _native.cells_widen(piece, cells)
             spool.append(U64.cell, cells)
+
+
+def sizes_of_first(index: Index, number: int, records: int) -> tuple[int, int]:
+    """Return the smallest and the largest size of the first records of a source."""
+    smallest, largest, previous = 2**64 - 1, 0, None
+    for begin in range(0, records + 1, _PIECE):
+        bounds = index.bounds(number, begin, min(begin + _PIECE, records + 1))
+        smallest, largest = _native.record_sizes(bounds, previous, smallest, largest)
+        previous = bounds[-1]
+    return smallest, largest

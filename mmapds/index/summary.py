@@ -60,5 +60,4 @@ def _cut(index: Index, number: int) -> int:
     source = index.sources[number]
     if index.parameters.get("truncated") != "drop" or not source.skipped:
         return 0
-    fixed = source.first + source.records * index.parameters.get("record_bytes", 0)
-    return source.size - (index.bounds(number)[-1] if index.has_bounds else fixed)
+    return source.size - index.end(number)

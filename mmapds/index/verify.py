@@ -251,7 +251,7 @@ class _Comparison:
     def _check_bounds(self, piece: Piece, number: int, path: str, known: int) -> set[int]:
         """Check where records begin; return those of the piece that begin elsewhere."""
         count = min(len(piece.starts), known)
-        stored, found = self._index.bounds(number)[self._record : self._record + count], piece.starts[:count]
+        stored, found = self._index.bounds(number, self._record, self._record + count), piece.starts[:count]
         if stored == found:
             return set()
         import numpy as np  # start-up time: keeping an index that is right does without
@@ -276,7 +276,7 @@ class _Comparison:
             what = f"expected {expected} for {path}, found {found}"
         elif self._record != records:
             what = f"expected {self._record} records of {path}, found {records}"
-        elif index.has_bounds and (end := index.bounds(number)[-1]) != piece.end.end:
+        elif index.has_bounds and (end := index.end(number)) != piece.end.end:
             what = f"the last record of {path} ends at byte {end}, expected byte {piece.end.end}"
         if what:
             self._findings.add("totals", index.damaged(what), path)

@@ -8,6 +8,7 @@ from .. import __version__, _native
 from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError
 from ..formats.format import End, Format, Piece
 from ..formats.measuring import Measuring
+from ..storage.bounds import BoundsWriter
 from ..storage.fingerprints import fingerprint
 from ..storage.index_file import BadLines, Index, IndexedSource, IndexWriter, relative_to_index
 from ..storage.numbers import U64
@@ -91,8 +92,7 @@ class _Writing:
         self._job, self._writer, self._report = job, writer, report
         self._numbers, self._tally = _Numbers(writer, job.measuring, computed), Tally()
         self._done: list[IndexedSource] = []
-        if job.has_bounds:
-            writer.begin_section("offsets", U64.dtype)
+        self._bounds = BoundsWriter(writer) if job.has_bounds else None
 
     def scan(self, scan: Scan, workers: int) -> None:
         """Append what a scan finds."""
@@ -100,8 +100,8 @@ class _Writing:
         for piece in job.chosen.scan(scan.sources, job.parameters, job.measuring, workers=workers):
             self._numbers.add(piece)
             self._tally.add(piece)
-            if piece.starts:
-                self._writer.write(piece.starts)
+            if self._bounds is not None:
+                self._bounds.append(piece.starts)
             self._report(piece.scanned)
             if piece.end is None:
                 continue
@@ -116,8 +116,11 @@ class _Writing:
     def copy(self, stored: Stored) -> None:
         """Append what another index has."""
         self._numbers.copy(stored)
-        for piece in stored.bounds() if self._job.has_bounds else ():
-            self._writer.write(piece)
+        if self._bounds is not None and stored.totals is None:
+            self._bounds.copy(stored.groups())
+        elif self._bounds is not None:
+            for starts in stored.starts():
+                self._bounds.append(starts)
         if stored.totals is None:
             for number in stored.sources:
                 self._adopt(stored.base.sources[number])
@@ -138,9 +141,8 @@ class _Writing:
     def _end_source(self, end: End) -> None:
         source = self._job.sources[len(self._done)]
         check_unchanged(source)
-        if end.has_bounds:
-            self._writer.write(end.end.to_bytes(8, "little"))
-        self._done.append(self._tally.finish(source, end, self._job))
+        width = self._bounds.finish(end.end) if self._bounds is not None else 0
+        self._done.append(self._tally.finish(source, end, self._job)._replace(width=width))
         self._tally = Tally()
 
     def commit(self, workers: int, part: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError, nearest
+from .bounds import GROUP, SECTION, WIDTHS, groups_of, records_in_group, unpacked
 from .current import compare
 from .files import Io, open_file
 from .numbers import U64
@@ -77,12 +78,16 @@ class IndexedSource(NamedTuple):
     xxh3_128: str = ""
     """See `fingerprints.full_hash`; empty where it was not asked for."""
     bad: BadLines = BadLines()
+    width: int = 0
+    """Bytes of a distance in the groups of its bounds; 0 if the index has no bounds."""
 
     def describe(self) -> dict[str, Any]:
         """Return the JSON object that an index holds."""
         fields = self._asdict()
         if not self.xxh3_128:
             del fields["xxh3_128"]
+        if not self.width:
+            del fields["width"]
         if self.bad.lines:
             fields["bad"] = self.bad._asdict()
         else:
@@ -99,16 +104,17 @@ class IndexedSource(NamedTuple):
         # Indexes come by the thousands, so what is right is found to be so at once.
         path, mtime_ns, fingerprint = fields["path"], fields["mtime_ns"], fields["fingerprint"]
         numbers = [fields[name] for name in _NUMBERS] + [fields.get("skipped", 0), fields.get("first", 0)]
-        xxh3_128 = fields.get("xxh3_128", "")
+        xxh3_128, width = fields.get("xxh3_128", ""), fields.get("width", 0)
         bad = BadLines.parse(fields["bad"]) if "bad" in fields else _NO_BAD_LINES
         size, records, lines, smallest, largest, skipped, first = numbers
         source = cls(
-            path, size, mtime_ns, fingerprint, records, lines, smallest, largest, skipped, first, xxh3_128, bad
+            path, size, mtime_ns, fingerprint, records, lines, smallest, largest, skipped, first, xxh3_128, bad, width
         )
         texts = type(path) is type(fingerprint) is type(xxh3_128) is str and path.isascii() and "\0" not in path
         if (
             not texts
-            or {*map(type, numbers), type(mtime_ns)} != {int}
+            or {*map(type, numbers), type(mtime_ns), type(width)} != {int}
+            or width not in _WIDTHS
             or not (min(numbers) >= 0 and max(numbers) < 2**63 and -(2**63) <= mtime_ns < 2**63)
         ):
             source._check()
@@ -125,6 +131,8 @@ class IndexedSource(NamedTuple):
                 expected, fits = "a string", type(value) is str
             elif name == "mtime_ns":
                 expected, fits = "an integer of 64 bits", type(value) is int and -(2**63) <= value < 2**63
+            elif name == "width":
+                expected, fits = "2, 3, 4 or 8", type(value) is int and value in _WIDTHS
             else:
                 expected, fits = "an integer from 0 to 2**63 - 1", type(value) is int and 0 <= value < 2**63
             if not fits:
@@ -134,6 +142,7 @@ class IndexedSource(NamedTuple):
 _NUMBERS = ("size", "records", "lines", "smallest", "largest")
 """Keys of a source that every index has, of integers of 0 or more."""
 _NO_BAD_LINES = BadLines()
+_WIDTHS = (0, *WIDTHS)
 
 
 def _is_unicode(text: str) -> bool:
@@ -230,7 +239,7 @@ class Index(SectionFile):
         """How sources were compared, one of `current.CHECKS`; with "none", they are not when they are first read."""
         self.recognised: dict[int, int] = {}
         """Number of a source whose content was compared and is the same, to the time of change that it had."""
-        self._first_bounds: list[int] | None = None  # of each source, when the first is asked for
+        self._first_groups: list[int] | None = None  # of each source, when the first is asked for
         super().__init__(path, opened)
         self.columns = {
             name.removeprefix(COLUMN): section for name, section in self.sections.items() if name.startswith(COLUMN)
@@ -274,12 +283,7 @@ class Index(SectionFile):
     def _check_sections(self) -> None:
         """Raise FormatError unless every section has as many numbers as there are records, or distinct lengths."""
         if self.has_bounds:
-            wanted = self.records + len(self.sources)
-            offsets = self.sections.get("offsets", Section(U64.dtype, 0, 0, ""))
-            if offsets.dtype != U64.dtype or offsets.items != wanted:
-                raise self.damaged(
-                    f"expected {wanted} offsets of type {U64.dtype}, found {offsets.items} of type {offsets.dtype}"
-                )
+            self._check_bounds()
         if "length_values" in self.sections:
             lengths = self.sections["length_values"].items
         elif found := {"length_order", "length_counts"} & self.sections.keys():
@@ -298,6 +302,19 @@ class Index(SectionFile):
                 raise self.damaged(
                     f"{kind} {name.removeprefix(COLUMN)!r}: expected {items} numbers, found {section.items}"
                 )
+
+    def _check_bounds(self) -> None:
+        wanted = 0
+        for source in self.sources:
+            if not source.width:
+                raise self.damaged(f"width of a source: expected 2, 3, 4 or 8, as it has bounds, found {source.width}")
+            wanted += groups_of(source.width, source.records) * GROUP // U64.width
+        found = self.sections.get(SECTION, Section(U64.dtype, 0, 0, ""))
+        if found.dtype != U64.dtype or found.items != wanted:
+            raise self.damaged(
+                f"expected {wanted} numbers of type {U64.dtype} in section {SECTION!r}, found {found.items} of type "
+                f"{found.dtype}"
+            )
 
     def source_path(self, number: int) -> str:
         """Return where a source is, relative to where the index is now, as messages say it.
@@ -367,20 +384,36 @@ class Index(SectionFile):
         """Return a path relative to the working directory in which the index was opened."""
         return path if path.startswith("/") else os.path.join(self.opened_in, path)
 
-    def bounds(self, number: int) -> memoryview:
-        """Return the bounds of a source's records, uint64, shape (records + 1,); empty if all have one size."""
-        if not self.has_bounds:
+    def bounds(self, number: int, begin: int, end: int) -> memoryview:
+        """Return some of the bounds of a source, uint64: where its records `begin` to `end - 1` begin.
+
+        That of the record after the last one is where the last one ends. Empty if all records have one size.
+        """
+        width = self.sources[number].width
+        if not self.has_bounds or begin >= end:
             return memoryview(b"").cast("Q")
-        return self.part(self.bounds_at(number), (self.sources[number].records + 1) * 8).cast("Q")
+        each = records_in_group(width)
+        first, last = begin // each, (end - 1) // each
+        groups = self.read(self.bounds_at(number) + first * GROUP, (last - first + 1) * GROUP)
+        return unpacked(width, groups)[begin - first * each : end - first * each]
+
+    def end(self, number: int) -> int:
+        """Return the byte where the last record of a source ends, or where the first one would begin."""
+        source = self.sources[number]
+        if not self.has_bounds:
+            return source.first + source.records * int(self.parameters["record_bytes"])
+        found: int = self.bounds(number, source.records, source.records + 1)[0]
+        return found
 
     def bounds_at(self, number: int) -> int:
-        """Return the byte of the index where the bounds of a source begin; 0 if all records have one size."""
+        """Return the byte of the index where the groups of a source begin; 0 if all records have one size."""
         if not self.has_bounds:
             return 0
-        if self._first_bounds is None:
+        if self._first_groups is None:
             # Not a cached_property: up to Python 3.11 that has a lock, for which a child forked meanwhile would wait.
-            self._first_bounds = list(accumulate((source.records + 1 for source in self.sources), initial=0))
-        return self.sections["offsets"].offset + self._first_bounds[number] * 8
+            counts = (groups_of(source.width, source.records) for source in self.sources)
+            self._first_groups = list(accumulate(counts, initial=0))
+        return self.sections[SECTION].offset + self._first_groups[number] * GROUP
 
     def column(self, name: str) -> tuple[str, memoryview]:
         """Return the type and the bytes of a column, mapped.

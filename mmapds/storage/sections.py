@@ -46,6 +46,14 @@ class Section(NamedTuple):
         return self.items * BY_DTYPE[self.dtype].width
 
 
+class Mark(NamedTuple):
+    """A place in a section that is being written."""
+
+    offset: int
+    digest: Any
+    """The checksum of the section up to there."""
+
+
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """Exceptions that malformed metadata can cause."""
 
@@ -175,6 +183,26 @@ class SectionWriter:
         with self.writing():
             self._file.write(data)
         self._flusher.wrote(len(data))
+
+    def mark(self) -> Mark:
+        """Return the place in the section that was begun last where `write` goes on."""
+        assert self._open_section is not None
+        return Mark(self._file.tell(), self._open_section[3].copy())
+
+    def take_back(self, mark: Mark) -> memoryview:
+        """Remove from the section what was written to it since a mark, and return it in scratch memory."""
+        assert self._open_section is not None
+        size = self._file.tell() - mark.offset
+        taken = memoryview(self.scratch(max(size, 1)))[:size]
+        with self.writing():
+            self._file.flush()
+            opened = open_file(self._temporary)
+            for at in range(0, size, _PIECE):
+                taken[at : at + _PIECE] = opened.read(mark.offset + at, min(_PIECE, size - at))
+            self._file.seek(mark.offset)
+            self._file.truncate()
+        self._open_section = *self._open_section[:3], mark.digest.copy()
+        return taken
 
     def _end_section(self) -> None:
         if self._open_section is None:

@@ -28,6 +28,9 @@ def lines():
         "numbers": b"".join(b"%d, " % (n * n * 997 % 10**8) for n in range(90)),
         "numbers_compact": b"".join(b"%d," % (7**n % 10**8) for n in range(60)) + b"0,01,2," + b"9" * 9 + b"," * 20,
         "bounds": struct.pack("<6Q", 0, 8, 8, 20, 2**64 - 1, 3),
+        "groups": struct.pack("<Q28HQ28H", 0, *range(28), 30, *range(28)),
+        "groups_of_3_bytes": struct.pack("<Q", 9) + b"".join(n.to_bytes(3, "little") for n in range(18)),
+        "groups_that_overflow": struct.pack("<Q14IQ7Q", 2**64 - 7, *range(14), 5, *range(2**64 - 9, 2**64 - 2)),
     }
 
 
