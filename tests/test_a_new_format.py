@@ -85,7 +85,7 @@ def test_the_defaults_serve_it(write):
         mmapds.open(path, decode="files")
     with pytest.raises(mmapds.ColumnError, match=r"expected bytes\(\) for records that are not JSON, found 'n'"):
         mmapds.build(path, length="n")
-    assert "VERSION: expected one of the formats" in command(path, "--format", "semicolons").stderr
+    assert "VERSION: expected one of the formats" in command("--verify", path).stderr
 
 
 def test_what_is_abstract_must_be_defined():

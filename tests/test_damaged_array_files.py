@@ -168,7 +168,7 @@ def test_what_is_left_of_a_file_is_verified(tmp_path, count):
         Path(path).write_bytes(whole[: first + 192 * kept + 10])
         ran = command(path, "--truncated", "drop", "--force")
         assert ran.returncode == 0, ran.stderr
-        left_out = f"{count - kept:,} records left out, the last 10 bytes"
+        left_out = f"{count - kept:,} record{'s' * (count - kept != 1)} left out, the last 10 bytes"
         assert (left_out in ran.stdout) == (kept < count)
         assert command("--verify", path).stderr == ""
         assert mmapds.open(path).lengths.tolist() == list(range(kept))

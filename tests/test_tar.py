@@ -398,4 +398,4 @@ def test_threads_scan_shards_side_by_side(tmp_path):
 def test_a_last_sample_that_is_left_out_is_told(write):
     path = write(archive(members_of())[:-30000], "a.tar")
     ran = command(path, "--truncated", "drop")
-    assert "records left out, the last " in ran.stdout
+    assert "1 record left out, the last " in ran.stdout

@@ -197,7 +197,7 @@ def test_json_is_one_document_of_what_people_read(write):
     assert "no such index" in gone[1]["error"]
     assert set(gone[1]) == {"path", "error"}
     alone = command("--json", good)
-    assert (alone.returncode, alone.stdout) == (1, "")
+    assert (alone.returncode, alone.stdout) == (2, "")
     assert alone.stderr == "--json: expected --info or --verify with it, found neither; give one of them\n"
 
 

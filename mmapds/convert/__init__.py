@@ -278,7 +278,7 @@ def _copy(
     progress(done % _REPORTED, reader.total)
     if skipped == done > 0:
         raise FormatError(
-            f"{first}; 0 of {counted(done, 'record')} have all of them: choose others with --fields or --schema"
+            f"{first}; 0 of {done:,} records have all of them: choose others with --fields or --schema"
         )
     return done, skipped
 

@@ -95,7 +95,7 @@ class Catalog:
             return self._alike([self._fields_of(index, given) for index in self.indexes])
         if given is not None and given != "torch":
             return given
-        found = self._alike([format_decoder(self._sample_of(index)) for index in self.indexes])
+        found = self._alike([self._decoder_of(index) for index in self.indexes])
         if given is None:
             return found
         try:
@@ -105,19 +105,20 @@ class Catalog:
                 raise
             raise Error("decode = 'torch' needs torch; run: pip install 'mmapds[torch]'") from None
 
-    def _sample_of(self, index: Index) -> Sample:
+    def _decoder_of(self, index: Index) -> str | Decoder:
         with index.reporting_malformed_metadata():
-            return formats.of_index(index).decoder(index.parameters)
+            return format_decoder(_sample_of(index))
 
     def _fields_of(self, index: Index, given: Fields) -> Decoder:
         """Return the decoder of the fields that a user wants of the records of an index."""
-        sample = self._sample_of(index)
-        if isinstance(sample, FieldsOf):
-            return StoredFields(given, sample.schema, index.path)
-        if isinstance(sample, ArrayOf) or sample == "files":
-            found = decoder_name(format_decoder(sample))
-            raise Error(f"decode = {given!r}, expected records of JSON or named arrays, found records for {found}")
-        return given
+        with index.reporting_malformed_metadata():
+            sample = _sample_of(index)
+            if isinstance(sample, FieldsOf):
+                return StoredFields(given, sample.schema, index.path)
+            if isinstance(sample, ArrayOf) or sample == "files":
+                found = decoder_name(format_decoder(sample))
+                raise Error(f"decode = {given!r}, expected records of JSON or named arrays, found records for {found}")
+            return given
 
     def _alike(self, found: Sequence[str | Decoder]) -> str | Decoder:
         """Return the one decoder of all indexes."""
@@ -281,3 +282,8 @@ class Catalog:
             return line_number(index.absolute(index.readable_path(number)), offset)
         except SourceError:
             return None
+
+
+def _sample_of(index: Index) -> Sample:
+    """Return what the records of an index are, as its format says; malformed parameters may raise anything."""
+    return formats.of_index(index).decoder(index.parameters)
