@@ -277,9 +277,7 @@ def _copy(
             progress(_REPORTED, reader.total)
     progress(done % _REPORTED, reader.total)
     if skipped == done > 0:
-        raise FormatError(
-            f"{first}; 0 of {done:,} records have all of them: choose others with --fields or --schema"
-        )
+        raise FormatError(f"{first}; 0 of {done:,} records have all of them: choose others with --fields or --schema")
     return done, skipped
 
 
