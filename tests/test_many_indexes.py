@@ -235,3 +235,14 @@ def test_a_sampler_of_many_takes_little_memory(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", script, *paths], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 4_000_000  # lengths alone are as many bytes, and so is their order
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_indexes_without_records_have_nothing_to_sample(write, files):
+    paths = [write(b"", f"{number}.jsonl") for number in range(files)]
+    for path in paths:
+        mmapds.build(path, length="n")
+    assert len(mmapds.open(paths).lengths) == 0
+    for sampler in (mmapds.TokenBudgetBatchSampler, mmapds.PackingBatchSampler):
+        with pytest.raises(mmapds.OrderError, match="expected one sample or more, found 0"):
+            sampler(mmapds.open(paths), 8)

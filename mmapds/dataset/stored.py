@@ -89,14 +89,14 @@ def gathered(column: Numbers, rows: Rows) -> NDArray[Any]:
 
 
 def length_order(parts: Sequence[Part], dataset: Any) -> LengthOrder | None:
-    """Return the length order of parts of indexes; None where one has none, or they are cut too often.
+    """Return the length order of parts of indexes; None where one has none, they are cut too often, or empty.
 
     Args:
       dataset: of these parts, which a pickle has instead.
     Raises:
       FormatError: an index is damaged.
     """
-    if sum(not part.is_whole for part in parts) > _MOST_CUT:
+    if sum(not part.is_whole for part in parts) > _MOST_CUT or all(part.begin == part.end for part in parts):
         return None
     ordered = []
     for index, begin, end in parts:

@@ -165,20 +165,25 @@ def read_lengths(given: Any, targets: Any, cache: str | None) -> LengthOrder:
     if hasattr(type(given), "length_order"):
         stored: LengthOrder | None = given.length_order if targets is None else None
         if stored is not None:
+            _check_some(len(stored))
             return stored
         lengths = given.lengths
         if lengths.dtype.kind != "u":
             raise ColumnError(f"column 'length': expected integers of 0 or more, found type {lengths.dtype}")
     else:
         lengths = as_lengths("lengths", given)
-    if len(lengths) == 0:
-        raise OrderError("lengths: expected one sample or more, found 0 (the dataset or the view is empty)")
+    _check_some(len(lengths))
     if targets is not None:
         second = as_lengths("target_lengths", targets)
         if len(second) != len(lengths):
             raise OrderError(f"target_lengths: expected {len(lengths)}, one for each length, found {len(second)}")
         lengths = np.maximum(lengths, second)
     return sorted_lengths(np.ascontiguousarray(lengths), cache)
+
+
+def _check_some(samples: int) -> None:
+    if not samples:
+        raise OrderError("lengths: expected one sample or more, found 0 (the dataset or the view is empty)")
 
 
 def as_lengths(name: str, given: Any) -> NDArray[Any]:
