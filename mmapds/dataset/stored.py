@@ -89,15 +89,16 @@ def gathered(column: Numbers, rows: Rows) -> NDArray[Any]:
 
 
 def length_order(parts: Sequence[Part], dataset: Any) -> LengthOrder | None:
-    """Return the length order of parts of indexes; None where one has none, they are cut too often, or empty.
+    """Return the length order of parts of indexes; None where one has none, or they are cut too often.
 
     Args:
       dataset: of these parts, which a pickle has instead.
     Raises:
       FormatError: an index is damaged.
     """
-    if sum(not part.is_whole for part in parts) > _MOST_CUT or all(part.begin == part.end for part in parts):
+    if sum(not part.is_whole for part in parts) > _MOST_CUT:
         return None
+    parts = [part for part in parts if part.begin < part.end] or parts[:1]  # a run has a record or more
     ordered = []
     for index, begin, end in parts:
         column = index.columns.get("length")
