@@ -166,6 +166,7 @@ def test_a_pickle_for_a_spawned_process_has_no_rows(corpus, monkeypatch):
     view = corpus[corpus.lengths < 50]
     text = spawned_size(view, monkeypatch)
     assert len(text) < 1000
+    assert spawned_size(view, monkeypatch) == text, "all processes map one file"
     again = pickle.loads(text)
     assert np.array_equal(again.lengths, view.lengths)
     assert len(spawned_size(corpus[[5, 9, 7]], monkeypatch)) < 1000

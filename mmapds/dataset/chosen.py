@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _native
-from ..storage.handed import Handed, hand_over, taken
+from ..storage.handed import Handed, Shared, taken
+from ..storage.view_file import BITS_BLOCK
 from .views import Int64s, NestedRows, RangeRows, Rows
 
 _PIECE = 1 << 20  # positions at a time
-_BLOCK = 2048  # records that an entry of the directory of bits is for
 
 
 class ArrayRows:
@@ -19,6 +19,7 @@ class ArrayRows:
 
     def __init__(self, rows: NDArray[Any]) -> None:
         self.array = rows
+        self._shared = Shared(rows)
 
     @classmethod
     def of(cls, rows: Int64s, records: int) -> "ArrayRows":
@@ -50,7 +51,7 @@ class ArrayRows:
         return all(bool((piece[1:] > piece[:-1]).all()) for piece in _overlapping(self.array))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _array_rows, (hand_over([self.array]),)
+        return _array_rows, (self._shared.in_pickle(),)
 
 
 class BitRows:
@@ -66,13 +67,14 @@ class BitRows:
         self.words = words
         self.before = before
         self.records = records
+        self._shared = Shared(words, before)
         self._bits = _native.Bits(words, before, records)
         self._length = int(before[-1])
 
     @classmethod
     def of(cls, words: NDArray[np.uint64], records: int) -> "BitRows":
         """Return the selection by some bits, after counting them."""
-        before = np.empty(-(-records // _BLOCK) + 1, np.uint64)
+        before = np.empty(-(-records // BITS_BLOCK) + 1, np.uint64)
         _native.bits_count(words, before)
         return cls(words, before, records)
 
@@ -102,7 +104,7 @@ class BitRows:
         return True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _bit_rows, (hand_over([self.words, self.before]), self.records)
+        return _bit_rows, (self._shared.in_pickle(), self.records)
 
 
 def _array_rows(handed: list[NDArray[Any]] | Handed) -> ArrayRows:

@@ -52,18 +52,37 @@ class Handed(NamedTuple):
         return arrays
 
 
-def hand_over(arrays: list[NDArray[Any]]) -> "list[NDArray[Any]] | Handed":
-    """Return what a pickle holds in place of arrays of 8 bytes a number, or less in the last of them.
+class Shared:
+    """Arrays that spawned processes get by a file, which is written once, however many processes there are.
 
-    While a process is spawned, that is a file in the directory for temporary files, unless they are small. This process
-    removes it when it ends; where it is killed, the next one that writes such a file does. Other pickles may be read on
-    another machine, or much later: these hold the arrays.
-
-    Raises:
-      Error: the file cannot be written.
+    Args:
+      arrays: of 8 bytes a number, or less in the last of them.
     """
-    if not _is_spawning() or sum(array.nbytes for array in arrays) <= _SMALL:
-        return arrays
+
+    def __init__(self, *arrays: NDArray[Any]) -> None:
+        self._arrays = list(arrays)
+        self._handed: Handed | None = None
+
+    def in_pickle(self) -> list[NDArray[Any]] | Handed:
+        """Return what a pickle holds in place of the arrays.
+
+        While a process is spawned, that is a file in the directory for temporary files, unless they are small. This
+        process removes it when it ends; where it is killed, the next one that writes such a file does. Other pickles may
+        be read on another machine, or much later: these hold the arrays.
+
+        Raises:
+          Error: the file cannot be written.
+        """
+        if not _is_spawning() or sum(array.nbytes for array in self._arrays) <= _SMALL:
+            return self._arrays
+        if self._handed is None or _written[self._handed.path][0] != os.getpid():  # a forked child may live longer
+            parts = tuple((array.dtype.str, len(array)) for array in self._arrays)
+            self._handed = Handed(_write(self._arrays), parts)
+        return self._handed
+
+
+def _write(arrays: list[NDArray[Any]]) -> str:
+    """Write arrays to a file that is there as long as this process; return its path."""
     import tempfile  # start-up time: few need it
 
     target = os.path.join(tempfile.gettempdir(), f"mmapds-{os.getuid()}-rows")
@@ -81,11 +100,11 @@ def hand_over(arrays: list[NDArray[Any]]) -> "list[NDArray[Any]] | Handed":
             f"{target}: cannot write the rows of a view for a process that is spawned ({reason(error)}); make room, or "
             "set TMPDIR to a directory that has some"
         ) from None
-    return Handed(path, tuple((array.dtype.str, len(array)) for array in arrays))
+    return path
 
 
-def taken(handed: "list[NDArray[Any]] | Handed") -> list[NDArray[Any]]:
-    """Return the arrays that `hand_over` was given.
+def taken(handed: list[NDArray[Any]] | Handed) -> list[NDArray[Any]]:
+    """Return the arrays that a pickle holds, or leads to.
 
     Raises:
       SourceError: their file is gone.
