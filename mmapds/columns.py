@@ -23,7 +23,7 @@ from .dataset.decode import Decoder
 from .dataset.opening import open as open_dataset
 from .errors import ColumnError, names_its_arguments
 from .index.length_order import write_length_order
-from .storage.index_file import Index, IndexWriter
+from .storage.index_file import LENGTH_SECTIONS, Index, IndexWriter
 from .storage.lock import locked
 from .storage.numbers import BY_DTYPE, as_numbers
 from .storage.processes import end_with_parent
@@ -32,7 +32,6 @@ from .storage.sources import StrPath
 from .storage.threads import cores
 
 _TASK_SAMPLES = 4096
-_LENGTH_SECTIONS = ("length_order", "length_values", "length_counts")
 
 
 @names_its_arguments("mmapds.add_column", {})
@@ -109,7 +108,7 @@ def _add(
                 spool.append(BY_DTYPE[cells.dtype.str].cell, cells.view(np.uint64).data)
             report(len(piece))
         for section in index.sections:
-            if section != COLUMN + name and not (name == "length" and section in _LENGTH_SECTIONS):
+            if section != COLUMN + name and not (name == "length" and section in LENGTH_SECTIONS):
                 writer.copy_section(index, section)
         writer.write_column(name, spool)
         if name == "length":

@@ -10,7 +10,7 @@ from .. import __version__, _native
 from ..errors import Error
 from ..index.length_order import write_length_order
 from ..storage.files import Io
-from ..storage.index_file import Index, relative_to_index
+from ..storage.index_file import LENGTH_SECTIONS, Index, relative_to_index
 from ..storage.numbers import U32, U64
 from ..storage.runs import Numbers
 from ..storage.sections import COLUMN
@@ -22,8 +22,6 @@ from .views import ChainedRows, Int64s, NestedRows, RangeRows, Rows, Stretch
 
 if TYPE_CHECKING:
     from .indexed import IndexedDataset
-
-_LENGTHS = ("length_order", "length_values", "length_counts")
 
 
 class SavedRows:
@@ -109,7 +107,7 @@ def save(dataset: "IndexedDataset", indexes: Sequence[Index], rows: Rows | None,
         columns = dataset.columns
         for name in columns:
             _write_column(writer, name, stored.whole(indexes, name), rows)
-        if all(section in index.sections for index in indexes for section in _LENGTHS):
+        if all(section in index.sections for index in indexes for section in LENGTH_SECTIONS):
             write_length_order(writer)
         bases = [
             {

@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..storage.index_file import Index
+from ..storage.index_file import LENGTH_SECTIONS, Index
 from ..storage.runs import FileOrder, LengthOrder, Numbers
 from ..storage.scratch import scratch
 from ..storage.view_file import SavedView
 from .chosen import pieces
 from .views import Rows, Stretch
 
-_LENGTHS = ("length_order", "length_values", "length_counts")
 _MOST_CUT = 16  # parts of indexes whose records of each length are searched for
 
 
@@ -102,9 +101,11 @@ def length_order(parts: Sequence[Part], dataset: Any) -> LengthOrder | None:
     ordered = []
     for index, begin, end in parts:
         column = index.columns.get("length")
-        if column is None or column.dtype[1] != "u" or not all(name in index.sections for name in _LENGTHS):
+        if column is None or column.dtype[1] != "u" or not all(name in index.sections for name in LENGTH_SECTIONS):
             return None
-        order, values, counts = (np.frombuffer(index.section(name), index.sections[name].dtype) for name in _LENGTHS)
+        order, values, counts = (
+            np.frombuffer(index.section(name), index.sections[name].dtype) for name in LENGTH_SECTIONS
+        )
         ordered.append(FileOrder(order, values, counts, begin, end, index.damaged))
     return LengthOrder(ordered, numbers(parts, "length"), (order_of, (dataset,))) if ordered else None
 

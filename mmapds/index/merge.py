@@ -9,7 +9,8 @@ from ..errors import ColumnError, FormatError, SourceError
 from ..formats.format import Format
 from ..formats.measuring import Measuring
 from ..storage import current
-from ..storage.index_file import Index
+from ..storage.bounds import SECTION
+from ..storage.index_file import SECTION_TYPES, Index
 from ..storage.lock import locked
 from ..storage.roots import Roots
 from ..storage.sections import COLUMN
@@ -20,7 +21,6 @@ from .stored import Stored
 from .write import Job, write
 
 _ALIKE = "build both with the same options"
-_SECTIONS = ("offsets", "length_order", "length_values", "length_counts", "key_records", "key_hashes")
 
 
 def merge(
@@ -71,7 +71,7 @@ def merge(
 def _check_sections(index: Index) -> None:
     """Raise FormatError for an index with sections that a merge would lose."""
     for name in index.sections:
-        if name not in _SECTIONS and not name.startswith(COLUMN):
+        if name not in (SECTION, *SECTION_TYPES) and not name.startswith(COLUMN):
             raise FormatError(
                 f"{index.path}: VERSION: expected sections that this mmapds knows, found {name!r}; upgrade mmapds"
             )

@@ -13,6 +13,7 @@ from xxhash import xxh3_64
 from .. import _native
 from ..errors import ColumnError, Error, FormatError, OrderError
 from ..orders.basic import Int64s
+from ..storage.index_file import LENGTH_SECTIONS
 from ..storage.lock import clean_up, locked
 from ..storage.numbers import as_numbers
 from ..storage.runs import LengthOrder
@@ -25,7 +26,6 @@ Uint64s = NDArray[np.uint64]
 _CACHE = b"\x89MMO\r\n\x1a\n"  # the first bytes of a cache file
 Arrays = tuple[NDArray[Any], Uint64s, Uint64s]
 """An order of records, the distinct lengths, and how many records have each; see `FileOrder`."""
-_SECTIONS = ("length_order", "length_values", "length_counts")  # of a cache file, as an index has them
 
 
 def sorted_lengths(values: NDArray[Any], cache: str | None = None) -> LengthOrder:
@@ -68,7 +68,7 @@ def _damaged_cache(cache: str, what: str) -> FormatError:
 
 def _save(arrays: Arrays, path: str, mark: str) -> None:
     with _CacheWriter(path) as writer:
-        for name, array in zip(_SECTIONS, arrays, strict=True):
+        for name, array in zip(LENGTH_SECTIONS, arrays, strict=True):
             writer.write_array(name, array.dtype.str, array.data.cast("B") if len(array) else b"")
         writer.commit({"lengths": mark}, len(arrays[0]))
 
@@ -106,7 +106,7 @@ def _cached(path: str, records: int, mark: str) -> Arrays | None:
         if file.records != records or file.metadata.get("lengths") != mark:
             return None
         file.verify_sections()
-        sections = [np.frombuffer(file.section(name), file.sections[name].dtype) for name in _SECTIONS]
+        sections = [np.frombuffer(file.section(name), file.sections[name].dtype) for name in LENGTH_SECTIONS]
     except (FormatError, *MALFORMED):
         return None
     order, values, counts = sections

@@ -23,7 +23,7 @@ LENGTH_SECTIONS: dict[str, tuple[str, ...]] = {
     "length_counts": ("<u8",),
 }
 """What these sections hold, where an index or a saved view has them."""
-_SECTION_TYPES = {
+SECTION_TYPES = {
     **LENGTH_SECTIONS,
     "key_records": ("<u4", "<u8"),
     "key_hashes": ("<u4",),
@@ -290,7 +290,7 @@ class Index(SectionFile):
             raise self.damaged(f"expected section 'length_values' beside {found.pop()!r}, found none")
         else:
             lengths = 0
-        for name, types in _SECTION_TYPES.items():
+        for name, types in SECTION_TYPES.items():
             if name in self.sections and self.sections[name].dtype not in types:
                 found_type = self.sections[name].dtype
                 raise self.damaged(f"section {name!r}: expected type {' or '.join(types)}, found {found_type}")
