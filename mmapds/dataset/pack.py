@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .. import _native
 from ..errors import CollateError
 from .batch import Batch, LateBatch
-from .collate import PadRule, check_samples, check_truncate, collate_values, kind_of, names_of, positive
+from .collate import PadRule, check_samples, check_truncate, collate_values, kind_of, names_of, pad_values, positive
 from .tensors import STORED, Number, as_arrays, check_shapes, empty, fill_of, memories, pad_number, typed
 
 Int64s = NDArray[np.int64]
@@ -360,14 +360,9 @@ def _begins_in_rows(taken: list[int], row: int, rows: int, most: int) -> Int64s:
 
 def _joined(fields: Mapping[Any, Any], places: _Places, pad: Any, options: _Options, path: str) -> dict[Any, Any]:
     """Return fields, those of arrays joined."""
-    if isinstance(pad, Mapping):
-        unknown = next((name for name in pad if name not in fields), None)
-        if unknown is not None:
-            known = ", ".join(map(repr, fields))
-            raise CollateError(f"pad_value{path}: expected fields among {known}, found {unknown!r}")
     batch: dict[Any, Any] = {}
-    for name, field in fields.items():
-        own = pad.get(name, 0) if isinstance(pad, Mapping) else pad
+    for name, own in pad_values(fields, path, pad):
+        field = fields[name]
         if isinstance(field, dict):
             batch[name] = _joined(field, places, own, options, f"{path}[{name!r}]")
         elif isinstance(field, _Arrays | _Stored):
