@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import mmapds
-from bench.bench_plan import MS, large, log_normal  # noqa: F401 - large is a fixture
+from bench.bench_plan import MS
 from bench.bench_planners import mates_again
+from bench.support.data import log_normal
 from bench.support.memory import anonymous
 from bench.support.timing import repeated, timed
 from mmapds import PackingBatchSampler, TokenBudgetBatchSampler, pack_collate
@@ -26,7 +27,7 @@ def median(work):
     return statistics.median(timed(work) for _ in range(9))
 
 
-def test_at_1e8(large, row):  # noqa: F811 - the fixture
+def test_at_1e8(large, row):
     next(iter(PackingBatchSampler([3, 4], 10, **ALONE)))  # imports
     before = anonymous()
     sampler = PackingBatchSampler(large, LENGTH, num_replicas=8, rank=3)

@@ -6,9 +6,8 @@ from functools import partial
 from itertools import islice
 
 import numpy as np
-import pytest
 
-import mmapds
+from bench.support.data import log_normal
 from bench.support.memory import anonymous
 from bench.support.timing import timed
 from mmapds import TokenBudgetBatchSampler
@@ -16,29 +15,6 @@ from mmapds.samplers.lengths import sorted_lengths
 
 BUDGET = 16_384
 MS = 1e3
-
-
-def log_normal(n, seed=0):
-    """Lengths as speech and text have them: mean of log 5.5, sd 0.8, clipped to 1..2048."""
-    lengths = np.empty(n, np.uint32)
-    rng = np.random.default_rng(seed)
-    for begin in range(0, n, 10**7):
-        part = lengths[begin : begin + 10**7]
-        part[:] = np.clip(np.exp(rng.normal(5.5, 0.8, len(part))), 1, 2048)
-    return lengths
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory):
-    """A dataset of 10^8 records of one byte, with lengths that were added to its index."""
-    path = tmp_path_factory.mktemp("large") / "x.jsonl"
-    with open(path, "wb") as file:
-        for _ in range(100):
-            file.write(b"1\n" * 10**6)
-    mmapds.build(path)
-    mmapds.add_column(path, "length", log_normal(10**8))
-    yield mmapds.open(path)
-    path.unlink()
 
 
 def test_at_1e8(large, row):

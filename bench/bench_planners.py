@@ -5,7 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from bench.bench_plan import BUDGET, log_normal
+from bench.bench_plan import BUDGET
+from bench.support.data import log_normal
 from mmapds import TokenBudgetBatchSampler
 
 

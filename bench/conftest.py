@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+import mmapds
 from bench.support import results
+from bench.support.data import log_normal
 from bench.support.timing import ratios
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # commands that are timed do not compile what they import each time
@@ -39,6 +41,19 @@ def compare(benchmark, row):
         return median
 
     return compare
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A dataset of 10^8 records of one byte, with lengths that were added to its index."""
+    path = tmp_path_factory.mktemp("large") / "x.jsonl"
+    with open(path, "wb") as file:
+        for _ in range(100):
+            file.write(b"1\n" * 10**6)
+    mmapds.build(path)
+    mmapds.add_column(path, "length", log_normal(10**8))
+    yield mmapds.open(path)
+    path.unlink()
 
 
 @pytest.fixture

@@ -95,3 +95,13 @@ def sparse_array_file(path, records, frames):
         head = struct.pack("<8sIIQQQQQ", magic, 1, 64, records, offset, len(text), offset + len(text), 0)
         file.seek(0)
         file.write(head + struct.pack("<Q", xxh3_64(head + text).intdigest()))
+
+
+def log_normal(n, seed=0):
+    """Lengths as speech and text have them: mean of log 5.5, sd 0.8, clipped to 1..2048."""
+    lengths = np.empty(n, np.uint32)
+    rng = np.random.default_rng(seed)
+    for begin in range(0, n, 10**7):
+        part = lengths[begin : begin + 10**7]
+        part[:] = np.clip(np.exp(rng.normal(5.5, 0.8, len(part))), 1, 2048)
+    return lengths
