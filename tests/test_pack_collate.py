@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 import mmapds
 from mmapds import CollateError, PackingBatchSampler, pack_collate
-from tests.support.packs import log_normal
+from tests.support.budgets import log_normal
 
 LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=12)
 

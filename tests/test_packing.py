@@ -16,8 +16,9 @@ import mmapds
 from mmapds import OrderError, PackingBatchSampler, StateError
 from mmapds.samplers import pack_plan
 from mmapds.storage.index_file import Index
+from tests.support.budgets import log_normal
 from tests.support.files import ROOT, patched
-from tests.support.packs import best_fit_decreasing, bimodal, flat, log_normal, steps_of
+from tests.support.packs import best_fit_decreasing, bimodal, flat, steps_of
 
 # Tests read passes of one epoch again, on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:epoch = .*in a second pass")

@@ -1,26 +1,29 @@
 """Lengths as data sets have them, and the batches of all ranks."""
 
+from functools import partial
+
 import numpy as np
 
 from mmapds import TokenBudgetBatchSampler
 
 
-def log_normal(n, seed=0):
-    lengths = np.exp(np.random.default_rng(seed).normal(5.5, 0.8, n))
-    return np.clip(lengths, 1, 2048).astype(np.int64)
+def log_normal(n, longest=2048, seed=0, middle=5.5, width=0.8):
+    lengths = np.exp(np.random.default_rng(seed).normal(middle, width, n))
+    return np.clip(lengths, 1, longest).astype(np.int64)
 
 
-def ranks(lengths, budget, world, epoch=0, **options):
-    """The batches of an epoch: a list for each step, of the batches of all ranks."""
-    samplers = [
-        TokenBudgetBatchSampler(lengths, budget, num_replicas=world, rank=rank, **options) for rank in range(world)
-    ]
+def steps_of(kind, lengths, limit, world, epoch=0, **options):
+    """The batches of an epoch of samplers of a kind: a list for each step, of the batches of all ranks."""
+    samplers = [kind(lengths, limit, num_replicas=world, rank=rank, **options) for rank in range(world)]
     for sampler in samplers:
         sampler.set_epoch(epoch)
     steps = list(zip(*samplers, strict=True))
     if "exclude" not in options:
         assert all(len(sampler) == len(steps) for sampler in samplers)
     return steps
+
+
+ranks = partial(steps_of, TokenBudgetBatchSampler)
 
 
 def flat(steps):

@@ -1,10 +1,13 @@
 """Packs by plain best-fit decreasing, sequence by sequence, and what samplers give."""
 
 from bisect import bisect_left, insort
+from functools import partial
 
 import numpy as np
 
 from mmapds import PackingBatchSampler
+from tests.support import budgets
+from tests.support.budgets import log_normal
 
 
 def best_fit_decreasing(lengths, pack_length, max_sequences=None):
@@ -25,28 +28,13 @@ def best_fit_decreasing(lengths, pack_length, max_sequences=None):
     return packs
 
 
-def log_normal(n, longest=2048, seed=0, middle=5.5, width=0.8):
-    lengths = np.exp(np.random.default_rng(seed).normal(middle, width, n))
-    return np.clip(lengths, 1, longest).astype(np.int64)
-
-
 def bimodal(n, longest=2048, seed=0):
     """Short questions and long documents."""
     short = log_normal(n - n // 3, longest, seed, 3.5, 0.5)
     return np.random.default_rng(seed).permutation([*short, *log_normal(n // 3, longest, seed + 1, 7.0, 0.4)])
 
 
-def steps_of(lengths, pack_length, world, epoch=0, **options):
-    """The batches of an epoch: a list for each step, of the batches of all ranks."""
-    samplers = [
-        PackingBatchSampler(lengths, pack_length, num_replicas=world, rank=rank, **options) for rank in range(world)
-    ]
-    for sampler in samplers:
-        sampler.set_epoch(epoch)
-    steps = list(zip(*samplers, strict=True))
-    if "exclude" not in options:
-        assert all(len(sampler) == len(steps) for sampler in samplers)
-    return steps
+steps_of = partial(budgets.steps_of, PackingBatchSampler)
 
 
 def flat(steps):
