@@ -67,8 +67,8 @@ class Shared:
         """Return what a pickle holds in place of the arrays.
 
         While a process is spawned, that is a file in the directory for temporary files, unless they are small. This
-        process removes it when it ends; where it is killed, the next one that writes such a file does. Other pickles may
-        be read on another machine, or much later: these hold the arrays.
+        process removes it when it ends; where it is killed, the next one that writes such a file does. Other pickles
+        may be read on another machine, or much later: these hold the arrays.
 
         Raises:
           Error: the file cannot be written.
