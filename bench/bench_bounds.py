@@ -5,7 +5,7 @@ import pytest
 from bench.support.commits import FOLDER, both, ratio
 from mmapds.storage.index_file import Index
 
-BEFORE = "d2862fe78b28"
+BEFORE = "daf5ff238931"
 TARGETS = {
     "`ds[i]`, raw bytes": "<= 1.03x",
     "`take` of 256, raw bytes": "<= 1.03x",
