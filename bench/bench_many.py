@@ -18,12 +18,14 @@ import mmapds
 from bench.support.data import DATA
 from bench.support.memory import WORKERS, worker_memory
 from mmapds.index.length_order import write_length_order
+from mmapds.storage.bounds import BoundsWriter
 from mmapds.storage.index_file import IndexedSource, IndexWriter
 
 RECORDS = int(os.environ.get("MMAPDS_BENCH_RECORDS", 2 * 10**7))
 INDEXES = 100
 SMALL = 10**4  # indexes, and records in each
 SIZE = 10  # bytes of a record
+AT_ONCE = 10**6  # bounds that are written at a time
 FOLDER = DATA / f"many-{RECORDS}"
 ALL, CLEAN = FOLDER / "all.mmx", FOLDER / "clean.mmx"
 TITLE = f"{RECORDS:,} records in {INDEXES} indexes"
@@ -41,15 +43,22 @@ def sparse_source(path, records):
 def write_index(path, sources, lengths):
     """Write an index of sparse sources, with lengths."""
     with IndexWriter(str(path)) as writer:
-        writer.begin_section("offsets", "<u8")
-        for source in sources:
-            writer.write(memoryview(np.arange(source.records + 1, dtype=np.uint64) * SIZE).cast("B"))
+        bounds = BoundsWriter(writer)
+        widths = [write_bounds(bounds, source.records) for source in sources]
         writer.begin_section("column:length", "<u4")
         for part in lengths:
             writer.write(part.data.cast("B"))
         write_length_order(writer)
-        described = [source.describe() for source in sources]
+        described = [source._replace(width=width).describe() for source, width in zip(sources, widths, strict=True)]
         writer.commit({"format": "jsonl", "sources": described}, sum(source.records for source in sources))
+
+
+def write_bounds(bounds, records):
+    """Write where records of one size begin; return the width of their groups."""
+    for begin in range(0, records, AT_ONCE):
+        numbers = np.arange(begin, min(begin + AT_ONCE, records), dtype=np.uint64)
+        bounds.append(memoryview(numbers * np.uint64(SIZE)))
+    return bounds.finish(records * SIZE)
 
 
 def log_normal(seed, count):
