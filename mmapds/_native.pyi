@@ -80,6 +80,13 @@ WANTED_RAGGED: int
 WANTED_RANGE: int
 WANTED_SHAPE: int
 WANTED_TYPE: int
+ZSTD_CONTENT: int
+ZSTD_CUT: int
+ZSTD_DICTIONARY: int
+ZSTD_NOT_FRAME: int
+ZSTD_OK: int
+ZSTD_RESERVED: int
+ZSTD_WINDOW: int
 
 @final
 class Map:
@@ -293,6 +300,9 @@ def frames_scan(
     source: Map, framing: int, at: int, end: int, starts: _Buffer, sizes: _Buffer | None, /
 ) -> tuple[int, int, int, int, int, int]: ...
 def frames_verify(source: Map, at: int, end: int, /) -> tuple[int, int, int, int, int, int]: ...
+def zstd_walk(
+    source: Map, end: int, max_window: int, state: _Buffer, begins: _Buffer, contents: _Buffer, /
+) -> tuple[int, int]: ...
 def runs_scatter(
     *,
     order: _Buffer,
