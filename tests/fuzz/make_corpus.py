@@ -260,6 +260,36 @@ def padded():
     }
 
 
+def zstd_frames():
+    """Frames, and the recipe of some: see cook() in fuzz_zstd.c."""
+
+    def frame(header, *blocks):
+        """Blocks are (their type, the size that they say, their content)."""
+        last = len(blocks) - 1
+        said = [struct.pack("<I", (k == last) | kind << 1 | size << 3)[:3] for k, (kind, size, _) in enumerate(blocks)]
+        return b"\x28\xb5\x2f\xfd" + header + b"".join(map(bytes.__add__, said, [content for *_, content in blocks]))
+
+    good = frame(b"\x20\x02", (0, 2, b"ab"))
+    run = (
+        frame(b"\x84\x58" + struct.pack("<I", 300_000), (1, 131_072, b"x"), (2, 5, b"pack."), (1, 37_856, b"y"))
+        + b"sums"
+    )
+    skippable = struct.pack("<II", 0x184D2A50, 4) + b"size"
+    return {
+        "one": good,
+        "runs": run,
+        "streamed": frame(b"\x00\x58", (0, 3, b"abc"), (0, 0, b"")),
+        "skippable_between": skippable + good + skippable + run,
+        "seek_table": good + struct.pack("<IIIIIBI", 0x184D2A5E, 17, len(good), 2, 1, 0x80, 0x8F92EAB1),
+        "dictionary": frame(b"\x03\x58\x07\0\0\0", (0, 1, b"a")),
+        "large_window": frame(b"\x00\xff", (0, 1, b"a")),
+        "bomb": frame(b"\xe0" + b"\xff" * 8, (0, 1, b"a")),
+        "cut_in_block": run[:20],
+        "garbage_behind": good + b"garbage",
+        "recipe": bytes(range(1, 200)),
+    }
+
+
 SEEDS = {
     "fuzz_array_record": array_records,
     "fuzz_fields": field_records,
@@ -274,6 +304,7 @@ SEEDS = {
     "fuzz_records": lines,
     "fuzz_sort": lengths,
     "fuzz_tar": tars,
+    "fuzz_zstd": zstd_frames,
 }
 
 if __name__ == "__main__":
