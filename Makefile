@@ -4,6 +4,7 @@
 VENV   := .venv
 PYTHON ?= python3
 STAMP  := $(VENV)/.built
+PIP     = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(VENV)/bin/python -m pip --disable-pip-version-check
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
 .PHONY: test demo bench bench-against lint dist torture fuzz test-asan test-tsan test-ray clean
@@ -85,13 +86,13 @@ test-tsan: build/tsan/installed
 SOURCES := $(shell find csrc mmapds -type d -not -name __pycache__) $(wildcard csrc/*.[ch] csrc/*/*.[ch] csrc/CMakeLists.txt)
 $(STAMP): pyproject.toml constraints.txt $(SOURCES)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(VENV)/bin/python -m pip install --disable-pip-version-check -q \
-	  --config-settings=cmake.define.MMAPDS_WERROR=ON -e '.[torch,dev]'
+	$(PIP) install -q 'pip>=25.3' # which knows groups
+	$(PIP) install -q --config-settings=cmake.define.MMAPDS_WERROR=ON -e '.[torch]' --group dev
 	touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt $(SOURCES)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(VENV)/bin/python -m pip install --disable-pip-version-check -q -e '.[torch]'
+	$(PIP) install -q -e '.[torch]'
 	touch $@
 
 # The wheel is built from the sdist, as those build it for whom there is no wheel.

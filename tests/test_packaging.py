@@ -1,0 +1,54 @@
+"""The files for those who install, cite or audit mmapds agree with the code."""
+
+import re
+import tomllib
+
+import mmapds
+from mmapds.loader import delivery
+from mmapds.orders import basic
+from mmapds.samplers import epoch, plan
+from mmapds.storage import sections
+from tests.support.files import ROOT
+
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
+KINDS = ["Formats", "Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+"""The headings of Keep a Changelog, after one of our own."""
+
+
+def project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_one_version_is_named_everywhere():
+    cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE).group(1)
+    assert project()["project"]["version"] == mmapds.__version__ == cited
+
+
+def test_the_changelog_names_the_versions_of_files_and_orders():
+    rows = re.findall(r"^\| ([a-z]+).*? \| (\d+) \|", CHANGELOG, re.MULTILINE)
+    assert epoch.STATE_VERSION == delivery._VERSION
+    assert {what: int(version) for what, version in rows} == {
+        "index": sections.VERSION,
+        "array": sections.VERSION,
+        "orders": basic.VERSION,
+        "plans": plan.VERSION,
+        "states": epoch.STATE_VERSION,
+    }
+
+
+def test_the_changelog_keeps_to_its_form():
+    """Sections are of versions, the newest first, each with a date but for what is not released."""
+    titles = re.findall(r"^## (.*)$", CHANGELOG, re.MULTILINE)
+    released = [re.fullmatch(r"(\d+)\.(\d+)\.(\d+) - \d{4}-\d\d-\d\d", title) for title in titles[1:]]
+    assert titles[0] == "Unreleased"
+    assert all(released)
+    versions = [tuple(map(int, match.groups())) for match in released]
+    assert versions == sorted(set(versions), reverse=True)
+    for section in re.split(r"^## .*$", CHANGELOG, flags=re.MULTILINE)[1:]:
+        kinds = re.findall(r"^### (.*)$", section, re.MULTILINE)
+        assert kinds == sorted(set(kinds), key=KINDS.index)
+
+
+def test_no_extra_is_for_developers_alone():
+    """What a wheel declares is for those who use it; groups of dependencies are not part of it."""
+    assert not {"dev", "docs", "test", "audit"} & set(project()["project"]["optional-dependencies"])
