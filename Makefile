@@ -1,5 +1,5 @@
 # make test: everything that must hold.  make demo: the main job on real input.  make bench: the figures.
-# make dist: sdist and wheel, installed and tried.  make torture, make fuzz: what goes on until it finds
+# make docs: the site, in build/docs/html.  make dist: sdist and wheel, installed and tried.  make torture, make fuzz: what goes on until it finds
 # something.  make test-asan, make test-tsan: the tests under sanitizers.
 VENV   := .venv
 PYTHON ?= python3
@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.built
 PIP     = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(VENV)/bin/python -m pip --disable-pip-version-check
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
-.PHONY: test demo bench bench-against lint dist torture fuzz test-asan test-tsan test-ray clean
+.PHONY: test demo bench bench-against lint docs dist torture fuzz test-asan test-tsan test-ray clean
 
 # Files of tests are shared out to as many processes as there are cores, 8 at the most: each of some loads torch.
 test: $(STAMP) lint
@@ -42,15 +42,31 @@ fuzz: $(STAMP)
 	$(VENV)/bin/python -m tests.fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RUNS),--runs $(RUNS)) \
 	  $(if $(JOBS),--jobs $(JOBS)) $(TARGETS)
 
-# Building on Ray, whose wheel is large, in a virtual environment of its own that sees the packages of the first.
-build/ray/installed: $(STAMP)
+# A virtual environment for one purpose, which sees the packages of the first; pip of the first installs into it.
+define environment
 	$(PYTHON) -m venv $(@D)
 	echo "import site; site.addsitedir('$(abspath $(SITE))')" > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/base.pth
-	$(@D)/bin/python -m pip install --disable-pip-version-check -q 'ray>=2.30'
+endef
+
+build/ray/installed: $(STAMP)
+	$(environment)
+	$(PIP) --python $(@D) install -q 'ray>=2.30' # whose wheel is large
 	touch $@
 
 test-ray: build/ray/installed
 	build/ray/bin/python -m pytest -q -n0 -m ray tests/test_ray.py
+
+build/docs/installed: $(STAMP)
+	$(environment)
+	$(PIP) --python $(@D) install -q --group docs
+	touch $@
+
+# The pages of docs as a site, with a reference of all public names from their docstrings. Warnings are errors, and so is a
+# link that leads nowhere. Only the environment needs a network.
+docs: build/docs/installed
+	PYTHONPATH=. build/docs/bin/python docs/site/assemble.py sources build/docs/source
+	build/docs/bin/python -m sphinx -W --keep-going -n -q -E -c docs/site build/docs/source build/docs/html
+	PYTHONPATH=. build/docs/bin/python docs/site/assemble.py llms build/docs/html
 
 # The package under a sanitizer, in a virtual environment of its own that sees the packages of the first, but not its
 # import hook, which would find the other build. The runtime must be loaded before Python is, and before it libstdc++, for

@@ -335,13 +335,6 @@ def test_the_first_line_of_every_public_name_is_a_sentence():
     assert {f"mmapds.{name}" for name in api.public_names()} < {name for name, _ in rows}
 
 
-def test_every_link_in_the_documents_leads_somewhere():
-    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
-        prose = re.sub(r"^```.*?^```$|`[^`\n]+`", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
-        for target in re.findall(r"\]\(([^)#:]+)\)", prose):
-            assert (document.parent / target).exists(), f"{document.name}: {target}"
-
-
 def test_the_example_of_the_array_file_runs(tmp_path):
     (example,) = blocks("docs/arrays.md", "python")
     checks = "\nassert len(ds) == 1000 and ds.column('id')[7] == 7 and ds[7]['feats'].shape[1] == 80 and len(sampler)\n"

@@ -80,23 +80,35 @@ def sections_of(names):
             yield f"### `{name}`\n\n{table(rows)}"
 
 
+def group_of(name):
+    """The title under which a name of `mmapds` stands."""
+    room = getattr(mmapds, name).__module__.removeprefix("mmapds.").partition(".")[0]
+    return next(title for title, rooms in GROUPS.items() if room in rooms)
+
+
+def integrations():
+    """The files of integrations, by module; loading them may need what they integrate."""
+    folder = ROOT / "mmapds" / "integrations"
+    return {f"mmapds.integrations.{path.stem}": path for path in sorted(folder.glob("[a-z]*.py"))}
+
+
+def modules():
+    """Public names of modules other than `mmapds` itself."""
+    return MODULES | {module: [name for name, _ in defined(path)] for module, path in integrations().items()}
+
+
 def page():
     """The whole page."""
     parts = [HEAD]
-    for title, modules in GROUPS.items():
-        names = [
-            name
-            for name in public_names()
-            if getattr(mmapds, name).__module__.removeprefix("mmapds.").partition(".")[0] in modules
-        ]
+    for title in GROUPS:
+        names = [name for name in public_names() if group_of(name) == title]
         parts.append(f"## {title}\n\n{table((f'mmapds.{name}', first_line(getattr(mmapds, name))) for name in names)}")
         if title != "Errors":
             parts += sections_of([name for name in names if isinstance(getattr(mmapds, name), type)])
     for module, names in MODULES.items():
         rows = [(f"{module}.{name}", first_line(getattr(import_module(module), name))) for name in names]
         parts.append(f"## `{module}`\n\n{table(rows)}")
-    for path in sorted((ROOT / "mmapds" / "integrations").glob("[a-z]*.py")):
-        module = f"mmapds.integrations.{path.stem}"
+    for module, path in integrations().items():
         parts.append(f"## `{module}`\n\n{table((f'{module}.{name}', text) for name, text in defined(path))}")
     return "\n".join(parts)
 
