@@ -226,3 +226,22 @@ def test_records_of_one_size_begin_at_byte_0_unless_a_header_says_so(write):
     rewrite(f"{path}.mmx", metadata=lambda metadata: metadata | {"sources": [metadata["sources"][0] | {"first": 4}]})
     with pytest.raises(mmapds.FormatError, match=r"DAMAGED: malformed metadata, .*first = 4, expected 0"):
         mmapds.open(path)[0]
+
+
+def test_sources_in_other_directories_are_named_by_the_shortest_path(tmp_path):
+    home, other = tmp_path / "deep" / "home", tmp_path / "other"
+    for directory in (home, other):
+        directory.mkdir(parents=True)
+        (directory / "a.jsonl").write_bytes(b'{"n": 1}\n')
+    (home / "link").symlink_to(other)
+    mmapds.build([other / "a.jsonl", home / "a.jsonl"], out=home / "all.mmx")
+    ds = mmapds.open(home / "all.mmx", roots=tmp_path)
+    assert ds.sources == [str(other / "a.jsonl"), str(home / "a.jsonl")]
+    path = home / "all.mmx"
+    rewrite(
+        path,
+        metadata=lambda metadata: (
+            metadata | {"sources": [metadata["sources"][0] | {"path": "link/../other/a.jsonl"}, metadata["sources"][1]]}
+        ),
+    )  # what follows a name that may be a link stays as it is
+    assert mmapds.open(path, roots=tmp_path).sources[0] == f"{home}/link/../other/a.jsonl"

@@ -325,7 +325,10 @@ class Index(SectionFile):
         # `..` starts from the real place of the index, not from that of a link to it.
         if "/" not in relative:
             return self.path[: self.path.rfind("/") + 1] + relative
-        return os.path.join(self._home, relative)
+        home = self._home
+        while relative.startswith("../"):  # up from a real path, so that is its parent; not so behind a name
+            home, relative = os.path.dirname(home), relative[3:]
+        return os.path.join(home, relative)
 
     def readable_path(self, number: int) -> str:
         """Return where a source is, once it is certain that it may be read.
