@@ -7,18 +7,20 @@ import warnings
 from array import array
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from . import __version__
 from ._native import NUMBER_I64, NUMBER_U64
-from .arrays.array_file import ArrayFileWriter
+from .arrays.array_file import ArrayFile, ArrayFileWriter, Head
 from .arrays.infer import infer_schema
 from .arrays.schema import Field, Schema
 from .arrays.values import pack
 from .errors import Error, FormatError, names_its_arguments
 from .storage.lock import locked
-from .storage.numbers import BY_CELL
+from .storage.numbers import BY_CELL, BY_DTYPE
+from .storage.sections import COLUMN
 from .storage.sources import INDEX_SUFFIX, StrPath
 from .storage.spool import Spool
 
@@ -111,7 +113,8 @@ class Writer:
             columns["length"] = next(field.expression for field in self._columns if field.name == self._length)
         lengths = [k for k, field in enumerate(self._columns) if field.expression == columns.get("length")]
         self._signed_length = next((k for k in lengths if self._columns[k].number_type == NUMBER_I64), None)
-        self._at = self._file.begin_records(schema.describe(), columns)
+        self._described, self._expressions = schema.describe(), columns
+        self._at = self._file.begin_records(self._described, columns)
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a record: a dict with a value for each field.
@@ -122,8 +125,7 @@ class Writer:
           FormatError: the record does not fit the schema; it is left out, and writing may go on.
           Error: the system cannot write, and the file is lost; or the writer is closed.
         """
-        if self._state != "open":
-            raise Error(f"{self.path}: the writer is {self._state}; make a new Writer")
+        self._check_open()
         before = len(self._buffer)
         try:
             planned = self._schema or self._checked(_inferred(record))
@@ -146,6 +148,54 @@ class Writer:
             column.append(number)
         if len(self._buffer) >= _FLUSH_BYTES or len(self._starts) >= _FLUSH_RECORDS:
             self._flush()
+
+    def _check_open(self) -> None:
+        if self._state != "open":
+            raise Error(f"{self.path}: the writer is {self._state}; make a new Writer")
+
+    def append_file(self, path: StrPath | ArrayFile) -> int:
+        """Append all records of another array file, as they lie there; return how many they are.
+
+        Args:
+          path: of the file, or the file itself.
+        Raises:
+          FormatError: the file is damaged, or has another schema or other lengths; nothing of it was written.
+          SourceError: it cannot be read.
+          Error: the system cannot write, and the file is lost; or the writer is closed.
+        """
+        self._check_open()
+        file = path if isinstance(path, ArrayFile) else ArrayFile(Head(os.fspath(path)))
+        if self._schema is None:
+            self._begin(self._checked(file.schema))
+        for what, expected, found in (
+            ("schema", self._described, file.schema.describe()),
+            ("columns", self._expressions, file.expressions),
+        ):
+            if list(found.items()) != list(expected.items()):
+                raise FormatError(f"{file.path}: {what}: expected {expected}, as in {self.path}, found {found}")
+        file.check_records()
+        self._flush()
+        try:
+            self._adopt(file)
+        except BaseException:
+            self._abandon("closed: an earlier write failed")
+            raise
+        return file.records
+
+    def _adopt(self, file: ArrayFile) -> None:
+        """Copy the records of a file that was checked, where they begin, and their numbers."""
+        for piece in file.pieces("records"):
+            self._file.write(piece)
+        offsets, *columns = self._spools
+        moved = self._at - file.sections["records"].offset
+        with self._file.writing():
+            for starts in file.starts():
+                offsets.append(NUMBER_U64, memoryview(array("Q", [start + moved for start in starts])))
+        for field, spool in zip(self._columns, columns, strict=True):
+            name = f"{COLUMN}{field.column}"
+            spool.append_stored(BY_DTYPE[file.sections[name].dtype], file.records, partial(file.pieces, name))
+        self._at += file.sections["records"].size
+        self._records += file.records
 
     def _flush(self) -> None:
         try:
@@ -182,11 +232,15 @@ class Writer:
         try:
             offsets, *spools = self._spools
             columns = {str(field.column): spool for field, spool in zip(self._columns, spools, strict=True)}
-            self._file.finish(offsets, columns, {"writer": f"mmapds {__version__}"})
+            self._file.finish(offsets, columns, self._metadata())
         except BaseException:
             self._abandon("closed: an earlier write failed")
             raise
         self._abandon("closed")
+
+    def _metadata(self) -> dict[str, Any]:
+        """Return what the file says of itself."""
+        return {"writer": f"mmapds {__version__}"}
 
     def _build_index(self) -> None:
         """Index the file. An index of an older file stays until the new one takes its place, but nothing of it does.
@@ -221,7 +275,7 @@ class Writer:
                 source=self,
             )
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

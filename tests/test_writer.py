@@ -15,6 +15,7 @@ import mmapds
 from mmapds.arrays.infer import infer_schema
 from tests.support.array_files import equal, store, utterances
 from tests.support.commands import command, python
+from tests.support.files import flip
 
 # ---- what is written -----------------------------------------------------------------------------------------
 
@@ -440,3 +441,39 @@ def test_unlike_writers_on_one_path(tmp_path):
             ds = mmapds.open(path)
             assert list(ds[7].values()) == [7]
             assert sorted(os.listdir(tmp_path)) == ["a.mma", "a.mma.mmx"]
+
+
+def files(tmp_path, *counts):
+    samples = [[{"tokens": np.arange(k % 7, dtype=np.uint16), "id": k - 3} for k in range(count)] for count in counts]
+    schema = {"tokens": ("uint16", (None,)), "id": "int64"}
+    paths = [store(tmp_path, each, schema, name=f"{k}.mma", length="tokens") for k, each in enumerate(samples)]
+    return samples, schema, paths
+
+
+def test_a_writer_appends_whole_files_between_records(tmp_path):
+    samples, schema, paths = files(tmp_path, 5, 0, 9)
+    with mmapds.Writer(tmp_path / "direct.mma", schema, length="tokens") as writer:
+        for record in [*samples[0], samples[0][1], *samples[2]]:
+            writer.write(record)
+    with mmapds.Writer(tmp_path / "all.mma", length="tokens") as writer:
+        assert writer.append_file(paths[0]) == 5
+        writer.write(samples[0][1])
+        assert [writer.append_file(path) for path in paths[1:]] == [0, 9]
+    assert (tmp_path / "all.mma").read_bytes() == (tmp_path / "direct.mma").read_bytes()
+
+
+def test_a_writer_refuses_files_of_other_records_and_damaged_ones(tmp_path):
+    samples, schema, paths = files(tmp_path, 5, 3)
+    other = store(tmp_path, samples[0], schema, name="other.mma")
+    flip(paths[1], 500)
+    with mmapds.Writer(tmp_path / "all.mma", schema, length="tokens") as writer:
+        writer.append_file(paths[0])
+        with pytest.raises(mmapds.FormatError, match=r"other\.mma: columns: expected .*, as in .*all\.mma, found "):
+            writer.append_file(other)
+        with pytest.raises(mmapds.FormatError, match=r"1\.mma: DAMAGED: section 'records' does not match its checksum"):
+            writer.append_file(paths[1])
+        with pytest.raises(mmapds.SourceError, match="no such file"):
+            writer.append_file(tmp_path / "nothing.mma")
+    assert len(mmapds.open(tmp_path / "all.mma")) == 5
+    with pytest.raises(mmapds.Error, match="the writer is closed"):
+        writer.append_file(paths[0])

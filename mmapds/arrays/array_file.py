@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from operator import lt
 from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64
@@ -24,6 +25,7 @@ MAGIC = b"\x89MMA\r\n\x1a\n"
 _HEADER = 64
 _SIZES = 16  # the size of the schema in bytes, then its checksum
 RECORD_ALIGNMENT = 64
+_AT_ONCE = 1 << 16  # records whose places are read at a time
 Cells = tuple[int, memoryview]
 
 
@@ -97,6 +99,9 @@ class ArrayFile(SectionFile):
 
     def __init__(self, head: Head) -> None:
         super().__init__(head.path, head.map)
+        self.schema = head.schema
+        self.expressions = head.columns
+        """Name of each column to its expression."""
         if "records" not in self.sections:
             raise self.damaged("expected a section 'records', found none")
         self._check_numbers("offsets", ("<u4", "<u8"))
@@ -118,6 +123,29 @@ class ArrayFile(SectionFile):
     def end(self) -> int:
         """The byte where the last record ends."""
         return self.sections["records"].offset + self.sections["records"].size
+
+    def starts(self) -> Iterator[memoryview]:
+        """Yield where the records begin, uint64, some at a time."""
+        for begin in range(0, self.records, _AT_ONCE):
+            yield self.cells("offsets", begin, min(begin + _AT_ONCE, self.records))[1]
+
+    def check_records(self) -> None:
+        """Raise FormatError unless records have their checksum, and lie one behind the other in their section."""
+        if "records" not in self._verified:
+            self.verify_section("records")
+        section = self.sections["records"]
+        last = -1
+        for starts in self.starts():
+            if (last < 0 and starts[0] != section.offset) or starts[0] <= last or not all(map(lt, starts, starts[1:])):
+                break
+            last = starts[-1]
+        else:
+            if last < self.end and bool(section.size) == bool(self.records):
+                return
+        raise self.damaged(
+            f"section 'offsets': expected the first record at byte {section.offset}, and each behind the one before it "
+            f"up to byte {self.end}, found others"
+        )
 
     def cells(self, name: str, begin: int, end: int) -> Cells:
         """Return the type of a section's numbers, and those of records `begin` to `end` as 64-bit cells."""
