@@ -1,4 +1,4 @@
-"""Engines that have no executor of their own, as executors for `mmapds.build(..., executor=...)`.
+"""Engines that have no executor of their own, as executors for `mmapds.build` and `mmapds.convert.convert`.
 
 Pools of processes, Dask's `Client.get_executor()`, loky, Parsl and mpi4py are executors already: give them as they are.
 """

@@ -2,13 +2,11 @@
 
 import os
 import platform
-import random
 import signal
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,12 +15,13 @@ from hypothesis import strategies as st
 
 import mmapds
 from mmapds import executors
-from mmapds.index import distribute, tasks
+from mmapds.index import distribute, driver, tasks
 from mmapds.index.tasks import Outcome, Task, run_task
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from tests.support.commands import command, run
 from tests.support.docs import blocks
+from tests.support.engines import Careless, Inline, Killing
 from tests.support.files import flip
 from tests.support.indexes import OPTIONS, built, write_source
 from tests.test_merge import lines
@@ -35,7 +34,7 @@ def small_tasks(monkeypatch):
     """Tasks of a few records, so that there are many."""
     monkeypatch.setattr(distribute, "GROUP", 3_000)
     monkeypatch.setattr(distribute, "STRETCH", 8_000)
-    monkeypatch.setattr(distribute, "_PATIENCE", 0.05)
+    monkeypatch.setattr(driver, "_PATIENCE", 0.05)
 
 
 @pytest.fixture
@@ -50,22 +49,6 @@ def record(number):
     return b'{"n": %d, "text": "%s"}\n%s' % (number, b"x" * (number % 70), b" \n" * (number % 3))
 
 
-class Inline:
-    """An executor that runs a task when it is submitted."""
-
-    def __init__(self):
-        self.texts = []
-
-    def submit(self, function, *arguments):
-        self.texts += arguments
-        future = Future()
-        try:
-            future.set_result(function(*arguments))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
 def left_over(directory):
     return sorted(name for name in os.listdir(directory) if ".parts" in name or name.endswith((".tmp", ".lock")))
 
@@ -77,7 +60,7 @@ def test_every_format_is_built_by_an_executor(tmp_path, name):
     executor = Inline()
     out = mmapds.build(paths, out=tmp_path / "all.mmx", executor=executor, **OPTIONS[name])
     assert out.read_bytes() == direct
-    assert len(executor.texts) > 1
+    assert len(executor.calls) > 1
     assert left_over(tmp_path) == []
 
 
@@ -127,26 +110,6 @@ def test_a_dask_cluster(corpus, tmp_path):
         assert killing.marker.exists()
 
 
-class Killing:
-    """An executor whose third task kills its worker the first time it runs."""
-
-    def __init__(self, executor, marker):
-        self.executor, self.marker, self.submitted = executor, marker, 0
-
-    def submit(self, _, text):
-        self.submitted += 1
-        marker = str(self.marker) if self.submitted == 3 else ""
-        return self.executor.submit(run_or_die, text, marker)
-
-
-def run_or_die(text, marker):
-    """Run a task; kill this process if the marker is not there yet."""
-    if marker and not os.path.exists(marker):
-        Path(marker).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return run_task(text)
-
-
 def test_a_worker_that_is_killed_breaks_a_pool_which_is_made_again(corpus, tmp_path):
     direct = built(corpus, tmp_path / "all.mmx", **LENGTH)
     made = []
@@ -177,52 +140,7 @@ def test_a_pool_that_broke_for_good_is_an_error_and_the_next_build_goes_on(corpu
     again = Inline()
     out.unlink()
     mmapds.build(corpus, out=out, executor=again, **LENGTH)
-    assert len(executor.texts) == len(again.texts) - there
-
-
-class Careless:
-    """An executor that runs tasks twice, in any order, and drops every fifth that it is given."""
-
-    def __init__(self, seed):
-        self.random, self.submitted = random.Random(seed), 0
-        self.waiting, self.changed, self.over = [], threading.Condition(), False
-        self.threads = [threading.Thread(target=self.work, daemon=True) for _ in range(3)]
-        for thread in self.threads:
-            thread.start()
-
-    def submit(self, function, *arguments):
-        future = Future()
-        self.submitted += 1
-        if self.submitted % 5 == 0:
-            if self.submitted % 2:
-                future.cancel()
-                future.set_running_or_notify_cancel()
-            else:
-                future.set_exception(BrokenExecutor("dropped"))
-            return future
-        with self.changed:
-            self.waiting += [(future, function, arguments)] * 2
-            self.changed.notify_all()
-        return future
-
-    def work(self):
-        while True:
-            with self.changed:
-                self.changed.wait_for(lambda: self.waiting or self.over)
-                if not self.waiting:
-                    return
-                future, function, arguments = self.waiting.pop(self.random.randrange(len(self.waiting)))
-            result = function(*arguments)
-            with self.changed:
-                if not future.done():
-                    future.set_result(result)
-
-    def end(self):
-        with self.changed:
-            self.over = True
-            self.changed.notify_all()
-        for thread in self.threads:
-            thread.join()
+    assert len(executor.calls) == len(again.calls) - there
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -256,7 +174,7 @@ def test_an_engine_that_loses_a_task_again_and_again(corpus, tmp_path):
     losing = Losing()
     with pytest.raises(mmapds.Error, match=r"executor: lost the task of .*0\.jsonl 3 times, .* KilledWorker: worker 7"):
         mmapds.build(corpus[:1], out=tmp_path / "all.mmx", executor=losing, **LENGTH)
-    assert len(losing.texts) == 3
+    assert len(losing.calls) == 3
 
 
 def test_an_error_of_the_callers_own_is_raised_as_it_is(corpus, tmp_path):
@@ -288,7 +206,7 @@ def test_a_column_that_no_record_has_is_an_error_though_some_parts_are_empty(cor
 def task_of(corpus, tmp_path):
     executor = Inline()
     mmapds.build(corpus[:1], out=tmp_path / "all.mmx", executor=executor, **LENGTH)
-    return Task.decode(executor.texts[0])
+    return Task.decode(*executor.calls[0])
 
 
 def test_a_worker_that_lacks_the_file_says_which_host_it_is(corpus, tmp_path):
@@ -323,7 +241,7 @@ def test_a_damaged_part_is_built_again(corpus, tmp_path, spoil):
 
     class Stopping(Inline):
         def submit(self, function, *arguments):
-            if len(self.texts) == 3:
+            if len(self.calls) == 3:
                 raise KeyboardInterrupt
             return super().submit(function, *arguments)
 
@@ -363,7 +281,7 @@ def test_what_others_know_is_not_sent_out(corpus, tmp_path):
     direct = built(corpus, tmp_path / "all.mmx", **LENGTH)
     executor = Inline()
     out = mmapds.build(corpus, out=tmp_path / "all.mmx", executor=executor, **LENGTH)
-    assert (len(executor.texts), out.read_bytes()) == (1, direct)
+    assert (len(executor.calls), out.read_bytes()) == (1, direct)
     with open(corpus[2], "ab") as file:
         file.write(b'{"n": 1, "text": "more"}\n')
     Path(f"{corpus[2]}.mmx").unlink()
@@ -398,7 +316,7 @@ def test_a_driver_that_is_killed_is_run_again_and_builds_only_what_is_missing(co
     there = {path.name for path in parts.glob("*.mmx")} if parts.exists() else set()
     executor = Inline()
     assert mmapds.build(corpus, out=out, executor=executor, **LENGTH).read_bytes() == direct
-    assert not there & {f"{Task.decode(text).key}.mmx" for text in executor.texts}
+    assert not there & {f"{Task.decode(text).key}.mmx" for (text,) in executor.calls}
     assert left_over(tmp_path) == [] or set(left_over(tmp_path)) == {"all.mmx.parts"}
 
 
@@ -450,12 +368,13 @@ def test_the_command_builds_on_dask(corpus, tmp_path):
     assert (tmp_path / "all.mmx").read_bytes() == direct
 
 
-def test_the_example_builds(corpus, tmp_path):
-    (code,) = blocks("docs/clusters.md", "python")
+def test_the_examples_run(corpus, tmp_path):
     (tmp_path / "shards").mkdir()
     for number, path in enumerate(corpus):
         os.replace(path, tmp_path / "shards" / f"part-{number}.jsonl")
-    (tmp_path / "example.py").write_text(code)
-    done = run("example.py", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert len(mmapds.open(tmp_path / "corpus.mmx")) == 1036
+    for code in blocks("docs/clusters.md", "python"):
+        (tmp_path / "example.py").write_text(code)
+        done = run("example.py", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    for name in ("corpus.mmx", "corpus.mma"):
+        assert len(mmapds.open(tmp_path / name)) == 1036

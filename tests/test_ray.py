@@ -1,4 +1,4 @@
-"""Building an index on a Ray cluster of this machine; `make test-ray`."""
+"""Building and converting on a Ray cluster of this machine; `make test-ray`."""
 
 import os
 import signal
@@ -7,6 +7,7 @@ import pytest
 
 import mmapds
 from mmapds import executors
+from mmapds.convert import convert, distributed
 from mmapds.index import distribute
 from mmapds.index.tasks import run_task
 from tests.support.indexes import built
@@ -37,6 +38,13 @@ def test_an_index_is_built_on_ray(cluster, corpus, tmp_path):
     direct = built(corpus, tmp_path / "all.mmx", length="chars(text)")
     out = mmapds.build(corpus, out=tmp_path / "all.mmx", length="chars(text)", executor=cluster)
     assert out.read_bytes() == direct
+
+
+def test_sources_are_converted_on_ray(cluster, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(distributed, "GROUP", 3_000)
+    convert(corpus, tmp_path / "direct.mma")
+    convert(corpus, tmp_path / "all.mma", executor=cluster)
+    assert (tmp_path / "all.mma").read_bytes() == (tmp_path / "direct.mma").read_bytes()
 
 
 def test_a_worker_of_ray_is_killed(cluster, corpus, tmp_path):

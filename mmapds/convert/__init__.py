@@ -5,31 +5,32 @@ index is read through an index that is removed afterwards; see `indexed`. `forma
 bytes that Parquet, Arrow and HDF5 files are recognised by, because indexing needs them too.
 """
 
+from __future__ import annotations  # help() shows them as they are written
+
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import formats
 from ..arrays.array_file import SUFFIX, Head
 from ..arrays.infer import infer_schema
-from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
-from ..arrays.values import cast
+from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
 from ..errors import Error, FormatError, counted, unknown_argument
+from ..index.engine import Engine
 from ..storage.lock import create_temporary, locked
 from ..storage.sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, inspect, reason, working_directory
 from ..writer import Writer
-from .arrow import ArrowReader
-from .hdf5 import Hdf5Reader
-from .indexed import IndexedReader, remove_hidden
-from .parquet import ParquetReader
-from .reader import FileReader, Reader
+from .distributed import Reading, Written, write_parts
+from .indexed import remove_hidden
+from .reader import Reader
+from .records import FILE_READERS, Rules, copy_records
 
-_FILE_READERS: dict[str, type[FileReader]] = {each.NAME: each for each in (ParquetReader, ArrowReader, Hdf5Reader)}
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 SUFFIXES: tuple[str, ...] = (
     *formats.SUFFIXES,
@@ -40,12 +41,11 @@ SUFFIXES: tuple[str, ...] = (
 
 OPTIONS: dict[str, tuple[type, str, str]] = {
     **formats.OPTIONS,
-    **{name: option for reader in _FILE_READERS.values() for name, option in reader.OPTIONS.items()},
+    **{name: option for reader in FILE_READERS.values() for name, option in reader.OPTIONS.items()},
 }
 """Options of all formats, by name: (type, placeholder, help), for the command line."""
 
 _ELSEWHERE = f"-o OUT{SUFFIX} (out= in Python)"
-_REPORTED = 256  # records between two calls of `progress`
 
 
 class Converted(NamedTuple):
@@ -80,6 +80,8 @@ def convert(
     index: bool = True,
     progress: Callable[[int, int | None], object] = lambda done, total: None,  # noqa: ARG005
     roots: StrPath | Iterable[StrPath] = (),
+    executor: Executor | Callable[[], Executor] | None = None,
+    parts: StrPath | None = None,
     **options: Any,
 ) -> Converted:
     """Convert sources to one array file, record by record; the file appears only when it is whole.
@@ -105,6 +107,9 @@ def convert(
       index: write the index too. False where one index will cover several files.
       progress: called with the number of records read since the last call, and the number of all records or None.
       roots: directories in which the sources of an index may lie that is given, as in `mmapds.open`.
+      executor: what converts, as in `mmapds.build`: a task for each source, or for some small ones. Workers must be
+        able to load `decode`, a function of a module or an object that pickles; see docs/clusters.md.
+      parts: where tasks leave what they wrote; by default `out` with `.parts` behind it.
       **options: of the format; see docs/formats.md.
     Raises:
       SourceError: a source is missing, unreadable, compressed or outside the roots, or changes meanwhile.
@@ -116,16 +121,62 @@ def convert(
     check_arguments(fields, missing, infer, options)
     paths = expand(sources, SUFFIXES)
     target = _target(paths, out)
+    wanted = _Wanted(schema, fields, length, missing == "skip", infer)
+    engine = None if executor is None else Engine(executor, None if parts is None else os.fspath(parts))
+    reading = Reading(format, decode, roots, options)
+    return _convert(paths, target, reading, wanted, engine, index=index, progress=progress)
+
+
+class _Wanted(NamedTuple):
+    """What the user wants of the records; see `convert`."""
+
+    schema: Mapping[str, Any] | None
+    fields: Iterable[str] | None
+    length: str | None
+    skip: bool
+    infer: int
+
+    def rules(self, reader: Reader, target: str) -> Rules:
+        """Return what is written of each record."""
+        is_whole = self.schema is None and self.fields is None  # so that a field beyond the schema is an error
+        schema = _schema(reader, self.schema, self.fields, self.skip, self.infer)
+        return Rules(schema, self.length or _length_before(target, schema), self.skip, is_whole)
+
+
+def _convert(
+    paths: list[str],
+    target: str,
+    reading: Reading,
+    wanted: _Wanted,
+    engine: Engine | None,
+    *,
+    index: bool,
+    progress: Callable[[int, int | None], object],
+) -> Converted:
+    """Convert expanded sources, here or by an engine."""
     before = [inspect(path) for path in paths if not path.endswith(INDEX_SUFFIX)]
-    with _alone(target), closing(_reader(paths, target, format, decode, roots, options)) as reader:
-        chosen = _schema(reader, schema, fields, missing == "skip", infer)
-        is_whole = schema is None and fields is None  # so that a field beyond the schema is an error
-        kept = _length_before(target, chosen) if length is None else None
-        with Writer(target, chosen.describe(), length=length or kept, index=index) as writer:
-            done, skipped = _copy(reader, chosen, writer, missing == "skip", is_whole, progress)
+    if engine is not None:
+        reading = reading.settled(paths)
+    open_all = reading.open if engine is None else reading.open_first
+    with _alone(target), closing(open_all(paths, target)) as reader:
+        rules = wanted.rules(reader, target)
+        with Writer(target, rules.schema.describe(), length=rules.length, index=index) as writer:
+            if engine is None:
+                written = Written(copy_records(reader, rules, writer, progress))
+            else:
+                report = partial(_report, progress, reader.total)
+                written = write_parts(paths, reading, rules, writer, engine, report)
+            written.copied.check_something_is_left()
             for source in before:
                 check_unchanged(source)
-        return Converted(target, done - skipped, skipped, chosen, kept)
+        written.remove()
+        kept = None if wanted.length is not None else rules.length
+        return Converted(target, written.copied.left, written.copied.skipped, rules.schema, kept)
+
+
+def _report(progress: Callable[[int, int | None], object], total: int | None, count: int) -> None:
+    """Report records that parts have."""
+    progress(count, total)
 
 
 def _length_before(target: str, schema: Schema) -> str | None:
@@ -189,35 +240,6 @@ def _alone(target: str) -> Iterator[None]:
         yield
 
 
-def _reader(
-    paths: list[str],
-    target: str,
-    name: str | None,
-    decode: str | Decoder | None,
-    roots: StrPath | Iterable[StrPath],
-    options: Mapping[str, Any],
-) -> Reader:
-    """Return the reader of the sources.
-
-    Raises:
-      FormatError: they have several formats, or their format lacks an option.
-    """
-    found = {name or formats.convertible(path) or "": path for path in paths}
-    if len(found) > 1:
-        listed = ", ".join(f"{path} ({found_name or 'to be indexed'})" for found_name, path in found.items())
-        raise FormatError(
-            f"sources: expected one format in one conversion, found {listed}; convert them one by one, or choose one "
-            "with --format F"
-        )
-    reader = _FILE_READERS.get(next(iter(found)))
-    if reader is None:
-        return IndexedReader(paths, target, name, decode, roots, options)
-    if decode is not None:
-        raise FormatError(f"decode = {decode!r}, expected None, as records of {reader.TITLE} have types")
-    formats.check_options(reader.NAME, reader.OPTIONS, options)
-    return reader(paths, **options)
-
-
 def _schema(
     reader: Reader, given: Mapping[str, Any] | None, fields: Iterable[str] | None, skip: bool, infer: int
 ) -> Schema:
@@ -242,94 +264,3 @@ def _check_names(what: str, names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in known:
             raise FormatError(f"{what}: expected fields among {', '.join(map(repr, known))}, found {name!r}")
-
-
-def _copy(
-    reader: Reader,
-    schema: Schema,
-    writer: Writer,
-    skip: bool,
-    is_whole: bool,
-    progress: Callable[[int, int | None], object],
-) -> tuple[int, int]:
-    """Write all records; return how many were read, and how many of them were left out."""
-    done = skipped = 0
-    first = ""  # where the first record lies that is left out, and what it has
-    progress(0, reader.total)
-    for record in reader.records(schema):
-        try:
-            fitted = _fitted(record, schema, skip, is_whole)
-            if fitted is None:
-                first = first or _described(reader.place(done), record, schema)
-                skipped += 1
-            else:
-                writer.write(fitted)
-        except FormatError as error:
-            reason = str(error).removeprefix(f"{writer.path}: record {done - skipped}: ")
-            raise FormatError(f"{reader.place(done)}: {reason}") from None
-        except MemoryError:
-            raise FormatError(
-                f"{reader.place(done)}: expected a record that fits into memory, found no room; convert it on a "
-                "machine with more memory"
-            ) from None
-        done += 1
-        if done % _REPORTED == 0:
-            progress(_REPORTED, reader.total)
-    progress(done % _REPORTED, reader.total)
-    if skipped == done > 0:
-        raise FormatError(f"{first}; 0 of {done:,} records have all of them: choose others with --fields or --schema")
-    return done, skipped
-
-
-def _described(place: str, record: Mapping[str, Any], schema: Schema) -> str:
-    expected = ", ".join(repr(field.name) for field in schema.fields)
-    found = ", ".join(repr(name) for name, value in record.items() if value is not None) or "none"
-    return f"{place}: expected fields {expected}, found {found}"
-
-
-def _fitted(record: Mapping[str, Any], schema: Schema, skip: bool, is_whole: bool) -> Mapping[str, Any] | None:
-    """Return the fields of a record that the schema names, numbers in arrays converted; None to leave the record out.
-
-    Args:
-      skip: leave records out that lack a field.
-      is_whole: the record must not have fields beyond the schema.
-    Raises:
-      FormatError: a field is missing, does not fit, or is beyond the schema.
-    """
-    fitted: dict[str, Any] = {}
-    for field in schema.fields:
-        value = record.get(field.name)
-        if value is None and field.dtype != "json":
-            if skip:
-                return None
-            raise FormatError(
-                f"field {field.name!r}: expected {field}, found {'null' if field.name in record else 'nothing'}; leave "
-                "such records out with --missing skip, or give the field the type json in --schema"
-            )
-        if isinstance(value, np.ndarray) and field.shape is not None and dtype_name(value.dtype) != field.dtype:
-            value = _converted(value, field)
-        fitted[field.name] = value
-    if is_whole and len(record) > len(fitted):
-        more = [name for name in record if name not in fitted]
-        if more:
-            known = ", ".join(map(repr, fitted))
-            raise FormatError(
-                f"expected fields among {known}, as in the records before it, found {more[0]!r}; choose fields with "
-                "--fields or --schema, or look at more records with --infer N"
-            )
-    return fitted
-
-
-def _converted(array: Any, field: Field) -> Any:
-    """Return an array as the dtype of a field; the array itself if that is impossible, which the writer refuses.
-
-    Raises:
-      FormatError: its numbers do not fit the dtype.
-    """
-    converted = None if field.dtype in EXTENDED else cast(array, field.dtype)
-    if converted is None and array.size and array.dtype.kind in "iuf":
-        raise FormatError(
-            f"field {field.name!r}: expected numbers that fit {field.dtype}, found {array.dtype} from {array.min()} to "
-            f"{array.max()}; choose another type with --schema"
-        )
-    return array if converted is None else converted

@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import cli
 from ..errors import FormatError, counted
+from ..index.clusters import add_engine_options, engine_of
 from . import OPTIONS, check_arguments, convert
 
 
@@ -26,6 +27,7 @@ def _convert(options: argparse.Namespace) -> None:
     with cli.checking_options():
         schema = _schema(options.schema)
         check_arguments(fields, options.missing, options.infer, others)
+    engine = engine_of(options)
     with cli.Progress(options.sources, unit=" records", quiet=options.quiet) as progress:
         done = convert(
             options.sources,
@@ -40,6 +42,8 @@ def _convert(options: argparse.Namespace) -> None:
             index=not options.no_index,
             progress=progress.update,
             roots=options.root,
+            executor=None if engine is None else engine.executor,
+            parts=options.parts,
             **others,
         )
         seconds = time.perf_counter() - started
@@ -68,6 +72,7 @@ def add_convert_options(parser: argparse.ArgumentParser) -> None:
         "--decode", metavar="D", help="json, text, bytes, files, wds, pil, tf_example; default: by format"
     )
     cli.add_format_options(parser, OPTIONS)
+    add_engine_options(parser, work="convert", out="OUT.mma")
     cli.add_roots(parser)
     parser.add_argument("--no-index", action="store_true", help="write no index; for parts that one index will cover")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")

@@ -13,7 +13,7 @@ from ..storage.sources import INDEX_SUFFIX, expand, index_path
 from ..storage.threads import cores
 from .amount import bytes_to_build, bytes_to_merge
 from .build import ColumnRequest, build_each, check_workers
-from .engine import Engine
+from .clusters import add_engine_options, chosen_cluster, engine_of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,7 +60,7 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
         "--hash", action="store_true", help="store a hash of each source, for --verify and check='full'"
     )
     _add_workers(parser)
-    _add_engines(parser)
+    add_engine_options(parser, work="scan", out="OUT.mmx")
     cli.add_roots(parser)
     parser.add_argument("--force", action="store_true", help="build even where the index is up to date")
     parser.add_argument("--merge", action="store_true", help="make OUT.mmx of indexes, without a look at their records")
@@ -82,33 +82,6 @@ def add_verify_options(parser: argparse.ArgumentParser) -> None:
     """Add what `verify` takes."""
     add_inspect_options(parser)
     parser.set_defaults(info=False, verify=True)
-
-
-def _add_engines(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dask", metavar="ADDRESS", help="scan on a Dask cluster: the address of its scheduler")
-    parser.add_argument("--ray", metavar="ADDRESS", help="scan on a Ray cluster: its address, or auto")
-    parser.add_argument("--parts", metavar="DIR", help="with these: what tasks leave; default: OUT.mmx.parts")
-
-
-def _engine(options: argparse.Namespace) -> Engine | None:
-    """Return the cluster that is to scan."""
-    given = [name for name in ("dask", "ray") if getattr(options, name) is not None]
-    with cli.checking_options():
-        if options.parts is not None and not given:
-            raise Error("--parts: expected --dask or --ray with it, found neither; leave it out")
-        if len(given) > 1:
-            raise Error("--ray: expected one cluster, found --dask, too; choose one of them")
-        if given and options.out is None:
-            raise Error(f"--{given[0]}: expected -o OUT.mmx with it, found none; give the place of the index")
-    if not given:
-        return None
-    from .. import executors  # start-up time: most builds have none
-
-    try:
-        executor = getattr(executors, given[0])(getattr(options, given[0]))
-    except (ModuleNotFoundError, OSError, TimeoutError) as error:
-        raise Error(f"--{given[0]}: {error}") from None
-    return Engine(executor, options.parts, options.workers or 1)
 
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:
@@ -153,7 +126,10 @@ def build_indexes(options: argparse.Namespace) -> None:
             formats.by_name(options.format)
         check_workers(options.workers)
 
-    roots, engine = Roots(options.root, paths), _engine(options)
+        if options.out is None and (cluster := chosen_cluster(options)):
+            raise Error(f"--{cluster}: expected -o OUT.mmx with it, found none; give the place of the index")
+
+    roots, engine = Roots(options.root, paths), engine_of(options, options.workers or 1)
     ends: list[int] = []
 
     def size() -> int:

@@ -1,42 +1,24 @@
-"""Building an index by an executor: tasks are sent out, lost ones again, and the parts they leave become the index.
-
-An executor is anything with `submit(function, *arguments)` that returns a future of `concurrent.futures`, or a function
-that returns such an executor, which is called again where one broke.
-"""
+"""Building an index by an executor: which tasks there are, and how the parts that they leave become the index."""
 
 import os
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
-from contextlib import suppress
 from io import FileIO
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..errors import Error
 from ..storage.index_file import Index, IndexedSource
-from ..storage.lock import remove_leftovers
 from ..storage.sources import Source
+from .driver import Driver, remove_parts
 from .engine import Engine
 from .keep import Report
 from .stored import Stored, sizes_of_first
-from .tasks import Outcome, Task, run_task
+from .tasks import Task
 from .write import Job, Plan, Scan
 
 GROUP = 256 << 20
 """Bytes of small sources that are one task."""
 STRETCH = 2 << 30
 """Bytes of a text that are one task."""
-_WINDOW = 256  # tasks that an engine has at a time
-_ATTEMPTS = 3
-_PATIENCE = 5.0  # seconds after which parts are looked for whose futures say nothing
 _LINE = 1 << 20  # bytes that are read at a time to find the end of a line
-_ENGINES_FAIL_WITH = {
-    *("KilledWorker", "CommClosedError", "FutureCancelledError"),  # Dask
-    *("WorkerCrashedError", "NodeDiedError", "ObjectLostError", "OwnerDiedError", "RayActorError"),  # Ray
-    *("TerminatedWorkerError", "WorkerLost", "ManagerLost"),  # loky, and Parsl
-    "UncompletedJobError",  # submitit
-}
-"""What engines raise for a worker that is gone, by name, as they are not imported here."""
 
 
 class _Piece(NamedTuple):
@@ -76,7 +58,7 @@ def distribute(job: Job, plan: Plan, engine: Engine, report: Report) -> "Distrib
         number += len(each.sources)
     os.makedirs(directory, exist_ok=True)
     tasks = [piece.task for piece in pieces]
-    parts = _Driver(engine.executor, report).run(tasks)
+    parts = Driver[Index](engine.executor, lambda task, _: report(task.size)).run(tasks)
     found: list[Scan | Stored] = []
     for part in layout:
         found += _stored(job, part, parts) if isinstance(part, list) else [part]
@@ -92,12 +74,7 @@ class Distributed(NamedTuple):
 
     def remove(self) -> None:
         """Remove the parts, once the index is in its place."""
-        for task in self.tasks:
-            with suppress(FileNotFoundError):
-                os.unlink(task.path)
-            remove_leftovers(task.path)
-        with suppress(OSError):  # it was there before, and has other files
-            os.rmdir(self.directory)
+        remove_parts(self.tasks, self.directory)
 
 
 def _parted(scan: Scan, first: int) -> "Iterator[tuple[Scan | None, range]]":
@@ -152,98 +129,6 @@ def _line_after(file: FileIO, at: int, size: int) -> int:
             return min(at + newline + 1, size)
         at += len(piece)
     return size
-
-
-class _Driver:
-    """Sends tasks to an executor, as many at a time as a window holds, and those again that it lost."""
-
-    def __init__(self, executor: Any, report: Report) -> None:
-        self._make = None if hasattr(executor, "submit") else executor
-        self._executor = executor if self._make is None else executor()
-        self._report = report
-        self._parts: dict[str, Index] = {}
-        self._running: dict[Future[str], tuple[Task, int]] = {}
-        self._left: deque[tuple[Task, int]] = deque()
-
-    def run(self, tasks: Sequence[Task]) -> dict[str, Index]:
-        """Return the part of each task, by its key."""
-        self._left.extend((task, 1) for task in tasks if not self._take(task))
-        try:
-            while self._left or self._running:
-                while self._left and len(self._running) < _WINDOW:
-                    self._submit(*self._left.popleft())
-                self._collect()
-        finally:
-            for future in self._running:
-                future.cancel()
-            if self._make is not None and hasattr(self._executor, "shutdown"):
-                self._executor.shutdown(wait=False)
-        return self._parts
-
-    def _take(self, task: Task) -> bool:
-        """Take the part of a task, if it is there; tasks that cover the same have one part."""
-        if task.key not in self._parts:
-            part = task.part()
-            if part is None:
-                return False
-            self._parts[task.key] = part
-            self._report(task.size)
-        return True
-
-    def _submit(self, task: Task, attempt: int) -> None:
-        """Send a task; where the executor broke for good, as pools of processes do, to the next one."""
-        try:
-            future = self._executor.submit(run_task, task.encode())
-        except BrokenExecutor as error:
-            if self._make is None:
-                raise Error(
-                    f"executor: {type(error).__name__}: {error}; run again, which builds only missing parts (or give "
-                    "a function that makes an executor)"
-                ) from error
-            self._executor = self._make()
-            self._lost(task, attempt, error)
-            return
-        self._running[future] = task, attempt
-
-    def _collect(self) -> None:
-        """Wait until a task ends, and take its part."""
-        done, _ = wait(self._running, timeout=_PATIENCE, return_when=FIRST_COMPLETED)
-        for future in done:
-            task, attempt = self._running.pop(future)
-            try:
-                outcome = Outcome.decode(future.result())
-            except (Exception, CancelledError) as error:
-                if not _is_of_engine(error):
-                    raise
-                self._lost(task, attempt, error)
-                continue
-            if outcome.is_lost:
-                self._lost(task, attempt, Error(outcome.error))
-                continue
-            outcome.raise_error()
-            if not self._take(task):
-                self._lost(task, attempt, Error(f"{task.path}: expected the part of a task, found none that is whole"))
-        if not done:
-            for future, (task, _) in list(self._running.items()):
-                if os.path.exists(task.path) and self._take(task):
-                    del self._running[future]
-
-    def _lost(self, task: Task, attempt: int, error: BaseException) -> None:
-        """Send a task again that the engine lost; a few times."""
-        if self._take(task):  # it was done, and only the answer was lost
-            return
-        if attempt >= _ATTEMPTS:
-            raise Error(
-                f"executor: lost the task of {task.sources[0].path} {attempt} times, the last time with "
-                f"{type(error).__name__}: {error}; run again, which builds only missing parts"
-            ) from error
-        self._left.append((task, attempt + 1))
-
-
-def _is_of_engine(error: BaseException) -> bool:
-    """Whether an error says that a task was dropped, or a worker or a node is gone."""
-    named = any(kind.__name__ in _ENGINES_FAIL_WITH for kind in type(error).__mro__)
-    return named or isinstance(error, BrokenExecutor | CancelledError)
 
 
 def _stored(job: Job, pieces: Sequence[_Piece], parts: dict[str, Index]) -> Iterator[Stored]:

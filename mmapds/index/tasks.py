@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import platform
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from xxhash import xxh3_128
@@ -18,7 +19,7 @@ from ..errors import Error, FormatError
 from ..formats.measuring import Measuring
 from ..storage.index_file import Index
 from ..storage.roots import Roots
-from ..storage.sources import INDEX_SUFFIX, Source, changed, inspect
+from ..storage.sources import INDEX_SUFFIX, Source, changed, inspect, reason
 from .write import Job, Scan, write
 
 _LOST = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN)
@@ -79,9 +80,18 @@ class Task(NamedTuple):
             return None
         return index
 
+    @property
+    def title(self) -> str:
+        """What messages call the task."""
+        return self.sources[0].path
+
+    def call(self) -> tuple[Callable[[str], str], str]:
+        """Return the function that builds the part elsewhere, and its argument."""
+        return run_task, self.encode()
+
     def encode(self) -> str:
         """Return the task as a text."""
-        return json.dumps({"version": __version__, "task": self})
+        return encoded(self)
 
     @classmethod
     def decode(cls, text: str) -> "Task":
@@ -90,14 +100,29 @@ class Task(NamedTuple):
         Raises:
           Error: this process has another mmapds than the one that wrote it.
         """
-        given = json.loads(text)
-        if given["version"] != __version__:
-            raise Error(
-                f"mmapds: expected version {given['version']}, as where the build was started, found {__version__} in "
-                f"{os.path.dirname(__file__)}; install the same version there"
-            )
-        sources, *rest = given["task"]
+        sources, *rest = decoded(text)
         return cls(tuple(Source(*source) for source in sources), *rest)
+
+
+def encoded(task: Sequence[Any]) -> str:
+    """Return a task as a text."""
+    return json.dumps({"version": __version__, "task": task})
+
+
+def decoded(text: str) -> list[Any]:
+    """Return what a task has, of its text.
+
+    Raises:
+      Error: this process has another mmapds than the one that wrote it.
+    """
+    given = json.loads(text)
+    if given["version"] != __version__:
+        raise Error(
+            f"mmapds: expected version {given['version']}, as where the build was started, found {__version__} in "
+            f"{os.path.dirname(__file__)}; install the same version there"
+        )
+    found: list[Any] = given["task"]
+    return found
 
 
 class Outcome(NamedTuple):
@@ -129,15 +154,28 @@ class Outcome(NamedTuple):
 
 def run_task(text: str) -> str:
     """Build the part of a task, unless it is there; return the outcome. This runs in other processes, on any host."""
-    try:
+
+    def work() -> str:
         task = Task.decode(text)
         if task.part() is None:
             _build(task)
-        return Outcome(task.key).encode()
+        return task.key
+
+    return outcome_of(work)
+
+
+def outcome_of(work: Callable[[], str]) -> str:
+    """Build a part, and return the outcome as a text.
+
+    Args:
+      work: builds it, and returns its key.
+    """
+    try:
+        return Outcome(work()).encode()
     except OSError as error:
-        if error.errno not in _LOST:
-            raise
-        return Outcome(error=f"{error}{_here()}", kind="SourceError", is_lost=True).encode()
+        where = f"{error.filename}: " if error.filename else ""
+        is_lost = error.errno in _LOST
+        return Outcome(error=f"{where}{reason(error)}{_here()}", kind="Error", is_lost=is_lost).encode()
     except Error as error:
         of_data = isinstance(error, FormatError | errors.ColumnError | errors.DecodeError)
         message = str(error).replace(" of the index)", " of a part)")
@@ -148,14 +186,24 @@ def _here() -> str:
     return f" (on host {platform.node()})"
 
 
-def _build(task: Task) -> None:
-    """Write a part."""
-    sources = []
-    for wanted in task.sources:
+def as_sent(sources: Sequence[Source]) -> list[Source]:
+    """Return the sources of a task as this host sees them.
+
+    Raises:
+      SourceError: one is missing here, or has another size.
+    """
+    seen = []
+    for wanted in sources:
         found = inspect(wanted.path)
         if found.size != wanted.size:
             raise changed(wanted, found.size)
-        sources.append(found._replace(begin=wanted.begin, end=wanted.end))
+        seen.append(found._replace(begin=wanted.begin, end=wanted.end))
+    return seen
+
+
+def _build(task: Task) -> None:
+    """Write a part."""
+    sources = as_sent(task.sources)
     chosen = formats.by_name(task.format_name)
     os.makedirs(task.directory, exist_ok=True)
     job = Job(

@@ -1,0 +1,180 @@
+"""The records of sources, one by one, fitted to a schema and written."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import formats
+from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
+from ..arrays.values import cast
+from ..dataset.decode import Decoder
+from ..errors import FormatError
+from ..storage.sources import StrPath
+from ..writer import Writer
+from .arrow import ArrowReader
+from .hdf5 import Hdf5Reader
+from .indexed import IndexedReader
+from .parquet import ParquetReader
+from .reader import FileReader, Reader
+
+FILE_READERS: dict[str, type[FileReader]] = {each.NAME: each for each in (ParquetReader, ArrowReader, Hdf5Reader)}
+"""Those that use another library, by the name of their format."""
+_REPORTED = 256  # records between two calls of `progress`
+
+
+class Rules(NamedTuple):
+    """What is written of each record."""
+
+    schema: Schema
+    length: str | None
+    """The field that token budgets are planned by."""
+    skip: bool
+    """Leave records out that lack a field."""
+    is_whole: bool
+    """Records must not have fields beyond the schema."""
+
+
+class Copied(NamedTuple):
+    """What became of the records of some sources."""
+
+    read: int
+    skipped: int
+    """How many of them were left out."""
+    first: str
+    """Where the first of these lies, and what it has."""
+
+    @property
+    def left(self) -> int:
+        """How many were written."""
+        return self.read - self.skipped
+
+    def __add__(self, other: "Copied") -> "Copied":  # type: ignore[override]
+        return Copied(self.read + other.read, self.skipped + other.skipped, self.first or other.first)
+
+    def check_something_is_left(self) -> None:
+        """Raise FormatError if all records were left out."""
+        if self.skipped == self.read > 0:
+            raise FormatError(
+                f"{self.first}; 0 of {self.read:,} records have all of them: choose others with --fields or --schema"
+            )
+
+
+def open_reader(
+    paths: list[str],
+    target: str,
+    name: str | None,
+    decode: str | Decoder | None,
+    roots: StrPath | Iterable[StrPath],
+    options: Mapping[str, Any],
+) -> Reader:
+    """Return the reader of some sources.
+
+    Args:
+      target: the file to write, beside which an index may be made.
+
+    The others are those of `mmapds.convert.convert`.
+
+    Raises:
+      FormatError: they have several formats, or their format lacks an option.
+    """
+    found = {name or formats.convertible(path) or "": path for path in paths}
+    if len(found) > 1:
+        listed = ", ".join(f"{path} ({found_name or 'to be indexed'})" for found_name, path in found.items())
+        raise FormatError(
+            f"sources: expected one format in one conversion, found {listed}; convert them one by one, or choose one "
+            "with --format F"
+        )
+    reader = FILE_READERS.get(next(iter(found)))
+    if reader is None:
+        return IndexedReader(paths, target, name, decode, roots, options)
+    if decode is not None:
+        raise FormatError(f"decode = {decode!r}, expected None, as records of {reader.TITLE} have types")
+    formats.check_options(reader.NAME, reader.OPTIONS, options)
+    return reader(paths, **options)
+
+
+def copy_records(reader: Reader, rules: Rules, writer: Writer, progress: Callable[[int, int | None], object]) -> Copied:
+    """Write all records that a reader has, fitted to a schema.
+
+    Args:
+      progress: see `mmapds.convert.convert`.
+    Raises:
+      FormatError: a record does not fit; the message has its place.
+      DecodeError: a record cannot be decoded.
+    """
+    done = skipped = 0
+    first = ""
+    progress(0, reader.total)
+    for record in reader.records(rules.schema):
+        try:
+            fitted = _fitted(record, rules)
+            if fitted is None:
+                first = first or _described(reader.place(done), record, rules.schema)
+                skipped += 1
+            else:
+                writer.write(fitted)
+        except FormatError as error:
+            reason = str(error).removeprefix(f"{writer.path}: record {done - skipped}: ")
+            raise FormatError(f"{reader.place(done)}: {reason}") from None
+        except MemoryError:
+            raise FormatError(
+                f"{reader.place(done)}: expected a record that fits into memory, found no room; convert it on a "
+                "machine with more memory"
+            ) from None
+        done += 1
+        if done % _REPORTED == 0:
+            progress(_REPORTED, reader.total)
+    progress(done % _REPORTED, reader.total)
+    return Copied(done, skipped, first)
+
+
+def _described(place: str, record: Mapping[str, Any], schema: Schema) -> str:
+    expected = ", ".join(repr(field.name) for field in schema.fields)
+    found = ", ".join(repr(name) for name, value in record.items() if value is not None) or "none"
+    return f"{place}: expected fields {expected}, found {found}"
+
+
+def _fitted(record: Mapping[str, Any], rules: Rules) -> Mapping[str, Any] | None:
+    """Return the fields of a record that the schema names, numbers in arrays converted; None to leave the record out.
+
+    Raises:
+      FormatError: a field is missing, does not fit, or is beyond the schema.
+    """
+    fitted: dict[str, Any] = {}
+    for field in rules.schema.fields:
+        value = record.get(field.name)
+        if value is None and field.dtype != "json":
+            if rules.skip:
+                return None
+            raise FormatError(
+                f"field {field.name!r}: expected {field}, found {'null' if field.name in record else 'nothing'}; leave "
+                "such records out with --missing skip, or give the field the type json in --schema"
+            )
+        if isinstance(value, np.ndarray) and field.shape is not None and dtype_name(value.dtype) != field.dtype:
+            value = _converted(value, field)
+        fitted[field.name] = value
+    if rules.is_whole and len(record) > len(fitted):
+        more = [name for name in record if name not in fitted]
+        if more:
+            known = ", ".join(map(repr, fitted))
+            raise FormatError(
+                f"expected fields among {known}, as in the records before it, found {more[0]!r}; choose fields with "
+                "--fields or --schema, or look at more records with --infer N"
+            )
+    return fitted
+
+
+def _converted(array: Any, field: Field) -> Any:
+    """Return an array as the dtype of a field; the array itself if that is impossible, which the writer refuses.
+
+    Raises:
+      FormatError: its numbers do not fit the dtype.
+    """
+    converted = None if field.dtype in EXTENDED else cast(array, field.dtype)
+    if converted is None and array.size and array.dtype.kind in "iuf":
+        raise FormatError(
+            f"field {field.name!r}: expected numbers that fit {field.dtype}, found {array.dtype} from {array.min()} to "
+            f"{array.max()}; choose another type with --schema"
+        )
+    return array if converted is None else converted

@@ -1,0 +1,159 @@
+"""Sending tasks to an executor, and those again that it lost, until the parts of all are there.
+
+An executor is anything with `submit(function, *arguments)` that returns a future of `concurrent.futures`, or a function
+that returns such an executor, which is called again where one broke.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
+from contextlib import suppress
+from typing import Any, Generic, Protocol, TypeVar
+
+from ..errors import Error
+from ..storage.lock import clean_up, remove_leftovers
+from .tasks import Outcome
+
+P = TypeVar("P")
+P_co = TypeVar("P_co", covariant=True)
+
+_WINDOW = 256  # tasks that an engine has at a time
+_ATTEMPTS = 3
+_PATIENCE = 5.0  # seconds after which parts are looked for whose futures say nothing
+_ENGINES_FAIL_WITH = {
+    *("KilledWorker", "CommClosedError", "FutureCancelledError"),  # Dask
+    *("WorkerCrashedError", "NodeDiedError", "ObjectLostError", "OwnerDiedError", "RayActorError"),  # Ray
+    *("TerminatedWorkerError", "WorkerLost", "ManagerLost"),  # loky, and Parsl
+    "UncompletedJobError",  # submitit
+}
+"""What engines raise for a worker that is gone, by name, as they are not imported here."""
+
+
+class Sendable(Protocol[P_co]):
+    """What a driver sends out: see `tasks.Task`."""
+
+    @property
+    def key(self) -> str:
+        """The name of the part, which follows from all that decides what is in it."""
+
+    @property
+    def path(self) -> str:
+        """The path of the part."""
+
+    @property
+    def title(self) -> str:
+        """What messages call the task."""
+
+    def part(self) -> P_co | None:
+        """Return the part, if it is there and whole."""
+
+    def call(self) -> tuple[Any, ...]:
+        """Return the function that builds the part elsewhere, and its arguments; it returns an `Outcome` as a text."""
+
+
+class Driver(Generic[P]):
+    """Sends tasks to an executor, as many at a time as a window holds, and those again that it lost.
+
+    Args:
+      taken: called with each task whose part is there, and the part.
+    """
+
+    def __init__(self, executor: Any, taken: Callable[[Any, P], object]) -> None:
+        self._make = None if hasattr(executor, "submit") else executor
+        self._executor = executor if self._make is None else executor()
+        self._taken = taken
+        self._parts: dict[str, P] = {}
+        self._running: dict[Future[str], tuple[Sendable[P], int]] = {}
+        self._left: deque[tuple[Sendable[P], int]] = deque()
+
+    def run(self, tasks: Sequence[Sendable[P]]) -> dict[str, P]:
+        """Return the part of each task, by its key."""
+        self._left.extend((task, 1) for task in tasks if not self._take(task))
+        try:
+            while self._left or self._running:
+                while self._left and len(self._running) < _WINDOW:
+                    self._submit(*self._left.popleft())
+                self._collect()
+        finally:
+            for future in self._running:
+                future.cancel()
+            if self._make is not None and hasattr(self._executor, "shutdown"):
+                self._executor.shutdown(wait=False)
+        return self._parts
+
+    def _take(self, task: Sendable[P]) -> bool:
+        """Take the part of a task, if it is there; tasks that cover the same have one part."""
+        if task.key not in self._parts:
+            part = task.part()
+            if part is None:
+                return False
+            self._parts[task.key] = part
+            self._taken(task, part)
+        return True
+
+    def _submit(self, task: Sendable[P], attempt: int) -> None:
+        """Send a task; where the executor broke for good, as pools of processes do, to the next one."""
+        try:
+            future = self._executor.submit(*task.call())
+        except BrokenExecutor as error:
+            if self._make is None:
+                raise Error(
+                    f"executor: {type(error).__name__}: {error}; run again, which builds only missing parts (or give "
+                    "a function that makes an executor)"
+                ) from error
+            self._executor = self._make()
+            self._lost(task, attempt, error)
+            return
+        self._running[future] = task, attempt
+
+    def _collect(self) -> None:
+        """Wait until a task ends, and take its part."""
+        done, _ = wait(self._running, timeout=_PATIENCE, return_when=FIRST_COMPLETED)
+        for future in done:
+            task, attempt = self._running.pop(future)
+            try:
+                outcome = Outcome.decode(future.result())
+            except (Exception, CancelledError) as error:
+                if not _is_of_engine(error):
+                    raise
+                self._lost(task, attempt, error)
+                continue
+            if outcome.is_lost:
+                self._lost(task, attempt, Error(outcome.error))
+                continue
+            outcome.raise_error()
+            if not self._take(task):
+                self._lost(task, attempt, Error(f"{task.path}: expected the part of a task, found none that is whole"))
+        if not done:
+            for future, (task, _) in list(self._running.items()):
+                if os.path.exists(task.path) and self._take(task):
+                    del self._running[future]
+
+    def _lost(self, task: Sendable[P], attempt: int, error: BaseException) -> None:
+        """Send a task again that the engine lost; a few times."""
+        if self._take(task):  # it was done, and only the answer was lost
+            return
+        if attempt >= _ATTEMPTS:
+            raise Error(
+                f"executor: lost the task of {task.title} {attempt} times, the last time with "
+                f"{type(error).__name__}: {error}; run again, which builds only missing parts"
+            ) from error
+        self._left.append((task, attempt + 1))
+
+
+def remove_parts(tasks: Iterable[Sendable[Any]], directory: str) -> None:
+    """Remove the parts of tasks, and what killed workers left of them, once nothing needs them any more."""
+    for task in tasks:
+        with suppress(FileNotFoundError):
+            os.unlink(task.path)
+        clean_up(task.path)
+        remove_leftovers(task.path)
+    with suppress(OSError):  # it was there before, and has other files
+        os.rmdir(directory)
+
+
+def _is_of_engine(error: BaseException) -> bool:
+    """Whether an error says that a task was dropped, or a worker or a node is gone."""
+    named = any(kind.__name__ in _ENGINES_FAIL_WITH for kind in type(error).__mro__)
+    return named or isinstance(error, BrokenExecutor | CancelledError)
