@@ -36,6 +36,9 @@ KINDS = {
     "bucket": lambda **options: TokenBudgetBatchSampler(LENGTHS, 40, **options),
     "window": lambda **options: TokenBudgetBatchSampler(LENGTHS, 40, planner="window", **options),
     "packs": lambda **options: PackingBatchSampler(LENGTHS, 40, **options),
+    "packs in windows": lambda **options: PackingBatchSampler(
+        LENGTHS, 40, planner="window", order=mmapds.orders.Chunked(N, 7, mix_chunks=3), **options
+    ),
 }
 every_kind = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 WORLD = {"num_replicas": 2, "rank": 1}

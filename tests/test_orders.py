@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -83,6 +84,15 @@ def test_chunks_cover_each_record_once_and_stay_together(sizes, chunk_size, mix_
         assert set(chunk[begin : begin + total]) == mixes[-1]
         at = begin + total
     assert sum(map(len, mixes)) == len(size_of)
+    bounds = order.chunk_starts.tolist()
+    assert bounds == [
+        *(begin for s, end in pairwise(starts.tolist()) for begin in range(s, end, chunk_size)),
+        starts[-1],
+    ]
+    of = [int(np.searchsorted(bounds, record, side="right")) - 1 for record in records]
+    chunks, mixed = order.chunks(4).tolist(), order.mix_chunks
+    for at, mix in zip(range(0, len(chunks), mixed), mixes, strict=True):
+        assert {of[i] for i, each in enumerate(chunk) if each in mix} == set(chunks[at : at + mixed])
 
 
 def test_chunks_need_no_table_of_records():

@@ -30,6 +30,9 @@ SAMPLERS = {
     "budget": lambda ds: TokenBudgetBatchSampler(ds, 60, num_replicas=2, rank=0),
     "windows": lambda ds: TokenBudgetBatchSampler(ds, 60, num_replicas=2, rank=0, planner="window"),
     "packs": lambda ds: PackingBatchSampler(ds, 60, num_replicas=2, rank=0),
+    "packs in windows": lambda ds: PackingBatchSampler(
+        ds, 60, planner="window", order=mmapds.orders.Chunked(len(ds), 8, mix_chunks=2), num_replicas=2, rank=0
+    ),
     "stream": lambda ds: ds.stream(shuffle=True, num_replicas=2, rank=0),
     "loader": lambda ds: DataLoader(ds, batch_size=4, sampler=DistributedSampler(ds, 2, 0)),
     "loader of torch's sampler": lambda ds: DataLoader(ds, batch_size=4, shuffle=True),

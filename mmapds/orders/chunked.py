@@ -13,6 +13,8 @@ from ..errors import OrderError
 from .basic import VERSION, Int64s, as_positions, integer
 from .permutation import Permutation, word
 
+_CHUNKS = 1  # stream of the permutation of chunks
+
 
 class Chunked:
     """Shuffles chunks of consecutive records, and the records of `mix_chunks` chunks together.
@@ -55,6 +57,24 @@ class Chunked:
         """How many records the dataset has."""
         return self._n
 
+    @property
+    def mix_chunks(self) -> int:
+        """How many chunks are mixed."""
+        return self._mix_chunks
+
+    @property
+    def chunk_starts(self) -> Int64s:
+        """The record number at which each chunk begins, then the number of records."""
+        chunks = self._first_chunk.astype(np.int64)
+        source = np.repeat(np.arange(len(chunks) - 1), chunks[1:] - chunks[:-1])
+        within = np.arange(chunks[-1]) - chunks[source]
+        return np.append(self._first_record.astype(np.int64)[source] + within * self._chunk_size, self._n)
+
+    def chunks(self, epoch: int) -> Int64s:
+        """Return the numbers of all chunks, as an epoch takes them; each `mix_chunks` of them are mixed."""
+        count = int(self._first_chunk[-1])
+        return Permutation(count, self._seed, epoch, stream=_CHUNKS)[np.arange(count)]
+
     def at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the records at `positions`."""
         positions = as_positions(positions)
@@ -65,7 +85,7 @@ class Chunked:
     def _chunks(self, epoch: int) -> _native.Chunks:
         """Return an epoch: where its short chunks stand, at most one for each source, and the order of all chunks."""
         if self._epoch is None or self._epoch[0] != epoch:
-            order = Permutation(int(self._first_chunk[-1]), self._seed, epoch, stream=1)
+            order = Permutation(int(self._first_chunk[-1]), self._seed, epoch, stream=_CHUNKS)
             slots = order.inverse(self._short)
             by_slot = np.argsort(slots)
             slots = slots[by_slot]

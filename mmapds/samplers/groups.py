@@ -19,13 +19,19 @@ class Groups:
       batches: how many there are.
       group_size: neighbouring batches that stay together.
       shuffle: False reads the batches in order of their numbers, in every epoch.
+      stream: of the permutation of the groups.
+      first: groups of the epoch that come before these.
     """
 
-    def __init__(self, batches: int, group_size: int, seed: int, shuffle: bool) -> None:
+    def __init__(
+        self, batches: int, group_size: int, seed: int, shuffle: bool, *, stream: int = _GROUPS, first: int = 0
+    ) -> None:
         self._batches = batches
         self.group_size = group_size
         self._seed = seed
         self._shuffle = shuffle
+        self._stream = stream
+        self._first = first
         self._whole = batches // group_size  # groups; the last one may be smaller, and stays the last
 
     def batches_at(self, epoch: int, positions: Int64s) -> Int64s:
@@ -56,9 +62,11 @@ class Groups:
         return np.where(whole, self.group_size, max(self._batches % self.group_size, 1))
 
     def _permutation(self, epoch: int) -> Permutation:
-        return Permutation(self._whole, self._seed, epoch, stream=_GROUPS)
+        return Permutation(self._whole, self._seed, epoch, stream=self._stream)
 
     def _rotations(self, epoch: int, groups: Int64s) -> Int64s:
         rotations = np.empty_like(groups)
-        _native.draw(self.group_size, word(self._seed), word(epoch), np.ascontiguousarray(groups), rotations)
+        _native.draw(
+            self.group_size, word(self._seed), word(epoch), np.ascontiguousarray(groups + self._first), rotations
+        )
         return rotations

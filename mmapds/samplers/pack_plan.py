@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import _native
 from ..errors import OrderError
@@ -28,10 +29,21 @@ class PackLimits(NamedTuple):
 
     def classes(self, selection: Selection) -> tuple[Uint64s, Uint64s]:
         """Return what sequences take in a pack, falling, and how many take so much; longer ones are truncated."""
-        step, one = np.uint64(self.round_to), np.uint64(1)
-        taken = (np.minimum(selection.values, np.uint64(self.pack_length)) - one) // step * step + step
+        taken = self.taken(selection.values)
         firsts = np.flatnonzero(np.diff(taken, prepend=0))
         return taken[firsts], np.add.reduceat(selection.counts, firsts)
+
+    def taken(self, lengths: Uint64s) -> Uint64s:
+        """Return what a sequence of each length takes."""
+        step, one = np.uint64(self.round_to), np.uint64(1)
+        found: Uint64s = (np.minimum(lengths, np.uint64(self.pack_length)) - one) // step * step + step
+        return found
+
+
+def falling(taken: Uint64s) -> tuple[Uint64s, Uint64s]:
+    """Return the distinct numbers of some that fall, and how often each occurs."""
+    firsts = np.flatnonzero(np.diff(taken, prepend=0))
+    return np.ascontiguousarray(taken[firsts]), np.diff(firsts, append=len(taken)).astype(np.uint64)
 
 
 class PackLeftOut(NamedTuple):
@@ -117,13 +129,12 @@ class PackPlan(Plan):
         self.ranks = ranks
         self._shuffle = shuffle
         values, counts = limits.classes(selection)
-        kinds = _Kinds.of(values, counts, limits)
+        kinds = Kinds.of(values, counts, limits)
         packs = int(kinds.packs.sum())
         kinds = kinds.halved(min(-(-packs // ranks) * ranks, selection.records) - packs).by_cost(values)
         self.sequences = kinds.sequences
         """How many each pack of a kind holds."""
-        self.costs = kinds.costs(values)
-        """Of each kind."""
+        self._costs = kinds.costs(values)
         self._ends = np.cumsum(kinds.packs)
         self._native = _native.Packs(kinds=kinds.rows, parts=kinds.parts, counts=counts)
         self.groups = Groups(len(self), group_size, seed, shuffle)
@@ -146,9 +157,14 @@ class PackPlan(Plan):
         """Return whether the next epoch has other packs."""
         return self._shuffle
 
-    def kinds_at(self, epoch: int, positions: Int64s) -> Int64s:
-        """Return the kind of the pack at each position."""
-        return self._kinds_of(self.groups.batches_at(epoch, positions.copy()))
+    def costs_at(self, epoch: int, positions: Int64s) -> NDArray[np.float64]:
+        """Return the cost of the pack at each position: the sum of the squares of its lengths."""
+        kinds = self._kinds_of(self.groups.batches_at(epoch, positions.copy()))
+        return self._costs[kinds].astype(np.float64)
+
+    def most_sequences(self, epoch: int, positions: Int64s) -> int:
+        """Return how many sequences the fullest pack has."""
+        return int(self.sequences.max())
 
     def _kinds_of(self, packs: Int64s) -> Int64s:
         return np.searchsorted(self._ends, packs, side="right")
@@ -183,7 +199,7 @@ class _PackReader:
         return self._plan.read(self._epoch, np.ascontiguousarray(packs))
 
 
-class _Kinds:
+class Kinds:
     """Packs that hold the same lengths.
 
     Args:
@@ -198,7 +214,7 @@ class _Kinds:
         self.sequences = np.add.reduceat(parts[:, 1], self._firsts.astype(np.int64)).astype(np.int64)
 
     @classmethod
-    def of(cls, values: Uint64s, counts: Uint64s, limits: PackLimits) -> "_Kinds":
+    def of(cls, values: Uint64s, counts: Uint64s, limits: PackLimits) -> "Kinds":
         """Pack sequences.
 
         Raises:
@@ -224,18 +240,18 @@ class _Kinds:
         costs: Uint64s = np.add.reduceat(lengths * lengths * self.parts[:, 1], self._firsts.astype(np.int64))
         return costs
 
-    def by_cost(self, values: Uint64s) -> "_Kinds":
+    def by_cost(self, values: Uint64s) -> "Kinds":
         """Return the kinds in order of their cost, the largest first."""
         return self._taken(np.argsort(-self.costs(values).astype(np.int64), kind="stable"))
 
-    def _taken(self, order: Int64s) -> "_Kinds":
+    def _taken(self, order: Int64s) -> "Kinds":
         rows = self.rows[order]
         sizes = rows[:, 1].astype(np.int64)
         before = np.cumsum(sizes) - sizes
         places = np.arange(sizes.sum()) + np.repeat(self._firsts[order].astype(np.int64) - before, sizes)
-        return _Kinds(rows, self.parts[places])
+        return Kinds(rows, self.parts[places])
 
-    def halved(self, more: int) -> "_Kinds":
+    def halved(self, more: int) -> "Kinds":
         """Return kinds with so many packs more, at most one for each sequence: those with most sequences are halved."""
         order = np.argsort(-self.sequences, kind="stable")
         order = order[self.sequences[order] > 1]
@@ -249,10 +265,10 @@ class _Kinds:
             left -= packs
             first, count = int(self._firsts[kind]), int(rows[kind, 1])
             halves += [(packs, half) for half in _halves(self.parts[first : first + count])]
-        kept = _Kinds(self.rows, self.parts)._taken(np.flatnonzero(rows[:, 0]))
+        kept = Kinds(self.rows, self.parts)._taken(np.flatnonzero(rows[:, 0]))
         made = np.array([(packs, len(half)) for packs, half in halves], np.uint64)
         together = np.concatenate([np.stack([rows[rows[:, 0] > 0, 0], kept.rows[:, 1]], axis=1), made])
-        return _Kinds(together, np.concatenate([kept.parts, *(half for _, half in halves)])).halved(left)
+        return Kinds(together, np.concatenate([kept.parts, *(half for _, half in halves)])).halved(left)
 
 
 def _halves(parts: Uint64s) -> tuple[Uint64s, Uint64s]:

@@ -9,11 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import OrderError
-from ..orders.basic import integer
+from ..orders.basic import Order, integer
+from ..orders.chunked import Chunked
 from .exclusions import Exclude
 from .pack_plan import PackLimits, PackPlan, select_packed
+from .pack_windows import PackedChunks, PackWindowPlan
 from .planned import PlannedBatchSampler, known_size, one_of
-from .summary import PackingSummary, pack_imbalance
+from .summary import PackingSummary, fullest_and_imbalance
 
 
 class PackingBatchSampler(PlannedBatchSampler):
@@ -34,6 +36,8 @@ class PackingBatchSampler(PlannedBatchSampler):
       oversize: what to do with a sample longer than `pack_length`: raise an "error", "drop" it, or "truncate" it, which
         means to count it as a whole pack, and leaves the cut to `pack_collate(max_length=pack_length)`.
       packs_per_batch: packs in a batch of one rank. States hold for any number.
+      planner: "global" packs any samples together; "window" those of each mix of the chunks of an order, so that reads
+        stay near one another.
       group_size: neighbouring packs that shuffling keeps together, by default the number of replicas. States have it.
       num_replicas, rank: default to those of torch.distributed, else of the environment, else to 1 and 0.
       shuffle: other packs in another order every epoch (see `set_epoch`); else from the largest cost to the smallest.
@@ -41,6 +45,7 @@ class PackingBatchSampler(PlannedBatchSampler):
       drop_last: leave out a last step that is not full. Otherwise some packs are halved, so that every rank has packs
         in every step.
       start_step: where the first pass begins, in batches.
+      order: for "window": the order to follow, an `mmapds.orders.Chunked`.
       exclude: steps and records that the first pass leaves out; see `DistributedSampler`.
       order_cache: a file to keep the order of lengths that are not an index's, for all ranks of a machine.
       sampler: for trainers that want to shard the epoch again; only None is accepted.
@@ -52,7 +57,7 @@ class PackingBatchSampler(PlannedBatchSampler):
       ColumnError: the dataset has no lengths; the message has the command that adds them.
     """
 
-    _plan: PackPlan
+    _plan: PackPlan | PackWindowPlan
     _block = 64  # fewer than elsewhere: the samples of each pack lie on many pages of the order
 
     def __init__(
@@ -66,6 +71,7 @@ class PackingBatchSampler(PlannedBatchSampler):
         max_length: int | None = None,
         oversize: str = "error",
         packs_per_batch: int = 1,
+        planner: str = "global",
         group_size: int | None = None,
         num_replicas: int | None = None,
         rank: int | None = None,
@@ -73,11 +79,14 @@ class PackingBatchSampler(PlannedBatchSampler):
         seed: int = 0,
         drop_last: bool = False,
         start_step: int = 0,
+        order: Order | None = None,
         exclude: Exclude | None = None,
         order_cache: str | None = None,
         sampler: None = None,
     ) -> None:
         one_of("oversize", oversize, ("error", "drop", "truncate"))
+        one_of("planner", planner, ("global", "window"))
+        _check_order(planner, order)
         self._limits = _limits(pack_length, max_sequences, round_to)
         packs_per_batch = integer("packs_per_batch", packs_per_batch, 1)
         self._group_size = None if group_size is None else integer("group_size", group_size, 1)
@@ -95,19 +104,22 @@ class PackingBatchSampler(PlannedBatchSampler):
             sampler=sampler,
         )
         self._selection, self._left_out = select_packed(self._by_length, self._limits.pack_length, low, high, oversize)
+        self._chunks = self._packed_chunks(order) if isinstance(order, Chunked) else None
         plan = self._new_plan(self._group_size or self.num_replicas, self._planned_ranks)
         self._check_steps(len(plan), packs_per_batch)
         self._begin_with(plan, packs_per_batch, start_step, exclude)
 
-    def _new_plan(self, group_size: int, ranks: int) -> PackPlan:
-        return PackPlan(
-            self._selection,
-            self._limits,
-            group_size=group_size,
-            ranks=ranks,
-            seed=self.seed,
-            shuffle=self.shuffle,
-        )
+    def _packed_chunks(self, order: Chunked) -> PackedChunks:
+        records = len(self._by_length)
+        if len(order) != records:
+            raise OrderError(f"order: expected {records} positions, one for each record, found {len(order)}")
+        return PackedChunks(self._selection, self._limits, order)
+
+    def _new_plan(self, group_size: int, ranks: int) -> PackPlan | PackWindowPlan:
+        sizes = {"group_size": group_size, "ranks": ranks}
+        if self._chunks is None:
+            return PackPlan(self._selection, self._limits, **sizes, seed=self.seed, shuffle=self.shuffle)
+        return PackWindowPlan(self._selection, self._chunks, **sizes, seed=self.seed, shuffle=self.shuffle)
 
     def _check_steps(self, packs: int, packs_per_batch: int) -> None:
         """Raise OrderError if some rank would have nothing to do in so many packs."""
@@ -122,9 +134,10 @@ class PackingBatchSampler(PlannedBatchSampler):
 
     def _what(self) -> str:
         samples = f"{self._selection.records:,} samples in {len(self._plan):,} packs"
-        return f"{samples}, pack_length {self._limits.pack_length:,}, seed {self.seed}"
+        windows = "" if self._chunks is None else ", planner 'window'"
+        return f"{samples}, pack_length {self._limits.pack_length:,}{windows}, seed {self.seed}"
 
-    def _plan_like(self, saved: Mapping[str, Any]) -> PackPlan:
+    def _plan_like(self, saved: Mapping[str, Any]) -> PackPlan | PackWindowPlan:
         plan = self._plan
         group_size = self._group_size or known_size(saved.get("group_size"), plan.group_size)
         ranks = known_size(saved.get("ranks"), plan.ranks)
@@ -136,6 +149,7 @@ class PackingBatchSampler(PlannedBatchSampler):
         """Print and return statistics of this epoch; the imbalance may be that of some steps only."""
         plan, limits = self._plan, self._limits
         batches, dropped, repeated = self._last_step()
+        most, imbalance = fullest_and_imbalance(plan, self.epoch, self._batch_size, self.num_replicas)
         values = np.minimum(self._selection.values, np.uint64(limits.pack_length)).astype(object)
         tokens = int((values * self._selection.counts.astype(object)).sum())
         summary = PackingSummary(
@@ -148,11 +162,23 @@ class PackingBatchSampler(PlannedBatchSampler):
             steps=len(self),
             fill=tokens / (len(plan) * limits.pack_length),
             mean_sequences=self._selection.records / len(plan),
-            most_sequences=int(plan.sequences.max()),
-            imbalance=pack_imbalance(plan, self.epoch, self._batch_size, self.num_replicas),
+            most_sequences=most,
+            imbalance=imbalance,
         )
         print(summary)
         return summary
+
+
+def _check_order(planner: str, order: Order | None) -> None:
+    """Refuse an order that does not go with the planner."""
+    found = "None" if order is None else type(order).__name__
+    if planner == "global" and order is not None:
+        raise OrderError("order: expected None with planner='global', found an order; give planner='window' too")
+    if planner == "window" and not isinstance(order, Chunked):
+        raise OrderError(
+            f"order: expected an mmapds.orders.Chunked with planner='window', found {found}; give "
+            "order=mmapds.orders.Chunked(ds.source_starts, 4096, mix_chunks=16)"
+        )
 
 
 def _limits(pack_length: int, max_sequences: int | None, round_to: int) -> PackLimits:

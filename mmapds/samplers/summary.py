@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from .bucket import BucketPlan
 from .pack_plan import PackPlan
+from .pack_windows import PackWindowPlan
 from .window import WindowPlan
 
 _BLOCK = 256  # batches read at a time
@@ -110,8 +111,9 @@ class PackingSummary(NamedTuple):
     mean_sequences: float
     """Samples in a pack."""
     most_sequences: int
+    """In one; in windows, of those that were measured for the imbalance."""
     imbalance: float
-    """Largest cost of the batches of a step, the sum of their squared lengths, divided by the mean; over all steps."""
+    """Largest cost of the batches of a step, the sum of their squared lengths, by the mean; over many steps or all."""
 
     def __str__(self) -> str:
         left_out = self.too_short + self.too_long + self.dropped
@@ -125,18 +127,21 @@ class PackingSummary(NamedTuple):
         )
 
 
-def pack_imbalance(plan: PackPlan, epoch: int, packs_per_batch: int, replicas: int) -> float:
-    """Measure it over the full steps of an epoch; in a long epoch, over some steps, spread evenly.
+def fullest_and_imbalance(
+    plan: PackPlan | PackWindowPlan, epoch: int, packs_per_batch: int, replicas: int
+) -> tuple[int, float]:
+    """Measure them over the full steps of an epoch; in a long epoch, over some steps, spread evenly.
 
     Returns:
-      See `PackingSummary`; 1 if there is no full step.
+      The sequences of the fullest pack, and the imbalance, which is 1 if there is no full step; see `PackingSummary`.
     """
     stride = packs_per_batch * replicas
     steps = len(plan) // stride
     if not steps:
-        return 1.0
+        return plan.most_sequences(epoch, np.arange(len(plan))), 1.0
     count = min(steps, max(_MEASURED // stride, 1))
-    first = np.linspace(0, steps - 1, count).astype(np.int64) * stride
-    kinds = plan.kinds_at(epoch, (first[:, None] + np.arange(stride)).ravel())
-    costs = plan.costs[kinds].astype(np.float64).reshape(count, packs_per_batch, replicas).sum(axis=1)
-    return float((costs.max(axis=1) / costs.mean(axis=1)).mean())
+    last = count - 1 if isinstance(plan, PackWindowPlan) else steps - 1  # windows between steps would be planned, too
+    first = np.linspace(0, last, count).astype(np.int64) * stride
+    positions = (first[:, None] + np.arange(stride)).ravel()
+    costs = plan.costs_at(epoch, positions).reshape(count, packs_per_batch, replicas).sum(axis=1)
+    return plan.most_sequences(epoch, positions), float((costs.max(axis=1) / costs.mean(axis=1)).mean())
