@@ -63,8 +63,8 @@ def padding_and_imbalance(plan: BucketPlan | WindowPlan, epoch: int, replicas: i
     count = max(_BLOCK // replicas, 1)  # steps in a block
     blocks = -(-steps // count)
     every = max(len(plan) // replicas - count, 0) / max(blocks - 1, 1)  # steps from one block to the next
-    if isinstance(plan, WindowPlan):
-        every = count  # its reader reads what lies between blocks anyway
+    if steps == len(plan) // replicas or isinstance(plan, WindowPlan):
+        every = count  # all steps, each once; or a reader that reads what lies between blocks anyway
     for block in range(blocks):
         first = int(block * every) * replicas
         positions = np.arange(first, min(first + count * replicas, len(plan)), dtype=np.int64)
