@@ -61,6 +61,18 @@ _COMMANDS = {
         "Convert Parquet, Arrow, HDF5, and whatever can be indexed, to an array file (.mma) and its index.",
         ("mmapds convert corpus.parquet", "mmapds convert 'part-*.parquet' -o corpus.mma --length tokens"),
     ),
+    "report": _Command(
+        "report.__main__",
+        "add_report_options",
+        "lengths, batches, shuffle and samples on an HTML page",
+        "Look at a dataset and a plan of its epochs: lengths, batches, shuffle, reads and samples, on one HTML page\n"
+        "that needs no server and has no script.",
+        (
+            "mmapds report corpus.mmx --max-tokens 16384",
+            "mmapds report train.jsonl --pack 4096 --ranks 64 -o packs.html",
+            "mmapds report train.jsonl --max-tokens 16384 --compare pack=16384 --no-samples",
+        ),
+    ),
     "show": _Command(
         "command.options",
         "add_show_options",

@@ -62,7 +62,7 @@ def measure(indexes: Sequence[Index], name: str, report: Callable[[int], object]
     sample: list[NDArray[Any]] = []
     total: Number = 0
     count = others = 0
-    for piece, times in _pieces(indexes, name):
+    for piece, times in pieces(indexes, name):
         finite = piece[np.isfinite(piece)] if piece.dtype.kind == "f" else piece
         others += len(piece) - len(finite)
         taken = finite[-count % step :: step] if times == 1 else np.repeat(finite, -(-times // step))
@@ -100,7 +100,7 @@ def histogram(indexes: Sequence[Index], name: str, numbers: Numbers) -> list[tup
     bins = max(int((high - first) // step) + 1, 1) if step else 1
     is_open = bool(step) and numbers.most >= first + bins * step
     counts = [0] * (bins + is_open)
-    for piece, times in _pieces(indexes, name):
+    for piece, times in pieces(indexes, name):
         finite = piece[np.isfinite(piece)] if piece.dtype.kind == "f" else piece
         at = np.floor((finite.astype(np.float64) - first) / (step or 1)).clip(0, len(counts) - 1)
         found = np.bincount(at.astype(np.int64), minlength=len(counts)).tolist()
@@ -129,7 +129,7 @@ def _sum(numbers: NDArray[Any], largest: Number) -> Number:
     return found
 
 
-def _pieces(indexes: Sequence[Index], name: str) -> Iterator[tuple[NDArray[Any], int]]:
+def pieces(indexes: Sequence[Index], name: str) -> Iterator[tuple[NDArray[Any], int]]:
     """Yield all numbers, some at a time, in the order of records; and how often they come one after another.
 
     The sizes of records of one size are one number, as an index may claim any number of them.

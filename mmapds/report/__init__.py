@@ -1,0 +1,94 @@
+"""Reports on datasets: one HTML page of lengths, batches, shuffle and reads: `report()`, `python -m mmapds.report`.
+
+Orders and plans are functions, so nearly all of it is computed without reading a record. Facts are plain dicts, each
+section's in a file of its own; `sections` and `pictures` show them, by matplotlib, which only the page needs.
+"""
+
+from __future__ import annotations  # help() shows them as they are written
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..dataset.decode import Decoder
+from ..errors import Error
+from ..storage.lock import create_temporary
+from ..storage.sources import StrPath, reason
+from .gather import Subject, gather
+from .page import page
+from .pictures import check_matplotlib
+from .plans import Wanted
+
+__all__ = ["report"]
+
+
+def report(
+    source_or_index: StrPath | Iterable[StrPath],
+    out: StrPath | None = None,
+    *,
+    max_tokens: int | None = None,
+    pack: int | None = None,
+    batch_size: int | None = None,
+    chunk_size: int | None = None,
+    ranks: int = 8,
+    seed: int = 0,
+    compare: Sequence[str] | str = (),
+    samples: bool = True,
+    decode: str | Decoder | None = None,
+    roots: StrPath | Iterable[StrPath] = (),
+) -> dict[str, Any]:
+    """Look at a dataset and at a plan of its epochs; return the facts, and write them as an HTML page.
+
+    Args:
+      source_or_index: as in `mmapds.open`; nothing is built.
+      out: the page to write; None writes none, and needs no matplotlib.
+      max_tokens: look at `TokenBudgetBatchSampler` with this budget; records over it are left out.
+      pack: look at `PackingBatchSampler` with this pack length; longer records are left out.
+      batch_size: look at `DistributedBatchSampler`, which is the default, with 32.
+      chunk_size: with an order of chunks of this size, not for packs.
+      ranks: how many processes share the epoch.
+      seed: chooses the order.
+      compare: plans to show beside the first, such as `"pack=4096"` or `"max_tokens=8192,ranks=16"`.
+      samples: False leaves samples out, and reads none.
+      decode: the decoder of samples, as in `mmapds.open`.
+      roots: directories in which the sources of an index may lie, as in `mmapds.open`.
+    Returns:
+      A dict that JSON can hold; docs/report.md says what is in it.
+    Raises:
+      OrderError: an argument is out of range, or leaves no record.
+      ColumnError: the plan needs lengths that the index does not have; the message has the command that adds them.
+      Error: matplotlib is missing, or the page cannot be written; what `mmapds.open` raises.
+    """
+    if out is not None:
+        check_matplotlib()
+    given = {"max_tokens": max_tokens, "pack": pack, "batch_size": batch_size, "chunk_size": chunk_size}
+    first = Wanted.of(**given, ranks=ranks, seed=seed)
+    others = [compare] if isinstance(compare, str) else compare
+    wanted = [first, *(Wanted.parse(text, first) for text in others)]
+    facts = gather(Subject(source_or_index, decode, roots), wanted, samples=samples)
+    if out is not None:
+        write_page(os.fspath(out), page(facts))
+    return facts
+
+
+def write_page(path: str, text: str) -> None:
+    """Write a page so that there is never half of it.
+
+    Raises:
+      Error: the directory is missing or cannot be written to.
+    """
+    try:
+        temporary, file = create_temporary(path)
+        try:
+            with file:
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise Error(
+            f"{path}: cannot write the report here ({reason(error)}); give another place with -o FILE"
+        ) from None

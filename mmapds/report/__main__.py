@@ -1,0 +1,76 @@
+"""The command line: `python -m mmapds.report`."""
+
+import argparse
+import json
+import sys
+
+from .. import cli
+from ..errors import counted
+from . import report
+from .gather import Facts
+from .plans import Wanted
+
+DESCRIPTION = (
+    "Look at a dataset and a plan of its epochs: lengths, batches, shuffle, reads and samples, on one HTML page\n"
+    "that needs no server and has no script."
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    parser = cli.Parser("python -m mmapds.report", description=DESCRIPTION)
+    add_report_options(parser)
+    return cli.main(parser, arguments)
+
+
+def add_report_options(parser: argparse.ArgumentParser) -> None:
+    """Add what a report takes."""
+    cli.add_sources(parser)
+    parser.add_argument("-o", "--out", metavar="FILE", help="the page; default: report.html")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="plan batches under a budget of tokens")
+    parser.add_argument("--pack", type=int, metavar="N", help="plan packs of this many tokens")
+    parser.add_argument("--batch-size", type=int, metavar="N", help="batches of a size; the default, with 32")
+    parser.add_argument("--chunk-size", type=int, metavar="N", help="shuffle chunks of neighbours, not all records")
+    parser.add_argument("--ranks", type=int, default=8, metavar="N", help="processes that share an epoch; default: 8")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the order; default: 0")
+    parser.add_argument(
+        "--compare", action="append", default=[], metavar="PLAN", help="another plan beside it: pack=4096,ranks=16"
+    )
+    parser.add_argument("--no-samples", action="store_true", help="show no sample, and read none")
+    parser.add_argument("--decode", metavar="D", help="decoder of samples, as in show; default: by format")
+    cli.add_roots(parser)
+    parser.add_argument("--json", action="store_true", help="print the same numbers as JSON; a page only with -o")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    parser.set_defaults(work=_report, interrupted="interrupted: nothing was written")
+
+
+def _report(options: argparse.Namespace) -> None:
+    plan = {name: getattr(options, name) for name in Wanted._fields}
+    with cli.checking_options():
+        first = Wanted.of(**plan)
+        for text in options.compare:
+            Wanted.parse(text, first)
+    out = options.out or (None if options.json else "report.html")
+    facts = report(
+        options.sources,
+        out,
+        **plan,
+        compare=options.compare,
+        samples=not options.no_samples,
+        decode=options.decode,
+        roots=options.root,
+    )
+    if options.json:
+        cli.print_line(json.dumps(facts, indent=1))
+    elif not options.quiet:
+        cli.print_line(cli.printable(_line(str(out), facts)))
+
+
+def _line(out: str, facts: Facts) -> str:
+    """Return what was written, as a line."""
+    coverage, plans = facts["coverage"], [plan["title"] for plan in facts["plans"]]
+    return f"{out}: {facts['title']}, {counted(coverage['records'], 'record')}; {', '.join(plans) or 'no plan'}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

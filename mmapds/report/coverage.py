@@ -1,0 +1,89 @@
+"""The section on what is covered: records, bytes, sources and columns, and whether sources are what they were."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..command.numbers import SIZES, Numbers, measure, pieces
+from ..index.inspect import state_of
+from ..index.summary import summarise
+from ..storage.index_file import Index
+from .numbers import Array
+
+_LISTED = 12  # sources
+CURRENT = ("unchanged", "touched")
+"""States of sources whose records can be read."""
+
+
+def coverage_facts(indexes: Sequence[Index], records: int) -> dict[str, Any]:
+    """Return what indexes cover.
+
+    Args:
+      records: how many the dataset has, which may be a view.
+    """
+    summaries = [summarise(index) for index in indexes]
+    sources = [
+        {"path": index.source_path(number), "records": source.records, "bytes": source.size, "state": state}
+        | ({} if state in CURRENT else {"message": message})
+        for index in indexes
+        for number, source in enumerate(index.sources)
+        for state, message in (state_of(index, number),)
+    ]
+    states = Counter(each["state"] for each in sources)
+    others = [each for each in sources if each["state"] not in CURRENT]
+    return {
+        "indexes": [index.path for index in indexes][:_LISTED],
+        "formats": sorted({index.format for index in indexes}),
+        "records": records,
+        "records_of_indexes": sum(each.records for each in summaries),
+        "bytes": sum(each.size for each in summaries),
+        "left_out": sum(each.skipped for each in summaries),
+        "bad": sum(each.bad for each in summaries),
+        "sources": len(sources),
+        "states": dict(sorted(states.items())),
+        "is_current": not others,
+        "listed": (others or sources)[:_LISTED],
+        "columns": _columns(indexes),
+    }
+
+
+def _columns(indexes: Sequence[Index]) -> list[dict[str, Any]]:
+    """Return the statistics of the columns that all indexes have, and of the sizes of records."""
+    names = [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
+    found = []
+    for name in [SIZES, *names]:
+        expressions = {index.measuring["expressions"].get(name) or "" for index in indexes}
+        numbers = measure(indexes, name, lambda _: None)
+        made_of = "records, with framing" if name == SIZES else expressions.pop() if len(expressions) == 1 else ""
+        found.append({"name": name, "of": made_of, **_described(numbers)})
+    return found
+
+
+def _described(numbers: Numbers) -> dict[str, Any]:
+    low, median, high, highest = numbers.percentiles
+    mean = numbers.total / numbers.finite if numbers.finite else 0.0
+    return {
+        "type": numbers.type,
+        "min": numbers.least,
+        "10 %": low,
+        "median": median,
+        "90 %": high,
+        "99 %": highest,
+        "max": numbers.most,
+        "mean": mean,
+        "total": numbers.total,
+        "not_finite": numbers.others,
+        "sampled": numbers.sampled,
+    }
+
+
+def record_sizes(indexes: Sequence[Index]) -> tuple[Array, Array]:
+    """Return the different sizes of records in bytes, rising, and how many records have each; piece by piece."""
+    values, counts = np.empty(0, np.int64), np.empty(0, np.int64)
+    for piece, times in pieces(indexes, SIZES):
+        found, own = np.unique(piece, return_counts=True)
+        every, places = np.unique(np.concatenate([values, found]), return_inverse=True)
+        values, counts = every, np.bincount(places, np.concatenate([counts, own * times])).astype(np.int64)
+    return values, counts

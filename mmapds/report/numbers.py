@@ -1,0 +1,62 @@
+"""What the sections of a report share: quantiles and histograms of numbers that come so many times each."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
+"""Which quantiles a report gives."""
+
+_BINS = 40
+_WIDE = 12  # from this ratio of the 99th to the 1st percentile on, bins grow with the numbers
+
+
+def distinct(numbers: Array) -> tuple[Array, Array]:
+    """Return the different numbers, rising, and how often each comes."""
+    return np.unique(numbers, return_counts=True)
+
+
+def quantiles(values: Array, counts: Array) -> dict[str, float]:
+    """Return the least, the quantiles, the largest and the mean of numbers.
+
+    Args:
+      values: the different numbers, rising.
+      counts: how often each comes.
+    """
+    ends = np.cumsum(counts, dtype=np.int64)
+    total = int(ends[-1])
+    # The smallest number that at least this share of all is not above.
+    places = [min(max(int(np.ceil(share * total)), 1), total) for share in QUANTILES]
+    found = values[np.searchsorted(ends, places)].tolist()
+    named = {f"{share * 100:g} %": value for share, value in zip(QUANTILES, found, strict=True)}
+    mean = float((values.astype(np.float64) * counts).sum() / total)
+    return {"min": values[0].item(), **named, "max": values[-1].item(), "mean": mean}
+
+
+def edges_of(values: Array, counts: Array) -> list[int]:
+    """Return the edges of bins for whole numbers; each bin has its lower edge and not its upper one.
+
+    The first and the last bin reach to the ends, however far these lie beyond the bulk of the numbers.
+    """
+    found = quantiles(values, counts)
+    low, high = int(found["1 %"]), int(found["99.9 %"])
+    inner: Array
+    if high > _WIDE * max(low, 1):
+        inner = np.geomspace(max(low, 1), high + 1, _BINS + 1)
+    else:
+        step = max((high - low) // _BINS, 1)
+        inner = np.arange(low, high + step + 1, step)
+    edges = np.unique(np.rint(inner).astype(np.int64)).tolist()
+    edges[0] = min(edges[0], int(values[0]))
+    edges[-1] = max(edges[-1], int(values[-1]) + 1)
+    return [int(edge) for edge in edges]
+
+
+def histogram(values: Array, counts: Array, edges: list[int]) -> list[int]:
+    """Return how many numbers lie in each bin."""
+    bins = np.searchsorted(np.array(edges), values.astype(np.int64), side="right") - 1
+    found = np.zeros(len(edges) - 1, np.int64)
+    np.add.at(found, bins, counts.astype(np.int64))
+    return [int(count) for count in found]

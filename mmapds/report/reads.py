@@ -1,0 +1,74 @@
+"""The section on reads: what a step asks of the disk."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..dataset.dataset import Location
+from .blocks import Blocks
+from .numbers import Array
+from .plans import EpochPlan
+
+PAGE = 4096
+_STEPS = 24  # that are looked at
+_RECORDS = 60_000  # of all of them
+
+
+def read_facts(
+    plan: EpochPlan, read: Blocks, where: Callable[[int], Location], starts: Array, record_bytes: float
+) -> dict[str, Any]:
+    """Return what steps read.
+
+    Args:
+      where: where a record lies.
+      starts: the first record of each source, and how many records there are.
+      record_bytes: mean size of a record, for the epoch.
+    """
+    steps = _some_steps(plan, read)
+    found = [step_facts([where(int(record)) for record in step]) for step in steps]
+    names = ("records", "bytes", "pages", "sources")
+    mean = {name: float(np.mean([each[name] for each in found])) for name in names}
+    windows = [len(np.unique(np.searchsorted(starts, block.records, side="right"))) for block in read.blocks]
+    return {
+        "measured": {"steps": len(found)},
+        "steps": found,
+        "mean": mean,
+        "amplification": mean["pages"] * PAGE / mean["bytes"] if mean["bytes"] else 0.0,
+        "pages_of_a_record": mean["pages"] / mean["records"] if mean["records"] else 0.0,
+        "epoch_bytes": plan.records * record_bytes,
+        "sources": len(starts) - 1,
+        "sources_of_some_steps": {
+            "steps": len(read.blocks[0].ends) // plan.wanted.ranks,
+            "mean": float(np.mean(windows)),
+            "max": int(max(windows)),
+        },
+    }
+
+
+def _some_steps(plan: EpochPlan, read: Blocks) -> list[Array]:
+    """Return the records of some steps: the first ones of blocks, spread evenly."""
+    ranks = plan.wanted.ranks
+    in_a_step = max(plan.records // max(read.steps, 1), 1)
+    count = max(min(_STEPS, _RECORDS // in_a_step, len(read.blocks)), 1)
+    chosen = np.linspace(0, len(read.blocks) - 1, count).astype(np.int64).tolist()
+    blocks = [read.blocks[at] for at in chosen]
+    return [block.records[: block.ends[min(ranks, len(block.ends)) - 1]] for block in blocks]
+
+
+def step_facts(locations: list[Location]) -> dict[str, int]:
+    """Return what the records of one step are on the disk: their bytes, and the different pages and sources."""
+    numbers: dict[str, int] = {}
+    sources = np.array([numbers.setdefault(each.source, len(numbers)) for each in locations], np.int64)
+    begins = np.array([each.offset for each in locations], np.int64)
+    sizes = np.array([each.size for each in locations], np.int64)
+    first, last = begins // PAGE, (begins + np.maximum(sizes, 1) - 1) // PAGE
+    counts = last - first + 1
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    pages = np.stack([np.repeat(sources, counts), np.repeat(first, counts) + within])
+    return {
+        "records": len(locations),
+        "bytes": int(sizes.sum()),
+        "pages": np.unique(pages, axis=1).shape[1],
+        "sources": len(numbers),
+    }

@@ -1,0 +1,107 @@
+"""What reports are made of in tests: plain oracles of their numbers, and a reader of their pages."""
+
+import html.parser
+import itertools
+import json
+import math
+import re
+from fractions import Fraction
+
+import mmapds
+
+VOID = {"meta", "path", "use", "rect", "image", "br", "link"}
+"""Elements that end by themselves, in HTML or in the SVG of charts, where they are written so."""
+
+
+def words(path, lengths, texts=None):
+    """Write and index records that have these lengths."""
+    records = [
+        {"id": i, "text": texts[i] if texts else f"sample {i} " + "ab " * (n % 50), "n": n}
+        for i, n in enumerate(map(int, lengths))
+    ]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    mmapds.build(path, length="n")
+    return str(path)
+
+
+def all_batches(sampler):
+    """The records of every batch of every whole step of an epoch: a list of steps, each a list of ranks."""
+    return [[list(map(int, batch)) for batch in sampler.indices_at(step)] for step in range(len(sampler))]
+
+
+def quantile(numbers, share):
+    """The smallest number that at least a share of all is not above."""
+    ordered = sorted(numbers)
+    return ordered[max(math.ceil(Fraction(str(share)) * len(ordered)), 1) - 1]
+
+
+def padding(lengths, batches):
+    """The share of padding of batches, each as wide as its longest record."""
+    padded = sum(max(lengths[i] for i in batch) * len(batch) for batch in batches)
+    return 1 - sum(lengths[i] for batch in batches for i in batch) / padded
+
+
+def waiting(costs_of_steps):
+    """The share of time that ranks wait for the slowest one of their step."""
+    return 1 - sum(map(sum, costs_of_steps)) / sum(max(step) * len(step) for step in costs_of_steps)
+
+
+def distance_of_gaps(window, records):
+    """Kolmogorov's distance of the gaps of some records to those of random ones, looked for at every whole number."""
+    found = sorted(set(window))
+    gaps = [b - a for a, b in itertools.pairwise(found)]
+    chance = len(found) / records
+    return max(abs(sum(gap <= g for gap in gaps) / len(gaps) - (1 - (1 - chance) ** g)) for g in range(max(gaps) + 1))
+
+
+class Page(html.parser.HTMLParser):
+    """What a page holds: checks that elements are nested as they should be.
+
+    Attributes:
+      tags: names of elements, with their attributes.
+      text: all text outside of styles.
+      ids: those of elements.
+    """
+
+    def __init__(self, source):
+        super().__init__()
+        self.tags, self.ids, self.styles, self._open, self._texts = [], [], [], [], []
+        self.source = source
+        self.feed(source)
+        self.close()
+        assert not self._open, self._open
+        self.text = "".join(self._texts)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        self.ids += [value for name, value in attributes if name == "id"]
+        self.styles += [value for name, value in attributes if name == "style"]
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self._open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self._open[-1:] == [tag]
+            self._open.pop()
+
+    def handle_data(self, data):
+        if "style" not in self._open:
+            self._texts.append(data)
+
+    def names(self):
+        """Names of all elements."""
+        return {name for name, _ in self.tags}
+
+    def charts(self):
+        """The charts, each as its label."""
+        return [attributes["aria-label"] for name, attributes in self.tags if name == "svg"]
+
+    def references(self):
+        """The ids that links and charts refer to."""
+        hrefs = [value for _, each in self.tags for key, value in each.items() if key.endswith("href")]
+        return [each[1:] for each in hrefs if each.startswith("#")] + re.findall(r"url\(#([^)]+)\)", self.source)

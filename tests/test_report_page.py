@@ -1,0 +1,255 @@
+"""Pages of reports: whole, safe whatever samples hold, the same bytes each time, and without a script or a network."""
+
+import copy
+import json
+import os
+import re
+import shlex
+
+import pytest
+
+import mmapds
+from mmapds.command.main import main
+from mmapds.report import report
+from mmapds.report.page import page
+from mmapds.report.style import CSS
+from mmapds.report.verdicts import FAIR, GOOD, POOR, percent, verdicts
+from tests.support.commands import mmapds as command
+from tests.support.commands import python, run
+from tests.support.docs import blocks
+from tests.support.reports import Page, words
+
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "</pre></details></style><img src=x onerror=alert(1)>",
+    "<!-- ]]> --> &amp; &#60;b&#62; \" ' `",
+    "\x00\x01\x08\x1b[31m\x7f\x9b\u202e\u2028\ufeff",
+    "tabs\tand\nlines\r\n",
+    "</SCRIPT ><svg onload=alert(1)>",
+]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    lengths = [1 + i * 7919 % 300 for i in range(600)]
+    texts = [HOSTILE[i % len(HOSTILE)] for i in range(600)]
+    return words(tmp_path_factory.mktemp("page") / "train.jsonl", lengths, texts)
+
+
+@pytest.fixture(scope="module")
+def facts(path):
+    return report(path, max_tokens=1024, ranks=4, compare=["pack=512", "batch_size=8,chunk_size=4"])
+
+
+@pytest.fixture(scope="module")
+def made(facts):
+    return page(facts)
+
+
+def test_a_page_is_one_file_without_a_script_or_an_address(made):
+    found = Page(made)
+    assert not found.names() & {"script", "iframe", "object", "embed", "link", "img", "base", "form"}
+    assert not [name for _, each in found.tags for name in each if name.startswith("on")]
+    outside = set(re.findall(r"(?:\w+:|[\"'(\s])//[\w.]+[\w/.]*", re.sub(r'base64,[^"]*', "", made)))
+    assert outside == {"http://www.w3.org/1999/xlink", "http://www.w3.org/2000/svg"}  # names, which nobody loads
+    assert "@import" not in made
+    (policy,) = (each["content"] for name, each in found.tags if name == "meta" and "http-equiv" in each)
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def test_what_samples_hold_is_text(made, path):
+    """Records with markup, and with characters that steer terminals and pages."""
+    text = Page(made).text
+    assert "</script><script>alert(1)</script>" in text
+    assert "</pre></details></style><img src=x onerror=alert(1)>" in text
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u2028\ufeff]", made)
+    assert "\\u001b[31m" in text
+    raw = page(report(path, max_tokens=1024, decode="text"))
+    assert "alert(1)" in Page(raw).text
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u2028\ufeff]", raw)
+
+
+def test_names_of_files_and_columns_are_text_too(tmp_path):
+    name = "<b>&'\"\x1b.jsonl"
+    path = words(tmp_path / name, range(1, 40))
+    found = Page(page(report(path, ranks=1)))
+    assert "<b>&'\"\\u001b.jsonl" in found.text
+    assert "b" not in {tag for tag, each in found.tags if not each} - {"b"} or "<b>&" not in found.source
+
+
+def test_without_samples_a_page_holds_nothing_of_a_record(path):
+    facts = report(path, max_tokens=1024, samples=False)
+    assert facts["samples"] is None
+    made = page(facts)
+    assert "alert" not in made
+    assert "alert" not in json.dumps(facts)
+    assert "samples" not in Page(made).ids
+
+
+def test_ids_come_once_and_links_lead_somewhere(made):
+    found = Page(made)
+    assert len(found.ids) == len(set(found.ids))
+    assert found.references()
+    assert not set(found.references()) - set(found.ids)
+
+
+def test_charts_have_the_colours_of_the_page_and_no_font_of_their_own(made):
+    found = Page(made)
+    assert len(found.charts()) >= 2 + 3 * (3 + 2 + 1)
+    assert not re.findall(r"#[0-9a-f]{6}", made[made.index("</style>") :])
+    used = set(re.findall(r"var\(--(\w+)\)", made))
+    light, dark = CSS.split("@media (prefers-color-scheme: dark)")
+    for style in (light, dark[: dark.index("* {")]):
+        assert used <= set(re.findall(r"--(\w+):", style))
+    assert "font-family" not in made[made.index("</style>") :]
+
+
+def test_every_chart_says_what_it_shows(made, facts):
+    found = Page(made)
+    assert len(set(found.charts())) == len(found.charts())
+    for title in ("How lengths are spread", "Where records come from", "Cost of each rank"):
+        assert any(label.startswith(title) for label in found.charts())
+    for plan in facts["plans"]:
+        assert any(label.endswith(plan["title"]) for label in found.charts())
+
+
+def test_the_bytes_are_the_same_in_every_process(path, tmp_path):
+    code = f"from mmapds.report import report; report({path!r}, 'out.html', max_tokens=1024)"
+    pages = []
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "MPLBACKEND": "TkAgg", "SOURCE_DATE_EPOCH": seed}
+        python(code, cwd=tmp_path, env=environment)
+        pages.append((tmp_path / "out.html").read_bytes())
+    assert pages[0] == pages[1]
+    assert len(pages[0]) < 400_000
+
+
+def test_the_page_has_the_numbers_of_the_json(made, facts):
+    text = Page(made).text
+    assert f"{facts['coverage']['records']:,}" in text
+    assert f"{facts['lengths']['total']:,}" in text
+    for plan in facts["plans"]:
+        batches = plan["batches"]
+        for number in (f"{batches['steps']:,}", f"{batches['batches']:,}", percent(batches["cost"]["waiting"])):
+            assert number in text
+        for gaps in plan["shuffle"]["gaps"].values():
+            assert f"{gaps['distance']:.3f} ({gaps['bound']:.3f})" in text
+        assert f"{plan['reads']['amplification']:.1f}" in text
+    for row in facts["lengths"]["budgets"]:
+        assert f"{row['budget']:,}" in text
+
+
+def test_verdicts_say_what_is_good_and_what_is_bad(facts, path):
+    found = verdicts(facts)
+    assert [each.level for each in found] == sorted((each.level for each in found), key=(POOR, FAIR, GOOD).index)
+    texts = {each.text: each.level for each in found}
+    assert texts["Every source is what it was when it was indexed."] == GOOD
+    chunks = next(text for text in texts if text.startswith("Batches of 8, chunks of 4: not all records are mixed "))
+    assert texts[chunks] == FAIR
+    clumped = copy.deepcopy(facts)
+    clumped["plans"][2]["shuffle"]["density"]["dispersion"] = 9.0
+    assert any(each.level == POOR and "far from a random choice" in each.text for each in verdicts(clumped))
+    packs = next(text for text in texts if text.startswith("Packs of 512: packs are "))
+    assert texts[packs] == FAIR  # 98.0 %, and a little more is left empty than good plans leave
+    with_dropped = {each.text: each.level for each in verdicts(report(path, max_tokens=200, samples=False))}
+    left_out = next(text for text in with_dropped if "left out" in text)
+    assert "over the budget" in left_out
+    assert with_dropped[left_out] == POOR
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0, "0.00 %"), (1e-6, "under 0.01 %"), (0.0123, "1.23 %"), (0.4567, "45.7 %"), (0.9999, "100 %"), (1, "100 %")],
+)
+def test_shares_are_shown_in_three_digits(share, text):
+    assert percent(share) == text
+
+
+@pytest.mark.parametrize("lengths", [[5] * 30, [1], [1, 10**6], list(range(1, 40))])
+def test_odd_lengths_make_a_page_too(lengths, tmp_path):
+    path = words(tmp_path / "odd.jsonl", lengths)
+    for plan in ({"max_tokens": 2 * 10**6}, {"pack": 10**6}, {"batch_size": 3}, {"batch_size": 3, "chunk_size": 2}):
+        Page(page(report(path, ranks=1, **plan)))
+
+
+def test_an_empty_dataset_and_stale_sources_make_a_page_too(write, tmp_path):
+    empty = write(b"", "empty.jsonl")
+    mmapds.build(empty)
+    assert "0 records" in Page(page(report(empty))).text
+    path = words(tmp_path / "stale.jsonl", range(1, 40))
+    with open(path, "a") as file:
+        file.write("{}\n")
+    found = Page(page(report(path, ranks=1)))
+    assert "1 of 1 sources changed or cannot be read; index them again." in found.text
+    assert "reads" not in found.ids
+
+
+def test_the_command_writes_a_page_and_says_so(path, tmp_path):
+    ran = run("-m", "mmapds.report", path, "--max-tokens", "1024", "--ranks", "4", cwd=tmp_path)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout == "report.html: train.jsonl, 600 records; token budget 1,024\n"
+    options = ["--pack", "512", "--compare", "max_tokens=1024,ranks=2", "--no-samples", "--quiet", "-o", "packs.html"]
+    ran = command("report", path, *options, cwd=tmp_path)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    assert Page((tmp_path / "packs.html").read_text()).text.count("packs of 512 beside token budget 1,024") == 1
+    assert sorted(os.listdir(tmp_path)) == ["packs.html", "report.html"]
+
+
+def test_json_has_the_facts_and_needs_no_matplotlib(path, tmp_path):
+    blocked = "import sys; sys.modules['matplotlib'] = None; from mmapds.command.main import main; sys.exit(main())"
+    ran = run("-c", blocked, "report", path, "--max-tokens", "1024", "--json", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == report(path, max_tokens=1024)
+    assert os.listdir(tmp_path) == []
+    ran = run("-c", blocked, "report", path, cwd=tmp_path)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == (
+        "mmapds.report needs matplotlib; run: pip install 'mmapds[report]' (or give --json, which needs none)\n"
+    )
+    both = run("-m", "mmapds.report", path, "--json", "-o", "both.html", cwd=tmp_path)
+    assert json.loads(both.stdout)["plans"][0]["title"] == "batches of 32"
+    assert (tmp_path / "both.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--max-tokens", "0"], 2, "max_tokens = 0, expected an integer of 1 or more"),
+        (["--compare", "pack"], 2, "compare: pack: expected an integer, found ''"),
+        (["--pack", "8", "--batch-size", "8"], 2, "batch_size = 8, expected None beside pack; give one of the two"),
+        (["--ranks", "1000"], 1, "ranks = 1000, expected 1 to 600, the number of records"),
+        (
+            ["-o", "absent/report.html"],
+            1,
+            "absent/report.html: cannot write the report here (no such file or directory); give",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(path, tmp_path, arguments, status, message, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", path, *arguments]) == status
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(message)
+    assert shown.err.count("\n") == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_page_that_cannot_be_finished_leaves_nothing(path, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(mmapds.Error, match=r"cannot write the report here \(no space left on device\)"):
+        report(path, tmp_path / "report.html")
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_page_of_reports_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words(tmp_path / "train.jsonl", [1 + i * 7919 % 1500 for i in range(400)])
+    for line in "".join(blocks("docs/report.md", "sh")).splitlines():
+        name, *arguments = shlex.split(line)
+        assert name == "mmapds"
+        assert main(arguments) == 0, line
+    (code,) = blocks("docs/report.md", "python")
+    exec(code, {})
+    assert capsys.readouterr().out.splitlines()[0].startswith("report.html: train.jsonl, 400 records")
+    assert {"plans.html", "report.html"} <= set(os.listdir(tmp_path))
