@@ -3,6 +3,8 @@
 import functools
 import os
 import platform
+import re
+import resource
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmapds
+from mmapds.arrays.array_file import ArrayFile, Head
 from mmapds.convert import convert, distributed
 from mmapds.convert.parts import Conversion, mark_of, run_conversion
 from mmapds.index import driver, tasks
@@ -339,6 +342,34 @@ def test_parts_of_another_content_or_other_options_are_not_used(corpus, tmp_path
     ]
     assert len({each.key for each in (task, *others)}) == 11
     assert task._replace(directory="/elsewhere").key == task.key
+
+
+def limited(size):
+    """No file of this process can be written beyond a size; it initializes workers."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def test_a_worker_whose_disk_is_full_says_where(corpus, tmp_path):
+    out, parts = tmp_path / "all.mma", tmp_path / "all.mma.parts"
+    before = by(Inline(), corpus[:1], out)
+    with (
+        ProcessPoolExecutor(1, initializer=limited, initargs=(9_000,)) as pool,
+        pytest.raises(mmapds.Error) as error,
+    ):
+        convert(corpus, out, executor=pool)
+    assert re.fullmatch(
+        rf"{re.escape(str(parts))}/\w+\.mma: cannot write the array file \(file too large\); nothing was changed; .* "
+        rf"\(on host {re.escape(platform.node())}\)",
+        str(error.value),
+    )
+    assert (out.read_bytes(), Path(f"{out}.mmx").read_bytes()) == before
+    assert [name for name in os.listdir(parts) if not name.endswith(".mma")] == []
+    for path in parts.iterdir():
+        ArrayFile(Head(str(path))).check_records()
+    there, executor = len(os.listdir(parts)), Inline()
+    assert there
+    by(executor, corpus, out)
+    assert not parts.exists()
 
 
 def test_a_directory_for_parts_may_hold_other_files(corpus, tmp_path):

@@ -1,7 +1,9 @@
 """Building an index elsewhere: byte for byte what this process builds, whatever happens to workers and driver."""
 
+import errno
 import os
 import platform
+import resource
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from mmapds.index import distribute, driver, tasks
 from mmapds.index.tasks import Outcome, Task, run_task
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
+from mmapds.storage.roots import Roots
 from tests.support.commands import command, run
 from tests.support.docs import blocks
 from tests.support.engines import Careless, Inline, Killing
@@ -267,6 +270,57 @@ def test_parts_of_another_content_or_other_options_are_not_used(corpus, tmp_path
     ]
     assert len({each.key for each in (task, *others)}) == 7
     assert task._replace(workers=9, directory="/elsewhere").key == task.key
+
+
+def limited(size):
+    """No file of this process can be written beyond a size; it initializes workers."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def test_a_worker_whose_disk_is_full_says_where(corpus, tmp_path):
+    before = mmapds.build(corpus[:1], out=tmp_path / "all.mmx", **LENGTH).read_bytes()
+    parts = tmp_path / "all.mmx.parts"
+    with (
+        ProcessPoolExecutor(1, initializer=limited, initargs=(2_200,)) as pool,
+        pytest.raises(mmapds.Error) as error,
+    ):
+        mmapds.build(corpus, out=tmp_path / "all.mmx", executor=pool, **LENGTH)
+    assert str(error.value).startswith(f"{parts}/")
+    assert str(error.value).endswith(
+        ".mmx: cannot write a part of the index (file too large); nothing was changed; make room, or give another "
+        f"place with --parts DIR (parts= in Python) (on host {platform.node()})"
+    )
+    assert (tmp_path / "all.mmx").read_bytes() == before
+    for path in parts.iterdir():  # those that fit
+        verify(Index(str(path), Roots(tmp_path)))
+    direct = built(corpus, tmp_path / "direct.mmx", **LENGTH)
+    there, executor = len(os.listdir(parts)), Inline()
+    assert there
+    assert mmapds.build(corpus, out=tmp_path / "all.mmx", executor=executor, **LENGTH).read_bytes() == direct
+
+
+def test_a_directory_for_parts_that_cannot_be_made(corpus, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(mmapds.Error) as error:
+        mmapds.build(corpus, out=tmp_path / "all.mmx", executor=Inline(), parts=tmp_path / "file" / "parts")
+    assert str(error.value) == (
+        f"{tmp_path}/file/parts: cannot make a directory for parts (not a directory); give another place with "
+        "--parts DIR (parts= in Python)"
+    )
+    task = task_of(corpus, tmp_path)._replace(directory=f"{tmp_path}/file/parts")
+    outcome = Outcome.decode(run_task(task.encode()))
+    assert outcome == ("", f"{tmp_path}/file/parts: not a directory (on host {platform.node()})", "Error", False)
+
+
+def test_a_disk_that_fails_is_lost_and_tried_again(corpus, tmp_path, monkeypatch):
+    task = task_of(corpus, tmp_path)
+
+    def fail(*_, **__):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), "a.jsonl")
+
+    monkeypatch.setattr(tasks, "write", fail)
+    outcome = Outcome.decode(run_task(task.encode()))
+    assert outcome == ("", f"a.jsonl: input/output error (on host {platform.node()})", "Error", True)
 
 
 def test_a_directory_for_parts_may_hold_other_files(corpus, tmp_path):

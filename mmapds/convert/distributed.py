@@ -10,7 +10,7 @@ from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
 from ..errors import FormatError
 from ..index.distribute import GROUP
-from ..index.driver import Driver, remove_parts
+from ..index.driver import Driver, make_directory, remove_parts
 from ..index.engine import Engine
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, listed
 from ..writer import Writer
@@ -117,7 +117,7 @@ def write_parts(
     roots, mark = [os.path.abspath(root) for root in listed(reading.roots)], mark_of(reading.decode)
     own = (reading.format_name, dict(reading.options), described, *rules[1:], roots, mark, directory, reading.decode)
     tasks = [Conversion(group, *own) for group in _groups(paths)]
-    os.makedirs(directory, exist_ok=True)
+    make_directory(directory)
     report(0)
     parts = Driver[Part](engine.executor, lambda _, part: report(part.copied.read)).run(tasks)
     copied = Copied(0, 0, "")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..storage.index_file import Index, IndexedSource
 from ..storage.sources import Source
-from .driver import Driver, remove_parts
+from .driver import Driver, make_directory, remove_parts
 from .engine import Engine
 from .keep import Report
 from .stored import Stored, sizes_of_first
@@ -56,7 +56,7 @@ def distribute(job: Job, plan: Plan, engine: Engine, report: Report) -> "Distrib
                 layout.append(own)
                 pieces += own
         number += len(each.sources)
-    os.makedirs(directory, exist_ok=True)
+    make_directory(directory)
     tasks = [piece.task for piece in pieces]
     parts = Driver[Index](engine.executor, lambda task, _: report(task.size)).run(tasks)
     found: list[Scan | Stored] = []

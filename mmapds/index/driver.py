@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import Error
 from ..storage.lock import clean_up, remove_leftovers
+from ..storage.sources import reason
 from .tasks import Outcome
 
 P = TypeVar("P")
@@ -140,6 +141,21 @@ class Driver(Generic[P]):
                 f"{type(error).__name__}: {error}; run again, which builds only missing parts"
             ) from error
         self._left.append((task, attempt + 1))
+
+
+def make_directory(directory: str) -> None:
+    """Make the directory for parts, if it is not there.
+
+    Raises:
+      Error: the system refuses it.
+    """
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise Error(
+            f"{directory}: cannot make a directory for parts ({reason(error)}); give another place with --parts DIR "
+            "(parts= in Python)"
+        ) from None
 
 
 def remove_parts(tasks: Iterable[Sendable[Any]], directory: str) -> None:

@@ -10,7 +10,7 @@ from ..formats.format import End, Format, Piece
 from ..formats.measuring import Measuring
 from ..storage.bounds import BoundsWriter
 from ..storage.fingerprints import fingerprint
-from ..storage.index_file import BadLines, Index, IndexedSource, IndexWriter, relative_to_index
+from ..storage.index_file import BadLines, Index, IndexedSource, IndexWriter, PartWriter, relative_to_index
 from ..storage.numbers import U64
 from ..storage.sources import Source, check_unchanged
 from ..storage.spool import Spool
@@ -75,7 +75,7 @@ def write(job: Job, plan: Plan, workers: int, report: Report, *, computed: Seque
       computed: columns that all stored records have besides those that are measured, in the order of the file.
       part: what the index is called as a part of another; such a one may leave out everything.
     """
-    with _watching(job.sources), IndexWriter(job.index_path) as writer:
+    with _watching(job.sources), (PartWriter if part else IndexWriter)(job.index_path) as writer:
         writing = _Writing(job, writer, report, computed)
         for records in plan:
             if isinstance(records, Stored):

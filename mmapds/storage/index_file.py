@@ -176,6 +176,12 @@ class IndexWriter(SectionWriter):
         self.commit(metadata, before.records, check)
 
 
+class PartWriter(IndexWriter):
+    """Writes an index that is a part of another."""
+
+    NAME, ELSEWHERE = "a part of the index", " with --parts DIR (parts= in Python)"
+
+
 def relative_to_index(source: str, index: str) -> str:
     """Return a source's path as an index stores it, so that the two can be moved together."""
     directory = os.path.realpath(os.path.dirname(index))

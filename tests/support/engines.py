@@ -5,7 +5,23 @@ import random
 import signal
 import threading
 from concurrent.futures import BrokenExecutor, Future
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
+
+from mmapds.convert import distributed
+from mmapds.index import distribute
+
+
+@contextmanager
+def small_tasks(group, stretch=distribute.STRETCH):
+    """Tasks of a few bytes in this block, so that there are many."""
+    with (
+        patch.object(distribute, "GROUP", group),
+        patch.object(distribute, "STRETCH", stretch),
+        patch.object(distributed, "GROUP", group),
+    ):
+        yield
 
 
 class Inline:

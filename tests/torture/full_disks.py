@@ -16,10 +16,13 @@ from pathlib import Path
 import numpy as np
 
 import mmapds
+from mmapds.arrays.array_file import ArrayFile, Head
 from mmapds.convert import convert
 from mmapds.index.verify import verify
 from mmapds.storage import current
 from mmapds.storage.index_file import Index
+from mmapds.storage.roots import Roots
+from tests.support.engines import Inline, small_tasks
 from tests.support.files import ROOT
 from tests.support.tars import archive, members_of
 from tests.support.torture import HANGS, is_refused, repeat
@@ -47,10 +50,29 @@ OPERATIONS = {
     "add_column": lambda folder: mmapds.add_column(folder / "b.jsonl", "c", np.arange(RECORDS)),
     "writer": write_array_file,
     "convert": lambda folder: convert(folder / "b.jsonl", folder / "out.mma"),
+    "parts of an index": lambda folder: mmapds.build(
+        [folder / "a.jsonl", folder / "b.jsonl"],
+        out=folder / "out.mmx",
+        length="n",
+        force=True,
+        executor=Inline(),
+        parts=folder / PARTS,
+    ),
+    "parts of arrays": lambda folder: convert(
+        [folder / "a.jsonl", folder / "b.jsonl"],
+        folder / "out.mma",
+        schema={"n": "int64", "s": "str"},
+        executor=Inline(),
+        parts=folder / PARTS,
+    ),
     "order_cache": lambda folder: list(
         mmapds.TokenBudgetBatchSampler(np.arange(1, RECORDS), 10**6, order_cache=str(folder / "out.order"))
     ),
 }
+
+
+PARTS = "parts"
+"""The directory in which tasks leave what they wrote."""
 
 
 def make_inputs(folder):
@@ -74,20 +96,34 @@ def largest_file(size):
 
 def contents(folder):
     """What lies in a folder: name to size and time, as a file that is replaced has another time."""
-    return {each.name: (each.stat().st_size, each.stat().st_mtime_ns) for each in folder.iterdir()}
+    files = (each for each in folder.iterdir() if each.name != PARTS)
+    return {each.name: (each.stat().st_size, each.stat().st_mtime_ns) for each in files}
 
 
 def check(folder, operation, before, refused):
     """Check what is left after an operation."""
     after = contents(folder)
-    made = {"add_column": {"b.jsonl.mmx"}, "writer": {"out.mma", "out.mma.mmx"}, "convert": {"out.mma", "out.mma.mmx"}}
-    wanted = made.get(operation, {"out.order"} if operation == "order_cache" else {"out.mmx"})
+    is_of_arrays = operation in ("writer", "convert", "parts of arrays")
+    made = {"add_column": {"b.jsonl.mmx"}, "order_cache": {"out.order"}}
+    wanted = {"out.mma", "out.mma.mmx"} if is_of_arrays else made.get(operation, {"out.mmx"})
     assert after.keys() - before.keys() <= wanted, f"left: {sorted(after.keys() - before.keys() - wanted)}"
-    if refused and operation not in ("writer", "convert"):  # of these, the array file may be there without its index
+    check_parts(folder / PARTS, refused)
+    if refused and not is_of_arrays:  # of these, the array file may be there without its index
         assert after == before, "it was changed, though an error said otherwise"
     for name in after:
         if name.endswith(".mmx") and not is_refused(lambda name=name: current.check([Index(str(folder / name))])):
             verify(Index(str(folder / name)))
+
+
+def check_parts(folder, refused):
+    """Check that parts are whole, and that none is left but by an error."""
+    parts = list(folder.iterdir()) if folder.exists() else []
+    assert refused or not parts, f"left: {parts}"
+    for path in parts:
+        if path.suffix == ".mma":
+            ArrayFile(Head(str(path))).check_records()
+        else:
+            verify(Index(str(path), Roots(folder.parent)))
 
 
 def by_limit(random, folder):
@@ -101,7 +137,7 @@ def by_limit(random, folder):
         before = contents(folder)
 
         def act(limit=limit):
-            with largest_file(limit):
+            with largest_file(limit), small_tasks(30_000):
                 OPERATIONS[operation](folder)
 
         try:
@@ -133,7 +169,8 @@ def main(operation, folder):
     except (OSError, mmapds.Error):
         return  # no room for these already
     before = contents(folder)
-    check(folder, operation, before, is_refused(lambda: OPERATIONS[operation](folder)))
+    with small_tasks(30_000):
+        check(folder, operation, before, is_refused(lambda: OPERATIONS[operation](folder)))
 
 
 def one(random):
