@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.built
 PIP     = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(VENV)/bin/python -m pip --disable-pip-version-check
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
-.PHONY: test demo bench bench-against lint docs dist torture fuzz test-asan test-tsan test-ray clean
+.PHONY: test demo bench bench-against lint docs dist torture fuzz test-asan test-tsan test-ray test-report clean
 
 # Files of tests are shared out to as many processes as there are cores, 8 at the most: each of some loads torch.
 test: $(STAMP) lint
@@ -67,6 +67,11 @@ docs: build/docs/installed
 	PYTHONPATH=. build/docs/bin/python docs/site/assemble.py sources build/docs/source
 	build/docs/bin/python -m sphinx -W --keep-going -n -q -E -c docs/site build/docs/source build/docs/html
 	PYTHONPATH=. build/docs/bin/python docs/site/assemble.py llms build/docs/html
+
+# The pages of reports in Chromium: what they log, whether all fits and can be read; pictures of them in build/report.
+test-report: $(STAMP)
+	@$(VENV)/bin/python -m tests.support.browser
+	$(VENV)/bin/python -m pytest -q -n0 -m browser tests/test_report_browser.py
 
 # The package under a sanitizer, in a virtual environment of its own that sees the packages of the first, but not its
 # import hook, which would find the other build. The runtime must be loaded before Python is, and before it libstdc++, for

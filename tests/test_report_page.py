@@ -159,7 +159,16 @@ def test_verdicts_say_what_is_good_and_what_is_bad(facts, path):
 
 @pytest.mark.parametrize(
     ("share", "text"),
-    [(0, "0.00 %"), (1e-6, "under 0.01 %"), (0.0123, "1.23 %"), (0.4567, "45.7 %"), (0.9999, "100 %"), (1, "100 %")],
+    [
+        (0, "0.00 %"),
+        (1e-6, "under 0.01 %"),
+        (0.0123, "1.23 %"),
+        (0.0999, "9.99 %"),
+        (0.09996, "10.0 %"),
+        (0.4567, "45.7 %"),
+        (0.9999, "100 %"),
+        (1, "100 %"),
+    ],
 )
 def test_shares_are_shown_in_three_digits(share, text):
     assert percent(share) == text

@@ -86,6 +86,7 @@ def _plan(subject: Subject, coverage: Facts, wanted: Wanted) -> Facts:
     read = read_blocks(plan)
     facts: Facts = {
         "title": wanted.title,
+        "options": wanted._asdict(),
         "batches": batch_facts(plan, read),
         "shuffle": shuffle_facts(plan, read, len(subject.dataset)),
         "reads": None,

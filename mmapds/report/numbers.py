@@ -10,6 +10,7 @@ QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
 """Which quantiles a report gives."""
 
 _BINS = 40
+_NARROWEST = 60  # bins of one width that the whole range has at most, so that each can be seen
 _WIDE = 12  # from this ratio of the 99th to the 1st percentile on, bins grow with the numbers
 
 
@@ -38,20 +39,17 @@ def quantiles(values: Array, counts: Array) -> dict[str, float]:
 def edges_of(values: Array, counts: Array) -> list[int]:
     """Return the edges of bins for whole numbers; each bin has its lower edge and not its upper one.
 
-    The first and the last bin reach to the ends, however far these lie beyond the bulk of the numbers.
+    The first and the last bin are for what lies beyond the bulk of the numbers, however far that reaches.
     """
     found = quantiles(values, counts)
     low, high = int(found["1 %"]), int(found["99.9 %"])
-    inner: Array
+    first, end = int(values[0]), int(values[-1]) + 1
     if high > _WIDE * max(low, 1):
-        inner = np.geomspace(max(low, 1), high + 1, _BINS + 1)
-    else:
-        step = max((high - low) // _BINS, 1)
-        inner = np.arange(low, high + step + 1, step)
-    edges = np.unique(np.rint(inner).astype(np.int64)).tolist()
-    edges[0] = min(edges[0], int(values[0]))
-    edges[-1] = max(edges[-1], int(values[-1]) + 1)
-    return [int(edge) for edge in edges]
+        inner = np.rint(np.geomspace(max(low, 1), high + 1, _BINS + 1)).astype(np.int64).tolist()
+        return sorted({first, *map(int, inner), end})
+    step = max((high - low) // _BINS, (end - first) // _NARROWEST, 1)
+    inner = range(high + 1, low - step, -step)  # from above, where the bulk is of batches that are nearly full
+    return sorted({first, *(edge for edge in inner if first + step <= edge <= end - step), end})
 
 
 def histogram(values: Array, counts: Array, edges: list[int]) -> list[int]:

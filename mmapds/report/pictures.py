@@ -116,7 +116,7 @@ def histogram_of_lengths(edges: Sequence[int], records: Sequence[int], shares: S
         axes.set_xlabel(f"{unit} in a record")
         axes.set_yticks([])
         axes.set_ylabel("share")
-        axes.legend(loc="upper right")
+        _legend(axes)
 
     return draw
 
@@ -140,7 +140,7 @@ def curve_of_budgets(curve: Sequence[dict[str, Any]], chosen: Sequence[int], uni
         axes.set_xlabel(f"longest record allowed, {unit}")
         axes.set_ylabel(f"% of all {unit} lost")
         axes.set_ylim(0, 102)
-        axes.legend(loc="lower left")
+        _legend(axes)
 
     return draw
 
@@ -176,11 +176,11 @@ def strip_of_ranks(strip: Sequence[Sequence[float]]) -> Draw:
         axes.scatter(steps, costs.max(axis=1), s=14, color=_COLOURS["two"], linewidth=0, label="the slowest rank")
         axes.axhline(1, color=_COLOURS["ink"], linewidth=0.8)
         far = max(float(np.abs(costs - 1).max()) * 1.15, 0.05)
-        axes.set_ylim(max(1 - far, 0), 1 + far * 1.25)
+        axes.set_ylim(max(1 - far, 0), 1 + far)
         axes.set_xticks([0, max(len(costs) - 1, 1)], ["start", "end"])
         axes.set_xlabel("steps, spread evenly over the epoch")
         axes.set_ylabel("cost, mean of the step = 1")
-        axes.legend(loc="upper right", borderaxespad=0)
+        _legend(axes)
 
     return draw
 
@@ -222,14 +222,9 @@ def curve_of_gaps(gaps: dict[str, dict[str, Any]]) -> Draw:
         axes.set_xlim(0, 6)
         axes.set_xlabel("gap to the next record, mean = 1")
         axes.set_ylabel("gaps that are longer")
-        axes.legend(loc="upper right" if _falls(gaps) else "lower left")
+        _legend(axes)
 
     return draw
-
-
-def _falls(gaps: dict[str, dict[str, Any]]) -> bool:
-    """Whether all curves leave room above them at the right."""
-    return all(y < 0.05 for found in gaps.values() for x, y in found["curve"] if x > 3)
 
 
 def bars_of_bytes(steps: Sequence[dict[str, int]], page: int) -> Draw:
@@ -243,12 +238,17 @@ def bars_of_bytes(steps: Sequence[dict[str, int]], page: int) -> Draw:
         axes.bar(at, wanted, 0.82, color=_COLOURS["one"], linewidth=0, label="records")
         axes.set_xticks([0, max(len(steps) - 1, 1)], ["start", "end"])
         axes.set_xlim(-0.7, max(len(steps) - 1, 1) + 0.7)
-        axes.set_ylim(0, float(touched.max()) * 1.35 or 1)
+        axes.set_ylim(0, float(touched.max()) * 1.05 or 1)
         axes.set_xlabel("steps, spread evenly over the epoch")
         axes.set_ylabel("MB in a step")
-        axes.legend(loc="upper right", ncols=2)
+        _legend(axes)
 
     return draw
+
+
+def _legend(axes: Any) -> None:
+    """Put the legend above the chart, where it covers nothing."""
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, borderaxespad=0.2, columnspacing=1.4)
 
 
 def _bins(edges: Sequence[int]) -> tuple[Any, bool]:

@@ -174,8 +174,8 @@ def batches(title: str, facts: Facts) -> str:
         ("the same, worst step", lambda each: f"{each['cost']['imbalance']['max']:.4f}" if each.get("cost") else None),
         ("ranks wait", lambda each: percent(each["cost"]["waiting"]) if each.get("cost") else None),
     ]
-    drawn = [chart for number, (name, each) in enumerate(plans) for chart in _batch_charts(number, name, each, plans)]
-    return section("batches", title, paragraph(lead), charts(drawn), _beside(plans, rows), _measured_batches(plans))
+    drawn = [charts(_batch_charts(number, name, each, plans)) for number, (name, each) in enumerate(plans)]
+    return section("batches", title, paragraph(lead), *drawn, _beside(plans, rows), _measured_batches(plans))
 
 
 def _ends(quantiles: Facts) -> str:
@@ -255,7 +255,7 @@ def shuffle(title: str, facts: Facts) -> str:
         ("spread over the dataset, random = 1", lambda each: f"{each['density']['dispersion']:.3g}"),
         ("jump to the next record, random = 33.3 %", lambda each: percent(each["jump"]) if each["jump"] else None),
     ]
-    drawn = [chart for number, (name, each) in enumerate(plans) for chart in _shuffle_charts(number, name, each, plans)]
+    drawn = [charts(_shuffle_charts(number, name, each, plans)) for number, (name, each) in enumerate(plans)]
     note = (
         "The distance is Kolmogorov's, between the gaps of the records that an epoch reads at about one time and the "
         "exponential distribution that a random order has; in brackets, what a random order stays below 19 times in 20."
@@ -264,7 +264,7 @@ def shuffle(title: str, facts: Facts) -> str:
     if sampled:
         shown = " and ".join(f"{count:,}" for count in sampled)
         note += f" The picture is of {shown} records, read in blocks that are spread evenly over the epoch."
-    return section("shuffle", title, paragraph(lead), charts(drawn), _beside(plans, rows), paragraph(note, "note"))
+    return section("shuffle", title, paragraph(lead), *drawn, _beside(plans, rows), paragraph(note, "note"))
 
 
 def _distance(gaps: Facts) -> str | None:

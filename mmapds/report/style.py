@@ -60,7 +60,7 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; }
 thead th { color: var(--soft); font-weight: 500; border-bottom: 1px solid var(--line); }
 tbody th { font-weight: 400; white-space: normal; overflow-wrap: anywhere; min-width: 9ch; max-width: 60ch; }
 tbody tr + tr > * { border-top: 1px solid var(--faint); }
-td.text, th.text { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 7ch; }
+td.text, th.text { text-align: left; white-space: normal; min-width: 7ch; }
 tr.chosen > * { font-weight: 600; }
 details { margin: 8px 0; background: var(--card); border: 1px solid var(--line); border-radius: 8px; }
 summary { padding: 9px 14px; font-size: 14px; cursor: pointer; overflow-wrap: anywhere; }

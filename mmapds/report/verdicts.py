@@ -22,7 +22,7 @@ def verdicts(facts: Facts) -> list[Verdict]:
     several = len(facts["plans"]) > 1
     for plan in facts["plans"]:
         prefix = f"{plan['title'][0].upper()}{plan['title'][1:]}: "
-        for each in (*_batches(plan["batches"]), *_shuffle(plan["shuffle"]), *_reads(plan["reads"])):
+        for each in (*_batches(plan["batches"]), *_shuffle(plan), *_reads(plan["reads"])):
             text = each.text if not several else f"{prefix}{each.text[0].lower()}{each.text[1:]}"
             found.append(each._replace(text=text))
     found += _samples(facts["samples"])
@@ -39,7 +39,8 @@ def percent(share: float) -> str:
     number = 100 * share
     if 0 < abs(number) < 0.005:
         return "under 0.01 %"
-    return f"{number:.0f} %" if abs(number) >= 99.95 else f"{number:.1f} %" if abs(number) >= 10 else f"{number:.2f} %"
+    digits = 0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
+    return f"{number:.{digits}f} %"
 
 
 def _coverage(facts: Facts) -> Iterator[Verdict]:
@@ -77,7 +78,8 @@ def _batches(facts: Facts) -> Iterator[Verdict]:
         )
 
 
-def _shuffle(facts: Facts) -> Iterator[Verdict]:
+def _shuffle(plan: Facts) -> Iterator[Verdict]:
+    facts = plan["shuffle"]
     found = {name: each for name, each in facts["gaps"].items() if each["distance"] is not None}
     if not found:
         return
@@ -89,10 +91,15 @@ def _shuffle(facts: Facts) -> Iterator[Verdict]:
     grade = max(near, anywhere, key=(GOOD, FAIR, POOR).index)
     if grade == GOOD:
         yield Verdict(GOOD, "shuffle", "Any part of the epoch is as random as a shuffle of all records.")
-        return
-    how = "somewhat off" if grade == FAIR else "far from"
-    where = f"parts of the epoch are, most of all its {worst}," if near == grade else "parts of the epoch are"
-    yield Verdict(grade, "shuffle", f"Not all records are mixed with all others: {where} {how} a random choice.")
+    elif plan["batches"]["kind"] != "fixed" and plan["options"]["chunk_size"] is None:
+        # The shuffle itself is that of all records: what is left is in the data.
+        yield Verdict(
+            FAIR, "shuffle", "Batches are planned by length, and some lengths lie in some parts of the dataset."
+        )
+    else:
+        how = "somewhat off" if grade == FAIR else "far from"
+        where = f"parts of the epoch are, most of all its {worst}," if near == grade else "parts of the epoch are"
+        yield Verdict(grade, "shuffle", f"Not all records are mixed with all others: {where} {how} a random choice.")
 
 
 def _reads(facts: Facts | None) -> Iterator[Verdict]:
