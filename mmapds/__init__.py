@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .dataset.zipped import zip as zip  # noqa: A004 - the same
     from .loader.data_loader import DataLoader
     from .orders.permutation import Permutation
+    from .recompress.seekable import seekable as seekable
     from .samplers.distributed import ChunkedSampler, DistributedBatchSampler, DistributedSampler, MixtureSampler
     from .samplers.packing import PackingBatchSampler
     from .samplers.ranks import check_ranks
@@ -85,6 +86,7 @@ __all__ = [
     "merge",
     "pack_collate",
     "pad_collate",
+    "seekable",
     "takes_location",
     "takes_view",
 ]
@@ -111,6 +113,7 @@ _LAZY = {
     "open": "dataset.opening",
     "pack_collate": "dataset.pack",
     "pad_collate": "dataset.collate",
+    "seekable": "recompress.seekable",
     "takes_location": "dataset.decode",
     "takes_view": "dataset.decode",
     "zip": "dataset.zipped",

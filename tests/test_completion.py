@@ -35,7 +35,7 @@ def completed(tmp_path):
 
 
 def test_bash_completes_commands_options_names_and_files(completed):
-    assert completed("mmapds", "") == {"index", "info", "verify", "convert", "show", "head"}
+    assert completed("mmapds", "") == {"index", "info", "verify", "convert", "report", "seekable", "show", "head"}
     assert completed("mmapds", "sh") == {"show"}
     assert {"--decode", "--full", "--build", "--root", "--help"} == completed("mmapds", "show", "--")
     assert completed("mmapds", "index", "--tr") == {"--truncated"}

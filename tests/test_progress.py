@@ -37,6 +37,7 @@ def large(write):
         (["index", "{}"], "train.jsonl", "6.00M"),
         (["verify", "{}"], "train.jsonl", None),
         (["convert", "{}", "--fields", "n"], "train.jsonl", "200k"),
+        (["seekable", "{}"], "train.jsonl", "6.00M"),
     ],
 )
 def test_bars_have_the_size_of_the_sources_as_their_total(large, monkeypatch, arguments, title, total):

@@ -42,6 +42,7 @@ def test_public_names():
         "merge",
         "pack_collate",
         "pad_collate",
+        "seekable",
         "takes_location",
         "takes_view",
     ]
@@ -84,6 +85,12 @@ def test_help_begins_with_words(name):
     text = str(inspect.signature(getattr(mmapds, name)))
     assert "._" not in text
     assert len(text) < 1000
+
+
+@pytest.mark.parametrize("code", ["import mmapds.seekable", "from mmapds import seekable", "import mmapds"])
+def test_seekable_is_the_function_however_it_is_imported(code):
+    """There is a module of that name, for the command line."""
+    assert python(f"{code}\nimport mmapds\nprint(mmapds.seekable.__qualname__)").stdout == "seekable\n"
 
 
 def test_an_unknown_name_is_an_attribute_error():

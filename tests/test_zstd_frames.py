@@ -226,10 +226,13 @@ REFUSALS = {
     ),
     "a window of 2 GiB": (
         frame(raw(b"x"), window=21 << 3),
-        r"found one of 2147483648; run: zstd --long=31 -dk a.jsonl",
+        r"found one of 2147483648; run: .* --long 31 a",
     ),
     "a window of 3 TiB": (frame(raw(b"x"), window=31 << 3 | 4), r"found one of 3298534883328; copy the file again"),
-    "a window that is all text": (frame(raw(b"x"), size=2**27 + 1), r"found one of 134217729; run: zstd --long=28 -dk"),
+    "a window that is all text": (
+        frame(raw(b"x"), size=2**27 + 1),
+        r"found one of 134217729; run: .* --long 28 a",
+    ),
     "a bomb that lies": (frame(raw(b"x"), size=2**60, window=0), r"hold 1152921504606846976 bytes of text, as its hea"),
     "text where its header says none": (frame(raw(b"x"), size=0), r"hold 0 bytes of text"),
     "a block too few": (frame(block(COMPRESSED, 1, b"x"), size=2**17 + 1), r"hold 131073 bytes of text"),

@@ -73,6 +73,14 @@ _COMMANDS = {
             "mmapds report train.jsonl --max-tokens 16384 --compare pack=16384 --no-samples",
         ),
     ),
+    "seekable": _Command(
+        "recompress.command",
+        "add_seekable_options",
+        "recompress text so that any record can be read",
+        "Recompress JSON Lines, plain, .gz or .zst, into zstd that every tool reads, in frames of whole lines with a\n"
+        "table of where they are, so that any record can be read without those before it.",
+        ("mmapds seekable part-00.jsonl.gz", "mmapds seekable 'part-*.jsonl.zst' -o seekable/ --frame 256K --level 3"),
+    ),
     "show": _Command(
         "command.options",
         "add_show_options",
@@ -107,7 +115,7 @@ def new_parser(prog: str | None = None) -> cli.Parser:
       prog: what the user types; by default as it was typed.
     """
     is_module = os.path.basename(sys.argv[0]) == "__main__.py"
-    lines = "\n".join(f"  {name:<7}  {command.help}" for name, command in _COMMANDS.items())
+    lines = "\n".join(f"  {name:<8}  {command.help}" for name, command in _COMMANDS.items())
     parser = cli.Parser(
         prog or ("python -m mmapds" if is_module else "mmapds"),
         usage="%(prog)s COMMAND [options] SOURCE...",

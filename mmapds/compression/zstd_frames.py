@@ -8,7 +8,7 @@ from array import array
 
 from .. import _native
 from ..errors import FormatError
-from ..storage.sources import another_name, quoted
+from ..storage.sources import another_name, quoted, tool
 from .frames import UNKNOWN, Frames
 from .seek_table import read_table
 
@@ -69,7 +69,7 @@ def _error(
     elif status == _native.ZSTD_DICTIONARY:
         remedy = f"decompress it with zstd -dk -D DICTIONARY {quoted(path)}"
     elif status == _native.ZSTD_WINDOW and (log := (found - 1).bit_length()) <= _LARGEST_WINDOW_LOG:
-        remedy = f"run: zstd --long={log} -dk {quoted(path)}"
+        remedy = f"run: {tool('seekable')} --long {log} {quoted(path)}"
     return FormatError(f"{path}: frame {frame} (byte {begin}): {expected}; {remedy}")
 
 

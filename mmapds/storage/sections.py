@@ -242,7 +242,7 @@ class SectionWriter:
                 check()
                 os.replace(self._temporary, self.target)
             self._file.close()  # not before it is in its place, as it is locked until then
-            _sync_directory(os.path.dirname(self.target))
+            sync_directory(os.path.dirname(self.target))
 
     def is_in_place(self) -> bool:
         """Whether the file that was committed is the one that lies in its place now."""
@@ -311,7 +311,8 @@ class _Flusher:
             self._error = error
 
 
-def _sync_directory(path: str) -> None:
+def sync_directory(path: str) -> None:
+    """Flush the names of files in a directory to the disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -20,7 +20,7 @@ modules that are not on this page, may change at any time. [datasets.md](dataset
 """
 GROUPS = {  # of `mmapds` itself, by the modules that names come from
     "Datasets": ("dataset",),
-    "Indexes and files": ("build_index", "columns", "writer"),
+    "Indexes and files": ("build_index", "columns", "recompress", "writer"),
     "Samplers and orders": ("samplers", "orders"),
     "Loaders": ("loader",),
     "Errors": ("errors",),

@@ -1,0 +1,84 @@
+"""The command line of `seekable`."""
+
+import argparse
+import os
+import re
+import time
+
+from .. import cli
+from ..errors import Error
+from ..storage.sources import expand
+from .seekable import FRAME, LEVEL, WINDOW_LOG, check_arguments, seekable
+
+SUFFIXES = (".jsonl", ".ndjson", ".gz", ".bgz", ".zst", ".zstd")
+"""What the names of files end in that are taken from a directory."""
+
+DESCRIPTION = "Recompress JSON Lines, plain, .gz or .zst, so that any record can be read without those before it."
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    parser = cli.Parser("python -m mmapds.seekable", description=DESCRIPTION)
+    add_seekable_options(parser)
+    return cli.main(parser, arguments)
+
+
+def add_seekable_options(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
+    cli.add_sources(parser)
+    parser.add_argument("-o", "--out", metavar="OUT", help="OUT.zst, or a directory; default: beside each source")
+    parser.add_argument(
+        "--frame", default=f"{FRAME >> 10}K", metavar="SIZE", help="text in a frame; default: %(default)s"
+    )
+    parser.add_argument("--level", type=int, default=LEVEL, metavar="N", help="as zstd -N; default: %(default)s")
+    parser.add_argument("--workers", type=int, metavar="N", help="threads that compress; default: all cores")
+    parser.add_argument("--long", type=int, default=WINDOW_LOG, metavar="N", help="as zstd --long=N, for sources")
+    parser.add_argument(
+        "--force", action="store_true", help="replace files that are there; recompress also seekable files"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    parser.set_defaults(work=_recompress, interrupted="interrupted: nothing was written for the file in progress")
+
+
+def _recompress(options: argparse.Namespace) -> None:
+    paths = expand(options.sources, SUFFIXES)
+    with cli.checking_options():
+        frame = _size("--frame", options.frame)
+        check_arguments(frame, options.level, options.workers, options.long)
+        into = options.out if options.out is not None and os.path.isdir(options.out) else None
+        if options.out is not None and into is None and len(paths) > 1:
+            raise Error(
+                f"--out: expected a directory for {len(paths)} sources, found {options.out!r}; give a directory"
+            )
+
+    def total() -> int:
+        return sum(os.path.getsize(path) for path in paths)
+
+    with cli.Progress(options.sources, unit="B", quiet=options.quiet, total=total) as progress:
+        for path in paths:
+            started = time.perf_counter()
+            done = seekable(
+                path,
+                options.out,
+                frame=frame,
+                level=options.level,
+                workers=options.workers,
+                window_log=options.long,
+                force=options.force,
+                progress=progress.update,
+            )
+            progress.print(f"{done}; {time.perf_counter() - started:.2f} s" if done.is_new else str(done))
+
+
+def _size(option: str, text: str) -> int:
+    """Return a number of bytes, such as 256K or 1M.
+
+    Raises:
+      Error: it is not one.
+    """
+    found = re.fullmatch(r"(\d{1,9})([KM]?)(?:i?B)?", text, re.IGNORECASE)
+    if not found:
+        raise Error(f"{option} = {text!r}, expected a number of bytes, such as 256K or 1M")
+    return int(found[1]) * _UNITS[found[2].upper()]

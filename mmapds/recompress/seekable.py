@@ -1,0 +1,269 @@
+"""`mmapds.seekable()`: recompress text so that any record can be read without those before it."""
+
+import os
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from io import BufferedWriter
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from ..compression.codec import zstd
+from ..compression.seek_table import MOST_FRAMES, read_table, table_bytes
+from ..errors import Error, FormatError, counted, names_its_arguments
+from ..storage.replaced import replacing
+from ..storage.sources import StrPath, reason, working_directory
+from ..storage.threads import cores, in_order
+from .text import Text
+
+FRAME = 256 << 10
+"""Bytes of text in a frame."""
+LEVEL = 3
+"""Of compression."""
+WINDOW_LOG = 27
+"""The largest window of a frame that is read, as the logarithm to base 2: 128 MiB."""
+
+_SMALLEST_FRAME, _LARGEST_FRAME = 4 << 10, 256 << 20
+_LONGEST_LINE = 1 << 30  # bytes: a frame holds a whole line, and memory holds some frames
+_LEVELS = (1, 22)
+_WINDOW_LOGS = (10, 31)
+_SUFFIXES = (".zst", ".zstd", ".gz", ".bgz", ".gzip")
+_SUFFIX = ".zst"
+_ELSEWHERE = "-o OUT.zst (out= in Python)"
+
+
+class Seekable(NamedTuple):
+    """The outcome."""
+
+    path: str
+    frames: int
+    text: int
+    """Bytes of text."""
+    size: int
+    """Bytes of the file."""
+    is_new: bool
+    """Whether it was written, and not the source, which is seekable already."""
+
+    def __str__(self) -> str:
+        share = f" ({self.size / self.text:.1%})" if self.text else ""
+        already = "" if self.is_new else "already seekable, "
+        frames, text = counted(self.frames, "frame"), counted(self.text, "byte")
+        return f"{self.path}: {already}{frames}, {text} of text in {counted(self.size, 'byte')}{share}"
+
+
+@names_its_arguments("mmapds.seekable")
+def seekable(
+    source: StrPath,
+    out: StrPath | None = None,
+    *,
+    frame: int = FRAME,
+    level: int = LEVEL,
+    workers: int | None = None,
+    window_log: int = WINDOW_LOG,
+    force: bool = False,
+    progress: Callable[[int], object] = lambda read: None,  # noqa: ARG005
+) -> Seekable:
+    """Recompress lines of text into a zstd file whose records can be read in any order.
+
+    It has many frames, each of whole lines and with a checksum, and a seek table, which other decoders pass over. See
+    docs/compressed.md. The file appears only when it is whole; the source stays as it is, unless `out` names it.
+
+    Args:
+      source: JSON Lines or other lines, plain, of gzip or of zstd.
+      out: the file to write, or the directory to write it in; by default that of the source. There,
+        `part.jsonl.gz` becomes `part.jsonl.zst`, and `part.jsonl.zst` becomes `part.seekable.jsonl.zst`.
+      frame: bytes of text in a frame, at most; a longer line has a frame of its own. To read a record, its frame is
+        decoded; small frames take more space.
+      level: of compression, 1 to 22, as in `zstd -3`.
+      workers: threads that compress; by default all cores.
+      window_log: how large a window of a source may be, as in `zstd --long=27`; it takes as much memory.
+      force: replace a file that is there already, and recompress a source that is seekable already.
+      progress: called with the bytes of the source that were read since the last call.
+    Returns:
+      The path that was written, and what it has. A source that is seekable already, with frames of this size or less,
+      is left as it is where `out` is not given.
+    Raises:
+      SourceError: the source is missing, unreadable, compressed in another way, or changes meanwhile.
+      FormatError: it is damaged, or has a line of more than 1 GiB.
+      Error: an argument is out of range, the file is there already or cannot be written.
+    """
+    check_arguments(frame, level, workers, window_log)
+    path = os.fspath(source)
+    text = Text(path, window_log=window_log)
+    if out is None and not force and (found := _as_it_is(text, frame)):
+        return found
+    target = _target(text, None if out is None else os.fspath(out), force)
+    codec = zstd(path)
+    try:
+        with replacing(os.path.join(working_directory(), target), text.check) as file:
+            written = _Written(target, file)
+            for compressed in _compressed(codec, text, frame, level, workers or cores()):
+                written.add(compressed)
+                progress(compressed.read)
+            written.finish()
+    except OSError as error:
+        raise Error(
+            f"{target}: cannot write the seekable file ({reason(error)}); nothing was changed; make room, or give "
+            f"another place with {_ELSEWHERE}"
+        ) from None
+    return Seekable(target, len(written.sizes), sum(written.contents), written.size, is_new=True)
+
+
+def check_arguments(frame: int, level: int, workers: int | None, window_log: int) -> None:
+    """Raise Error for an argument that is out of range."""
+    ranges = {"frame": (frame, _SMALLEST_FRAME, _LARGEST_FRAME), "level": (level, *_LEVELS)}
+    ranges["window_log"] = (window_log, *_WINDOW_LOGS)
+    for name, (value, least, most) in ranges.items():
+        if not least <= value <= most:
+            raise Error(f"{name} = {value}, expected {least} to {most}")
+    if workers is not None and workers < 1:
+        raise Error(f"workers = {workers}, expected 1 or more")
+
+
+def _as_it_is(text: Text, frame: int) -> Seekable | None:
+    """Return a source that is seekable already; None if it is not, or its frames are larger than is wanted."""
+    table = read_table(text.map()) if text.codec == "zstd" else None
+    if table is None or not table.contents:
+        return None
+    size = sum(table.contents)
+    if size > len(table.contents) * frame:
+        return None
+    return Seekable(text.path, len(table.contents), size, text.source.size, is_new=False)
+
+
+# ---- where it is written
+
+
+def _beside(path: str, codec: str) -> str:
+    """Return the path of the file to write beside a source that is compressed by `codec`."""
+    stem, suffix = os.path.splitext(path)
+    plain = stem if codec and suffix in _SUFFIXES else path
+    if plain + _SUFFIX != path:
+        return plain + _SUFFIX
+    stem, suffix = os.path.splitext(plain)
+    return f"{stem}.seekable{suffix}{_SUFFIX}"
+
+
+def _target(text: Text, out: str | None, force: bool) -> str:
+    """Return the path to write.
+
+    Raises:
+      Error: its name is not that of a zstd file, its directory is missing, or it is there already.
+    """
+    beside = _beside(text.path, text.codec)
+    into_directory = out is not None and os.path.isdir(out)
+    target = beside if out is None else os.path.join(out, os.path.basename(beside)) if into_directory else out
+    if not target.endswith(_SUFFIX) or os.path.isdir(target):
+        raise Error(f"{target}: cannot write the seekable file here: expected a file name that ends in {_SUFFIX}")
+    if not os.path.isdir(os.path.dirname(target) or "."):
+        raise Error(
+            f"{target}: cannot write the seekable file here (no such directory); give another place with {_ELSEWHERE}"
+        )
+    if os.path.lexists(target) and not force and not (out is not None and os.path.samefile(target, text.path)):
+        raise Error(
+            f"{target}: expected a name that is free, found a file; give another place with {_ELSEWHERE}, or replace "
+            "it with --force (force=True)"
+        )
+    return target
+
+
+# ---- frames
+
+
+class _Lines(NamedTuple):
+    """The text of a frame."""
+
+    text: bytes
+    read: int
+    """Bytes of the source that were read for it, since the frame before."""
+
+
+class _Compressed(NamedTuple):
+    """A frame."""
+
+    frame: bytes
+    text: int
+    read: int
+
+
+def _lines(text: Text, frame: int) -> Iterator[_Lines]:
+    """Cut a text behind line ends: as many lines as fit into a frame, one at least.
+
+    Raises:
+      FormatError: a line is too long.
+    """
+    waiting, read, done = bytearray(), 0, 0
+    searched = 0  # bytes that wait and have no line end behind those of a frame
+    for piece in text.pieces():
+        waiting += piece.text
+        read += piece.read
+        while len(waiting) > frame:
+            end = waiting.rfind(b"\n", 0, frame) + 1 or waiting.find(b"\n", max(searched, frame)) + 1
+            if not end:
+                searched = len(waiting)
+                break
+            yield _Lines(bytes(memoryview(waiting)[:end]), read)
+            del waiting[:end]
+            done, read, searched = done + end, 0, 0
+        if len(waiting) > _LONGEST_LINE:
+            raise FormatError(
+                f"{text.path}: expected lines of at most {_LONGEST_LINE} bytes, found a longer one from byte {done} of "
+                "the text on"
+            )
+    if waiting or not done:
+        yield _Lines(bytes(waiting), read)
+
+
+def _compressed(codec: ModuleType, text: Text, frame: int, level: int, workers: int) -> Iterator[_Compressed]:
+    """Yield the frames of a text, which threads compress, each with a compressor of its own."""
+
+    def work(lines: _Lines, compressor: Any) -> _Compressed:
+        return _Compressed(compressor.compress(lines.text, compressor.FLUSH_FRAME), len(lines.text), lines.read)
+
+    options = _options(codec, frame, level)
+    slots = [codec.ZstdCompressor(options=options) for _ in range(workers + 2 if workers > 1 else 1)]
+    return in_order(work, _lines(text, frame), workers=workers, slots=slots)
+
+
+def _options(codec: ModuleType, frame: int, level: int) -> dict[Any, int]:
+    """Return how to compress frames.
+
+    For texts as small as a frame, zstd's level 3 looks for matches of 4 bytes, in small tables. What it has for large
+    ones, 5 bytes and large tables, makes frames smaller in the same time (bench/bench_seekable.py).
+    """
+    name = codec.CompressionParameter
+    options = {name.compression_level: level, name.checksum_flag: 1}
+    if level == LEVEL and frame <= FRAME:
+        tuned = {name.strategy: codec.Strategy.dfast, name.min_match: 5, name.hash_log: 17, name.chain_log: 17}
+        options |= tuned
+    return options
+
+
+@dataclass
+class _Written:
+    """The frames that were written, for their seek table."""
+
+    target: str
+    file: BufferedWriter
+    size: int = 0
+    sizes: "array[int]" = field(default_factory=lambda: array("I"))
+    contents: "array[int]" = field(default_factory=lambda: array("I"))
+    checksums: "array[int]" = field(default_factory=lambda: array("I"))
+
+    def add(self, compressed: _Compressed) -> None:
+        """Write a frame. Its last 4 bytes are the checksum of its text, which is that of the seek table too."""
+        if len(self.sizes) == MOST_FRAMES:
+            raise Error(
+                f"{self.target}: expected at most {MOST_FRAMES} frames, found more; give larger ones with --frame"
+            )
+        self.file.write(compressed.frame)
+        self.size += len(compressed.frame)
+        self.sizes.append(len(compressed.frame))
+        self.contents.append(compressed.text)
+        self.checksums.append(int.from_bytes(compressed.frame[-4:], "little"))
+
+    def finish(self) -> None:
+        """Write the seek table."""
+        table = table_bytes(self.sizes, self.contents, self.checksums)
+        self.file.write(table)
+        self.size += len(table)

@@ -1,0 +1,13 @@
+"""`python -m mmapds.seekable`; and in Python, under the same name, the function: `mmapds.seekable()`."""
+
+import sys
+
+if __name__ == "__main__":
+    from .recompress.command import main
+
+    sys.exit(main())
+
+from .recompress.seekable import seekable
+
+# Whoever imports this module would otherwise have it in the place of the function.
+sys.modules[__name__] = seekable  # type: ignore[assignment]

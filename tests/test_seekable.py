@@ -1,0 +1,413 @@
+"""`mmapds.seekable`: what it writes, that every reader of zstd reads it, and what it refuses."""
+
+import gzip
+import io
+import lzma
+import os
+import re
+import shlex
+import subprocess
+import sys
+from itertools import accumulate, pairwise
+
+import pytest
+from backports import zstd
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from xxhash import xxh64_intdigest
+
+import mmapds
+from mmapds import _native
+from mmapds.compression.seek_table import read_table
+from mmapds.compression.zstd_frames import find_frames, walk
+from mmapds.recompress import seekable as module
+from tests.support.commands import mmapds as command
+from tests.support.commands import python, run
+from tests.support.docs import blocks
+from tests.support.messages import check
+from tests.support.zstd_files import frame, raw, skippable
+
+LINES = [b'{"id": %d, "text": "%s"}\n' % (n, b"some words " * (n % 40)) for n in range(1500)]
+TEXT = b"".join(LINES)
+
+
+def in_parts(text, size=10_000):
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+def streamed(text):
+    writer = zstd.ZstdCompressor()
+    return writer.compress(text) + writer.flush()
+
+
+SOURCES = {
+    "part.jsonl": lambda text: text,
+    "part.jsonl.gz": gzip.compress,
+    "members.jsonl.gz": lambda text: b"".join(map(gzip.compress, in_parts(text))),
+    "padded.jsonl.gz": lambda text: gzip.compress(text) + bytes(100),
+    "part.jsonl.zst": zstd.compress,
+    "streamed.jsonl.zst": streamed,
+    "frames.jsonl.zst": lambda text: b"".join(skippable(b"size") + zstd.compress(part) for part in in_parts(text)),
+    "name-of-another": lambda text: zstd.compress(b"") + streamed(text),
+}
+
+
+def frames_of(path):
+    """The texts of the frames, once it is certain that walk and seek table agree and all checksums are right."""
+    file = _native.Map(str(path))
+    table, frames = read_table(file), walk(file, str(path))
+    assert list(table.contents) == list(frames.contents)
+    assert list(table.begins[:-1]) == list(frames.begins[:-1])
+    with open(path, "rb") as opened:
+        data = opened.read()
+    texts = [zstd.decompress(data[begin:end]) for begin, end in pairwise(table.begins)]
+    assert [xxh64_intdigest(text) & 0xFFFFFFFF for text in texts] == list(table.checksums)
+    assert list(accumulate(map(len, texts), initial=0)) == list(table.bounds)
+    return texts
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_text_is_that_of_the_source(write, tmp_path, name, workers):
+    path = write(SOURCES[name](TEXT), name)
+    done = mmapds.seekable(path, tmp_path / "out.zst", frame=5000, workers=workers)
+    texts = frames_of(done.path)
+    assert b"".join(texts) == TEXT
+    assert all(text.endswith(b"\n") for text in texts)
+    assert max(map(len, texts)) <= 5000
+    assert min(map(len, texts[:-1])) > 5000 - max(map(len, LINES))
+    assert done == (str(tmp_path / "out.zst"), len(texts), len(TEXT), os.path.getsize(done.path), True)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(
+    lines=st.lists(st.tuples(st.sampled_from([0, 1, 30, 4094, 4095, 4096, 5000, 20_000]), st.sampled_from("\n \r"))),
+    ends=st.booleans(),
+)
+@example(lines=[], ends=False)
+@example(lines=[(4095, "\n")] * 3, ends=True)
+@example(lines=[(4096, "\n"), (1, "\n")], ends=True)
+def test_frames_are_as_many_lines_as_fit(tmp_path, lines, ends):
+    text = b"".join(b"x" * size + b"\n" * (end == "\n") for size, end in lines) + b"y" * (not ends)
+    (tmp_path / "a").write_bytes(text)
+    texts = frames_of(mmapds.seekable(tmp_path / "a", tmp_path / "a.zst", frame=4096, workers=1, force=True).path)
+    expected = [b""]
+    for line in text.splitlines(keepends=True):
+        if expected[-1] and len(expected[-1]) + len(line) > 4096:
+            expected.append(b"")
+        expected[-1] += line
+    assert texts == expected
+
+
+def test_every_way_to_read_zstd_reads_it_whole(write):
+    path = mmapds.seekable(write(TEXT), frame=8192).path
+    assert path.endswith("train.jsonl.zst")
+    with zstd.open(path) as opened:
+        assert opened.read() == TEXT
+    with zstd.open(path, "rt") as opened:
+        assert sum(1 for _ in opened) == len(LINES)
+    with open(path, "rb") as file:
+        assert zstd.decompress(file.read()) == TEXT
+    with open(path, "rb") as file:
+        assert zstd.ZstdDecompressor().decompress(file.read()) != TEXT, "a reader of one frame stops after the first"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("part.jsonl", "part.jsonl.zst"),
+        ("part.jsonl.gz", "part.jsonl.zst"),
+        ("part.json.bgz", "part.json.zst"),
+        ("part.jsonl.zst", "part.seekable.jsonl.zst"),
+        ("part.zst", "part.seekable.zst"),
+        ("part", "part.zst"),
+    ],
+)
+def test_the_file_stands_beside_its_source(write, tmp_path, name, expected):
+    make = gzip.compress if name.endswith("gz") else zstd.compress if name.endswith("zst") else bytes
+    path = write(make(TEXT), name)
+    done = mmapds.seekable(path)
+    assert done.path == path.removesuffix(name) + expected
+    assert (tmp_path / name).read_bytes() == make(TEXT), "the source stays as it was"
+    assert sorted(os.listdir(os.path.dirname(path))) == sorted([name, expected]), "no lock, and nothing half-written"
+
+
+def test_a_file_that_is_there_is_replaced_if_that_is_said(write):
+    path = write(TEXT)
+    first = mmapds.seekable(path).path
+    with pytest.raises(
+        mmapds.Error, match=r"train.jsonl.zst: expected a name that is free, found a file; give ano"
+    ) as error:
+        mmapds.seekable(path)
+    check(str(error.value))
+    write(LINES[0])
+    assert mmapds.seekable(path, force=True).path == first
+    assert frames_of(first) == [LINES[0]]
+
+
+def test_a_source_is_replaced_if_it_is_named(write):
+    path = write(zstd.compress(TEXT), "part.jsonl.zst")
+    assert mmapds.seekable(path, path, frame=4096).path == path
+    assert b"".join(frames_of(path)) == TEXT
+    assert os.listdir(os.path.dirname(path)) == ["part.jsonl.zst"]
+
+
+def test_a_seekable_file_is_left_as_it_is(write, tmp_path):
+    first = mmapds.seekable(write(TEXT), frame=8192)
+    assert mmapds.seekable(first.path) == first._replace(is_new=False)
+    assert sorted(os.listdir(tmp_path)) == ["train.jsonl", "train.jsonl.zst"]
+    smaller = mmapds.seekable(first.path, frame=4096)
+    assert smaller.path.endswith("train.seekable.jsonl.zst")
+    assert smaller.frames > first.frames
+    assert b"".join(frames_of(smaller.path)) == TEXT
+    assert mmapds.seekable(first.path, force=True).is_new
+
+
+@pytest.mark.parametrize("make", [bytes, gzip.compress, zstd.compress])
+def test_an_empty_text_is_one_empty_frame(write, make):
+    done = mmapds.seekable(write(make(b""), "part.jsonl.x"))
+    assert (done.frames, done.text) == (1, 0)
+    assert frames_of(done.path) == [b""]
+    assert str(done).endswith("part.jsonl.x.zst: 1 frame, 0 bytes of text in 42 bytes")
+
+
+@pytest.mark.parametrize("level", [1, 3, 19, 22])
+def test_levels(write, tmp_path, level):
+    done = mmapds.seekable(write(TEXT), tmp_path / f"{level}.zst", level=level)
+    assert b"".join(frames_of(done.path)) == TEXT
+
+
+def test_the_standard_library_reads_gzip_where_isal_is_missing(write, monkeypatch):
+    monkeypatch.setitem(sys.modules, "isal", None)
+    path = write(SOURCES["members.jsonl.gz"](TEXT), "part.jsonl.gz")
+    assert b"".join(frames_of(mmapds.seekable(path).path)) == TEXT
+    with pytest.raises(mmapds.FormatError, match="not whole gzip members: compressed file ended before the end-of"):
+        mmapds.seekable(write(gzip.compress(TEXT)[:-9], "cut.jsonl.gz"))
+
+
+def test_progress_is_in_bytes_of_the_source(write, tmp_path):
+    for name, make in SOURCES.items():
+        path, read = write(make(TEXT), name), []
+        mmapds.seekable(path, tmp_path / "out.zst", frame=4096, force=True, progress=read.append)
+        assert 0 <= os.path.getsize(path) - sum(read) <= 100, name
+
+
+def test_a_source_with_long_windows_is_read_if_that_is_said(write):
+    path = write(frame(raw(TEXT[:1000]), window=18 << 3), "part.jsonl.zst")
+    with pytest.raises(
+        mmapds.FormatError, match=r"found one of 268435456; run: python -m mmapds.seekable --long 28 "
+    ) as error:
+        mmapds.seekable(path)
+    check(str(error.value))
+    mended = run(*re.search(r"run: python (.*)", str(error.value))[1].split())
+    assert mended.returncode == 0, mended.stderr
+    assert frames_of(path.replace(".jsonl.zst", ".seekable.jsonl.zst")) == [TEXT[:1000]]
+
+
+# ---- what is refused
+
+
+GZIP, ZSTD = gzip.compress(TEXT), zstd.compress(TEXT, options={zstd.CompressionParameter.checksum_flag: True})
+REFUSED = {
+    "a gzip file that is cut": (GZIP[:-20], "not whole gzip members: compressed file ended before the end-of-stream "),
+    "a gzip file with a wrong checksum": (GZIP[:-8] + b"sums" + GZIP[-4:], "not whole gzip members: crc check failed "),
+    "a gzip file with garbage behind": (GZIP + b"garbage", "not whole gzip members: "),
+    "a zstd file that is cut": (ZSTD[:-9], r"frame 0 \(byte 0\): expected a whole frame, found the end of the file "),
+    "a zstd file with a wrong checksum": (ZSTD[:-4] + b"sums", r"frame 0 \(byte 0\): not zstd: restored data doesn"),
+    "a zstd file that is damaged": (ZSTD[:90] + bytes(9) + ZSTD[99:], r"frame 0 \(byte 0\): "),
+    "garbage behind zstd": (ZSTD + b"garbage", r"frame 1 \(byte \d+\): expected a zstd frame or the end of the file, "),
+    "a dictionary": (frame(raw(b"x"), dictionary=5), r"frame 0 .* found one that needs dictionary 5"),
+    "xz": (lzma.compress(TEXT), r"compressed \(xz\): expected "),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_damaged_source_is_refused_and_nothing_is_left(write, tmp_path, case, workers):
+    data, expected = REFUSED[case]
+    path = write(data, "part.jsonl.zst")
+    with pytest.raises(mmapds.Error) as error:
+        mmapds.seekable(path, workers=workers, frame=4096)
+    assert re.match(f"{re.escape(path)}: {expected}", str(error.value)), error.value
+    check(str(error.value))
+    assert os.listdir(tmp_path) == ["part.jsonl.zst"]
+
+
+def test_a_file_cut_anywhere_is_refused(write, tmp_path):
+    text = TEXT[:3000]
+    for data in (gzip.compress(text), zstd.compress(text), b"".join(map(gzip.compress, in_parts(text, 999)))):
+        seams = [at for at in range(1, len(data)) if whole(data[:at])]
+        for end in range(4, len(data)):
+            path = write(data[:end], "part.jsonl")
+            if end in seams:
+                mmapds.seekable(path, tmp_path / "out.zst", workers=1, force=True)
+            else:
+                with pytest.raises(mmapds.FormatError):
+                    mmapds.seekable(path, tmp_path / "out.zst", workers=1, force=True)
+
+
+def whole(data):
+    """Whether gzip's own reader reads all of it."""
+    try:
+        return bool(gzip.GzipFile(fileobj=io.BytesIO(data)).read()) if data[:2] == b"\x1f\x8b" else False
+    except (EOFError, OSError):
+        return False
+
+
+def test_what_is_not_a_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    for name, expected in (
+        ("", "expected a regular file, found a directory"),
+        ("fifo", "found a FIFO"),
+        ("x", "no such file"),
+    ):
+        with pytest.raises(mmapds.SourceError, match=expected) as error:
+            mmapds.seekable(tmp_path / name, tmp_path / "out.zst")
+        check(str(error.value))
+    assert os.listdir(tmp_path) == ["fifo"]
+
+
+def test_places_that_cannot_be_written(write, tmp_path):
+    path = write(TEXT)
+    for out, expected in (
+        ("out.jsonl", "ends in .zst"),
+        ("none/out.zst", r"no such directory\); give another place with"),
+    ):
+        with pytest.raises(mmapds.Error, match=expected) as error:
+            mmapds.seekable(path, tmp_path / out)
+        check(str(error.value))
+    assert os.listdir(tmp_path) == ["train.jsonl"]
+
+
+def test_a_full_disk_leaves_nothing(write, tmp_path):
+    path = write(os.urandom(200_000).hex().encode())
+    code = (
+        f"import resource, mmapds; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); mmapds.seekable({path!r})"
+    )
+    said = python(code, check=False).stderr.splitlines()[-1].removeprefix("mmapds.errors.Error: ")
+    assert said.startswith(
+        f"{path}.zst: cannot write the seekable file (file too large); nothing was changed; make room"
+    )
+    check(said)
+    assert os.listdir(tmp_path) == ["train.jsonl"]
+
+
+def test_a_source_that_changes_meanwhile_is_refused(write, tmp_path):
+    path = write(TEXT)
+
+    def grow(_):
+        with open(path, "ab") as file:
+            file.write(b"{}\n")
+
+    with pytest.raises(mmapds.SourceError, match="changed while it was read"):
+        mmapds.seekable(path, frame=4096, workers=1, progress=grow)
+    assert os.listdir(tmp_path) == ["train.jsonl"]
+
+
+def test_a_zstd_source_that_becomes_shorter_is_refused(write, tmp_path):
+    path = write(b"".join(zstd.compress(os.urandom(100_000)) for _ in range(20)), "part.jsonl.zst")
+    with pytest.raises(mmapds.SourceError, match=r"changed while it was read: expected \d+ bytes, found 100000;"):
+        mmapds.seekable(path, workers=1, progress=lambda _: os.truncate(path, 100_000))
+    assert os.listdir(tmp_path) == ["part.jsonl.zst"]
+
+
+def test_what_a_killed_one_left_is_removed(write, tmp_path):
+    path = write(TEXT)
+    (tmp_path / "train.jsonl.zst.0123abcd.tmp").write_bytes(b"half")
+    (tmp_path / "train.jsonl.zst.lock").write_text(f"{2**22 + 1} on {os.uname().nodename}")
+    mmapds.seekable(path)
+    assert sorted(os.listdir(tmp_path)) == ["train.jsonl", "train.jsonl.zst"]
+
+
+def test_a_line_that_is_too_long_is_refused(write, monkeypatch):
+    monkeypatch.setattr(module, "_LONGEST_LINE", 1 << 20)
+    path = write(b"short\n" + b"x" * (3 << 20) + b"\nshort\n")
+    with pytest.raises(
+        mmapds.FormatError, match=r"of at most 1048576 bytes, found a longer one from byte 6 of the "
+    ) as error:
+        mmapds.seekable(path)
+    check(str(error.value))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"frame": 4095}, "frame = 4095, expected 4096 to 268435456"),
+        ({"level": 0}, "level = 0, expected 1 to 22"),
+        ({"level": 23}, "level = 23, expected 1 to 22"),
+        ({"workers": 0}, "workers = 0, expected 1 or more"),
+        ({"window_log": 32}, "window_log = 32, expected 10 to 31"),
+    ],
+)
+def test_arguments_are_checked(write, options, expected):
+    with pytest.raises(mmapds.Error, match=re.escape(expected)) as error:
+        mmapds.seekable(write(TEXT), **options)
+    check(str(error.value))
+
+
+def test_a_misspelt_argument_is_said(write):
+    with pytest.raises(TypeError, match=r"expected an argument of mmapds.seekable: .* \(did you mean 'frame'\)"):
+        mmapds.seekable(write(TEXT), frames=4096)
+
+
+# ---- the command
+
+
+def test_the_command_recompresses_every_source(write, tmp_path):
+    paths = [write(SOURCES[name](TEXT), f"in/{name}") for name in ("part.jsonl", "members.jsonl.gz")]
+    (tmp_path / "out").mkdir()
+    done = command("seekable", *paths, "-o", tmp_path / "out", "--frame", "8k", "--level", "1", "--workers", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(
+        r"(.*/out/(part|members).jsonl.zst: 4\d frames, \S+ bytes of text in \S+ bytes \([\d.]+%\); [\d.]+ s\n){2}",
+        done.stdout,
+    )
+    for name in ("part", "members"):
+        assert b"".join(frames_of(tmp_path / "out" / f"{name}.jsonl.zst")) == TEXT
+    again = command("seekable", tmp_path / "out", "--frame", "8K")
+    assert again.stdout.count("already seekable, 4") == 2, again.stderr
+
+
+def test_the_module_is_the_same_command(write):
+    path = write(TEXT)
+    done = run("-m", "mmapds.seekable", path, "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert b"".join(frames_of(f"{path}.zst")) == TEXT
+    first, second = (run("-m", *each, "--help").stdout for each in (["mmapds", "seekable"], ["mmapds.seekable"]))
+    assert set(re.findall(r"--\w+", first)) == set(re.findall(r"--\w+", second))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--frame", "x"], "--frame = 'x', expected a number of bytes, such as 256K or 1M"),
+        (["--frame", "1G"], "--frame = '1G', expected a number of bytes, such as 256K or 1M"),
+        (["--frame", "1K"], "frame = 1024, expected 4096 to 268435456"),
+        (["--level", "99"], "level = 99, expected 1 to 22"),
+        (["-o", "x.zst", "{}"], "--out: expected a directory for 2 sources, found 'x.zst'; give a directory"),
+    ],
+)
+def test_wrong_options_are_errors_of_usage(write, arguments, expected):
+    path = write(TEXT)
+    done = command("seekable", *(each.format(path) for each in arguments), path)
+    assert (done.returncode, done.stderr) == (2, f"{expected}\n")
+    check(expected)
+
+
+def test_the_commands_of_the_document_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shards").mkdir()
+    for path, data in {"part-00.jsonl.gz": GZIP, "part-01.jsonl.zst": ZSTD, "shards/0.jsonl": TEXT}.items():
+        (tmp_path / path).write_bytes(data)
+    for line in "".join(blocks("docs/compressed.md", "sh")).splitlines():
+        words = shlex.split(line)
+        done = command(*words[1:]) if words[0] == "mmapds" else subprocess.run(words, check=False)
+        assert done.returncode == 0, done.stderr
+    for path in ("part-00.jsonl.zst", "train.jsonl.zst", "seekable/0.jsonl.zst"):
+        assert b"".join(frames_of(path)) == TEXT
+
+
+def test_a_seek_table_finds_what_a_walk_does(write):
+    path = mmapds.seekable(write(TEXT), frame=4096).path
+    file = _native.Map(path)
+    assert find_frames(file, path).bounds == read_table(file).bounds
