@@ -14,11 +14,10 @@
  *     quote & ~escaped     .1..1.1.....1.1.1.....1...1....   the quotes that open and close strings
  *     inside               .111..111111..11......1111.....   prefix xor: the xor of bits 0 to b of the row above, so
  *                                                            1 from the opening quote to before the closing one
- *     open & ~inside       1.................1............
- *     close & ~inside      ....................1.........1   the brace in the string is gone
+ *     brackets & ~inside   1.................1.1.........1   the brace in the string is gone
  *     colon & ~inside      .....1...........1.........1...   and so is its colon
  *
- * visit() takes the bits of the last three rows from left to right:
+ * visit() takes the bits of the last two rows from left to right:
  *
  *     byte  0  {  depth 1
  *     byte  5  :  depth 1, but the key before it is "id"
@@ -218,21 +217,21 @@ static uint64_t between(size_t lo, size_t hi)
 }
 
 /* Visit the brackets and colons of a block in order; 0 if they contradict JSON. */
-static int visit(scan *s, size_t base, uint64_t open, uint64_t close, uint64_t colons, uint64_t commas, int escapes)
+static int visit(scan *s, size_t base, uint64_t events, uint64_t commas, int escapes)
 {
     size_t from = 0; /* commas before this bit are counted */
-    for (uint64_t events = open | close | colons; events; events &= events - 1) {
+    for (; events; events &= events - 1) {
         const size_t bit = (size_t)__builtin_ctzll(events);
-        const uint64_t here = (uint64_t)1 << bit;
         if (s->items_depth && s->depth == s->items_depth)
             s->commas += (uint64_t)__builtin_popcountll(commas & between(from, bit));
         from = bit;
         s->at = base + bit;
-        if (open & here) {
+        const uint8_t c = s->p[s->at];
+        if (c == '{' || c == '[') {
             if (s->depth == MDS_JSON_DEPTH || (s->depth == 0 && s->at != s->begin))
                 return 0;
             s->depth++;
-        } else if (close & here) {
+        } else if (c != ':') {
             if (s->depth == 0)
                 return 0;
             s->depth--;
@@ -280,16 +279,6 @@ static size_t masks_of(const mds_kernels *kernels, const uint8_t *data, size_t n
         memcpy(padded, data + direct * 64, n - direct * 64);
         kernels->json_blocks(padded, 1, extra, masks + direct);
     }
-    if (n % 64) {
-        mds_json_masks *last = &masks[blocks - 1];
-        const uint64_t inside = between(0, n % 64);
-        last->quote &= inside;
-        last->backslash &= inside;
-        last->open &= inside;
-        last->close &= inside;
-        last->colon &= inside;
-        last->extra &= inside;
-    }
     return blocks;
 }
 
@@ -310,12 +299,13 @@ static uint64_t escaped_bytes(uint64_t backslash, uint64_t *carry)
     return escaped;
 }
 
-/* Bit b becomes the xor of bits 0 to b. */
-static uint64_t prefix_xor(uint64_t x)
+int mds_field_escaped(const mds_field *field)
 {
-    for (int shift = 1; shift < 64; shift *= 2)
-        x ^= x << shift;
-    return x;
+    for (size_t k = 0; k < field->segments; k++)
+        for (size_t j = 0; j < field->key_sizes[k]; j++)
+            if (field->keys[k][j] < 32 || field->keys[k][j] == '"' || field->keys[k][j] == '\\')
+                return 1;
+    return 0;
 }
 
 mds_json_status mds_json_measure(const mds_kernels *kernels, const uint8_t *data, size_t n, size_t readable,
@@ -336,31 +326,32 @@ mds_json_status mds_json_measure(const mds_kernels *kernels, const uint8_t *data
     const size_t size = field->key_sizes[0];
     const uint8_t extra = items ? ',' : size ? field->keys[0][size - 1] : '"';
     uint64_t escape_carry = 0, in_string = 0, quote_carry = 0, extra_carry = 0;
-    int escapes = 0;
-    for (size_t k = 0; k < field->segments; k++) /* a key that has to be escaped in JSON is not there byte by byte */
-        for (size_t j = 0; j < field->key_sizes[k]; j++)
-            escapes |= field->keys[k][j] < 32 || field->keys[k][j] == '"' || field->keys[k][j] == '\\';
+    int escapes = field->escaped;
     mds_json_masks masks[BLOCKS];
     for (size_t base = 0; base < n; base += BLOCKS * 64) {
         const size_t rest = n - base < BLOCKS * 64 ? n - base : BLOCKS * 64;
         const size_t blocks = masks_of(kernels, data + base, rest, readable - base, extra, masks);
         for (size_t b = 0; b < blocks; b++) {
             const mds_json_masks *m = &masks[b];
-            uint64_t quote = m->quote;
+            const size_t last = b + 1 < blocks ? 63 : (rest - 1) % 64; /* bit of the record */
+            const uint64_t record = UINT64_MAX >> (63 - last);
+            uint64_t quote = m->quote, inside = m->inside;
             if (m->backslash | escape_carry) {
                 quote &= ~escaped_bytes(m->backslash, &escape_carry);
+                inside = mds_prefix_xor(quote);
                 escapes = 1;
             }
-            const uint64_t inside = prefix_xor(quote) ^ in_string;
-            in_string = 0 - (inside >> 63);
-            uint64_t colons = m->colon & ~inside;
+            inside ^= in_string;
+            const uint64_t outside = record & ~inside;
+            in_string = 0 - (inside >> last & 1);
+            uint64_t colons = m->colon & outside;
             if (last_byte_tells && !escapes)
                 colons &= ~(quote << 1 | quote_carry) | m->extra << 2 | extra_carry;
             quote_carry = quote >> 63;
             extra_carry = m->extra >> 62;
-            const uint64_t open = m->open & ~inside, close = m->close & ~inside;
-            if ((open | close | colons || s.items_depth) &&
-                !visit(&s, base + b * 64, open, close, colons, items ? m->extra & ~inside : 0, escapes)) {
+            const uint64_t events = (m->brackets & outside) | colons;
+            if ((events || s.items_depth) &&
+                !visit(&s, base + b * 64, events, items ? m->extra & outside : 0, escapes)) {
                 *at = s.at;
                 return MDS_JSON_INVALID;
             }

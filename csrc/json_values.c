@@ -222,6 +222,17 @@ size_t mds_json_number(const uint8_t *p, size_t i, size_t n, mds_number *number,
     digit_reader reader = {0};
     mds_number ignored;
     *at = i;
+    if (n - i >= 8) { /* most numbers are short integers */
+        uint64_t word;
+        memcpy(&word, p + i, 8);
+        const unsigned run = mds_digit_run(word);
+        const uint8_t after = run < 8 ? p[i + run] : '0';
+        if (run && run < 8 && (p[i] != '0' || run == 1) && after != '.' && (after | 0x20) != 'e') {
+            if (number)
+                *number = (mds_number){MDS_U64, mds_digits_value(word, run)};
+            return i + run;
+        }
+    }
     const int negative = p[i] == '-';
     const size_t first = i + (size_t)negative;
     i = read_digits(p, first, n, &reader);

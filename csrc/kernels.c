@@ -26,7 +26,7 @@ static const mds_kernels variants[] = {
 static size_t unsupported(void)
 {
 #if defined(__x86_64__)
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") ? 0 : 1;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("pclmul") ? 0 : 1;
 #elif defined(__aarch64__) && defined(__linux__)
     return getauxval(AT_HWCAP) & HWCAP_CRC32 ? 0 : 1;
 #else

@@ -13,12 +13,20 @@ typedef void mds_mask_bytes_fn(const uint8_t *data, size_t words, uint8_t byte, 
 /* Where a 64-byte block has the bytes that give JSON its structure, inside strings or not: bit b stands for byte b. */
 typedef struct {
     uint64_t quote;
+    uint64_t inside; /* the xor of bits 0 to b of `quote`: bytes in strings, if no quote is escaped and none was open */
     uint64_t backslash;
-    uint64_t open;  /* [ and { */
-    uint64_t close; /* ] and } */
+    uint64_t brackets; /* [ { ] } */
     uint64_t colon;
     uint64_t extra; /* one more byte, which the caller chooses */
 } mds_json_masks;
+
+/* Bit b becomes the xor of bits 0 to b. */
+static inline uint64_t mds_prefix_xor(uint64_t x)
+{
+    for (int shift = 1; shift < 64; shift *= 2)
+        x ^= x << shift;
+    return x;
+}
 
 typedef void mds_json_blocks_fn(const uint8_t *data, size_t blocks, uint8_t extra, mds_json_masks *masks);
 

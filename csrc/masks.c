@@ -47,9 +47,12 @@ void mds_json_blocks_portable(const uint8_t *data, size_t blocks, uint8_t extra,
         for (int k = 0; k < 64; k++)
             folded[k] = data[k] | 0x20; /* makes braces of brackets */
         mds_mask_bytes_portable(data, 1, '"', &masks[b].quote);
+        masks[b].inside = mds_prefix_xor(masks[b].quote);
         mds_mask_bytes_portable(data, 1, '\\', &masks[b].backslash);
-        mds_mask_bytes_portable(folded, 1, '{', &masks[b].open);
-        mds_mask_bytes_portable(folded, 1, '}', &masks[b].close);
+        uint64_t close;
+        mds_mask_bytes_portable(folded, 1, '{', &masks[b].brackets);
+        mds_mask_bytes_portable(folded, 1, '}', &close);
+        masks[b].brackets |= close;
         mds_mask_bytes_portable(data, 1, ':', &masks[b].colon);
         mds_mask_bytes_portable(data, 1, extra, &masks[b].extra);
     }
@@ -90,19 +93,29 @@ AVX2 void mds_mask_bytes_avx2(const uint8_t *data, size_t words, uint8_t byte, u
     }
 }
 
-AVX2 void mds_json_blocks_avx2(const uint8_t *data, size_t blocks, uint8_t extra, mds_json_masks *masks)
+AVX2 static uint64_t either(__m256i low, __m256i high, __m256i one, __m256i other)
+{
+    return joined(_mm256_or_si256(_mm256_cmpeq_epi8(low, one), _mm256_cmpeq_epi8(low, other)),
+                  _mm256_or_si256(_mm256_cmpeq_epi8(high, one), _mm256_cmpeq_epi8(high, other)));
+}
+
+/* Bit b of a product without carries with all ones is the xor of bits 0 to b. */
+__attribute__((target("avx2,pclmul"))) void mds_json_blocks_avx2(const uint8_t *data, size_t blocks, uint8_t extra,
+                                                                 mds_json_masks *masks)
 {
     const __m256i quote = _mm256_set1_epi8('"'), backslash = _mm256_set1_epi8('\\'), colon = _mm256_set1_epi8(':');
     const __m256i open = _mm256_set1_epi8('{'), close = _mm256_set1_epi8('}'), other = _mm256_set1_epi8((char)extra);
     const __m256i fold = _mm256_set1_epi8(0x20); /* makes braces of brackets */
+    const __m128i ones = _mm_set1_epi8(-1);
     for (size_t b = 0; b < blocks; b++, data += 64) {
         const __m256i low = _mm256_loadu_si256((const __m256i *)data);
         const __m256i high = _mm256_loadu_si256((const __m256i *)(data + 32));
-        const __m256i low_folded = _mm256_or_si256(low, fold), high_folded = _mm256_or_si256(high, fold);
-        masks[b].quote = joined(_mm256_cmpeq_epi8(low, quote), _mm256_cmpeq_epi8(high, quote));
+        const uint64_t quotes = joined(_mm256_cmpeq_epi8(low, quote), _mm256_cmpeq_epi8(high, quote));
+        masks[b].quote = quotes;
+        masks[b].inside =
+            (uint64_t)_mm_cvtsi128_si64(_mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)quotes), ones, 0));
         masks[b].backslash = joined(_mm256_cmpeq_epi8(low, backslash), _mm256_cmpeq_epi8(high, backslash));
-        masks[b].open = joined(_mm256_cmpeq_epi8(low_folded, open), _mm256_cmpeq_epi8(high_folded, open));
-        masks[b].close = joined(_mm256_cmpeq_epi8(low_folded, close), _mm256_cmpeq_epi8(high_folded, close));
+        masks[b].brackets = either(_mm256_or_si256(low, fold), _mm256_or_si256(high, fold), open, close);
         masks[b].colon = joined(_mm256_cmpeq_epi8(low, colon), _mm256_cmpeq_epi8(high, colon));
         masks[b].extra = joined(_mm256_cmpeq_epi8(low, other), _mm256_cmpeq_epi8(high, other));
     }
@@ -166,9 +179,12 @@ void mds_json_blocks_neon(const uint8_t *data, size_t blocks, uint8_t extra, mds
         for (int k = 0; k < 64; k += 16)
             vst1q_u8(folded + k, vorrq_u8(vld1q_u8(data + k), fold));
         mds_mask_bytes_neon(data, 1, '"', &masks[b].quote);
+        masks[b].inside = mds_prefix_xor(masks[b].quote);
         mds_mask_bytes_neon(data, 1, '\\', &masks[b].backslash);
-        mds_mask_bytes_neon(folded, 1, '{', &masks[b].open);
-        mds_mask_bytes_neon(folded, 1, '}', &masks[b].close);
+        uint64_t close;
+        mds_mask_bytes_neon(folded, 1, '{', &masks[b].brackets);
+        mds_mask_bytes_neon(folded, 1, '}', &close);
+        masks[b].brackets |= close;
         mds_mask_bytes_neon(data, 1, ':', &masks[b].colon);
         mds_mask_bytes_neon(data, 1, extra, &masks[b].extra);
     }

@@ -459,7 +459,11 @@ typedef struct {
     size_t segments; /* keys of the path, 1 to MDS_PATH */
     const uint8_t *keys[MDS_PATH];
     size_t key_sizes[MDS_PATH];
+    int escaped; /* what mds_field_escaped says */
 } mds_field;
+
+/* Whether a key of the path has to be escaped in JSON, so that it is not there byte by byte. */
+int mds_field_escaped(const mds_field *field);
 
 /* How to read the 64 bits of a number. A column has one type for all its numbers: the first of these that holds
  * them. */

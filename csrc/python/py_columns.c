@@ -37,6 +37,7 @@ static Py_ssize_t parse_fields(PyObject *sequence, mds_field *fields)
             fields[c].keys[k] = (const uint8_t *)key;
             fields[c].key_sizes[k] = (size_t)size;
         }
+        fields[c].escaped = mds_field_escaped(&fields[c]);
     }
     return n;
 }

@@ -14,6 +14,7 @@ static mds_field field(mds_measure measure, const char *first, const char *secon
         f.keys[1] = (const uint8_t *)second;
         f.key_sizes[1] = strlen(second);
     }
+    f.escaped = mds_field_escaped(&f);
     return f;
 }
 
