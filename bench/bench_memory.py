@@ -12,7 +12,8 @@ import mmapds
 from bench.support.data import DATA
 from bench.support.memory import READS, WORKERS, worker_memory
 from mmapds.storage.bounds import BoundsWriter
-from mmapds.storage.index_file import IndexedSource, IndexWriter
+from mmapds.storage.index_file import IndexWriter
+from mmapds.storage.indexed_source import IndexedSource
 
 RECORDS = 10**8
 SIZE = 16

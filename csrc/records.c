@@ -250,7 +250,7 @@ static inline mds_status load_one(mds_request *request, int check, int64_t now, 
         status = check ? mds_map_was_whole(source->map, request->span.end, now) : MDS_OK;
     } else {
         request->data = *room;
-        status = mds_map_read(source->map, request->span.begin, (size_t)size, *room);
+        status = source->map->file ? mds_map_read(source->map, request->span.begin, (size_t)size, *room) : MDS_OK;
         *room += size;
     }
     if (status != MDS_OK)

@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from .build_index import build, merge
     from .columns import add_column
     from .dataset.collate import pad_collate
-    from .dataset.dataset import Dataset, Location, concat
+    from .dataset.dataset import Dataset, concat
     from .dataset.decode import takes_location, takes_view
     from .dataset.fields import Fields
+    from .dataset.location import Location
     from .dataset.opening import open as open  # noqa: A004 - mmapds.open is the public name
     from .dataset.pack import pack_collate
     from .dataset.zipped import zip as zip  # noqa: A004 - the same
@@ -99,7 +100,7 @@ _LAZY = {
     "DistributedBatchSampler": "samplers.distributed",
     "DistributedSampler": "samplers.distributed",
     "Fields": "dataset.fields",
-    "Location": "dataset.dataset",
+    "Location": "dataset.location",
     "MixtureSampler": "samplers.distributed",
     "PackingBatchSampler": "samplers.packing",
     "Permutation": "orders.permutation",

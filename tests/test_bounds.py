@@ -12,7 +12,8 @@ from mmapds import _native
 from mmapds.index.verify import verify
 from mmapds.storage import scratch
 from mmapds.storage.bounds import BoundsWriter, groups_of
-from mmapds.storage.index_file import Index, IndexedSource, IndexWriter
+from mmapds.storage.index_file import Index, IndexWriter
+from mmapds.storage.indexed_source import IndexedSource
 from tests.support.bounds import WIDTHS, bounds_of, grouped, narrowest, records_in
 from tests.support.commands import command
 

@@ -221,16 +221,15 @@ def test_a_compressed_source(tmp_path, suffix, compress):
     assert path.exists()
 
 
-@pytest.mark.parametrize(("program", "suffix"), [("zstd", "zst"), ("lz4", "lz4")])
-def test_a_source_compressed_by_a_tool(write, program, suffix):
-    if not shutil.which(program):
-        pytest.skip(f"this machine has no {program}")
+def test_a_source_compressed_by_a_tool(write):
+    if not shutil.which("lz4"):
+        pytest.skip("this machine has no lz4")
     path = write([1, 2], "a b.jsonl")
-    compressed = f"{path}.{suffix}"
+    compressed = f"{path}.lz4"
     with open(path, "rb") as source, open(compressed, "wb") as out:
-        subprocess.run([program, "-q", "-c"], stdin=source, stdout=out, check=True)
+        subprocess.run(["lz4", "-q", "-c"], stdin=source, stdout=out, check=True)
     os.remove(path)
-    with pytest.raises(mmapds.SourceError, match=rf"compressed \({program}\)") as error:
+    with pytest.raises(mmapds.SourceError, match=r"compressed \(lz4\)") as error:
         mmapds.build(compressed)
     run_tool(error.value)
     assert list(mmapds.open(path, build=True)) == [1, 2]

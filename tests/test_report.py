@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmapds
-from mmapds.dataset.dataset import Location
+from mmapds.dataset.location import Location
 from mmapds.errors import OrderError
 from mmapds.orders import Chunked
 from mmapds.report import batches, blocks, lengths, numbers, reads, report, shuffle

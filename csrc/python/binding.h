@@ -163,9 +163,11 @@ PyObject *mds_py_raise_unread(mds_status status, const char *path, uint64_t size
 /* ---- py_records.c -------------------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject *map;   /* MapObject, or NULL while the source is closed */
-    PyObject *index; /* MapObject that holds the bounds */
-    PyObject *view;  /* a memoryview of the source, for records that are not copied; NULL unless it is mapped */
+    PyObject *map;    /* MapObject, or the reader; NULL while the source is closed */
+    PyObject *reader; /* borrowed: what decodes the blocks of a compressed source; NULL for others */
+    PyObject *index;  /* MapObject that holds the bounds */
+    PyObject *view;   /* a memoryview of the source, for records that are not copied; NULL unless it is mapped */
+    mds_map content;  /* of a compressed source: its size alone */
     mds_source source;
 } SourceSlot;
 
@@ -181,6 +183,12 @@ typedef struct {
     SourceSlot *slots;
 } RecordsObject;
 
+/* The slot that holds a source. */
+static inline const SourceSlot *mds_py_slot_of(const mds_source *source)
+{
+    return (const SourceSlot *)((const char *)source - offsetof(SourceSlot, source));
+}
+
 /* Fill one request a row; rows are checked and sources opened while the GIL is held. -1 with an exception. */
 int mds_py_records_request(RecordsObject *self, PyObject *rows, mds_request *requests, Py_ssize_t n);
 
@@ -190,6 +198,12 @@ PyObject *mds_py_records_payload(const RecordsObject *self, const mds_request *r
 
 /* Raise for a request that cannot be read. */
 void mds_py_raise_unread_record(const RecordsObject *self, const mds_request *request, mds_status status);
+
+/* ---- py_blocks.c --------------------------------------------------------------------------------------- */
+
+/* Read the located records of compressed sources into `room`, which has the bytes of all records that are not mapped,
+ * one after another. -1 with an exception. */
+int mds_py_blocks_fill(const RecordsObject *self, const mds_request *requests, Py_ssize_t n, uint8_t *room);
 
 /* ---- py_batch.c ---------------------------------------------------------------------------------------- */
 

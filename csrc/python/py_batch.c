@@ -11,7 +11,7 @@ void mds_py_batch_free(mds_py_batch *batch)
 }
 
 /* Bring the located records into memory; on failure, *failed is the request that cannot be read. */
-static mds_status batch_load(mds_py_batch *batch, uint64_t room, int check, size_t *failed)
+static mds_status batch_load(const RecordsObject *self, mds_py_batch *batch, uint64_t room, int check, size_t *failed)
 {
     mds_status status;
     uint8_t *memory = (uint8_t *)batch->requests; /* for records of 0 bytes: not NULL */
@@ -19,6 +19,8 @@ static mds_status batch_load(mds_py_batch *batch, uint64_t room, int check, size
         batch->room = room <= PY_SSIZE_T_MAX ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)room) : PyErr_NoMemory();
         memory = batch->room ? (uint8_t *)PyBytes_AsString(batch->room) : NULL;
         if (!memory)
+            return MDS_SYSTEM;
+        if (mds_py_blocks_fill(self, batch->requests, batch->n, memory) != 0)
             return MDS_SYSTEM;
     }
     RELEASE_GIL(status = mds_records_load(batch->requests, (size_t)batch->n, memory, check, failed));
@@ -42,7 +44,7 @@ static int batch_read(RecordsObject *self, mds_py_batch *batch, mds_request **or
             status = mds_records_load(batch->requests, n, (uint8_t *)batch->requests, check, &failed);
     });
     if (status == MDS_OK && room)
-        status = batch_load(batch, room, check, &failed);
+        status = batch_load(self, batch, room, check, &failed);
     if (self->will_need)
         self->cold = mds_next_cold(cold, reads);
     if (status != MDS_OK && !PyErr_Occurred())

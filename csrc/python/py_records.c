@@ -104,7 +104,8 @@ static int check_bounds(const mds_map *index, uint64_t at, unsigned width, uint6
 static int fill_slot(RecordsObject *self, size_t s, PyObject *map, PyObject *index, const mds_source *source)
 {
     SourceSlot *slot = &self->slots[s];
-    const int has_buffer = source->map->data || !source->map->size;
+    const int is_file = source->map->file != NULL;
+    const int has_buffer = is_file && (source->map->data || !source->map->size);
     PyObject *view = has_buffer && self->views ? PyMemoryView_FromObject(map) : NULL;
     if (PyErr_Occurred())
         return -1;
@@ -115,11 +116,27 @@ static int fill_slot(RecordsObject *self, size_t s, PyObject *map, PyObject *ind
     slot->view = view;
     slot->index = source->index ? Py_NewRef(index) : NULL;
     slot->source = *source;
+    if (!is_file) {
+        slot->content = *source->map;
+        slot->source.map = &slot->content;
+        slot->reader = map;
+    }
     slot->map = Py_NewRef(map);
     return 0;
 }
 
-/* Ask the opener for source `s`: (map, index, where its bounds begin there, their width, framing, first, stride). If
+/* Ask a reader how many bytes it has. */
+static int read_size(PyObject *reader, uint64_t *size)
+{
+    unsigned long long found;
+    PyObject *number = PyObject_GetAttrString(reader, "size");
+    const int status = number && mds_py_size(number, &found) ? 0 : -1;
+    Py_XDECREF(number);
+    *size = status == 0 ? found : 0;
+    return status;
+}
+
+/* Ask the opener for source `s`: (map or reader, index, where its bounds begin there, their width, framing, first, stride). If
  * stride is not 0, there are no bounds. */
 static const mds_source *records_open(RecordsObject *self, size_t s)
 {
@@ -133,11 +150,15 @@ static const mds_source *records_open(RecordsObject *self, size_t s)
     unsigned long long bounds_at, first, stride;
     const mds_source *source = NULL;
     if (mds_py_expect_tuple(opened, "opener.open") != 0 ||
-        !PyArg_ParseTuple(opened, "O!O!O&IiO&O&:open", state->map_type, &map, state->map_type, &index, mds_py_size,
-                          &bounds_at, &width, &framing, mds_py_size, &first, mds_py_size, &stride))
+        !PyArg_ParseTuple(opened, "OO!O&IiO&O&:open", &map, state->map_type, &index, mds_py_size, &bounds_at, &width,
+                          &framing, mds_py_size, &first, mds_py_size, &stride))
+        goto done;
+    const int is_file = PyObject_TypeCheck(map, state->map_type);
+    mds_map content = {NULL, 0, 0, NULL};
+    if (!is_file && read_size(map, &content.size) != 0)
         goto done;
     mds_source found = {
-        .map = &((MapObject *)map)->map,
+        .map = is_file ? &((MapObject *)map)->map : &content,
         .first = first,
         .stride = stride,
         .count = self->firsts[s + 1] - self->firsts[s],
@@ -175,14 +196,9 @@ static const mds_source *records_find(RecordsObject *self, uint64_t record, size
     return self->slots[low].map ? &self->slots[low].source : records_open(self, low);
 }
 
-static const SourceSlot *slot_of(const mds_source *source)
-{
-    return (const SourceSlot *)((const char *)source - offsetof(SourceSlot, source));
-}
-
 void mds_py_raise_unread_record(const RecordsObject *self, const mds_request *request, mds_status status)
 {
-    const Py_ssize_t s = slot_of(request->source) - self->slots;
+    const Py_ssize_t s = mds_py_slot_of(request->source) - self->slots;
     PyObject *result;
     if (status == MDS_CORRUPT)
         result = PyObject_CallMethod(self->opener, "corrupt", "nKKKK", s, (unsigned long long)request->i,
@@ -311,8 +327,14 @@ static int read_one(const RecordsObject *self, mds_request *request, PyObject **
     uint8_t *record = *room ? (uint8_t *)PyBytes_AsString(*room) : NULL; /* nobody else has it yet */
     if (status == MDS_OK && !record)
         return -1;
-    if (record)
+    if (record && mds_py_slot_of(request->source)->reader) {
+        if (mds_py_blocks_fill(self, request, 1, record) != 0) {
+            Py_CLEAR(*room);
+            return -1;
+        }
+    } else if (record) {
         RELEASE_GIL(status = mds_map_read(request->source->map, begin, (size_t)size, record));
+    }
     if (status != MDS_OK) {
         Py_CLEAR(*room);
         mds_py_raise_unread_record(self, request, status);
@@ -340,7 +362,7 @@ PyObject *mds_py_records_payload(const RecordsObject *self, const mds_request *r
     if (self->views && room)
         return view_of(room, PyBytes_AsString(room), request);
     if (self->views) {
-        PyObject *view = slot_of(request->source)->view;
+        PyObject *view = mds_py_slot_of(request->source)->view;
         return PySequence_GetSlice(view, (Py_ssize_t)request->span.begin, (Py_ssize_t)request->span.end);
     }
     if (room)
@@ -463,6 +485,8 @@ static PyType_Slot records_slots[] = {
      "the\n"
      "bounds, in groups of numbers of `width` bytes as pack_bounds makes them, from byte `bounds` on; without them,\n"
      "stride is the size of every record, and the first begins at byte `first`.\n"
+     "For a compressed source, map is a reader: reader.size is that of the content, and reader.blocks(wanted) yields\n"
+     "(begin, data) of each block of content that has some of the bytes wanted, u64 bounds in pairs that rise.\n"
      "opener.corrupt(source, record, begin, end, size) raises the error for bounds that do not fit the source, and\n"
      "opener.lost(source, errno) that for a source or an index that was cut short (errno 0) or cannot be read.\n"
      "readahead: notice reads in file order. will_need: ask for cold pages. views: give memoryviews.\n\n"

@@ -3,19 +3,25 @@
 import json
 import os
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from xxhash import xxh3_64
 
 from .. import _native, formats
+from ..compression import cache
+from ..compression.plain import line_number
+from ..compression.reader import BlockReader, random_access_error
 from ..errors import Error, FormatError, SourceError
 from ..formats.format import ArrayOf, FieldsOf, Sample
-from ..storage.files import IoChoice, check_io, io_of, line_number, open_file
+from ..storage.blocks import BlockTable
+from ..storage.files import IoChoice, check_io, io_of, open_file
 from ..storage.index_file import Index
-from ..storage.sources import INDEX_SUFFIX, build_command, kind_of_file, reason
+from ..storage.sources import INDEX_SUFFIX, Source, build_command, kind_of_file, reason
 from .array_decoder import TensorDecoder, format_decoder
 from .decode import Decoder, decoder_name, is_same_decoder
 from .fields import Fields
+from .location import BlockLocation, Location
 from .stored_fields import StoredFields
 from .webdataset import check_pillow
 
@@ -40,12 +46,17 @@ class Catalog:
       indexes: in the order in which their records are numbered.
       access: how records will be read, as in `mmapds.open`.
       io: the same.
+      block_cache: the same.
     """
 
-    def __init__(self, indexes: list[Index], access: str, io: IoChoice) -> None:
+    def __init__(self, indexes: list[Index], access: str, io: IoChoice, block_cache: int = cache.DEFAULT_SIZE) -> None:
         if access not in _ADVICE:
             raise Error(f"access = {access!r}, expected one of {', '.join(map(repr, _ADVICE))}")
         check_io(io)
+        if type(block_cache) is not int or block_cache < 0:
+            raise Error(f"block_cache = {block_cache!r}, expected a number of bytes, 0 or more")
+        self.blocks = cache.BlockCache(block_cache)
+        """Decoded blocks of compressed sources."""
         self.indexes = indexes
         self.access = access
         self.io = io
@@ -57,8 +68,17 @@ class Catalog:
             raise indexes[0].damaged(f"expected less than 2**63 records in all, found {sum(counts)}")
         self.starts = np.cumsum([0, *counts], dtype=np.uint64)
         """Number of the first record of each source, and how many records there are: shape (sources + 1,)."""
+        if access == "random":
+            self._check_random()
         for index in indexes:
             index.map.advise(_ADVICE[access])
+
+    def _check_random(self) -> None:
+        """Raise Error for a source whose records can be read in order alone."""
+        for index, number in self.members:
+            source = index.sources[number]
+            if source.compression is not None and not source.compression.is_random:
+                raise random_access_error(index.source_path(number), source, "found access = 'random'")
 
     def fingerprint(self, rows: bytes) -> str:
         """Return what identifies the records of all sources, as they were indexed, and a selection of them."""
@@ -138,8 +158,8 @@ class Catalog:
             path = self._paths[member] = index.source_path(number)
         return path
 
-    def open(self, member: int) -> tuple[_native.Map, _native.Map, int, int, int, int, int]:
-        """Open a source for the core, and say how its records lie there.
+    def open(self, member: int) -> tuple[_native.Map | BlockReader, _native.Map, int, int, int, int, int]:
+        """Open a source for the core, and say how its records lie there; a compressed one by a reader of its blocks.
 
         Raises:
           SourceError: it is missing, not a regular file, or lies where the user has not allowed it.
@@ -156,13 +176,17 @@ class Catalog:
             kind = kind_of_file(os.stat(absolute).st_mode)
             raise SourceError(f"{path}: expected a regular file, found {kind} (a source of {index.path})") from None
         index.check_source(number, opened.size, opened.mtime_ns)
-        opened.advise(_ADVICE[self.access])
+        content: _native.Map | BlockReader = opened
+        if index.sources[number].compression is None:
+            opened.advise(_ADVICE[self.access])
+        else:  # without advice: a block is many pages
+            content = BlockReader(index, number, opened, self.blocks, member, partial(self.lost, member))
         with index.reporting_malformed_metadata():
             layout = formats.of_index(index).layout(index.parameters, index.sources[number])
         if index.has_bounds != (layout.stride == 0):
             expected, found = ("offsets", "none") if layout.stride == 0 else ("no offsets", "some")
             raise index.damaged(f"format {index.format!r}: expected {expected}, found {found}")
-        return opened, index.map, index.bounds_at(number), index.sources[number].width, *layout
+        return content, index.map, index.bounds_at(number), index.sources[number].width, *layout
 
     def lost(self, member: int, code: int) -> None:
         """Raise the error for a source that was cut short, or cannot be read; the core calls this.
@@ -202,6 +226,15 @@ class Catalog:
             f"record {record} of {index.source_path(number)}: expected bytes within 0 to {size}, found {begin} to {end}"
         )
 
+    def location(self, member: int, begin: int, end: int) -> Location:
+        """Return where a record lies, as `ds.where` says it."""
+        path = self.source_path(member)
+        index, number = self.members[member]
+        if index.sources[number].compression is None:
+            return Location(path, begin, end - begin)
+        table = BlockTable(index, number)
+        return BlockLocation.of(path, begin, end - begin, table.place(table.find(begin)).begin)
+
     def place(self, located: tuple[int, int, int, int]) -> str:
         """Return where a record lies, as messages say it: `train.jsonl:41 (byte 51200)`.
 
@@ -228,13 +261,8 @@ class Catalog:
             return
         path = index.source_path(number)
         try:
-            with open(index.absolute(path), "rb") as file:
-                head = file.read(min(begin, 3))
-                file.seek(max(begin - 1, 0))
-                before = file.read(1)
-                file.seek(end)
-                after = file.read(2)
-        except OSError:
+            head, before, after = self._parts(member, (0, min(begin, 3)), (max(begin - 1, 0), begin), (end, end + 2))
+        except (OSError, Error):
             return  # the decoder's error says more
         begins = begin == 0 or before == b"\n" or (begin == 3 and head == b"\xef\xbb\xbf")
         if not begins or not (after.startswith(b"\n") or after in (b"", b"\r\n")):
@@ -265,21 +293,42 @@ class Catalog:
 
     def _may_be_json(self, located: tuple[int, int, int, int]) -> bool:
         """Whether a record begins as JSON does, so that it was meant to be JSON."""
-        index, number = self.members[located[0]]
+        member, _, begin, end = located
         try:
-            with open(index.absolute(index.source_path(number)), "rb") as file:
-                file.seek(located[2])
-                return file.read(min(located[3] - located[2], _HEAD)).lstrip()[:1] in _JSON_BEGINS
-        except OSError:
+            (head,) = self._parts(member, (begin, min(end, begin + _HEAD)))
+        except (OSError, Error):
             return True
+        return head.lstrip()[:1] in _JSON_BEGINS
+
+    def _parts(self, member: int, *parts: tuple[int, int]) -> list[bytes]:
+        """Return some bytes of a source, or of its content; fewer where it ends.
+
+        Args:
+          parts: where each begins and ends.
+        Raises:
+          OSError, Error: it cannot be read.
+        """
+        index, number = self.members[member]
+        if index.sources[number].compression is not None:
+            content = self.open(member)[0]
+            assert isinstance(content, BlockReader)
+            return [content.read(begin, end) for begin, end in parts]
+        with open(index.absolute(index.source_path(number)), "rb") as file:
+            found = []
+            for begin, end in parts:
+                file.seek(begin)
+                found.append(file.read(end - begin))
+        return found
 
     def _line(self, index: Index, number: int, record: int, offset: int) -> int | None:
         """Return the line of a record, counted from 1; None if the index does not have it and its source is gone."""
         source = index.sources[number]
         if source.lines == source.records:
             return record + 1
+        codec = source.compression.codec if source.compression else ""
         try:
-            return line_number(index.absolute(index.readable_path(number)), offset)
+            path = index.absolute(index.readable_path(number))
+            return line_number(Source(path, source.size, source.mtime_ns, codec=codec), offset)
         except SourceError:
             return None
 

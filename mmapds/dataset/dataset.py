@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,7 @@ from ..orders.permutation import Permutation
 from ..storage.runs import LengthOrder
 from ..storage.sources import StrPath
 from .chosen import of_mask, of_positions
+from .location import Location
 from .other_names import OTHER_NAMES
 from .views import PermutedRows, RangeRows, Rows
 
@@ -28,17 +29,6 @@ if TYPE_CHECKING:
 
 else:
     _Samples = Sequence[Any]
-
-
-class Location(NamedTuple):
-    """Where a record lies."""
-
-    source: str
-    """Path of the file."""
-    offset: int
-    """Byte of the file at which the payload begins."""
-    size: int
-    """Bytes in the payload."""
 
 
 class Dataset(_Samples):

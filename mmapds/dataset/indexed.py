@@ -21,10 +21,11 @@ from .array_decoder import array_decoder
 from .batch import StoredBatch
 from .catalog import Catalog
 from .chosen import composed
-from .dataset import Dataset, Location
+from .dataset import Dataset
 from .decode import Decoder, decoder_name, is_same_decoder, raise_at, reason_of, resolve, wants_location, wants_view
 from .fields import Fields
 from .fields_batch import ChosenBatch, FieldsBatch
+from .location import Location
 from .origin import Origin
 from .skips import Skips
 from .stored_fields import StoredFields
@@ -268,7 +269,8 @@ class IndexedDataset(Dataset):
                 raise Error(f"datasets[{k}]: expected check = 'none' for all datasets or for none; open them alike")
         indexes = [index for part in parts for index in part._catalog.indexes]
         patterns = [pattern for part in parts for pattern in part._origin.given()]
-        catalog, origin = Catalog(indexes, access, io), Origin.of(patterns, indexes)
+        block_cache = max(part._catalog.blocks.limit for part in parts)
+        catalog, origin = Catalog(indexes, access, io, block_cache), Origin.of(patterns, indexes)
         if all(part._rows is None for part in parts):
             return make_dataset(catalog, origin, decode, parts[0]._on_error)
         firsts = np.cumsum([0, *(len(part._records) for part in parts)]).tolist()
@@ -293,7 +295,7 @@ class IndexedDataset(Dataset):
 
     def _locate(self, record: SupportsIndex) -> Location:
         member, _, begin, end = self._records.locate(record)
-        return Location(self._catalog.source_path(member), begin, end - begin)
+        return self._catalog.location(member, begin, end)
 
     def _place(self, record: SupportsIndex) -> str:
         return self._catalog.place(self._records.locate(record))
@@ -307,7 +309,7 @@ class IndexedDataset(Dataset):
 
     def __reduce__(self) -> tuple[Any, ...]:
         catalog = self._catalog
-        access = catalog.access, catalog.io, catalog.compares
+        access = catalog.access, catalog.io, catalog.blocks.limit, catalog.compares
         return _reopen, (self._origin, access, self._given_decode, self._on_error, self._rows)
 
 
@@ -333,7 +335,7 @@ class Unopened:
 
 def _reopen(
     origin: Origin,
-    access: tuple[str, IoChoice, bool],
+    access: tuple[str, IoChoice, int, bool],
     decode: str | Decoder,
     on_error: OnError,
     rows: Rows | None,
@@ -343,7 +345,7 @@ def _reopen(
     They are then checked as with "stat", as the process that opened them has done more where that was asked for; if it
     did not compare them at all, neither does this one.
     """
-    how, io, compares = access
+    how, io, block_cache, compares = access
     try:
         indexes = origin.open(io)
     except Error as error:
@@ -352,4 +354,4 @@ def _reopen(
         raise
     for index in indexes:
         index.check = "stat" if compares else "none"
-    return make_dataset(Catalog(indexes, how, io), origin, decode, on_error, rows)
+    return make_dataset(Catalog(indexes, how, io, block_cache), origin, decode, on_error, rows)

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from ..errors import Error
 from ..storage.runs import LengthOrder
-from .dataset import Dataset, Location, concat, is_position
+from .dataset import Dataset, concat, is_position
 from .decode import decoder_name, is_same_decoder
+from .location import Location
 from .views import Rows
 
 

@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Collection, Iterable
 
+from ..compression.cache import DEFAULT_SIZE
 from ..errors import Error, names_its_arguments
 from ..index.build import build_each
 from ..storage import current
@@ -35,6 +36,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
     access: str = "auto",
     check: str = "stat",
     io: IoChoice = "mmap",
+    block_cache: int = DEFAULT_SIZE,
     on_error: OnError = "raise",
     build: bool = False,
     roots: StrPath | Iterable[StrPath] = (),
@@ -42,8 +44,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
     """Open indexed sources as one dataset.
 
     Args:
-      source_or_index: a source, an index or saved view (`.mmx`), a directory, a glob or brace pattern, or a list of
-        these. Records are numbered in that order.
+      source_or_index: a source, an index or saved view (`.mmx`), a directory, a pattern, or a list, in this order.
       decode: the decoder, which makes a sample of a record: "json" (orjson), "text" (UTF-8), "bytes", "files" (a dict
         of the bytes of a tar's members), "wds" (those members decoded by extension), "pil" (the same, and images are
         RGB), "tf_example" (see `mmapds.dataset.tf_example`), `Fields`, or a picklable callable of the record's bytes.
@@ -61,6 +62,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
         network file systems whose maps cannot be trusted; columns that are asked for are then copied into memory. A
         dict says it by file: patterns of absolute paths, of which the first that matches counts; others are mapped. A
         file that cannot be mapped is read by pread, with a warning.
+      block_cache: bytes of decoded blocks of compressed sources that each process keeps; least recently used ones go.
       on_error: "skip" leaves a record that cannot be decoded out of what `take` returns, with a warning, and counts it
         in `ds.skipped`. `len`, positions and states stay as they are, and `ds[i]` raises. See docs/formats.md.
       build: build missing and stale indexes first, instead of raising: see `mmapds.build`.
@@ -84,7 +86,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
             done.warn(stacklevel=3)
     indexes, rows = unfolded(open_indexes(paths, patterns, allowed, io))
     _warn(current.check(indexes, check), patterns)
-    catalog = Catalog(indexes, access, io)
+    catalog = Catalog(indexes, access, io, block_cache)
     origin = Origin.of(patterns if rows is None else None, indexes)
     return make_dataset(catalog, origin, catalog.decoder(decode), on_error, rows)
 

@@ -3,12 +3,13 @@
 A new format is one file with a subclass of `Format`, and one line here.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from ..compression.plain import head_of
 from ..errors import FormatError
 from ..storage.index_file import Index
-from ..storage.sources import named, quoted, tool, unreadable
+from ..storage.sources import Source, compressed, named, quoted, tool
 from .fixed import Fixed
 from .format import Format, Option
 from .jsonl import JsonLines
@@ -26,6 +27,7 @@ FORMATS: dict[str, Format] = {
 """By the name that `--format` takes and an index stores. If several fit a file, it has the first of them."""
 
 SUFFIXES: tuple[str, ...] = tuple(suffix for each in FORMATS.values() for suffix in each.suffixes)
+"""Those of files that are compressed follow them: see `sources.CODECS`."""
 
 OPTIONS: dict[str, Option] = {name: option for each in FORMATS.values() for name, option in each.options.items()}
 
@@ -137,6 +139,13 @@ def check_options(format_name: str, known: Collection[str], given: Mapping[str, 
             raise FormatError(f"{name} = {value!r}, expected {expected} for format {format_name!r}")
 
 
+def check_codecs(chosen: Format, sources: Sequence[Source]) -> None:
+    """Raise SourceError for a source that is compressed, where the format cannot be read so."""
+    for source in sources:
+        if source.codec and not chosen.reads_compressed:
+            raise compressed(source.path, source.codec, chosen.name)
+
+
 def convertible(path: str) -> str | None:
     """Return what `mmapds.convert` calls a file that cannot be indexed, by its name or first bytes; None for others."""
     return _convertible(path, _head(path))
@@ -164,8 +173,5 @@ def _check_in_place(path: str, head: bytes) -> None:
 
 
 def _head(path: str) -> bytes:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return file.read(_HEAD)
-    except OSError as error:
-        raise unreadable(path, error) from None
+    """Return the first bytes of the content of a file."""
+    return head_of(path, _HEAD)

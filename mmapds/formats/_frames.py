@@ -7,7 +7,7 @@ from typing import Any
 from .. import _native
 from ..errors import FormatError
 from ..storage.files import open_source
-from ..storage.index_file import IndexedSource
+from ..storage.indexed_source import IndexedSource
 from ..storage.sources import Source
 from ..storage.threads import in_order
 from .format import End, Format, Layout, Piece, drops_truncated, reserve_words

@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import _native
 from ..errors import FormatError
-from ..storage.index_file import IndexedSource
+from ..storage.indexed_source import IndexedSource
 from ..storage.sources import Source
 from .format import (
     TRUNCATED,

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from ..errors import Error, FormatError
-from ..storage.index_file import IndexedSource
+from ..storage.blocks import BlockStart
+from ..storage.indexed_source import IndexedSource
 from ..storage.sources import Source, reason
 from .measuring import Measuring
 
@@ -57,6 +58,8 @@ class Piece(NamedTuple):
     """How many of the records that were left out are bad lines."""
     bad_at: tuple[tuple[int, int], ...] = ()
     """The line and the byte of the first of them."""
+    blocks: tuple[BlockStart, ...] = ()
+    """Of a compressed source: the blocks that begin in this piece."""
 
     @property
     def records(self) -> int:
@@ -73,6 +76,8 @@ class End(NamedTuple):
     """The byte where the last record ends, with all that it owns."""
     first: int = 0
     """Where the first record begins, where all have one size."""
+    content: int = 0
+    """Bytes of content of a compressed source, where more of them follow the last record."""
     has_bounds: bool = True
     """False where all records have one size, and so no starts."""
 
@@ -110,6 +115,8 @@ class Format(ABC):
     """Whether records are lines, so that messages give line numbers."""
     begins_anywhere: ClassVar[bool] = False
     """Whether a scan can begin and end at any record, so that one goes on where another ended."""
+    reads_compressed: ClassVar[bool] = False
+    """Whether a scan takes sources with a `codec`; `scanned` of its pieces then counts bytes of the file."""
     per_source: ClassVar[tuple[str, ...]] = ()
     """Parameters that are lists with an entry for each source."""
     options: ClassVar[Mapping[str, Option]] = {}

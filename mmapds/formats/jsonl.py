@@ -7,14 +7,15 @@ record starts after a byte order mark and any blank lines.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from .. import _native
-from ..errors import SourceError
-from ..storage.files import line_number, open_source
-from ..storage.index_file import IndexedSource
+from ..storage.files import line_number, open_source, shrank
+from ..storage.indexed_source import IndexedSource
 from ..storage.sources import Source, unreadable
 from ..storage.threads import in_order
+from .compressed_lines import scan as scan_compressed
 from .format import End, Format, Layout, Piece, Sample, reserve_bytes, reserve_words
 from .measuring import Measured, Measuring, UnmeasuredError
 
@@ -46,6 +47,7 @@ class JsonLines(Format):
     suffixes = (".jsonl", ".ndjson")
     is_text = True
     begins_anywhere = True
+    reads_compressed = True
 
     def __init__(self, block_size: int | None = None) -> None:
         self._block_size = block_size
@@ -66,6 +68,30 @@ class JsonLines(Format):
         self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
     ) -> Iterator[Piece]:
         """Yield the start of every record of every source, in order, and its columns; threads share out blocks."""
+        kept = first = 0
+        for codec, run in groupby(sources, lambda source: source.codec):
+            group = list(run)
+            pieces = self._scan_compressed if codec else self._scan_files
+            for piece in pieces(group, measuring, kept, workers):
+                kept += piece.records
+                yield piece._replace(source=first + piece.source) if first else piece
+            first += len(group)
+
+    def _scan_compressed(
+        self, sources: Sequence[Source], measuring: Measuring, kept: int, workers: int
+    ) -> Iterator[Piece]:
+        """Scan sources one after another; threads share out the blocks of each.
+
+        Args:
+          kept: records before them.
+        """
+        for number, source in enumerate(sources):
+            for piece in scan_compressed(number, source, measuring, kept, workers):
+                kept += piece.records
+                yield piece
+
+    def _scan_files(self, sources: Sequence[Source], measuring: Measuring, kept: int, workers: int) -> Iterator[Piece]:
+        """Scan files as they lie there; see `_scan_compressed`."""
         block_size = self._block_size or min(max(_MEMORY // (4 * (workers + 2)), _SMALLEST_BLOCK), _LARGEST_BLOCK)
         blocks = _blocks(sources, block_size, measured=bool(measuring))
         workers = min(workers, sum(max(-(-(source.stop - source.begin) // block_size), 1) for source in sources))
@@ -73,7 +99,7 @@ class JsonLines(Format):
         slot_size = min(block_size, max(source.stop - source.begin for source in sources))
         slots = [_Slot(slot_size, len(measuring.columns)) for _ in range(in_flight)]
         pending: int | None = None  # start of the line that the block begins in, while that is blank so far
-        newlines = kept = 0  # of the source, and of all
+        newlines = 0  # of the source
         work = partial(_scan_block, measuring)
         scanned = in_order(work, blocks, workers=workers, slots=slots)
         while (item := _next(scanned, kept, measuring)) is not None:
@@ -146,7 +172,7 @@ def _scan_block(measuring: Measuring, block: _Block, slot: _Slot) -> tuple[_Bloc
     try:
         return block, _scan_starts(block, slot) if block.file is None else _measure(measuring, block, slot, block.file)
     except EOFError:
-        raise _shrank(block.source) from None
+        raise shrank(block.source) from None
     except OSError as error:
         raise unreadable(block.source.path, error) from None
 
@@ -195,13 +221,3 @@ def _read_text(block: _Block, file: _native.Map) -> tuple[memoryview, int]:
 def _first_byte(block: _Block, head: bytes) -> int:
     """Return where the text of a block begins: after a byte order mark at the start of a source."""
     return len(_BOM) if block.begin == 0 and head == _BOM else block.begin
-
-
-def _shrank(source: Source) -> SourceError:
-    try:
-        found = os.path.getsize(source.path)
-    except OSError as error:
-        return unreadable(source.path, error)
-    return SourceError(
-        f"{source.path}: expected {source.size} bytes, found {found} while reading; run again when nothing writes to it"
-    )

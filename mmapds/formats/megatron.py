@@ -22,7 +22,7 @@ from .. import _native
 from ..errors import FormatError, SourceError
 from ..storage.files import open_source
 from ..storage.fingerprints import fingerprint
-from ..storage.index_file import IndexedSource
+from ..storage.indexed_source import IndexedSource
 from ..storage.sources import Source, inspect
 from .format import TRUNCATED, ArrayOf, End, Format, Layout, Piece, Sample, check_truncated, drops_truncated
 from .measuring import Measuring

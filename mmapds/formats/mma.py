@@ -14,7 +14,7 @@ from .. import _native
 from .._native import NUMBER_F64, NUMBER_I64, NUMBER_U64
 from ..arrays.array_file import MAGIC, RECORD_ALIGNMENT, SUFFIX, ArrayFile, Cells, Head
 from ..errors import ColumnError, FormatError
-from ..storage.index_file import IndexedSource
+from ..storage.indexed_source import IndexedSource
 from ..storage.sections import COLUMN
 from ..storage.sources import Source
 from .format import TRUNCATED, End, FieldsOf, Format, Layout, Piece, Sample, check_truncated, drops_truncated

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from .. import _native
 from ..errors import FormatError
 from ..storage.files import open_source
-from ..storage.index_file import IndexedSource
+from ..storage.indexed_source import IndexedSource
 from ..storage.sources import Source, unreadable
 from ..storage.threads import in_order
 from .format import TRUNCATED, End, Format, Layout, Piece, Sample, check_truncated, drops_truncated, reserve_words

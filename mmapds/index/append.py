@@ -9,7 +9,8 @@ from typing import Any
 from ..errors import ColumnError, DecodeError, FormatError
 from ..formats.format import Piece
 from ..storage.fingerprints import full_hash
-from ..storage.index_file import BadLines, Index, IndexedSource
+from ..storage.index_file import Index
+from ..storage.indexed_source import BadLines, IndexedSource
 from ..storage.numbers import U32, numbers, same_numbers
 from ..storage.sources import Source
 from .stored import Stored, sizes_of_first
@@ -27,6 +28,8 @@ def first_records(job: Job, source: Source, index: Index, number: int) -> Stored
     """
     old = index.sources[number]
     if not job.chosen.begins_anywhere or not index.has_bounds or old.records < 2:
+        return None
+    if source.codec or old.compression is not None:
         return None
     if old.xxh3_128 and job.hashes and full_hash(source.path, size=old.size).hex != old.xxh3_128:
         return None

@@ -159,6 +159,7 @@ def _job(plan: _Plan, request: ColumnRequest, *, inherit: bool) -> Job:
     sources = [_inspected(before, number, path) for number, path in enumerate(members)]
     chosen = _format(members, wanted_format)
     formats.check_options(chosen.name, chosen.options, options)
+    formats.check_codecs(chosen, sources)
     parameters = _parameters(chosen, options, members, before)
     measuring = request.measuring(before, parameters.get("columns", {}))
     return Job(index_path, sources, chosen, parameters, measuring, before=before, hashes=request.hashes(before))

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from io import FileIO
 from typing import NamedTuple
 
-from ..storage.index_file import Index, IndexedSource
+from ..storage.index_file import Index
+from ..storage.indexed_source import IndexedSource
 from ..storage.sources import Source
 from .driver import Driver, make_directory, remove_parts
 from .engine import Engine
@@ -92,7 +93,7 @@ def _pieces(job: Job, numbers: range, workers: int, directory: str) -> Iterator[
     begin, size = numbers.start, 0
     for number in numbers:
         source = job.sources[number]
-        if job.chosen.is_text and job.chosen.begins_anywhere and source.size > STRETCH:
+        if job.chosen.is_text and job.chosen.begins_anywhere and source.size > STRETCH and not source.codec:
             if begin < number:
                 yield _Piece(Task.of(job, range(begin, number), None, workers, directory), range(begin, number))
             own = range(number, number + 1)

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from ..errors import SourceError, StaleIndexError
 from ..storage.current import compare
 from ..storage.fingerprints import COVERED, each, full_hash
-from ..storage.index_file import Index, IndexedSource, IndexWriter
+from ..storage.index_file import Index, IndexWriter
+from ..storage.indexed_source import IndexedSource
 from ..storage.sources import Source, changed, check_unchanged
 
 Report = Callable[[int], object]

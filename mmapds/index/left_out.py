@@ -5,10 +5,12 @@ from contextlib import suppress
 from itertools import islice
 
 from .. import _native
-from ..errors import ColumnError, DecodeError
+from ..compression.plain import opened
+from ..errors import ColumnError, DecodeError, SourceError
 from ..formats.format import Format
 from ..formats.measuring import Measuring
-from ..storage.index_file import Index, IndexedSource
+from ..storage.index_file import Index
+from ..storage.indexed_source import IndexedSource
 from ..storage.sources import Source
 
 _SHOWN = 5  # bad lines that are named
@@ -50,7 +52,7 @@ def check_something_is_left(
 
 def _lines(path: str) -> Iterator[bytes]:
     """Yield the lines of a source that are not blank."""
-    with open(path, "rb") as file:
+    with opened(path) as file:
         while line := file.readline(_LONGEST):
             if stripped := line.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n"):
                 yield stripped
@@ -66,7 +68,7 @@ def bad_lines(index: Index) -> list[str]:
         path = index.source_path(number)
         for line, byte in source.bad.first[: _SHOWN - len(found)]:
             what = "not JSON"
-            with suppress(OSError), open(index.absolute(path), "rb") as file:
+            with suppress(SourceError), opened(index.absolute(path)) as file:
                 file.seek(byte)
                 what = not_json(file.readline(_LONGEST).rstrip())
             found.append(f"{path}:{line} (byte {byte}): {what}; left out")

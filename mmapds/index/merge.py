@@ -9,6 +9,7 @@ from ..errors import ColumnError, FormatError, SourceError
 from ..formats.format import Format
 from ..formats.measuring import Measuring
 from ..storage import current
+from ..storage.blocks import BLOCK_SECTIONS
 from ..storage.bounds import SECTION
 from ..storage.index_file import SECTION_TYPES, Index
 from ..storage.lock import locked
@@ -71,7 +72,7 @@ def merge(
 def _check_sections(index: Index) -> None:
     """Raise FormatError for an index with sections that a merge would lose."""
     for name in index.sections:
-        if name not in (SECTION, *SECTION_TYPES) and not name.startswith(COLUMN):
+        if name not in (SECTION, *SECTION_TYPES, *BLOCK_SECTIONS) and not name.startswith(COLUMN):
             raise FormatError(
                 f"{index.path}: VERSION: expected sections that this mmapds knows, found {name!r}; upgrade mmapds"
             )

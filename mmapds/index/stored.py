@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .. import _native
 from ..storage.bounds import GROUP, SECTION, records_in_group, unpacked
-from ..storage.index_file import Index, IndexedSource
+from ..storage.index_file import Index
+from ..storage.indexed_source import IndexedSource
 from ..storage.numbers import BY_DTYPE, U32, U64
 from ..storage.sections import COLUMN
 from ..storage.spool import Spool

@@ -60,4 +60,4 @@ def _cut(index: Index, number: int) -> int:
     source = index.sources[number]
     if index.parameters.get("truncated") != "drop" or not source.skipped:
         return 0
-    return source.size - index.end(number)
+    return source.content_size - index.end(number)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .. import formats
 from ..errors import Error, FormatError
 from ..formats.format import Format, OptionError, Piece
+from ..storage.blocks import BlockStart, BlockTable, BlockTally
 from ..storage.current import other_content, stat_source
 from ..storage.fingerprints import COVERED, WAITING, Digest, each, fingerprint, full_hash
 from ..storage.index_file import Index
@@ -107,7 +108,8 @@ def _has_checksums(chosen: Format | None) -> bool:
 
 def _source(index: Index, number: int) -> Source:
     source = index.sources[number]
-    return Source(index.source_path(number), source.size, source.mtime_ns)
+    codec = source.compression.codec if source.compression else ""
+    return Source(index.source_path(number), source.size, source.mtime_ns, codec=codec)
 
 
 def _check_sources(findings: Findings, workers: int, report: Report) -> list[int]:
@@ -231,6 +233,7 @@ class _Comparison:
         """Begin with another source."""
         self._tally = Tally()
         self._record = 0  # records of the source at hand that were met
+        self._blocks = BlockTally()
 
     def check(self, piece: Piece, number: int) -> None:
         """Compare a piece of source `number` with the bounds and the numbers of the index."""
@@ -239,6 +242,7 @@ class _Comparison:
         count = min(piece.records, known)
         wrong = self._check_bounds(piece, number, path, known)
         self._check_columns(piece, number, path, count, wrong)
+        self._check_blocks(piece, number, path)
         self._record += piece.records
         self._tally.add(piece)
         if piece.keys is not None:
@@ -264,6 +268,28 @@ class _Comparison:
 
         self._findings.add_each("records", wrong.tolist(), describe, path)
         return set(wrong.tolist())
+
+    def _check_blocks(self, piece: Piece, number: int, path: str) -> None:
+        """Check where the blocks of a compressed source begin, in the file and in the content, and their totals."""
+        compression = self._index.sources[number].compression
+        if compression is None:
+            return
+        first, starts = self._blocks.count, list(piece.blocks)
+        self._blocks.add(starts)
+        if piece.end is not None:
+            end = BlockStart(self._index.sources[number].size, piece.end.content or piece.end.end)
+            starts.append(end)
+            if (expected := self._blocks.finish(compression.codec, end)) != compression:
+                what = f"compression of {path} = {compression._asdict()}, expected {expected._asdict()}"
+                self._findings.add("blocks", self._index.damaged(what), path)
+        pairs = zip(starts, BlockTable(self._index, number).starts(first), strict=False)
+        for block, (start, found) in enumerate(pairs, first):
+            if found != start:
+                what = (
+                    f"block {block} of {path} begins at byte {found.file}, with byte {found.content} of the content, "
+                    f"expected bytes {start.file} and {start.content}"
+                )
+                self._findings.add("blocks", self._index.damaged(what), path)
 
     def _check_end(self, piece: Piece, number: int, path: str) -> None:
         """Check how many records a source has, and where they end."""

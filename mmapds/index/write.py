@@ -8,9 +8,11 @@ from .. import __version__, _native
 from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError
 from ..formats.format import End, Format, Piece
 from ..formats.measuring import Measuring
+from ..storage.blocks import BlockStart, BlocksWriter, Compression
 from ..storage.bounds import BoundsWriter
 from ..storage.fingerprints import fingerprint
-from ..storage.index_file import BadLines, Index, IndexedSource, IndexWriter, PartWriter, relative_to_index
+from ..storage.index_file import OF_COMPRESSED, Index, IndexWriter, PartWriter, relative_to_index
+from ..storage.indexed_source import BadLines, IndexedSource
 from ..storage.numbers import U64
 from ..storage.sources import Source, check_unchanged
 from ..storage.spool import Spool
@@ -93,6 +95,7 @@ class _Writing:
         self._numbers, self._tally = _Numbers(writer, job.measuring, computed), Tally()
         self._done: list[IndexedSource] = []
         self._bounds = BoundsWriter(writer) if job.has_bounds else None
+        self._blocks = BlocksWriter(writer)
 
     def scan(self, scan: Scan, workers: int) -> None:
         """Append what a scan finds."""
@@ -102,6 +105,7 @@ class _Writing:
             self._tally.add(piece)
             if self._bounds is not None:
                 self._bounds.append(piece.starts)
+            self._blocks.append(piece.blocks)
             self._report(piece.scanned)
             if piece.end is None:
                 continue
@@ -122,6 +126,7 @@ class _Writing:
             for starts in stored.starts():
                 self._bounds.append(starts)
         if stored.totals is None:
+            self._blocks.copy(stored.base, stored.sources)
             for number in stored.sources:
                 self._adopt(stored.base.sources[number])
             return
@@ -142,7 +147,10 @@ class _Writing:
         source = self._job.sources[len(self._done)]
         check_unchanged(source)
         width = self._bounds.finish(end.end) if self._bounds is not None else 0
-        self._done.append(self._tally.finish(source, end, self._job)._replace(width=width))
+        last = BlockStart(source.size, end.content or end.end)
+        compression = self._blocks.finish(source.codec, last) if source.codec else None
+        finished = self._tally.finish(source, end, self._job, compression)
+        self._done.append(finished._replace(width=width))
         self._tally = Tally()
 
     def commit(self, workers: int, part: str) -> None:
@@ -153,6 +161,8 @@ class _Writing:
         if not part:
             check_something_is_left(job.chosen, sources, job.measuring, self._done, self._numbers.filled)
         self._numbers.finish()
+        self._blocks.write()
+        self._writer.kind = OF_COMPRESSED if any(source.codec for source in sources) else 0
         done = with_hashes(self._done, sources, workers, self._report) if job.hashes else self._done
         metadata = {
             "builder": f"mmapds {__version__}",
@@ -220,17 +230,18 @@ class Tally:
         first = (*self._bad.first, *((line + self._lines, byte) for line, byte in bad.first))
         self._bad = BadLines(self._bad.lines + bad.lines, first[: _native.MOST_LISTED])
 
-    def finish(self, source: Source, end: End, job: Job) -> IndexedSource:
+    def finish(self, source: Source, end: End, job: Job, compression: Compression | None) -> IndexedSource:
         """Return what the index holds of the source.
 
         Raises:
           FormatError: its records do not lie one after another.
         """
         totals = self.totals(end, job.parameters)
-        if totals["largest"] > source.size:
+        size = source.size if compression is None else compression.size
+        if totals["largest"] > size:
             raise FormatError(
                 f"{source.path}: DAMAGED: expected records one after another, found one of {totals['largest']} bytes "
-                f"in a file of {source.size}; write or copy it again"
+                f"in {'a file' if compression is None else 'content'} of {size}; write or copy it again"
             )
         return IndexedSource(
             path=relative_to_index(source.path, job.index_path),
@@ -238,6 +249,7 @@ class Tally:
             mtime_ns=source.mtime_ns,
             fingerprint=fingerprint(source.path).hex,
             xxh3_128="",
+            compression=compression,
             **totals,
         )
 

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import torch.utils.data
 
-from ..dataset.dataset import Dataset, Location
+from ..dataset.dataset import Dataset
+from ..dataset.location import Location
 from ..errors import OrderError
 from ..samplers.resumable import ResumableSampler
 

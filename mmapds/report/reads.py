@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dataset.dataset import Location
+from ..dataset.location import Location
 from .blocks import Blocks
 from .numbers import Array
 from .plans import EpochPlan

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from .. import _native
-from ..errors import Error
+from ..errors import Error, SourceError
 from .sources import Source, changed, reason, unreadable
 
 Io = Literal["mmap", "pread"]
@@ -103,6 +103,17 @@ def open_source(source: Source, *, scan: bool = True) -> _native.Map:
     if opened.size != source.size:
         raise changed(source, opened.size)
     return opened
+
+
+def shrank(source: Source) -> SourceError:
+    """Return the error to raise for a source that became shorter while it was read."""
+    try:
+        found = os.path.getsize(source.path)
+    except OSError as error:
+        return unreadable(source.path, error)
+    return SourceError(
+        f"{source.path}: expected {source.size} bytes, found {found} while reading; run again when nothing writes to it"
+    )
 
 
 def line_number(path: str, offset: int) -> int:

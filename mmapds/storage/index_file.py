@@ -2,13 +2,15 @@
 
 import os
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import _native
 from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError, nearest
-from .bounds import GROUP, SECTION, WIDTHS, groups_of, records_in_group, unpacked
+from .blocks import BLOCK_SECTIONS
+from .bounds import GROUP, SECTION, groups_of, records_in_group, unpacked
 from .current import compare
 from .files import Io, open_file
+from .indexed_source import IndexedSource
 from .numbers import U64
 from .roots import Roots, covering, is_inside
 from .sections import COLUMN, MALFORMED, Section, SectionFile, SectionWriter
@@ -31,127 +33,8 @@ SECTION_TYPES = {
 """What these sections hold, where an index has them."""
 
 
-class BadLines(NamedTuple):
-    """Lines of a source that were left out because they are not JSON."""
-
-    lines: int = 0
-    """How many; they count among those that were skipped."""
-    first: tuple[tuple[int, int], ...] = ()
-    """Of the first of them, the line, counted from 1, and the byte where it begins."""
-
-    @classmethod
-    def parse(cls, fields: Any) -> "BadLines":
-        """Read them from a JSON object.
-
-        Raises:
-          KeyError, TypeError, ValueError: a field is missing or has the wrong type.
-        """
-        found = cls(fields["lines"], tuple((line, byte) for line, byte in fields["first"]))
-        numbers = [found.lines, *(number for place in found.first for number in place)]
-        if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
-            raise TypeError(f"bad of a source: expected integers from 0 to 2**63 - 1, found {fields!r}")
-        return found
-
-    def __str__(self) -> str:
-        return f"{self.lines} from {', '.join(str(line) for line, _ in self.first[:1]) or 'none'} on"
-
-
-class IndexedSource(NamedTuple):
-    """A source as it was when it was indexed."""
-
-    path: str
-    """Relative to the directory that holds the index."""
-    size: int
-    """Bytes."""
-    mtime_ns: int
-    fingerprint: str
-    """See `fingerprints.fingerprint`."""
-    records: int
-    lines: int
-    smallest: int
-    """Bytes in the smallest record, framing included; 0 when there are no records."""
-    largest: int
-    skipped: int
-    """Records left out because they lack a column, or are truncated."""
-    first: int
-    """Where the first record begins, if all records have one size and the index has no bounds; else 0."""
-    xxh3_128: str = ""
-    """See `fingerprints.full_hash`; empty where it was not asked for."""
-    bad: BadLines = BadLines()
-    width: int = 0
-    """Bytes of a distance in the groups of its bounds; 0 if the index has no bounds."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return the JSON object that an index holds."""
-        fields = self._asdict()
-        if not self.xxh3_128:
-            del fields["xxh3_128"]
-        if not self.width:
-            del fields["width"]
-        if self.bad.lines:
-            fields["bad"] = self.bad._asdict()
-        else:
-            del fields["bad"]
-        return fields
-
-    @classmethod
-    def parse(cls, fields: dict[str, Any]) -> "IndexedSource":
-        """Read a source from its JSON object; unknown keys are skipped.
-
-        Raises:
-          KeyError, TypeError: a field is missing or has the wrong type.
-        """
-        # Indexes come by the thousands, so what is right is found to be so at once.
-        path, mtime_ns, fingerprint = fields["path"], fields["mtime_ns"], fields["fingerprint"]
-        numbers = [fields[name] for name in _NUMBERS] + [fields.get("skipped", 0), fields.get("first", 0)]
-        xxh3_128, width = fields.get("xxh3_128", ""), fields.get("width", 0)
-        bad = BadLines.parse(fields["bad"]) if "bad" in fields else _NO_BAD_LINES
-        size, records, lines, smallest, largest, skipped, first = numbers
-        source = cls(
-            path, size, mtime_ns, fingerprint, records, lines, smallest, largest, skipped, first, xxh3_128, bad, width
-        )
-        texts = type(path) is type(fingerprint) is type(xxh3_128) is str and path.isascii() and "\0" not in path
-        if (
-            not texts
-            or {*map(type, numbers), type(mtime_ns), type(width)} != {int}
-            or width not in _WIDTHS
-            or not (min(numbers) >= 0 and max(numbers) < 2**63 and -(2**63) <= mtime_ns < 2**63)
-        ):
-            source._check()
-        return source
-
-    def _check(self) -> None:
-        """Raise TypeError unless every field has the type and the range it should."""
-        for name, value in self._asdict().items():
-            if name == "bad":
-                continue
-            if name == "path":
-                expected, fits = "a path in UTF-8", type(value) is str and "\0" not in value and _is_unicode(value)
-            elif name in ("fingerprint", "xxh3_128"):
-                expected, fits = "a string", type(value) is str
-            elif name == "mtime_ns":
-                expected, fits = "an integer of 64 bits", type(value) is int and -(2**63) <= value < 2**63
-            elif name == "width":
-                expected, fits = "2, 3, 4 or 8", type(value) is int and value in _WIDTHS
-            else:
-                expected, fits = "an integer from 0 to 2**63 - 1", type(value) is int and 0 <= value < 2**63
-            if not fits:
-                raise TypeError(f"{name} of a source: expected {expected}, found {value!r}")
-
-
-_NUMBERS = ("size", "records", "lines", "smallest", "largest")
-"""Keys of a source that every index has, of integers of 0 or more."""
-_NO_BAD_LINES = BadLines()
-_WIDTHS = (0, *WIDTHS)
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether UTF-8 can hold a text, which has no lone surrogates then."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+OF_COMPRESSED = 2
+"""The kind of an index of which a source is compressed, or more; readers that do not know it refuse it."""
 
 
 class IndexWriter(SectionWriter):
@@ -173,6 +56,7 @@ class IndexWriter(SectionWriter):
                     f"{self.path}: STALE: another process replaced this index meanwhile; nothing was changed; run again"
                 )
 
+        self.kind = before.kind
         self.commit(metadata, before.records, check)
 
 
@@ -224,7 +108,7 @@ class Index(SectionFile):
       FormatError: the file is not an index, is damaged, or needs a newer mmapds.
     """
 
-    MAGIC, NAME = INDEX_MAGIC, "AN INDEX"
+    MAGIC, NAME, KINDS = INDEX_MAGIC, "AN INDEX", (0, OF_COMPRESSED)
 
     def other_kind(self, kind: int) -> FormatError | None:
         if kind != 1:
@@ -246,6 +130,7 @@ class Index(SectionFile):
         self.recognised: dict[int, int] = {}
         """Number of a source whose content was compared and is the same, to the time of change that it had."""
         self._first_groups: list[int] | None = None  # of each source, when the first is asked for
+        self._first_blocks: list[int] | None = None  # the same
         super().__init__(path, opened)
         self.columns = {
             name.removeprefix(COLUMN): section for name, section in self.sections.items() if name.startswith(COLUMN)
@@ -290,13 +175,14 @@ class Index(SectionFile):
         """Raise FormatError unless every section has as many numbers as there are records, or distinct lengths."""
         if self.has_bounds:
             self._check_bounds()
+        self._check_blocks()
         if "length_values" in self.sections:
             lengths = self.sections["length_values"].items
         elif found := {"length_order", "length_counts"} & self.sections.keys():
             raise self.damaged(f"expected section 'length_values' beside {found.pop()!r}, found none")
         else:
             lengths = 0
-        for name, types in SECTION_TYPES.items():
+        for name, types in (SECTION_TYPES | BLOCK_SECTIONS).items():
             if name in self.sections and self.sections[name].dtype not in types:
                 found_type = self.sections[name].dtype
                 raise self.damaged(f"section {name!r}: expected type {' or '.join(types)}, found {found_type}")
@@ -321,6 +207,27 @@ class Index(SectionFile):
                 f"expected {wanted} numbers of type {U64.dtype} in section {SECTION!r}, found {found.items} of type "
                 f"{found.dtype}"
             )
+
+    def _check_blocks(self) -> None:
+        """Raise FormatError unless the sections of blocks have as many numbers as the sources have blocks."""
+        compressed = [source.compression for source in self.sources if source.compression is not None]
+        if bool(compressed) != (self.kind == OF_COMPRESSED):
+            raise self.damaged(
+                f"expected kind {OF_COMPRESSED} if a source is compressed, and no other, found kind {self.kind} and "
+                f"{len(compressed)} of {len(self.sources)} sources compressed"
+            )
+        wanted = sum(each.blocks + 1 for each in compressed)
+        for name in BLOCK_SECTIONS if compressed else ():
+            found = self.sections[name].items if name in self.sections else 0
+            if found != wanted:
+                raise self.damaged(f"section {name!r}: expected {wanted} numbers, found {found}")
+
+    def blocks_at(self, number: int) -> int:
+        """Return the number of the first entry that a source has in the sections of blocks."""
+        if self._first_blocks is None:  # as `bounds_at`
+            counts = (source.compression.blocks + 1 if source.compression else 0 for source in self.sources)
+            self._first_blocks = list(accumulate(counts, initial=0))
+        return self._first_blocks[number]
 
     def source_path(self, number: int) -> str:
         """Return where a source is, relative to where the index is now, as messages say it.

@@ -5,7 +5,7 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from sys import intern
@@ -81,6 +81,7 @@ class SectionWriter:
         self.path = path
         self.target = os.path.join(working_directory(), path)
         """The absolute path, as the working directory may change meanwhile."""
+        self.kind = self.KIND
         self._process = os.getpid()
         self._hash = xxh3_64
         self._sections: dict[str, dict[str, Any]] = {}
@@ -228,7 +229,7 @@ class SectionWriter:
         with self.writing():
             self._file.write(text)
         end = offset + len(text)
-        fields = (self.MAGIC, VERSION, _HEADER.size, records, offset, len(text), end, self.KIND, 0)
+        fields = (self.MAGIC, VERSION, _HEADER.size, records, offset, len(text), end, self.kind, 0)
         header = _HEADER.pack(*fields)[:_CHECKED]
         checksum = self._hash(header + text).intdigest()
         with self.writing():
@@ -326,8 +327,8 @@ class SectionFile:
     """An open file of sections: header and metadata are read and checked, sections are mapped."""
 
     MAGIC: bytes
-    KIND = 0
-    """See `SectionWriter`."""
+    KINDS: Sequence[int] = (0,)
+    """Those that it may be of; see `SectionWriter`."""
     NAME: str
     """What messages call such a file, after NOT."""
     TYPES: Collection[NumberType] = COLUMN_TYPES
@@ -337,7 +338,7 @@ class SectionFile:
         self.path = path
         self.map = opened
         self._verified: set[str] = set()  # sections that have their checksums
-        self.records, self.checksum, text = self._read_header()
+        self.records, self.checksum, self.kind, text = self._read_header()
         try:
             self._metadata: dict[str, Any] | None = json.loads(text)
             sections = self.metadata["sections"]
@@ -348,10 +349,10 @@ class SectionFile:
     @property
     def metadata(self) -> dict[str, Any]:
         """The metadata as JSON has them; read from the file again where the object does not keep them."""
-        found: dict[str, Any] = self._metadata if self._metadata is not None else json.loads(self._read_header()[2])
+        found: dict[str, Any] = self._metadata if self._metadata is not None else json.loads(self._read_header()[3])
         return found
 
-    def _read_header(self) -> tuple[int, int, bytes]:
+    def _read_header(self) -> tuple[int, int, int, bytes]:
         size = self.map.size
         header = self.read(0, min(size, _HEADER.size))
         if size < _HEADER.size or header[:8] != self.MAGIC:
@@ -368,9 +369,10 @@ class SectionFile:
             raise self.damaged(f"expected {file_size} bytes, as the header says, found {size}")
         if other := self.other_kind(kind):
             raise other
-        if header_size != _HEADER.size or kind != self.KIND:
+        if header_size != _HEADER.size or kind not in self.KINDS:
+            known = " or ".join(map(str, self.KINDS))
             raise self.damaged(
-                f"expected a header of {_HEADER.size} bytes and kind {self.KIND}, found {header_size} and {kind}"
+                f"expected a header of {_HEADER.size} bytes and kind {known}, found {header_size} and {kind}"
             )
         if offset < _HEADER.size or length > size or offset > size - length:
             raise self.damaged(
@@ -383,7 +385,7 @@ class SectionFile:
             raise self.damaged(
                 f"header and metadata do not match their checksum: expected {checksum:016x}, found {digest.hexdigest()}"
             )
-        return records, checksum, text
+        return records, checksum, kind, text
 
     def other_kind(self, kind: int) -> FormatError | None:
         """Return the error for a file of another kind that this mmapds knows."""

@@ -12,14 +12,16 @@ from typing import NamedTuple
 from ..errors import UNPRINTABLE, SourceError
 
 StrPath = str | os.PathLike[str]
-# A source is read in place, so it cannot be compressed: a compressed record has no bytes of its own in the file.
+CODECS: dict[str, tuple[str, ...]] = {"zstd": (".zst",)}
+"""What sources may be compressed by, and what their names end in."""
+# What others are compressed by: a record has no bytes of its own in such a file, and cannot be found there.
 _COMPRESSED = {
     b"\x1f\x8b": ("gzip", "gzip -dk", ".gz"),
-    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -dk", ".zst"),
     b"PK\x03\x04": ("zip", "unzip", ""),
     b"\xfd7zXZ\x00": ("xz", "xz -dk", ".xz"),
     b"\x04\x22\x4d\x18": ("lz4", "lz4 -dkm", ".lz4"),  # without -m it writes to stdout, unless that is a terminal
 }
+_IN_PLACE = "expected a file whose records can be read in place"
 _BZIP2 = (b"BZh", b"1AY&")  # with a digit between them
 INDEX_SUFFIX = ".mmx"
 INDEX_MAGIC = b"\x89MMX\r\n\x1a\n"
@@ -37,6 +39,9 @@ class Source(NamedTuple):
     end: int | None = None
     """Where a scan ends, also at a record; by default at the end of the file."""
 
+    codec: str = ""
+    """What it is compressed by, one of `CODECS`; empty if it is read as it is."""
+
     @property
     def stop(self) -> int:
         """Where a scan ends, as a number."""
@@ -46,7 +51,8 @@ class Source(NamedTuple):
 def expand(patterns: StrPath | Iterable[StrPath], suffixes: tuple[str, ...]) -> list[str]:
     """Return the files that paths, directories, globs and brace patterns name, in order.
 
-    The matches of a pattern are sorted by name, as are the files of a directory (subdirectories are not searched).
+    The matches of a pattern are sorted by name, as are the files of a directory (subdirectories are not searched). A
+    compressed file there is left out if it stands beside what is in it, by name, as `gzip -k` leaves it.
     Indexes among them are left out, as they stand beside their sources, unless only indexes match and `suffixes` has
     theirs. So is an index whose source is given, too, as the shell's `*` does. A path that exists is never read as a
     pattern.
@@ -78,6 +84,8 @@ def listed(given: StrPath | Iterable[StrPath]) -> list[StrPath]:
 def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> Iterator[str]:
     if os.path.isdir(pattern):
         names = sorted(name for name in os.listdir(pattern) if named(name, suffixes) and not name.startswith("."))
+        there = set(names)
+        names = [name for name in names if without_codec(name) == name or without_codec(name) not in there]
         if not names:
             raise SourceError(f"{pattern}: expected files whose names end in {' '.join(suffixes)}, found none")
         yield from (os.path.join(pattern, name) for name in _without_indexes(names, suffixes))
@@ -99,7 +107,22 @@ def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> Iterator[str]:
 
 def named(path: str, suffixes: tuple[str, ...]) -> bool:
     """Whether a file's name has one of these suffixes, before the number of a shard: `x.tfrecord-00000-of-00010`."""
-    return re.sub(r"-\d+-of-\d+$", "", path).endswith(suffixes)
+    return re.sub(r"-\d+-of-\d+$", "", without_codec(path)).endswith(suffixes)
+
+
+def without_codec(path: str) -> str:
+    """Return a file's name without the suffix that says what it is compressed by."""
+    for suffixes in CODECS.values():
+        for suffix in suffixes:
+            if path.endswith(suffix):
+                return path.removesuffix(suffix)
+    return path
+
+
+def codec_of(head: bytes) -> str:
+    """Return what a file is compressed by, by its first 4 bytes; empty if by none of `CODECS`."""
+    is_skippable = len(head) >= 4 and 0x184D2A50 <= int.from_bytes(head[:4], "little") <= 0x184D2A5F
+    return "zstd" if is_skippable or head.startswith(b"\x28\xb5\x2f\xfd") else ""
 
 
 _UNFINISHED = re.compile(r"\.mm[ax]\.([0-9a-f]{8}\.tmp(\.[0-9a-f]{8})?|lock)$")
@@ -128,7 +151,7 @@ def inspect(path: str) -> Source:
     """Return a file to index, with its size and time.
 
     Raises:
-      SourceError: the file is missing, unreadable, not a regular file, compressed, or an index.
+      SourceError: the file is missing, unreadable, not a regular file, an index, or compressed by none of `CODECS`.
     """
     try:
         path.encode()
@@ -147,10 +170,10 @@ def inspect(path: str) -> Source:
         raise SourceError(f"{path}: expected a source, found an index; give the source, or the index without -o")
     for magic, (name, command, suffix) in _COMPRESSED.items():
         if head.startswith(magic):
-            raise _compressed(path, name, command, suffix)
+            raise _refused(path, name, command, suffix)
     if head.startswith(_BZIP2[0]) and head[4:].startswith(_BZIP2[1]):
-        raise _compressed(path, "bzip2", "bzip2 -dk", ".bz2")
-    return Source(path, found.st_size, found.st_mtime_ns)
+        raise _refused(path, "bzip2", "bzip2 -dk", ".bz2")
+    return Source(path, found.st_size, found.st_mtime_ns, codec=codec_of(head))
 
 
 def unreadable(path: str, error: OSError) -> SourceError:
@@ -208,13 +231,18 @@ def build_command(paths: list[str], *options: str) -> str:
     return " ".join([tool("index"), *map(quoted, paths), *options])
 
 
-def _compressed(path: str, name: str, command: str, suffix: str) -> SourceError:
+def compressed(path: str, codec: str, format_name: str) -> SourceError:
+    """Return the error to raise for a source that is compressed by one of `CODECS`, of a format that is not read so."""
+    suffix = next((each for each in CODECS[codec] if path.endswith(each)), CODECS[codec][0])
+    what = f"expected a file whose records can be read in place, as format {format_name!r} needs"
+    return _refused(path, codec, f"{codec} -dk", suffix, what)
+
+
+def _refused(path: str, name: str, command: str, suffix: str, what: str = _IN_PLACE) -> SourceError:
     command = f"{command} {quoted(path)}"
     if not path.endswith(suffix):  # the tool would refuse the name
         command = f"{name} -dc < {quoted(path)} > {quoted(another_name(path))}"
-    return SourceError(
-        f"{path}: compressed ({name}): expected a file whose records can be read in place; run: {command}"
-    )
+    return SourceError(f"{path}: compressed ({name}): {what}; run: {command}")
 
 
 def check_unchanged(source: Source) -> None:

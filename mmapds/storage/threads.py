@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from queue import SimpleQueue
 from typing import Generic, NoReturn, TypeVar
@@ -105,3 +105,40 @@ def _value(value: Result) -> Result:
 
 def _fail(error: BaseException) -> NoReturn:
     raise error
+
+
+def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, None]:
+    """Yield items, of which a thread makes up to `most` ahead of whoever takes them.
+
+    An exception of the iterator is raised in its turn.
+    """
+    room: SimpleQueue[None] = SimpleQueue()
+    made: SimpleQueue[Callable[[], Result] | None] = SimpleQueue()
+    ended = threading.Event()
+
+    def run() -> None:
+        try:
+            for item in items:
+                room.get()
+                if ended.is_set():
+                    break
+                made.put(partial(_value, item))
+        except BaseException as error:  # the consumer raises it
+            made.put(partial(_fail, error))
+        else:
+            made.put(None)
+        if isinstance(items, Generator):
+            items.close()  # here, as its own threads end then
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    for _ in range(most):
+        room.put(None)
+    try:
+        while (result := made.get()) is not None:
+            yield result()
+            room.put(None)
+    finally:
+        ended.set()
+        room.put(None)
+        thread.join()

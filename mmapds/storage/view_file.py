@@ -78,7 +78,7 @@ class SavedView(SectionFile):
       FormatError: it is not a saved view, is damaged, or needs a newer mmapds.
     """
 
-    MAGIC, NAME, KIND = INDEX_MAGIC, "A SAVED VIEW", 1
+    MAGIC, NAME, KINDS = INDEX_MAGIC, "A SAVED VIEW", (1,)
 
     def __init__(self, path: str, roots: Roots | None = None, io: Io = "mmap") -> None:
         self.opened_in = working_directory()
@@ -139,7 +139,7 @@ class SavedView(SectionFile):
 
     def other_kind(self, kind: int) -> FormatError | None:
         found = f"{self.path}: NOT {self.NAME}: expected a view that ds.save wrote, found an index of sources"
-        return FormatError(found) if kind == Index.KIND else None
+        return FormatError(found) if kind in Index.KINDS else None
 
     def remedy(self) -> str:
         """Return what the user can do about a damaged or stale view, as the end of a message."""

@@ -19,7 +19,7 @@ TOKENS = {
     "PATH": r"(?=[^:\n]*[./])\S[^:\n]*",
     "LINE": r"\d+",
     "N": r"-?\d+",
-    "UNIT": "record|row|sequence|frame",
+    "UNIT": "record|row|sequence|frame|block",
     "KIND": "STALE|DAMAGED|VERSION|NOT AN INDEX|NOT AN ARRAY FILE",
     "VALUE": r"[^\n]+?",
     "WHAT": r"[^;\n]+?(?:; nothing was changed)?",

@@ -1,0 +1,92 @@
+"""The content of a compressed source, decoded from its first byte to its last, with the blocks that it is found in."""
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import NamedTuple
+
+from ..errors import FormatError
+from ..storage.blocks import LARGEST_BLOCK, BlockStart
+from ..storage.files import open_source
+from ..storage.sources import Source
+from ..storage.threads import ahead, in_order
+from . import zstd_blocks
+from .codec import zstd
+from .zstd_blocks import BlockError, FileBlock, Stream
+from .zstd_frames import walk
+
+
+class Content(NamedTuple):
+    """A piece of the content of a source; a source has one or more."""
+
+    data: bytes
+    begin: int
+    """Where it begins in the content."""
+    scanned: int
+    """Bytes of the file that it covers; the pieces of a source cover all of it."""
+    starts: tuple[BlockStart, ...]
+    """The blocks that begin in it."""
+    is_last: bool
+
+
+def content_of(source: Source, workers: int) -> Generator[Content, None, None]:
+    """Yield the content of a source, in order, decoded by threads where it has several blocks.
+
+    Raises:
+      FormatError: the source is damaged.
+      EOFError: it became shorter.
+    """
+    begin = scanned = 0
+    last: Content | None = None
+    with closing(ahead(_zstd(source, workers))) as pieces:
+        for block, data in pieces:
+            starts = () if block is None or not data else (BlockStart(block.begin, begin),)
+            if last is not None:
+                # What a block has in the file counts once the next one begins.
+                before = 0 if block is None else block.begin - scanned
+                scanned += before
+                yield last._replace(scanned=before)
+            last = Content(data, begin, 0, starts, is_last=False)
+            begin += len(data)
+    last = last or Content(b"", 0, 0, (), is_last=True)
+    yield last._replace(scanned=source.size - scanned, is_last=True)
+
+
+def _zstd(source: Source, workers: int) -> Iterator[tuple[FileBlock | None, bytes]]:
+    """Yield the content of each block; of a large one in pieces, all but the first without the block."""
+    codec, file = zstd(source.path), open_source(source)
+    frames = walk(file, source.path).with_text()
+    blocks = enumerate(zstd_blocks.blocks_of(frames))
+    workers = max(min(workers, len(frames.contents)), 1)
+
+    def decode(task: tuple[int, FileBlock], _: int) -> tuple[int, FileBlock, bytes | None]:
+        number, block = task
+        if block.is_large:
+            return number, block, None
+        try:
+            data = file.read(block.begin, block.end - block.begin)
+            return number, block, zstd_blocks.decode(codec, data, LARGEST_BLOCK)
+        except BlockError as error:
+            raise not_decoded(source.path, number, block.begin, "zstd", error) from None
+
+    slots = list(range(workers + 2 if workers > 1 else 1))
+    for number, block, data in in_order(decode, blocks, workers=workers, slots=slots):
+        if data is not None:
+            yield block, data
+            continue
+        stream = Stream(codec, file, block.begin, block.end)
+        first: FileBlock | None = block
+        try:
+            while piece := stream.read():
+                yield first, piece
+                first = None
+        except BlockError as error:
+            raise not_decoded(source.path, number, block.begin, "zstd", error) from None
+
+
+def not_decoded(path: str, block: int, begin: int, codec: str, error: BlockError, remark: str = "") -> FormatError:
+    """Return the error to raise for a block that cannot be decoded.
+
+    Args:
+      begin: the byte of the file where it begins.
+    """
+    return FormatError(f"{path}: block {block} (byte {begin}): not {codec}: {error}; copy the file again{remark}")

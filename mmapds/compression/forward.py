@@ -1,0 +1,82 @@
+"""Blocks that are too large to be decoded at once: their content is read in order, and the last pieces stay cached."""
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from .cache import BlockCache
+
+PIECE = 1 << 20
+"""Bytes of content that are kept as one; a block ends with a smaller piece."""
+
+
+class Decoding(Protocol):
+    """The content of a block as it is decoded."""
+
+    def read(self) -> bytes:
+        """Return the next bytes, as many as there are at once; none at the end."""
+
+
+class _State:
+    """What a process has. A forked child begins with nothing: its parent's lock may be held."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.lock = threading.Lock()
+        self.decoding: Decoding | None = None
+        self.next = 0
+        """The piece that is decoded next."""
+        self.rest = b""
+        """Bytes of it."""
+
+
+class Forward:
+    """A block that is read in order.
+
+    Args:
+      begin: begins to decode it.
+      cache: keeps its pieces, by `key` and their numbers.
+    """
+
+    def __init__(self, begin: Callable[[], Decoding], cache: BlockCache, key: tuple[int, int]) -> None:
+        self._begin, self._cache, self._key = begin, cache, key
+        self._state = _State()
+
+    def piece(self, number: int) -> bytes | None:
+        """Return a piece; None if it lies behind, and is not kept. The first one can be read again at any time."""
+        if self._state.process != os.getpid():
+            self._state = _State()
+        state, key = self._state, (*self._key, number)
+        found = self._cache.find(key)
+        if found is not None:
+            return found
+        with state.lock:
+            found = self._cache.find(key)  # another thread may have decoded it meanwhile
+            if found is not None:
+                return found
+            if state.decoding is None or (number == 0 and state.next):
+                state.decoding, state.next, state.rest = self._begin(), 0, b""
+            if number < state.next:
+                return None
+            while state.next <= number:
+                found = self._next(state)
+            return found
+
+    def _next(self, state: _State) -> bytes:
+        """Decode the next piece, and keep it; it is empty behind the end."""
+        assert state.decoding is not None
+        parts = [state.rest]
+        size = len(state.rest)
+        try:
+            while size < PIECE and (part := state.decoding.read()):
+                parts.append(part)
+                size += len(part)
+        except BaseException:
+            state.decoding = None
+            raise
+        content = b"".join(parts)
+        piece, state.rest = content[:PIECE], content[PIECE:]
+        self._cache.put((*self._key, state.next), piece)
+        state.next += 1
+        return piece

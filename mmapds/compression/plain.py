@@ -1,0 +1,67 @@
+"""The content of a file read from its beginning, compressed or not: for messages, which need a few of its bytes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+from ..errors import SourceError
+from ..storage import files
+from ..storage.sources import Source, codec_of, unreadable
+from .codec import zstd
+
+_PIECE = 1 << 20  # bytes read at a time
+
+
+@contextmanager
+def opened(path: str, codec: str | None = None) -> Iterator[BinaryIO]:
+    """Open a file to read its content from its first byte on.
+
+    Args:
+      codec: what it is compressed by, one of `sources.CODECS`; empty if by nothing. None looks.
+    Raises:
+      SourceError: it is missing or unreadable.
+    """
+    try:
+        with open(path, "rb") as file:
+            codec = codec_of(file.peek(4)) if codec is None else codec
+            if codec == "zstd":
+                with zstd(path).ZstdFile(file) as content:
+                    yield content
+            else:
+                yield file
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def head_of(path: str, size: int) -> bytes:
+    """Return the first bytes of the content of a file; those that can be decoded, and none of a damaged file.
+
+    Raises:
+      SourceError: it is missing or unreadable.
+    """
+    with opened(path, "") as file:
+        raw = file.read(4)
+    if not codec_of(raw):
+        with opened(path, "") as file:
+            return file.read(size)
+    try:
+        with opened(path) as file:
+            return file.read(size)
+    except (SourceError, EOFError, ValueError, zstd(path).ZstdError):
+        return b""
+
+
+def line_number(source: Source, offset: int) -> int:
+    """Return the line of the content of a source, counted from 1, that holds the byte at `offset`.
+
+    Raises:
+      SourceError: the source is unreadable.
+    """
+    if not source.codec:
+        return files.line_number(source.path, offset)
+    lines, left = 1, offset
+    with opened(source.path, source.codec) as file:
+        while left and (piece := file.read(min(left, _PIECE))):
+            lines += piece.count(b"\n")
+            left -= len(piece)
+    return lines

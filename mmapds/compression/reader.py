@@ -1,0 +1,207 @@
+"""Random access into a compressed source: the blocks that hold some bytes of its content, from the cache or decoded."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .. import _native
+from ..errors import Error
+from ..storage.blocks import LARGEST_BLOCK, BlockTable, Place
+from ..storage.processes import is_worker
+from ..storage.sources import quoted, tool
+from ..storage.threads import cores, in_order
+from . import zstd_blocks
+from .cache import BlockCache
+from .codec import zstd
+from .content import not_decoded
+from .forward import PIECE, Forward
+from .zstd_blocks import BlockError, Stream
+
+if TYPE_CHECKING:
+    from ..storage.index_file import Index
+    from ..storage.indexed_source import IndexedSource
+
+_WORTH_THREADS = 4  # blocks to decode
+_MOST_THREADS = 4
+_BYTES_A_SECOND = 100 << 20  # that a core makes seekable
+_TIMES, _MORE = 32, 1 << 20  # bytes that the frames of a block may have: so many times its content, and some more
+
+
+def random_access_error(path: str, source: "IndexedSource", found: str) -> Error:
+    """Return the error to raise for a source that is read out of order, though a block of it is too large for that."""
+    assert source.compression is not None
+    size, largest = source.compression.size, source.compression.largest
+    seconds = math.ceil(size / (_BYTES_A_SECOND * cores()))
+    return Error(
+        f"{path}: expected records in the order of the file, as a block has {largest} of its {size} bytes of content, "
+        f"{found}; run: {tool('seekable')} {quoted(path)} (about {seconds} s, and {source.size} bytes for the new file)"
+    )
+
+
+class BlockReader:
+    """The content of a compressed source, as the core's `Records` reads it.
+
+    Args:
+      index: has the source.
+      number: of the source there.
+      file: the source, which was compared with the one that was indexed.
+      cache: of blocks; `key` tells those of this source from others.
+      lost: raises the error for a source that was cut short (0), or cannot be read (errno).
+    """
+
+    def __init__(
+        self,
+        index: "Index",
+        number: int,
+        file: _native.Map,
+        cache: BlockCache,
+        key: int,
+        lost: Callable[[int], object],
+    ) -> None:
+        compression = index.sources[number].compression
+        assert compression is not None
+        self._index, self._number, self._file = index, number, file
+        self._cache, self._key, self._lost = cache, key, lost
+        self._table = BlockTable(index, number)
+        self._codec = zstd(self._path)
+        self._size, self._largest = compression.size, compression.largest
+        self._forward: dict[int, Forward] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes of content."""
+        return self._size
+
+    @property
+    def _path(self) -> str:
+        return self._index.source_path(self._number)
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Return bytes of the content, without those after its end."""
+        end = min(end, self.size)
+        if begin >= end:
+            return b""
+        wanted = b"".join(each.to_bytes(8, "little") for each in (begin, end))
+        parts = [block[max(begin - at, 0) : end - at] for at, block in sorted(self.blocks(wanted))]
+        return b"".join(parts)
+
+    def blocks(self, wanted: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield where each block with some of the wanted bytes begins in the content, and its content; in any order.
+
+        Args:
+          wanted: bounds of ranges, uint64 in pairs, ascending.
+        Raises:
+          FormatError: a block, or the index, is damaged.
+          SourceError, StaleIndexError: the source was cut short, or cannot be read.
+        """
+        missing = []
+        for block in self._blocks_with(wanted):
+            if self._largest > LARGEST_BLOCK and self._table.place(block).size > LARGEST_BLOCK:
+                yield from self._in_order(block, memoryview(wanted).cast("Q"))
+                continue
+            found = self._cache.find((self._key, block))
+            if found is None:
+                missing.append(block)
+            else:
+                yield self._table.bounds[block], found
+        workers = min(len(missing), 1 if is_worker() else min(cores(), _MOST_THREADS))
+        if len(missing) < _WORTH_THREADS or workers < 2:
+            for block in missing:
+                yield self._get(block, 0)
+        else:
+            yield from in_order(self._get, missing, workers=workers, slots=list(range(workers + 1)))
+
+    def _blocks_with(self, wanted: bytes) -> Iterable[int]:
+        """Return the numbers of the blocks that have some bytes, ascending."""
+        ranges = memoryview(wanted).cast("Q")
+        if len(ranges) == 2:
+            begin, end = ranges
+            return range(self._table.find(begin), self._table.find(end - 1) + 1) if begin < end else ()
+        import numpy as np  # batches alone need it
+
+        begins, ends = np.frombuffer(wanted, np.uint64).reshape(-1, 2).T
+        bounds = np.frombuffer(self._table.bounds, self._table.bounds.format)
+        begins, ends = begins[begins < ends], ends[begins < ends]
+        last = max(self._table.count - 1, 0)
+        firsts = np.searchsorted(bounds, begins, "right").clip(1, last + 1) - 1
+        lasts = np.searchsorted(bounds, ends, "left").clip(1, last + 1) - 1
+        if (firsts == lasts).all():
+            found: list[int] = np.unique(firsts).tolist()
+            return found
+        ranges_of_blocks = zip(firsts.tolist(), lasts.tolist(), strict=True)
+        return sorted({block for first, last in ranges_of_blocks for block in range(first, last + 1)})
+
+    def _in_order(self, block: int, ranges: memoryview) -> Iterator[tuple[int, bytes]]:
+        """Yield the pieces of a large block that have some bytes; see `blocks`."""
+        place = self._table.place(block)
+        if block not in self._forward:
+            begin = partial(Stream, self._codec, self._file, place.begin, place.end)
+            self._forward[block] = Forward(begin, self._cache, (self._key, block))
+        numbers: set[int] = set()
+        for begin_at, end_at in zip(ranges[::2].tolist(), ranges[1::2].tolist(), strict=True):
+            first, end = max(begin_at, place.content), min(end_at, place.content_end)
+            if first < end:
+                numbers.update(range((first - place.content) // PIECE, (end - 1 - place.content) // PIECE + 1))
+        for number in sorted(numbers):
+            piece = self._piece(block, place, number)
+            if piece is None:
+                raise self._not_in_order(place, number)
+            yield place.content + number * PIECE, piece
+
+    def _piece(self, block: int, place: Place, number: int) -> bytes | None:
+        try:
+            piece = self._forward[block].piece(number)
+            left = place.size - number * PIECE
+            if piece is not None and len(piece) < min(left, PIECE):
+                raise BlockError(f"expected {place.size} bytes of content, found {number * PIECE + len(piece)}")
+        except BlockError as error:
+            raise not_decoded(self._path, block, place.begin, "zstd", error, self._records_of(place)) from None
+        except (EOFError, OSError) as error:
+            self._lost(error.errno or 0 if isinstance(error, OSError) else 0)
+            raise
+        return piece
+
+    def _not_in_order(self, place: Place, number: int) -> Error:
+        offset = place.content + number * PIECE
+        record = self._record_at(min(offset + PIECE, place.content_end) - 1)
+        return random_access_error(
+            self._path, self._index.sources[self._number], f"found record {record} of the index, which lies behind"
+        )
+
+    def _get(self, block: int, _: Any) -> tuple[int, bytes]:
+        """Return where a block begins in the content, and its content."""
+        return self._table.bounds[block], self._cache.get((self._key, block), partial(self._decode, block))
+
+    def _decode(self, block: int) -> bytes:
+        place = self._table.place(block)
+        try:
+            data = self._file.read(place.begin, min(place.end - place.begin, _TIMES * place.size + _MORE))
+        except (EOFError, OSError) as error:
+            self._lost(error.errno or 0 if isinstance(error, OSError) else 0)
+            raise
+        try:
+            content = zstd_blocks.decode(self._codec, data, place.size)
+            if content is None or len(content) != place.size:
+                found = f"more than {place.size}" if content is None else str(len(content))
+                raise BlockError(f"expected {place.size} bytes of content, found {found}")
+        except BlockError as error:
+            raise not_decoded(self._path, block, place.begin, "zstd", error, self._records_of(place)) from None
+        return content
+
+    def _records_of(self, place: Place) -> str:
+        """Return which records a block has, as the remark of a message."""
+        first, last = (self._record_at(offset) for offset in (place.content, place.content_end - 1))
+        return f" (it has records {first} to {last} of the index)"
+
+    def _record_at(self, offset: int) -> int:
+        """Return the record of the index, counted through all its sources, that holds a byte of the content."""
+        low, high = 0, self._index.sources[self._number].records
+        while low < high:
+            middle = (low + high) // 2
+            if self._index.bounds(self._number, middle + 1, middle + 2)[0] > offset:
+                high = middle
+            else:
+                low = middle + 1
+        before = sum(source.records for source in self._index.sources[: self._number])
+        return before + min(low, max(self._index.sources[self._number].records - 1, 0))

@@ -1,0 +1,378 @@
+"""Compressed JSON Lines, record by record as the plain file has them."""
+
+import multiprocessing
+import os
+import pickle
+import random
+import threading
+import warnings
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import mmapds
+from mmapds.compression.cache import BlockCache
+from mmapds.index.verify import verify
+from mmapds.storage.blocks import LARGEST_BLOCK
+from mmapds.storage.index_file import Index
+from tests.support import oracle
+from tests.support.compressed import WRITERS, frames, text
+
+LINES = st.lists(
+    st.sampled_from([b"{}", b'{"a":1}', b"", b" ", b"\r", b'{"a":1}\r', b"\t", b'"' + b"x" * 3000 + b'"', b"[1,2]"]),
+    max_size=60,
+)
+
+
+def both(write, data, name="train.jsonl", writer="many", **options):
+    """The dataset of a plain file, and that of the same in a compressed one."""
+    suffix, compress = WRITERS[writer]
+    paths = [write(data, name), write(compress(data), name + suffix)]
+    for path in paths:
+        mmapds.build(path, **options)
+    return [mmapds.open(path) for path in paths]
+
+
+def assert_same(plain, packed):
+    """That all that can be asked of two datasets is the same, but where they lie."""
+    rows = list(range(len(plain)))
+    assert len(packed) == len(plain)
+    assert list(packed) == list(plain)
+    assert [packed.raw(i) for i in rows] == [plain.raw(i) for i in rows]
+    assert [packed.where(i)[1:] for i in rows] == [plain.where(i)[1:] for i in rows]
+    places = [packed.place(i).partition(":")[2] for i in rows]
+    assert places == [plain.place(i).partition(":")[2] for i in rows]
+    random.Random(3).shuffle(rows)
+    assert packed.take(rows) == plain.take(rows)
+    assert packed.take(rows[:3] * 2) == plain.take(rows[:3] * 2)
+    assert packed.columns == plain.columns
+    for name in plain.columns:
+        assert np.array_equal(packed.column(name), plain.column(name))
+        assert packed.column(name).dtype == plain.column(name).dtype
+    kept = ("records", "lines", "smallest", "largest", "skipped", "first", "bad", "width")
+    one, other = (Index(ds.indexes[0]).sources[0]._asdict() for ds in (plain, packed))
+    assert {name: other[name] for name in kept} == {name: one[name] for name in kept}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("records", [0, 1, 2, 3000])
+def test_every_record_is_that_of_the_plain_file(write, writer, records):
+    plain, packed = both(write, text(records), writer=writer, length="chars(text)", columns={"id": "id"})
+    assert_same(plain, packed)
+    verify(Index(packed.indexes[0]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(LINES, st.sampled_from(sorted(WRITERS)), st.booleans(), st.booleans(), st.booleans())
+def test_lines_of_any_kind_in_frames_of_any_kind(tmp_path_factory, lines, writer, has_mark, is_ended, is_measured):
+    data = (b"\xef\xbb\xbf" if has_mark else b"") + b"\n".join(lines) + (b"\n" if is_ended else b"")
+    suffix, compress = WRITERS[writer]
+    path = tmp_path_factory.mktemp("lines") / f"a.jsonl{suffix}"
+    path.write_bytes(compress(data))
+    mmapds.build(path, columns={"size": "bytes()"} if is_measured else None)
+    ds = mmapds.open(path)
+    assert [(ds.where(i).offset, ds.raw(i)) for i in range(len(ds))] == oracle.records(data)
+    assert [bytes(record) for record in mmapds.open(path, decode="bytes").take(range(len(ds)))] == [
+        record for _, record in oracle.records(data)
+    ]
+    plain = path.with_name("b.jsonl")
+    plain.write_bytes(data)
+    mmapds.build(plain)
+    one, other = (Index(f"{each}.mmx").sources[0] for each in (path, plain))
+    assert (one.lines, one.smallest, one.largest) == (other.lines, other.smallest, other.largest)
+    verify(Index(f"{path}.mmx"))
+
+
+@pytest.mark.parametrize("options", [{"missing": "skip"}, {"missing": 7}, {"bad": "skip"}, {"validate": True}])
+def test_lines_that_are_left_out(write, options):
+    lines = text(2000).splitlines(keepends=True)
+    if "bad" in options:
+        lines[5::9] = [b'{"id": oh\n'] * len(lines[5::9])
+    elif "validate" not in options:
+        lines[5::9] = [b'{"text":"none"}\n'] * len(lines[5::9])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that lines are left out
+        plain, packed = both(write, b"".join(lines), writer="mixed", columns={"id": "id"}, **options)
+    assert_same(plain, packed)
+    verify(Index(packed.indexes[0]))
+
+
+@pytest.mark.parametrize("bad", [b'{"id": oh}\n', b'{"text":1}\n', b'{"id":"x"}\n'])
+def test_a_record_that_cannot_be_measured_is_named_by_its_line(write, bad):
+    data = text(1500) + bad + text(10)
+    messages = []
+    for path in (write(data, "a.jsonl"), write(WRITERS["many"][1](data), "a.jsonl.zst")):
+        with pytest.raises(mmapds.Error) as error:
+            mmapds.build(path, columns={"id": "id"}, validate=True)
+        messages.append(str(error.value).partition("jsonl")[2].removeprefix(".zst"))
+    assert messages[1] == messages[0]
+    assert messages[0].startswith(f":1501 (byte {len(text(1500))}): ")
+
+
+def test_a_line_that_is_not_json_is_named_when_it_is_read(write):
+    data = text(1500) + b'\n\n{"id": oh}\n' + text(10)
+    messages = []
+    for ds in both(write, data):
+        with pytest.raises(mmapds.DecodeError) as error:
+            ds[1500]
+        messages.append(str(error.value).partition("; leave")[0].partition("jsonl")[2].removeprefix(".zst"))
+    assert messages[0] == messages[1]
+    assert messages[0].startswith(f":1503 (byte {len(text(1500)) + 2}): not JSON")
+
+
+def test_where_says_the_place_in_the_content_and_in_the_file(write):
+    plain, packed = both(write, text(3000))
+    blocks = {packed.where(i).block for i in range(3000)}
+    assert len(blocks) > 3
+    assert min(blocks) == 0
+    where = packed.where(2000)
+    assert where == (packed.sources[0], *plain.where(2000)[1:])
+    assert pickle.loads(pickle.dumps(where)).block == where.block
+    assert not hasattr(plain.where(2000), "block")
+
+
+# ---- datasets of them -----------------------------------------------------------------------------------------------
+
+
+def test_views_concatenations_maps_and_fields(write):
+    plain, packed = both(write, text(3000), length="chars(text)")
+    fields = mmapds.Fields({"id": "int64", "n": ("int64", (2,))})
+    for make in (
+        lambda ds: ds[100:2000:3],
+        lambda ds: ds[np.arange(len(ds)) % 5 == 0],
+        lambda ds: ds.split([0.5, 0.5])[1],
+        lambda ds: mmapds.concat([ds, plain, ds[5:10]]),
+        lambda ds: ds.map(len),
+        lambda ds: mmapds.zip(a=ds, b=ds),
+        lambda ds: mmapds.open(ds.sources, decode="text"),
+        lambda ds: mmapds.open(ds.sources, io="pread"),
+        lambda ds: mmapds.open([*ds.sources, *plain.sources]),
+    ):
+        one, other = make(plain), make(packed)
+        rows = list(range(0, len(one), 7))[::-1]
+        assert list(other.take(rows)) == list(one.take(rows))
+        assert [other[i] for i in rows[:9]] == [one[i] for i in rows[:9]]
+    one, other = (mmapds.open(ds.sources, decode=fields) for ds in (plain, packed))
+    rows = np.random.default_rng(0).integers(0, 3000, 500)
+    batches = [mmapds.pad_collate(ds.take(rows)) for ds in (one, other)]
+    assert all((batches[0][name] == batches[1][name]).all() for name in ("id", "n"))
+
+
+def test_a_saved_view_and_a_merged_index(write, tmp_path):
+    plain, packed = both(write, text(2000), length="chars(text)")
+    packed[::3].save(tmp_path / "v.mmx")
+    assert list(mmapds.open(tmp_path / "v.mmx")) == list(plain[::3])
+    other = write(b"".join(frames(text(500, 1), 5000)), "other.jsonl.zst")
+    third = write(text(70, 2), "third.jsonl")
+    for path in (other, third):
+        mmapds.build(path, length="chars(text)")
+    paths = [packed.sources[0], third, other]
+    merged = mmapds.merge([f"{path}.mmx" for path in paths], out=tmp_path / "all.mmx")
+    built = mmapds.build(paths, out=tmp_path / "built.mmx", length="chars(text)", force=True)
+    scanned = mmapds.open(mmapds.build(paths[::-1], out=tmp_path / "other.mmx", length="chars(text)"))
+    assert merged.read_bytes() == built.read_bytes()
+    verify(Index(str(merged)))
+    ds = mmapds.open(merged)
+    assert list(ds) == [*packed, *mmapds.open(third), *mmapds.open(other)]
+    assert sorted(map(str, scanned)) == sorted(map(str, ds))
+
+
+def test_an_executor_builds_what_this_process_does(write, tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    paths = [write(WRITERS["mixed"][1](text(500, k)), f"{k}.jsonl.zst") for k in range(3)]
+    with ThreadPoolExecutor(2) as executor:
+        built = mmapds.build(paths, out=tmp_path / "a.mmx", executor=executor)
+    assert built.read_bytes() == mmapds.build(paths, out=tmp_path / "b.mmx").read_bytes()
+
+
+def test_a_source_that_grew_is_scanned_again(write):
+    parts = frames(text(2000), 4000)
+    path = write(b"".join(parts[:10]), "a.jsonl.zst")
+    mmapds.build(path)
+    write(b"".join(parts), "a.jsonl.zst")
+    with pytest.raises(mmapds.StaleIndexError):
+        mmapds.open(path)
+    mmapds.build(path)
+    assert len(mmapds.open(path)) == 2000
+    verify(Index(f"{path}.mmx"))
+
+
+def test_a_source_of_another_time_is_kept_and_one_of_other_content_is_stale(write):
+    path = write(WRITERS["many"][1](text(2000)), "a.jsonl.zst")
+    mmapds.build(path, hash=True)
+    os.utime(path, (1, 1))
+    assert len(mmapds.open(path, check="full")) == 2000
+    with open(path, "r+b") as file:
+        file.seek(1000)
+        file.write(b"!")
+    with pytest.raises(mmapds.StaleIndexError, match="other content"):
+        mmapds.open(path)
+
+
+def test_a_column_that_is_added_later(write):
+    plain, packed = both(write, text(1000))
+    for ds in (plain, packed):
+        mmapds.add_column(ds.sources[0], "half", lambda record: record["id"] / 2)
+    assert_same(*(mmapds.open(ds.sources) for ds in (plain, packed)))
+
+
+def test_a_directory_has_compressed_files_too_but_not_twice(write, tmp_path):
+    write(text(10), "d/a.jsonl")
+    for name in ("d/a.jsonl.zst", "d/b.jsonl.zst", "d/c.json.zst"):
+        write(WRITERS["one"][1](text(10)), name)
+    ds = mmapds.open(tmp_path / "d", build=True)
+    assert [os.path.basename(path) for path in ds.sources] == ["a.jsonl", "b.jsonl.zst"]
+
+
+# ---- processes and threads ----------------------------------------------------------------------------------------
+
+
+def _read(ds, rows, found):
+    found.put(list(ds.take(rows)))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_read_what_their_parent_reads(write, method):
+    plain, packed = both(write, text(2000))
+    rows = list(range(0, 2000, 11))[::-1]
+    packed.take(rows)
+    context = multiprocessing.get_context(method)
+    found = context.Queue()
+    process = context.Process(target=_read, args=(packed, rows, found))
+    process.start()
+    assert found.get(timeout=60) == plain.take(rows)
+    process.join()
+
+
+def test_threads_read_the_same_and_decode_a_block_once(write, monkeypatch):
+    plain, packed = both(write, text(3000))
+    decoded = []
+    from mmapds.compression import reader
+
+    decode = reader.zstd_blocks.decode
+    monkeypatch.setattr(reader.zstd_blocks, "decode", lambda *given: (decoded.append(1), decode(*given))[1])
+    expected, found = list(plain), []
+
+    def read(seed):
+        rows = random.Random(seed).sample(range(3000), 1500)
+        found.append(list(packed.take(rows)) == [expected[row] for row in rows])
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 6
+    assert len(decoded) == Index(packed.indexes[0]).sources[0].compression.blocks
+
+
+def test_the_cache_keeps_what_was_used_last_within_its_limit():
+    cache, made = BlockCache(100), []
+
+    def get(key, size=30):
+        return cache.get(key, lambda: (made.append(key), bytes(size))[1])
+
+    for key in "abcabd":
+        get(key)
+    assert made == ["a", "b", "c", "d"]
+    assert [cache.find(key) is not None for key in "abcd"] == [True, True, False, True]
+    get("large", 101)
+    assert cache.find("large") is None
+    assert cache.size == 90
+    get("all", 100)
+    assert (cache.size, cache.find("a")) == (100, None)
+
+
+def test_who_waits_for_a_block_gets_the_error_of_who_decodes_it():
+    cache, begun, go_on, errors = BlockCache(), threading.Event(), threading.Event(), []
+
+    def decode():
+        begun.set()
+        go_on.wait()
+        raise ValueError("damaged")
+
+    def get():
+        try:
+            cache.get("a", decode)
+        except ValueError as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=get) for _ in range(2)]
+    threads[0].start()
+    begun.wait()
+    threads[1].start()
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert errors == ["damaged"] * 2
+    assert cache.get("a", lambda: b"whole") == b"whole"
+
+
+@pytest.mark.parametrize("block_cache", [0, 1 << 16, 1 << 20])
+def test_a_small_cache_makes_reads_slower_and_no_other(write, block_cache):
+    plain, packed = both(write, text(3000))
+    ds = mmapds.open(packed.sources, block_cache=block_cache)
+    rows = random.Random(1).sample(range(3000), 1000)
+    assert ds.take(rows) == plain.take(rows)
+    assert ds._catalog.blocks.size <= block_cache
+    assert pickle.loads(pickle.dumps(ds))._catalog.blocks.limit == block_cache
+
+
+@pytest.mark.parametrize("block_cache", [-1, "64M", 1.5, None])
+def test_a_cache_that_is_not_a_number_of_bytes(write, block_cache):
+    path = both(write, text(3))[1].sources
+    with pytest.raises(mmapds.Error, match=r"block_cache = .*, expected a number of bytes, 0 or more"):
+        mmapds.open(path, block_cache=block_cache)
+
+
+# ---- one large frame ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """The plain dataset, and that of one frame of more than a block may have."""
+    folder = tmp_path_factory.mktemp("large")
+    data = b"".join(b'{"id":%d,"text":"%s"}\n' % (k, b"word " * (k % 900)) for k in range(5000))
+    assert len(data) > LARGEST_BLOCK
+    (folder / "a.jsonl").write_bytes(data)
+    for name in ("one", "streamed"):
+        (folder / f"{name}.jsonl.zst").write_bytes(WRITERS[name][1](data))
+        mmapds.build(folder / f"{name}.jsonl.zst", length="chars(text)")
+    mmapds.build(folder / "a.jsonl", length="chars(text)")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["one", "streamed"])
+def test_a_large_frame_is_read_in_order(large, name):
+    plain, packed = mmapds.open(large / "a.jsonl"), mmapds.open(large / f"{name}.jsonl.zst", block_cache=2 << 20)
+    for _ in range(2):
+        for begin in range(0, 5000, 100):
+            assert packed.take(range(begin, begin + 100)) == plain.take(range(begin, begin + 100))
+    assert list(packed) == list(plain)
+    assert (packed.lengths == plain.lengths).all()
+    assert list(packed.stream()) == list(plain)
+    assert packed[4900] == plain[4900], "what is decoded may be passed over"
+    verify(Index(packed.indexes[0]))
+
+
+def test_a_large_frame_is_not_read_out_of_order(large):
+    packed = mmapds.open(large / "one.jsonl.zst", block_cache=2 << 20)
+    assert packed[4900]["id"] == 4900
+    with pytest.raises(
+        mmapds.Error, match=r"expected records in the order of the file.*run: .*seekable .*one.jsonl.zst"
+    ):
+        packed[2000]
+    assert packed[0]["id"] == 0, "a pass may begin again"
+    assert packed[2000]["id"] == 2000
+    with pytest.raises(mmapds.Error, match=r"found access = 'random'; run: .*seekable"):
+        mmapds.open(large / "one.jsonl.zst", access="random")
+
+
+def test_a_large_frame_whose_records_are_kept_is_read_in_any_order(large):
+    plain, packed = mmapds.open(large / "a.jsonl"), mmapds.open(large / "one.jsonl.zst")
+    rows = random.Random(0).sample(range(5000), 5000)
+    assert packed.take(rows) == plain.take(rows), "a batch is read in the order of the file"
+    assert [packed[row] for row in rows[:50]] == [plain[row] for row in rows[:50]]

@@ -1,0 +1,246 @@
+"""Damaged compressed sources, and indexes that lie about their blocks: each a clear error, none a crash."""
+
+import os
+
+import numpy as np
+import pytest
+from xxhash import xxh3_64
+
+import mmapds
+from mmapds.index.verify import verify
+from mmapds.storage.blocks import BEGINS, BOUNDS
+from mmapds.storage.index_file import Index
+from tests.support.compressed import NO_SIZE, codec, frames, many_frames, one_frame, skippable, text
+from tests.support.index_file import forge_section, rewrite
+
+DATA = text(3000)
+
+
+@pytest.fixture
+def packed(write):
+    """A source of many frames, indexed."""
+    path = write(many_frames(DATA), "a.jsonl.zst")
+    mmapds.build(path)
+    return path
+
+
+def build(write, data):
+    return mmapds.build(write(data, "a.jsonl.zst"))
+
+
+@pytest.mark.parametrize("cut", [1, 5, 40])
+@pytest.mark.parametrize("make", [many_frames, one_frame])
+def test_a_last_frame_that_is_cut_short(write, make, cut):
+    with pytest.raises(mmapds.FormatError, match=r"a.jsonl.zst: frame \d+ \(byte \d+\): expected a whole frame, found"):
+        build(write, make(DATA)[:-cut])
+
+
+@pytest.mark.parametrize("garbage", [b"\n", b"garbage at the end", bytes(64), DATA[:200]])
+def test_garbage_behind_the_frames(write, garbage):
+    with pytest.raises(
+        mmapds.FormatError, match=r"frame \d+ \(byte \d+\): expected a zstd frame or the end of the file"
+    ):
+        build(write, many_frames(DATA) + garbage)
+
+
+def test_a_checksum_that_does_not_match(write):
+    data = bytearray(b"".join(frames(DATA, 100_000)))
+    second = len(frames(DATA, 100_000)[0])
+    data[second + len(frames(DATA, 100_000)[1]) - 1] ^= 1
+    message = rf"block 1 \(byte {second}\): not zstd: restored data doesn't match checksum; copy the file again"
+    with pytest.raises(mmapds.FormatError, match=message):
+        build(write, bytes(data))
+
+
+@pytest.mark.parametrize("make", [many_frames, one_frame])
+def test_a_frame_that_is_damaged_inside(write, make):
+    good = make(DATA)
+    caught = 0
+    for at in range(30, len(good), len(good) // 40):
+        data = bytearray(good)
+        data[at] ^= 0x55
+        try:
+            build(write, bytes(data))
+        except mmapds.FormatError as error:
+            assert "a.jsonl.zst: " in str(error)  # noqa: PT017 - whether it is raised depends on the byte
+            caught += 1
+    assert caught >= 38, "checksums see all but what no decoder reads"
+
+
+def test_a_dictionary(write):
+    words = codec.train_dict([text(5, seed) for seed in range(200)], 4096)
+    with pytest.raises(mmapds.FormatError, match=r"frame 0 \(byte 0\): expected a frame without a dictionary"):
+        build(write, codec.compress(DATA, zstd_dict=words))
+
+
+def test_a_window_beyond_the_limit(write):
+    compressor = codec.ZstdCompressor(options={codec.CompressionParameter.window_log: 28})
+    data = compressor.compress(DATA) + compressor.flush()
+    with pytest.raises(
+        mmapds.FormatError, match=r"expected a window of 134217728 bytes or less, found one of 268435456"
+    ):
+        build(write, data)
+
+
+def test_a_bomb_is_decoded_in_bounded_memory(write):
+    """256 MB of one line, in a few KB."""
+    compressor = codec.ZstdCompressor()
+    bomb = b"".join([compressor.compress(b"x" * (1 << 20)) for _ in range(256)] + [compressor.flush()])
+    path = write(b"".join(frames(DATA, 1000)) + codec.compress(b"\n") + bomb, "a.jsonl.zst")
+    mmapds.build(path)
+    index = Index(f"{path}.mmx")
+    assert index.sources[0].compression.largest >= 256 << 20
+    assert index.sources[0].largest == 256 << 20
+    before = index.sources[0].records - 1
+    ds = mmapds.open(path, decode="bytes", block_cache=1 << 20)
+    assert ds[:before].take(range(before))[-1] == DATA.splitlines()[-1]
+
+
+def test_a_frame_that_holds_more_than_it_says_nowhere(write):
+    """A frame without a size, of few bytes that are many: too many for a block."""
+    bomb = codec.compress(b"1" * (9 << 20) + b"\n", options=NO_SIZE)
+    path = write(bomb + codec.compress(b"2\n"), "a.jsonl.zst")
+    mmapds.build(path)
+    assert Index(f"{path}.mmx").sources[0].compression == ("zstd", (9 << 20) + 3, 1, (9 << 20) + 3)
+    assert mmapds.open(path, decode="bytes")[1] == b"2"
+
+
+def test_skippable_frames_alone_are_no_records(write):
+    path = write(skippable() + skippable(b""), "a.jsonl.zst")
+    mmapds.build(path)
+    assert len(mmapds.open(path)) == 0
+    verify(Index(f"{path}.mmx"))
+
+
+# ---- while reading --------------------------------------------------------------------------------------------------
+
+
+def damaged_between(path, begin, end):
+    """Damage bytes of a source that has been opened, and keep its time."""
+    found = os.stat(path)
+    with open(path, "r+b") as file:
+        file.seek(begin)
+        file.write(b"\x55" * (end - begin))
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def test_a_block_that_is_damaged_later_is_named_with_its_records(packed):
+    ds = mmapds.open(packed)
+    where = ds.where(2000)
+    ds = mmapds.open(packed)
+    damaged_between(packed, where.block + 20, where.block + 60)
+    message = r"a.jsonl.zst: block \d+ \(byte {}\): not zstd: .*; copy the file again \(it has records \d+ to \d+ of"
+    with pytest.raises(mmapds.FormatError, match=message.format(where.block)) as error:
+        ds[2000]
+    with pytest.raises(mmapds.FormatError) as batch:
+        ds.take([3, 2000, 17])
+    assert str(batch.value) == str(error.value)
+    words = str(error.value).split()
+    first, last = int(words[words.index("records") + 1]), int(words[words.index("to") + 1])
+    assert first <= 2000 <= last
+    assert ds[0]["id"] == 0, "other blocks are read as ever"
+
+
+def test_a_source_that_is_cut_short_while_it_is_open(packed):
+    ds = mmapds.open(packed)
+    assert ds[0]["id"] == 0
+    os.truncate(packed, os.path.getsize(packed) // 2)
+    with pytest.raises(mmapds.StaleIndexError, match=r"STALE: a.jsonl.zst was \d+ bytes when indexed and is \d+ now"):
+        ds.take([1, 2999])
+
+
+def test_a_source_that_is_replaced(packed, write):
+    write(many_frames(DATA[::-1]), "a.jsonl.zst")
+    with pytest.raises(mmapds.StaleIndexError):
+        mmapds.open(packed)[0]
+
+
+# ---- indexes that lie -----------------------------------------------------------------------------------------------
+
+
+def forged(path, name, at, value):
+    """Write a number into a section of an index, and the checksum that it then has."""
+    index = Index(f"{path}.mmx")
+    numbers = np.frombuffer(index.section(name), index.sections[name].dtype).copy()
+    numbers[at] = value
+    forge_section(f"{path}.mmx", name, numbers)
+
+    def seal(metadata):
+        metadata["sections"][name]["xxh3"] = xxh3_64(numbers.tobytes()).hexdigest()
+        return metadata
+
+    rewrite(f"{path}.mmx", metadata=seal)
+
+
+def read_all(path):
+    ds = mmapds.open(path)
+    return [attempt(lambda: list(ds)), attempt(lambda: ds.take(range(len(ds) - 1, -1, -1))), attempt(lambda: ds[1500])]
+
+
+def attempt(work):
+    try:
+        return work()
+    except mmapds.Error as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", [BEGINS, BOUNDS])
+@pytest.mark.parametrize("at", [0, 1, 3, -1])
+@pytest.mark.parametrize("value", [0, 1, 60_000, 10**6, 2**32 - 1])
+def test_a_table_of_blocks_that_lies(packed, name, at, value):
+    expected = read_all(packed)
+    if value == np.frombuffer(Index(f"{packed}.mmx").section(name), np.uint32)[at]:
+        return
+    forged(packed, name, at, value)
+    for found, good in zip(read_all(packed), expected, strict=True):
+        assert found == good or "a.jsonl.zst" in found
+    with pytest.raises(mmapds.Error, match=r"DAMAGED: .*block|block \d+"):
+        verify(Index(f"{packed}.mmx"))
+
+
+FIELDS = {
+    "codec": [None, 3, "lzma"],
+    "size": [-1, 0, 10**7, 2**62, "many"],
+    "blocks": [-1, 0, 3, 10**9, 2.5],
+    "largest": [-1, 0, 10, 2**62, None],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in FIELDS.items() for value in values])
+def test_a_description_of_the_compression_that_lies(packed, field, value):
+    expected = read_all(packed)
+
+    def change(metadata):
+        (source,) = metadata["sources"]
+        return metadata | {"sources": [source | {"compression": source["compression"] | {field: value}}]}
+
+    rewrite(f"{packed}.mmx", metadata=change)
+    try:
+        found = read_all(packed)
+    except mmapds.FormatError as error:
+        found = [str(error)] * 3
+    for each, good in zip(found, expected, strict=True):
+        assert each == good or "a.jsonl.zst" in each
+    with pytest.raises(mmapds.Error):
+        verify(Index(f"{packed}.mmx"))
+
+
+def test_an_index_of_compressed_sources_is_of_a_kind_of_its_own(packed, write):
+    plain = write(DATA, "b.jsonl")
+    mmapds.build(plain)
+    assert (Index(f"{packed}.mmx").kind, Index(f"{plain}.mmx").kind) == (2, 0)
+    rewrite(f"{plain}.mmx", header={"reserved": 2})
+    with pytest.raises(
+        mmapds.FormatError, match="expected kind 2 if a source is compressed, and no other, found kind 2 and 0"
+    ):
+        Index(f"{plain}.mmx")
+    rewrite(f"{packed}.mmx", header={"reserved": 0})
+    with pytest.raises(mmapds.FormatError, match="found kind 0 and 1 of 1 sources compressed"):
+        Index(f"{packed}.mmx")
+
+
+def test_verify_finds_blocks_of_other_bytes(packed):
+    where = mmapds.open(packed).where(1000)
+    damaged_between(packed, where.block + 20, where.block + 24)
+    with pytest.raises(mmapds.Error, match=r"a.jsonl.zst"):
+        verify(Index(f"{packed}.mmx"))
