@@ -11,7 +11,9 @@ import pytest
 
 import mmapds
 from mmapds import TokenBudgetBatchSampler
+from mmapds.dataset.saving import SavedRows
 from mmapds.errors import FormatError, SourceError, StaleIndexError
+from mmapds.storage.view_file import SavedView
 from tests.support.commands import command
 from tests.support.commands import mmapds as main
 from tests.support.index_file import forge_section, rewrite
@@ -339,6 +341,20 @@ def test_rows_that_are_damaged_read_nothing_else(folder):
         FormatError, match=r"v.mmx: DAMAGED: section 'row_ranks': expected .* records at its end, found 7"
     ):
         damaged(folder, "row_ranks", np.array([0, count, 7], np.uint64))
+
+
+@pytest.mark.parametrize("before", [2**64 - 1, 600])
+def test_a_directory_that_is_damaged_finds_nothing_else(folder, before):
+    mmapds.open(folder / "a.jsonl")[np.arange(700) % 7 < 5].save(folder / "v.mmx")
+    whole = SavedRows(SavedView(str(folder / "v.mmx")))
+    count = len(whole)
+    assert [whole.positions(record) for record in (0, 4, 5, 7)] == [[0], [4], [], [5]]
+    forge_section(folder / "v.mmx", "row_ranks", np.array([before, count], np.uint64))
+    rows = SavedRows(SavedView(str(folder / "v.mmx")))
+    with pytest.raises(
+        FormatError, match="DAMAGED: section 'row_ranks': expected the counts of 'row_bits', found othe"
+    ):
+        rows.positions(4)
 
 
 @pytest.mark.parametrize(

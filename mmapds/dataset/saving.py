@@ -56,7 +56,10 @@ class SavedRows:
         return NestedRows(self, RangeRows(positions))
 
     def positions(self, record: int) -> list[int]:
-        return self._inner.positions(record)
+        found = self._inner.positions(record)
+        if any(position >= len(self) or self.one(position) != record for position in found):
+            raise self.file.damaged("section 'row_ranks': expected the counts of 'row_bits', found others")
+        return found
 
     def stretches(self) -> list[Stretch]:
         return [Stretch(0, len(self), self.file)]

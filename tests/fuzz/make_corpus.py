@@ -260,6 +260,25 @@ def padded():
     }
 
 
+def sets():
+    """The limit, how many numbers, the numbers, ranks, and what is damaged: see LLVMFuzzerTestOneInput."""
+
+    def having(limit, numbers, rest=b""):
+        width = 1 if limit - 1 < 256 else 2
+        head = struct.pack("<H", limit) + bytes([len(numbers)])
+        return head + b"".join(number.to_bytes(width, "little") for number in numbers) + rest
+
+    damage = bytes(range(255, 0, -1)) * 3
+    return {
+        "empty": having(0, []),
+        "one": having(1, [0], damage),
+        "word": having(64, [63, 0, 5], bytes(range(70)) + damage),
+        "beside_a_block": having(2049, [2047, 2048, 0], bytes(range(70)) + damage),
+        "blocks": having(4480, [97 * n % 4480 for n in range(200)], bytes(range(200)) + damage),
+        "dense": having(200, list(range(200)), bytes(range(200)) + damage),
+    }
+
+
 def zstd_frames():
     """Frames, and the recipe of some: see cook() in fuzz_zstd.c."""
 
@@ -292,6 +311,7 @@ def zstd_frames():
 
 SEEDS = {
     "fuzz_array_record": array_records,
+    "fuzz_bits": sets,
     "fuzz_fields": field_records,
     "fuzz_frames": frames,
     "fuzz_json": json_records,
