@@ -1,0 +1,184 @@
+"""Seekable zstd files: their size and the time to write them, against the tool `zstd`.
+
+It must be installed, and so must `bible`, for text that people wrote: apt-get install zstd bible-kjv.
+"""
+
+import gzip
+import itertools
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import sysconfig
+from array import array
+from functools import partial
+from pathlib import Path
+
+import pytest
+from backports import zstd
+
+import mmapds
+from bench.support.data import DATA, once
+from bench.support.timing import timed
+from mmapds import _native
+from mmapds.compression.seek_table import read_table, table_bytes
+from mmapds.compression.zstd_frames import walk
+
+SIZE = 64_000_000
+RECORD = 2_400
+FRAMES = 1_000_000
+
+
+def prose():
+    """Records of the King James Bible, in any order, as those of a corpus do not continue one another."""
+    assert shutil.which("bible"), "run: apt-get install bible-kjv"
+    verses = subprocess.run(["bible", "-f", "gen1:1-rev22:21"], check=True, capture_output=True, text=True).stdout
+    texts, generator = [""], random.Random(0)
+    for verse in verses.splitlines(keepends=True):
+        if len(texts[-1]) > RECORD:
+            texts.append("")
+        texts[-1] += verse
+    generator.shuffle(texts)
+    for number, each in enumerate(texts):
+        yield {"id": number, "url": f"https://example.org/{generator.randrange(10**9)}", "text": each}
+
+
+def code():
+    """Records of Python's own standard library; those of a file lie beside each other."""
+    paths = sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py"))
+    texts = (path.read_text(errors="replace") for path in itertools.cycle(paths))
+    pieces = (text[at : at + RECORD] for text in texts for at in range(0, len(text), RECORD))
+    return ({"id": number, "text": piece} for number, piece in enumerate(pieces))
+
+
+TEXTS = {"prose": prose, "source code": code}
+
+
+@pytest.fixture(scope="module", params=TEXTS)
+def text(request):
+    """Such a file, made once; prose of 4.6 MB, which is all there is."""
+    return made(request.param)
+
+
+@pytest.fixture(scope="module")
+def large_text():
+    return made("source code")
+
+
+def made(name):
+    path = DATA / f"{name.replace(' ', '-')}-{SIZE}.jsonl"
+    if not path.exists():
+        with once(path) as file:
+            for record in TEXTS[name]():
+                file.write(json.dumps(record).encode() + b"\n")
+                if file.tell() >= SIZE:
+                    break
+    return name, path
+
+
+def tool(*arguments):
+    """Run `zstd`."""
+    assert shutil.which("zstd"), "run: apt-get install zstd"
+    return subprocess.run(["zstd", "-q", *map(str, arguments)], check=True, capture_output=True).stdout
+
+
+def recompress(path, out, *options):
+    """Run the command, start of the interpreter and fsync and all."""
+    command = [sys.executable, "-m", "mmapds.seekable", path, "-o", out, "--force", "--quiet", *options]
+    subprocess.run(list(map(str, command)), check=True)
+
+
+def processor_seconds(work):
+    """Seconds of all cores that the processes take which a call starts."""
+    before = os.times()
+    work()
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_writing(compare, row, large_text, tmp_path, threads):
+    name, path = large_text
+    ours, whole = tmp_path / "ours.zst", tmp_path / "whole.zst"
+    recompress(path, ours, "--workers", threads)
+    tool("-t", ours)
+    assert tool("-dc", ours) == path.read_bytes()
+
+    def write():
+        recompress(path, ours, "--workers", threads)
+
+    def write_whole():
+        tool("-3", f"-T{threads}", "-f", path, "-o", whole)
+
+    what, rival = f"write {name}, {threads} thread{'s' * (threads > 1)}, the whole command", f"`zstd -3 -T{threads}`"
+    compare(what, write, rival, write_whole, "<= 1.25x", rounds=5)
+    found = sorted(processor_seconds(write) / processor_seconds(write_whole) for _ in range(7))
+    row("time of all cores for that", "the same", f"{found[3]:.3g}x ({found[0]:.3g} to {found[-1]:.3g})", "<= 1.25x")
+
+
+@pytest.mark.parametrize("frame", ["64K", "256K", "1M", "4M"])
+def test_size(row, text, tmp_path, frame):
+    name, path = text
+    ours, whole = tmp_path / "ours.zst", tmp_path / "whole.zst"
+    recompress(path, ours, "--frame", frame)
+    tool("-3", path, "-o", whole)
+    larger = ours.stat().st_size / whole.stat().st_size - 1
+    row(f"size of {name} in frames of {frame}", "`zstd -3`", f"{larger:+.1%}", "<= +7 %" if frame == "256K" else "")
+    data, table = ours.read_bytes(), read_table(_native.Map(str(ours)))
+    some = [data[begin:end] for begin, end in itertools.pairwise(table.begins)][:50]
+    seconds = statistics.median(min(timed(partial(zstd.decompress, each)) for _ in range(7)) for each in some)
+    rate = statistics.mean(table.contents[: len(some)]) / seconds
+    row(f"decoding such a frame, {frame}", "", f"{seconds * 1e6:,.0f} us, {rate / 1e9:.1f} GB/s", "")
+
+
+def test_size_at_a_higher_level(row, text, tmp_path):
+    name, path = text
+    ours, whole = tmp_path / "ours.zst", tmp_path / "whole.zst"
+    recompress(path, ours, "--level", "9")
+    tool("-3", path, "-o", whole)
+    larger = ours.stat().st_size / whole.stat().st_size - 1
+    row(f"size of {name} in frames of 256K, `--level 9`", "`zstd -3`", f"{larger:+.1%}", "")
+
+
+def test_recompressing_gzip(compare, large_text, tmp_path):
+    name, path = large_text
+    source, whole = tmp_path / "a.jsonl.gz", tmp_path / "whole.zst"
+    with open(path, "rb") as plain, gzip.open(source, "wb", 6) as packed:
+        shutil.copyfileobj(plain, packed)
+    compare(
+        f"recompress {name} from gzip, 2 threads, the whole command",
+        lambda: recompress(source, tmp_path / "ours.zst", "--workers", 2),
+        "`gzip -dc | zstd -3 -T2`",
+        lambda: subprocess.run(f"gzip -dc '{source}' | zstd -q -3 -T2 -f -o '{whole}'", shell=True, check=True),
+        "",
+        rounds=3,
+    )
+
+
+def test_finding_frames(compare, large_text, tmp_path):
+    name, path = large_text
+    ours = tmp_path / "ours.zst"
+    mmapds.seekable(path, ours)
+    compare(
+        f"walk over the frames of {name}, warm",
+        lambda: walk(_native.Map(str(ours)), str(ours)),
+        "`zstd -dc`, to nowhere",
+        lambda: tool("-dc", ours, "-o", "/dev/null", "-f"),
+        "",
+        rounds=5,
+    )
+
+
+def test_finding_a_million_frames(row, tmp_path):
+    """The smallest there are, so that nothing else takes time."""
+    path, each = tmp_path / "a.zst", zstd.compress(b"{}\n")
+    sizes, contents = array("I", [len(each)]) * FRAMES, array("I", [3]) * FRAMES
+    path.write_bytes(each * FRAMES + table_bytes(sizes, contents, contents))
+    file = _native.Map(str(path))
+    assert len(walk(file, str(path)).contents) == len(read_table(file).contents) == FRAMES
+    for what, work in (("walk over", lambda: walk(file, str(path))), ("seek table of", lambda: read_table(file))):
+        seconds = min(timed(work) for _ in range(5))
+        row(f"{what} 1 M frames", "", f"{seconds * 1e3:.0f} ms", "")

@@ -1,0 +1,129 @@
+"""Compressed files that mean harm: frames of zstd beside a plain walk, seek tables that lie, and recompressing them."""
+
+import gzip
+import itertools
+import shutil
+import tempfile
+import zlib
+from pathlib import Path
+
+from backports import zstd
+
+import mmapds
+from mmapds import _native
+from mmapds.compression.frames import UNKNOWN
+from mmapds.compression.seek_table import read_table
+from mmapds.compression.zstd_frames import find_frames, walk
+from tests.support.torture import is_refused, repeat
+from tests.support.zstd_files import frame, plain_walk, raw, seek_table, skippable
+from tests.torture.hostile_sources import damaged
+
+FILES = 40
+"""In a case."""
+RECOMPRESSED = 5
+"""Of these, as that takes longer."""
+
+
+def text(random):
+    return b"".join(b'{"n": %d}\n' % random.randrange(10**6) for _ in range(random.randrange(60)))
+
+
+def part(random):
+    """What a file is made of, and its bytes of text."""
+    content = text(random)
+    writer = zstd.ZstdCompressor(options={zstd.CompressionParameter.checksum_flag: random.random() < 0.5})
+    made = {
+        "one": lambda: zstd.compress(content, random.choice([1, 3, 9])),
+        "streamed": lambda: writer.compress(content) + writer.flush(),
+        "said": lambda: frame(raw(content), size=random.choice([None, len(content), 7]), window=random.randrange(256)),
+        "skippable": lambda: skippable(content[:50], random.randrange(16)),
+    }
+    kind = random.choice(list(made))
+    return made[kind](), 0 if kind == "skippable" else len(content)
+
+
+def compressed(random):
+    """A file of zstd, or of gzip, perhaps with a seek table, and perhaps damaged."""
+    if random.random() < 0.2:
+        data = b"".join(gzip.compress(text(random), random.randrange(10)) for _ in range(random.randrange(1, 4)))
+        return damaged(random, data) if random.random() < 0.7 else data
+    parts = [part(random) for _ in range(random.randrange(5))]
+    data = b"".join(each for each, _ in parts)
+    if random.random() < 0.6:
+        entries = [(len(each), size) for each, size in parts]
+        if random.random() < 0.4 and entries:
+            entries[random.randrange(len(entries))] = (random.choice([0, 2**32 - 1]), random.choice([0, 1, 2**31]))
+        data += seek_table(entries, flags=random.choice([None, None, 0x80, 0x04]))
+    return damaged(random, data) if random.random() < 0.5 else data
+
+
+def decoded(data):
+    """The text of a file by the codecs themselves; None if they refuse it."""
+    try:
+        return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else zstd.decompress(data)
+    except (zstd.ZstdError, OSError, EOFError, zlib.error):
+        return None
+
+
+def check_frames(file, path, data):
+    """Walk a file: what a plain walk finds, and no frame whose text is not as much as its header says."""
+    expected, wrong = plain_walk(data)
+    if is_refused(lambda: walk(file, path)):
+        assert wrong is not None
+        return
+    frames = walk(file, path)
+    assert wrong is None
+    assert list(frames.begins) == [begin for begin, _ in expected] + [len(data)]
+    assert list(frames.contents) == [size for _, size in expected]
+    for (begin, end), size in zip(itertools.pairwise(frames.begins), frames.contents, strict=True):
+        content = decoded(data[begin:end])
+        assert content is None or size in (UNKNOWN, len(content))
+
+
+def check_table(file, path, data):
+    """Find the frames with a table: it is refused, or what it adds covers the file."""
+    read_table(file)
+    if is_refused(lambda: find_frames(file, path)):
+        return
+    frames = find_frames(file, path)
+    assert all(begin < end for begin, end in itertools.pairwise(frames.begins))
+    assert frames.begins[-1] == len(data)
+    assert 0 not in frames.contents
+    assert len(frames.contents) == len(frames.begins) - 1
+    assert frames.checksums is None or len(frames.checksums) == len(frames.contents)
+
+
+def check_recompressed(_, path, data):
+    """Recompress a file: what it makes has the text that the codecs find, or it is refused."""
+    out = f"{path}.out.zst"
+    if is_refused(lambda: mmapds.seekable(path, out, frame=4096, workers=1, force=True)):
+        return
+    expected = data if data[:2] != b"\x1f\x8b" and not is_zstd(data) else decoded(data)
+    assert expected is not None
+    assert zstd.decompress(Path(out).read_bytes()) == expected
+
+
+def is_zstd(data):
+    return data[:4] == b"\x28\xb5\x2f\xfd" or (data[1:4] == b"\x2a\x4d\x18" and data[0] >> 4 == 5)
+
+
+def one(random):
+    folder = Path(tempfile.mkdtemp(prefix="mmapds-torture-"))
+    try:
+        for number in range(FILES):
+            data = compressed(random)
+            path = folder / f"{number}.zst"
+            path.write_bytes(data)
+            checks = [check_frames, check_table] + [check_recompressed] * (number < RECOMPRESSED)
+            for check in checks:
+                try:
+                    check(_native.Map(str(path)), str(path), data)
+                except Exception as error:
+                    raise AssertionError(f"{check.__name__}({data!r}): {error!r}") from error
+    finally:
+        shutil.rmtree(folder)
+
+
+def run(seconds, seed):
+    """Read such files until the time is over; see tests/support/torture.py."""
+    return f"{FILES * repeat(one, seconds, seed):,} hostile compressed files: refused, or what a plain walk finds"
