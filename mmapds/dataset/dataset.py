@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import Error, plain_counted
+from ..errors import Error
 from ..orders.permutation import Permutation
 from ..storage.runs import LengthOrder
 from ..storage.sources import StrPath
 from .chosen import of_mask, of_positions
 from .location import Location
 from .other_names import OTHER_NAMES
+from .positions import checked, refuse_mask
 from .views import PermutedRows, RangeRows, Rows
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class Dataset(_Samples):
           key: an int gives a sample. A slice, an array of ints, or a mask (a bool for each sample)
             gives a view. Negative positions count from the end.
         Raises:
-          IndexError: a position is out of range, a mask has another length, or an array has another shape or dtype.
+          IndexError: a position is out of range, a mask has another length, or an array has another shape or dtype, or
+            is a mask of zeros and ones instead of bools.
           DecodeError: the record is not what the decoder expects.
         """
 
@@ -75,7 +77,7 @@ class Dataset(_Samples):
           (`.mma`) and `decode=Fields(...)` a sequence that makes each sample when it is asked for; `pad_collate` fills
           its tensors without making any.
         Raises:
-          IndexError: a position is outside the dataset; nothing is returned.
+          IndexError: a position is outside the dataset, or they are a mask; nothing is returned.
           DecodeError: a record is not what the decoder expects; with `on_error="skip"`, none of the batch is.
         """
 
@@ -318,19 +320,8 @@ class Dataset(_Samples):
             if len(positions) != len(self):
                 raise IndexError(f"mask: expected {len(self)} items, one for each record, found {len(positions)}")
             return self._select(of_mask(positions))
-        return self._select(of_positions(self._checked(positions), len(self)))
-
-    def _checked(self, positions: Any) -> NDArray[np.int64]:
-        """Return positions as int64, in range and not negative."""
-        given, length = np.asarray(positions), len(self)
-        if given.size and (given.dtype.kind not in "iu" or int(given.max()) > 2**63 - 1):
-            raise IndexError(f"positions: expected integers below 2^63, found {given.dtype} up to {given.max()}")
-        found = given.astype(np.int64, copy=False)
-        outside = (found < -length) | (found >= length)
-        if outside.any():
-            at = int(np.argmax(outside))
-            raise IndexError(f"index[{at}] = {found[at]} is out of range for {plain_counted(length, 'record')}")
-        return np.where(found < 0, found + length, found) if found.size and found.min() < 0 else found
+        refuse_mask(positions, len(self))
+        return self._select(of_positions(checked(positions, len(self)), len(self)))
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in OTHER_NAMES]

@@ -27,6 +27,7 @@ from .fields import Fields
 from .fields_batch import ChosenBatch, FieldsBatch
 from .location import Location
 from .origin import Origin
+from .positions import checked, refuse_mask
 from .skips import Skips
 from .stored_fields import StoredFields
 from .views import ChainedRows, RangeRows, Rows
@@ -94,6 +95,7 @@ class IndexedDataset(Dataset):
         decode, samples = self._decode, []
         if hasattr(positions, "numpy"):  # a tensor
             positions = positions.numpy(force=True)
+        refuse_mask(positions, self._length)
         numbers = positions if self._rows is None else self._record_numbers(positions)
         if self._gives_arrays:
             batch = StoredBatch(self._catalog, self._records, numbers, decode)
@@ -124,6 +126,7 @@ class IndexedDataset(Dataset):
     def take_kept(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[Sequence[Any], NDArray[np.int64]]:
         if self._skips is None or self._gives_arrays:
             return super().take_kept(positions)
+        refuse_mask(positions, self._length)
         decode, numbers = self._decode, self._record_numbers(positions)
         if isinstance(decode, Fields):
             return self._take_fields(decode, numbers)
@@ -290,8 +293,8 @@ class IndexedDataset(Dataset):
         return index if self._rows is None else self._rows.one(index)
 
     def _record_numbers(self, positions: Any) -> NDArray[np.int64]:
-        checked = self._checked(positions)
-        return checked if self._rows is None else self._rows.many(checked)
+        numbers = checked(positions, self._length)
+        return numbers if self._rows is None else self._rows.many(numbers)
 
     def _locate(self, record: SupportsIndex) -> Location:
         member, _, begin, end = self._records.locate(record)

@@ -107,7 +107,13 @@ def parse_exclude(exclude: Exclude | None) -> dict[str, Ranges]:
             raise OrderError(f"exclude: expected the keys 'steps' and 'records', found {kind!r}")
         if not isinstance(given, Iterable):
             raise OrderError(f"exclude[{kind!r}] = {given!r}, expected a list of numbers and ranges")
-        parsed[kind] = tuple(_parse_range(f"exclude[{kind!r}][{i}]", each) for i, each in enumerate(given))
+        ranges = tuple(_parse_range(f"exclude[{kind!r}][{i}]", each) for i, each in enumerate(given))
+        if len(ranges) > 2 and set(ranges) <= {(0, 1), (1, 2)}:
+            raise OrderError(
+                f"exclude[{kind!r}]: expected each number once, found {len(ranges)} zeros and ones; give "
+                "np.flatnonzero(mask) for a mask"
+            )
+        parsed[kind] = ranges
     return parsed
 
 
@@ -125,6 +131,8 @@ def check_excluded(kind: str, ranges: Ranges, limit: int, of: str) -> None:
 def _parse_range(name: str, given: Any) -> tuple[int, int]:
     """Return a number, or a pair of begin and end, as a range."""
     try:
+        if isinstance(given, bool):
+            raise TypeError
         begin, end = (given, operator.index(given) + 1) if hasattr(given, "__index__") else given
         if 0 <= operator.index(begin) <= operator.index(end):
             return min(operator.index(begin), LARGEST), min(operator.index(end), LARGEST)

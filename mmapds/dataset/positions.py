@@ -1,0 +1,55 @@
+"""Positions that users give: in range, and not a mask whose bools have become numbers."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import plain_counted
+
+_FEW = 2  # records of which zeros and ones may well be positions
+
+
+def checked(given: Any, length: int) -> NDArray[np.int64]:
+    """Return positions of so many records as int64, not negative.
+
+    Raises:
+      IndexError: they are not integers, or one is out of range.
+    """
+    positions = np.asarray(given)
+    if not positions.size:
+        return positions.astype(np.int64, copy=False)
+    if positions.dtype.kind not in "iu" or int(positions.max()) > 2**63 - 1:
+        raise IndexError(f"positions: expected integers below 2^63, found {positions.dtype} up to {positions.max()}")
+    lowest, highest = int(positions.min()), int(positions.max())
+    found = positions.astype(np.int64, copy=False)
+    if lowest < -length or highest >= length:
+        at = int(np.argmax((found < -length) | (found >= length)))
+        raise IndexError(f"index[{at}] = {found[at]} is out of range for {plain_counted(length, 'record')}")
+    return np.where(found < 0, found + length, found) if lowest < 0 else found
+
+
+def refuse_mask(positions: Any, length: int) -> None:
+    """Raise IndexError for a mask in the place of positions: for bools, and for an array of zeros and ones alone.
+
+    A list of zeros and ones is a batch: samplers give lists, of few records some of them again and again.
+    """
+    if not isinstance(positions, list | tuple | np.ndarray) or not len(positions):
+        return
+    if isinstance(positions[0], bool | np.bool_):
+        raise IndexError("positions: expected integers, found bools; use ds[mask] for the records where a mask is True")
+    if not isinstance(positions, np.ndarray) or positions.dtype.kind not in "iu":
+        return
+    if len(positions) != length or length <= _FEW:
+        return
+    lowest, highest = int(positions.min()), int(positions.max())
+    inverted = int(np.iinfo(positions.dtype).max) if positions.dtype.kind == "u" else -1  # ~0
+    for first, found, mask in (
+        (0, "zeros and ones", "mask == 1"),
+        (inverted - 1, "zeros and ones that ~ inverted", "mask == 0"),
+    ):
+        if first <= lowest and highest <= first + 1:
+            raise IndexError(
+                f"index: expected positions, or a mask of bools, found {length} {found}, one for each record; use "
+                f"ds[{mask}] (to repeat the records 0 and 1, use ds[:2][index])"
+            )

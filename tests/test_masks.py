@@ -1,0 +1,95 @@
+"""Masks: of bools; zeros and ones, which a column of them has, are not taken for positions."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mmapds
+from mmapds.errors import OrderError
+
+N = 300  # more than uint8 can count
+
+
+@pytest.fixture(scope="module")
+def ds(tmp_path_factory):
+    path = tmp_path_factory.mktemp("masks") / "t.jsonl"
+    path.write_text("".join(f'{{"id": {i}}}\n' for i in range(N)))
+    mmapds.build(path)
+    mmapds.add_column(path, "ok", lambda sample: sample["id"] % 3 == 0)
+    return mmapds.open(path)
+
+
+def ids(dataset):
+    return [sample["id"] for sample in dataset]
+
+
+def test_a_column_of_bools_is_no_mask_until_it_is_compared(ds):
+    ok = ds.column("ok")
+    assert ids(ds[ok == 1]) == ids(ds[ok.astype(bool)]) == list(range(0, N, 3))
+    message = (
+        r"^index: expected positions, or a mask of bools, found 300 zeros and ones, one for each record; use "
+        r"ds\[mask == 1\] \(to repeat the records 0 and 1, use ds\[:2\]\[index\]\)$"
+    )
+    for mask in (ok, (ok < 2) & ok, torch.tensor(ok.astype(np.int64)), ok.tolist(), np.ones(N, int), np.zeros(N, int)):
+        with pytest.raises(IndexError, match=message):
+            ds[np.asarray(mask)]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint32, np.uint64, np.int8, np.int64])
+def test_an_inverted_column_of_bools_is_no_mask(ds, dtype):
+    ok = ds.column("ok").astype(dtype)
+    with pytest.raises(IndexError, match=r"found 300 zeros and ones that ~ inverted, .*; use ds\[mask == 0\] "):
+        ds[~ok]
+    assert ids(ds[ok == 0]) == [i for i in range(N) if i % 3]
+
+
+def test_every_kind_of_dataset_refuses_it(ds):
+    ok = ds.column("ok")
+    skipping = mmapds.open(ds.sources[0], on_error="skip")
+    for dataset in (
+        skipping,
+        skipping.map(str),
+        ds[:],
+        ds[::-1],
+        ds.map(str),
+        mmapds.zip(a=ds, b=ds),
+        ds[:150] + ds[150:],
+    ):
+        with pytest.raises(IndexError, match="zeros and ones"):
+            dataset[ok]
+        with pytest.raises(IndexError, match="zeros and ones"):
+            dataset.take(ok)
+        with pytest.raises(IndexError, match="zeros and ones"):
+            dataset.take_kept(ok)
+        with pytest.raises(IndexError, match="positions: expected integers, found bools; use ds\\[mask\\]"):
+            dataset.take(ok == 1)
+        with pytest.raises(IndexError, match="positions: expected integers, found bools; use ds\\[mask\\]"):
+            dataset.take([True, False])
+
+
+def test_zeros_and_ones_are_positions_where_they_can_be_meant(ds):
+    ones = np.array([0, 1, 1, 0])
+    assert ids(ds[ones]) == ids(ds[:2][np.tile(ones, 75)][:4]) == [0, 1, 1, 0]  # fewer than records; of two records
+    assert ids(ds[:2][[1, 0]]) == [1, 0]
+    for few in (ds[:4], ds[:4][::-1][::-1]):
+        assert ids(few.take([0, 1, 1, 0])) == [0, 1, 1, 0]  # a batch of a sampler that draws with replacement
+        assert ids(few.take_kept([0, 1, 1, 0])[0]) == [0, 1, 1, 0]
+
+
+@given(st.lists(st.integers(-5, 4), min_size=5, max_size=5))
+def test_other_positions_are_taken_as_they_are(ds, positions):
+    few = ds[:5]
+    if set(positions) <= {0, 1} or set(positions) <= {-1, -2}:
+        with pytest.raises(IndexError, match="zeros and ones"):
+            few[np.array(positions)]
+    else:
+        assert ids(few[np.array(positions)]) == [position % 5 for position in positions]
+
+
+@pytest.mark.parametrize("given", [[True, False], np.array([False, True]), [1, 0, 1], np.array([0, 0, 0, 1])])
+def test_a_mask_says_no_records_to_exclude(given):
+    with pytest.raises(OrderError, match=r"exclude\['records'\]"):
+        mmapds.DistributedSampler(range(50), exclude={"records": given})
+    assert mmapds.DistributedSampler(range(50), exclude={"records": [0, 1]})
