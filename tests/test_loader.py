@@ -313,6 +313,7 @@ SAMPLERS = {
     "in torch's batches": lambda ds: {"batch_sampler": BatchSampler(DistributedSampler(ds), 5, False)},
     "chunks": lambda ds: {"batch_size": 5, "sampler": ChunkedSampler(ds, 4)},
     "mixed": lambda ds: {"batch_size": 5, "sampler": MixtureSampler(ds, [1.0])},
+    "mixed, of several": lambda ds: {"batch_size": 5, "sampler": MixtureSampler([ds[:20], ds[20:]], [0.5, 0.5])},
     "budget": lambda ds: {"batch_sampler": TokenBudgetBatchSampler(ds, 40)},
 }
 every_sampler = pytest.mark.parametrize("sampling", SAMPLERS.values(), ids=SAMPLERS)
@@ -348,6 +349,29 @@ def test_a_sampler_of_the_same_records_is_taken(ds, sampling, opened):
     ):
         for sampled, loaded in ((ds, dataset), (dataset, ds), (dataset, dataset), (ds, Numbers(60))):
             assert len(list(DataLoader(loaded, **{**sampling(sampled), "collate_fn": str})))
+
+
+def test_a_mixture_of_datasets_in_another_order_is_refused(ds, opened):
+    x, y, few = ds[:30], ds[30:], opened([{"id": i} for i in range(4)], name="few.jsonl")
+    message = (
+        "^sampler: expected one of the {0} samples of the dataset, found one of {0} other samples of its sources; make "
+        "both of the same datasets, in the same order$"
+    )
+    for mixed, loaded in [
+        ([x, y], y + x),
+        ([x, y], ds[::-1]),
+        ([few, ds], ds + few),
+        ([few[:2], few[2:], ds], few[2:] + few[:2] + ds),
+        ([ds[:28], ds[28:30], ds[30:32], ds[32:]], ds[:28] + ds[30:32] + ds[28:30] + ds[32:]),
+        ([30, y], y + x),
+    ]:
+        sampler = MixtureSampler(mixed, [1] * len(mixed))
+        with pytest.raises(OrderError, match=message.format(len(loaded))):
+            DataLoader(loaded, batch_size=5, sampler=sampler)
+        with pytest.raises(OrderError, match="in the same order"):
+            DataLoader(loaded, batch_sampler=DistributedBatchSampler(sampler, 5))
+    for mixed, loaded in [([x, y], ds), ([x, y], x + y), ((x.map(str), y), ds), ([30, y], x + y), ([30, 30], y + x)]:
+        assert len(list(DataLoader(loaded, batch_size=5, sampler=MixtureSampler(mixed, [1, 1]), collate_fn=str)))
 
 
 def test_a_sampler_of_parallel_data_or_of_sizes_is_taken(ds, opened):

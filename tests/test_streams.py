@@ -167,6 +167,9 @@ def test_what_a_stream_refuses(ds):
         ds.stream(range(3))
     with pytest.raises(mmapds.OrderError, match="found 0 "):
         ds[:0].stream()
+    for other in (ds[::-1], ds[:-1]):
+        with pytest.raises(mmapds.OrderError, match=r"sampler: expected one of the \d+ samples of the dataset, found"):
+            other.stream(sampler)
     state = {"sampler": sampler.state_dict(), "worker": 1, "num_workers": 2, "given": 3}
     with pytest.raises(mmapds.StateError, match="state: expected one of worker 0 of 1, found one of worker 1 of 2; "):
         ds.stream(sampler).load_state_dict(state)

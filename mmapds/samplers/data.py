@@ -1,16 +1,18 @@
-"""Which data a sampler is of: states and ranks compare it."""
+"""Which data a sampler is of: states, ranks, loaders and streams compare it."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Sized
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64
 
-from ..errors import StateError
+from ..errors import OrderError, StateError
 
 _NAMED = 3  # sources that a state names
+_COMPARED = 64  # positions of two datasets of the same sources
 
 
 class SampledData:
@@ -64,6 +66,43 @@ class SampledData:
             )
 
 
+class Chain:
+    """Datasets one after another, as far as a loader compares them with its own.
+
+    Args:
+      datasets: of mmapds or of others, or sizes.
+    """
+
+    def __init__(self, datasets: Sequence[Sized | int]) -> None:
+        self._datasets = datasets
+        self._ends = np.cumsum([len(each) if isinstance(each, Sized) else each for each in datasets])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    @property
+    def sources(self) -> list[str]:
+        """Paths of the files behind the datasets of mmapds."""
+        return [path for each in self._datasets if _has_places(each) for path in each.sources]  # type: ignore[union-attr]
+
+    @property
+    def source_starts(self) -> NDArray[np.int64]:
+        """Where each dataset begins, and the length."""
+        return np.concatenate([[0], self._ends]).astype(np.int64)
+
+    def where(self, position: int) -> Any:
+        """Return where a sample lies; None if its dataset is not one of mmapds."""
+        number = int(np.searchsorted(self._ends, position, side="right"))
+        dataset: Any = self._datasets[number]
+        begin = int(self.source_starts[number])
+        return dataset.where(position - begin) if _has_places(dataset) else None
+
+
+def _has_places(dataset: Any) -> bool:
+    """Whether a dataset knows where its samples lie, as those of mmapds do."""
+    return hasattr(dataset, "source_starts") and hasattr(dataset, "where")
+
+
 def _has_fingerprint(dataset: Any) -> bool:
     """Whether a dataset is one of mmapds; libraries of others have fingerprints of another kind."""
     return hasattr(dataset, "source_starts") and isinstance(dataset.fingerprint, str)
@@ -90,3 +129,49 @@ def _other_records(own: Mapping[str, str], saved: Mapping[str, Any]) -> str:
         f"state: of other records: {what}; make the sampler of the files, in the order, and of the view that it was of "
         f"when the state was saved{remark}"
     )
+
+
+def check_same_samples(dataset: Any, name: str, sampled: Any) -> None:
+    """Refuse a sampler over a dataset that has other samples than those that it is of.
+
+    Args:
+      name: of the argument that the sampler is.
+      sampled: what the sampler is of.
+    Raises:
+      OrderError: there are more or fewer; or both are of mmapds, have a source in common, and differ somewhere.
+    """
+    if sampled is dataset:
+        return
+    try:
+        expected = len(dataset)
+    except TypeError:  # a dataset of others may have dataset[i] alone
+        return
+    if len(sampled) != expected:
+        raise OrderError(
+            f"{name}: expected one of the {expected} samples of the dataset, found one of {len(sampled)}; make both of "
+            "the same view"
+        )
+    if _has_places(dataset) and _has_places(sampled) and _are_other_rows(dataset, sampled):
+        remedy = "the same datasets, in the same order" if isinstance(sampled, Chain) else "the same view"
+        raise OrderError(
+            f"{name}: expected one of the {expected} samples of the dataset, found one of {len(sampled)} other samples "
+            f"of its sources; make both of {remedy}"
+        )
+
+
+def _are_other_rows(one: Any, other: Any) -> bool:
+    """Return whether two datasets of equal length have a source in common, but not the record at each position.
+
+    Sources that are parallel, such as texts and their translations, may have nothing in common.
+    """
+    if not len(one) or not set(one.sources) & set(other.sources):
+        return False
+    spread = np.linspace(0, len(one) - 1, min(len(one), _COMPARED)).astype(np.int64)
+    firsts = other.source_starts[:_COMPARED]
+    positions = np.union1d(spread, firsts[firsts < len(one)]).tolist()
+    return any(not _locations(found) & _locations(one.where(i)) for i in positions if (found := other.where(i)))
+
+
+def _locations(where: Any) -> set[Any]:
+    """Return where a sample lies: in one place, or in one for each member of a zip."""
+    return set().union(*map(_locations, where.values())) if isinstance(where, Mapping) else {where}

@@ -16,7 +16,7 @@ from ..errors import OrderError, names_its_arguments
 from ..orders.basic import Order, Sequential, Shuffled, integer
 from ..orders.chunked import Chunked
 from ..orders.mixture import Mixture
-from .data import SampledData
+from .data import Chain, SampledData
 from .epoch import EpochProgress, OrderedRecords, Sharding, records_of
 from .exclusions import Exclude
 from .resumable import ResumableSampler, refuse_injected, refuse_injected_dataset, refuse_path
@@ -179,7 +179,8 @@ class ChunkedSampler(DistributedSampler):
 class MixtureSampler(DistributedSampler):
     """Mixes datasets in fixed proportions. Each is shuffled on its own, and again each time it has been read whole.
 
-    Indices count through the datasets in order, as those of `mmapds.concat` do.
+    Indices count through the datasets in order, as those of `mmapds.concat` do. A loader of mmapds refuses such a
+    sampler over other records, or in another order; of sizes nothing can be compared but their sum.
 
     Args:
       datasets: datasets or their sizes, or one mmapds dataset, whose sources are then mixed.
@@ -206,6 +207,7 @@ class MixtureSampler(DistributedSampler):
         exclude: Exclude | None = None,
     ) -> None:
         refuse_path("datasets", datasets)
+        self._chain: Chain | None = None
         starts = getattr(datasets, "source_starts", None)
         if starts is not None:
             sizes = np.diff(starts).tolist()
@@ -213,6 +215,7 @@ class MixtureSampler(DistributedSampler):
             for d, each in enumerate(datasets):
                 refuse_path(f"datasets[{d}]", each)
             sizes = [len(each) if isinstance(each, Sized) else each for each in datasets]
+            self._chain = Chain(list(datasets))
         else:
             raise OrderError(f"datasets: expected a list of datasets or sizes, found {type(datasets).__name__}")
         order = Mixture(sizes, weights, seed=seed, stop=stop, epoch_size=epoch_size, shuffle=shuffle)
@@ -227,6 +230,10 @@ class MixtureSampler(DistributedSampler):
         )
         self.shuffle, self.seed = shuffle, seed
         self._data = SampledData(datasets)
+
+    @property
+    def sampled(self) -> Any:
+        return self._chain or self.dataset
 
 
 class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):

@@ -9,6 +9,7 @@ import torch.utils.data
 
 from ..errors import OrderError, StateError
 from ..orders.basic import integer
+from .data import check_same_samples
 from .distributed import DistributedBatchSampler, DistributedSampler
 from .epoch import Pass
 from .resumable import ResumableSampler
@@ -163,7 +164,7 @@ def make_stream(dataset: Readable, sampler: Any, batch_size: int | None, options
     """Return the stream of a dataset by a sampler, or by one that is made for it.
 
     Raises:
-      OrderError: there are both a sampler and arguments of one.
+      OrderError: there are both a sampler and arguments of one; or the sampler is of other samples.
     """
     if sampler is None:
         if batch_size is None:
@@ -174,4 +175,5 @@ def make_stream(dataset: Readable, sampler: Any, batch_size: int | None, options
     if batch_size is not None or options:
         given = ", ".join([*options, *([] if batch_size is None else ["batch_size"])])
         raise OrderError(f"sampler: expected no other arguments beside it, found {given}; give them to the sampler")
+    check_same_samples(dataset, "sampler", sampler.sampled)
     return Stream(dataset, sampler)
