@@ -3,7 +3,9 @@
 import copy
 import json
 import pickle
+import re
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -230,7 +232,8 @@ def test_samples_that_are_longer_than_a_pack():
         PackingBatchSampler(lengths, 1000, **ALONE)
     assert str(over.value) == (
         "pack_length = 1000, expected 2000 or more, that of lengths[2] = 2000; leave such samples out with "
-        "oversize='drop' or max_length=N, or cut them with oversize='truncate' (samples over the pack length: 2)"
+        "oversize='drop' or max_length=N, or cut them with oversize='truncate' and pack_collate(max_length=1000) "
+        "(samples over the pack length: 2)"
     )
     dropped = PackingBatchSampler(lengths, 1000, oversize="drop", **ALONE)
     assert sorted(flat([dropped])) == [0, 1, 3, 4, 5]
@@ -246,6 +249,25 @@ def test_samples_that_are_longer_than_a_pack():
     some = PackingBatchSampler(lengths, 1000, min_length=5, max_length=100, **ALONE)
     assert sorted(flat([some])) == [0, 3, 4, 5]
     assert (some.summary().too_short, some.summary().too_long) == (1, 2)
+
+
+@pytest.mark.parametrize("collate", [mmapds.pack_collate, mmapds.pad_collate])
+def test_a_loader_wants_longer_samples_to_be_cut(collate):
+    rows = [{"input_ids": list(range(length))} for length in (5, 20, 3, 12)]
+    sampler = PackingBatchSampler([5, 20, 3, 12], 10, oversize="truncate", **ALONE)
+    message = (
+        "collate_fn: expected max_length = 10 or less, for a sampler with oversize='truncate', which leaves the cut to "
+        f"it, found max_length = {{}}; give partial(mmapds.{collate.__name__}, max_length=10)"
+    )
+    for lost, found in [(collate, None), (partial(collate, pad_value=1), None), (partial(collate, max_length=11), 11)]:
+        with pytest.raises(OrderError, match=f"^{re.escape(message.format(found))}$"):
+            mmapds.DataLoader(rows, batch_sampler=sampler, collate_fn=lost)
+    cut = mmapds.DataLoader(rows, batch_sampler=sampler, collate_fn=partial(partial(collate, max_length=10)))
+    assert all(batch["input_ids"].shape[-1] <= 10 for batch in cut)
+    own = mmapds.DataLoader(rows, batch_sampler=sampler, collate_fn=lambda samples: collate(samples, max_length=10))
+    assert len(list(own)) == len(list(cut)) == len(sampler)
+    whole = PackingBatchSampler([5, 20, 3, 12], 20, **ALONE)
+    assert len(list(mmapds.DataLoader(rows, batch_sampler=whole, collate_fn=collate)))
 
 
 def test_drop_last_and_packs_per_batch():

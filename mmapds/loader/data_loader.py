@@ -23,7 +23,7 @@ from .iterators import (
     ThreadIterator,
     WorkerStart,
 )
-from .sampled import check_samplers
+from .sampled import check_cut, check_samplers
 from .waits import Waits
 
 _OWN = ("_position", "_waits", "_processes")  # what a pickled loader makes anew
@@ -90,6 +90,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.stall_after = stall_after
         self._check(num_workers, timeout, multiprocessing_context, in_order)
         check_samplers(dataset, sampler, batch_sampler, batched=batch_size is not None)
+        check_cut(batch_sampler, collate_fn)
         super().__init__(
             dataset,
             batch_size=batch_size,

@@ -1,9 +1,12 @@
-"""Whether a sampler is of the dataset that a loader reads, and stands where it belongs."""
+"""Which samplers a loader takes: of its dataset, in the right argument, and with a collate function that cuts."""
 
+from functools import partial
 from typing import Any
 
 import torch.utils.data
 
+from ..dataset.collate import pad_collate
+from ..dataset.pack import pack_collate
 from ..errors import OrderError
 from ..samplers.data import check_same_samples
 from ..samplers.resumable import ResumableSampler
@@ -36,3 +39,21 @@ def check_samplers(dataset: Any, sampler: Any, batch_sampler: Any, *, batched: b
 
 def _yields_batches(sampler: ResumableSampler) -> bool:
     return isinstance(sampler, torch.utils.data.BatchSampler)
+
+
+def check_cut(batch_sampler: Any, collate_fn: Any) -> None:
+    """Refuse collate functions of mmapds that leave samples as long as they are, where a sampler counts on a cut.
+
+    Raises:
+      OrderError: a packing sampler has `oversize="truncate"`, and the function has no `max_length`, or a longer one.
+    """
+    limit = getattr(batch_sampler, "cut_length", None)
+    function, options = (collate_fn.func, collate_fn.keywords) if isinstance(collate_fn, partial) else (collate_fn, {})
+    if limit is None or function not in (pack_collate, pad_collate):
+        return
+    found = options.get("max_length")
+    if found is None or found > limit:
+        raise OrderError(
+            f"collate_fn: expected max_length = {limit} or less, for a sampler with oversize='truncate', which leaves "
+            f"the cut to it, found max_length = {found}; give partial(mmapds.{function.__name__}, max_length={limit})"
+        )

@@ -72,7 +72,8 @@ def select_packed(
         record, longest = first_of(by_length, begin), int(values[begin])
         raise OrderError(
             f"pack_length = {pack_length}, expected {longest} or more, that of lengths[{record}] = {longest}; leave "
-            f"such samples out with oversize='drop' or max_length=N, or cut them with oversize='truncate' (samples "
+            f"such samples out with oversize='drop' or max_length=N, or cut them with oversize='truncate' and "
+            f"pack_collate(max_length={pack_length}) (samples "
             f"over the pack length: {over:,})"
         )
     longer = _tokens(by_length, begin, fits)

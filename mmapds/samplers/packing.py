@@ -34,7 +34,8 @@ class PackingBatchSampler(PlannedBatchSampler):
         smaller and mates more various where few samples have the same length.
       min_length, max_length: samples outside are left out.
       oversize: what to do with a sample longer than `pack_length`: raise an "error", "drop" it, or "truncate" it, which
-        means to count it as a whole pack, and leaves the cut to `pack_collate(max_length=pack_length)`.
+        means to count it as a whole pack, and leaves the cut to `pack_collate(max_length=pack_length)`, without which
+        `mmapds.DataLoader` refuses it.
       packs_per_batch: packs in a batch of one rank. States hold for any number.
       planner: "global" packs any samples together; "window" those of each mix of the chunks of an order, so that reads
         stay near one another.
@@ -89,6 +90,8 @@ class PackingBatchSampler(PlannedBatchSampler):
         _check_order(planner, order)
         self._limits = _limits(pack_length, max_sequences, round_to)
         packs_per_batch = integer("packs_per_batch", packs_per_batch, 1)
+        self.cut_length = self._limits.pack_length if oversize == "truncate" else None
+        """What collate functions have to cut samples to, if anything."""
         self._group_size = None if group_size is None else integer("group_size", group_size, 1)
         low = 0 if min_length is None else integer("min_length", min_length, 0)
         high = None if max_length is None else integer("max_length", max_length, 1)

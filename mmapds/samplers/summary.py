@@ -98,7 +98,7 @@ class PackingSummary(NamedTuple):
     truncated: int
     """Longer than a pack with `oversize="truncate"`."""
     truncated_tokens: int
-    """How many tokens are cut off these."""
+    """How many tokens `pack_collate(max_length=pack_length)` cuts off these."""
     dropped: int
     """Left out at the end of an epoch by `drop_last`."""
     repeated: int
@@ -122,8 +122,8 @@ class PackingSummary(NamedTuple):
             f"{self.fill:.2%} filled, {self.mean_sequences:.1f} samples in a pack, {self.most_sequences:,} at most, "
             f"imbalance {self.imbalance:.4f}\n"
             f"left out {left_out:,}: too short {self.too_short:,}, too long {self.too_long:,} "
-            f"({self.too_long_tokens:,} tokens), last step {self.dropped:,}; truncated {self.truncated:,} "
-            f"({self.truncated_tokens:,} tokens); repeated {self.repeated:,}"
+            f"({self.too_long_tokens:,} tokens), last step {self.dropped:,}; left to the collate function to "
+            f"truncate {self.truncated:,} ({self.truncated_tokens:,} tokens); repeated {self.repeated:,}"
         )
 
 
