@@ -3,7 +3,9 @@
 from __future__ import annotations  # help() shows them as they are written
 
 import operator
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..errors import CollateError
+from ..formats.measuring import keys_of
 from .batch import Batch, LateBatch
 from .tensors import (
     STORED,
@@ -40,6 +43,10 @@ class PadRule(NamedTuple):
     left: bool
     lengths: bool
     mask: str | Mapping[Any, str] | None
+    lists: Mapping[str, tuple[Any, ...]] = MappingProxyType({})
+    """Fields that become lists: the `path` of each, as `collate_values` takes it, and the keys that lead there."""
+    numbers: Collection[str] = ()
+    """Paths of fields with a pad value of their own."""
 
     def width(self, longest: int) -> int:
         """Return how long the first axis of a padded sample is."""
@@ -59,6 +66,7 @@ def pad_collate(
     truncate: Literal["right", "left"] = "right",
     lengths: bool = True,
     mask: str | Mapping[Any, str] | None = None,
+    lists: Iterable[Any] = (),
 ) -> Any:
     """Return the batch of some samples, arrays padded to the longest of them; for DataLoader's `collate_fn`.
 
@@ -66,16 +74,16 @@ def pad_collate(
 
     - Arrays, tensors and lists of numbers, of shape (n_i, ...), become a pair: the padded tensor of shape (batch,
       longest, ...) and the lengths, int64 of shape (batch,). A list of integers is int64, and a list with floats has
-      torch's default dtype. An empty list takes the dtype of the others; if all are empty, the pad value decides.
-      Different dtypes are promoted by torch's rules.
+      torch's default dtype. An empty list takes the dtype of the others. Different dtypes are promoted by torch's
+      rules.
     - Numbers, and arrays without axes, become one tensor of shape (batch,): int64 for ints, float64 if one is a float,
       bool for bools, and the promoted dtype for numbers of NumPy and torch.
     - Dicts become a dict, field by field and at any depth; an array field gives `name` and `name + "_lengths"`.
     - Samples that are tuples, or lists of anything but numbers, become a list with the batch of each position.
     - Everything else (strings, bytes, None, lists and tuples inside a sample, ...) becomes a list of the values.
 
-    Every byte of a padded tensor is written once. In a worker of a DataLoader it is written into the shared memory that
-    the training process reads.
+    Lists that are all empty count as numbers, with a warning: a pad value of the field's own, or `lists`, settles it.
+    Every byte of a padded tensor is written once, in a worker of a DataLoader into memory that the trainer shares.
 
     Args:
       samples: one or more, all of one kind and with the same fields.
@@ -88,6 +96,7 @@ def pad_collate(
       mask: the name of a mask in the batch, of shape (batch, longest), int64, 1 where the padded fields have something
         and 0 where they are padded, as "attention_mask". If their lengths differ within a sample, say which field it is
         of: {"input_ids": "attention_mask"}; several fields can have a mask each. Fields of nested dicts have none.
+      lists: fields, or positions of tuples, that become a list of the values whatever these are: ["tags", "meta.tags"].
     Raises:
       CollateError: `samples` is empty; samples differ in kind, fields or shape; a dtype is neither bfloat16 nor common
         to NumPy and torch; or an argument or a pad value does not fit. It is also a ValueError.
@@ -96,8 +105,9 @@ def pad_collate(
     check_truncate(truncate)
     limit = 2**63 - 1 if max_length is None else positive("max_length", max_length)
     multiple = 1 if pad_to_multiple_of is None else positive("pad_to_multiple_of", pad_to_multiple_of)
-    rule = PadRule(limit, multiple, truncate == "left", lengths, mask)
+    rule = PadRule(limit, multiple, truncate == "left", lengths, mask, paths_of(lists), set(_leaves(pad_value, "")))
     batch = rule.shown(collate_values(samples, "", pad_value, rule, outermost=True))
+    check_lists(batch, rule.lists)
     if mask is not None and not isinstance(batch, dict):
         raise CollateError(f"mask = {mask!r}, expected None for samples that have no fields")
     return batch
@@ -127,6 +137,35 @@ def positive(name: str, value: int) -> int:
     raise CollateError(f"{name} = {value!r}, expected an integer of 1 or more")
 
 
+def paths_of(lists: Iterable[Any]) -> dict[str, tuple[Any, ...]]:
+    """Return the fields that are to become lists: how samples are indexed to reach each, and by which keys."""
+    if isinstance(lists, str):
+        raise CollateError(f"lists = {lists!r}, expected a list of names; give lists=[{lists!r}]")
+    named = (tuple(key.decode() for key in keys_of(name)) if isinstance(name, str) else (name,) for name in lists)
+    return {"".join(f"[{key!r}]" for key in keys): keys for keys in named}
+
+
+def _leaves(pad: Any, path: str) -> Iterator[str]:
+    """Yield the paths of the fields that a pad value is given for."""
+    if isinstance(pad, Mapping):
+        for name, own in pad.items():
+            yield from _leaves(own, f"{path}[{name!r}]")
+    elif path:
+        yield path
+
+
+def check_lists(batch: Any, lists: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raise CollateError if a field that is to become a list is not in the batch."""
+    for keys in lists.values():
+        found = batch
+        for key in keys:
+            try:
+                found = found[key]
+            except (KeyError, IndexError, TypeError):
+                known = ", ".join(map(repr, found if isinstance(found, dict) else range(len(found))))
+                raise CollateError(f"lists: expected fields among {known}, found {key!r}") from None
+
+
 _KINDS = {
     "array": "an array or a list of numbers",
     "number": "a number",
@@ -139,6 +178,8 @@ _KINDS = {
 
 def collate_values(values: Sequence[Any], path: str, pad: Any, rule: PadRule, outermost: bool = False) -> Any:
     """Return the batch of one field. `path` is how a sample is indexed to reach it; "" is the sample itself."""
+    if path in rule.lists:
+        return list(values)
     if isinstance(values, LateBatch):
         return _fields(values, path, pad, rule)
     values = as_arrays(values, path)
@@ -149,6 +190,8 @@ def collate_values(values: Sequence[Any], path: str, pad: Any, rule: PadRule, ou
         return _positions(values, pad, rule)
     if isinstance(pad, Mapping):
         raise CollateError(f"pad_value{path} = {pad!r}, expected a number, as samples[0]{path} has no fields")
+    if found == {"empty"} and path and path not in rule.numbers:
+        _warn_of_empty_lists(path)
     if found <= {"array", "empty"}:
         return _padded(values, path, pad, rule)
     if found == {"number"}:
@@ -156,6 +199,14 @@ def collate_values(values: Sequence[Any], path: str, pad: Any, rule: PadRule, ou
     if found & {"array", "number", "fields"}:
         raise CollateError(_mixed_message(values, path))
     return list(values)
+
+
+def _warn_of_empty_lists(path: str) -> None:
+    warnings.warn(
+        f"samples[...]{path}: expected a list that is not empty, found none in a batch, which now has numbers there; "
+        "give the field a pad value of its own, in a dict, if it has numbers, or name it in lists=[...] if it has none",
+        stacklevel=2,
+    )
 
 
 def kind_of(value: Any) -> str:
@@ -309,7 +360,7 @@ def _padded(values: Sequence[Any], path: str, pad: Any, rule: PadRule) -> tuple[
 
 def _field(batch: LateBatch, name: str, path: str, pad: Any, rule: PadRule) -> Any:
     """Return the batch of a field: what its values make, of array files mostly without making these."""
-    if not isinstance(batch, Batch):
+    if not isinstance(batch, Batch) or path in rule.lists:
         return collate_values(batch.values(name), path, pad, rule)
     if not isinstance(pad, Mapping):
         numbers = batch.numbers(name)
@@ -318,7 +369,10 @@ def _field(batch: LateBatch, name: str, path: str, pad: Any, rule: PadRule) -> A
         dtype, shapes = STORED.get(batch.dtype(name)), batch.shapes(name)
         if dtype is not None and shapes is not None:
             return _padded_field(batch, name, path, dtype, shapes, pad_number(pad, path), rule)
-    return collate_values(batch.values(name), path, pad, rule)
+    values = batch.values(name)
+    if batch.dtype(name) in STORED and all(isinstance(value, list) for value in values):
+        return list(values)  # lists of arrays, whether any is in them or not
+    return collate_values(values, path, pad, rule)
 
 
 def _padded_field(

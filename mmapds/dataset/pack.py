@@ -3,7 +3,7 @@
 from __future__ import annotations  # help() shows them as they are written
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,7 +13,18 @@ from numpy.typing import NDArray
 from .. import _native
 from ..errors import CollateError
 from .batch import Batch, LateBatch
-from .collate import PadRule, check_samples, check_truncate, collate_values, kind_of, names_of, pad_values, positive
+from .collate import (
+    PadRule,
+    check_lists,
+    check_samples,
+    check_truncate,
+    collate_values,
+    kind_of,
+    names_of,
+    pad_values,
+    paths_of,
+    positive,
+)
 from .tensors import STORED, Number, as_arrays, check_shapes, empty, fill_of, memories, pad_number, typed
 
 Int64s = NDArray[np.int64]
@@ -38,6 +49,7 @@ class _Options(NamedTuple):
     max_length: int
     left: bool
     labels: str | None
+    lists: Mapping[str, tuple[Any, ...]]
 
 
 def pack_collate(
@@ -52,6 +64,7 @@ def pack_collate(
     truncate: Literal["right", "left"] = "right",
     pad_value: Number | Mapping[Any, Any] = 0,
     labels: str | None = None,
+    lists: Iterable[Any] = (),
     flash_attn_kwargs: bool = False,
     seq_idx: bool = False,
 ) -> dict[Any, Any]:
@@ -59,7 +72,8 @@ def pack_collate(
 
     Samples are dicts, or arrays alone, which count as "tokens" ("input_ids" for "hf"). Fields of arrays, tensors or
     lists of numbers are joined along their first axis; other fields become what `pad_collate` makes of them, one value
-    a sample. What stands beside them depends on the layout, T being all tokens:
+    a sample, and so do lists that are all empty beside others that are not. What stands beside them depends on the
+    layout, T being all tokens:
 
     - "flash", for flash-attn and torch's varlen attention: fields of shape (T, ...); "cu_seqlens", where samples begin,
       then T, int32 of shape (samples + 1,); "max_seqlen", an int.
@@ -82,6 +96,8 @@ def pack_collate(
       truncate: cut off the end ("right") or the start ("left").
       pad_value: a number that every padded dtype can hold, or a dict of field name to such a number.
       labels: the field whose first token of each sample becomes -100, as for "hf", where it is "labels".
+      lists: fields that are not joined, whatever they hold, and become lists of a value for each sample: ["embedding"].
+        A field of a nested dict is named with dots.
       flash_attn_kwargs: for "hf": add "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q" and "max_length_k".
       seq_idx: for "hf": add "seq_idx", the number of each token's sample, int32, for Mamba.
     Raises:
@@ -91,7 +107,10 @@ def pack_collate(
     check_samples(samples)
     check_truncate(truncate)
     options = _options(layout, pad_to, packs, max_sequences, round_to, max_length, truncate == "left", labels)
-    return _packed(samples, options, pad_value, _wanted(layout, flash_attn_kwargs, seq_idx))
+    options = options._replace(lists=paths_of(lists))
+    batch = _packed(samples, options, pad_value, _wanted(layout, flash_attn_kwargs, seq_idx))
+    check_lists(batch, options.lists)
+    return batch
 
 
 def _wanted(layout: str, flash_attn_kwargs: bool, seq_idx: bool) -> set[str]:
@@ -109,6 +128,8 @@ def _wanted(layout: str, flash_attn_kwargs: bool, seq_idx: bool) -> set[str]:
 
 def _packed(samples: Sequence[Any], options: _Options, pad_value: Any, wanted: set[str]) -> dict[Any, Any]:
     fields = _gathered(_named(samples, options), "", options)
+    if any(field.lengths.any() for field in _sequences(fields)):
+        fields = _without_empty_lists(fields)
     lengths = _shared_lengths(fields)
     places = _Places.of(np.minimum(lengths, options.max_length), options)
     batch = _joined(fields, places, pad_value, options, "")
@@ -154,6 +175,7 @@ def _options(
         _MOST if max_length is None else positive("max_length", max_length),
         left,
         "labels" if labels is None and layout == "hf" else labels,
+        {},
     )
 
 
@@ -165,6 +187,7 @@ class _Arrays:
 
     def __init__(self, values: Sequence[Any], path: str) -> None:
         self.path = path
+        self.is_of_empty_lists = set(map(kind_of, values)) == {"empty"}
         values, self.dtype = typed(values, path, 0)
         self._arrays = memories(values, self.dtype, path)
         self.lengths = np.array([len(array) for array in self._arrays], np.int64)
@@ -215,12 +238,27 @@ def _gathered(samples: Sequence[Any], path: str, options: _Options) -> dict[Any,
         if name == "attention_mask" and options.layout == "hf":
             continue
         where = f"{path}[{name!r}]"
+        if where in options.lists:
+            fields[name] = [sample[name] for sample in samples] if late is None else list(late.values(name))
+            continue
         stored = _stored(late, name, where) if isinstance(late, Batch) else None
         if stored is None:
             values = [sample[name] for sample in samples] if late is None else late.values(name)
             stored = _field(values, where, options)
         fields[name] = stored
     return fields
+
+
+def _without_empty_lists(fields: dict[Any, Any]) -> dict[Any, Any]:
+    """Return fields, of which those whose lists are all empty are lists: they cannot be as long as the others."""
+    left = {}
+    for name, field in fields.items():
+        if isinstance(field, dict):
+            field = _without_empty_lists(field)
+        elif isinstance(field, _Arrays) and field.is_of_empty_lists:
+            field = [[] for _ in field.lengths]
+        left[name] = field
+    return left
 
 
 def _stored(batch: Batch, name: str, path: str) -> Any:
@@ -268,7 +306,7 @@ def _shared_lengths(fields: Mapping[Any, Any]) -> Int64s:
             i = int(differs.argmax())
             raise CollateError(
                 f"samples[{i}]{field.path}: expected {found[0].lengths[i]} entries, as in samples[{i}]{found[0].path}, "
-                f"found {field.lengths[i]}"
+                f"found {field.lengths[i]}; give lists=[...] with the names of fields that have no entry for each token"
             )
     return found[0].lengths
 
