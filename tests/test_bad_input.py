@@ -138,6 +138,46 @@ def test_a_table(name, delimiter, mark):
     assert list(mmapds.open(out, build=True)) == [{"id": "1", "text": "a b"}, {"id": "2", "text": "é"}]
 
 
+BAD_LINES = {
+    "NaN": '{"id": 0, "x": NaN, "y": 1}\n{"id": 1, "x": NaN, "y": 2}\n',
+    "dicts of Python": "{'id': 0, 'text': 'a'}\n{'id': 1, 'text': 'b'}\n",
+    "lists of Python": "['id', 0]\n['id', 1]\n",
+    "tuples of Python": "(0, 'a', 1)\n(1, 'b', 2)\n",
+    "Latin-1": b'{"id": 0, "text": "\xe9"}\n{"id": 1, "text": "\xe9"}\n',
+    "fields without braces": '"id": 0, "text": "a"\n"id": 1, "text": "b"\n',
+    "numbers": "1,2,3\n4,5,6\n",
+    "lines that are cut off": '{"id": 0, "text": "a\n{"id": 1, "text": "b\n',
+}
+
+
+@pytest.mark.parametrize("text", BAD_LINES.values(), ids=BAD_LINES)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_lines_of_damaged_json_are_no_table(name, text):
+    write(name, text)
+    for read in (lambda: mmapds.build(name, validate=True), lambda: mmapds.open(name, build=True)[0]):
+        with pytest.raises(mmapds.DecodeError, match=rf"^{name}:1 \(byte 0\): not JSON: "):
+            read()
+
+
+def test_damaged_lines_are_left_out_wherever_they_are():
+    write("a.jsonl", '{"id": 0, "x": NaN}\n' * 2 + '{"id": 1, "x": 1.0}\n' * 98)
+    with pytest.warns(UserWarning, match="2 such lines are left out of a.jsonl.mmx"):
+        mmapds.build("a.jsonl", bad="skip")
+    assert len(mmapds.open("a.jsonl")) == 98
+
+
+def test_json_lines_by_the_name_of_a_table():
+    write("a.csv", LINES)
+    assert list(mmapds.open("a.csv", build=True)) == RECORDS
+
+
+@pytest.mark.parametrize("rows", [1, 3000])
+def test_a_table_with_quotes_and_long_rows(rows):
+    text = 'id,"the text",note\n' + '1,"a, ""b""\n c",\n' * rows
+    out = run(refused(write("a.jsonl", text))).rpartition(" > ")[2]
+    assert list(mmapds.open(out, build=True)) == [{"id": "1", "the text": 'a, "b"\n c', "note": ""}] * rows
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
 def test_text_that_is_not_utf_8(name, encoding):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 from .. import _native
 from ..errors import FormatError
@@ -19,6 +20,8 @@ _MARKS = {
     b"\xfe\xff": "UTF-16",
 }
 _UNMARKED = {b"{\0": "UTF-16LE", b"[\0": "UTF-16LE", b"\0{": "UTF-16BE", b"\0[": "UTF-16BE"}
+_NAME = re.compile(r"[^\W\d][^][{}]*")
+"""The name of a column: it begins with a letter."""
 _TABLES = {".csv": ",", ".tsv": "\t"}
 _PYTHON = "python -c 'import {}; [print(json.dumps(row)) for row in {}]'"
 
@@ -38,7 +41,7 @@ def check_lines(path: str, head: bytes) -> None:
     first, _, rest = text.partition(b"\n")
     second, is_json = rest.lstrip().partition(b"\n")[0], _is_json(first)
     suffix = os.path.splitext(path)[1].lower()
-    if suffix in _TABLES:
+    if suffix in _TABLES and not is_json and not _looks_like_json(text):
         raise _table(path, _TABLES[suffix])
     may_be_one_line = text.startswith(b"[") and not rest.strip() and (is_json or len(head) >= _HEAD)
     if may_be_one_line and (suffix == ".json" or _holds_objects(first, is_json)) and _has_one_line(path):
@@ -49,8 +52,7 @@ def check_lines(path: str, head: bytes) -> None:
         raise _array(path) if text.startswith(b"[") else _over_lines(path)
     if named(path, _SUFFIXES) and not _is_json(second):
         for delimiter in "\t,;":
-            cells = first.count(delimiter.encode())
-            if cells and cells == second.count(delimiter.encode()):
+            if _is_table(text, delimiter, is_whole=len(head) < _HEAD):
                 raise _table(path, delimiter)
 
 
@@ -83,6 +85,27 @@ def _has_one_line(path: str) -> bool:
                 is_inside, lines = True, lines + 1
             is_inside &= not part.endswith(b"\n")
     return lines == 1
+
+
+def _is_table(text: bytes, delimiter: str, *, is_whole: bool) -> bool:
+    """Whether rows have as many cells as the first one, which has names: those of two columns or more.
+
+    A line of damaged JSON has delimiters too, and so has a Python dict.
+    """
+    import csv  # start-up time: most files are JSON Lines
+
+    if _looks_like_json(text):
+        return False
+    names, *rows = [row for row in csv.reader(text.decode("utf-8", "replace").splitlines(), delimiter=delimiter) if row]
+    if not is_whole:
+        rows.pop()
+    are_names = len(set(names)) == len(names) > 1 and all(_NAME.fullmatch(name.strip()) for name in names)
+    return are_names and bool(rows) and all(len(row) == len(names) for row in rows)
+
+
+def _looks_like_json(lines: bytes) -> bool:
+    """Whether a line begins as an object or an array does."""
+    return any(line.lstrip()[:1] in (b"{", b"[") for line in lines.splitlines())
 
 
 def _begins_over_lines(text: bytes) -> bool:
