@@ -2,6 +2,8 @@
 
 import multiprocessing
 import statistics
+from concurrent.futures import Executor, Future
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +12,7 @@ import pytest
 
 from bench.support.memory import anonymous
 from bench.support.timing import timed
-from mmapds.convert import convert
+from mmapds.convert import convert, distributed
 
 ROWS = 200_000
 
@@ -52,6 +54,39 @@ def test_parquet(compare, row, parquet):
     )
     seconds = statistics.median(timed(lambda: convert(parquet, length="tokens")) for _ in range(3))
     row(f"convert Parquet, {size}", "", f"{ROWS / seconds:,.0f} records/s", "")
+
+
+class Inline(Executor):
+    """Runs a task when it is submitted: what parts cost, and nothing that they gain."""
+
+    def submit(self, function, *arguments):
+        future = Future()
+        future.set_result(function(*arguments))
+        return future
+
+
+def test_parts(compare, tmp_path):
+    paths = [tmp_path / f"{number}.parquet" for number in range(4)]
+    for path in paths:
+        pq.write_table(table(ROWS // 4), path, row_group_size=20_000)
+
+    def by_parts():
+        with patch.object(distributed, "GROUP", 1):
+            convert(paths, tmp_path / "parts.mma", length="tokens", executor=Inline())
+
+    def at_once():
+        convert(paths, tmp_path / "all.mma", length="tokens")
+
+    by_parts(), at_once()
+    assert (tmp_path / "parts.mma").read_bytes() == (tmp_path / "all.mma").read_bytes()
+    compare(
+        f"convert {len(paths)} Parquet files of {ROWS // 4:,} rows each, by tasks that run one after another",
+        by_parts,
+        "convert them as one",
+        at_once,
+        "",
+        rounds=3,
+    )
 
 
 def peak(path, out):
