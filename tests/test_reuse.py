@@ -310,3 +310,21 @@ def test_what_is_reported_is_all_of_the_sources(grown, shards, tmp_path):
         reported = []
         list(build_each(paths, out=out, request=ColumnRequest({"length": "chars(text)"}), report=reported.append))
         assert sum(reported) == sum(map(os.path.getsize, paths))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.sampled_from([2, 30, 3_000, 70_000]), min_size=2, max_size=90),
+    more=st.lists(st.sampled_from([2, 3_000, 70_000]), min_size=1, max_size=30),
+)
+def test_bounds_of_any_width_are_appended_to(tmp_path_factory, sizes, more):
+    directory = tmp_path_factory.mktemp("widths")
+    path, out = directory / "a.jsonl", directory / "all.mmx"
+    first = b"".join(b"1" * (size - 1) + b"\n" for size in sizes)
+    rest = b"".join(b"1" * (size - 1) + b"\n" for size in more)
+    path.write_bytes(first)
+    mmapds.build(path, out=out)
+    with open(path, "ab") as file:
+        file.write(rest)
+    mmapds.build(path, out=out)
+    assert out.read_bytes() == built([path], directory / "direct.mmx")

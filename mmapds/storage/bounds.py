@@ -83,6 +83,16 @@ class BoundsWriter:
         self._begin()
         return width
 
+    def begin_with(self, width: int, groups: Iterable[bytes]) -> None:
+        """Begin a source with whole groups of it, as another index has them.
+
+        Args:
+          width: of these. The source has it too, or a larger one, as it has all their records.
+        """
+        self._width = width
+        for piece in groups:
+            self._writer.write(piece)
+
     def copy(self, groups: Iterable[bytes]) -> None:
         """Append the groups of whole sources, as another index has them."""
         for piece in groups:
