@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import sys
 import threading
 import warnings
 
@@ -14,11 +15,12 @@ from hypothesis import given, settings
 
 import mmapds
 from mmapds.compression.cache import BlockCache
+from mmapds.compression.reader import BlockReader
 from mmapds.index.verify import verify
 from mmapds.storage.blocks import LARGEST_BLOCK
 from mmapds.storage.index_file import Index
 from tests.support import oracle
-from tests.support.compressed import WRITERS, frames, text
+from tests.support.compressed import GZIP, WRITERS, frames, text
 
 LINES = st.lists(
     st.sampled_from([b"{}", b'{"a":1}', b"", b" ", b"\r", b'{"a":1}\r', b"\t", b'"' + b"x" * 3000 + b'"', b"[1,2]"]),
@@ -249,11 +251,8 @@ def test_processes_read_what_their_parent_reads(write, method):
 
 def test_threads_read_the_same_and_decode_a_block_once(write, monkeypatch):
     plain, packed = both(write, text(3000))
-    decoded = []
-    from mmapds.compression import reader
-
-    decode = reader.zstd_blocks.decode
-    monkeypatch.setattr(reader.zstd_blocks, "decode", lambda *given: (decoded.append(1), decode(*given))[1])
+    decoded, decode = [], BlockReader._decode
+    monkeypatch.setattr(BlockReader, "_decode", lambda *given: (decoded.append(1), decode(*given))[1])
     expected, found = list(plain), []
 
     def read(seed):
@@ -328,6 +327,12 @@ def test_a_cache_that_is_not_a_number_of_bytes(write, block_cache):
         mmapds.open(path, block_cache=block_cache)
 
 
+@pytest.mark.parametrize("writer", GZIP)
+def test_gzip_is_read_by_the_standard_library_where_isal_is_missing(write, writer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "isal", None)
+    assert_same(*both(write, text(3000), writer=writer))
+
+
 # ---- one large frame ----------------------------------------------------------------------------------------------
 
 
@@ -338,16 +343,16 @@ def large(tmp_path_factory):
     data = b"".join(b'{"id":%d,"text":"%s"}\n' % (k, b"word " * (k % 900)) for k in range(5000))
     assert len(data) > LARGEST_BLOCK
     (folder / "a.jsonl").write_bytes(data)
-    for name in ("one", "streamed"):
-        (folder / f"{name}.jsonl.zst").write_bytes(WRITERS[name][1](data))
-        mmapds.build(folder / f"{name}.jsonl.zst", length="chars(text)")
+    for name in ("one.jsonl.zst", "streamed.jsonl.zst", "gzip.jsonl.gz"):
+        (folder / name).write_bytes(WRITERS[name.partition(".")[0]][1](data))
+        mmapds.build(folder / name, length="chars(text)")
     mmapds.build(folder / "a.jsonl", length="chars(text)")
     return folder
 
 
-@pytest.mark.parametrize("name", ["one", "streamed"])
+@pytest.mark.parametrize("name", ["one.jsonl.zst", "streamed.jsonl.zst", "gzip.jsonl.gz"])
 def test_a_large_frame_is_read_in_order(large, name):
-    plain, packed = mmapds.open(large / "a.jsonl"), mmapds.open(large / f"{name}.jsonl.zst", block_cache=2 << 20)
+    plain, packed = mmapds.open(large / "a.jsonl"), mmapds.open(large / name, block_cache=2 << 20)
     for _ in range(2):
         for begin in range(0, 5000, 100):
             assert packed.take(range(begin, begin + 100)) == plain.take(range(begin, begin + 100))
@@ -358,17 +363,16 @@ def test_a_large_frame_is_read_in_order(large, name):
     verify(Index(packed.indexes[0]))
 
 
-def test_a_large_frame_is_not_read_out_of_order(large):
-    packed = mmapds.open(large / "one.jsonl.zst", block_cache=2 << 20)
+@pytest.mark.parametrize("name", ["one.jsonl.zst", "gzip.jsonl.gz"])
+def test_a_large_frame_is_not_read_out_of_order(large, name):
+    packed = mmapds.open(large / name, block_cache=2 << 20)
     assert packed[4900]["id"] == 4900
-    with pytest.raises(
-        mmapds.Error, match=r"expected records in the order of the file.*run: .*seekable .*one.jsonl.zst"
-    ):
+    with pytest.raises(mmapds.Error, match=r"expected records in the order of the file.*run: .*seekable .*.jsonl"):
         packed[2000]
     assert packed[0]["id"] == 0, "a pass may begin again"
     assert packed[2000]["id"] == 2000
     with pytest.raises(mmapds.Error, match=r"found access = 'random'; run: .*seekable"):
-        mmapds.open(large / "one.jsonl.zst", access="random")
+        mmapds.open(large / name, access="random")
 
 
 def test_a_large_frame_whose_records_are_kept_is_read_in_any_order(large):

@@ -1,6 +1,8 @@
 """Damaged compressed sources, and indexes that lie about their blocks: each a clear error, none a crash."""
 
 import os
+import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -10,7 +12,18 @@ import mmapds
 from mmapds.index.verify import verify
 from mmapds.storage.blocks import BEGINS, BOUNDS
 from mmapds.storage.index_file import Index
-from tests.support.compressed import NO_SIZE, codec, frames, many_frames, one_frame, skippable, text
+from tests.support.compressed import (
+    NO_SIZE,
+    bgzf,
+    codec,
+    frames,
+    many_frames,
+    many_members,
+    one_frame,
+    one_member,
+    skippable,
+    text,
+)
 from tests.support.index_file import forge_section, rewrite
 
 DATA = text(3000)
@@ -94,6 +107,49 @@ def test_a_bomb_is_decoded_in_bounded_memory(write):
     before = index.sources[0].records - 1
     ds = mmapds.open(path, decode="bytes", block_cache=1 << 20)
     assert ds[:before].take(range(before))[-1] == DATA.splitlines()[-1]
+
+
+@pytest.mark.parametrize("has_isal", [True, False])
+@pytest.mark.parametrize("make", [one_member, many_members, bgzf])
+def test_gzip_that_is_damaged(write, make, has_isal, monkeypatch):
+    if not has_isal:
+        monkeypatch.setitem(sys.modules, "isal", None)
+    good = make(DATA).rstrip(b"\0") if make is many_members else make(DATA)
+    size = int.from_bytes(good[-4:], "little")
+    bad = {
+        "cut in its trailer": good[:-3],
+        "cut in its last member": good[:-12],
+        "cut in its first member": good[:700],
+        "garbage": good + b"garbage",
+        "garbage behind zeros": good + bytes(600) + b"x",
+        "garbage behind many zeros": good + bytes(300_000) + b"x",
+        "checksum": good[:-8] + bytes([good[-8] ^ 1]) + good[-7:],
+        "size": good[:-4] + (size + 1).to_bytes(4, "little"),
+    }
+    for what, data in bad.items():
+        with pytest.raises(mmapds.FormatError, match=r"block \d+ \(byte \d+\): not gzip: .*; copy the file again"):
+            print(what, mmapds.build(write(data, "a.jsonl.gz"), force=True))
+
+
+@pytest.mark.parametrize("make", [many_members, bgzf])
+def test_a_block_of_gzip_that_is_damaged_later(write, make):
+    path = write(make(DATA), "a.jsonl.gz")
+    mmapds.build(path)
+    where = mmapds.open(path).where(2000)
+    ds = mmapds.open(path)
+    damaged_between(path, where.block + 40, where.block + 60)
+    with pytest.raises(mmapds.FormatError, match=rf"block \d+ \(byte {where.block}\): not gzip: .*\(it has records"):
+        ds[2000]
+
+
+def test_a_bomb_of_gzip(write):
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    bomb = b"".join([packer.compress(b"x" * (1 << 20)) for _ in range(64)] + [packer.flush()])
+    path = write(bgzf(DATA) + bomb, "a.jsonl.gz")
+    mmapds.build(path)
+    assert Index(f"{path}.mmx").sources[0].compression.largest >= 64 << 20
+    count = len(DATA.splitlines())
+    assert mmapds.open(path, decode="bytes", block_cache=1 << 20)[count - 1] == DATA.splitlines()[-1]
 
 
 def test_a_frame_that_holds_more_than_it_says_nowhere(write):

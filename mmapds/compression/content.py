@@ -9,10 +9,12 @@ from ..storage.blocks import LARGEST_BLOCK, BlockStart
 from ..storage.files import open_source
 from ..storage.sources import Source
 from ..storage.threads import ahead, in_order
-from . import zstd_blocks
+from . import gzip_blocks, zstd_blocks
 from .codec import zstd
-from .zstd_blocks import BlockError, FileBlock, Stream
+from .zstd_blocks import SMALLEST, BlockError, FileBlock
 from .zstd_frames import walk
+
+_HELD = 256 << 10  # bytes of content of small members that are yielded at once
 
 
 class Content(NamedTuple):
@@ -37,12 +39,13 @@ def content_of(source: Source, workers: int) -> Generator[Content, None, None]:
     """
     begin = scanned = 0
     last: Content | None = None
-    with closing(ahead(_zstd(source, workers))) as pieces:
+    found = _gzip(source) if source.codec == "gzip" else _zstd(source, workers)
+    with closing(ahead(found)) as pieces:
         for block, data in pieces:
-            starts = () if block is None or not data else (BlockStart(block.begin, begin),)
+            starts = () if block is None or not data else (BlockStart(block, begin),)
             if last is not None:
                 # What a block has in the file counts once the next one begins.
-                before = 0 if block is None else block.begin - scanned
+                before = 0 if block is None else block - scanned
                 scanned += before
                 yield last._replace(scanned=before)
             last = Content(data, begin, 0, starts, is_last=False)
@@ -51,8 +54,8 @@ def content_of(source: Source, workers: int) -> Generator[Content, None, None]:
     yield last._replace(scanned=source.size - scanned, is_last=True)
 
 
-def _zstd(source: Source, workers: int) -> Iterator[tuple[FileBlock | None, bytes]]:
-    """Yield the content of each block; of a large one in pieces, all but the first without the block."""
+def _zstd(source: Source, workers: int) -> Iterator[tuple[int | None, bytes]]:
+    """Yield where each block begins in the file, and its content; of a large one in pieces, the others with None."""
     codec, file = zstd(source.path), open_source(source)
     frames = walk(file, source.path).with_text()
     blocks = enumerate(zstd_blocks.blocks_of(frames))
@@ -71,16 +74,41 @@ def _zstd(source: Source, workers: int) -> Iterator[tuple[FileBlock | None, byte
     slots = list(range(workers + 2 if workers > 1 else 1))
     for number, block, data in in_order(decode, blocks, workers=workers, slots=slots):
         if data is not None:
-            yield block, data
+            yield block.begin, data
             continue
-        stream = Stream(codec, file, block.begin, block.end)
-        first: FileBlock | None = block
+        stream = zstd_blocks.Stream(codec, file, block.begin, block.end)
+        first: int | None = block.begin
         try:
             while piece := stream.read():
                 yield first, piece
                 first = None
         except BlockError as error:
             raise not_decoded(source.path, number, block.begin, "zstd", error) from None
+
+
+def _gzip(source: Source) -> Iterator[tuple[int | None, bytes]]:
+    """Yield the content of each block of members, as `_zstd` does; where members begin shows as they are decoded."""
+    file = open_source(source)
+    stream = gzip_blocks.Stream(gzip_blocks.inflater(), file, 0, source.size)
+    number, member, size = -1, -1, SMALLEST
+    begin: int | None = None
+    held = bytearray()
+    try:
+        while piece := stream.read():
+            if size >= SMALLEST and stream.member != member:
+                if held:
+                    yield begin, bytes(held)
+                number, size, begin, held = number + 1, 0, stream.member, bytearray()
+            member = stream.member
+            held += piece
+            size += len(piece)
+            if len(held) >= _HELD:
+                yield begin, bytes(held)
+                begin, held = None, bytearray()
+    except BlockError as error:
+        raise not_decoded(source.path, max(number, 0), stream.member, "gzip", error) from None
+    if held:
+        yield begin, bytes(held)
 
 
 def not_decoded(path: str, block: int, begin: int, codec: str, error: BlockError, remark: str = "") -> FormatError:

@@ -1,5 +1,7 @@
 """The content of a file read from its beginning, compressed or not: for messages, which need a few of its bytes."""
 
+import gzip
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
@@ -27,6 +29,9 @@ def opened(path: str, codec: str | None = None) -> Iterator[BinaryIO]:
             if codec == "zstd":
                 with zstd(path).ZstdFile(file) as content:
                     yield content
+            elif codec == "gzip":
+                with gzip.GzipFile(fileobj=file) as content:
+                    yield content  # type: ignore[misc]
             else:
                 yield file
     except OSError as error:
@@ -47,7 +52,7 @@ def head_of(path: str, size: int) -> bytes:
     try:
         with opened(path) as file:
             return file.read(size)
-    except (SourceError, EOFError, ValueError, zstd(path).ZstdError):
+    except (SourceError, EOFError, ValueError, zlib.error, zstd(path).ZstdError):
         return b""
 
 

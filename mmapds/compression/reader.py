@@ -11,12 +11,11 @@ from ..storage.blocks import LARGEST_BLOCK, BlockTable, Place
 from ..storage.processes import is_worker
 from ..storage.sources import quoted, tool
 from ..storage.threads import cores, in_order
-from . import zstd_blocks
 from .cache import BlockCache
-from .codec import zstd
+from .codecs import decoder_of
 from .content import not_decoded
 from .forward import PIECE, Forward
-from .zstd_blocks import BlockError, Stream
+from .zstd_blocks import BlockError
 
 if TYPE_CHECKING:
     from ..storage.index_file import Index
@@ -64,7 +63,8 @@ class BlockReader:
         self._index, self._number, self._file = index, number, file
         self._cache, self._key, self._lost = cache, key, lost
         self._table = BlockTable(index, number)
-        self._codec = zstd(self._path)
+        self._codec = compression.codec
+        self._decoder = decoder_of(compression.codec, self._path)
         self._size, self._largest = compression.size, compression.largest
         self._forward: dict[int, Forward] = {}
 
@@ -136,7 +136,7 @@ class BlockReader:
         """Yield the pieces of a large block that have some bytes; see `blocks`."""
         place = self._table.place(block)
         if block not in self._forward:
-            begin = partial(Stream, self._codec, self._file, place.begin, place.end)
+            begin = partial(self._decoder.stream, self._file, place.begin, place.end)
             self._forward[block] = Forward(begin, self._cache, (self._key, block))
         numbers: set[int] = set()
         for begin_at, end_at in zip(ranges[::2].tolist(), ranges[1::2].tolist(), strict=True):
@@ -156,7 +156,7 @@ class BlockReader:
             if piece is not None and len(piece) < min(left, PIECE):
                 raise BlockError(f"expected {place.size} bytes of content, found {number * PIECE + len(piece)}")
         except BlockError as error:
-            raise not_decoded(self._path, block, place.begin, "zstd", error, self._records_of(place)) from None
+            raise not_decoded(self._path, block, place.begin, self._codec, error, self._records_of(place)) from None
         except (EOFError, OSError) as error:
             self._lost(error.errno or 0 if isinstance(error, OSError) else 0)
             raise
@@ -181,12 +181,12 @@ class BlockReader:
             self._lost(error.errno or 0 if isinstance(error, OSError) else 0)
             raise
         try:
-            content = zstd_blocks.decode(self._codec, data, place.size)
+            content = self._decoder.decode(data, place.size)
             if content is None or len(content) != place.size:
                 found = f"more than {place.size}" if content is None else str(len(content))
                 raise BlockError(f"expected {place.size} bytes of content, found {found}")
         except BlockError as error:
-            raise not_decoded(self._path, block, place.begin, "zstd", error, self._records_of(place)) from None
+            raise not_decoded(self._path, block, place.begin, self._codec, error, self._records_of(place)) from None
         return content
 
     def _records_of(self, place: Place) -> str:

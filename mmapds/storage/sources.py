@@ -12,11 +12,10 @@ from typing import NamedTuple
 from ..errors import UNPRINTABLE, SourceError
 
 StrPath = str | os.PathLike[str]
-CODECS: dict[str, tuple[str, ...]] = {"zstd": (".zst",)}
+CODECS: dict[str, tuple[str, ...]] = {"gzip": (".gz", ".bgz"), "zstd": (".zst",)}
 """What sources may be compressed by, and what their names end in."""
 # What others are compressed by: a record has no bytes of its own in such a file, and cannot be found there.
 _COMPRESSED = {
-    b"\x1f\x8b": ("gzip", "gzip -dk", ".gz"),
     b"PK\x03\x04": ("zip", "unzip", ""),
     b"\xfd7zXZ\x00": ("xz", "xz -dk", ".xz"),
     b"\x04\x22\x4d\x18": ("lz4", "lz4 -dkm", ".lz4"),  # without -m it writes to stdout, unless that is a terminal
@@ -121,6 +120,8 @@ def without_codec(path: str) -> str:
 
 def codec_of(head: bytes) -> str:
     """Return what a file is compressed by, by its first 4 bytes; empty if by none of `CODECS`."""
+    if head.startswith(b"\x1f\x8b"):
+        return "gzip"
     is_skippable = len(head) >= 4 and 0x184D2A50 <= int.from_bytes(head[:4], "little") <= 0x184D2A5F
     return "zstd" if is_skippable or head.startswith(b"\x28\xb5\x2f\xfd") else ""
 

@@ -1,7 +1,9 @@
 """Compressed files, as their writers write them."""
 
+import gzip
 import random
 import struct
+import zlib
 
 from mmapds.compression.codec import zstd
 
@@ -52,9 +54,38 @@ def mixed(data):
     return b"".join([*out, codec.compress(b"")])
 
 
+def one_member(data):
+    """What gzip, pigz and Python's gzip write."""
+    return gzip.compress(data, 6)
+
+
+def many_members(data):
+    return b"".join(gzip.compress(data[at : at + 3000]) for at in range(0, max(len(data), 1), 3000)) + bytes(100)
+
+
+def bgzf(data, size=5000):
+    """What bgzip writes: members with their size in an extra field, and an empty one behind."""
+    out = []
+    for at in [*range(0, len(data), size), None]:
+        content = b"" if at is None else data[at : at + size]
+        packer = zlib.compressobj(6, zlib.DEFLATED, -15)
+        body = packer.compress(content) + packer.flush()
+        extra = b"BC" + struct.pack("<HH", 2, 12 + 6 + len(body) + 8 - 1)
+        head = b"\x1f\x8b\x08\x04" + bytes(5) + b"\xff" + struct.pack("<H", len(extra)) + extra
+        out.append(head + body + struct.pack("<II", zlib.crc32(content), len(content)))
+    return b"".join(out)
+
+
+def member_a_record(data):
+    return b"".join(map(gzip.compress, data.splitlines(keepends=True))) or gzip.compress(b"")
+
+
+GZIP = {"gzip": one_member, "members": many_members, "bgzf": bgzf, "records": member_a_record}
+"""Writers of .gz files, by name."""
 ZSTD = {"one": one_frame, "streamed": streamed, "many": many_frames, "pzstd": pzstd, "mixed": mixed}
 """Writers of .zst files, by name."""
 WRITERS = {name: (".zst", write) for name, write in ZSTD.items()}
+WRITERS |= {name: (".bgz" if name == "bgzf" else ".gz", write) for name, write in GZIP.items()}
 """By name: what the files' names end in, and the writer."""
 
 

@@ -1,0 +1,33 @@
+"""What decodes the blocks of a source, by the name of its codec."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from .. import _native
+from . import gzip_blocks, zstd_blocks
+from .codec import zstd
+from .forward import Decoding
+
+
+class Decoder(NamedTuple):
+    """What decodes blocks."""
+
+    decode: Callable[[bytes, int], bytes | None]
+    """Takes the bytes of a block, and how much content it may have at most; None if it has more."""
+    stream: Callable[[_native.Map, int, int], Decoding]
+    """Takes a file, and where a block begins and ends there."""
+
+
+def decoder_of(codec: str, path: str) -> Decoder:
+    """Return what decodes the blocks of a source.
+
+    Args:
+      codec: one of `sources.CODECS`.
+      path: of the source, for messages.
+    """
+    if codec == "gzip":
+        zlib = gzip_blocks.inflater()
+        return Decoder(partial(gzip_blocks.decode, zlib), partial(gzip_blocks.Stream, zlib))
+    module = zstd(path)
+    return Decoder(partial(zstd_blocks.decode, module), partial(zstd_blocks.Stream, module))
