@@ -1,10 +1,14 @@
 import json
 
 import pytest
+from hypothesis import settings
 
 import mmapds
 
 pytest.register_assert_rewrite("tests.support")
+# How long an example takes tells how busy the machine is.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def test_a_printed_command_can_be_pasted(tmp_path, name):
     assert (tmp_path / f"{name}.mmx").exists()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(min_size=1, max_size=20).map(lambda name: name.replace(b"\0", b"0")))
 def test_a_word_is_one_word_of_the_shell(name):
     text = os.fsdecode(name)

@@ -96,7 +96,7 @@ def schemas_and_records(draw):
     return schema, draw(st.lists(st.fixed_dictionaries(values), max_size=5))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(schemas_and_records())
 def test_round_trips(tmp_path_factory, given):
     schema, records = given

@@ -56,7 +56,7 @@ def write(path, sources, cuts=(1,)):
     return Index(str(path))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sources=st.lists(st.builds(bounds_from, SIZES, st.integers(0, 2**40)), min_size=1, max_size=4),
     cuts=st.lists(st.sampled_from([1, 2, 7, 27, 28, 29, 56, 57, 1000]), min_size=1, max_size=5),

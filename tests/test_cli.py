@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.support.commands import run
+
 WORK = """
 import os, signal, sys, time
 from mmapds import cli
@@ -29,8 +31,7 @@ sys.exit(cli.run(work, interrupted="interrupted: nothing was written"))
     ],
 )
 def test_a_command_ends_with_a_status_and_at_most_one_line(work, status, stderr):
-    run = [sys.executable, "-c", WORK.format(work=work)]
-    ran = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    ran = run("-c", WORK.format(work=work))
     assert (ran.returncode, ran.stderr) == (status, stderr)
 
 

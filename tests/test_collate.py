@@ -89,7 +89,7 @@ def test_what_the_kernel_cannot_do_is_refused(arrays, out, message):
 # ---- arrays --------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     data=st.data(),
     name=st.sampled_from(DTYPES),
@@ -540,7 +540,7 @@ def alike(one, other):
     return one == other
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(st.integers(0, 59), min_size=1, max_size=9),
     names=st.sets(st.sampled_from(list(STORED)), min_size=1),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import mmapds
 from mmapds.storage.index_file import Index
-from tests.support.commands import command, python
+from tests.support.commands import SECONDS, command, python
 from tests.support.files import patched
 from tests.support.index_file import rewrite
 from tests.support.pieces import jsonl_in_blocks
@@ -110,7 +110,7 @@ def test_a_column_has_the_smallest_type_that_holds_it(write, numbers, dtype, spl
     assert found.tolist() == [float(number) if dtype == "f8" else number for number in numbers]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.sampled_from([b'{"n":1}', b'{"n":22}', b"", b"  ", b'{"m":1}', b"\t", b'  {"n": 333}  ', b'{"n":null}'])
@@ -579,5 +579,5 @@ mmapds.add_column(sys.argv[1], "x", compute, workers=2)
     process = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     began = process.stdout.readline()
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)  # the pipes are open as long as any of them lives
+    _, said = process.communicate(timeout=SECONDS)  # the pipes are open as long as any of them lives
     assert began.startswith(b"began"), said

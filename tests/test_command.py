@@ -13,7 +13,7 @@ import pytest
 import mmapds as package
 from mmapds.command.main import main
 from mmapds.dataset.decode import BY_NAME
-from tests.support.commands import command, mmapds, run
+from tests.support.commands import SECONDS, command, mmapds, run
 from tests.support.files import ROOT
 from tests.support.terminals import on_terminal
 
@@ -145,7 +145,7 @@ def test_a_closed_pipe_gives_no_traceback(write, buffered):
 def test_head_of_the_output_ends_the_command(write):
     path = indexed(write, records=[{"n": number, "text": "x" * 100} for number in range(3000)])
     line = f'"{sys.executable}" -m mmapds show {path} : | head -n 1; echo ${{PIPESTATUS[0]}}'
-    ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=SECONDS, check=True)
     assert ran.stderr == ""
     assert ran.stdout == f"0: {path}:1 (byte 0), 120 bytes\n141\n"
 

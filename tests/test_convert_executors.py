@@ -127,7 +127,7 @@ def test_files_of_other_libraries_are_converted_by_an_executor(tmp_path, way):
 numbers = st.one_of(st.integers(-3, 3), st.integers(0, 2**64 - 1), st.integers(-(2**63), 2**63 - 1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     parts=st.lists(
         st.lists(st.tuples(numbers, st.integers(0, 5), st.floats(-9, 9)), max_size=9), min_size=1, max_size=5

@@ -104,7 +104,7 @@ NUMBERS = st.one_of(st.none(), st.integers(-9, 9))
 LISTS = st.one_of(st.none(), st.lists(st.integers(-9, 9), max_size=3))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(st.tuples(NUMBERS, LISTS, st.one_of(st.none(), st.lists(LISTS, max_size=3))), max_size=20),
     cut=st.integers(1, 5),

@@ -65,7 +65,7 @@ def test_damaged_text(tmp_path):
         mmapds.open(path)[0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_damage_anywhere_gives_errors_at_most(tmp_path_factory, data):
     path = store(tmp_path_factory.mktemp("damage"), utterances(4), length="feats")

@@ -68,7 +68,7 @@ def test_every_format_is_built_by_an_executor(tmp_path, name):
 
 
 @pytest.mark.filterwarnings("ignore:.*such lines are left out")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     texts=st.lists(st.lists(lines, max_size=30).map("\n".join), min_size=1, max_size=3),
     stretch=st.integers(1, 60),

@@ -20,7 +20,7 @@ from mmapds.index.build import build_each
 from mmapds.storage.index_file import Index, IndexWriter
 from tests.support import oracle
 from tests.support.bounds import bounds_of, grouped
-from tests.support.commands import command, python
+from tests.support.commands import SECONDS, command, python
 from tests.support.files import descriptor, patched
 from tests.support.pieces import jsonl_in_blocks
 
@@ -346,7 +346,7 @@ def test_an_interrupted_build_leaves_the_old_index(tmp_path, number, status):
     while not list(tmp_path.glob("*.tmp")) and time.monotonic() < deadline:
         threading.Event().wait(0.01)
     process.send_signal(number)
-    errors = process.communicate(timeout=60)[1]
+    errors = process.communicate(timeout=SECONDS)[1]
     assert process.returncode == status
     assert "Traceback" not in errors
     assert (tmp_path / "big.jsonl.mmx").read_bytes() == old

@@ -70,7 +70,7 @@ def samplers(n, seed):
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     n=st.integers(1, 60),
     seed=st.integers(0, 99),

@@ -84,7 +84,7 @@ def as_json(state):
 # ---- samplers of mmapds --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     kind=st.sampled_from(list(OURS)),
     lives=st.lists(st.integers(0, 25), min_size=1, max_size=5),

@@ -293,7 +293,7 @@ class Slow(Numbers):
     def __getitem__(self, i):
         if i >= 4:
             leaving.wait(60)
-            sum(range(10**7))
+            sum(range(10**6))
         return i
 for batch in ours(Slow(900), batch_size=4, **options):
     break

@@ -148,7 +148,7 @@ lengths = st.integers(0, 6) | st.sampled_from([2**32, 2**63, 2**64 - 1])
 files = st.lists(st.lists(lengths, max_size=12), min_size=1, max_size=6)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(files, st.data())
 def test_any_parts_of_any_orders(lengths_of_files, data):
     parts, expected = [], []

@@ -112,7 +112,7 @@ def selected(dataset, key):
     return dataset.split([0.25, 0.75], seed=seed)[1]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(keys=KEYS, way=st.sampled_from(list(WAYS)), seed=st.integers(0, 2**32))
 def test_a_view_of_a_mapped_dataset_maps_the_samples_of_the_view(ds, keys, way, seed):
     function, batched = WAYS[way]

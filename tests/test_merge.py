@@ -52,7 +52,7 @@ def test_a_merged_index_is_the_one_that_is_built(tmp_path, name):
 
 
 @pytest.mark.filterwarnings("ignore:.*such lines are left out")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(parts=st.lists(st.lists(sources, min_size=1, max_size=3), min_size=1, max_size=4), skip=st.booleans())
 def test_merged_indexes_have_the_types_and_totals_of_one_that_is_built(tmp_path_factory, parts, skip):
     directory = tmp_path_factory.mktemp("parts")
@@ -281,7 +281,7 @@ def scatter(order, left, places, taken, out, **changes):
 
 @pytest.mark.parametrize("width", [4, 8])
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_an_order_is_scattered_as_a_sort_of_all_would_have_it(width, data):
     lengths = np.array(data.draw(st.lists(st.integers(0, 5), max_size=40)), np.uint32)
     cut = data.draw(st.integers(0, len(lengths)))

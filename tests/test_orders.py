@@ -126,7 +126,7 @@ def test_resampled_is_uniform():
 # ---- mixtures -----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(weights=st.lists(st.floats(0, 1e6) | st.integers(0, 20).map(float), min_size=1, max_size=9).filter(any))
 def test_every_prefix_has_its_shares_to_within_one(weights):
     if sum(weights) < 1e-300:

@@ -37,7 +37,7 @@ def places(lengths, row, rows, most=2**31):
     return found if at < rows else None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     lengths=LENGTHS,
     layout=st.sampled_from(["flash", "hf", "segments"]),
@@ -112,7 +112,7 @@ def check_beside(batch, layout, owner, lead, row):
     assert longest == found.diff().max()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(LENGTHS, st.sampled_from([1, 2, 8]), st.sampled_from([0, 3]), st.booleans())
 def test_megatron_pads_each_sample(lengths, round_to, spare, is_static):
     samples = made(lengths)

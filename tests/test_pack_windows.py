@@ -75,7 +75,7 @@ def best_fit(records, taken, pack_length, options):
     return Counter((sum(taken[records[i]] for i in pack), len(pack)) for pack in packs)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(problems(), st.integers(0, 3))
 def test_the_packs_of_a_mix_are_those_of_best_fit_decreasing(problem, epoch):
     lengths, pack_length, order, chunks, options = problem
@@ -102,7 +102,7 @@ def test_the_packs_of_a_mix_are_those_of_best_fit_decreasing(problem, epoch):
         assert all(total <= pack_length for total, _ in found)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problems(), st.data())
 def test_every_sample_once_at_any_world_that_goes_on_from_any_step(problem, data):
     lengths, pack_length, order, chunks, options = problem

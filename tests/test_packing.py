@@ -70,7 +70,7 @@ def check(lengths, pack_length, steps, options):
             assert sum(taken) <= pack_length * packs
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(problems(), st.integers(0, 3), st.data())
 def test_every_sample_once_in_packs_that_hold_it_and_as_many_steps_everywhere(problem, epoch, data):
     lengths, pack_length, kept, options = problem
@@ -92,7 +92,7 @@ def test_every_sample_once_in_packs_that_hold_it_and_as_many_steps_everywhere(pr
     assert summary.most_sequences >= summary.mean_sequences
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(problems())
 def test_as_many_packs_as_best_fit_decreasing(problem):
     lengths, pack_length, kept, options = problem
@@ -132,7 +132,7 @@ def test_as_many_packs_of_real_lengths(pack_length):
     assert len(sampler) == len(best_fit_decreasing(lengths.tolist(), pack_length))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(problems(), st.data())
 def test_any_world_goes_on_from_any_step(problem, data):
     lengths, pack_length, kept, options = problem

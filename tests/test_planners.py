@@ -172,7 +172,7 @@ def test_a_multiple_holds_for_the_last_batches(planner):
     assert sorted(batches) == [1, 2]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=300),
     planner=st.sampled_from(PLANNERS),

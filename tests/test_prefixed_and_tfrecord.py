@@ -109,7 +109,7 @@ def scan(view, framing, room, step):
 
 
 @pytest.mark.parametrize("name", FRAMINGS)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.lists(st.integers(0, 300), max_size=40),
     room=st.integers(1, 9),

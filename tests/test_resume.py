@@ -327,7 +327,7 @@ def train(make, state, stop):
     return read, None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     n=st.integers(1, 150),
     lives=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=6),

@@ -241,7 +241,7 @@ def test_a_bad_record_at_the_new_end_has_its_place(grown):
 
 
 @pytest.mark.parametrize("hashed", [False, True])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.lists(lines, max_size=12).map("\n".join), cut=st.integers(0, 400), skip=st.booleans())
 def test_it_may_grow_from_anywhere(tmp_path_factory, hashed, text, cut, skip):
     """Also inside a line, a blank line or a line that is not JSON."""

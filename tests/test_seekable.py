@@ -79,7 +79,7 @@ def test_the_text_is_that_of_the_source(write, tmp_path, name, workers):
     assert done == (str(tmp_path / "out.zst"), len(texts), len(TEXT), os.path.getsize(done.path), True)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(
     lines=st.lists(st.tuples(st.sampled_from([0, 1, 30, 4094, 4095, 4096, 5000, 20_000]), st.sampled_from("\n \r"))),
     ends=st.booleans(),

@@ -98,7 +98,7 @@ def test_tar_the_program(tmp_path, dialect):
 names = st.text(st.sampled_from("ab.A/_\n漢é-"), min_size=1, max_size=12)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(files=st.lists(st.tuples(names, st.integers(0, 1100)), max_size=12), dialect=st.sampled_from(list(DIALECTS)))
 def test_any_members(tmp_path, files, dialect):
     files = [(name, bytes([i]) * size) for i, (name, size) in enumerate(files) if not name.startswith("/")]
@@ -116,7 +116,7 @@ def test_any_members(tmp_path, files, dialect):
 
 
 @given(st.text(st.sampled_from("ab./\n"), min_size=1, max_size=10))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 def test_keys_are_those_of_webdataset(name):
     header = bytearray(sized(name, b"").tobuf(tarfile.USTAR_FORMAT))
     _, _, key, found = _native.tar_members(bytes(header), 1)

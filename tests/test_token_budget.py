@@ -57,7 +57,7 @@ def problems(draw):
     return lengths, budget, world, options, cost
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(problems(), st.integers(0, 3))
 def test_every_sample_once_within_budget_and_as_many_steps_everywhere(problem, epoch):
     lengths, budget, world, options, cost = problem
@@ -82,7 +82,7 @@ def _at(sampler, epoch, step):
     return sampler.indices_at(step)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(problems(), st.data())
 def test_a_last_step_repeats_only_where_samples_are_fewer_than_ranks(problem, data):
     lengths, budget, _, options, _ = problem
@@ -93,7 +93,7 @@ def test_a_last_step_repeats_only_where_samples_are_fewer_than_ranks(problem, da
     assert len(last) == len(set(last)) or len(set(last)) < world
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(problems(), st.data())
 def test_any_world_goes_on_from_any_step(problem, data):
     lengths, budget, world, options, cost = problem

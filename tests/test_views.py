@@ -80,7 +80,7 @@ def test_bits_are_set_within_their_limit():
         _native.Bits(*bits([1], 70), 70).select(np.array([70]), np.empty(1, np.int64))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(1, 400), st.data())
 def test_views_of_views_select_what_numpy_selects(records, data):
     rows, expected = None, np.arange(records)

@@ -97,7 +97,7 @@ SLICES = st.builds(slice, *[st.none() | st.integers(-120, 120)] * 2, st.none() |
 KEYS = st.lists(SLICES | st.tuples(st.sampled_from(["ints", "mask", "split"]), st.integers(0, 2**32)), max_size=4)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(keys=KEYS, seed=st.integers(0, 2**32))
 def test_views_are_those_of_every_dataset(pairs, a, keys, seed):
     """Beside the same views of one of the datasets, mapped or not."""

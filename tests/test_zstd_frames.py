@@ -114,7 +114,7 @@ def test_every_frame_decodes_between_its_bounds(found, writer):
     assert (frames.checksums is not None) == (writer == "a seek table")
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     parts=st.lists(
         st.one_of(
@@ -360,7 +360,7 @@ def test_a_table_that_lies_is_refused(refused, tmp_path, case):
     assert (tmp_path / "a.jsonl.whole.zst").read_bytes() == FRAMES, "what the table says is gone, and nothing else"
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(st.tuples(st.integers(1, 41), st.integers(0, 255)), min_size=1, max_size=4))
 def test_a_mutated_table_is_right_passed_over_or_refused(found, changes):
     data = bytearray(with_table(TWO))

@@ -7,7 +7,7 @@ import sys
 import termios
 from contextlib import suppress
 
-SECONDS = 120
+SECONDS = 600
 
 
 def on_terminal(*arguments, columns=80, **environment):
