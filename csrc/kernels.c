@@ -9,6 +9,8 @@
 
 static const mds_kernels variants[] = {
 #if defined(__x86_64__)
+    {"avx512", mds_mask_bytes_avx2, mds_json_blocks_avx2, mds_text_run_avx2, mds_permute_rounds_avx2, mds_crc32c_sse42,
+     mds_short_numbers_avx512},
     {"avx2", mds_mask_bytes_avx2, mds_json_blocks_avx2, mds_text_run_avx2, mds_permute_rounds_avx2, mds_crc32c_sse42,
      mds_short_numbers_avx2},
 #endif
@@ -26,7 +28,11 @@ static const mds_kernels variants[] = {
 static size_t unsupported(void)
 {
 #if defined(__x86_64__)
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("pclmul") ? 0 : 1;
+    const int avx2 =
+        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("pclmul");
+    const int avx512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vbmi2");
+    return avx2 ? avx512 ? 0 : 1 : 2;
 #elif defined(__aarch64__) && defined(__linux__)
     return getauxval(AT_HWCAP) & HWCAP_CRC32 ? 0 : 1;
 #else

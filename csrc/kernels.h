@@ -71,6 +71,7 @@ mds_text_run_fn mds_text_run_avx2;
 mds_permute_rounds_fn mds_permute_rounds_avx2;
 mds_crc32c_fn mds_crc32c_sse42;
 mds_short_numbers_fn mds_short_numbers_avx2;
+mds_short_numbers_fn mds_short_numbers_avx512; /* needs VBMI2 */
 #endif
 
 #if defined(__aarch64__)
