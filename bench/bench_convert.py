@@ -52,6 +52,14 @@ def test_parquet(compare, row, parquet):
         "",
         rounds=3,
     )
+    compare(
+        f"convert Parquet, {size}, with their index",
+        lambda: convert(parquet, length="tokens"),
+        "pyarrow's `iter_batches`, nothing made of them",
+        lambda: sum(batch.num_rows for batch in pq.ParquetFile(parquet).iter_batches()) == ROWS,
+        "",
+        rounds=3,
+    )
     seconds = statistics.median(timed(lambda: convert(parquet, length="tokens")) for _ in range(3))
     row(f"convert Parquet, {size}", "", f"{ROWS / seconds:,.0f} records/s", "")
 

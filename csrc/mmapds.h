@@ -399,46 +399,7 @@ typedef struct {
 mds_tar_status mds_tar_sample_next(const uint8_t *data, uint64_t n, mds_tar_sample *sample,
                                    const mds_tar_member **member);
 
-/* ---- array_record.c: records of named arrays -------------------------------------------------------------------- */
-
-typedef enum {
-    MDS_ARRAY_WORD,  /* one 64-bit word of the record's table */
-    MDS_ARRAY_BYTES, /* a run of bytes; the table gives its size */
-    MDS_ARRAY_ITEMS, /* an array; the table gives the lengths of its ragged axes */
-} mds_array_kind;
-
-#define MDS_ARRAY_DIMS 8
-#define MDS_ARRAY_ALIGNMENT 64
-
-/* A field, as the schema describes it. */
-typedef struct {
-    mds_array_kind kind;
-    uint64_t item; /* bytes of an element, below 2^32 */
-    size_t dims;
-    uint64_t shape[MDS_ARRAY_DIMS]; /* MDS_NONE: a ragged axis */
-} mds_array_field;
-
-/* The value of a field in one record. */
-typedef struct {
-    uint64_t word; /* its word of the table; of an array, the length of its first axis, or MDS_NONE without axes */
-    uint64_t begin, size; /* its bytes in the record */
-    uint64_t shape[MDS_ARRAY_DIMS];
-} mds_array_value;
-
-/* Find the fields of the record at `data`, of which n bytes may be read, and its size, which may be less. Returns 0
- * unless every field lies inside the record; *failed is then the field that does not, or `count` for the record
- * itself. */
-int mds_array_record(const mds_array_field *fields, size_t count, const uint8_t *data, uint64_t n,
-                     mds_array_value *values, uint64_t *size, size_t *failed);
-
-/* Find the fields of n records that were located: those of records[k] are values[k * count] and on. Returns the first
- * record that mds_array_record refuses, or n if it accepts all. */
-size_t mds_array_records(const mds_array_field *fields, size_t count, const mds_request *records, size_t n,
-                         mds_array_value *values, size_t *failed);
-
-/* The words, and the shapes of `dims` axes, of one field of n records, whose values lie `stride` entries apart. */
-void mds_array_words(const mds_array_value *values, size_t stride, size_t n, uint64_t *out);
-void mds_array_shapes(const mds_array_value *values, size_t stride, size_t n, size_t dims, uint64_t *out);
+#include "arrays.h" /* array_record.c and array_pack.c: records of named arrays */
 
 /* ---- json.c: one field of a JSON record, measured in place ------------------------------------------------------ */
 

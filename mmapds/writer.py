@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from . import __version__
 from ._native import NUMBER_I64, NUMBER_U64
@@ -23,6 +23,9 @@ from .storage.numbers import BY_CELL, BY_DTYPE
 from .storage.sections import COLUMN
 from .storage.sources import INDEX_SUFFIX, StrPath
 from .storage.spool import Spool
+
+if TYPE_CHECKING:
+    from .arrays.columns import Columns
 
 _FLUSH_BYTES = 1 << 20  # of records that wait in memory
 _FLUSH_RECORDS = 1 << 13
@@ -303,3 +306,31 @@ def _spool(spool: Spool, number_type: int, numbers: list[Any]) -> None:
         cell = number_type if number_type != NUMBER_I64 or min(numbers) < 0 else NUMBER_U64
         spool.append(cell, memoryview(array(BY_CELL[cell].code, numbers)).cast("B").cast("Q"))
         numbers.clear()
+
+
+def append_columns(writer: Writer, columns: Columns) -> bool:
+    """Append records that are columns already to a writer that was given their schema.
+
+    Returns:
+      Whether they were written. They are not where a length is negative: `write` says which.
+    Raises:
+      Error: the system cannot write, and the file is lost.
+    """
+    numbers = list(columns.numbers(writer._columns))
+    if writer._signed_length is not None and numbers[writer._signed_length][0] == NUMBER_I64:
+        return False
+    writer._flush()
+    try:
+        for records, starts in columns.pieces(writer._at):
+            writer._file.write(records)
+            with writer._file.writing():
+                writer._spools[0].append(NUMBER_U64, starts)
+            writer._at += len(records)
+        with writer._file.writing():
+            for spool, (kind, cells) in zip(writer._spools[1:], numbers, strict=True):
+                spool.append(kind, cells)
+    except BaseException:
+        writer._abandon("closed: an earlier write failed")
+        raise
+    writer._records += columns.count
+    return True

@@ -61,6 +61,7 @@ int mds_py_add_records(PyObject *module);
 int mds_py_add_bounds(PyObject *module);
 int mds_py_add_array_fields(PyObject *module);
 int mds_py_add_array_batch(PyObject *module);
+int mds_py_add_array_pack(PyObject *module);
 int mds_py_add_json_fields(PyObject *module);
 int mds_py_add_json_batch(PyObject *module);
 int mds_py_add_tar(PyObject *module);

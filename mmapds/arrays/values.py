@@ -49,7 +49,7 @@ def pack(schema: Schema, record: Mapping[str, Any], out: bytearray) -> list[floa
             columns.append(number)
             words.append(number)
         else:
-            runs.append(_as_bytes(field, value))
+            runs.append(as_bytes(field, value))
             words.append(len(runs[-1]))
     begin = len(out)
     size = 8 * len(words) + sum(map(len, runs))
@@ -79,7 +79,12 @@ def _unfit(field: Field, value: Any) -> FormatError:
     return FormatError(f"field {field.name!r}: expected {field}, found {shown(value)}")
 
 
-def _as_bytes(field: Field, value: Any) -> bytes | memoryview:
+def as_bytes(field: Field, value: Any) -> bytes | memoryview:
+    """Return a value of a field of text, bytes or JSON as it is stored.
+
+    Raises:
+      FormatError: it does not fit.
+    """
     if field.type == _native.FIELD_STR and isinstance(value, str):
         try:
             return value.encode()

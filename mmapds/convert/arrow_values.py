@@ -37,7 +37,7 @@ def flat_fields(field: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         for part in found:
             yield from flat_fields(part, f"{name}.")
     else:
-        yield name, _described(found)
+        yield name, described(found)
 
 
 def _storage(found: Any) -> Any:
@@ -47,15 +47,15 @@ def _storage(found: Any) -> Any:
     return found
 
 
-def _described(found: Any) -> Any:
+def described(found: Any) -> Any:
     """Return a type as a schema describes it."""
     found = _storage(found)
     if isinstance(found, pa.FixedShapeTensorType):
         axes = found.permutation or range(len(found.shape))
         return np.dtype(found.value_type.to_pandas_dtype()).name, [found.shape[axis] for axis in axes]
     if is_type.is_dictionary(found):
-        return _described(found.value_type)
-    if _is_number(found):
+        return described(found.value_type)
+    if is_number(found):
         return np.dtype(found.to_pandas_dtype()).name
     if is_type.is_string(found) or is_type.is_large_string(found) or is_type.is_string_view(found):
         return "str"
@@ -65,15 +65,20 @@ def _described(found: Any) -> Any:
         return "bytes"
     if is_type.is_decimal(found):
         return "str"
-    if is_type.is_temporal(found) and not is_type.is_interval(found):
+    if is_temporal(found):
         return f"int{found.bit_width}"
     leaf, shape = _listed(found)
-    return (np.dtype(leaf.to_pandas_dtype()).name, shape) if shape and _is_number(leaf) else "json"
+    return (np.dtype(leaf.to_pandas_dtype()).name, shape) if shape and is_number(leaf) else "json"
 
 
-def _is_number(found: Any) -> bool:
-
+def is_number(found: Any) -> bool:
+    """Whether values are integers, floats or booleans."""
     return bool(is_type.is_integer(found) or is_type.is_floating(found) or is_type.is_boolean(found))
+
+
+def is_temporal(found: Any) -> bool:
+    """Whether values are dates, times or durations, which are one number each."""
+    return bool(is_type.is_temporal(found) and not is_type.is_interval(found))
 
 
 def _is_ragged(found: Any) -> bool:
@@ -113,7 +118,7 @@ def rows_of(batch: Any, wanted: list[str], types: Mapping[str, Any]) -> Iterator
 
 def _columns(array: Any, name: str, types: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
     """Yield the name and values of a column, or of each part of a struct."""
-    array = _stored(array)
+    array = stored(array)
     if is_type.is_struct(array.type) and array.type.num_fields:
         for part, values in zip(array.type, array.flatten(), strict=True):  # in which a null struct has null parts
             yield from _columns(values, f"{name}.{part.name}", types)
@@ -121,8 +126,8 @@ def _columns(array: Any, name: str, types: Mapping[str, Any]) -> Iterator[tuple[
         yield name, array.to_pylist() if types[name] == "json" else _values(array)
 
 
-def _stored(array: Any) -> Any:
-
+def stored(array: Any) -> Any:
+    """Return what an array of an extension type is stored as; tensors are left as they are."""
     while isinstance(array, pa.ExtensionArray) and not isinstance(array, pa.FixedShapeTensorArray):
         array = array.storage
     return array
@@ -139,12 +144,12 @@ def _values(array: Any) -> Values:
         return _values(array.dictionary_decode()) if is_small else _repeated(array)
     if is_type.is_decimal(array.type):
         array = array.cast(pa.string())
-    elif is_type.is_temporal(array.type) and not is_type.is_interval(array.type):
+    elif is_temporal(array.type):
         array = array.view(f"int{array.type.bit_width}")
     leaf, shape = _listed(array.type)
-    if shape and _is_number(leaf):
+    if shape and is_number(leaf):
         return _arrays(array)
-    if array.null_count or not _is_number(leaf):
+    if array.null_count or not is_number(leaf):
         return array.to_pylist()  # type: ignore[no-any-return]
     return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
 
@@ -179,9 +184,9 @@ def _bounds(array: Any) -> tuple[Any, Any, Any]:
     if is_type.is_fixed_size_list(array.type):
         size = array.type.list_size
         bounds = np.arange(len(array) + 1) * size
-        return bounds[:-1], bounds[1:], _stored(array.values.slice(array.offset * size, len(array) * size))
+        return bounds[:-1], bounds[1:], stored(array.values.slice(array.offset * size, len(array) * size))
     bounds = array.offsets.to_numpy()
-    return bounds[:-1], bounds[1:], _stored(array.values)
+    return bounds[:-1], bounds[1:], stored(array.values)
 
 
 def _elements(array: Any) -> Callable[[int, int], Any] | None:
@@ -191,7 +196,7 @@ def _elements(array: Any) -> Callable[[int, int], Any] | None:
     """
     if array.null_count or _is_view(array.type):
         return None
-    if _is_number(array.type):
+    if is_number(array.type):
         values = array.to_numpy(zero_copy_only=False)
         return lambda begin, end: values[begin:end]
     begins, ends, parts = _bounds(array)

@@ -16,7 +16,7 @@ from ..storage.sources import INDEX_SUFFIX, Source, StrPath, listed
 from ..writer import Writer
 from .indexed import remove_hidden
 from .parts import Conversion, Part, mark_of
-from .reader import Reader
+from .reader import Block, Reader
 from .records import FILE_READERS, Copied, Rules, open_reader
 
 
@@ -87,6 +87,10 @@ class FirstRecords:
             self._reader.close()
             self._reader = self._open([path])
             yield from self._reader.records(schema)
+
+    def blocks(self, schema: Schema) -> Iterator[Block]:
+        """Yield the records as one block."""
+        yield Block(self.records(schema))
 
     def place(self, number: int) -> str:
         """Return where a record of the first source lies."""

@@ -21,6 +21,7 @@ from ..storage.index_file import Index
 from ..storage.lock import remove_dead
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, StrPath
+from .reader import Block
 
 _BATCH = 256  # records read at a time
 
@@ -82,6 +83,10 @@ class IndexedReader:
                     yield self._as_record(sample)
                 except ValueError as error:
                     raise DecodeError(f"{self.place(number)}: {error}") from error
+
+    def blocks(self, schema: Schema) -> Iterator[Block]:
+        """Yield the records of all sources as one block."""
+        yield Block(self.records(schema))
 
     def place(self, number: int) -> str:
         """Return where a record lies, as messages say it."""

@@ -3,10 +3,19 @@
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
+from ..arrays.columns import Columns
 from ..arrays.schema import Schema
 from ..errors import FormatError
+
+
+class Block(NamedTuple):
+    """Some records, one after another."""
+
+    records: Iterable[Mapping[str, Any]]
+    columns: Columns | None = None
+    """The same as columns, where that is possible; the records need not be looked at then."""
 
 
 class Reader(Protocol):
@@ -19,6 +28,9 @@ class Reader(Protocol):
 
     def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
         """Yield every record: what it has of the fields of a schema, or all it has."""
+
+    def blocks(self, schema: Schema) -> Iterator[Block]:
+        """Yield the same in blocks, as columns where the source has such."""
 
     def place(self, number: int) -> str:
         """Return where a record that was yielded lies, as messages say it."""
@@ -72,6 +84,10 @@ class FileReader(ABC):
         for path in self._paths:
             count = yield from self._read(path, schema)
             self._firsts.append(self._firsts[-1] + count)
+
+    def blocks(self, schema: Schema) -> Iterator[Block]:
+        """Yield the records of all files as one block."""
+        yield Block(self.records(schema))
 
     def place(self, number: int) -> str:
         """Return which record of which file this is."""

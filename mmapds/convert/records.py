@@ -1,6 +1,7 @@
 """The records of sources, one by one, fitted to a schema and written."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from ..arrays.values import cast
 from ..dataset.decode import Decoder
 from ..errors import FormatError
 from ..storage.sources import StrPath
-from ..writer import Writer
+from ..writer import Writer, append_columns
 from .arrow import ArrowReader
 from .hdf5 import Hdf5Reader
 from .indexed import IndexedReader
@@ -106,27 +107,43 @@ def copy_records(reader: Reader, rules: Rules, writer: Writer, progress: Callabl
     done = skipped = 0
     first = ""
     progress(0, reader.total)
-    for record in reader.records(rules.schema):
-        try:
-            fitted = _fitted(record, rules)
-            if fitted is None:
+    for block in reader.blocks(rules.schema):
+        if block.columns is not None and append_columns(writer, block.columns):
+            done += block.columns.count
+            progress(block.columns.count, reader.total)
+            continue
+        before = done
+        for record in block.records:
+            if not _write(record, rules, writer, done - skipped, partial(reader.place, done)):
                 first = first or _described(reader.place(done), record, rules.schema)
                 skipped += 1
-            else:
-                writer.write(fitted)
-        except FormatError as error:
-            reason = str(error).removeprefix(f"{writer.path}: record {done - skipped}: ")
-            raise FormatError(f"{reader.place(done)}: {reason}") from None
-        except MemoryError:
-            raise FormatError(
-                f"{reader.place(done)}: expected a record that fits into memory, found no room; convert it on a "
-                "machine with more memory"
-            ) from None
-        done += 1
-        if done % _REPORTED == 0:
-            progress(_REPORTED, reader.total)
-    progress(done % _REPORTED, reader.total)
+            done += 1
+            if (done - before) % _REPORTED == 0:
+                progress(_REPORTED, reader.total)
+        progress((done - before) % _REPORTED, reader.total)
     return Copied(done, skipped, first)
+
+
+def _write(record: Mapping[str, Any], rules: Rules, writer: Writer, number: int, place: Callable[[], str]) -> bool:
+    """Write a record; return whether it was written, and not left out.
+
+    Args:
+      number: how many were written before it.
+      place: returns where it lies.
+    """
+    try:
+        fitted = _fitted(record, rules)
+        if fitted is not None:
+            writer.write(fitted)
+    except FormatError as error:
+        reason = str(error).removeprefix(f"{writer.path}: record {number}: ")
+        raise FormatError(f"{place()}: {reason}") from None
+    except MemoryError:
+        raise FormatError(
+            f"{place()}: expected a record that fits into memory, found no room; convert it on a machine with more "
+            "memory"
+        ) from None
+    return fitted is not None
 
 
 def _described(place: str, record: Mapping[str, Any], schema: Schema) -> str:

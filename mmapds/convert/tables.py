@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from ..arrays.schema import Schema
 from ..errors import Error
-from .reader import FileReader, cannot_be_read, too_large
+from .reader import Block, FileReader, cannot_be_read, too_large
 
-_ROWS = 1024  # made into records at a time
+_ROWS = 4096  # made into records, or columns, at a time
 
 
 class Table(NamedTuple):
@@ -56,12 +56,19 @@ class TableReader(FileReader):
     @contextmanager
     def _reading(self, path: str) -> Iterator[Table]:
         try:
-            import pyarrow  # optional: the extra mmapds[parquet]
+            import pyarrow  # noqa: F401 - optional: the extra mmapds[parquet]
         except ImportError:
             raise Error(f"{path}: reading {self.TITLE} needs pyarrow; run: pip install 'mmapds[parquet]'") from None
+        with self._naming(path), self.open(path) as table:
+            yield table
+
+    @contextmanager
+    def _naming(self, path: str) -> Iterator[None]:
+        """Name the file in errors of pyarrow."""
+        import pyarrow  # optional: the extra mmapds[parquet]
+
         try:
-            with self.open(path) as table:
-                yield table
+            yield
         except Error:
             raise
         except MemoryError as error:  # an ArrowMemoryError is one too
@@ -72,12 +79,38 @@ class TableReader(FileReader):
     def _read(self, path: str, schema: Schema | None) -> Generator[Mapping[str, Any], None, int]:
         types = {field.name: field.dtype for field in schema.fields} if schema else self._types
         count = 0
+        for batch, wanted in self._batches(path, types):
+            yield from self._rows(path, batch, wanted, types)
+            count += batch.num_rows
+        return count
+
+    def _batches(self, path: str, types: Mapping[str, Any]) -> Iterator[tuple[Any, list[str]]]:
+        """Yield the rows of a file as batches of a few, and the names of their columns."""
         with self._reading(path) as table:
-            from .arrow_values import flat_fields, rows_of  # pyarrow is optional
+            from .arrow_values import flat_fields  # pyarrow is optional
 
             wanted = [field.name for field in table.schema if any(name in types for name, _ in flat_fields(field))]
             for batch in table.batches(wanted):
                 for begin in range(0, batch.num_rows, _ROWS):
-                    yield from rows_of(batch.slice(begin, _ROWS), wanted, types)
+                    yield batch.slice(begin, _ROWS), wanted
+
+    def _rows(self, path: str, batch: Any, wanted: list[str], types: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        from .arrow_values import rows_of  # pyarrow is optional
+
+        with self._naming(path):
+            yield from rows_of(batch, wanted, types)
+
+    def blocks(self, schema: Schema) -> Iterator[Block]:
+        """Yield the rows of all files, as columns where they can be such."""
+        from .arrow_columns import columns_of  # pyarrow is optional
+
+        types = {field.name: field.dtype for field in schema.fields}
+        self._firsts = [0]
+        for path in self._paths:
+            count = 0
+            for batch, wanted in self._batches(path, types):
+                with self._naming(path):
+                    columns = columns_of(batch, schema)
+                yield Block(self._rows(path, batch, wanted, types), columns)
                 count += batch.num_rows
-        return count
+            self._firsts.append(self._firsts[-1] + count)
