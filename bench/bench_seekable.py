@@ -87,7 +87,7 @@ def tool(*arguments):
 
 def recompress(path, out, *options):
     """Run the command, start of the interpreter and fsync and all."""
-    command = [sys.executable, "-m", "mmapds.seekable", path, "-o", out, "--force", "--quiet", *options]
+    command = [sys.executable, "-m", "mmapds.seekable", path, "-o", out, "--force", "--quiet", "--no-index", *options]
     subprocess.run(list(map(str, command)), check=True)
 
 
@@ -161,7 +161,7 @@ def test_recompressing_gzip(compare, large_text, tmp_path):
 def test_finding_frames(compare, large_text, tmp_path):
     name, path = large_text
     ours = tmp_path / "ours.zst"
-    mmapds.seekable(path, ours)
+    mmapds.seekable(path, ours, index=False)
     compare(
         f"walk over the frames of {name}, warm",
         lambda: walk(_native.Map(str(ours)), str(ours)),

@@ -129,7 +129,8 @@ def test_the_file_stands_beside_its_source(write, tmp_path, name, expected):
     done = mmapds.seekable(path)
     assert done.path == path.removesuffix(name) + expected
     assert (tmp_path / name).read_bytes() == make(TEXT), "the source stays as it was"
-    assert sorted(os.listdir(os.path.dirname(path))) == sorted([name, expected]), "no lock, and nothing half-written"
+    index = [f"{expected}.mmx"] * expected.endswith(".jsonl.zst")
+    assert sorted(os.listdir(tmp_path)) == sorted([name, expected, *index]), "no lock, and nothing half-written"
 
 
 def test_a_file_that_is_there_is_replaced_if_that_is_said(write):
@@ -147,14 +148,32 @@ def test_a_file_that_is_there_is_replaced_if_that_is_said(write):
 
 def test_a_source_is_replaced_if_it_is_named(write):
     path = write(zstd.compress(TEXT), "part.jsonl.zst")
-    assert mmapds.seekable(path, path, frame=4096).path == path
+    assert mmapds.seekable(path, path, frame=4096, index=False).path == path
     assert b"".join(frames_of(path)) == TEXT
     assert os.listdir(os.path.dirname(path)) == ["part.jsonl.zst"]
 
 
+def test_the_file_is_indexed_if_its_name_is_that_of_json_lines(write, tmp_path):
+    path = mmapds.seekable(write(TEXT), frame=8192).path
+    ds = mmapds.open(path)
+    assert [ds.raw(number) + b"\n" for number in range(len(ds))] == LINES
+    mmapds.build(path, length="id")
+    write(b"".join(LINES[:9]))
+    mmapds.seekable(tmp_path / "train.jsonl", force=True)
+    assert mmapds.open(path).lengths.tolist() == list(range(9)), "the index keeps its options"
+    for name, options in (("lines.txt", {}), ("other.jsonl", {"index": False})):
+        assert not os.path.exists(f"{mmapds.seekable(write(TEXT, name), **options).path}.mmx")
+
+
+def test_a_seekable_file_is_indexed_where_it_is_left_as_it_is(write):
+    path = mmapds.seekable(write(TEXT), index=False).path
+    assert not mmapds.seekable(path).is_new
+    assert len(mmapds.open(path)) == len(LINES)
+
+
 def test_a_seekable_file_is_left_as_it_is(write, tmp_path):
-    first = mmapds.seekable(write(TEXT), frame=8192)
-    assert mmapds.seekable(first.path) == first._replace(is_new=False)
+    first = mmapds.seekable(write(TEXT), frame=8192, index=False)
+    assert mmapds.seekable(first.path, index=False) == first._replace(is_new=False)
     assert sorted(os.listdir(tmp_path)) == ["train.jsonl", "train.jsonl.zst"]
     smaller = mmapds.seekable(first.path, frame=4096)
     assert smaller.path.endswith("train.seekable.jsonl.zst")
@@ -315,7 +334,7 @@ def test_what_a_killed_one_left_is_removed(write, tmp_path):
     path = write(TEXT)
     (tmp_path / "train.jsonl.zst.0123abcd.tmp").write_bytes(b"half")
     (tmp_path / "train.jsonl.zst.lock").write_text(f"{2**22 + 1} on {os.uname().nodename}")
-    mmapds.seekable(path)
+    mmapds.seekable(path, index=False)
     assert sorted(os.listdir(tmp_path)) == ["train.jsonl", "train.jsonl.zst"]
 
 
@@ -370,8 +389,9 @@ def test_the_command_recompresses_every_source(write, tmp_path):
 
 def test_the_module_is_the_same_command(write):
     path = write(TEXT)
-    done = run("-m", "mmapds.seekable", path, "--quiet")
+    done = run("-m", "mmapds.seekable", path, "--quiet", "--no-index")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not os.path.exists(f"{path}.zst.mmx")
     assert b"".join(frames_of(f"{path}.zst")) == TEXT
     first, second = (run("-m", *each, "--help").stdout for each in (["mmapds", "seekable"], ["mmapds.seekable"]))
     assert set(re.findall(r"--\w+", first)) == set(re.findall(r"--\w+", second))

@@ -35,11 +35,14 @@ def add_seekable_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--level", type=int, default=LEVEL, metavar="N", help="as zstd -N; default: %(default)s")
     parser.add_argument("--workers", type=int, metavar="N", help="threads that compress; default: all cores")
     parser.add_argument("--long", type=int, default=WINDOW_LOG, metavar="N", help="as zstd --long=N, for sources")
+    parser.add_argument("--no-index", action="store_true", help="write no index; for files that one index will cover")
     parser.add_argument(
         "--force", action="store_true", help="replace files that are there; recompress also seekable files"
     )
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    parser.set_defaults(work=_recompress, interrupted="interrupted: nothing was written for the file in progress")
+    parser.set_defaults(
+        work=_recompress, interrupted="interrupted: the file in progress was not written, or not indexed"
+    )
 
 
 def _recompress(options: argparse.Namespace) -> None:
@@ -66,6 +69,7 @@ def _recompress(options: argparse.Namespace) -> None:
                 level=options.level,
                 workers=options.workers,
                 window_log=options.long,
+                index=not options.no_index,
                 force=options.force,
                 progress=progress.update,
             )

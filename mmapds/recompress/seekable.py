@@ -8,11 +8,13 @@ from io import BufferedWriter
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from ..build_index import build
 from ..compression.codec import zstd
 from ..compression.seek_table import MOST_FRAMES, read_table, table_bytes
 from ..errors import Error, FormatError, counted, names_its_arguments
+from ..formats.jsonl import JsonLines
 from ..storage.replaced import replacing
-from ..storage.sources import StrPath, reason, working_directory
+from ..storage.sources import StrPath, named, reason, working_directory
 from ..storage.threads import cores, in_order
 from .text import Text
 
@@ -29,6 +31,7 @@ _LEVELS = (1, 22)
 _WINDOW_LOGS = (10, 31)
 _SUFFIXES = (".zst", ".zstd", ".gz", ".bgz", ".gzip")
 _SUFFIX = ".zst"
+_INDEXED = JsonLines.suffixes
 _ELSEWHERE = "-o OUT.zst (out= in Python)"
 
 
@@ -60,6 +63,7 @@ def seekable(
     level: int = LEVEL,
     workers: int | None = None,
     window_log: int = WINDOW_LOG,
+    index: bool = True,
     force: bool = False,
     progress: Callable[[int], object] = lambda read: None,  # noqa: ARG005
 ) -> Seekable:
@@ -77,6 +81,8 @@ def seekable(
       level: of compression, 1 to 22, as in `zstd -3`.
       workers: threads that compress; by default all cores.
       window_log: how large a window of a source may be, as in `zstd --long=27`; it takes as much memory.
+      index: index the file too, once it is there, if its name is that of JSON Lines (`.jsonl.zst`, `.ndjson.zst`). An
+        index that it has already keeps its options, such as columns. False where one index will cover several files.
       force: replace a file that is there already, and recompress a source that is seekable already.
       progress: called with the bytes of the source that were read since the last call.
     Returns:
@@ -85,19 +91,29 @@ def seekable(
     Raises:
       SourceError: the source is missing, unreadable, compressed in another way, or changes meanwhile.
       FormatError: it is damaged, or has a line of more than 1 GiB.
-      Error: an argument is out of range, the file is there already or cannot be written.
+      Error: an argument is out of range, the file is there already or cannot be written. What `mmapds.build` raises.
     """
     check_arguments(frame, level, workers, window_log)
     path = os.fspath(source)
     text = Text(path, window_log=window_log)
-    if out is None and not force and (found := _as_it_is(text, frame)):
-        return found
-    target = _target(text, None if out is None else os.fspath(out), force)
-    codec = zstd(path)
+    done = None if out is not None or force else _as_it_is(text, frame)
+    if done is None:
+        target = _target(text, None if out is None else os.fspath(out), force)
+        done = _recompress(text, target, frame, level, workers or cores(), progress)
+    if index and named(done.path, _INDEXED):
+        build(done.path, workers=workers)
+    return done
+
+
+def _recompress(
+    text: Text, target: str, frame: int, level: int, workers: int, progress: Callable[[int], object]
+) -> Seekable:
+    """Write the file; see `seekable`."""
+    codec = zstd(text.path)
     try:
         with replacing(os.path.join(working_directory(), target), text.check) as file:
             written = _Written(target, file)
-            for compressed in _compressed(codec, text, frame, level, workers or cores()):
+            for compressed in _compressed(codec, text, frame, level, workers):
                 written.add(compressed)
                 progress(compressed.read)
             written.finish()
