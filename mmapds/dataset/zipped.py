@@ -134,9 +134,9 @@ class ZippedDataset(Dataset):
         except ColumnError as error:
             known = ", ".join(map(repr, self.columns)) or "those of the datasets, which have none"
             names = [each for column in self.columns for each in (column, column.partition(".")[2])]
-            command = str(error).partition("; run: ")[2].partition(" (")[0]
-            remark = did_you_mean(name, names) or " (or use mmapds.add_column)"
-            raise ColumnError(f"column {name!r}: expected one of {known}; run: {command}{remark}") from None
+            remedy = str(error).partition("; ")[2].partition(" (")[0]
+            remark = did_you_mean(name, names) or " (or use mmapds.add_column)" * remedy.startswith("run: ")
+            raise ColumnError(f"column {name!r}: expected one of {known}; {remedy}{remark}") from None
 
     def _columns_named(self, name: str) -> list[str]:
         if name in self.columns:

@@ -87,13 +87,20 @@ def open_index_file(path: str, directory: str, io: Io) -> _native.Map:
     try:
         return open_file(os.path.join(directory, path), io)
     except FileNotFoundError:
-        command = build_command([path.removesuffix(INDEX_SUFFIX)])
-        raise IndexMissingError(f"{path}: no such index; run: {command}") from None
+        raise IndexMissingError(f"{path}: no such index; {way_to_index(path, directory)}") from None
     except OSError as error:
         raise Error(f"{path}: {reason(error)}") from None
     except ValueError:
         kind = kind_of_file(os.stat(path).st_mode)
         raise FormatError(f"{path}: NOT AN INDEX: expected a regular file, found {kind}") from None
+
+
+def way_to_index(path: str, directory: str) -> str:
+    """Return how to get an index that is missing: by the command, where its source is beside it."""
+    source = path.removesuffix(INDEX_SUFFIX)
+    if os.path.exists(os.path.join(directory, source)):
+        return f"run: {build_command([source])}"
+    return f"put it back, or index its sources with -o {quoted(path)}"
 
 
 class Index(SectionFile):
@@ -339,14 +346,24 @@ class Index(SectionFile):
         """
         if name not in self.columns:
             known = ", ".join(map(repr, self.columns)) or "none"
-            near = nearest(name, self.columns)
-            expression = "EXPR" if self.format == "jsonl" else "bytes()"  # the only one of records that are not JSON
-            option = f"--length {word(expression)}" if name == "length" else f"--column {word(f'{name}={expression}')}"
-            raise ColumnError(
-                f"{self.path}: expected column {name!r}, found {known}; run: {self.rebuild_command()} {option} "
-                f"(or use mmapds.add_column{f'; did you mean {near!r}' if near else ''})"
-            )
+            raise ColumnError(f"{self.path}: expected column {name!r}, found {known}; {self._way_to_column(name)}")
         return self.sections[COLUMN + name].dtype, self.section(COLUMN + name)
+
+    def _way_to_column(self, name: str) -> str:
+        """Return how to get a column that is missing: by a command, where an expression measures it."""
+        near = nearest(name, self.columns)
+        meant = f"did you mean {near!r}" if near else ""
+        expression = "EXPR" if self.format == "jsonl" else None
+        if name == "length" and expression is None:
+            known = self.parameters.get("columns", {}).values()
+            expression = next((text for text in known if str(text).startswith("items(")), "bytes()")
+        if expression is not None:
+            option = f"--length {word(expression)}" if name == "length" else f"--column {word(f'{name}={expression}')}"
+            others = "; ".join(["or use mmapds.add_column", *filter(None, [meant])])
+            return f"run: {self.rebuild_command()} {option} ({others})"
+        fields = self.parameters.get("schema", {})
+        field = f", or ds[i][{name!r}] for the field of a sample" if name in fields else ""
+        return f"use mmapds.add_column to compute a number for each record{field}{f' ({meant})' if meant else ''}"
 
     @property
     def measuring(self) -> dict[str, Any]:
@@ -462,10 +479,13 @@ class Index(SectionFile):
           problem: what the system says.
         """
         path = self.source_path(number)
-        is_missing = len(self.sources) > 1 and not os.path.lexists(self.absolute(path))
-        if is_missing and (command := self.new_command()):
+        is_missing = not os.path.lexists(self.absolute(path))
+        if is_missing and len(self.sources) > 1 and (command := self.new_command()):
             return SourceError(f"{path}: {problem}; run: {command} (which indexes what is left of {self.path})")
-        return SourceError(f"{path}: {problem} (a source of {self.path})")
+        remedy = ""
+        if is_missing and not self.is_beside_its_source:
+            remedy = "; move the index back, or with its sources, or index them where they are now"
+        return SourceError(f"{path}: {problem}{remedy} (a source of {self.path})")
 
     @property
     def is_beside_its_source(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from xxhash import xxh3_64
 
-from ..errors import ColumnError, Error, FormatError, SourceError, StaleIndexError
+from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
 from .files import Io
 from .index_file import LENGTH_SECTIONS, Index, SavedViewFoundError, open_index_file
 from .numbers import U32, U64
@@ -181,7 +181,10 @@ class SavedView(SectionFile):
                 f"{self.path}: expected indexes below its own directory that are not hidden, found {real}; open it "
                 f"with roots={roots}, or add {options} to a command (if you trust who saved the view)"
             )
-        index = Index(path, self.roots, self.io)
+        try:
+            index = Index(path, self.roots, self.io)
+        except IndexMissingError as error:
+            raise IndexMissingError(f"{error} (the saved view {self.path} is of it)") from None
         if index.records != base.records or mark_of(index, list(self.columns)) != base.mark:
             raise StaleIndexError(
                 f"{self.path}: STALE: {path} has other records or columns than when the view was saved "

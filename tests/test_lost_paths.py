@@ -1,0 +1,107 @@
+"""Columns that no index has, and indexes that lie elsewhere: messages say what does mend it."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import mmapds
+from mmapds.storage.index_file import Index
+from tests.support.commands import command
+
+
+@pytest.fixture
+def arrays(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    schema = {"id": "int64", "tokens": ("int32", (None,)), "text": "str"}
+    with mmapds.Writer("a.mma", schema) as writer:
+        for i in range(3):
+            writer.write({"id": i, "tokens": np.zeros(i + 1, np.int32), "text": "ab"})
+    return mmapds.open("a.mma", build=True)
+
+
+def run(error):
+    """Run the command of a message."""
+    words = str(error).partition("; run: python -m mmapds.index ")[2].partition(" (")[0].replace("'", "").split()
+    done = command(*words)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_field_of_an_array_file_is_not_advised_as_a_column_of_sizes(arrays):
+    message = (
+        "a.mma.mmx: expected column 'text', found 'id', 'tokens_length'; use mmapds.add_column to compute a number for "
+        "each record, or ds[i]['text'] for the field of a sample"
+    )
+    with pytest.raises(mmapds.ColumnError) as error:
+        arrays.column("text")
+    assert str(error.value) == message
+    with pytest.raises(mmapds.ColumnError, match=r"ds\[i\]\['tokens'\] .* \(did you mean 'tokens_length'\)$"):
+        arrays.column("tokens")
+    with pytest.raises(mmapds.ColumnError, match=r"; use mmapds.add_column to compute a number for each record$"):
+        arrays.column("score")
+    with pytest.raises(
+        mmapds.ColumnError, match=r"^column 'text': expected one of .*; use mmapds.add_column to compute"
+    ):
+        mmapds.zip(a=arrays).column("text")
+
+
+def test_lengths_of_an_array_file_are_those_of_its_arrays(arrays):
+    with pytest.raises(
+        mmapds.ColumnError, match=r"run: python -m mmapds.index a.mma --length 'items\(tokens\)' "
+    ) as error:
+        _ = arrays.lengths
+    run(error.value)
+    assert mmapds.open("a.mma").lengths.tolist() == [1, 2, 3]
+
+
+@pytest.fixture
+def moved(write, tmp_path, monkeypatch):
+    """An index that was moved away from its sources."""
+    monkeypatch.chdir(tmp_path)
+    sources = [write([1, 2], "m/a.jsonl"), write([3], "m/b.jsonl")]
+    mmapds.build(sources, out="m/all.mmx")
+    os.rename("m/all.mmx", "all.mmx")
+
+
+@pytest.mark.usefixtures("moved")
+def test_roots_find_no_sources():
+    for roots in ([], ["m"]):
+        with pytest.raises(mmapds.SourceError) as error:
+            mmapds.open("all.mmx", roots=roots)[0]
+        assert str(error.value).endswith(
+            "a.jsonl: no such file or directory; move the index back, or with its sources, or index them where they "
+            "are now (a source of all.mmx)"
+        )
+    os.rename("all.mmx", "m/all.mmx")
+    assert list(mmapds.open("m/all.mmx")) == [1, 2, 3]
+    shutil.move("m", "n")
+    assert list(mmapds.open("n/all.mmx")) == [1, 2, 3]
+
+
+@pytest.mark.usefixtures("moved")
+def test_a_saved_view_whose_index_is_gone():
+    os.rename("all.mmx", "m/all.mmx")
+    mmapds.open("m/all.mmx")[1:].save("m/v.mmx")
+    os.rename("m/all.mmx", "gone")
+    with pytest.raises(mmapds.IndexMissingError) as error:
+        mmapds.open("m/v.mmx")
+    assert str(error.value).removeprefix(f"{os.getcwd()}/") == (
+        "m/all.mmx: no such index; put it back, or index its sources with -o m/all.mmx (the saved view m/v.mmx is of "
+        "it)"
+    )
+    assert command("m/a.jsonl", "m/b.jsonl", "-o", "m/all.mmx").returncode == 0
+    assert list(mmapds.open("m/v.mmx")) == [2, 3]
+
+
+def test_a_missing_index_is_built_only_where_its_source_is_beside_it(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write([1, 2])
+    with pytest.raises(
+        mmapds.IndexMissingError, match=r"^train.jsonl.mmx: no such index; run: .* train.jsonl$"
+    ) as error:
+        Index("train.jsonl.mmx")
+    run(error.value)
+    assert Index("train.jsonl.mmx").records == 2
+    with pytest.raises(mmapds.IndexMissingError, match=r"no such index; put it back, or index its sources with -o nix"):
+        Index("nix.mmx")
