@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.built
 PIP     = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(VENV)/bin/python -m pip --disable-pip-version-check
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
-.PHONY: test demo bench bench-against lint docs dist torture fuzz test-asan test-tsan test-ray test-report clean
+.PHONY: test demo bench bench-against lint docs dist try-wheel test-installed torture fuzz test-asan test-tsan test-ray test-report clean
 
 # Files of tests are shared out to as many processes as there are cores, 8 at the most: each of some loads torch.
 test: $(STAMP) lint
@@ -116,13 +116,43 @@ $(VENV)/.demo: pyproject.toml constraints.txt $(SOURCES)
 	$(PIP) install -q -e '.[torch]'
 	touch $@
 
-# The wheel is built from the sdist, as those build it for whom there is no wheel.
-dist: $(STAMP)
-	rm -rf dist build/installed
+build/audit/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --disable-pip-version-check -q 'pip>=25.3'
+	PIP_CONSTRAINT=constraints.txt $(@D)/bin/python -m pip install --disable-pip-version-check -q --group audit
+	touch $@
+
+# make dist [PYTHONS="python3.11 python3.13"]: the sdist, and the wheel built from it, as those build it for whom there is no
+# wheel; both are audited, and then the wheel is installed by itself on each Python, tried and tested.
+AUDIT   := build/audit/bin
+PYTHONS ?= $(PYTHON)
+dist: $(STAMP) build/audit/installed
+	rm -rf dist
 	$(VENV)/bin/python -m build -q -o dist .
+	$(AUDIT)/validate-pyproject pyproject.toml
+	$(AUDIT)/cffconvert --validate -i CITATION.cff
+	$(AUDIT)/sp-repo-review .
+	$(AUDIT)/zizmor -q --offline --no-progress --persona auditor .github
+	$(AUDIT)/twine check --strict dist/*
+	$(AUDIT)/check-wheel-contents dist/*.whl
+	$(AUDIT)/abi3audit --strict dist/*.whl
+	for python in $(PYTHONS); do $(MAKE) try-wheel PYTHON=$$python || exit; done
+
+try-wheel:
+	rm -rf build/installed
 	$(PYTHON) -m venv build/installed
-	PIP_CONSTRAINT=constraints.txt build/installed/bin/python -m pip install --disable-pip-version-check -q dist/*.whl
+	build/installed/bin/python -m pip install --disable-pip-version-check -q 'pip>=25.1' # which knows groups
+	build/installed/bin/python -m pip install --disable-pip-version-check -q dist/*.whl --group installed
 	build/installed/bin/python -P tests/support/installed.py
+	$(MAKE) test-installed PYTHON=$(abspath build/installed/bin/python)
+
+# Tests that need nothing but the wheel, in a copy beside no package; a Python that has it runs them.
+INSTALLED_TESTS := arguments bad_input bad_lines bounds copied_sections decimal index index_file json lines \
+  locks native orders views
+test-installed:
+	rm -rf build/tests && mkdir -p build/tests
+	cp -R csrc docs tests pyproject.toml build/tests
+	cd build/tests && $(PYTHON) -m pytest -q -p no:cacheprovider $(INSTALLED_TESTS:%=tests/test_%.py)
 
 clean:
 	rm -rf $(VENV) build dist demo

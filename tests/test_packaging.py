@@ -3,11 +3,14 @@
 import re
 import tomllib
 
+import pytest
+
 import mmapds
 from mmapds.loader import delivery
 from mmapds.orders import basic
 from mmapds.samplers import epoch, plan
 from mmapds.storage import sections
+from tests.support import released
 from tests.support.files import ROOT
 
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
@@ -52,3 +55,26 @@ def test_the_changelog_keeps_to_its_form():
 def test_no_extra_is_for_developers_alone():
     """What a wheel declares is for those who use it; groups of dependencies are not part of it."""
     assert not {"dev", "docs", "test", "audit"} & set(project()["project"]["optional-dependencies"])
+
+
+def test_a_tag_that_is_not_the_version_is_not_released(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.3"\n')
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## Unreleased\n")
+    assert len(list(released.problems("v1.2.4", tmp_path))) == 2
+    assert list(released.problems("v1.2.3", tmp_path)) == [
+        "CHANGELOG.md: expected a section '## 1.2.3 - YYYY-MM-DD', found none"
+    ]
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## Unreleased\n\n## 1.2.3 - 2026-12-01\n")
+    assert not list(released.problems("v1.2.3", tmp_path))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.name)
+def test_workflows_pin_actions_and_begin_without_permissions(path):
+    text = path.read_text()
+    used = re.findall(r"uses: (\S+)(.*)", text)
+    assert used
+    assert all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action) for action, _ in used)
+    assert all(re.fullmatch(r" # v\d+\.\d+\.\d+", version) for _, version in used)
+    assert len(dict(used)) == len({action.partition("@")[0] for action, _ in used})  # one commit each
+    assert re.search(r"^permissions: \{\}$", text, re.MULTILINE)
+    assert "secrets." not in text
