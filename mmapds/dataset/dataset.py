@@ -180,6 +180,18 @@ class Dataset(_Samples):
         """
 
     @property
+    def block_starts(self) -> NDArray[np.int64]:
+        """Position of the first record of each block of compressed sources, and the length: shape (blocks + 1,).
+
+        A block is decoded as a whole, so that a chunk of one costs its decoding once; see `ChunkedSampler`. Blocks
+        inside a long record, without the beginning of one, have the position of the next one.
+
+        Raises:
+          Error: a source is not compressed, or the dataset is a view that is not a slice of neighbours.
+        """
+        raise Error(f"block_starts: expected a dataset of mmapds.open, found one of {self._MADE_BY}")
+
+    @property
     @abstractmethod
     def columns(self) -> list[str]:
         """Names of the columns that every index behind the dataset has."""

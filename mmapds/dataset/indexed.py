@@ -19,6 +19,7 @@ from ..storage.sources import StrPath
 from . import saving, stored
 from .array_decoder import array_decoder
 from .batch import StoredBatch
+from .block_starts import block_starts
 from .catalog import Catalog
 from .chosen import composed
 from .dataset import Dataset
@@ -219,6 +220,10 @@ class IndexedDataset(Dataset):
         if self._rows is not None:
             return np.array([0, self._length], np.int64)
         return self._catalog.starts.astype(np.int64)
+
+    @property
+    def block_starts(self) -> NDArray[np.int64]:
+        return block_starts(self._catalog, self._rows)
 
     @property
     def columns(self) -> list[str]:

@@ -149,6 +149,10 @@ class MappedDataset(Dataset):
         return self._inner.source_starts
 
     @property
+    def block_starts(self) -> NDArray[np.int64]:
+        return self._inner.block_starts
+
+    @property
     def columns(self) -> list[str]:
         return self._inner.columns
 

@@ -6,7 +6,7 @@ They use only the length of a dataset.
 from __future__ import annotations  # help() shows them as they are written
 
 from collections.abc import Iterator, Mapping, Sequence, Sized
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch.utils.data.distributed
@@ -135,7 +135,8 @@ class ChunkedSampler(DistributedSampler):
 
     Args:
       dataset: anything with a length. Chunks do not cross the sources of an mmapds dataset.
-      chunk_size: consecutive records in a chunk.
+      chunk_size: consecutive records in a chunk; or "block": a chunk for each block of compressed sources, so that an
+        epoch decodes each about once, if those of `mix_chunks` chunks fit the `block_cache` of the dataset.
       mix_chunks: chunks that are shuffled together; reads stay within `mix_chunks * chunk_size` records for as many
         positions.
       cross_sources: let chunks cross sources.
@@ -146,7 +147,7 @@ class ChunkedSampler(DistributedSampler):
     def __init__(
         self,
         dataset: Sized,
-        chunk_size: int,
+        chunk_size: int | Literal["block"],
         num_replicas: int | None = None,
         rank: int | None = None,
         shuffle: bool = True,
@@ -162,6 +163,11 @@ class ChunkedSampler(DistributedSampler):
         refuse_path("dataset", dataset)
         _check_not_empty(dataset)
         starts = None if cross_sources else getattr(dataset, "source_starts", None)
+        if chunk_size == "block":
+            starts = getattr(dataset, "block_starts", None)
+            if starts is None:
+                raise OrderError(f"chunk_size = 'block', expected a number for {type(dataset).__name__}")
+            chunk_size = int(np.diff(starts).max())
         chunked = Chunked(len(dataset) if starts is None else starts, chunk_size, mix_chunks=mix_chunks, seed=seed)
         super().__init__(
             dataset,
