@@ -138,7 +138,7 @@ def _cells(name: str, values: NDArray[Any], first: int) -> NDArray[Any]:
             wrong = int(fits.argmin())
             raise ColumnError(
                 f"column 'length': expected integers of 0 or more, found {values[wrong]} at record {first + wrong}; "
-                "give the column another name"
+                "multiply and round them, as to milliseconds, or give the column another name"
             )
         kind, values = "u", values.astype(np.uint64)
     if kind == "b" or kind not in "uif":

@@ -25,6 +25,18 @@ UNKNOWN = {
     "worker = 1, expected an argument of mmapds.add_column: * (did you mean 'workers')": (
         lambda path: mmapds.add_column(path, "x", [1], worker=1)
     ),
+    "padvalue = 1, expected an argument of mmapds.pad_collate: samples, * (did you mean 'pad_value')": (
+        lambda _: mmapds.pad_collate([[1]], padvalue=1)
+    ),
+    "pad_too = 1, expected an argument of mmapds.pack_collate: samples, * (did you mean 'pad_to')": (
+        lambda _: mmapds.pack_collate([[1]], pad_too=1)
+    ),
+    "default = {}, expected an argument of mmapds.Fields: schema, defaults (did you mean 'defaults')": (
+        lambda _: mmapds.Fields({"n": "int64"}, default={})
+    ),
+    "num_proc = 4, expected an argument of Dataset.map: function, batched": (
+        lambda path: mmapds.open(path, build=True).map(str, num_proc=4)
+    ),
     "feilds = ['x'], expected an argument of convert: * (did you mean 'fields')": (
         lambda path: convert(path, feilds=["x"])
     ),

@@ -100,6 +100,8 @@ def test_a_batch_of_which_nothing_is_left_is_an_error(path):
     for dataset in (ds, ds.map(number), ds.map(lambda batch: batch, batched=True)):
         with pytest.raises(mmapds.DecodeError, match=r"train.jsonl:11 \(byte \d+\): not JSON"):
             dataset.take([10, 11])
+        with pytest.raises(mmapds.DecodeError, match=r" \(which keeps positions; or run: .* others\)$"):
+            dataset.take([10, 11])
         assert len(dataset.take([])) == 0
         samples, kept = dataset.take_kept([10, 11])
         assert (len(samples), kept.tolist()) == (0, [])

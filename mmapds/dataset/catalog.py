@@ -288,7 +288,7 @@ class Catalog:
             return f"; run: {command} (and convert {index.source_path(number)}{INDEX_SUFFIX})"
         hint = "" if self._may_be_json(located) else "open it with decode='text' (--decode text) if it is text, or "
         command = index.remedy("--bad skip", force=False).removesuffix(")").replace(" (and", " and")
-        remarks.append(f"which keeps positions; or {command}, which leaves out all such lines, and changes len")
+        remarks.insert(0, f"which keeps positions; or {command}, which leaves out all such lines, and changes len")
         return f"; {hint}{keep} ({'; '.join(remarks)})"
 
     def _may_be_json(self, located: tuple[int, int, int, int]) -> bool:

@@ -13,7 +13,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from .. import _native
-from ..errors import CollateError
+from ..errors import CollateError, names_its_arguments
 from ..formats.measuring import keys_of
 from .batch import Batch, LateBatch
 from .tensors import (
@@ -57,6 +57,7 @@ class PadRule(NamedTuple):
         return value[0] if isinstance(value, tuple) and not self.lengths else value
 
 
+@names_its_arguments("mmapds.pad_collate")
 def pad_collate(
     samples: Sequence[Any],
     *,

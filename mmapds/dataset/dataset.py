@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import Error
+from ..errors import Error, names_its_arguments
 from ..orders.permutation import Permutation
 from ..storage.runs import LengthOrder
 from ..storage.sources import StrPath
@@ -110,6 +110,7 @@ class Dataset(_Samples):
         """What is done with records that cannot be decoded, as `mmapds.open` takes it."""
         return "raise"
 
+    @names_its_arguments("Dataset.map")
     def map(self, function: Callable[[Any], Any], *, batched: bool = False) -> "Dataset":
         """Return a dataset whose samples are `function(sample)`, made each time when they are read.
 

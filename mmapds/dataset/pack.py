@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from .. import _native
-from ..errors import CollateError
+from ..errors import CollateError, names_its_arguments
 from .batch import Batch, LateBatch
 from .collate import (
     PadRule,
@@ -52,6 +52,7 @@ class _Options(NamedTuple):
     lists: Mapping[str, tuple[Any, ...]]
 
 
+@names_its_arguments("mmapds.pack_collate")
 def pack_collate(
     samples: Sequence[Any],
     *,

@@ -49,7 +49,8 @@ def write_length_order(writer: "SectionWriter", parts: Sequence[OrderedPart] = (
     if number_type not in (U32, U64):
         what = "negative" if number_type is I64 else "fractional or negative"
         raise ColumnError(
-            f"column 'length': expected integers of 0 or more, found {what} numbers; give the column another name"
+            f"column 'length': expected integers of 0 or more, found {what} numbers; give a field of integers, "
+            "compute them with mmapds.add_column, as milliseconds, or give the column another name"
         )
     count = len(data) // number_type.width
     order_dtype, order_width, *_ = order_type(count)
