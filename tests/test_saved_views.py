@@ -360,7 +360,7 @@ def test_a_directory_that_is_damaged_finds_nothing_else(folder, before):
 @pytest.mark.parametrize(
     ("header", "metadata", "message"),
     [
-        ({"reserved": 2}, None, "expected a header of 64 bytes and kind 0, found 64 and 2"),
+        ({"reserved": 4}, None, "expected a header of 64 bytes and kind 0 or 2, found 64 and 4"),
         ({"records": 3}, None, "section 'rows': expected 3 numbers of type"),
         (None, lambda found: {**found, "bases": []}, "expected section 'rows', or 'row_bits' and 'row_ranks'"),
         (None, lambda found: {key: found[key] for key in ("sections", "builder")}, "malformed metadata"),
