@@ -236,3 +236,38 @@ def test_tables_that_are_empty(tmp_path):
         pass
     for records in ("rows", "groups"):
         assert convert(tmp_path / "a.h5", records=records).records == 0
+
+
+def test_dates_and_decimals_beyond_their_types_are_converted(tmp_path):
+    """As other writers leave them: dates that are no whole days, and more digits than the precision."""
+    dates = pa.array([86_400_005, -1], pa.int64()).view(pa.date64())
+    wide = pa.array([decimal.Decimal("123.45"), decimal.Decimal("-99999.99")]).cast(pa.decimal128(9, 2))
+    narrow = pa.Array.from_buffers(pa.decimal128(3, 2), 2, wide.buffers())
+    for array in (dates, narrow):
+        with pytest.raises(pa.ArrowInvalid):
+            array.validate(full=True)
+    path = save(pa.table({"day": dates, "price": narrow}), tmp_path / "a.arrow", "arrow")
+    assert samples(convert(path).path) == [{"day": 86_400_005, "price": "123.45"}, {"day": -1, "price": "-99999.99"}]
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_months_are_refused_by_name_and_can_be_left_out(tmp_path, is_nested):
+    """pyarrow cannot write an interval of months, so one of months, days and nanoseconds is changed to it."""
+    kind = pa.month_day_nano_interval()
+    value, kind = ([(1, 2, 3)], pa.list_(kind)) if is_nested else ((1, 2, 3), kind)
+    path = tmp_path / "a.arrow"
+    save(pa.table({"span": pa.array([value], kind), "id": [7]}), path, "arrow")
+    data = path.read_bytes()
+    changed = (data[:at] + b"\0" + data[at + 1 :] for at in range(len(data)) if data[at] == 2)
+    path.write_bytes(next(each for each in changed if "month_interval" in named(each)))
+    with pytest.raises(mmapds.FormatError, match=r"schema\['span'\] = 'Arrow .*month_interval.*', expected "):
+        convert(path)
+    assert samples(convert(path, fields=["id"]).path) == [{"id": 7}]
+
+
+def named(data):
+    """The types in the schema of an Arrow file, or nothing for a damaged one."""
+    try:
+        return str(pa.ipc.open_file(pa.py_buffer(data)).schema)
+    except (pa.ArrowException, KeyError, OSError):
+        return ""

@@ -40,6 +40,14 @@ def flat_fields(field: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield name, described(found)
 
 
+def _has_months(found: Any) -> bool:
+    """Whether a type is, or holds, an interval of months, which pyarrow can name but not read."""
+    parts = [found.field(part).type for part in range(found.num_fields)]
+    if is_type.is_dictionary(found):
+        parts.append(found.value_type)
+    return found.id == pa.lib.Type_INTERVAL_MONTHS or any(map(_has_months, parts))
+
+
 def _storage(found: Any) -> Any:
     """Return the type that an extension type is stored as; tensors are left as they are."""
     while isinstance(found, pa.BaseExtensionType) and not isinstance(found, pa.FixedShapeTensorType):
@@ -48,8 +56,10 @@ def _storage(found: Any) -> Any:
 
 
 def described(found: Any) -> Any:
-    """Return a type as a schema describes it."""
+    """Return a type as a schema describes it; schemas refuse the "Arrow ..." type of what pyarrow cannot read."""
     found = _storage(found)
+    if _has_months(found):
+        return f"Arrow {found}"
     if isinstance(found, pa.FixedShapeTensorType):
         axes = found.permutation or range(len(found.shape))
         return np.dtype(found.value_type.to_pandas_dtype()).name, [found.shape[axis] for axis in axes]
@@ -124,6 +134,19 @@ def _columns(array: Any, name: str, types: Mapping[str, Any]) -> Iterator[tuple[
             yield from _columns(values, f"{name}.{part.name}", types)
     elif name in types:
         yield name, array.to_pylist() if types[name] == "json" else _values(array)
+
+
+def unjudged(array: Any) -> Any:
+    """Return an array as one that may have any values.
+
+    Others write dates that are no whole days, and decimals of more digits than their type says, which pyarrow refuses
+    where it checks an array in full; they have a meaning all the same.
+    """
+    if is_type.is_date64(array.type):
+        return array.view(pa.int64())
+    if is_type.is_decimal(array.type):
+        return array.view(pa.binary(array.type.bit_width // 8))
+    return array
 
 
 def stored(array: Any) -> Any:
