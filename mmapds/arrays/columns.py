@@ -53,6 +53,11 @@ class Columns:
                 (runs if is_run else arrays).append((found.data, found.begins, found.sizes, not is_run))
         self._words, self._parts = tuple(words), (*runs, *arrays)
 
+    @property
+    def nbytes(self) -> float:
+        """About how many bytes the runs and arrays of all records have."""
+        return float(sum(sizes.sum(dtype=np.float64) for _, _, sizes, _ in self._parts))
+
     def numbers(self, fields: Sequence[Field]) -> Iterator[tuple[int, memoryview]]:
         """Yield, for each field that has a column, the type of its cells for a spool, and the cells."""
         for field, words in zip(fields, self._numbers, strict=True):

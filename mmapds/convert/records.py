@@ -22,6 +22,7 @@ from .reader import FileReader, Reader
 FILE_READERS: dict[str, type[FileReader]] = {each.NAME: each for each in (ParquetReader, ArrowReader, Hdf5Reader)}
 """Those that use another library, by the name of their format."""
 _REPORTED = 256  # records between two calls of `progress`
+_AT_ONCE = 64 << 20  # bytes of records that are written as columns; more are written, and reported, one by one
 
 
 class Rules(NamedTuple):
@@ -108,7 +109,8 @@ def copy_records(reader: Reader, rules: Rules, writer: Writer, progress: Callabl
     first = ""
     progress(0, reader.total)
     for block in reader.blocks(rules.schema):
-        if block.columns is not None and append_columns(writer, block.columns):
+        is_small = block.columns is not None and block.columns.nbytes <= _AT_ONCE
+        if block.columns is not None and is_small and append_columns(writer, block.columns):
             done += block.columns.count
             progress(block.columns.count, reader.total)
             continue
