@@ -17,7 +17,7 @@ from tests.support.commands import SECONDS, command, mmapds, run
 from tests.support.files import ROOT
 from tests.support.terminals import on_terminal
 
-COMMANDS = ("index", "info", "verify", "convert", "report", "show", "head")
+COMMANDS = ("index", "info", "verify", "convert", "report", "bench", "show", "head")
 RECORDS = [{"n": number, "text": "x" * number} for number in range(10)]
 
 

@@ -81,6 +81,18 @@ _COMMANDS = {
         "table of where they are, so that any record can be read without those before it.",
         ("mmapds seekable part-00.jsonl.gz", "mmapds seekable 'part-*.jsonl.zst' -o seekable/ --frame 256K --level 3"),
     ),
+    "bench": _Command(
+        "bench.__main__",
+        "add_bench_options",
+        "how fast your data are read, and by which loader",
+        "Measure how fast a dataset is read, on this machine and without a trainer, and say which loader to use.\n"
+        "Before each trial the pages of its sources are dropped from memory, for a cold pass; --no-cold leaves them.",
+        (
+            "mmapds bench train.jsonl",
+            "mmapds bench corpus.mmx --max-tokens 16384 --collate pad --workers 0,2,4",
+            "mmapds bench train.jsonl --json --no-cold --seconds 5",
+        ),
+    ),
     "show": _Command(
         "command.options",
         "add_show_options",

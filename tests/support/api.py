@@ -28,6 +28,7 @@ GROUPS = {  # of `mmapds` itself, by the modules that names come from
 MODULES = {
     "mmapds.orders": [name for name in orders.__all__ if name != "VERSION"],
     "mmapds.convert": ["Converted", "convert"],
+    "mmapds.bench": ["bench"],
     "mmapds.report": ["report"],
 }
 """Public names of other modules that load with `mmapds` alone."""
