@@ -9,6 +9,7 @@ import shlex
 import pytest
 
 import mmapds
+import mmapds.report as report_room
 from mmapds.command.main import main
 from mmapds.report import report
 from mmapds.report.page import page
@@ -262,3 +263,67 @@ def test_the_page_of_reports_runs(tmp_path, monkeypatch, capsys):
     exec(code, {})
     assert capsys.readouterr().out.splitlines()[0].startswith("report.html: train.jsonl, 400 records")
     assert {"plans.html", "report.html"} <= set(os.listdir(tmp_path))
+
+
+RUN = {"batches": 10, "records": 80, "seconds": 4.0, "wait": 1.0, "wait_p50": 0.1, "wait_p99": 0.3, "wait_max": 0.4}
+
+
+def test_a_training_run_adds_what_its_ranks_waited_for(path, tmp_path):
+    """As `loader.stats()` gives it: an object, a list, or an object on each line."""
+    one = [{"rank": 0, **RUN, "stalls": 0}, {"rank": 0, **RUN, "wait": 0.2, "wait_max": 0.9, "stalls": 1}]
+    (tmp_path / "rank0.jsonl").write_text("".join(json.dumps(each) + "\n" for each in one))
+    (tmp_path / "rank1.json").write_text(json.dumps({"rank": 1, "epoch": 3, **RUN, "stalls": 0}))
+    files = [tmp_path / "rank0.jsonl", tmp_path / "rank1.json"]
+    facts = report(path, ranks=2, waits=files, samples=False)
+    assert facts["training"]["waiting"] == pytest.approx((1.0 + 0.2 + 1.0) / 12)
+    first, second = facts["training"]["ranks"]
+    assert (first["passes"], first["seconds"], first["wait"]) == (2, 8.0, 1.2)
+    assert (first["wait_max"], first["stalls"], first["waiting"]) == (0.9, 1, pytest.approx(0.15))
+    assert (second["rank"], second["batches"]) == (1, 10)
+    found = Page(page(facts))
+    assert "The training run waited 18.3 % of its time for data." in found.text
+    assert "training" in found.ids
+
+
+def test_a_loader_writes_the_waits_that_a_report_takes(path, tmp_path):
+    loader = mmapds.DataLoader(mmapds.open(path), batch_size=50, collate_fn=list)
+    assert len(list(loader)) == 12
+    (tmp_path / "waits.json").write_text(json.dumps({"rank": 0, **loader.stats()}))
+    (rank,) = report(path, ranks=2, waits=tmp_path / "waits.json", samples=False)["training"]["ranks"]
+    assert (rank["batches"], rank["records"]) == (12, 600)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nothing", "line 1: not JSON: "),
+        ("[]", "expected one record or more, found 0"),
+        ("[7]", "record 0: expected an object, found int"),
+        (json.dumps({**RUN, "wait": -1, "stalls": 0}), "record 0: wait: expected a number of 0 or more, found -1"),
+        (json.dumps({**RUN, "wait": float("nan"), "stalls": 0}), "record 0: wait: expected a number of 0 or more"),
+        (json.dumps(RUN), "record 0: expected batches, records, seconds, wait, wait_p50, wait_p99, wait_max, stalls"),
+    ],
+)
+def test_waits_that_are_not_those_of_a_loader_are_errors(path, tmp_path, text, message):
+    (tmp_path / "waits.json").write_text(text)
+    with pytest.raises(mmapds.FormatError) as raised:
+        report(path, waits=[tmp_path / "waits.json"])
+    assert str(raised.value).startswith(f"{tmp_path / 'waits.json'}: {message}")
+
+
+def test_loaders_are_measured_where_that_is_asked_for(path, tmp_path, monkeypatch):
+    asked = []
+
+    def measured(source, **given):
+        asked.append((source, given["max_tokens"], given["batch_size"]))
+        return real(source, workers=[0, 1], processes=False, seconds=0.02, **given)
+
+    real = report_room.bench
+    monkeypatch.setattr(report_room, "bench", measured)
+    facts = report(path, tmp_path / "report.html", batch_size=16, ranks=2, loader=True)
+    assert asked == [(path, None, 16)]
+    assert [(each["kind"], each["workers"]) for each in facts["loader"]["ways"]] == [("threads", 0), ("threads", 1)]
+    found = Page((tmp_path / "report.html").read_text())
+    assert facts["loader"]["recommendation"]["text"] in found.text
+    for way in facts["loader"]["ways"]:
+        assert f"{way['warm']['records_per_second']:,.0f}" in found.text

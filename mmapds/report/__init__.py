@@ -10,14 +10,16 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..bench import bench
 from ..dataset.decode import Decoder
 from ..errors import Error
 from ..storage.lock import create_temporary
-from ..storage.sources import StrPath, reason
+from ..storage.sources import StrPath, listed, reason
 from .gather import Subject, gather
 from .page import page
 from .pictures import check_matplotlib
-from .plans import Wanted
+from .plans import BATCH_SIZE, Wanted
+from .waits import loader_facts, training_facts
 
 __all__ = ["report"]
 
@@ -34,6 +36,8 @@ def report(
     seed: int = 0,
     compare: Sequence[str] | str = (),
     samples: bool = True,
+    loader: bool = False,
+    waits: StrPath | Iterable[StrPath] = (),
     decode: str | Decoder | None = None,
     roots: StrPath | Iterable[StrPath] = (),
 ) -> dict[str, Any]:
@@ -50,6 +54,9 @@ def report(
       seed: chooses the order.
       compare: plans to show beside the first, such as `"pack=4096"` or `"max_tokens=8192,ranks=16"`.
       samples: False leaves samples out, and reads none.
+      loader: measure loaders with some numbers of workers, by `mmapds.bench`; the sources must be current, and torch
+        must be there.
+      waits: files of what the ranks of a training run waited for; see docs/report.md.
       decode: the decoder of samples, as in `mmapds.open`.
       roots: directories in which the sources of an index may lie, as in `mmapds.open`.
     Returns:
@@ -57,7 +64,8 @@ def report(
     Raises:
       OrderError: an argument is out of range, or leaves no record.
       ColumnError: the plan needs lengths that the index does not have; the message has the command that adds them.
-      Error: matplotlib is missing, or the page cannot be written; what `mmapds.open` raises.
+      FormatError: a file of waits has something else.
+      Error: matplotlib is missing, or the page cannot be written; what `mmapds.open` and `mmapds.bench` raise.
     """
     if out is not None:
         check_matplotlib()
@@ -65,7 +73,14 @@ def report(
     first = Wanted.of(**given, ranks=ranks, seed=seed)
     others = [compare] if isinstance(compare, str) else compare
     wanted = [first, *(Wanted.parse(text, first) for text in others)]
+    run = training_facts(listed(waits)) if waits else None
     facts = gather(Subject(source_or_index, decode, roots), wanted, samples=samples)
+    facts["training"] = run
+    if loader:
+        measured = bench(
+            source_or_index, max_tokens=max_tokens, batch_size=batch_size or BATCH_SIZE, decode=decode, roots=roots
+        )
+        facts["loader"] = loader_facts(measured)
     if out is not None:
         write_page(os.fspath(out), page(facts))
     return facts

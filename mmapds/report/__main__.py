@@ -36,6 +36,10 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compare", action="append", default=[], metavar="PLAN", help="another plan beside it: pack=4096,ranks=16"
     )
+    parser.add_argument("--loader", action="store_true", help="measure loaders too, as bench does: a minute or two")
+    parser.add_argument(
+        "--waits", action="append", default=[], metavar="FILE", help="what ranks of a training run waited: JSON of them"
+    )
     parser.add_argument("--no-samples", action="store_true", help="show no sample, and read none")
     parser.add_argument("--decode", metavar="D", help="decoder of samples, as in show; default: by format")
     cli.add_roots(parser)
@@ -57,6 +61,8 @@ def _report(options: argparse.Namespace) -> None:
         **plan,
         compare=options.compare,
         samples=not options.no_samples,
+        loader=options.loader,
+        waits=options.waits,
         decode=options.decode,
         roots=options.root,
     )

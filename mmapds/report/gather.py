@@ -67,6 +67,8 @@ def gather(subject: Subject, wanted: Sequence[Wanted], *, samples: bool) -> Fact
         "coverage": coverage,
         "lengths": _lengths(subject, wanted) if len(dataset) else None,
         "plans": [_plan(subject, coverage, each) for each in wanted] if len(dataset) else [],
+        "loader": None,
+        "training": None,
         "samples": None,
     }
     if samples and len(dataset) and coverage["is_current"]:

@@ -18,6 +18,8 @@ _TITLES = {
     "batches": "Batches",
     "shuffle": "Shuffle",
     "reads": "Reads",
+    "loader": "Loader",
+    "training": "Training run",
     "samples": "Samples",
 }
 

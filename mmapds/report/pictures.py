@@ -246,6 +246,38 @@ def bars_of_bytes(steps: Sequence[dict[str, int]], page: int) -> Draw:
     return draw
 
 
+def waits_of_loaders(names: Sequence[str], ways: Sequence[dict[str, Any]]) -> Draw:
+    """Return a chart of what loaders make a trainer wait, in their cold passes and in their warm ones."""
+
+    def draw(axes: Any) -> None:
+        for which, colour, shift in (("cold", "two", -0.13), ("warm", "one", 0.13)):
+            found = [(at + shift, way[which]) for at, way in enumerate(ways) if way[which] is not None]
+            places = [at for at, _ in found]
+            low, high = ([max(each[name] * 1e3, 1e-4) for _, each in found] for name in ("wait_p50", "wait_p99"))
+            axes.hlines(places, low, high, color=_COLOURS[colour], linewidth=2.5, alpha=0.55)
+            axes.scatter(low, places, s=26, color=_COLOURS[colour], linewidth=0, label=which)
+        axes.set_xscale("log")
+        axes.set_ylim(len(ways) - 0.4, -0.6)
+        axes.set_yticks(range(len(ways)), names)
+        axes.set_xlabel("wait for a batch, ms")
+        _legend(axes)
+
+    return draw
+
+
+def bars_of_ranks(shares: Sequence[float]) -> Draw:
+    """Return a chart of a share of each rank."""
+
+    def draw(axes: Any) -> None:
+        axes.bar(range(len(shares)), [100 * share for share in shares], 0.8, color=_COLOURS["one"], linewidth=0)
+        axes.set_ylim(0, max(100 * max(shares), 2) * 1.1)
+        axes.set_xticks(sorted({0, len(shares) - 1}))
+        axes.set_xlabel("rank")
+        axes.set_ylabel("% of its time")
+
+    return draw
+
+
 def _legend(axes: Any) -> None:
     """Put the legend above the chart, where it covers nothing."""
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, borderaxespad=0.2, columnspacing=1.4)

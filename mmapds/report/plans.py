@@ -18,7 +18,9 @@ from ..samplers.pack_plan import PackLimits, PackPlan, select_packed
 from ..samplers.plan import Budget, select
 from ..samplers.window import WindowPlan
 
-_BATCH_SIZE = 32  # where no plan is asked for
+BATCH_SIZE = 32
+"""Where no plan is asked for."""
+
 _SORT_WINDOW = 8192  # the default of TokenBudgetBatchSampler
 _MANY_LENGTHS = 4096  # from which on packs are planned with rounded lengths
 _ANY_SIZE = 2**31
@@ -83,7 +85,7 @@ class Wanted(NamedTuple):
         elif self.pack is not None:
             what = f"packs of {self.pack:,}"
         else:
-            what = f"batches of {self.batch_size or _BATCH_SIZE:,}"
+            what = f"batches of {self.batch_size or BATCH_SIZE:,}"
         return f"{what}, chunks of {self.chunk_size:,}" if self.chunk_size else what
 
 
@@ -133,7 +135,7 @@ def plan_epoch(dataset: Dataset, wanted: Wanted) -> EpochPlan:
     elif wanted.pack is not None:
         planned = _in_packs(dataset, wanted, wanted.pack)
     else:
-        planned = _of_one_size(dataset, wanted, wanted.batch_size or _BATCH_SIZE)
+        planned = _of_one_size(dataset, wanted, wanted.batch_size or BATCH_SIZE)
     if planned.records < wanted.ranks:
         raise OrderError(f"ranks = {wanted.ranks}, expected 1 to {planned.records}, the number of records")
     return planned

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ..bench.choose import name_of
 from . import pictures
 from .coverage import CURRENT
 from .markup import charts, figure, folded, heading, paragraph, section, table
@@ -343,3 +344,71 @@ def _sample(facts: Facts, *, is_open: bool) -> str:
     lines = ([facts["error"], ""] if "error" in facts else []) + facts.get("lines", [])
     remark = f"{length}{facts['bytes']:,} bytes · {facts['place']}"
     return folded(f"Record {facts['position']:,}", remark, lines, is_open=is_open)
+
+
+def loader(title: str, facts: Facts) -> str:
+    """How long a loader without a trainer takes for its batches."""
+    found = facts.get("loader")
+    if found is None:
+        return ""
+    lead = (
+        f"Loaders read {found['plan']} for {found['seconds']:g} seconds each, on {found['cores']} cores, and threw "
+        "them away: cold, after the pages of the sources were dropped from memory, and warm."
+    )
+    head = ["loader", "pass", "records/s", "wait p50, ms", "wait p99, ms", "own memory"]
+    rows = [
+        [
+            name_of(way),
+            which,
+            f"{way[which]['records_per_second']:,.0f}",
+            f"{way[which]['wait_p50'] * 1e3:.3f}",
+            f"{way[which]['wait_p99'] * 1e3:.3f}",
+            size(way[which]["memory"]) if way[which]["memory"] is not None else "-",
+        ]
+        for way in found["ways"]
+        for which in ("cold", "warm")
+        if way[which] is not None
+    ]
+    chart = figure(
+        "loader",
+        "Waits for a batch",
+        "The lower the better; a trainer whose step takes longer than the time between batches does not wait. Dots are "
+        "medians, lines reach to the 99th percentile.",
+        pictures.waits_of_loaders([name_of(way) for way in found["ways"]], found["ways"]),
+    )
+    chosen = paragraph(found["recommendation"]["text"])
+    return section("loader", title, paragraph(lead), charts([chart]), table(head, rows, texts=2), chosen)
+
+
+def training(title: str, facts: Facts) -> str:
+    """How long a training run waited for its data."""
+    found = facts.get("training")
+    if found is None:
+        return ""
+    lead = (
+        f"The ranks of the run waited {percent(found['waiting'])} of their time for batches. Where one rank waits more "
+        "than others, look at its machine; where all do, add workers or look at the disk."
+    )
+    head = ["rank", "passes", "batches", "seconds", "waited", "p50, ms", "p99, ms", "longest, s", "stalls"]
+    rows = [
+        [
+            f"{each['rank']:,}",
+            f"{each['passes']:,}",
+            number_of(each["batches"]),
+            f"{each['seconds']:,.1f}",
+            percent(each["waiting"]),
+            f"{each['wait_p50'] * 1e3:.2f}",
+            f"{each['wait_p99'] * 1e3:.2f}",
+            f"{each['wait_max']:.2f}",
+            number_of(each["stalls"]),
+        ]
+        for each in found["ranks"]
+    ]
+    chart = figure(
+        "training",
+        "Share of the time that each rank waited",
+        "Good runs wait for less than 2 % of their time.",
+        pictures.bars_of_ranks([each["waiting"] for each in found["ranks"]]),
+    )
+    note = "Percentiles are the worst of the passes of a rank."
+    return section("training", title, paragraph(lead), charts([chart]), table(head, rows), paragraph(note, "note"))

@@ -25,7 +25,7 @@ def verdicts(facts: Facts) -> list[Verdict]:
         for each in (*_batches(plan["batches"]), *_shuffle(plan), *_reads(plan["reads"])):
             text = each.text if not several else f"{prefix}{each.text[0].lower()}{each.text[1:]}"
             found.append(each._replace(text=text))
-    found += _samples(facts["samples"])
+    found += [*_samples(facts["samples"]), *_training(facts["training"])]
     return sorted(found, key=lambda each: (POOR, FAIR, GOOD).index(each.level))
 
 
@@ -120,3 +120,9 @@ def _samples(facts: Facts | None) -> Iterator[Verdict]:
         yield Verdict(POOR, "samples", f"Some of the {facts['tried']:,} samples that were tried cannot be decoded.")
     else:
         yield Verdict(GOOD, "samples", f"All of the {facts['tried']:,} samples that were tried can be decoded.")
+
+
+def _training(facts: Facts | None) -> Iterator[Verdict]:
+    if facts is not None:
+        text = f"The training run waited {percent(facts['waiting'])} of its time for data."
+        yield Verdict(level(facts["waiting"], 0.02, 0.1), "training", text)
