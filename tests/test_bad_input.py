@@ -158,6 +158,25 @@ def test_lines_of_damaged_json_are_no_table(name, text):
             read()
 
 
+def test_a_line_in_latin_1_says_which_byte():
+    write("a.jsonl", b'{"text": "\xe9"}\n')
+    with pytest.raises(
+        mmapds.DecodeError, match="not JSON: expected text in UTF-8, found byte 0xe9 at char 10 of the line"
+    ):
+        mmapds.build("a.jsonl", validate=True)
+
+
+def test_a_field_of_bools_is_computed():
+    write("a.jsonl", '{"ok": true}\n{"ok": false}\n')
+    with pytest.raises(
+        mmapds.ColumnError, match=r"expected a number at `ok`, found true; add the column with mmapds.add"
+    ):
+        mmapds.build("a.jsonl", columns={"ok": "ok"})
+    mmapds.build("a.jsonl")
+    mmapds.add_column("a.jsonl", "ok", lambda sample: sample["ok"])
+    assert mmapds.open("a.jsonl").column("ok").tolist() == [1, 0]
+
+
 def test_damaged_lines_are_left_out_wherever_they_are():
     write("a.jsonl", '{"id": 0, "x": NaN}\n' * 2 + '{"id": 1, "x": 1.0}\n' * 98)
     with pytest.warns(UserWarning, match="2 such lines are left out of a.jsonl.mmx"):

@@ -159,12 +159,15 @@ def test_missing_fields(write, tmp_path):
         mmapds.build(path, length="n", missing="ignore")
 
 
+OF_BOOLS = "add the column with mmapds.add_column, whose function may return bools, for 1 and 0"
+
+
 @pytest.mark.parametrize(
     ("line", "expression", "message"),
     [
         (b'{"n":"x"}', "n", "a number at `n`, found a string; give chars(n) or bytes(n)"),
         (b'{"n":[]}', "n", "a number at `n`, found an array; give items(n)"),
-        (b'{"n": true}', "n", "a number at `n`, found true"),
+        (b'{"n": true}', "n", f"a number at `n`, found true; {OF_BOOLS}"),
         (b'{"a":1,"n":5}', "chars(n)", "a string at `n`, found a number; give n"),
         (b'{"n":{}}', "items(n)", "an array at `n`, found an object"),
         (b'{"n":{"m":1}}', "n", "a number at `n`, found an object; give n.m"),

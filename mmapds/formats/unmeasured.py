@@ -48,6 +48,8 @@ def error_of(found: UnmeasuredError, place: str, number: int, columns: Mapping[s
     expected = f"{_EXPECTED[expression.measure]}{' inside objects' if above else ''} at `{shown}`"
     fitting = [each for each in _fitting(value_at(value, expression.path), expression.path) if each != expression.text]
     remedy = f"; give {' or '.join(fitting)}" if fitting else ""
+    if kind in ("true", "false"):
+        remedy = "; add the column with mmapds.add_column, whose function may return bools, for 1 and 0"
     return ColumnError(f"{place}: expected {expected}, found {kind}{remedy} ({remark})")
 
 
@@ -77,8 +79,17 @@ def not_json(record: bytes) -> str:
     try:
         orjson.loads(record)
     except orjson.JSONDecodeError as error:
-        return f"not JSON: {error}"
+        return f"not JSON: {_not_utf_8(record) or error}"
     return f"not JSON: unexpected byte: char {_native.json_error(None, record)}"
+
+
+def _not_utf_8(record: bytes) -> str:
+    """Return which byte of a record is not UTF-8; "" if all are."""
+    try:
+        record.decode()
+    except UnicodeDecodeError as error:
+        return f"expected text in UTF-8, found byte 0x{record[error.start]:02x} at char {error.start} of the line"
+    return ""
 
 
 def nearest_expression(record: Any, expression: Expression) -> str:
