@@ -16,7 +16,7 @@ class Summary(NamedTuple):
     """Bytes in the sources."""
     smallest: int
     largest: int
-    """Sizes of records in bytes, line ends and following blank lines included; 0 without records."""
+    """Sizes of records in bytes, line ends, following blank lines and records left out included; 0 without records."""
     columns: tuple[str, ...]
     """Names, each with its expression if it has one."""
     skipped: int
@@ -32,10 +32,11 @@ class Summary(NamedTuple):
         columns = f"; {', '.join(self.columns)}" if self.columns else ""
         bad = f" ({self.bad:,} not JSON)" if self.bad else ""
         skipped = f"; {counted(self.skipped, 'record')} left out{bad}" if self.skipped else ""
+        between = ", with what is left out behind them" if self.skipped > bool(self.cut) else ""
         cut = f", the last {self.cut:,} bytes" if self.cut else ""
         return (
             f"{self.path}: {counted(self.records, 'record')}{sources}, {counted(self.size, 'byte')}, "
-            f"{mean:.1f} bytes a record ({self.smallest:,} to {self.largest:,}){columns}{skipped}{cut}"
+            f"{mean:.1f} bytes a record ({self.smallest:,} to {self.largest:,}{between}){columns}{skipped}{cut}"
         )
 
 
