@@ -190,6 +190,7 @@ def test_the_readme_runs_from_top_to_bottom_and_goes_on(tmp_path, monkeypatch):
     assert {epoch for epoch, _, _ in steps} == {"0", "1"}
     again = run(script, env=environment)
     assert again.returncode == 0, again.stderr
+    assert re.search(r"goes on in epoch 1 at step \d+ of \d+", again.stdout)
     assert not set(re.findall(r"epoch \d, step \d+", again.stdout)) & {f"epoch {e}, step {s}" for e, s, _ in steps}
 
 
