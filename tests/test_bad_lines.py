@@ -95,7 +95,7 @@ def test_the_command_names_the_first_and_counts_all(write):
     assert first.startswith(f"{path}:2 (byte {len(good(0)) + 1}): not JSON: ")
     assert first.endswith("; left out")
     assert more == f"{path}.mmx: 45 more lines are not JSON; left out"
-    assert ", with what is left out behind them); 50 records left out (50 not JSON)" in command(path).stdout
+    assert ", records left out included); 50 records left out (50 not JSON)" in command(path).stdout
     info = command("--info", path).stdout
     assert f"  left out: {path}:2 (byte {len(good(0)) + 1}), not JSON" in info
     verified = command("--verify", path).stdout

@@ -32,7 +32,7 @@ class Summary(NamedTuple):
         columns = f"; {', '.join(self.columns)}" if self.columns else ""
         bad = f" ({self.bad:,} not JSON)" if self.bad else ""
         skipped = f"; {counted(self.skipped, 'record')} left out{bad}" if self.skipped else ""
-        between = ", with what is left out behind them" if self.skipped > bool(self.cut) else ""
+        between = ", records left out included" if self.skipped > bool(self.cut) else ""
         cut = f", the last {self.cut:,} bytes" if self.cut else ""
         return (
             f"{self.path}: {counted(self.records, 'record')}{sources}, {counted(self.size, 'byte')}, "
