@@ -115,7 +115,7 @@ def without_codec(path: str) -> str:
         for suffix in suffixes:
             if path.endswith(suffix):
                 return path.removesuffix(suffix)
-    return path
+    return re.sub(r"\.(tgz|tzst)$", ".tar", path)
 
 
 def codec_of(head: bytes) -> str:
