@@ -136,9 +136,10 @@ def _cells(name: str, values: NDArray[Any], first: int) -> NDArray[Any]:
         fits = (values >= 0) & (values == np.floor(values)) & (values < 2.0**63)
         if not fits.all():
             wrong = int(fits.argmin())
+            whole = "" if values[wrong] < 0 else "give whole numbers, as milliseconds for seconds, or "
             raise ColumnError(
                 f"column 'length': expected integers of 0 or more, found {values[wrong]} at record {first + wrong}; "
-                "multiply and round them, as to milliseconds, or give the column another name"
+                f"{whole}give the column another name"
             )
         kind, values = "u", values.astype(np.uint64)
     if kind == "b" or kind not in "uif":

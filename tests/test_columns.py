@@ -377,7 +377,7 @@ def test_what_add_column_refuses(large):
     with pytest.raises(mmapds.ColumnError, match="expected integers of 0 or more, found -1 at record 0"):
         mmapds.add_column(path, "length", [-1] * 20_000)
     with pytest.raises(
-        mmapds.ColumnError, match=r"found 0.5 at record 0; multiply and round them, as to milliseconds, or"
+        mmapds.ColumnError, match=r"found 0.5 at record 0; give whole numbers, as milliseconds for seconds, or"
     ):
         mmapds.add_column(path, "length", [0.5] * 20_000)
     with pytest.raises(mmapds.ColumnError, match=r"\(byte \d+\): expected a number from the callable, found 'é*'"):
