@@ -156,7 +156,10 @@ def test_fields_of_a_sample_share_their_places():
     assert shifted["labels"].tolist() == [-100, -2, -100, -4, -5, -6, -100, -100]
     with pytest.raises(CollateError) as uneven:
         pack_collate([samples[0], {**samples[1], "labels": np.arange(3)}])
-    assert str(uneven.value) == ("samples[1]['labels']: expected 4 entries, as in samples[1]['input_ids'], found 3")
+    assert str(uneven.value) == (
+        "samples[1]['labels']: expected 4 entries, as in samples[1]['input_ids'], found 3; give lists=[...] with the "
+        "names of fields that have no entry for each token"
+    )
 
 
 def test_unsigned_tokens_become_labels():

@@ -34,7 +34,7 @@ def test_little_padding_full_batches_equal_costs(planner, n, padding, fill, imba
     assert summary.padding <= padding
     assert summary.fill >= fill
     assert summary.imbalance <= imbalance
-    steps = ranks(lengths, 16_384, 8, planner=planner)
+    steps = ranks(lengths, 16_384, 8, planner=planner)[:-1]  # the last one may be of batches that were split
     real = sum(int(lengths[batch].sum()) for step in steps for batch in step)
     padded = sum(int(lengths[batch].max()) * len(batch) for step in steps for batch in step)
     assert summary.padding == pytest.approx(1 - real / padded, abs=1e-3)

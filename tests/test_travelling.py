@@ -90,6 +90,7 @@ def test_ten_thousand_shards_open_with_a_quarter_of_the_descriptors(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = max(int(name) for name in os.listdir("/dev/fd")) + 100
     resource.setrlimit(resource.RLIMIT_NOFILE, (4 * few, limits[1]))
+    gc.collect()
     try:
         before = len(os.listdir("/dev/fd"))
         for io in ("mmap", "pread"):

@@ -113,7 +113,7 @@ def wait(child, seconds):
 
 
 def end_groups(groups):
-    """End the workers whose drivers were killed."""
+    """End drivers and their workers."""
     for group in groups:
         with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
@@ -150,7 +150,9 @@ def run(seconds, seed):
                     if status is None:
                         assert left, f"a driver runs for {PATIENCE} s"
                         alone.append(random.random() < 0.5)
-                        (os.kill if alone[-1] else os.killpg)(child, signal.SIGKILL)
+                        if not alone[-1]:
+                            end_groups([child])
+                        os.kill(child, signal.SIGKILL)  # it may not lead its group yet
                         os.waitpid(child, 0)
                         kills[type(job).__name__] += 1
                     else:
