@@ -1,5 +1,6 @@
 """Compressed JSON Lines, record by record as the plain file has them."""
 
+import gzip
 import multiprocessing
 import os
 import pickle
@@ -20,7 +21,7 @@ from mmapds.index.verify import verify
 from mmapds.storage.blocks import LARGEST_BLOCK
 from mmapds.storage.index_file import Index
 from tests.support import oracle
-from tests.support.compressed import GZIP, WRITERS, frames, text
+from tests.support.compressed import GZIP, WRITERS, codec, frames, skippable, text
 
 LINES = st.lists(
     st.sampled_from([b"{}", b'{"a":1}', b"", b" ", b"\r", b'{"a":1}\r', b"\t", b'"' + b"x" * 3000 + b'"', b"[1,2]"]),
@@ -333,6 +334,23 @@ def test_gzip_is_read_by_the_standard_library_where_isal_is_missing(write, write
     assert_same(*both(write, text(3000), writer=writer))
 
 
+@pytest.mark.parametrize(
+    ("suffix", "compress", "behind"),
+    [
+        (".zst", codec.compress, skippable(bytes(2 << 20))),
+        (".zst", codec.compress, codec.compress(b"") * 200_000),
+        (".gz", gzip.compress, gzip.compress(b"") * 70_000),
+        (".gz", gzip.compress, bytes(2 << 20)),
+    ],
+    ids=["skippable frame", "empty frames", "empty members", "zeros"],
+)
+def test_what_follows_the_last_block_may_be_large(write, suffix, compress, behind):
+    lines = text(100)
+    path = write(compress(lines) + behind, "train.jsonl" + suffix)
+    mmapds.build(path)
+    assert [mmapds.open(path).raw(i) for i in (0, 50, 99)] == [lines.splitlines()[i] for i in (0, 50, 99)]
+
+
 # ---- one large frame ----------------------------------------------------------------------------------------------
 
 
@@ -361,6 +379,12 @@ def test_a_large_frame_is_read_in_order(large, name):
     assert list(packed.stream()) == list(plain)
     assert packed[4900] == plain[4900], "what is decoded may be passed over"
     verify(Index(packed.indexes[0]))
+
+
+@pytest.mark.parametrize("block_cache", [0, 1 << 19])
+def test_a_large_frame_is_read_in_order_whatever_the_cache_keeps(large, block_cache):
+    plain, packed = mmapds.open(large / "a.jsonl"), mmapds.open(large / "one.jsonl.zst", block_cache=block_cache)
+    assert [packed[row] for row in range(5000)] == list(plain)
 
 
 @pytest.mark.parametrize("name", ["one.jsonl.zst", "gzip.jsonl.gz"])

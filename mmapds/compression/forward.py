@@ -27,8 +27,10 @@ class _State:
         self.decoding: Decoding | None = None
         self.next = 0
         """The piece that is decoded next."""
+        self.last = b""
+        """The piece before it: the one that is being read, whatever the cache keeps."""
         self.rest = b""
-        """Bytes of it."""
+        """Bytes of the next piece."""
 
 
 class Forward:
@@ -57,6 +59,8 @@ class Forward:
                 return found
             if state.decoding is None or (number == 0 and state.next):
                 state.decoding, state.next, state.rest = self._begin(), 0, b""
+            if state.next and number == state.next - 1:
+                return state.last
             if number < state.next:
                 return None
             while state.next <= number:
@@ -78,5 +82,5 @@ class Forward:
         content = b"".join(parts)
         piece, state.rest = content[:PIECE], content[PIECE:]
         self._cache.put((*self._key, state.next), piece)
-        state.next += 1
+        state.last, state.next = piece, state.next + 1
         return piece

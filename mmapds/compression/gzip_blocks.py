@@ -37,7 +37,7 @@ def decode(zlib: ModuleType, data: bytes, most: int) -> bytes | None:
         piece = _inflated(zlib, decoder, data, left)
         pieces.append(piece)
         left -= len(piece)
-        if left and not decoder.eof:
+        if left > 1 and not decoder.eof:  # else what is cut off behind the content has none
             raise BlockError(_CUT)
         data = decoder.unused_data
     if not left:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _WORTH_THREADS = 4  # blocks to decode
 _MOST_THREADS = 4
+_MOST_FORWARD = 4  # large blocks at a time whose decoders are kept, each with its window
 _BYTES_A_SECOND = 100 << 20  # that a core makes seekable
 _TIMES, _MORE = 32, 1 << 20  # bytes that the frames of a block may have: so many times its content, and some more
 
@@ -135,23 +136,26 @@ class BlockReader:
     def _in_order(self, block: int, ranges: memoryview) -> Iterator[tuple[int, bytes]]:
         """Yield the pieces of a large block that have some bytes; see `blocks`."""
         place = self._table.place(block)
-        if block not in self._forward:
+        forward = self._forward.get(block)
+        if forward is None:
             begin = partial(self._decoder.stream, self._file, place.begin, place.end)
-            self._forward[block] = Forward(begin, self._cache, (self._key, block))
+            forward = self._forward[block] = Forward(begin, self._cache, (self._key, block))
+            for old in list(self._forward)[:-_MOST_FORWARD]:
+                self._forward.pop(old, None)
         numbers: set[int] = set()
         for begin_at, end_at in zip(ranges[::2].tolist(), ranges[1::2].tolist(), strict=True):
             first, end = max(begin_at, place.content), min(end_at, place.content_end)
             if first < end:
                 numbers.update(range((first - place.content) // PIECE, (end - 1 - place.content) // PIECE + 1))
         for number in sorted(numbers):
-            piece = self._piece(block, place, number)
+            piece = self._piece(forward, block, place, number)
             if piece is None:
                 raise self._not_in_order(place, number)
             yield place.content + number * PIECE, piece
 
-    def _piece(self, block: int, place: Place, number: int) -> bytes | None:
+    def _piece(self, forward: Forward, block: int, place: Place, number: int) -> bytes | None:
         try:
-            piece = self._forward[block].piece(number)
+            piece = forward.piece(number)
             left = place.size - number * PIECE
             if piece is not None and len(piece) < min(left, PIECE):
                 raise BlockError(f"expected {place.size} bytes of content, found {number * PIECE + len(piece)}")

@@ -62,7 +62,7 @@ def decode(codec: ModuleType, data: bytes, most: int) -> bytes | None:
             raise BlockError(reason_of(error)) from None
         pieces.append(piece)
         left -= len(piece)
-        if left and not decoder.eof:
+        if left > 1 and not decoder.eof:  # else what is cut off behind the content has none
             raise BlockError(_CUT)
         data = decoder.unused_data if decoder.eof else b""
     if not left:

@@ -175,7 +175,8 @@ def _target(text: Text, out: str | None, force: bool) -> str:
         raise Error(
             f"{target}: cannot write the seekable file here (no such directory); give another place with {_ELSEWHERE}"
         )
-    if os.path.lexists(target) and not force and not (out is not None and os.path.samefile(target, text.path)):
+    is_source = out is not None and os.path.exists(target) and os.path.samefile(target, text.path)
+    if os.path.lexists(target) and not force and not is_source:
         raise Error(
             f"{target}: expected a name that is free, found a file; give another place with {_ELSEWHERE}, or replace "
             "it with --force (force=True)"

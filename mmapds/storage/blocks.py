@@ -53,7 +53,8 @@ class Compression(NamedTuple):
             raise TypeError(
                 f"compression of a source: expected {' or '.join(CODECS)}, and integers of 0 or more, found {fields}"
             )
-        if found.size > size * _MOST_TIMES or found.largest > found.size or found.blocks > found.size:
+        few = found.largest > found.size or found.blocks > found.size or (found.size and not found.blocks)
+        if few or found.size > size * _MOST_TIMES:
             raise TypeError(f"compression of a source: expected what a file of {size} bytes can hold, found {fields!r}")
         return found
 
