@@ -271,6 +271,7 @@ def test_another_epoch_clears_the_state_of_torchs_sampler():
     [
         (lambda state: {**state, "sampler": "Other"}, "state['sampler'] = 'Other', expected 'SequentialSampler'"),
         (lambda state: {**state, "size": 7}, f"state['size'] = 7, expected {N}"),
+        (lambda state: {**state, "batch_size": 4}, "state['batch_size'] = 4, expected 5"),
         (lambda state: {**state, "version": 2}, "state['version'] = 2, expected 1"),
         (lambda _: {}, "state: expected the dict that state_dict() returned, found"),
         (lambda _: 3, "state: expected the dict that state_dict() returned, found int"),

@@ -19,7 +19,7 @@ from ..samplers.epoch import Pass
 from ..samplers.resumable import ResumableSampler
 
 _VERSION = 1
-_KEYS = {"version", "sampler", "size", "dataset", "epoch", "batches", "random"}
+_KEYS = {"version", "sampler", "size", "batch_size", "dataset", "epoch", "batches", "random"}
 _REPLAYED = (
     torch.utils.data.SequentialSampler,
     torch.utils.data.RandomSampler,
@@ -177,6 +177,11 @@ class ReplayedPosition(Position):
     def _generator(self) -> torch.Generator | None:
         return getattr(self._sampler, "generator", None)
 
+    @property
+    def _batch_size(self) -> int | None:
+        """Indices in a batch, which batches that were delivered are counted in; None if it is not known."""
+        return getattr(self._index_sampler, "batch_size", None)
+
     def indices(self) -> Iterator[Any]:
         loaded, self._loaded = self._loaded, None
         self._epoch = getattr(self._sampler, "epoch", None)
@@ -204,6 +209,7 @@ class ReplayedPosition(Position):
             "version": _VERSION,
             "sampler": type(self._sampler).__name__,
             "size": len(self._sampler),
+            "batch_size": self._batch_size,
             "dataset": self._data.described,
             "epoch": epoch,
             "batches": batches,
@@ -216,7 +222,7 @@ class ReplayedPosition(Position):
             raise StateError(f"state: expected the dict that state_dict() returned, found {found}")
         self._data.check(state["dataset"])
         own = {"version": _VERSION, "sampler": type(self._sampler).__name__, "size": len(self._sampler)}
-        for key, value in own.items():
+        for key, value in {**own, "batch_size": self._batch_size}.items():
             if state[key] != value:
                 raise StateError(f"state[{key!r}] = {state[key]!r}, expected {value!r}")
         self._loaded = dict(state)
