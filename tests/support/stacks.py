@@ -25,7 +25,7 @@ BATCH = 4
 MAX_TOKENS = 60
 EPOCHS = 3
 KINDS = ("sampler", "batch", "tokens")
-SECONDS = 600  # in which a job ends, or is ended
+SECONDS = 240  # in which a job ends, or is ended
 
 
 # ---- processes -----------------------------------------------------------------------------------------------
