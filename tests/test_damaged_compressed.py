@@ -9,6 +9,7 @@ import pytest
 from xxhash import xxh3_64
 
 import mmapds
+from mmapds.compression.reader import BlockReader
 from mmapds.index.verify import verify
 from mmapds.storage.blocks import BEGINS, BOUNDS
 from mmapds.storage.index_file import Index
@@ -252,6 +253,14 @@ def test_a_table_of_blocks_that_lies(packed, name, at, value):
         assert found == good or "a.jsonl.zst" in found
     with pytest.raises(mmapds.Error, match=r"DAMAGED: .*block|block \d+"):
         verify(Index(f"{packed}.mmx"))
+
+
+def test_blocks_that_share_content_are_refused(packed, monkeypatch):
+    """A table whose bounds fall can name blocks so; what is copied twice would leave a hole elsewhere."""
+    ds = mmapds.open(packed)
+    monkeypatch.setattr(BlockReader, "_blocks_with", lambda *_: [1, 0])
+    with pytest.raises(mmapds.FormatError, match=r"block 0 of .*: expected content from byte \d+ on, found byte 0"):
+        ds.take([0, 2999])
 
 
 FIELDS = {

@@ -11,9 +11,11 @@ from torch.utils.data import DataLoader
 
 import mmapds
 from mmapds.index.build import build_each
+from mmapds.storage.blocks import BLOCK_SECTIONS
 from mmapds.storage.index_file import Index
 from tests.support.array_files import store, utterances
 from tests.support.commands import run
+from tests.support.compressed import codec
 from tests.support.formats import write_all
 from tests.support.torture import sanitized
 
@@ -161,6 +163,22 @@ def test_no_bound_comes_out_of_the_rest_of_the_last_page_of_an_index(tmp_path, s
                 errors += 1
                 assert i > last - 30, (size, i)  # those before them are there
     assert errors > 1000
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_blocks_cut_off_are_an_error(tmp_path, io):
+    path = tmp_path / "a.jsonl.zst"
+    lines = [b'{"id": %d, "text": "%s"}\n' % (i, b"a" * 70_000) for i in range(5000)]
+    path.write_bytes(b"".join(map(codec.compress, lines)))
+    index = Index(mmapds.build(path))
+    ds = mmapds.open(path, io=io)
+    assert ds[-1]["id"] == 4999
+    assert min(index.sections[name].size for name in BLOCK_SECTIONS) > 4 * 4096, "so that some pages are lost"
+    for end in sorted((index.sections[name].offset for name in BLOCK_SECTIONS), reverse=True):
+        cut(index.path, end + 4096)
+        for read in (lambda: ds[-2], lambda: ds.take([5, -3]), lambda: ds.take(range(4000, 4300))):
+            with pytest.raises(mmapds.FormatError, match="DAMAGED: expected"):
+                read()
 
 
 @pytest.mark.parametrize("io", ["mmap", "pread"])

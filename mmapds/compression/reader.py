@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _WORTH_THREADS = 4  # blocks to decode
 _MOST_THREADS = 4
 _MOST_FORWARD = 4  # large blocks at a time whose decoders are kept, each with its window
+_NEIGHBOURS = 1 << 16  # blocks whose bounds are read at once, to find those of a batch
 _BYTES_A_SECOND = 100 << 20  # that a core makes seekable
 _TIMES, _MORE = 32, 1 << 20  # bytes that the frames of a block may have: so many times its content, and some more
 
@@ -66,7 +67,7 @@ class BlockReader:
         self._table = BlockTable(index, number)
         self._codec = compression.codec
         self._decoder = decoder_of(compression.codec, self._path)
-        self._size, self._largest = compression.size, compression.largest
+        self._size = compression.size
         self._forward: dict[int, Forward] = {}
 
     @property
@@ -97,21 +98,37 @@ class BlockReader:
           SourceError, StaleIndexError: the source was cut short, or cannot be read.
         """
         missing = []
-        for block in self._blocks_with(wanted):
-            if self._largest > LARGEST_BLOCK and self._table.place(block).size > LARGEST_BLOCK:
-                yield from self._in_order(block, memoryview(wanted).cast("Q"))
+        for block, place in self._places(wanted):
+            if place.size > LARGEST_BLOCK:
+                yield from self._in_order(block, place, memoryview(wanted).cast("Q"))
                 continue
             found = self._cache.find((self._key, block))
             if found is None:
-                missing.append(block)
+                missing.append((block, place))
             else:
-                yield self._table.bounds[block], found
+                yield place.content, found
         workers = min(len(missing), 1 if is_worker() else min(cores(), _MOST_THREADS))
         if len(missing) < _WORTH_THREADS or workers < 2:
-            for block in missing:
-                yield self._get(block, 0)
+            for each in missing:
+                yield self._get(each, 0)
         else:
             yield from in_order(self._get, missing, workers=workers, slots=list(range(workers + 1)))
+
+    def _places(self, wanted: bytes) -> Iterator[tuple[int, Place]]:
+        """Yield the blocks that have some bytes, ascending, and where they lie: no byte of the content is in two.
+
+        Raises:
+          FormatError: the index is damaged.
+        """
+        end = 0
+        for block in self._blocks_with(wanted):
+            place = self._table.place(block)
+            if place.content < end:
+                raise self._index.damaged(
+                    f"block {block} of {self._path}: expected content from byte {end} on, found byte {place.content}"
+                )
+            end = place.content_end
+            yield block, place
 
     def _blocks_with(self, wanted: bytes) -> Iterable[int]:
         """Return the numbers of the blocks that have some bytes, ascending."""
@@ -122,20 +139,24 @@ class BlockReader:
         import numpy as np  # batches alone need it
 
         begins, ends = np.frombuffer(wanted, np.uint64).reshape(-1, 2).T
-        bounds = np.frombuffer(self._table.bounds, self._table.bounds.format)
         begins, ends = begins[begins < ends], ends[begins < ends]
-        last = max(self._table.count - 1, 0)
-        firsts = np.searchsorted(bounds, begins, "right").clip(1, last + 1) - 1
-        lasts = np.searchsorted(bounds, ends, "left").clip(1, last + 1) - 1
+        if not len(begins):
+            return ()
+        first, last = self._table.find(int(begins[0])), self._table.find(int(ends.max()) - 1)
+        if last - first < _NEIGHBOURS:
+            bounds = np.asarray(self._table.bounds.read(first + 1, last + 1))
+            firsts = first + np.searchsorted(bounds, begins, "right")
+            lasts = first + np.searchsorted(bounds, ends, "left")
+        else:
+            firsts, lasts = (np.array([self._table.find(at) for at in each.tolist()]) for each in (begins, ends - 1))
         if (firsts == lasts).all():
             found: list[int] = np.unique(firsts).tolist()
             return found
         ranges_of_blocks = zip(firsts.tolist(), lasts.tolist(), strict=True)
         return sorted({block for first, last in ranges_of_blocks for block in range(first, last + 1)})
 
-    def _in_order(self, block: int, ranges: memoryview) -> Iterator[tuple[int, bytes]]:
+    def _in_order(self, block: int, place: Place, ranges: memoryview) -> Iterator[tuple[int, bytes]]:
         """Yield the pieces of a large block that have some bytes; see `blocks`."""
-        place = self._table.place(block)
         forward = self._forward.get(block)
         if forward is None:
             begin = partial(self._decoder.stream, self._file, place.begin, place.end)
@@ -173,12 +194,12 @@ class BlockReader:
             self._path, self._index.sources[self._number], f"found record {record} of the index, which lies behind"
         )
 
-    def _get(self, block: int, _: Any) -> tuple[int, bytes]:
+    def _get(self, wanted: tuple[int, Place], _: Any) -> tuple[int, bytes]:
         """Return where a block begins in the content, and its content."""
-        return self._table.bounds[block], self._cache.get((self._key, block), partial(self._decode, block))
+        block, place = wanted
+        return place.content, self._cache.get((self._key, block), partial(self._decode, block, place))
 
-    def _decode(self, block: int) -> bytes:
-        place = self._table.place(block)
+    def _decode(self, block: int, place: Place) -> bytes:
         try:
             data = self._file.read(place.begin, min(place.end - place.begin, _TIMES * place.size + _MORE))
         except (EOFError, OSError) as error:

@@ -4,7 +4,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .numbers import BY_DTYPE, U32, U64
 from .sources import CODECS
@@ -73,8 +73,31 @@ class BlockStart(NamedTuple):
     """Byte of the content."""
 
 
+class _Numbers:
+    """Numbers of a section, read when they are asked for, as the file may be cut short meanwhile."""
+
+    def __init__(self, index: "Index", name: str, first: int, count: int) -> None:
+        section = index.sections[name]
+        kind = BY_DTYPE[section.dtype]
+        self._index, self._count = index, count
+        self._width = kind.width
+        self._code: Literal["I", "Q"] = "I" if kind is U32 else "Q"
+        self._begin = section.offset + first * kind.width
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, at: int) -> int:
+        return int.from_bytes(self._index.read(self._begin + at * self._width, self._width), "little")
+
+    def read(self, begin: int, end: int) -> memoryview:
+        """Return a copy of some neighbours, u32 or u64, shape (end - begin,)."""
+        data = self._index.read(self._begin + begin * self._width, (end - begin) * self._width)
+        return memoryview(data).cast(self._code)
+
+
 class BlockTable:
-    """The blocks of one source, mapped; numbers are checked when they are used.
+    """The blocks of one source; numbers are checked when they are used.
 
     Args:
       number: of the source, a compressed one.
@@ -85,17 +108,13 @@ class BlockTable:
         assert compression is not None
         self._index, self._number, self.count = index, number, compression.blocks
         first = index.blocks_at(number)
-        self.begins, self.bounds = (self._numbers(name, first) for name in (BEGINS, BOUNDS))
-
-    def _numbers(self, name: str, first: int) -> memoryview:
-        section = self._index.sections[name]
-        kind = BY_DTYPE[section.dtype]
-        data = self._index.part(section.offset + first * kind.width, (self.count + 1) * kind.width)
-        return data.cast("I" if kind is U32 else "Q")
+        self._begins, self.bounds = (_Numbers(index, name, first, self.count + 1) for name in (BEGINS, BOUNDS))
 
     def starts(self, first: int) -> Iterator[BlockStart]:
         """Yield where the blocks from one on begin, and where the last one ends, as the table has them."""
-        return map(BlockStart, self.begins[first:], self.bounds[first:])
+        for begin in range(first, self.count + 1, _PIECE):
+            end = min(begin + _PIECE, self.count + 1)
+            yield from map(BlockStart, self._begins.read(begin, end), self.bounds.read(begin, end))
 
     def find(self, offset: int) -> int:
         """Return the block that holds a byte of the content."""
@@ -107,7 +126,7 @@ class BlockTable:
         Raises:
           FormatError: the table is damaged.
         """
-        place = Place(*self.begins[block : block + 2], *self.bounds[block : block + 2])
+        place = Place(*self._begins.read(block, block + 2), *self.bounds.read(block, block + 2))
         source = self._index.sources[self._number]
         assert source.compression is not None
         fits = place.begin <= place.end <= source.size and place.content <= place.content_end <= source.compression.size
