@@ -8,6 +8,7 @@ import random
 import sys
 import threading
 import warnings
+from contextlib import suppress
 
 import hypothesis.strategies as st
 import numpy as np
@@ -67,7 +68,7 @@ def test_every_record_is_that_of_the_plain_file(write, writer, records):
     verify(Index(packed.indexes[0]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(LINES, st.sampled_from(sorted(WRITERS)), st.booleans(), st.booleans(), st.booleans())
 def test_lines_of_any_kind_in_frames_of_any_kind(tmp_path_factory, lines, writer, has_mark, is_ended, is_measured):
     data = (b"\xef\xbb\xbf" if has_mark else b"") + b"\n".join(lines) + (b"\n" if is_ended else b"")
@@ -286,7 +287,7 @@ def test_the_cache_keeps_what_was_used_last_within_its_limit():
     assert (cache.size, cache.find("a")) == (100, None)
 
 
-def test_who_waits_for_a_block_gets_the_error_of_who_decodes_it():
+def test_who_waits_for_a_block_that_cannot_be_decoded_gets_the_error_too():
     cache, begun, go_on, errors = BlockCache(), threading.Event(), threading.Event(), []
 
     def decode():
@@ -309,6 +310,53 @@ def test_who_waits_for_a_block_gets_the_error_of_who_decodes_it():
         thread.join()
     assert errors == ["damaged"] * 2
     assert cache.get("a", lambda: b"whole") == b"whole"
+
+
+def test_who_waits_for_a_thread_that_is_interrupted_decodes_the_block():
+    cache, begun, go_on, found = BlockCache(), threading.Event(), threading.Event(), []
+
+    def interrupted():
+        begun.set()
+        go_on.wait()
+        raise KeyboardInterrupt
+
+    def get():
+        with suppress(KeyboardInterrupt):
+            found.append(cache.get("a", interrupted if not begun.is_set() else lambda: b"whole"))
+
+    threads = [threading.Thread(target=get) for _ in range(2)]
+    threads[0].start()
+    begun.wait()
+    threads[1].start()
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert found == [b"whole"]
+
+
+def test_an_interrupt_at_any_line_leaves_nobody_waiting():
+    cache, interrupted = BlockCache(), []
+
+    def interrupt(frame, event, _):
+        if frame.f_code is not BlockCache.get.__code__:
+            return None
+        if event == "line" and frame.f_lineno == line:
+            interrupted.append(line)
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return interrupt
+
+    first = BlockCache.get.__code__.co_firstlineno
+    for line in range(first + 1, first + 25):
+        traced = sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            with suppress(KeyboardInterrupt):
+                cache.get(line, lambda: b"block")
+        finally:
+            sys.settrace(traced)
+        assert cache.get(line, lambda: b"block") == b"block"
+    assert len(interrupted) > 5
 
 
 @pytest.mark.parametrize("block_cache", [0, 1 << 16, 1 << 20])

@@ -9,26 +9,6 @@ DEFAULT_SIZE = 64 << 20
 """Bytes."""
 
 
-class _Flight:
-    """A block that a thread decodes, for which others wait."""
-
-    def __init__(self) -> None:
-        self._landed = threading.Event()
-        self._block: bytes | None = None
-        self._error: BaseException | None = None
-
-    def land(self, block: bytes | None, error: BaseException | None) -> None:
-        self._block, self._error = block, error
-        self._landed.set()
-
-    def wait(self) -> bytes:
-        self._landed.wait()
-        if self._block is None:
-            assert self._error is not None
-            raise self._error
-        return self._block
-
-
 class _State:
     """What a process has. A forked child begins with nothing: its parent's lock may be held, and blocks cost memory."""
 
@@ -36,7 +16,8 @@ class _State:
         self.process = os.getpid()
         self.lock = threading.Lock()
         self.blocks: OrderedDict[Hashable, bytes] = OrderedDict()
-        self.flights: dict[Hashable, _Flight] = {}
+        self.decoding: dict[Hashable, threading.Lock] = {}
+        """Of blocks that a thread decodes; others wait for it."""
         self.size = 0
 
 
@@ -69,27 +50,17 @@ class BlockCache:
         """Return a block; where it is not there, decode it, or wait for a thread that does. Raises what that raises."""
         state = self._own()
         with state.lock:
-            block, flight = state.blocks.get(key), state.flights.get(key)
-            if block is not None:
-                state.blocks.move_to_end(key)
-                return block
-            if flight is None:
-                own = state.flights[key] = _Flight()
-        if flight is not None:
-            return flight.wait()
-        error = None
+            turn = state.decoding.setdefault(key, threading.Lock())
         try:
-            block = decode()
-        except BaseException as caught:
-            error = caught
-            raise
+            with turn:  # and no event: an interrupt at any place lets the next one go on
+                block = self.find(key)
+                if block is None:
+                    block = decode()
+                    self.put(key, block)
+                return block
         finally:
             with state.lock:
-                del state.flights[key]
-                if block is not None:
-                    self._keep(state, key, block)
-            own.land(block, error)
-        return block
+                state.decoding.pop(key, None)
 
     def put(self, key: Hashable, block: bytes) -> None:
         """Keep a block that was decoded by other means."""
