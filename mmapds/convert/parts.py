@@ -5,7 +5,6 @@ under a name that follows from what it covers, and is renamed when it is whole; 
 """
 
 import functools
-import json
 import os
 import pickle
 from collections.abc import Callable
@@ -15,12 +14,11 @@ from typing import Any, NamedTuple
 
 from xxhash import xxh3_128
 
-from .. import __version__
 from ..arrays.array_file import SUFFIX, ArrayFile, Head
 from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
 from ..errors import Error
-from ..index.tasks import as_sent, decoded, encoded, outcome_of
+from ..index.tasks import as_sent, decoded, encoded, key_of, outcome_of
 from ..storage.sources import INDEX_SUFFIX, Source, check_unchanged
 from ..writer import Writer
 from .records import Copied, Rules, copy_records, open_reader
@@ -56,8 +54,7 @@ class Conversion(NamedTuple):
     @property
     def key(self) -> str:
         """The name of the part, which follows from all that decides what is in it."""
-        covered = [*self[:-2], __version__]
-        return xxh3_128(json.dumps(covered, sort_keys=True).encode()).hexdigest()
+        return key_of(self[:-2])
 
     @property
     def path(self) -> str:

@@ -9,7 +9,7 @@ import errno
 import json
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from xxhash import xxh3_128
@@ -61,8 +61,7 @@ class Task(NamedTuple):
     @property
     def key(self) -> str:
         """The name of the part, which follows from all that decides what is in it."""
-        covered = [*self[:-2], __version__]
-        return xxh3_128(json.dumps(covered, sort_keys=True).encode()).hexdigest()
+        return key_of(self[:-2])
 
     @property
     def path(self) -> str:
@@ -102,6 +101,11 @@ class Task(NamedTuple):
         """
         sources, *rest = decoded(text)
         return cls(tuple(Source(*source) for source in sources), *rest)
+
+
+def key_of(covered: Iterable[Any]) -> str:
+    """Return the name of the part that a task leaves, from all that decides what is in it."""
+    return xxh3_128(json.dumps([*covered, __version__], sort_keys=True).encode()).hexdigest()
 
 
 def encoded(task: Sequence[Any]) -> str:
