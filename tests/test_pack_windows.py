@@ -15,7 +15,7 @@ import mmapds
 from mmapds import OrderError, PackingBatchSampler, StateError, orders
 from tests.support.budgets import log_normal
 from tests.support.files import ROOT
-from tests.support.packs import best_fit_decreasing, bimodal, flat, steps_of
+from tests.support.packs import best_fit_decreasing, bimodal, flat, packing_options, steps_of
 
 # Tests read passes of one epoch again, on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:epoch = .*in a second pass")
@@ -46,17 +46,7 @@ def problems(draw):
     cut = draw(st.integers(0, len(lengths)))
     chunk_size, mix_chunks = draw(st.integers(1, 40)), draw(st.integers(1, 5))
     order = orders.Chunked([0, cut, len(lengths)], chunk_size, mix_chunks=mix_chunks, seed=draw(st.integers(0, 3)))
-    options = {
-        "max_sequences": draw(st.sampled_from([None, 2, 3, 8])),
-        "round_to": draw(st.sampled_from([each for each in (1, 2, 3, 8) if pack_length % each == 0])),
-        "shuffle": draw(st.booleans()),
-        "seed": draw(st.integers(0, 5)),
-        "group_size": draw(st.sampled_from([None, 1, 2, 5])),
-        "packs_per_batch": draw(st.sampled_from([1, 1, 2, 3])),
-    }
-    options["oversize"] = draw(st.sampled_from(["drop", "truncate"])) if max(lengths) > pack_length else "error"
-    if options["oversize"] == "drop" and min(lengths) > pack_length:
-        options["oversize"] = "truncate"
+    options = draw(packing_options(lengths, pack_length))
     kept = [options["oversize"] != "drop" or length <= pack_length for length in lengths]
     chunks = [
         [record for record in range(begin, min(begin + chunk_size, end)) if kept[record]]

@@ -20,7 +20,7 @@ from mmapds.samplers import pack_plan
 from mmapds.storage.index_file import Index
 from tests.support.budgets import log_normal
 from tests.support.files import ROOT, patched
-from tests.support.packs import best_fit_decreasing, bimodal, flat, steps_of
+from tests.support.packs import best_fit_decreasing, bimodal, flat, packing_options, steps_of
 
 # Tests read passes of one epoch again, on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:epoch = .*in a second pass")
@@ -45,17 +45,7 @@ def problems(draw):
             st.lists(st.integers(1, 2 * pack_length), min_size=1, max_size=100),
         )
     )
-    options = {
-        "max_sequences": draw(st.sampled_from([None, 2, 3, 8])),
-        "round_to": draw(st.sampled_from([each for each in (1, 2, 3, 8) if pack_length % each == 0])),
-        "shuffle": draw(st.booleans()),
-        "seed": draw(st.integers(0, 5)),
-        "group_size": draw(st.sampled_from([None, 1, 2, 5])),
-        "packs_per_batch": draw(st.sampled_from([1, 1, 2, 3])),
-    }
-    options["oversize"] = draw(st.sampled_from(["drop", "truncate"])) if max(lengths) > pack_length else "error"
-    if options["oversize"] == "drop" and min(lengths) > pack_length:
-        options["oversize"] = "truncate"
+    options = draw(packing_options(lengths, pack_length))
     kept = [i for i, length in enumerate(lengths) if options["oversize"] != "drop" or length <= pack_length]
     return lengths, pack_length, kept, options
 

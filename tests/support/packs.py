@@ -4,6 +4,7 @@ from bisect import bisect_left, insort
 from functools import partial
 
 import numpy as np
+from hypothesis import strategies as st
 
 from mmapds import PackingBatchSampler
 from tests.support import budgets
@@ -41,3 +42,20 @@ def flat(steps):
     """The records of steps of batches, or of batches."""
     found = [each for step in steps for each in step]
     return flat(found) if found and not isinstance(found[0], int | np.integer) else found
+
+
+@st.composite
+def packing_options(draw, lengths, pack_length):
+    """Arguments of PackingBatchSampler that fit some lengths."""
+    options = {
+        "max_sequences": draw(st.sampled_from([None, 2, 3, 8])),
+        "round_to": draw(st.sampled_from([each for each in (1, 2, 3, 8) if pack_length % each == 0])),
+        "shuffle": draw(st.booleans()),
+        "seed": draw(st.integers(0, 5)),
+        "group_size": draw(st.sampled_from([None, 1, 2, 5])),
+        "packs_per_batch": draw(st.sampled_from([1, 1, 2, 3])),
+    }
+    options["oversize"] = draw(st.sampled_from(["drop", "truncate"])) if max(lengths) > pack_length else "error"
+    if options["oversize"] == "drop" and min(lengths) > pack_length:
+        options["oversize"] = "truncate"
+    return options
