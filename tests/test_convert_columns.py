@@ -141,7 +141,7 @@ SMALL = st.integers(-9, 9)
 LISTS = st.one_of(st.none(), st.lists(st.one_of(SMALL, SMALL, st.none()), max_size=3))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(
         st.tuples(st.one_of(st.none(), SMALL), st.text(max_size=3), LISTS, st.lists(LISTS, max_size=3)), max_size=12

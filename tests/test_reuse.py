@@ -312,7 +312,7 @@ def test_what_is_reported_is_all_of_the_sources(grown, shards, tmp_path):
         assert sum(reported) == sum(map(os.path.getsize, paths))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     sizes=st.lists(st.sampled_from([2, 30, 3_000, 70_000]), min_size=2, max_size=90),
     more=st.lists(st.sampled_from([2, 3_000, 70_000]), min_size=1, max_size=30),

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-SECONDS = 600  # a process that has not ended by then hangs, on a busy machine too
+SECONDS = 240  # a process that has not ended by then hangs, on a busy machine too
 
 
 def run(*arguments, **options):

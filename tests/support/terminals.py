@@ -7,7 +7,7 @@ import sys
 import termios
 from contextlib import suppress
 
-SECONDS = 600
+SECONDS = 240
 
 
 def on_terminal(*arguments, columns=80, **environment):

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 
-SECONDS = 600
+SECONDS = 240
 BEFORE = """
 import json, os, sys, time
 import torch.distributed as dist
