@@ -69,6 +69,8 @@ class BlockReader:
         self._decoder = decoder_of(compression.codec, self._path)
         self._size = compression.size
         self._forward: dict[int, Forward] = {}
+        self._last = 0, Place(0, 0, 0, 0)
+        """The block where the last single record was, as the next one is often there too."""
 
     @property
     def size(self) -> int:
@@ -120,6 +122,10 @@ class BlockReader:
         Raises:
           FormatError: the index is damaged.
         """
+        ranges = memoryview(wanted).cast("Q")
+        if len(ranges) == 2:
+            yield from self._neighbours(*ranges)
+            return
         end = 0
         for block in self._blocks_with(wanted):
             place = self._table.place(block)
@@ -130,12 +136,23 @@ class BlockReader:
             end = place.content_end
             yield block, place
 
+    def _neighbours(self, begin: int, end: int) -> Iterator[tuple[int, Place]]:
+        """Yield the blocks that have the bytes of one range."""
+        if begin >= end or not self._table.count:
+            return
+        block, place = self._last
+        if not place.content <= begin < place.content_end:
+            block = self._table.find(begin)
+            place = self._table.place(block)
+        self._last = block, place
+        yield block, place
+        while place.content_end < end and block + 1 < self._table.count:
+            block += 1
+            place = self._table.place(block)
+            yield block, place
+
     def _blocks_with(self, wanted: bytes) -> Iterable[int]:
         """Return the numbers of the blocks that have some bytes, ascending."""
-        ranges = memoryview(wanted).cast("Q")
-        if len(ranges) == 2:
-            begin, end = ranges
-            return range(self._table.find(begin), self._table.find(end - 1) + 1) if begin < end else ()
         import numpy as np  # batches alone need it
 
         begins, ends = np.frombuffer(wanted, np.uint64).reshape(-1, 2).T
