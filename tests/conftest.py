@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 from hypothesis import settings
@@ -6,9 +7,11 @@ from hypothesis import settings
 import mmapds
 
 pytest.register_assert_rewrite("tests.support")
-# How long an example takes tells how busy the machine is.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+# A commit passes or fails, whenever it is tested: examples are the same each time. `HYPOTHESIS_PROFILE=explore` draws
+# others. How long an example takes tells how busy the machine is.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def test_a_word_is_one_word_of_the_shell(name):
     assert cli.printable(printed) == printed
     found = subprocess.run(["bash", "-c", f"printf %s {printed}"], capture_output=True, check=True).stdout
     assert found == name
-    assert quoted(text).lstrip("'").startswith("./") or not text.startswith("-")
+    assert quoted(text).lstrip("$'").startswith("./") or not text.startswith("-")
 
 
 def test_commands_are_those_of_the_tool_that_runs(tmp_path, monkeypatch):
