@@ -107,7 +107,7 @@ class Pool:
 
     def stop(self) -> None:
         """Have the threads end after the batch that they are at; does not wait for them."""
-        if os.getpid() == self._process and not self._stopped.is_set():
+        if not self._stopped.is_set() and os.getpid() == self._process:
             self._stopped.set()
             for _ in self._threads:
                 self._tasks.put(None)
