@@ -19,7 +19,7 @@ from mmapds import DataLoader, DistributedBatchSampler, Fields, pad_collate
 BATCH = 256
 BATCHES = 500
 SKIPPED = 100  # batches at the start, so that starting processes is not measured
-ROUNDS = 5
+ROUNDS = 9
 RECORDS = 200_000
 
 
@@ -79,17 +79,24 @@ def torchdata_threads(ds, collate):
 
 
 def step_like_a_batch(ds, collate):
-    """Return a trainer's step: computing without the GIL for as long as making a batch takes."""
-    rows = list(sampler(ds))[:200]
-    begin = time.perf_counter()
-    for each in rows:
-        collate(ds.take(each))
-    seconds = (time.perf_counter() - begin) / len(rows)
-    data = bytes(1_000_000)
-    begin = time.perf_counter()
-    for _ in range(50):
-        zlib.crc32(data)
-    return partial(zlib.crc32, bytes(int(len(data) * seconds * 50 / (time.perf_counter() - begin))))
+    """Return a trainer's step: computing without the GIL for as long as making a batch takes, in the median."""
+    rows = list(sampler(ds))
+    for each in rows:  # the first pass finds pages that nobody has read
+        ds.take(each)
+    again, data = iter(rows), bytes(1_000_000)
+    batch = typical_seconds(lambda: collate(ds.take(next(again))))
+    return partial(zlib.crc32, bytes(int(len(data) * batch / typical_seconds(lambda: zlib.crc32(data)))))
+
+
+def typical_seconds(do):
+    """How long a call takes, in the median of many: one that the machine interrupts does not count."""
+
+    def seconds():
+        begin = time.perf_counter()
+        do()
+        return time.perf_counter() - begin
+
+    return statistics.median(seconds() for _ in range(200))
 
 
 def rate(loader, step):
