@@ -110,14 +110,18 @@ mds_span mds_record_payload(mds_framing framing, const uint8_t *record, uint64_t
 
 void mds_record_sizes(const uint64_t *starts, size_t n, uint64_t previous, uint64_t *smallest, uint64_t *largest)
 {
-    for (size_t k = 0; k < n; k++) {
-        if (previous != MDS_NONE) {
-            const uint64_t size = starts[k] - previous;
-            *smallest = size < *smallest ? size : *smallest;
-            *largest = size > *largest ? size : *largest;
-        }
+    uint64_t low = *smallest, high = *largest; /* registers: a store could change what starts has */
+    size_t k = 0;
+    if (previous == MDS_NONE && n)
+        previous = starts[k++];
+    for (; k < n; k++) {
+        const uint64_t size = starts[k] - previous;
+        low = size < low ? size : low;
+        high = size > high ? size : high;
         previous = starts[k];
     }
+    *smallest = low;
+    *largest = high;
 }
 
 static int compare(const void *a, const void *b)
