@@ -261,6 +261,18 @@ typedef struct {
 
 void mds_readahead_note(mds_readahead *readahead, const mds_source *source, mds_span span);
 
+/* ---- blocks.c: records out of decoded blocks --------------------------------------------------------------------- */
+
+/* A record that is wanted of the content of a compressed source. */
+typedef struct {
+    const mds_request *request; /* its span is in the content */
+    uint8_t *out;               /* where its bytes go */
+    uint64_t left;              /* how many have not come yet */
+} mds_block_record;
+
+/* Copy what a piece of the content, bytes [begin, end), has of n records, which are sorted by where they begin. */
+void mds_blocks_copy(mds_block_record *records, size_t n, uint64_t begin, uint64_t end, const uint8_t *piece);
+
 /* ---- frames.c: records that begin with their size --------------------------------------------------------------- */
 
 typedef enum {

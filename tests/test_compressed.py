@@ -274,7 +274,7 @@ def test_the_cache_keeps_what_was_used_last_within_its_limit():
     cache, made = BlockCache(100), []
 
     def get(key, size=30):
-        return cache.get(key, lambda: (made.append(key), bytes(size))[1])
+        return cache.get(key, lambda: (made.append(key), (bytes(size),))[1])
 
     for key in "abcabd":
         get(key)
@@ -309,7 +309,7 @@ def test_who_waits_for_a_block_that_cannot_be_decoded_gets_the_error_too():
     for thread in threads:
         thread.join()
     assert errors == ["damaged"] * 2
-    assert cache.get("a", lambda: b"whole") == b"whole"
+    assert cache.get("a", lambda: (b"whole",)) == (b"whole",)
 
 
 def test_who_waits_for_a_thread_that_is_interrupted_decodes_the_block():
@@ -322,7 +322,7 @@ def test_who_waits_for_a_thread_that_is_interrupted_decodes_the_block():
 
     def get():
         with suppress(KeyboardInterrupt):
-            found.append(cache.get("a", interrupted if not begun.is_set() else lambda: b"whole"))
+            found.append(cache.get("a", interrupted if not begun.is_set() else lambda: (b"whole",)))
 
     threads = [threading.Thread(target=get) for _ in range(2)]
     threads[0].start()
@@ -331,7 +331,7 @@ def test_who_waits_for_a_thread_that_is_interrupted_decodes_the_block():
     go_on.set()
     for thread in threads:
         thread.join()
-    assert found == [b"whole"]
+    assert found == [(b"whole",)]
 
 
 def test_an_interrupt_at_any_line_leaves_nobody_waiting():
@@ -352,10 +352,10 @@ def test_an_interrupt_at_any_line_leaves_nobody_waiting():
         sys.settrace(interrupt)
         try:
             with suppress(KeyboardInterrupt):
-                cache.get(line, lambda: b"block")
+                cache.get(line, lambda: (b"block",))
         finally:
             sys.settrace(traced)
-        assert cache.get(line, lambda: b"block") == b"block"
+        assert cache.get(line, lambda: (b"block",)) == (b"block",)
     assert len(interrupted) > 5
 
 

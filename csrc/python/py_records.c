@@ -486,7 +486,7 @@ static PyType_Slot records_slots[] = {
      "bounds, in groups of numbers of `width` bytes as pack_bounds makes them, from byte `bounds` on; without them,\n"
      "stride is the size of every record, and the first begins at byte `first`.\n"
      "For a compressed source, map is a reader: reader.size is that of the content, and reader.blocks(wanted) yields\n"
-     "(begin, data) of each block of content that has some of the bytes wanted, u64 bounds in pairs that rise.\n"
+     "(begin, pieces) of each block of content that has some of the bytes wanted, u64 bounds in pairs that rise.\n"
      "opener.corrupt(source, record, begin, end, size) raises the error for bounds that do not fit the source, and\n"
      "opener.lost(source, errno) that for a source or an index that was cut short (errno 0) or cannot be read.\n"
      "readahead: notice reads in file order. will_need: ask for cold pages. views: give memoryviews.\n\n"

@@ -5,6 +5,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
+from .parts import Block
+
 DEFAULT_SIZE = 64 << 20
 """Bytes."""
 
@@ -15,7 +17,7 @@ class _State:
     def __init__(self) -> None:
         self.process = os.getpid()
         self.lock = threading.Lock()
-        self.blocks: OrderedDict[Hashable, bytes] = OrderedDict()
+        self.blocks: OrderedDict[Hashable, Block] = OrderedDict()
         self.decoding: dict[Hashable, threading.Lock] = {}
         """Of blocks that a thread decodes; others wait for it."""
         self.size = 0
@@ -37,7 +39,7 @@ class BlockCache:
             self._state = _State()
         return self._state
 
-    def find(self, key: Hashable) -> bytes | None:
+    def find(self, key: Hashable) -> Block | None:
         """Return a block, if it is there."""
         state = self._own()
         with state.lock:
@@ -46,7 +48,7 @@ class BlockCache:
                 state.blocks.move_to_end(key)
             return block
 
-    def get(self, key: Hashable, decode: Callable[[], bytes]) -> bytes:
+    def get(self, key: Hashable, decode: Callable[[], Block]) -> Block:
         """Return a block; where it is not there, decode it, or wait for a thread that does. Raises what that raises."""
         state = self._own()
         with state.lock:
@@ -62,22 +64,27 @@ class BlockCache:
             with state.lock:
                 state.decoding.pop(key, None)
 
-    def put(self, key: Hashable, block: bytes) -> None:
+    def put(self, key: Hashable, block: Block) -> None:
         """Keep a block that was decoded by other means."""
         state = self._own()
         with state.lock:
             if key not in state.blocks:
                 self._keep(state, key, block)
 
-    def _keep(self, state: _State, key: Hashable, block: bytes) -> None:
-        if len(block) > self.limit:
+    def _keep(self, state: _State, key: Hashable, block: Block) -> None:
+        size = _size(block)
+        if size > self.limit:
             return
         state.blocks[key] = block
-        state.size += len(block)
+        state.size += size
         while state.size > self.limit:
-            state.size -= len(state.blocks.popitem(last=False)[1])
+            state.size -= _size(state.blocks.popitem(last=False)[1])
 
     @property
     def size(self) -> int:
         """Bytes that the blocks take."""
         return self._own().size
+
+
+def _size(block: Block) -> int:
+    return sum(map(len, block))

@@ -8,12 +8,13 @@ from .. import _native
 from . import gzip_blocks, zstd_blocks
 from .codec import zstd
 from .forward import Decoding
+from .parts import Block
 
 
 class Decoder(NamedTuple):
     """What decodes blocks."""
 
-    decode: Callable[[bytes, int], bytes | None]
+    decode: Callable[[bytes, int], Block | None]
     """Takes the bytes of a block, and how much content it may have at most; None if it has more."""
     stream: Callable[[_native.Map, int, int], Decoding]
     """Takes a file, and where a block begins and ends there."""

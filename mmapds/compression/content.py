@@ -4,14 +4,14 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import NamedTuple
 
-from ..errors import FormatError
 from ..storage.blocks import LARGEST_BLOCK, BlockStart
 from ..storage.files import open_source
 from ..storage.sources import Source
 from ..storage.threads import ahead, in_order
 from . import gzip_blocks, zstd_blocks
 from .codec import zstd
-from .zstd_blocks import SMALLEST, BlockError, FileBlock
+from .parts import SMALLEST, Block, BlockError, not_decoded
+from .zstd_blocks import FileBlock
 from .zstd_frames import walk
 
 _HELD = 256 << 10  # bytes of content of small members that are yielded at once
@@ -61,7 +61,7 @@ def _zstd(source: Source, workers: int) -> Iterator[tuple[int | None, bytes]]:
     blocks = enumerate(zstd_blocks.blocks_of(frames))
     workers = max(min(workers, len(frames.contents)), 1)
 
-    def decode(task: tuple[int, FileBlock], _: int) -> tuple[int, FileBlock, bytes | None]:
+    def decode(task: tuple[int, FileBlock], _: int) -> tuple[int, FileBlock, Block | None]:
         number, block = task
         if block.is_large:
             return number, block, None
@@ -74,7 +74,7 @@ def _zstd(source: Source, workers: int) -> Iterator[tuple[int | None, bytes]]:
     slots = list(range(workers + 2 if workers > 1 else 1))
     for number, block, data in in_order(decode, blocks, workers=workers, slots=slots):
         if data is not None:
-            yield block.begin, data
+            yield block.begin, b"".join(data)
             continue
         stream = zstd_blocks.Stream(codec, file, block.begin, block.end)
         first: int | None = block.begin
@@ -109,12 +109,3 @@ def _gzip(source: Source) -> Iterator[tuple[int | None, bytes]]:
         raise not_decoded(source.path, max(number, 0), stream.member, "gzip", error) from None
     if held:
         yield begin, bytes(held)
-
-
-def not_decoded(path: str, block: int, begin: int, codec: str, error: BlockError, remark: str = "") -> FormatError:
-    """Return the error to raise for a block that cannot be decoded.
-
-    Args:
-      begin: the byte of the file where it begins.
-    """
-    return FormatError(f"{path}: block {block} (byte {begin}): not {codec}: {error}; copy the file again{remark}")

@@ -50,13 +50,11 @@ class Forward:
         if self._state.process != os.getpid():
             self._state = _State()
         state, key = self._state, (*self._key, number)
-        found = self._cache.find(key)
-        if found is not None:
-            return found
+        if (kept := self._cache.find(key)) is not None:
+            return kept[0]
         with state.lock:
-            found = self._cache.find(key)  # another thread may have decoded it meanwhile
-            if found is not None:
-                return found
+            if (kept := self._cache.find(key)) is not None:  # another thread may have decoded it meanwhile
+                return kept[0]
             if state.decoding is None or (number == 0 and state.next):
                 state.decoding, state.next, state.rest = self._begin(), 0, b""
             if state.next and number == state.next - 1:
@@ -64,10 +62,10 @@ class Forward:
             if number < state.next:
                 return None
             while state.next <= number:
-                found = self._next(state)
-            return found
+                self._next(state)
+            return state.last
 
-    def _next(self, state: _State) -> bytes:
+    def _next(self, state: _State) -> None:
         """Decode the next piece, and keep it; it is empty behind the end."""
         assert state.decoding is not None
         parts = [state.rest]
@@ -81,6 +79,5 @@ class Forward:
             raise
         content = b"".join(parts)
         piece, state.rest = content[:PIECE], content[PIECE:]
-        self._cache.put((*self._key, state.next), piece)
+        self._cache.put((*self._key, state.next), (piece,))
         state.last, state.next = piece, state.next + 1
-        return piece

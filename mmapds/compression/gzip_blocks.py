@@ -1,12 +1,14 @@
 """Blocks of gzip: one member or, where members are small, several. Decoding them leaves the GIL to others."""
 
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from .. import _native
-from .zstd_blocks import BlockError
+from .parts import Block, BlockError, content_of_parts
 
 _CUT = "a member is truncated"
+_FIRST = 4 << 10  # bytes of a member that are decoded first; as it copies what is behind, tiny ones want few
 _READ = 256 << 10  # bytes of a file that are read at a time
 _PIECE = 1 << 20  # bytes of content that are decoded at a time
 _ANY_MEMBER = 31  # what zlib calls a window of any size, behind the header of gzip
@@ -24,25 +26,27 @@ def inflater() -> ModuleType:
     return found
 
 
-def decode(zlib: ModuleType, data: bytes, most: int) -> bytes | None:
+def decode(zlib: ModuleType, data: bytes, most: int) -> Block | None:
     """Return the content of members; None if it is more than `most` bytes.
 
     Raises:
       BlockError: the members cannot be decoded, or the last one is cut short.
     """
-    pieces: list[bytes] = []
-    left = most + 1
-    while left and not is_padding(data):
-        decoder = zlib.decompressobj(_ANY_MEMBER)
-        piece = _inflated(zlib, decoder, data, left)
-        pieces.append(piece)
-        left -= len(piece)
-        if left > 1 and not decoder.eof:  # else what is cut off behind the content has none
-            raise BlockError(_CUT)
-        data = decoder.unused_data
-    if not left:
-        return None
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return content_of_parts("member", len(data), most, partial(_member, zlib, memoryview(data)))
+
+
+def _member(zlib: ModuleType, data: memoryview, at: int, most: int) -> tuple[list[bytes], int | None]:
+    """Decode the member at a byte, or pass over what fills up the end; see `content_of_parts`."""
+    if not data[at] and is_padding(bytes(data[at:])):
+        return [], len(data)
+    decoder, pieces, step = zlib.decompressobj(_ANY_MEMBER), [], _FIRST
+    while most and at < len(data) and not decoder.eof:
+        given = data[at : at + step]
+        pieces.append(_inflated(zlib, decoder, given, most))
+        most -= len(pieces[-1])
+        at += len(given) - len(decoder.unconsumed_tail) - len(decoder.unused_data)
+        step *= 2
+    return pieces, at if decoder.eof else None
 
 
 class Stream:
@@ -100,7 +104,7 @@ def is_padding(data: bytes) -> bool:
     return not data or (data[:1] == b"\0" and not data.strip(b"\0"))
 
 
-def _inflated(zlib: ModuleType, decoder: Any, data: bytes, most: int) -> bytes:
+def _inflated(zlib: ModuleType, decoder: Any, data: "bytes | memoryview", most: int) -> bytes:
     try:
         found: bytes = decoder.decompress(data, most)
     except zlib.error as error:

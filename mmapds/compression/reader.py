@@ -13,9 +13,8 @@ from ..storage.sources import quoted, tool
 from ..storage.threads import cores, in_order
 from .cache import BlockCache
 from .codecs import decoder_of
-from .content import not_decoded
 from .forward import PIECE, Forward
-from .zstd_blocks import BlockError
+from .parts import Block, BlockError, not_decoded
 
 if TYPE_CHECKING:
     from ..storage.index_file import Index
@@ -87,10 +86,10 @@ class BlockReader:
         if begin >= end:
             return b""
         wanted = b"".join(each.to_bytes(8, "little") for each in (begin, end))
-        parts = [block[max(begin - at, 0) : end - at] for at, block in sorted(self.blocks(wanted))]
-        return b"".join(parts)
+        found = ((at, b"".join(block)) for at, block in sorted(self.blocks(wanted)))
+        return b"".join(content[max(begin - at, 0) : end - at] for at, content in found)
 
-    def blocks(self, wanted: bytes) -> Iterator[tuple[int, bytes]]:
+    def blocks(self, wanted: bytes) -> Iterator[tuple[int, Block]]:
         """Yield where each block with some of the wanted bytes begins in the content, and its content; in any order.
 
         Args:
@@ -172,7 +171,7 @@ class BlockReader:
         ranges_of_blocks = zip(firsts.tolist(), lasts.tolist(), strict=True)
         return sorted({block for first, last in ranges_of_blocks for block in range(first, last + 1)})
 
-    def _in_order(self, block: int, place: Place, ranges: memoryview) -> Iterator[tuple[int, bytes]]:
+    def _in_order(self, block: int, place: Place, ranges: memoryview) -> Iterator[tuple[int, Block]]:
         """Yield the pieces of a large block that have some bytes; see `blocks`."""
         forward = self._forward.get(block)
         if forward is None:
@@ -189,7 +188,7 @@ class BlockReader:
             piece = self._piece(forward, block, place, number)
             if piece is None:
                 raise self._not_in_order(place, number)
-            yield place.content + number * PIECE, piece
+            yield place.content + number * PIECE, (piece,)
 
     def _piece(self, forward: Forward, block: int, place: Place, number: int) -> bytes | None:
         try:
@@ -211,12 +210,12 @@ class BlockReader:
             self._path, self._index.sources[self._number], f"found record {record} of the index, which lies behind"
         )
 
-    def _get(self, wanted: tuple[int, Place], _: Any) -> tuple[int, bytes]:
+    def _get(self, wanted: tuple[int, Place], _: Any) -> tuple[int, Block]:
         """Return where a block begins in the content, and its content."""
         block, place = wanted
         return place.content, self._cache.get((self._key, block), partial(self._decode, block, place))
 
-    def _decode(self, block: int, place: Place) -> bytes:
+    def _decode(self, block: int, place: Place) -> Block:
         try:
             data = self._file.read(place.begin, min(place.end - place.begin, _TIMES * place.size + _MORE))
         except (EOFError, OSError) as error:
@@ -224,8 +223,9 @@ class BlockReader:
             raise
         try:
             content = self._decoder.decode(data, place.size)
-            if content is None or len(content) != place.size:
-                found = f"more than {place.size}" if content is None else str(len(content))
+            size = None if content is None else sum(map(len, content))
+            if content is None or size != place.size:
+                found = f"more than {place.size}" if size is None else str(size)
                 raise BlockError(f"expected {place.size} bytes of content, found {found}")
         except BlockError as error:
             raise not_decoded(self._path, block, place.begin, self._codec, error, self._records_of(place)) from None

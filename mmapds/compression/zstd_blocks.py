@@ -1,23 +1,20 @@
 """Blocks of zstd: one frame or, where frames are small, several. Decoding them leaves the GIL to others."""
 
 from collections.abc import Iterator
+from functools import partial
 from types import ModuleType
 from typing import NamedTuple
 
 from .. import _native
 from ..storage.blocks import LARGEST_BLOCK
 from .frames import UNKNOWN, Frames
+from .parts import SMALLEST, Block, BlockError, content_of_parts
 
-SMALLEST = 64 << 10
-"""Bytes of content that a block has at least, unless it is the last one."""
+PIECE = 32 << 10
+"""Bytes of content that are decoded at a time: as many as the codec decodes without putting pieces together."""
 _CUT = "a frame is truncated"
 _READ = 256 << 10  # bytes of a large frame that are read at a time
-_PIECE = 1 << 20  # bytes of its content that are decoded at a time
 _RATIO = 4  # the content of a frame that does not say how much it is, in times of its bytes
-
-
-class BlockError(Exception):
-    """A block cannot be decoded; its message is the reason."""
 
 
 class FileBlock(NamedTuple):
@@ -46,28 +43,31 @@ def _is_large(content: int, size: int) -> bool:
     return content > LARGEST_BLOCK or size > LARGEST_BLOCK
 
 
-def decode(codec: ModuleType, data: bytes, most: int) -> bytes | None:
+def decode(codec: ModuleType, data: bytes, most: int) -> Block | None:
     """Return the content of frames; None if it is more than `most` bytes.
 
     Raises:
       BlockError: the frames cannot be decoded, or the last one is cut short.
     """
-    pieces: list[bytes] = []
-    left = most + 1
-    while data and left:
-        decoder = codec.ZstdDecompressor()
-        try:
-            piece = decoder.decompress(data, left)
-        except codec.ZstdError as error:
-            raise BlockError(reason_of(error)) from None
-        pieces.append(piece)
-        left -= len(piece)
-        if left > 1 and not decoder.eof:  # else what is cut off behind the content has none
-            raise BlockError(_CUT)
-        data = decoder.unused_data if decoder.eof else b""
-    if not left:
-        return None
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return content_of_parts("frame", len(data), most, partial(_frame, codec, memoryview(data)))
+
+
+def _frame(codec: ModuleType, data: memoryview, at: int, most: int) -> tuple[list[bytes], int | None]:
+    """Decode the frame at a byte; see `content_of_parts`."""
+    try:
+        end = at + codec.get_frame_size(data[at:])
+    except codec.ZstdError:
+        end = len(data)  # it is cut short or damaged: decoding it says how
+    decoder, pieces = codec.ZstdDecompressor(), []
+    given = data[at:end]
+    try:
+        while most and not decoder.eof and (piece := decoder.decompress(given, min(most, PIECE))):
+            pieces.append(piece)
+            most -= len(piece)
+            given = data[end:end]
+    except codec.ZstdError as error:
+        raise BlockError(reason_of(error)) from None
+    return pieces, end - len(decoder.unused_data) if decoder.eof else None
 
 
 class Stream:
@@ -103,7 +103,7 @@ class Stream:
                 if not self._rest:
                     return b""
             try:
-                piece: bytes = self._decoder.decompress(self._rest, _PIECE)
+                piece: bytes = self._decoder.decompress(self._rest, PIECE)
             except self._codec.ZstdError as error:
                 raise BlockError(reason_of(error)) from None
             self._rest, self._is_open = b"", not self._decoder.eof
