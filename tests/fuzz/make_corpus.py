@@ -279,6 +279,30 @@ def sets():
     }
 
 
+def decoded_blocks():
+    """Where the content begins, records, then blocks: see fuzz_blocks.c."""
+
+    def content(records, blocks, before_end=None):
+        """Records are (begin, size), and blocks (begin or None for that of the next byte, their content)."""
+        head = b"\0" if before_end is None else struct.pack("<BH", 1, before_end - 600)
+        numbers = b"".join(struct.pack("<HH", *record) for record in records)
+        out = [head, bytes([len(records)]), numbers, bytes([len(blocks)])]
+        for begin, data in blocks:
+            out.append(b"\1" if begin is None else struct.pack("<BH", 0, begin))
+            out.append(struct.pack("<H", len(data)) + data)
+        return b"".join(out)
+
+    some = bytes(range(1, 256))
+    return {
+        "empty": content([], []),
+        "cover": content([(0, 10), (10, 0), (10, 200), (210, 300)], [(None, some), (None, some), (None, some[:90])]),
+        "overlap": content([(5, 20), (7, 9), (100, 1)], [(0, some[:50]), (20, some), (3, some[:9])]),
+        "gap": content([(0, 600), (300, 100)], [(0, some[:100]), (500, some[:100])]),
+        "ends_that_fall": content([(0, 500), (1, 2), (3, 4), (400, 100)], [(2, some), (None, some)]),
+        "near_the_end": content([(0, 50), (599, 600)], [(0, some[:60]), (590, some)], before_end=700),
+    }
+
+
 def zstd_frames():
     """Frames, and the recipe of some: see cook() in fuzz_zstd.c."""
 
@@ -312,6 +336,7 @@ def zstd_frames():
 SEEDS = {
     "fuzz_array_record": array_records,
     "fuzz_bits": sets,
+    "fuzz_blocks": decoded_blocks,
     "fuzz_fields": field_records,
     "fuzz_frames": frames,
     "fuzz_json": json_records,
