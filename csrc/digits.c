@@ -19,11 +19,13 @@
 
 #include <string.h>
 
+#define NEAR_END 16 /* bytes: a number with fewer from its beginning to the end of the data is not read */
+
 size_t mds_short_numbers_portable(const uint8_t *data, size_t n, size_t gap, uint32_t *out, size_t capacity,
                                   size_t *consumed)
 {
     size_t i = 0, count = 0;
-    while (count < capacity && n - i >= 16) {
+    while (count < capacity && n - i >= NEAR_END) {
         uint64_t word;
         memcpy(&word, data + i, 8);
         const unsigned run = mds_digit_run(word);
@@ -145,8 +147,8 @@ AVX2 size_t mds_short_numbers_avx2(const uint8_t *data, size_t n, size_t gap, ui
 {
     int32_t ends[1 + WORDS * 64 + PLACES];
     size_t i = 0, count = 0, rest;
-    while (n - i >= 64 + 8) {
-        const size_t words = (n - i - 8) / 64 < WORDS ? (n - i - 8) / 64 : WORDS;
+    while (n - i >= 64 + NEAR_END) {
+        const size_t words = (n - i - NEAR_END) / 64 < WORDS ? (n - i - NEAR_END) / 64 : WORDS;
         ends[0] = -(int32_t)gap;
         const size_t commas = find_commas(data + i, words, gap, ends + 1);
         size_t k = 0;
@@ -238,8 +240,8 @@ AVX512 size_t mds_short_numbers_avx512(const uint8_t *data, size_t n, size_t gap
 {
     int32_t ends[1 + WORDS * 64 + 16];
     size_t i = 0, count = 0, rest;
-    while (n - i >= 64 + 8) {
-        const size_t words = (n - i - 8) / 64 < WORDS ? (n - i - 8) / 64 : WORDS;
+    while (n - i >= 64 + NEAR_END) {
+        const size_t words = (n - i - NEAR_END) / 64 < WORDS ? (n - i - NEAR_END) / 64 : WORDS;
         ends[0] = -(int32_t)gap;
         const size_t commas = pack_commas(data + i, words, gap, ends + 1);
         size_t k = 0;

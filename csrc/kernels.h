@@ -42,8 +42,8 @@ typedef void mds_permute_rounds_fn(const mds_permutation *p, uint32_t *left, uin
 typedef uint32_t mds_crc32c_fn(uint32_t crc, const uint8_t *data, size_t n);
 
 /* Read integers of 1 to 8 digits from data[0..n), each followed by a comma and `gap` - 1 spaces, 0 or 1; return how many,
- * at most `capacity`. Stops at the first number that is written in any other way, sign and needless zero included, or too
- * near the end; *consumed is where it begins. May write anything to the rest of `out`. */
+ * at most `capacity`. Stops at the first number that is written in any other way, sign and needless zero included, or
+ * begins in the last 15 bytes; *consumed is where it begins. May write anything to the rest of `out`. */
 typedef size_t mds_short_numbers_fn(const uint8_t *data, size_t n, size_t gap, uint32_t *out, size_t capacity,
                                     size_t *consumed);
 
