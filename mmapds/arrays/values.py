@@ -9,11 +9,10 @@ from typing import Any
 
 from .. import _native
 from ..errors import FormatError
-from .schema import EXTENDED, ITEM_BYTES, Field, Schema, dtype_name
+from .schema import ALIGNMENT, EXTENDED, ITEM_BYTES, Field, Schema, dtype_name
 
 _ROUND = {"float16": "<e", "float32": "<f", "float64": "<d"}
 _WIDTH = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}  # kinds of numbers; a kind can hold all kinds before it
-_ALIGNMENT = 64
 
 
 def pack(schema: Schema, record: Mapping[str, Any], out: bytearray) -> list[float]:
@@ -54,15 +53,15 @@ def pack(schema: Schema, record: Mapping[str, Any], out: bytearray) -> list[floa
     begin = len(out)
     size = 8 * len(words) + sum(map(len, runs))
     for array in arrays:
-        size += -size % _ALIGNMENT + array.nbytes
+        size += -size % ALIGNMENT + array.nbytes
     words[0] = size
     out += schema.table.pack(*words)
     for run in runs:
         out += run
     for array in arrays:
-        out += bytes(-(len(out) - begin) % _ALIGNMENT)
+        out += bytes(-(len(out) - begin) % ALIGNMENT)
         out.extend(array)  # its bytes
-    out += bytes(-(len(out) - begin) % _ALIGNMENT)
+    out += bytes(-(len(out) - begin) % ALIGNMENT)
     return columns
 
 
@@ -96,10 +95,8 @@ def as_bytes(field: Field, value: Any) -> bytes | memoryview:
         view = memoryview(value)
         return view.cast("B") if view.c_contiguous and view.nbytes else view.tobytes()
     if field.type == _native.FIELD_JSON:
-        import orjson  # start-up time: records without JSON do without
-
         try:
-            text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+            text = _as_json(value)
         except TypeError as error:
             raise FormatError(
                 f"field {field.name!r}: expected what JSON can hold, found {shown(value)} ({error})"
@@ -110,6 +107,51 @@ def as_bytes(field: Field, value: Any) -> bytes | memoryview:
             )
         return text
     raise _unfit(field, value)
+
+
+def _as_json(value: Any) -> bytes:
+    """Return a value as JSON, arrays in it as lists.
+
+    Raises:
+      TypeError: JSON cannot hold it.
+    """
+    import orjson  # start-up time: records without JSON do without
+
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY, default=_plain)
+    except TypeError:  # orjson asks for no other form of an array of another byte order
+        return orjson.dumps(_swapped(value), option=orjson.OPT_SERIALIZE_NUMPY, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """Return another form of an array that orjson does not take; it takes contiguous ones of one axis or more."""
+    if dtype_name(getattr(value, "dtype", "")) not in ITEM_BYTES or value.dtype.kind not in "biuf":
+        raise TypeError(f"no JSON for {shown(value)}")
+    return value.tolist() if value.ndim == 0 or value.flags.c_contiguous else value.copy("C")
+
+
+def _swapped(value: Any) -> Any:
+    """Return a value with its arrays in the byte order of this machine."""
+    if isinstance(value, Mapping):
+        return {name: _swapped(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_swapped(each) for each in value]
+    is_foreign = getattr(getattr(value, "dtype", None), "isnative", True) is False
+    return value.astype(value.dtype.newbyteorder("=")) if is_foreign else value
+
+
+def fits(field: Field, value: Any) -> bool:
+    """Whether a record can have a value in a field."""
+    try:
+        if field.shape is not None:
+            _as_array(field, value)
+        elif field.is_scalar:
+            _as_number(field, value)
+        else:
+            as_bytes(field, value)
+    except FormatError:
+        return False
+    return True
 
 
 def _is_finite(value: Any) -> bool:
