@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from . import __version__
 from ._native import NUMBER_I64, NUMBER_U64
 from .arrays.array_file import ArrayFile, ArrayFileWriter, Head
-from .arrays.infer import infer_schema
+from .arrays.infer import UndecidedError, infer_schema
 from .arrays.schema import Field, Schema
 from .arrays.values import pack
 from .errors import Error, FormatError, names_its_arguments
@@ -117,7 +117,7 @@ class Writer:
         lengths = [k for k, field in enumerate(self._columns) if field.expression == columns.get("length")]
         self._signed_length = next((k for k in lengths if self._columns[k].number_type == NUMBER_I64), None)
         self._described, self._expressions = schema.describe(), columns
-        self._at = self._file.begin_records(self._described, columns)
+        self._first = self._at = self._file.begin_records(self._described, columns)
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a record: a dict with a value for each field.
@@ -293,7 +293,10 @@ class Writer:
 def _inferred(record: Mapping[str, Any]) -> Schema:
     if not record:
         raise FormatError("expected one field or more, found 0; give a schema")
-    schema = infer_schema([record])
+    try:
+        schema = infer_schema([record])
+    except UndecidedError as error:
+        raise FormatError(f"{error}; give a schema") from None
     for name, value in record.items():
         if value is None:
             raise FormatError(f"field {name!r}: expected a value whose type can be inferred, found null; give a schema")
@@ -334,3 +337,8 @@ def append_columns(writer: Writer, columns: Columns) -> bool:
         raise
     writer._records += columns.count
     return True
+
+
+def bytes_of(writer: Writer) -> int:
+    """Return how many bytes the records have that were written."""
+    return writer._at - writer._first

@@ -59,7 +59,7 @@ def test_what_is_refused(tmp_path, write, monkeypatch):
         (
             (path,),
             {},
-            r"a.parquet: row 1: field 'x': expected int64, found null; leave such records out with --missing skip, or",
+            r"a.parquet: row 1: field 'x': expected int64, found null; leave such records out with --missing skip",
         ),
         ((path,), {"fields": "x"}, "fields = 'x', expected a list of names"),
         ((path,), {"fields": ["z"]}, "fields: expected fields among 'x', 'y', found 'z'"),

@@ -335,12 +335,14 @@ def test_parts_of_another_content_or_other_options_are_not_used(corpus, tmp_path
         task._replace(length="tokens"),
         task._replace(skip=True),
         task._replace(is_whole=False),
+        task._replace(defaults={"tokens": []}),
+        task._replace(max_bytes=None),
         task._replace(format_name="fixed"),
         task._replace(options={"truncated": "drop"}),
         task._replace(roots=["/"]),
         task._replace(decoder="text"),
     ]
-    assert len({each.key for each in (task, *others)}) == 11
+    assert len({each.key for each in (task, *others)}) == 13
     assert task._replace(directory="/elsewhere").key == task.key
 
 

@@ -103,7 +103,7 @@ def test_what_hdf5_is_refused(tmp_path):
         convert(path)
     with h5py.File(path, "a") as file:
         del file["gone"]
-    with pytest.raises(mmapds.FormatError, match=r"schema\['ref'\] = 'HDF5 object', expected"):
+    with pytest.raises(mmapds.FormatError, match=r"dataset '/ref': expected .*, found references; leave it out"):
         convert(path)
     with pytest.raises(mmapds.FormatError, match="dataset 'b': expected 2 rows, as in 'a', found 3; choose"):
         convert(path, fields=["a", "b"])
@@ -111,16 +111,11 @@ def test_what_hdf5_is_refused(tmp_path):
         convert(path, fields=["a", "one"])
     assert samples(convert(path, fields=["b"]).path) == [{"b": 1}, {"b": 2}, {"b": 3}]
     save(pa.table([[1], [2]], names=["x", "x"]), tmp_path / "a.arrow", "arrow")
-    with pytest.raises(mmapds.FormatError, match=r"a\.arrow: two fields have the name 'x'; rename one"):
+    with pytest.raises(mmapds.FormatError, match=r"a\.arrow: expected fields of different names, found two 'x'"):
         convert(tmp_path / "a.arrow")
 
 
 def test_odd_parts_of_hdf5(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        ragged = file.create_dataset("v", (2,), dtype=h5py.vlen_dtype(np.dtype(">f4")))
-        ragged[0] = np.array([1, 2], ">f4")
-    with pytest.raises(mmapds.FormatError, match=r"schema\['v'\] = 'HDF5 object', expected"):
-        convert(tmp_path / "a.h5")
     with h5py.File(tmp_path / "b.h5", "w") as file:
         group = file.create_group("g")
         group["x"] = 1
@@ -128,10 +123,10 @@ def test_odd_parts_of_hdf5(tmp_path):
     assert samples(convert(tmp_path / "b.h5", records="groups").path) == [{"__key__": "g", "empty": None, "x": 1}]
     with h5py.File(tmp_path / "b.h5", "a") as file:
         file["g"].attrs["x"] = 2
-    with pytest.raises(mmapds.FormatError, match=r"b\.h5: 'g' has both an attribute and a field 'x'; rename one"):
+    with pytest.raises(mmapds.FormatError, match=r"b\.h5: '/g': expected fields of different names, found two 'x'"):
         convert(tmp_path / "b.h5", records="groups")
-    for name, value in (("c", [1, 2]), ("d", [0.5])):
+    for name, value in (("c", [1, 2]), ("d", [[0.5]])):
         with h5py.File(tmp_path / f"{name}.h5", "w") as file:
             file["x"] = value
-    with pytest.raises(mmapds.FormatError, match=r"d\.h5: field 'x': expected int64, as in .*, found float64"):
+    with pytest.raises(mmapds.FormatError, match=r"d\.h5: field 'x': expected int64, as in .*, found \('float64'"):
         convert([tmp_path / "c.h5", tmp_path / "d.h5"], tmp_path / "o.mma")

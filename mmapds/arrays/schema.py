@@ -1,6 +1,7 @@
 """Schemas of records of named arrays: their fields, and the types of these. See docs/array-file.md."""
 
 import json
+import math
 import operator
 import re
 import struct
@@ -29,6 +30,8 @@ _NUMBERS = {"b": _native.FIELD_BOOL, "u": _native.FIELD_UINT, "i": _native.FIELD
 _NUMBER_TYPES = {_native.FIELD_INT: _native.NUMBER_I64, _native.FIELD_FLOAT: _native.NUMBER_F64}
 _WORDS = {_native.FIELD_INT: "q", _native.FIELD_FLOAT: "d"}
 MAX_DIMS = 8
+ALIGNMENT = 64
+"""What the sizes of records, and the places of arrays in them, are multiples of."""
 _NAME = re.compile(r"[^()\\]+")
 
 
@@ -104,6 +107,15 @@ class Schema:
             field.name: field.dtype if field.shape is None else [field.dtype, list(field.shape)]
             for field in self.fields
         }
+
+    @property
+    def least_bytes(self) -> int:
+        """The bytes that a record has whose ragged arrays and runs are all empty."""
+        size = self.table.size
+        for field in self.fields:
+            if field.shape is not None:
+                size += -size % ALIGNMENT + ITEM_BYTES[field.dtype] * math.prod(axis or 0 for axis in field.shape)
+        return size + -size % ALIGNMENT
 
     def native(self, dtype: Callable[[str], Any], make_array: Any, loads: Any) -> _native.ArrayFields:
         """Return the native reader of records; `dtype` returns the array type for a name."""

@@ -11,12 +11,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import formats
-from ..arrays.array_file import SUFFIX, Head
-from ..arrays.infer import infer_schema
+from ..arrays.array_file import SUFFIX
 from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
 from ..errors import Error, FormatError, counted, unknown_argument
@@ -26,8 +24,9 @@ from ..storage.sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, in
 from ..writer import Writer
 from .distributed import Reading, Written, write_parts
 from .indexed import remove_hidden
-from .reader import Reader
-from .records import FILE_READERS, Rules, copy_records
+from .limit import check_ahead, default_bytes
+from .records import FILE_READERS, copy_records
+from .wanted import Wanted
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -72,10 +71,13 @@ def convert(
     *,
     format: str | None = None,  # noqa: A002 - the field's word, and what the command line calls it
     schema: Mapping[str, Any] | None = None,
+    types: Mapping[str, Any] | None = None,
     fields: Iterable[str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
     length: str | None = None,
     missing: str = "error",
     infer: int = 1000,
+    max_bytes: int | None = None,
     decode: str | Decoder | None = None,
     index: bool = True,
     progress: Callable[[int, int | None], object] = lambda done, total: None,  # noqa: ARG005
@@ -87,21 +89,18 @@ def convert(
     """Convert sources to one array file, record by record; the file appears only when it is whole.
 
     Args:
-      sources: paths, directories, globs or brace patterns of Parquet, Arrow (files and streams), HDF5, and all that can
-        be indexed. Records keep their order.
+      sources: paths, directories, globs or brace patterns of Parquet, Arrow, HDF5, and all that can be indexed.
       out: the array file (`.mma`); by default beside a single source: `train.parquet` becomes `train.mma`.
-      format: "parquet", "arrow", "hdf5", or a format that can be indexed; by default a file's name decides, or else its
-        first bytes.
-      schema: the fields to write and their types, as `mmapds.Writer` takes them. Numbers in arrays are converted where
-        only the last digits of fractions are lost. By default the schema of the sources, or one that suits their first
-        records.
-      fields: names of the fields to write, in this order; all by default. Fields of structs and groups have dotted
-        names.
-      length: the field that token budgets are planned by; by default that of the file which is replaced, if there is
-        one and the new file has the field too.
-      missing: what to do with a record that lacks a field or has null there: "error", or "skip" to leave the record
-        out. A field of type "json" may be null.
+      format: "parquet", "arrow", "hdf5", or one that can be indexed; by default by name, or else by first bytes.
+      schema: the fields to write and their types, as `mmapds.Writer` takes them; by default those of the sources.
+      types: the types of some fields; the others keep theirs.
+      fields: names of the fields to write, in this order; those of parts of structs and groups are dotted.
+      defaults: what stands for fields that a record lacks or has as null, as in `mmapds.Fields`: `{"tokens": []}`.
+      length: the field that token budgets are planned by; by default that of the file which is replaced.
+      missing: a record that lacks a field, without a default, is an "error", or "skip" leaves it out. JSON may be null.
       infer: how many records to infer a schema from, where the sources have none.
+      max_bytes: how many bytes of records to write at most; more are an error, at once where the sources show it. By
+        default 100 times the sources or 4 GiB, and any number from an index or with a function as `decode`.
       decode: the decoder of records that can be indexed, as in `mmapds.open`. By default that of the format; members of
         tars are decoded by extension, except images. A sample that is not a dict becomes the field "data".
       index: write the index too. False where one index will cover several files.
@@ -113,41 +112,26 @@ def convert(
       **options: of the format; see docs/formats.md.
     Raises:
       SourceError: a source is missing, unreadable, compressed or outside the roots, or changes meanwhile.
-      FormatError: a source or the schema is malformed, a record does not fit, or `missing` leaves out all of them; the
-        message has the record's place.
+      FormatError: a source or the schema is malformed, a record does not fit, `missing` leaves out all of them, or they
+        have more than `max_bytes`; the message has the record's place.
       DecodeError: a record cannot be decoded.
-      Error: the library that a format needs is missing, or the file cannot be written.
+      Error: the library that a format needs is missing, or the file cannot be written, or has no room.
     """
-    check_arguments(fields, missing, infer, options)
+    check_arguments(types, fields, defaults, missing, infer, max_bytes, options)
     paths = expand(sources, SUFFIXES)
     target = _target(paths, out)
-    wanted = _Wanted(schema, fields, length, missing == "skip", infer)
+    names = None if fields is None else list(fields)
+    wanted = Wanted(schema, types or {}, names, defaults or {}, length, missing == "skip", infer, max_bytes)
     engine = None if executor is None else Engine(executor, None if parts is None else os.fspath(parts))
     reading = Reading(format, decode, roots, options)
     return _convert(paths, target, reading, wanted, engine, index=index, progress=progress)
-
-
-class _Wanted(NamedTuple):
-    """What the user wants of the records; see `convert`."""
-
-    schema: Mapping[str, Any] | None
-    fields: Iterable[str] | None
-    length: str | None
-    skip: bool
-    infer: int
-
-    def rules(self, reader: Reader, target: str) -> Rules:
-        """Return what is written of each record."""
-        is_whole = self.schema is None and self.fields is None  # so that a field beyond the schema is an error
-        schema = _schema(reader, self.schema, self.fields, self.skip, self.infer)
-        return Rules(schema, self.length or _length_before(target, schema), self.skip, is_whole)
 
 
 def _convert(
     paths: list[str],
     target: str,
     reading: Reading,
-    wanted: _Wanted,
+    wanted: Wanted,
     engine: Engine | None,
     *,
     index: bool,
@@ -155,11 +139,15 @@ def _convert(
 ) -> Converted:
     """Convert expanded sources, here or by an engine."""
     before = [inspect(path) for path in paths if not path.endswith(INDEX_SUFFIX)]
+    if wanted.max_bytes is None and len(before) == len(paths) and not callable(reading.decode):
+        wanted = wanted._replace(max_bytes=default_bytes(before))  # others name files, or load files, of any size
     if engine is not None:
         reading = reading.settled(paths)
     open_all = reading.open if engine is None else reading.open_first
     with _alone(target), closing(open_all(paths, target)) as reader:
         rules = wanted.rules(reader, target)
+        if reader.total and not rules.skip:
+            check_ahead(target, rules.schema, reader.total, rules.max_bytes)
         with Writer(target, rules.schema.describe(), length=rules.length, index=index) as writer:
             if engine is None:
                 written = Written(copy_records(reader, rules, writer, progress))
@@ -179,24 +167,21 @@ def _report(progress: Callable[[int, int | None], object], total: int | None, co
     progress(count, total)
 
 
-def _length_before(target: str, schema: Schema) -> str | None:
-    """Return the field of a schema that gives the lengths of the array file that will be replaced; None without one."""
-    try:
-        expression = Head(target).columns.get("length")
-    except (Error, OSError):  # no file, or not one of arrays
-        return None
-    fields = [] if any(field.column == "length" for field in schema.fields) else schema.fields
-    return next((field.name for field in fields if field.gives_lengths and field.expression == expression), None)
-
-
-def check_arguments(fields: Iterable[str] | None, missing: str, infer: int, options: Mapping[str, Any]) -> None:
+def check_arguments(
+    types: Any, fields: Any, defaults: Any, missing: str, infer: int, max_bytes: int | None, options: Mapping[str, Any]
+) -> None:
     """Raise an error for arguments that are wrong whatever the sources are."""
     own = [name for name in convert.__annotations__ if name not in ("options", "return")]
     for name, value in options.items():
         if name not in OPTIONS:
             raise unknown_argument("convert", name, value, [*own, *OPTIONS], {})
+    for argument, given in (("types", types), ("defaults", defaults)):
+        if given is not None and not isinstance(given, Mapping):
+            raise FormatError(f"{argument} = {given!r}, expected a dict of names")
     if isinstance(fields, str):
         raise FormatError(f"fields = {fields!r}, expected a list of names")
+    if max_bytes is not None and max_bytes < 1:
+        raise FormatError(f"max_bytes = {max_bytes}, expected 1 or more")
     if missing not in ("error", "skip"):
         raise FormatError(f"missing = {missing!r}, expected 'error' or 'skip'")
     if infer < 1:
@@ -238,29 +223,3 @@ def _alone(target: str) -> Iterator[None]:
         if is_locked:
             remove_hidden(target)
         yield
-
-
-def _schema(
-    reader: Reader, given: Mapping[str, Any] | None, fields: Iterable[str] | None, skip: bool, infer: int
-) -> Schema:
-    """Return the schema of the fields to write.
-
-    Raises:
-      FormatError: the sources lack a field that was asked for.
-    """
-    described = given if given is not None else reader.schema
-    if given is not None and reader.schema is not None:
-        _check_names("schema", given, reader.schema)
-    if described is None:
-        described = infer_schema(islice(reader.records(None), infer), nulls=not skip).describe()
-    if fields is not None:
-        fields = list(fields)
-        _check_names("fields", fields, described)
-        described = {name: described[name] for name in fields}
-    return Schema(described)
-
-
-def _check_names(what: str, names: Iterable[str], known: Iterable[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise FormatError(f"{what}: expected fields among {', '.join(map(repr, known))}, found {name!r}")

@@ -25,8 +25,10 @@ def _convert(options: argparse.Namespace) -> None:
     fields = [name.strip() for name in options.fields.split(",")] if options.fields is not None else None
     others = cli.format_options(options, OPTIONS)
     with cli.checking_options():
-        schema = _schema(options.schema)
-        check_arguments(fields, options.missing, options.infer, others)
+        schema, types, defaults = (
+            _json_object(name, getattr(options, name)) for name in ("schema", "types", "defaults")
+        )
+        check_arguments(types, fields, defaults, options.missing, options.infer, options.max_bytes, others)
     engine = engine_of(options)
     with cli.Progress(options.sources, unit=" records", quiet=options.quiet) as progress:
         done = convert(
@@ -34,10 +36,13 @@ def _convert(options: argparse.Namespace) -> None:
             options.out,
             format=options.format,
             schema=schema,
+            types=types,
             fields=fields,
+            defaults=defaults,
             length=options.length,
             missing=options.missing,
             infer=options.infer,
+            max_bytes=options.max_bytes,
             decode=options.decode,
             index=not options.no_index,
             progress=progress.update,
@@ -60,13 +65,18 @@ def add_convert_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", metavar="OUT.mma", help="default, for one source: beside it")
     parser.add_argument("--format", metavar="F", help="parquet, arrow, hdf5, or a format that can be indexed")
     parser.add_argument("--schema", metavar="JSON", help="fields and their types, or a file that has them")
+    parser.add_argument("--types", metavar="JSON", help="types of some fields; the others keep theirs")
     parser.add_argument("--fields", metavar="A,B", help="fields to write, in this order; default: all")
+    parser.add_argument("--defaults", metavar="JSON", help="what stands for fields that are missing or null")
     parser.add_argument("--length", metavar="FIELD", help="field that token budgets are planned by")
     parser.add_argument(
         "--missing", default="error", metavar="skip|error", help="what to do with records that lack a field"
     )
     parser.add_argument(
         "--infer", type=int, default=1000, metavar="N", help="records to infer a schema from, for JSON and the like"
+    )
+    parser.add_argument(
+        "--max-bytes", type=int, metavar="N", help="most bytes to write; default: 100 times the sources, or 4 GiB"
     )
     parser.add_argument(
         "--decode", metavar="D", help="json, text, bytes, files, wds, pil, tf_example; default: by format"
@@ -79,8 +89,8 @@ def add_convert_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(work=_convert, interrupted="interrupted: nothing was written")
 
 
-def _schema(text: str | None) -> Any:
-    """Return the schema in a JSON text, or in a file of JSON."""
+def _json_object(option: str, text: str | None) -> Any:
+    """Return what an option is given: a JSON object, or the name of a file that holds one."""
     if text is None:
         return None
     given = text
@@ -91,7 +101,7 @@ def _schema(text: str | None) -> Any:
         return json.loads(text)
     except (OSError, ValueError) as error:
         raise FormatError(
-            f"--schema: expected a JSON object, or the name of a file that holds one, found {given!r:.60} ({error})"
+            f"--{option}: expected a JSON object, or the name of a file that holds one, found {given!r:.60} ({error})"
         ) from None
 
 

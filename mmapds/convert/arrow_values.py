@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.types as is_type
 
 from ..errors import FormatError
+from .reader import Refused
 
 _SPELLED_OUT = 1 << 30  # bytes that the values of a dictionary may take at most, if every row has the longest
 Values = Sequence[Any]
@@ -24,20 +25,21 @@ def schema_fields(path: str, schema: Any) -> Iterator[tuple[str, Any]]:
     for field in schema:
         for name, found in flat_fields(field):
             if name in seen:
-                raise FormatError(f"{path}: two fields have the name {name!r}; rename one")
+                raise FormatError(f"{path}: expected fields of different names, found two {name!r}; rename one")
             seen.add(name)
-            yield name, found
+            is_known = not _has_months(found)
+            yield name, described(found) if is_known else Refused(f"{path}: field {name!r}", str(found))
 
 
 def flat_fields(field: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the name and type of a field, or of the parts of a struct."""
+    """Yield the name and Arrow type of a field, or of the parts of a struct."""
 
     found, name = _storage(field.type), prefix + field.name
     if is_type.is_struct(found) and found.num_fields:
         for part in found:
             yield from flat_fields(part, f"{name}.")
     else:
-        yield name, described(found)
+        yield name, found
 
 
 def _has_months(found: Any) -> bool:
@@ -56,10 +58,8 @@ def _storage(found: Any) -> Any:
 
 
 def described(found: Any) -> Any:
-    """Return a type as a schema describes it; schemas refuse the "Arrow ..." type of what pyarrow cannot read."""
+    """Return a type as a schema describes it."""
     found = _storage(found)
-    if _has_months(found):
-        return f"Arrow {found}"
     if isinstance(found, pa.FixedShapeTensorType):
         axes = found.permutation or range(len(found.shape))
         return np.dtype(found.value_type.to_pandas_dtype()).name, [found.shape[axis] for axis in axes]

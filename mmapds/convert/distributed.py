@@ -14,10 +14,11 @@ from ..index.driver import Driver, make_directory, remove_parts
 from ..index.engine import Engine
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, listed
 from ..writer import Writer
+from .fit import Rules
 from .indexed import remove_hidden
 from .parts import Conversion, Part, mark_of
 from .reader import Block, Reader
-from .records import FILE_READERS, Copied, Rules, open_reader
+from .records import FILE_READERS, Copied, open_reader
 
 
 class Reading(NamedTuple):

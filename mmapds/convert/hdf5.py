@@ -19,7 +19,7 @@ class Hdf5Reader(FileReader):
     With "groups", every dataset in the group is a record, its values being the field "data". So is every group below
     that holds datasets, which are its fields. Attributes are fields too, and the path is the field "__key__".
 
-    Parts of compound types become fields, "boxes.width"; strings become text, and opaque values bytes.
+    See `hdf5_types` for what becomes of their types.
 
     Raises:
       Error: h5py is missing.
@@ -43,12 +43,11 @@ class Hdf5Reader(FileReader):
     def _describe(self, path: str) -> int:
         """Add the fields of a file's rows to the schema; return how many rows it has."""
         with self._reading(path) as root:
-            from .hdf5_values import dataset_fields, datasets_below  # h5py is optional
+            from .hdf5_values import row_fields  # h5py is optional
 
-            datasets = dict(datasets_below(root))
-            fields = [dataset_fields(name, dataset.dtype, dataset.shape or ()) for name, dataset in datasets.items()]
-            self._add_fields(path, (field for each in fields for field in each.items()))
-            return max((dataset.shape[0] for dataset in datasets.values() if dataset.shape), default=0)
+            fields, count = row_fields(path, root)
+            self._add_fields(path, fields.items())
+            return count
 
     @contextmanager
     def _reading(self, path: str) -> Iterator[Any]:

@@ -1,13 +1,17 @@
 """The datasets and groups of HDF5 as records. Loaded only where HDF5 is read."""
 
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import h5py
 import numpy as np
 
 from ..errors import FormatError
+from .hdf5_types import Part, dtype_of, parts_of
+from .reader import Refused
 
 _BYTES, _ROWS = 8 << 20, 1024  # read at a time, unless a chunk has more
 _MAX_DEPTH = 32  # of groups and links, which may form a circle
@@ -68,13 +72,12 @@ def _outside(found: Any, name: str, where: str) -> FormatError:
     )
 
 
-def _check_bytes(dataset: Any, size: int) -> None:
+def _check_bytes(dataset: Any, size: int, remark: str) -> None:
     """Raise FormatError where reading so many bytes at once makes many times what the file holds of a dataset."""
     if size > max(_MOST_BYTES, _MOST_TIMES * dataset.id.get_storage_size()):
         raise FormatError(
-            f"{dataset.file.filename}: dataset {dataset.name!r}: expected chunks and records of up to {_MOST_BYTES} "
-            f"bytes, found {size}, where the file holds {dataset.id.get_storage_size()}; write it again with smaller "
-            "chunks"
+            f"{_place(dataset)}: expected chunks and records of up to {_MOST_BYTES} bytes, found {size}, where the "
+            f"file holds {dataset.id.get_storage_size()}; write it again with smaller chunks{remark}"
         )
 
 
@@ -86,26 +89,54 @@ def _check_depth(group: Any, depth: int) -> None:
         )
 
 
-def dataset_fields(name: str, dtype: Any, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return the fields that a dataset makes, by name; schemas refuse the "HDF5 ..." type of those with no other."""
-    if dtype.subdtype is not None:  # an array in a compound
-        dtype, inner = dtype.subdtype
-        shape = (*shape, *inner)
-    if dtype.names:
-        fields: dict[str, Any] = {}
-        for part in dtype.names:
-            fields |= dataset_fields(f"{name}.{part}", dtype[part], shape)
-        return fields
-    axes = shape[1:]
-    if h5py.check_string_dtype(dtype):
-        return {name: "json" if axes else "str"}
-    ragged = h5py.check_vlen_dtype(dtype)
-    # In another byte order, h5py gives the bytes unchanged and a native dtype, which is wrong.
-    if ragged is not None and np.dtype(ragged).kind in "biufc" and np.dtype(ragged).isnative and not axes:
-        return {name: (np.dtype(ragged).name, [None])}
-    if dtype.kind in "biufc":
-        return {name: (dtype.name, list(axes)) if axes else dtype.name}
-    return {name: "bytes" if dtype.kind == "V" and not axes else f"HDF5 {dtype}"}
+def dataset_parts(name: str, dataset: Any, shape: tuple[int, ...]) -> list[Part]:
+    """Return what of a dataset becomes a field.
+
+    Args:
+      shape: that of its part in one record.
+    """
+    return list(parts_of(name, dtype_of(dataset), shape))
+
+
+def row_fields(path: str, root: Any) -> tuple[dict[str, Any], int]:
+    """Return the fields that the rows of all datasets below a group have, and how many rows there are.
+
+    Raises:
+      FormatError: two datasets make fields of one name.
+    """
+    fields: dict[str, Any] = {}
+    count = 0
+    for name, dataset in datasets_below(root):
+        shape = dataset.shape or ()
+        found = {part.field: part.type(_place(dataset)) for part in dataset_parts(name, dataset, shape[1:])}
+        _check_names(path, fields, found)
+        fields |= found
+        count = max(count, shape[0] if shape else 0)
+    return fields, count
+
+
+def _place(dataset: Any) -> str:
+    """Return what messages call a dataset."""
+    return f"{dataset.file.filename}: dataset {dataset.name!r}"
+
+
+def _check_names(place: str, names: Container[str], more: Iterable[str]) -> None:
+    """Raise FormatError if two parts of a record make fields of one name."""
+    for name in more:
+        if name in names:
+            raise FormatError(f"{place}: expected fields of different names, found two {name!r}; rename one")
+
+
+@contextmanager
+def _decoding(place: str) -> Iterator[None]:
+    """Name what holds text that is not UTF-8."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        found = f"byte 0x{error.object[error.start]:02x}"
+        raise FormatError(
+            f"{place}: expected text in UTF-8, found {found}; choose other fields with --fields"
+        ) from None
 
 
 def rows(path: str, root: Any, wanted: set[str] | None) -> Generator[dict[str, Any], None, int]:
@@ -116,22 +147,24 @@ def rows(path: str, root: Any, wanted: set[str] | None) -> Generator[dict[str, A
     Raises:
       FormatError: datasets have different numbers of rows.
     """
-    datasets = {
-        name: dataset
-        for name, dataset in datasets_below(root)
-        if wanted is None or not wanted.isdisjoint(dataset_fields(name, dataset.dtype, dataset.shape or ()))
-    }
+    columns: dict[str, tuple[Any, list[Part]]] = {}
+    for name, dataset in datasets_below(root):
+        parts = dataset_parts(name, dataset, (dataset.shape or ())[1:])
+        if parts := [part for part in parts if wanted is None or part.field in wanted]:
+            columns[name] = dataset, parts
+    datasets = {name: dataset for name, (dataset, _) in columns.items()}
     count = _count_rows(path, datasets)
     step = _step(list(datasets.values()))
     for dataset in datasets.values():
-        _check_bytes(dataset, min(step, count) * dataset.dtype.itemsize * math.prod(dataset.shape[1:]))
+        _check_bytes(dataset, min(step, count) * dataset.dtype.itemsize * math.prod(dataset.shape[1:]), "")
     for begin in range(0, count, step):
-        columns: dict[str, Any] = {}
-        for name, dataset in datasets.items():
-            columns |= _columns(name, dataset[begin : begin + step], dataset.dtype)
-        names = [name for name in columns if wanted is None or name in wanted]
-        for row in zip(*(columns[name] for name in names), strict=True):
-            yield dict(zip(names, row, strict=True))
+        values: dict[str, Any] = {}
+        for dataset, parts in columns.values():
+            data = dataset[begin : begin + step]
+            with _decoding(_place(dataset)):
+                values |= {part.field: part.values(data) for part in parts}
+        for row in zip(*values.values(), strict=True):
+            yield dict(zip(values, row, strict=True))
     return count
 
 
@@ -163,26 +196,6 @@ def _step(datasets: Sequence[Any]) -> int:
     return chunk * max(fitting, 1)
 
 
-def _columns(name: str, data: Any, dtype: Any) -> dict[str, Any]:
-    """Return what h5py read as the values of each field, one a row."""
-    if dtype.subdtype is not None:
-        dtype = dtype.subdtype[0]
-    if dtype.names:
-        columns: dict[str, Any] = {}
-        for part in dtype.names:
-            columns |= _columns(f"{name}.{part}", data[part], dtype[part])
-        return columns
-    if h5py.check_string_dtype(dtype):
-        return {name: _text(data.tolist())}
-    if dtype.kind == "V":
-        return {name: [value.tobytes() for value in data]}
-    return {name: data.tolist() if data.ndim == 1 and dtype.kind != "O" else data}
-
-
-def _text(values: Any) -> Any:
-    return [_text(value) for value in values] if isinstance(values, list) else values.decode()
-
-
 def group_records(group: Any, wanted: set[str] | None, path: str = "", depth: int = 0) -> Iterator[dict[str, Any]]:
     """Yield each dataset of a group as a record, and each group below it that has datasets, the innermost first."""
     _check_depth(group, depth)
@@ -200,34 +213,68 @@ def group_records(group: Any, wanted: set[str] | None, path: str = "", depth: in
 
 
 def _record(path: str, found: Any, datasets: Mapping[str, Any], wanted: set[str] | None) -> dict[str, Any]:
-    """Return a record of datasets, and of the attributes of the group or dataset that `path` names."""
-    record = {"__key__": path}
-    for name, value in found.attrs.items():
-        if name in datasets or name in record:
-            raise FormatError(f"{found.file.filename}: {path!r} has both an attribute and a field {name!r}; rename one")
-        record[name] = _attribute(value)
+    """Return a record of datasets, and of the attributes of the group or dataset that `path` names.
+
+    A field that is not wanted is None, and one whose type array files lack a Refused.
+    """
+    record: dict[str, Any] = {"__key__": path}
+    where = f"{found.file.filename}: {found.name!r}"
+    for name in found.attrs:
+        attribute = found.attrs.get_id(name)
+        parts = list(parts_of(name, dtype_of(attribute), attribute.shape or ()))
+        place = f"{found.file.filename}: attribute {name!r} of {found.name!r}"
+        _check_names(where, record, (part.field for part in parts))
+        record |= _values(place, parts, wanted, partial(_attribute, found, name))
     for name, dataset in datasets.items():
-        if wanted is None or not wanted.isdisjoint(dataset_fields(name, dataset.dtype, (1, *(dataset.shape or ())))):
-            record |= _values(name, dataset)
+        parts = dataset_parts(name, dataset, dataset.shape or ())
+        _check_names(where, record, (part.field for part in parts))
+        record |= _values(_place(dataset), parts, wanted, partial(_whole, dataset))
     return record
 
 
-def _values(name: str, dataset: Any) -> dict[str, Any]:
-    """Return what a whole dataset holds, by field."""
+def _values(
+    place: str, parts: Sequence[Part], wanted: set[str] | None, read: Callable[[], Any]
+) -> Iterator[tuple[str, Any]]:
+    """Yield the fields that a dataset or an attribute makes, and their values.
+
+    Args:
+      read: returns what it holds as the only entry of an array; None if it is empty.
+    Raises:
+      FormatError: array files lack the type of a field that is wanted.
+    """
+    types = {part.field: part.type(place) for part in parts}
+    chosen = [part.field for part in parts if wanted is None or part.field in wanted]
+    refused = {name: types[name] for name in chosen if isinstance(types[name], Refused)}
+    if refused and wanted is not None:
+        raise next(iter(refused.values())).error(sorted(wanted - refused.keys()))
+    data = read() if len(refused) < len(chosen) else None
+    for part in parts:
+        if part.field in refused:
+            yield part.field, refused[part.field]
+        elif data is None or part.field not in chosen:
+            yield part.field, None
+        else:
+            with _decoding(place):
+                value = part.values(data)[0]
+            yield part.field, value
+
+
+def _whole(dataset: Any) -> Any:
+    """Return what a dataset holds as the only entry of an array; None if it is empty."""
     if dataset.shape is None:
-        return {name: None}
-    _check_bytes(dataset, dataset.nbytes)
-    data = np.empty((1, *dataset.shape), dataset.dtype)
-    data[0] = dataset[()]
-    return {field: values[0] for field, values in _columns(name, data, dataset.dtype).items()}
-
-
-def _attribute(value: Any) -> Any:
-    """Return an attribute as a value of a record."""
-    if isinstance(value, h5py.Empty):
         return None
-    if isinstance(value, bytes):
-        return value.decode()
-    if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
-        return value.tolist()
-    return value.item() if isinstance(value, np.generic) else value
+    _check_bytes(dataset, dataset.nbytes, " (or convert each of its rows, with --records rows)")
+    return _alone(dataset[()], dataset.dtype, dataset.shape)
+
+
+def _attribute(found: Any, name: str) -> Any:
+    """Return what an attribute holds as the only entry of an array; None if it is empty."""
+    attribute, value = found.attrs.get_id(name), found.attrs[name]
+    return None if isinstance(value, h5py.Empty) else _alone(value, attribute.dtype, attribute.shape)
+
+
+def _alone(value: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
+    """Return a value as the only entry of an array."""
+    data = np.empty((1, *shape), dtype)
+    data[0] = value
+    return data

@@ -21,7 +21,8 @@ from ..errors import Error
 from ..index.tasks import as_sent, decoded, encoded, key_of, outcome_of
 from ..storage.sources import INDEX_SUFFIX, Source, check_unchanged
 from ..writer import Writer
-from .records import Copied, Rules, copy_records, open_reader
+from .fit import Rules
+from .records import Copied, copy_records, open_reader
 
 
 class Part(NamedTuple):
@@ -40,9 +41,11 @@ class Conversion(NamedTuple):
     options: dict[str, Any]
     schema: list[Any]
     """Pairs of a field and its type, as the order of fields matters."""
-    length: str | None  # this one and the next two as in `Rules`
+    length: str | None  # this one and the next four as in `Rules`
     skip: bool
     is_whole: bool
+    defaults: dict[str, Any]
+    max_bytes: int | None
     roots: list[str]
     decoder: str
     """What tells one decoder from another; see `mark_of`."""
@@ -108,7 +111,7 @@ def _convert(task: Conversion) -> None:
     sources = as_sent([source for source in task.sources if not source.path.endswith(INDEX_SUFFIX)])
     os.makedirs(task.directory, exist_ok=True)
     paths = [source.path for source in task.sources]
-    rules = Rules(Schema(dict(task.schema)), task.length, task.skip, task.is_whole)
+    rules = Rules(Schema(dict(task.schema)), task.length, task.skip, task.is_whole, task.defaults, task.max_bytes)
     opened = open_reader(paths, task.path, task.format_name, task.decode, task.roots, task.options)
     with closing(opened) as reader, _PartWriter(task) as writer:
         copied = copy_records(reader, rules, writer, lambda *_: None)

@@ -1,13 +1,21 @@
 """Readers of a conversion: the interface that they share, and the base of those that use another library."""
 
+import shlex
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from ..arrays.columns import Columns
+from ..arrays.infer import common_type
 from ..arrays.schema import Schema
 from ..errors import FormatError
+
+
+def fields_option(names: Iterable[str]) -> str:
+    """Return the option that chooses fields."""
+    return f"--fields {shlex.quote(','.join(names))}"
 
 
 class Block(NamedTuple):
@@ -18,13 +26,34 @@ class Block(NamedTuple):
     """The same as columns, where that is possible; the records need not be looked at then."""
 
 
+@dataclass(frozen=True)
+class Refused:
+    """What stands for the type, or the value, of a field that array files have no type for."""
+
+    place: str = field(compare=False)
+    """Where it lies, as messages say it."""
+    found: str
+    """What messages call its type."""
+
+    def __str__(self) -> str:
+        return self.found
+
+    def error(self, others: Iterable[str]) -> FormatError:
+        """Return the error for it; `others` are fields that can be converted."""
+        kept = list(others)
+        remedy = f"leave it out with {fields_option(kept)}" if kept else "write it again as one of these"
+        return FormatError(
+            f"{self.place}: expected numbers, text, bytes, or arrays or structs of these, found {self.found}; {remedy}"
+        )
+
+
 class Reader(Protocol):
     """The records of some sources, one source after another."""
 
     total: int | None
     """How many records there are; None if only reading them shows it."""
     schema: Mapping[str, Any] | None
-    """Their fields, as `mmapds.Writer` takes them; None if only the records show them."""
+    """Their fields, as `mmapds.Writer` takes them or a Refused; None if only the records show them."""
 
     def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
         """Yield every record: what it has of the fields of a schema, or all it has."""
@@ -63,7 +92,7 @@ class FileReader(ABC):
         """Yield the records of a file; return how many there were."""
 
     def _add_fields(self, path: str, fields: Iterable[tuple[str, Any]]) -> None:
-        """Add the fields of a file to the schema.
+        """Add the fields of a file to the schema; numbers take a type that holds those of all files.
 
         Raises:
           FormatError: a field has another type in a file before.
@@ -71,8 +100,17 @@ class FileReader(ABC):
         self.schema = self._types
         for name, found in fields:
             expected = self._types.setdefault(name, found)
-            if expected != found:
-                raise FormatError(f"{path}: field {name!r}: expected {expected}, as in the files before, found {found}")
+            if expected == found:
+                continue
+            has_refused = isinstance(expected, Refused) or isinstance(found, Refused)
+            common = None if has_refused else common_type(expected, found)
+            if common is None:
+                others = [other for other in self._types if other != name]
+                remedy = f"choose other fields with {fields_option(others)}" if others else "convert them one by one"
+                raise FormatError(
+                    f"{path}: field {name!r}: expected {expected}, as in the files before, found {found}; {remedy}"
+                )
+            self._types[name] = common
 
     def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
         """Yield every record: what it has of the fields of a schema, or all it has.

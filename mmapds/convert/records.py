@@ -4,18 +4,17 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from .. import formats
-from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
-from ..arrays.values import cast
+from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
 from ..errors import FormatError
 from ..storage.sources import StrPath
-from ..writer import Writer, append_columns
+from ..writer import Writer, append_columns, bytes_of
 from .arrow import ArrowReader
+from .fit import Rules, fit, remedy
 from .hdf5 import Hdf5Reader
 from .indexed import IndexedReader
+from .limit import too_much
 from .parquet import ParquetReader
 from .reader import FileReader, Reader
 
@@ -23,18 +22,6 @@ FILE_READERS: dict[str, type[FileReader]] = {each.NAME: each for each in (Parque
 """Those that use another library, by the name of their format."""
 _REPORTED = 256  # records between two calls of `progress`
 _AT_ONCE = 64 << 20  # bytes of records that are written as columns; more are written, and reported, one by one
-
-
-class Rules(NamedTuple):
-    """What is written of each record."""
-
-    schema: Schema
-    length: str | None
-    """The field that token budgets are planned by."""
-    skip: bool
-    """Leave records out that lack a field."""
-    is_whole: bool
-    """Records must not have fields beyond the schema."""
 
 
 class Copied(NamedTuple):
@@ -102,7 +89,7 @@ def copy_records(reader: Reader, rules: Rules, writer: Writer, progress: Callabl
     Args:
       progress: see `mmapds.convert.convert`.
     Raises:
-      FormatError: a record does not fit; the message has its place.
+      FormatError: a record does not fit, or more is written than may be; the message has its place.
       DecodeError: a record cannot be decoded.
     """
     done = skipped = 0
@@ -112,6 +99,7 @@ def copy_records(reader: Reader, rules: Rules, writer: Writer, progress: Callabl
         is_small = block.columns is not None and block.columns.nbytes <= _AT_ONCE
         if block.columns is not None and is_small and append_columns(writer, block.columns):
             done += block.columns.count
+            _check_written(reader, done, rules, writer)
             progress(block.columns.count, reader.total)
             continue
         before = done
@@ -120,10 +108,18 @@ def copy_records(reader: Reader, rules: Rules, writer: Writer, progress: Callabl
                 first = first or _described(reader.place(done), record, rules.schema)
                 skipped += 1
             done += 1
+            _check_written(reader, done, rules, writer)
             if (done - before) % _REPORTED == 0:
                 progress(_REPORTED, reader.total)
         progress((done - before) % _REPORTED, reader.total)
     return Copied(done, skipped, first)
+
+
+def _check_written(reader: Reader, done: int, rules: Rules, writer: Writer) -> None:
+    """Raise FormatError if more was written than may be, now that so many records are done."""
+    written = bytes_of(writer)
+    if rules.max_bytes is not None and written > rules.max_bytes:
+        raise too_much(reader.place(done - 1), written, rules.max_bytes)
 
 
 def _write(record: Mapping[str, Any], rules: Rules, writer: Writer, number: int, place: Callable[[], str]) -> bool:
@@ -134,12 +130,11 @@ def _write(record: Mapping[str, Any], rules: Rules, writer: Writer, number: int,
       place: returns where it lies.
     """
     try:
-        fitted = _fitted(record, rules)
+        fitted = fit(record, rules)
         if fitted is not None:
-            writer.write(fitted)
+            _write_fitted(fitted, rules, writer, number)
     except FormatError as error:
-        reason = str(error).removeprefix(f"{writer.path}: record {number}: ")
-        raise FormatError(f"{place()}: {reason}") from None
+        raise FormatError(f"{place()}: {error}") from None
     except MemoryError:
         raise FormatError(
             f"{place()}: expected a record that fits into memory, found no room; convert it on a machine with more "
@@ -148,52 +143,16 @@ def _write(record: Mapping[str, Any], rules: Rules, writer: Writer, number: int,
     return fitted is not None
 
 
+def _write_fitted(fitted: Mapping[str, Any], rules: Rules, writer: Writer, number: int) -> None:
+    """Write a record; an error says what to do about it."""
+    try:
+        writer.write(fitted)
+    except FormatError as error:
+        reason = str(error).removeprefix(f"{writer.path}: record {number}: ")
+        raise FormatError(f"{reason}; {remedy(fitted, rules.schema)}") from None
+
+
 def _described(place: str, record: Mapping[str, Any], schema: Schema) -> str:
     expected = ", ".join(repr(field.name) for field in schema.fields)
     found = ", ".join(repr(name) for name, value in record.items() if value is not None) or "none"
     return f"{place}: expected fields {expected}, found {found}"
-
-
-def _fitted(record: Mapping[str, Any], rules: Rules) -> Mapping[str, Any] | None:
-    """Return the fields of a record that the schema names, numbers in arrays converted; None to leave the record out.
-
-    Raises:
-      FormatError: a field is missing, does not fit, or is beyond the schema.
-    """
-    fitted: dict[str, Any] = {}
-    for field in rules.schema.fields:
-        value = record.get(field.name)
-        if value is None and field.dtype != "json":
-            if rules.skip:
-                return None
-            raise FormatError(
-                f"field {field.name!r}: expected {field}, found {'null' if field.name in record else 'nothing'}; leave "
-                "such records out with --missing skip, or give the field the type json in --schema"
-            )
-        if isinstance(value, np.ndarray) and field.shape is not None and dtype_name(value.dtype) != field.dtype:
-            value = _converted(value, field)
-        fitted[field.name] = value
-    if rules.is_whole and len(record) > len(fitted):
-        more = [name for name in record if name not in fitted]
-        if more:
-            known = ", ".join(map(repr, fitted))
-            raise FormatError(
-                f"expected fields among {known}, as in the records before it, found {more[0]!r}; choose fields with "
-                "--fields or --schema, or look at more records with --infer N"
-            )
-    return fitted
-
-
-def _converted(array: Any, field: Field) -> Any:
-    """Return an array as the dtype of a field; the array itself if that is impossible, which the writer refuses.
-
-    Raises:
-      FormatError: its numbers do not fit the dtype.
-    """
-    converted = None if field.dtype in EXTENDED else cast(array, field.dtype)
-    if converted is None and array.size and array.dtype.kind in "iuf":
-        raise FormatError(
-            f"field {field.name!r}: expected numbers that fit {field.dtype}, found {array.dtype} from {array.min()} to "
-            f"{array.max()}; choose another type with --schema"
-        )
-    return array if converted is None else converted

@@ -1,0 +1,124 @@
+"""Records fitted to a schema, and what to do about those that do not fit."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..arrays.infer import widened
+from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
+from ..arrays.values import cast, fits
+from ..errors import FormatError
+from .reader import fields_option
+
+_SHOWN = 16  # elements of an array that a message shows
+
+
+class Rules(NamedTuple):
+    """What is written of each record."""
+
+    schema: Schema
+    length: str | None
+    """The field that token budgets are planned by."""
+    skip: bool
+    """Leave records out that lack a field."""
+    is_whole: bool
+    """Records must not have fields beyond the schema."""
+    defaults: dict[str, Any]
+    """What stands for a field that is missing or null, as JSON has it."""
+    max_bytes: int | None
+    """How many bytes of records may be written; None for any."""
+
+
+def fit(record: Mapping[str, Any], rules: Rules) -> Mapping[str, Any] | None:
+    """Return the fields of a record that the schema names, numbers in arrays converted; None to leave the record out.
+
+    Raises:
+      FormatError: a field is missing, does not fit, or is beyond the schema.
+    """
+    fitted: dict[str, Any] = {}
+    for field in rules.schema.fields:
+        value = record.get(field.name)
+        if value is None and field.name in rules.defaults:
+            value = default_of(field, rules.defaults[field.name])
+        if value is None and field.dtype != "json":
+            if rules.skip:
+                return None
+            raise _missing(field, "null" if field.name in record else "nothing")
+        if isinstance(value, np.ndarray) and field.shape is not None and dtype_name(value.dtype) != field.dtype:
+            value = _converted(value, field, rules.schema)
+        fitted[field.name] = value
+    if rules.is_whole and len(record) > len(fitted):
+        more = [name for name in record if name not in fitted]
+        if more:
+            known = ", ".join(map(repr, fitted))
+            raise FormatError(
+                f"expected fields among {known}, as in the records before it, found {more[0]!r}; choose fields with "
+                f"{fields_option(fitted)}, or look at more records with --infer N"
+            )
+    return fitted
+
+
+def default_of(field: Field, value: Any) -> Any:
+    """Return what stands for a field that is missing: text becomes bytes where the field is bytes."""
+    return value.encode() if field.dtype == "bytes" and isinstance(value, str) else value
+
+
+def _option(name: str, field: Field, value: Any) -> str:
+    """Return an option that is given one field as JSON."""
+    return f"{name} {shlex.quote(json.dumps({field.name: value}, ensure_ascii=False))}"
+
+
+def _missing(field: Field, found: str) -> FormatError:
+    """Return the error for a record that lacks a field."""
+    ways = ["leave such records out with --missing skip"]
+    if (example := _example(field)) is not None:
+        ways.append(f"write a value in its place with {_option('--defaults', field, example)}")
+    if field.dtype != "bytes" and field.dtype not in EXTENDED and not field.dtype.startswith("complex"):
+        ways.append(f"keep null with {_option('--types', field, 'json')}")
+    remedy = f"{', '.join(ways[:-1])}, or {ways[-1]}" if len(ways) > 1 else ways[0]
+    return FormatError(f"field {field.name!r}: expected {field}, found {found}; {remedy}")
+
+
+def _example(field: Field) -> Any:
+    """Return a default that a field can have; None if there is none that a message can show."""
+    if field.shape is None:
+        return {"b": False, "f": 0.0}.get(field.dtype[0], 0) if field.is_scalar else ""
+    empty = [axis or 0 for axis in field.shape]
+    if field.dtype in EXTENDED or int(np.prod(empty)) > _SHOWN:
+        return None
+    return np.zeros(empty, "?" if field.dtype == "bool" else "i8").tolist()
+
+
+def _converted(array: Any, field: Field, schema: Schema) -> Any:
+    """Return an array as the dtype of a field; the array itself if that is impossible, which the writer refuses.
+
+    Raises:
+      FormatError: its numbers do not fit the dtype.
+    """
+    converted = None if field.dtype in EXTENDED else cast(array, field.dtype)
+    if converted is None and array.size and array.dtype.kind in "iuf":
+        raise FormatError(
+            f"field {field.name!r}: expected numbers that fit {field.dtype}, found {array.dtype} from {array.min()} to "
+            f"{array.max()}; {_remedy(field, array, schema)}"
+        )
+    return array if converted is None else converted
+
+
+def remedy(fitted: Mapping[str, Any], schema: Schema) -> str:
+    """Return what to do about a record that the writer refuses."""
+    for field in schema.fields:
+        if not fits(field, fitted[field.name]):
+            return _remedy(field, fitted[field.name], schema)
+    return "choose another field of lengths with --length"
+
+
+def _remedy(field: Field, value: Any, schema: Schema) -> str:
+    """Return what to do about a value that does not fit a field."""
+    found = widened(field, value)
+    if found is not None:
+        return f"choose another type with {_option('--types', field, found)}"
+    others = [other.name for other in schema.fields if other is not field]
+    return f"choose other fields with {fields_option(others)}" if others else "write such values in another way"

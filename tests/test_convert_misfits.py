@@ -1,0 +1,331 @@
+"""Records that do not fit their fields, or lack them: what a message says to do about it mends it."""
+
+import json
+import os
+import shutil
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import mmapds
+from mmapds.convert import convert, limit
+from tests.support.commands import run
+from tests.support.conversions import run_remedies, samples, save
+
+
+def jsonl(tmp_path, records):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def parquet(tmp_path, records):
+    return save(pa.Table.from_pylist(records), tmp_path / "a.parquet")
+
+
+def arrow(tmp_path, records):
+    return save(pa.Table.from_pylist(records), tmp_path / "a.arrow", "stream")
+
+
+def hugging_face(tmp_path, records):
+    """What `datasets` leaves when a dataset is saved."""
+    from datasets import Dataset
+
+    Dataset.from_list(records).save_to_disk(tmp_path / "saved")
+    return tmp_path / "saved" / "*.arrow"
+
+
+def groups(tmp_path, records):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for number, record in enumerate(records):
+            group = file.create_group(f"{number}")
+            group["number"] = number
+            for name, value in record.items():
+                if value is not None:
+                    group[name] = value
+    return path
+
+
+# ---- fields that some records lack ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [jsonl, groups])
+@pytest.mark.parametrize(
+    "values", [[[1, 2], None], [None, [1, 2]], [[[1.5], [2]], None], [5, None], ["a", None], [None, "a", None]], ids=str
+)
+def test_a_field_that_some_records_lack_becomes_json(tmp_path, make, values):
+    path = make(tmp_path, [{"x": value} for value in values])
+    done = convert(path, tmp_path / "b.mma", **({"records": "groups"} if make is groups else {}))
+    assert done.schema.describe()["x"] == "json"
+    assert [sample["x"] for sample in samples(done.path)] == values
+
+
+@pytest.mark.parametrize("make", [jsonl, parquet, arrow, hugging_face, groups])
+def test_a_default_stands_for_what_is_missing(tmp_path, make):
+    records = [{"x": [1, 2], "n": 5, "t": "a"}, {"x": None, "n": None, "t": None}, {"x": [3], "n": 7, "t": "b"}]
+    path = make(tmp_path, records)
+    options = {"records": "groups"} if make is groups else {}
+    done = convert(path, tmp_path / "b.mma", defaults={"x": [], "t": "none", "n": -1}, length="x", **options)
+    described = done.schema.describe()
+    assert (described["x"], described["n"], described["t"]) == (["int64", [None]], "int64", "str")
+    ds = mmapds.open(done.path)
+    filled = [[1, 2], [], [3]], [5, -1, 7], ["a", "none", "b"]
+    assert tuple([sample[name] for sample in samples(done.path)] for name in ("x", "n", "t")) == filled
+    assert ds.lengths.tolist() == [2, 0, 1]
+    for batch in (mmapds.pad_collate(ds.take([0, 1, 2])), mmapds.pad_collate([ds[0], ds[1], ds[2]])):
+        assert batch["x"].tolist() == [[1, 2], [0, 0], [3, 0]]
+        assert (batch["x_lengths"].tolist(), batch["n"].tolist()) == ([2, 0, 1], [5, -1, 7])
+
+
+def test_defaults_are_those_of_fields(tmp_path):
+    """A converted file reads as the JSON does by `mmapds.Fields` with the same defaults."""
+    path = jsonl(tmp_path, [{"x": [1, 2], "n": 5}, {"n": None}, {"x": None}])
+    defaults = {"x": [], "n": -1}
+    fields = mmapds.Fields({"x": "int64", "n": "int64"}, defaults=defaults)
+    converted = mmapds.open(convert(path, defaults=defaults).path)
+    for sample, wanted in zip(converted, mmapds.open(path, build=True, decode=fields), strict=True):
+        assert (sample["x"].tolist(), sample["n"]) == (list(wanted["x"]), wanted["n"])
+
+
+def test_defaults_of_bytes_and_of_fixed_shapes(tmp_path):
+    table = pa.table(
+        {
+            "raw": [b"a", None],
+            "box": pa.array([[1, 2], None], pa.list_(pa.int8(), 2)),
+            "any": pa.array([[{"a": 1}], None]),
+        }
+    )
+    path = save(table, tmp_path / "a.parquet")
+    done = convert(path, defaults={"raw": "é", "box": [0, 0], "any": []})
+    assert samples(done.path)[1] == {"raw": "é".encode(), "box": [0, 0], "any": []}
+
+
+@pytest.mark.parametrize(
+    ("defaults", "message"),
+    [
+        ({"y": 1}, "defaults: expected fields among 'n', 'x', found 'y'"),
+        ({"x": 5}, r"defaults\['x'\]: expected int64 of shape \(None,\), found int 5"),
+        ({"n": 0.5}, r"defaults\['n'\]: expected int64, found float 0\.5"),
+        ({"n": None}, r"defaults\['n'\]: expected int64, found null"),
+        ({"n": np.int64(1)}, r"defaults\['n'\]: expected a number, text or a list, found int64 of shape \(\)"),
+        ([1], r"defaults = \[1\], expected a dict of names"),
+    ],
+)
+def test_defaults_that_do_not_fit(tmp_path, defaults, message):
+    path = jsonl(tmp_path, [{"n": 1, "x": [1]}])
+    with pytest.raises(mmapds.FormatError, match=message):
+        convert(path, defaults=defaults)
+
+
+NULLS = {
+    "number": pa.array([1, None], pa.int16()),
+    "float": pa.array([1, None], pa.float32()),
+    "flag": pa.array([True, None]),
+    "text": ["a", None],
+    "bytes": [b"a", None],
+    "array": pa.array([[1], None], pa.list_(pa.uint16())),
+    "rows": pa.array([[[1, 2]], None], pa.list_(pa.list_(pa.float32(), 2))),
+    "box": pa.array([[1, 2], None], pa.list_(pa.int8(), 2)),
+    "wide": pa.array([[1] * 20, None], pa.list_(pa.int8(), 20)),
+}
+
+
+@pytest.mark.parametrize("name", NULLS)
+def test_every_way_that_a_null_in_a_table_leaves(tmp_path, name):
+    path = save(pa.table({name: NULLS[name], "id": [0, 1]}), tmp_path / "a.parquet")
+    with pytest.raises(
+        mmapds.FormatError, match=rf"row 1: field '{name}': expected .*, found null; leave such"
+    ) as error:
+        convert(path)
+    ways = run_remedies(error.value, path)
+    assert len(ways) == {"bytes": 2, "wide": 2}.get(name, 3)
+    assert [sample["id"] for sample in ways[0]] == [0]
+    assert all([sample["id"] for sample in way] == [0, 1] for way in ways[1:])
+
+
+# ---- values of other types ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "infer", "types"),
+    [
+        ([1, 0.5], 1, {"x": "float64"}),
+        ([1, 2**63], 1, {"x": "json"}),
+        ([1, "a"], 1, {"x": "json"}),
+        (["a", [1]], 1, {"x": "json"}),
+        ([[1], [0.5]], 1, {"x": ["float64", [None]]}),
+        ([[[1]], [[1], [2, 3]]], 1, {"x": "json"}),
+        ([[[1]], [[1, 2]]], 1, {"x": ["int64", [None, None]]}),
+        ([[1], [None]], 1, {"x": "json"}),
+        ([[1], 5], 1, {"x": "json"}),
+        ([[1], None], 1, {"x": "json"}),
+    ],
+    ids=str,
+)
+def test_values_of_another_type_than_the_first_ones(tmp_path, values, infer, types):
+    path = jsonl(tmp_path, [{"x": value, "id": 7} for value in values])
+    with pytest.raises(mmapds.FormatError, match=r"a\.jsonl:2 \(byte \d+\): field 'x': expected .*, found ") as error:
+        convert(path, infer=infer)
+    assert f"--types '{json.dumps(types)}'" in str(error.value)
+    for way in run_remedies(error.value, path, "--infer", infer):
+        assert len(way) == 1 or way[0]["x"] == values[0]
+    assert [sample["x"] for sample in samples(convert(path, infer=infer, types=types).path)] == values
+    assert [sample["x"] for sample in samples(convert(path).path)] == values
+
+
+@pytest.mark.parametrize(
+    ("column", "schema", "types"),
+    [
+        (pa.array([[1, None]]), None, "json"),
+        (pa.array([[[1], [2, 3]]]), None, "json"),
+        (pa.array([[1, 70_000]]), {"x": ["uint16", [None]]}, ["int64", [None]]),
+        (pa.array([[0.5]]), {"x": ["int8", [None]]}, ["float64", [None]]),
+        (pa.array([300]), {"x": "int8"}, "int64"),
+        (pa.array([0.5]), {"x": "int8"}, "float64"),
+        (pa.array([[float("nan")]]), {"x": "json"}, ["float64", [None]]),
+        (pa.array([[[1, 2]]]), {"x": ["int64", [None, 3]]}, ["int64", [None, None]]),
+    ],
+    ids=str,
+)
+def test_values_that_do_not_fit_the_columns_of_a_table(tmp_path, column, schema, types):
+    path = save(pa.table({"x": column}), tmp_path / "a.parquet")
+    with pytest.raises(
+        mmapds.FormatError, match=r"a\.parquet: row 0: field 'x': expected .*, found .*; choose"
+    ) as error:
+        convert(path, schema=schema)
+    assert f"choose another type with --types '{json.dumps({'x': types})}'" in str(error.value)
+    (way,) = run_remedies(error.value, path, *([] if schema is None else ["--schema", json.dumps(schema)]))
+    assert str(way) == str(pa.table({"x": column}).to_pylist())
+
+
+@pytest.mark.parametrize("values", [[b"a", "text"], ["text", b"a"], [b"a", [1]]], ids=str)
+@pytest.mark.parametrize("infer", [1, 1000])
+def test_bytes_among_others_can_only_be_left_out(tmp_path, values, infer):
+    path = jsonl(tmp_path, [{"id": number} for number in range(len(values))])
+
+    def decode(record):
+        number = json.loads(record)["id"]
+        return {"id": number, "x": values[number]}
+
+    with pytest.raises(mmapds.FormatError, match=r"a\.jsonl:2 \(byte \d+\): field 'x': expected .*, found ") as error:
+        convert(path, decode=decode, infer=infer)
+    assert str(error.value).endswith("; choose other fields with --fields id")
+    assert samples(convert(path, decode=decode, fields=["id"]).path) == [{"id": 0}, {"id": 1}]
+
+
+def test_types_of_some_fields_leave_the_others(tmp_path):
+    path = jsonl(tmp_path, [{"id": 1, "x": [1, 2], "t": "a"}, {"id": 2, "x": [3], "t": "b"}])
+    done = convert(path, types={"x": ("uint16", (None,))})
+    assert done.schema.describe() == {"id": "int64", "x": ["uint16", [None]], "t": "str"}
+    schema = {"t": "str", "x": "json"}
+    assert convert(path, schema=schema, types={"x": "json"}).schema.describe() == schema
+    for given, message in (
+        ({"y": "json"}, "types: expected fields among 'id', 'x', 't', found 'y'"),
+        ({"x": "list"}, r"schema\['x'\] = 'list', expected 'bytes'"),
+        ("x", "types = 'x', expected a dict of names"),
+    ):
+        with pytest.raises(mmapds.FormatError, match=message):
+            convert(path, types=given)
+    ran = run("-m", "mmapds.convert", path, "--types", "x")
+    assert (ran.returncode, ran.stderr[:31]) == (2, "--types: expected a JSON object")
+
+
+def test_numbers_of_files_that_differ_take_the_type_of_both(tmp_path):
+    tables = [
+        {"n": pa.array([1], pa.int32()), "x": pa.array([[1]], pa.list_(pa.int16()))},
+        {"n": pa.array([2**40], pa.int64()), "x": pa.array([[0.5]], pa.list_(pa.float32()))},
+    ]
+    paths = [save(pa.table(table), tmp_path / f"{k}.parquet") for k, table in enumerate(tables)]
+    done = convert(paths, tmp_path / "a.mma")
+    assert done.schema.describe() == {"n": "int64", "x": ["float32", [None]]}
+    assert samples(done.path) == [{"n": 1, "x": [1]}, {"n": 2**40, "x": [0.5]}]
+    other = save(pa.table({"n": ["text"], "x": [[1]]}), tmp_path / "2.parquet")
+    with pytest.raises(mmapds.FormatError, match=r"2\.parquet: field 'n': expected int64, .*, found str; ") as error:
+        convert([*paths, other], tmp_path / "a.mma")
+    assert str(error.value).endswith("choose other fields with --fields x")
+
+
+# ---- more than there is room for ------------------------------------------------------------------------------------
+
+
+def declared(path, rows=10**9):
+    """An HDF5 file of rows that were never written."""
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", (rows,), "f4", chunks=(1000,), fillvalue=7)
+        file.create_dataset("y", (rows, 3), "f8", chunks=(1000, 3))
+    return path
+
+
+@pytest.mark.parametrize("rows", [10**9, 10**12, 2**62])
+def test_rows_that_were_never_written_are_counted_first(tmp_path, rows):
+    path = declared(tmp_path / "a.h5", rows)
+    assert os.path.getsize(path) < 10_000
+    wanted = rf"a\.mma: expected up to 4294967296 bytes of records, found {rows} records of 128 bytes or more; "
+    with pytest.raises(mmapds.FormatError, match=wanted + rf"write them with --max-bytes {128 * rows} \(") as error:
+        convert(path)
+    assert "\n" not in str(error.value)
+    assert os.listdir(tmp_path) == ["a.h5"]
+
+
+def test_rows_that_were_never_written_are_converted_if_the_user_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(limit, "_LEAST", 1 << 10)
+    path = declared(tmp_path / "a.h5", 10_000)
+    with pytest.raises(mmapds.FormatError, match="write them with --max-bytes 1280000") as error:
+        convert(path)
+    (done,) = run_remedies(error.value, path)
+    assert len(done) == 10_000
+    assert done[-1] == {"x": 7, "y": [0, 0, 0]}
+
+
+@pytest.mark.parametrize("way", ["parquet", "arrow"])
+def test_a_table_that_makes_much_of_little_is_stopped(tmp_path, monkeypatch, way):
+    monkeypatch.setattr(limit, "_LEAST", 1 << 16)
+    values = pa.DictionaryArray.from_arrays(pa.array(np.zeros(3000, np.int32)), pa.array(["x" * 10_000]))
+    path = save(pa.table({"s": values}), tmp_path / f"a.{way}", way, rows=500)
+    with pytest.raises(
+        mmapds.FormatError, match=rf"a\.{way}: row \d+: expected up to \d+ bytes of records, found "
+    ) as error:
+        convert(path)
+    assert os.listdir(tmp_path) == [f"a.{way}"]
+    message, tries = str(error.value), 0
+    while message:
+        message, tries = outcome(path, int(message.rpartition(" ")[2])), tries + 1
+    assert tries < 10
+    assert len(mmapds.open(tmp_path / "a.mma")) == 3000
+
+
+def outcome(path, most):
+    """What a conversion says that may write some bytes; nothing if they are enough."""
+    try:
+        convert(path, max_bytes=most)
+    except mmapds.FormatError as error:
+        return str(error)
+    return ""
+
+
+def test_a_conversion_looks_first_whether_there_is_room(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    path = save(pa.table({"x": range(1000)}), tmp_path / "a.parquet")
+    monkeypatch.setattr(limit.shutil, "disk_usage", lambda _: usage._replace(free=63_999))
+    with pytest.raises(
+        mmapds.Error, match=r"a\.mma: expected room for 64000 bytes or more, found 63999 bytes free; give"
+    ):
+        convert(path)
+    assert os.listdir(tmp_path) == ["a.parquet"]
+    monkeypatch.setattr(limit.shutil, "disk_usage", lambda _: usage._replace(free=64_000))
+    assert convert(path).records == 1000
+
+
+def test_indexes_and_functions_may_make_any_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(limit, "_LEAST", 1 << 10)
+    monkeypatch.setattr(limit, "_TIMES", 0)
+    path = jsonl(tmp_path, [{"x": [0] * 100}] * 100)
+    with pytest.raises(mmapds.FormatError, match="write "):
+        convert(path)
+    assert convert(path, decode=json.loads).records == 100
+    assert convert(mmapds.build(path), tmp_path / "b.mma").records == 100
+    with pytest.raises(mmapds.FormatError, match="max_bytes = 0, expected 1 or more"):
+        convert(path, max_bytes=0)
