@@ -1,18 +1,17 @@
 """The content of a compressed source, decoded from its first byte to its last, with the blocks that it is found in."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import closing
 from typing import NamedTuple
 
-from ..storage.blocks import LARGEST_BLOCK, BlockStart
+from ..storage.blocks import BlockStart
 from ..storage.files import open_source
 from ..storage.sources import Source
-from ..storage.threads import ahead, in_order
-from . import gzip_blocks, zstd_blocks
-from .codec import zstd
-from .parts import SMALLEST, Block, BlockError, not_decoded
+from ..storage.threads import in_order
+from . import gzip_blocks
+from .parts import SMALLEST, BlockError, not_decoded
 from .zstd_blocks import FileBlock
-from .zstd_frames import walk
+from .zstd_source import ZstdSource
 
 _HELD = 256 << 10  # bytes of content of small members that are yielded at once
 
@@ -39,8 +38,8 @@ def content_of(source: Source, workers: int) -> Generator[Content, None, None]:
     """
     begin = scanned = 0
     last: Content | None = None
-    found = _gzip(source) if source.codec == "gzip" else _zstd(source, workers)
-    with closing(ahead(found)) as pieces:
+    found = _gzip(source) if source.codec == "gzip" else _zstd(ZstdSource(source), workers)
+    with closing(found) as pieces:
         for block, data in pieces:
             starts = () if block is None or not data else (BlockStart(block, begin),)
             if last is not None:
@@ -54,39 +53,27 @@ def content_of(source: Source, workers: int) -> Generator[Content, None, None]:
     yield last._replace(scanned=source.size - scanned, is_last=True)
 
 
-def _zstd(source: Source, workers: int) -> Iterator[tuple[int | None, bytes]]:
+def _zstd(zstd: ZstdSource, workers: int) -> Generator[tuple[int | None, bytes], None, None]:
     """Yield where each block begins in the file, and its content; of a large one in pieces, the others with None."""
-    codec, file = zstd(source.path), open_source(source)
-    frames = walk(file, source.path).with_text()
-    blocks = enumerate(zstd_blocks.blocks_of(frames))
-    workers = max(min(workers, len(frames.contents)), 1)
 
-    def decode(task: tuple[int, FileBlock], _: int) -> tuple[int, FileBlock, Block | None]:
+    def decode(task: tuple[int, FileBlock], _: int) -> tuple[int, FileBlock, bytes | None]:
         number, block = task
-        if block.is_large:
-            return number, block, None
-        try:
-            data = file.read(block.begin, block.end - block.begin)
-            return number, block, zstd_blocks.decode(codec, data, LARGEST_BLOCK)
-        except BlockError as error:
-            raise not_decoded(source.path, number, block.begin, "zstd", error) from None
+        pieces = None if block.is_large else zstd.decode(number, block)
+        return number, block, None if pieces is None else b"".join(pieces)
 
+    workers = max(min(workers, zstd.frames), 1)
     slots = list(range(workers + 2 if workers > 1 else 1))
-    for number, block, data in in_order(decode, blocks, workers=workers, slots=slots):
+    for number, block, data in in_order(decode, enumerate(zstd.blocks()), workers=workers, slots=slots):
         if data is not None:
-            yield block.begin, b"".join(data)
+            yield block.begin, data
             continue
-        stream = zstd_blocks.Stream(codec, file, block.begin, block.end)
         first: int | None = block.begin
-        try:
-            while piece := stream.read():
-                yield first, piece
-                first = None
-        except BlockError as error:
-            raise not_decoded(source.path, number, block.begin, "zstd", error) from None
+        for piece in zstd.pieces(number, block):
+            yield first, piece
+            first = None
 
 
-def _gzip(source: Source) -> Iterator[tuple[int | None, bytes]]:
+def _gzip(source: Source) -> Generator[tuple[int | None, bytes], None, None]:
     """Yield the content of each block of members, as `_zstd` does; where members begin shows as they are decoded."""
     file = open_source(source)
     stream = gzip_blocks.Stream(gzip_blocks.inflater(), file, 0, source.size)

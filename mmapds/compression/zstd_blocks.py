@@ -22,25 +22,28 @@ class FileBlock(NamedTuple):
 
     begin: int
     end: int
+    content: int
+    """Bytes of content, by the headers of its frames; or `UNKNOWN`."""
     is_large: bool
     """Whether it has, or may have, so much content that it is decoded in pieces."""
 
 
 def blocks_of(frames: Frames) -> Iterator[FileBlock]:
     """Yield the blocks that frames make: each of the fewest frames with `SMALLEST` bytes of content."""
-    content, first = 0, frames.begins[0]
+    first, content, is_known = frames.begins[0], 0, True
     for begin, end, size in zip(frames.begins, frames.begins[1:], frames.contents, strict=False):
-        size = _RATIO * (end - begin) if size == UNKNOWN else size
-        if content >= SMALLEST or (content and content + size > LARGEST_BLOCK):
-            yield FileBlock(first, begin, _is_large(content, begin - first))
-            content, first = 0, begin
-        content += size
+        likely = _RATIO * (end - begin) if size == UNKNOWN else size
+        if content >= SMALLEST or (content and content + likely > LARGEST_BLOCK):
+            yield _block(first, begin, content, is_known)
+            first, content, is_known = begin, 0, True
+        content += likely
+        is_known &= size != UNKNOWN
     if frames.contents:
-        yield FileBlock(first, frames.begins[-1], _is_large(content, frames.begins[-1] - first))
+        yield _block(first, frames.begins[-1], content, is_known)
 
 
-def _is_large(content: int, size: int) -> bool:
-    return content > LARGEST_BLOCK or size > LARGEST_BLOCK
+def _block(begin: int, end: int, content: int, is_known: bool) -> FileBlock:
+    return FileBlock(begin, end, content if is_known else UNKNOWN, max(content, end - begin) > LARGEST_BLOCK)
 
 
 def decode(codec: ModuleType, data: bytes, most: int) -> Block | None:

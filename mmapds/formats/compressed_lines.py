@@ -1,21 +1,26 @@
 """JSON Lines in a compressed source: its content is decoded in order, and scanned as it comes."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import accumulate
 from typing import NamedTuple
 
 from .. import _native
 from ..compression.content import Content, content_of
-from ..storage.blocks import BlockStart
+from ..compression.zstd_blocks import PIECE, FileBlock
+from ..compression.zstd_source import ZstdSource
+from ..storage.blocks import LARGEST_BLOCK, BlockStart
 from ..storage.files import shrank
 from ..storage.sources import Source
 from ..storage.threads import ahead, in_order
 from .format import End, Piece, reserve_words
 from .measuring import Measured, Measuring, UnmeasuredError
+from .seams import Seam
 
 _BOM = b"\xef\xbb\xbf"
-_STEP = 1 << 20  # bytes of lines that one thread measures at a time
+_STEP = 1 << 20  # bytes of lines that one thread scans or measures at a time
+_PIECES = 64  # of content, which make one of an index
 
 
 class _Lines(NamedTuple):
@@ -42,29 +47,128 @@ def scan(number: int, source: Source, measuring: Measuring, kept: int, workers: 
       kept: records before it.
     """
     try:
-        with closing(content_of(source, workers)) as content:
-            if measuring:
+        if measuring:
+            with closing(content_of(source, workers)) as content:
                 yield from _measured(number, source, _lines(content), measuring, kept, workers)
-            else:
-                yield from _starts(number, content)
+        elif source.codec == "zstd" and (zstd := ZstdSource(source)).is_known:
+            yield from _in_runs(number, source, zstd, workers)
+        else:
+            with closing(ahead(_in_order(number, content_of(source, workers)))) as pieces:
+                yield from pieces
     except EOFError:
         raise shrank(source) from None
 
 
-def _starts(number: int, content: Iterable[Content]) -> Iterator[Piece]:
+# ---- records whose place headers of frames say beforehand: threads find them, each in blocks of its own
+
+
+class _Run(NamedTuple):
+    """Neighbouring blocks that one thread decodes and scans, while their content is in its cache."""
+
+    first: int
+    """The number of the first one."""
+    begin: int
+    """Where their content begins."""
+    size: int
+    """Bytes of content."""
+    blocks: Sequence[FileBlock]
+
+    @property
+    def starts(self) -> tuple[BlockStart, ...]:
+        """Where the blocks begin."""
+        contents = accumulate((block.content for block in self.blocks), initial=self.begin)
+        return tuple(BlockStart(block.begin, content) for block, content in zip(self.blocks, contents, strict=False))
+
+
+def _runs(blocks: Iterable[FileBlock]) -> Iterator[_Run]:
+    """Yield runs of the fewest blocks with `_STEP` bytes of content."""
+    first = begin = size = 0
+    held: list[FileBlock] = []
+    for block in blocks:
+        held.append(block)
+        size += block.content
+        if size >= _STEP:
+            yield _Run(first, begin, size, held)
+            first, begin, size, held = first + len(held), begin + size, 0, []
+    if held:
+        yield _Run(first, begin, size, held)
+
+
+def _in_runs(number: int, source: Source, zstd: ZstdSource, workers: int) -> Iterator[Piece]:
+    """Scan runs of blocks, which threads share out."""
+    workers = max(min(workers, zstd.frames), 1)
+    slots = list(range(workers + 2 if workers > 1 else 1))
+    seam, newlines, stop, scanned = Seam(), 0, 0, 0
+    for run, found in in_order(partial(_scan_run, zstd), _runs(zstd.blocks()), workers=workers, slots=slots):
+        starts = seam.join(run.begin, found.starts, found.pending, is_first=not run.begin)
+        newlines, stop, end = newlines + found.newlines, found.end, run.blocks[-1].end
+        yield Piece(number, starts, (), 0, end - scanned, None, blocks=run.starts)
+        scanned = end
+    yield Piece(number, memoryview(b"").cast("Q"), (), 0, source.size - scanned, _end(newlines, seam.pending, stop))
+
+
+def _scan_run(zstd: ZstdSource, run: _Run, _: int) -> tuple[_Run, "_Records"]:
+    records = _Records(run.begin, run.begin, run.size, 2 * len(run.blocks) + run.size // PIECE)
+    for number, block in enumerate(run.blocks, run.first):
+        pieces = zstd.decode(number, block)
+        assert pieces is not None  # which block.is_large would say
+        for piece in pieces:
+            records.add(piece)
+    return run, records
+
+
+# ---- content that is scanned as it comes
+
+
+def _in_order(number: int, content: Iterable[Content]) -> Generator[Piece, None, None]:
     """Scan pieces of any size one after another, each from where the one before left off."""
-    pending: int | None = 0
-    newlines = 0
+    records = _Records(0, 0, LARGEST_BLOCK, 1)
+    newlines = scanned = 0
+    blocks: tuple[BlockStart, ...] = ()
     for piece in _with_whole_mark(content):
-        begin, text = piece.begin, memoryview(piece.data)
-        if begin == 0 and piece.data.startswith(_BOM):
-            begin = pending = len(_BOM)
-            text = text[begin:]
-        starts = reserve_words(len(text) // 2 + 2)
-        count, pending, found = _native.scan_buffer(None, text, begin, pending, starts)
-        newlines += found
-        end = _end(newlines, pending, begin + len(text)) if piece.is_last else None
-        yield Piece(number, starts[:count], (), 0, piece.scanned, end, blocks=piece.starts)
+        if not records.has_room(piece.data):
+            yield Piece(number, records.starts, (), 0, scanned, None, blocks=blocks)
+            newlines, scanned, blocks = newlines + records.newlines, 0, ()
+            records = _Records(records.end, records.pending, _STEP + len(piece.data), _PIECES)
+        records.add(piece.data)
+        scanned, blocks = scanned + piece.scanned, blocks + piece.starts
+    end = _end(newlines + records.newlines, records.pending, records.end)
+    yield Piece(number, records.starts, (), 0, scanned, end, blocks=blocks)
+
+
+class _Records:
+    """Where the records of neighbouring pieces of content begin.
+
+    Args:
+      begin: of the first piece.
+      pending: where the line begins that goes on there, while it is blank so far.
+      size: bytes of content, at most.
+      pieces: how many there may be.
+    """
+
+    def __init__(self, begin: int, pending: int | None, size: int, pieces: int) -> None:
+        self._stop, self._room, self._count = begin + size, reserve_words(size // 2 + 2 * pieces), 0
+        self.end, self.pending, self.newlines = begin, pending, 0
+
+    def has_room(self, data: bytes) -> bool:
+        """Whether a piece can be added, whatever its records."""
+        return self.end + len(data) <= self._stop and self._count + len(data) // 2 + 2 <= len(self._room)
+
+    def add(self, data: bytes) -> None:
+        """Find the records of the next piece; a byte order mark stands in one piece."""
+        text = memoryview(data)
+        if self.end == 0 and data.startswith(_BOM):
+            self.end = self.pending = len(_BOM)
+            text = text[len(_BOM) :]
+        found, self.pending, newlines = _native.scan_buffer(
+            None, text, self.end, self.pending, self._room[self._count :]
+        )
+        self._count, self.end, self.newlines = self._count + found, self.end + len(text), self.newlines + newlines
+
+    @property
+    def starts(self) -> memoryview:
+        """Where they begin."""
+        return self._room[: self._count]
 
 
 def _with_whole_mark(content: Iterable[Content]) -> Iterator[Content]:

@@ -18,6 +18,7 @@ from ..storage.threads import in_order
 from .compressed_lines import scan as scan_compressed
 from .format import End, Format, Layout, Piece, Sample, reserve_bytes, reserve_words
 from .measuring import Measured, Measuring, UnmeasuredError
+from .seams import Seam
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -98,29 +99,21 @@ class JsonLines(Format):
         in_flight = workers + 2 if workers > 1 else 1
         slot_size = min(block_size, max(source.stop - source.begin for source in sources))
         slots = [_Slot(slot_size, len(measuring.columns)) for _ in range(in_flight)]
-        pending: int | None = None  # start of the line that the block begins in, while that is blank so far
-        newlines = 0  # of the source
+        seam, newlines = Seam(), 0  # of the source
         work = partial(_scan_block, measuring)
         scanned = in_order(work, blocks, workers=workers, slots=slots)
         while (item := _next(scanned, kept, measuring)) is not None:
             block, measured = item
             starts, columns, skipped, still_pending, found = measured[:5]
-            if block.begin == block.source.begin:
-                newlines = 0
-            elif starts and starts[0] == block.begin:
-                # The block begins inside a line, whose rest is not blank.
-                if pending is None:
-                    starts = starts[1:]
-                else:
-                    starts[0] = pending
-            if block.begin == block.source.begin or still_pending != block.begin:
-                pending = still_pending
+            is_first = block.begin == block.source.begin
+            newlines = 0 if is_first else newlines
+            starts = seam.join(block.begin, starts, still_pending, is_first=is_first)
             bad_at = tuple((newlines + lines + 1, start) for lines, start in measured.bad_at)
             newlines += found
             kept += len(starts)
             stop = block.source.stop
             # A line without a line end counts as one; pending == stop means that nothing follows the last line end.
-            end = End(newlines + (pending != stop and stop > 0), stop) if block.end == stop else None
+            end = End(newlines + (seam.pending != stop and stop > 0), stop) if block.end == stop else None
             piece = Piece(block.number, starts, columns, skipped, block.end - block.begin, end)
             yield piece._replace(filled=measured.filled, bad=measured.bad, bad_at=bad_at)
 

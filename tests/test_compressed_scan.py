@@ -1,0 +1,49 @@
+"""Scans of compressed lines: blocks that cut lines anywhere, shared out by threads, come to what a plain scan finds."""
+
+import itertools
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import mmapds
+from mmapds.compression import zstd_blocks
+from mmapds.formats import compressed_lines
+from mmapds.index.verify import verify
+from mmapds.storage.index_file import Index
+from tests.support import oracle
+from tests.support.compressed import NO_SIZE, codec
+
+LINES = st.lists(st.sampled_from([b"{}", b"", b" ", b"\r", b"[1]\r", b"\t", b"[1, 2]"]), max_size=12)
+SIZES = st.lists(st.sampled_from([1, 2, 3, 4, 7, 50]), min_size=1, max_size=8)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Blocks of a few bytes, as many as a byte order mark has and more, and runs of single blocks."""
+    monkeypatch.setattr(zstd_blocks, "SMALLEST", 4)
+    monkeypatch.setattr(compressed_lines, "_STEP", 1)
+
+
+def framed(data, sizes, options=None):
+    """Frames of content of these sizes, again and again."""
+    ends = itertools.takewhile(lambda end: end < len(data), itertools.accumulate(itertools.cycle(sizes)))
+    bounds = [0, *ends, len(data)]
+    return b"".join(codec.compress(data[begin:end], options=options) for begin, end in itertools.pairwise(bounds))
+
+
+@pytest.mark.usefixtures("small")
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(LINES, SIZES, st.booleans(), st.booleans(), st.sampled_from([None, NO_SIZE]), st.sampled_from([1, 3]))
+def test_lines_that_blocks_cut_anywhere(tmp_path, lines, sizes, has_mark, is_ended, options, workers):
+    data = (b"\xef\xbb\xbf" if has_mark else b"") + b"\n".join(lines) + (b"\n" if is_ended else b"")
+    path, plain = tmp_path / "a.jsonl.zst", tmp_path / "b.jsonl"
+    path.write_bytes(framed(data, sizes, options))
+    plain.write_bytes(data)
+    for each in (path, plain):
+        mmapds.build(each, workers=workers, force=True)
+    ds = mmapds.open(path)
+    assert [(ds.where(i).offset, ds.raw(i)) for i in range(len(ds))] == oracle.records(data)
+    one, other = (Index(f"{each}.mmx").sources[0] for each in (path, plain))
+    assert (one.lines, one.records, one.largest) == (other.lines, other.records, other.largest)
+    verify(Index(f"{path}.mmx"))
