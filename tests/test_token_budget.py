@@ -134,14 +134,15 @@ def test_any_world_goes_on_from_any_step(problem, data):
         largest=st.sampled_from([1, 7, 2**31]),
         multiple=st.sampled_from([1, 8, 1000]),
         quadratic=st.integers(0, 3) | st.integers(1, 2**40),
+        round_to=st.sampled_from([1, 2, 8, 1000]),
     ),
 )
 def test_the_core_cuts_batches_by_the_cost_of_a_record(length, budget):
     size = min(budget.max_tokens // budget.cost(length), budget.largest)
     if size >= budget.multiple:
         size -= size % budget.multiple
-    lengths, records = np.array([length], np.uint64), np.array([2**40], np.uint64)
-    found = np.frombuffer(_native.plan_buckets(budget, lengths, records, (1, 1, 0), False), np.uint64)
+    lengths, records = budget.widths(np.array([length], np.uint64)), np.array([2**40], np.uint64)
+    found = np.frombuffer(_native.plan_buckets(budget.native, lengths, records, (1, 1, 0), False), np.uint64)
     assert found[3] == max(size, 1)
 
 

@@ -23,7 +23,7 @@ from .iterators import (
     ThreadIterator,
     WorkerStart,
 )
-from .sampled import check_cut, check_samplers
+from .sampled import check_cut, check_samplers, warn_of_rounding
 from .waits import Waits
 
 _OWN = ("_position", "_waits", "_processes")  # what a pickled loader makes anew
@@ -91,6 +91,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._check(num_workers, timeout, multiprocessing_context, in_order)
         check_samplers(dataset, sampler, batch_sampler, batched=batch_size is not None)
         check_cut(batch_sampler, collate_fn)
+        warn_of_rounding(batch_sampler, collate_fn)
         super().__init__(
             dataset,
             batch_size=batch_size,

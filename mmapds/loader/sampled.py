@@ -1,5 +1,6 @@
-"""Which samplers a loader takes: of its dataset, in the right argument, and with a collate function that cuts."""
+"""Which samplers a loader takes: of its dataset, in the right argument, and with a collate function that suits them."""
 
+import warnings
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ from ..dataset.pack import pack_collate
 from ..errors import OrderError
 from ..samplers.data import check_same_samples
 from ..samplers.resumable import ResumableSampler
+from ..samplers.world import level_of_the_user
 
 
 def check_samplers(dataset: Any, sampler: Any, batch_sampler: Any, *, batched: bool) -> None:
@@ -48,7 +50,7 @@ def check_cut(batch_sampler: Any, collate_fn: Any) -> None:
       OrderError: a packing sampler has `oversize="truncate"`, and the function has no `max_length`, or a longer one.
     """
     limit = getattr(batch_sampler, "cut_length", None)
-    function, options = (collate_fn.func, collate_fn.keywords) if isinstance(collate_fn, partial) else (collate_fn, {})
+    function, options = _options_of(collate_fn)
     if limit is None or function not in (pack_collate, pad_collate):
         return
     found = options.get("max_length")
@@ -57,3 +59,26 @@ def check_cut(batch_sampler: Any, collate_fn: Any) -> None:
             f"collate_fn: expected max_length = {limit} or less, for a sampler with oversize='truncate', which leaves "
             f"the cut to it, found max_length = {found}; give partial(mmapds.{function.__name__}, max_length={limit})"
         )
+
+
+def warn_of_rounding(batch_sampler: Any, collate_fn: Any) -> None:
+    """Warn of collate functions of mmapds that pad samples further than a sampler counts on.
+
+    Lengths may be in another unit than what is padded, so it is not an error.
+    """
+    counted = getattr(batch_sampler, "round_to", None)
+    function, options = _options_of(collate_fn)
+    name = {pad_collate: "pad_to_multiple_of", pack_collate: "round_to"}.get(function)
+    found = options.get(name) if name is not None else None
+    if counted is None or type(found) is not int or found < 1 or counted % found == 0:
+        return
+    warnings.warn(
+        f"collate_fn: expected {name} to divide {counted}, the round_to of the sampler, found {found}; give the "
+        f"sampler round_to={found} (else batches may be larger than it plans)",
+        stacklevel=level_of_the_user(),
+    )
+
+
+def _options_of(collate_fn: Any) -> tuple[Any, dict[str, Any]]:
+    """Return a function, and the arguments that a partial gives it."""
+    return (collate_fn.func, collate_fn.keywords) if isinstance(collate_fn, partial) else (collate_fn, {})

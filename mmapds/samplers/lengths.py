@@ -154,6 +154,26 @@ class Selection(NamedTuple):
         return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
 
 
+def rounded_up(lengths: Uint64s, round_to: int) -> Uint64s:
+    """Return lengths rounded up to multiples; where 64 bits do not hold one, the largest number that they do."""
+    if round_to == 1:
+        return lengths
+    step, one = np.uint64(round_to), np.uint64(1)
+    found = np.where(lengths, (lengths - one) // step * step + step, lengths)  # which may begin again at 0
+    return np.where(found < lengths, ~np.uint64(0), found)
+
+
+def classes(taken: Uint64s, counts: Uint64s) -> tuple[Uint64s, Uint64s]:
+    """Return the distinct numbers among some that fall, and how many records have each.
+
+    Args:
+      taken: what a record of each length takes.
+      counts: how many records have that length.
+    """
+    firsts = np.flatnonzero(np.concatenate([[True], taken[1:] != taken[:-1]]))
+    return np.ascontiguousarray(taken[firsts]), np.add.reduceat(counts, firsts)
+
+
 def read_lengths(given: Any, targets: Any, cache: str | None) -> LengthOrder:
     """Return lengths and their order; both are those of the indexes, if these have them.
 

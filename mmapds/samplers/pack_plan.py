@@ -12,7 +12,7 @@ from ..orders.basic import Int64s
 from ..orders.permutation import word
 from ..storage.runs import LengthOrder
 from .groups import Groups
-from .lengths import Selection, Uint64s
+from .lengths import Selection, Uint64s, classes, rounded_up
 from .plan import Plan, first_of, within
 
 _ANY = 2**63 - 1  # sequences
@@ -29,15 +29,11 @@ class PackLimits(NamedTuple):
 
     def classes(self, selection: Selection) -> tuple[Uint64s, Uint64s]:
         """Return what sequences take in a pack, falling, and how many take so much; longer ones are truncated."""
-        taken = self.taken(selection.values)
-        firsts = np.flatnonzero(np.diff(taken, prepend=0))
-        return taken[firsts], np.add.reduceat(selection.counts, firsts)
+        return classes(self.taken(selection.values), selection.counts)
 
     def taken(self, lengths: Uint64s) -> Uint64s:
         """Return what a sequence of each length takes."""
-        step, one = np.uint64(self.round_to), np.uint64(1)
-        found: Uint64s = (np.minimum(lengths, np.uint64(self.pack_length)) - one) // step * step + step
-        return found
+        return rounded_up(np.minimum(lengths, np.uint64(self.pack_length)), self.round_to)
 
 
 def falling(taken: Uint64s) -> tuple[Uint64s, Uint64s]:

@@ -15,7 +15,7 @@ from ..errors import OrderError
 from ..orders.basic import Int64s
 from ..storage.runs import LengthOrder
 from .exclusions import Ranges, members
-from .lengths import Selection, Uint64s
+from .lengths import Selection, Uint64s, classes, rounded_up
 
 VERSION = 2
 """Increased when a plan changes for the same arguments, so that old states are refused, not misread."""
@@ -32,10 +32,22 @@ class Budget(NamedTuple):
     """Batches of at least this many records have a multiple of it."""
     quadratic: int
     """A record of length L costs L + L^2 / quadratic; with 0, it costs L."""
+    round_to: int = 1
+    """A batch is as wide as its longest record, rounded up to a multiple of this; so L is, too."""
+
+    @property
+    def native(self) -> tuple[int, int, int, int]:
+        """What the core takes, which is given lengths that are rounded already."""
+        return self.max_tokens, self.largest, self.multiple, self.quadratic
 
     def cost(self, length: int) -> int:
         """Return what one record costs; the same rule as in mds_batch_size, and a test compares them."""
-        return length + (-(-length * length // self.quadratic) if self.quadratic else 0)
+        width = -(-length // self.round_to) * self.round_to
+        return width + (-(-width * width // self.quadratic) if self.quadratic else 0)
+
+    def widths(self, lengths: Uint64s) -> Uint64s:
+        """Return how wide a batch is whose longest record has each of some lengths."""
+        return rounded_up(lengths, self.round_to)
 
 
 class Cut(NamedTuple):
@@ -95,10 +107,11 @@ def select(
     over = int(counts[begin:fits].sum())
     if over and oversize == "error":
         record, longest = first_of(by_length, begin), int(values[begin])
+        rounded = f" with round_to = {budget.round_to}" if budget.round_to > 1 else ""
         raise OrderError(
             f"max_tokens = {budget.max_tokens}, expected {budget.cost(longest)} or more, the cost of lengths[{record}] "
-            f"= {longest}; leave such samples out with max_length=N or oversize='drop', or give each a batch of its "
-            f"own with oversize='single' (samples over the budget: {over:,})"
+            f"= {longest}{rounded}; leave such samples out with max_length=N or oversize='drop', or give each a batch "
+            f"of its own with oversize='single' (samples over the budget: {over:,})"
         )
     if oversize == "drop":
         begin = fits
@@ -180,9 +193,13 @@ class BudgetPlan(Plan):
 
     def _cut_buckets(self, *, between: bool = False, budget: Budget | None = None) -> Uint64s:
         """Return rows of (first rank, first batch, batches, size); `between` cuts in the middle of the others."""
-        values, counts = (np.ascontiguousarray(each) for each in (self.selection.values, self.selection.counts))
-        found = _native.plan_buckets(budget or self._budget, values, counts, self._cut, between)
+        values, counts = classes(self._budget.widths(self.selection.values), self.selection.counts)
+        found = _native.plan_buckets((budget or self._budget).native, values, counts, self._cut, between)
         return np.frombuffer(found, np.uint64).reshape(-1, 4)
+
+    def widths(self, longest: Uint64s) -> Uint64s:
+        """Return how wide batches are, given the longest record of each."""
+        return self._budget.widths(longest)
 
     def _limits(self) -> dict[str, int]:
         return self._budget._asdict()

@@ -33,6 +33,8 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
       cost: "padded" is the longest length times the number of samples, the size of a padded tensor; "sum" is for models
         that pack samples without padding, and has the same bound.
       quadratic_length: a sample of length L costs L + L^2 / quadratic_length, for quadratic attention.
+      round_to: a batch is as wide as its longest sample, rounded up to a multiple of this, as by
+        `pad_collate(pad_to_multiple_of=...)`: lengths count as rounded up.
       min_length, max_length: samples outside are left out.
       oversize: what to do with a sample that alone exceeds the budget: raise an "error", "drop" it, or make it a
         "single" batch over the budget.
@@ -70,6 +72,7 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         batch_size_multiple: int = 1,
         cost: str = "padded",
         quadratic_length: int | None = None,
+        round_to: int = 1,
         min_length: int | None = None,
         max_length: int | None = None,
         oversize: str = "error",
@@ -94,7 +97,9 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
             raise OrderError("order: expected None with planner='bucket', found an order; give planner='window' too")
         if planner == "window" and group_size is not None:
             raise OrderError(f"group_size = {group_size!r}, expected None with planner='window', which has no groups")
-        self._budget = _budget(max_tokens, max_batch_size, batch_size_multiple, quadratic_length)
+        self._budget = _budget(max_tokens, max_batch_size, batch_size_multiple, quadratic_length, round_to)
+        self.round_to = self._budget.round_to
+        """What collate functions may round the width of a batch up to."""
         self._multiple = self._budget.multiple
         self._group_size = None if group_size is None else integer("group_size", group_size, 1)
         self._order, self._sort_window = order, integer("sort_window", sort_window, 1)
@@ -193,7 +198,11 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
 
 
 def _budget(
-    max_tokens: int, max_batch_size: int | None, batch_size_multiple: int, quadratic_length: int | None
+    max_tokens: int,
+    max_batch_size: int | None,
+    batch_size_multiple: int,
+    quadratic_length: int | None,
+    round_to: int,
 ) -> Budget:
     most = 2**31
     return Budget(
@@ -201,4 +210,5 @@ def _budget(
         most if max_batch_size is None else min(integer("max_batch_size", max_batch_size, 1), most),
         integer("batch_size_multiple", batch_size_multiple, 1),
         0 if quadratic_length is None else integer("quadratic_length", quadratic_length, 1),
+        integer("round_to", round_to, 1),
     )
