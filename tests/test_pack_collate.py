@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 import mmapds
 from mmapds import CollateError, PackingBatchSampler, pack_collate
 from tests.support.budgets import log_normal
+from tests.support.messages import check
 
 LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=12)
 
@@ -160,6 +161,29 @@ def test_fields_of_a_sample_share_their_places():
         "samples[1]['labels']: expected 4 entries, as in samples[1]['input_ids'], found 3; give lists=[...] with the "
         "names of fields that have no entry for each token"
     )
+
+
+@pytest.mark.parametrize(
+    ("samples", "options"),
+    [
+        ([{"tokens": [1, 2], "length": 2}], {"labels": "tokens"}),
+        ([{"tokens": [1, 2], "labels": [1, 2]}], {"labels": "tokens"}),
+        ([{"input_ids": [1, 2]}], {"labels": "input_ids", "layout": "hf"}),
+        ([{"text_ids": [1, 2], "n": 1}], {"labels": "text_ids", "layout": "segments"}),
+        ([np.arange(3)], {"labels": "tokens"}),
+    ],
+)
+def test_labels_never_overwrite_the_inputs(samples, options):
+    name = options["labels"]
+    with pytest.raises(CollateError) as error:
+        pack_collate(samples, **options)
+    check(str(error.value))
+    message = str(error.value)
+    assert message.startswith(f"labels = {name!r}, expected a field beside the inputs, found the inputs, whose first ")
+    assert f"whose f returns {{{name!r}: tokens, 'labels': tokens}}, and labels='labels' (" in message
+    batch = pack_collate([{name: [1, 2], "labels": [1, 2]}], **{**options, "labels": "labels"})
+    assert batch[name].ravel().tolist() == [1, 2]
+    assert batch["labels"].ravel().tolist() == [-100, 2]
 
 
 def test_unsigned_tokens_become_labels():

@@ -35,6 +35,8 @@ _KEYS = {
     "segments": ("segment_ids", "positions"),
 }
 """The layouts, and what stands beside the fields of the samples."""
+_INPUTS = ("tokens", "input_ids")
+"""Fields that models read, which are never labels."""
 _IGNORED = -100  # the label that losses leave out
 _MOST = 2**31 - 1  # tokens, which cu_seqlens counts in int32
 _PLAIN = PadRule(_MOST, 1, left=False, lengths=False, mask=None)
@@ -96,7 +98,8 @@ def pack_collate(
       max_length: cut longer samples to this length, as `oversize="truncate"` of the sampler needs.
       truncate: cut off the end ("right") or the start ("left").
       pad_value: a number that every padded dtype can hold, or a dict of field name to such a number.
-      labels: the field whose first token of each sample becomes -100, as for "hf", where it is "labels".
+      labels: the field whose first token of each sample becomes -100, as for "hf", where it is "labels"; one beside the
+        inputs, which stay as they are.
       lists: fields that are not joined, whatever they hold, and become lists of a value for each sample: ["embedding"].
         A field of a nested dict is named with dots.
       flash_attn_kwargs: for "hf": add "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q" and "max_length_k".
@@ -436,6 +439,13 @@ def _set_labels(batch: dict[Any, Any], fields: Mapping[Any, Any], places: _Place
     name = options.labels
     source = "input_ids" if options.layout == "hf" and name not in fields else name
     field = fields.get(source)
+    others = [each for each in _sequences(fields) if each is not field]
+    if source == name != "labels" and field is not None and (name in _INPUTS or not others):
+        raise CollateError(
+            f"labels = {name!r}, expected a field beside the inputs, found the inputs, whose first tokens would become "
+            f"{_IGNORED}; give samples a field of labels, with ds.map(f) whose f returns {{{name!r}: tokens, 'labels': "
+            "tokens}, and labels='labels' (layout='hf' makes labels of input_ids by itself)"
+        )
     if not isinstance(field, _Arrays | _Stored) or field.dtype.is_floating_point:
         known = ", ".join(map(repr, fields))
         raise CollateError(f"samples[0]: expected arrays of integers as field {source!r}, for labels, found {known}")
