@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import mmapds
 from mmapds.errors import OrderError
+from tests.support.messages import check
 
 N = 300  # more than uint8 can count
 
@@ -35,6 +36,37 @@ def test_a_column_of_bools_is_no_mask_until_it_is_compared(ds):
     for mask in (ok, (ok < 2) & ok, torch.tensor(ok.astype(np.int64)), ok.tolist(), np.ones(N, int), np.zeros(N, int)):
         with pytest.raises(IndexError, match=message):
             ds[np.asarray(mask)]
+
+
+BOOLS = [True, False, np.True_, np.array(True), torch.tensor(False)]
+
+
+@pytest.mark.parametrize("given", BOOLS, ids=repr)
+def test_a_bool_is_not_a_position(ds, given):
+    skipping = mmapds.open(ds.sources[0], on_error="skip")
+    for dataset in (ds, ds[::-1], ds.map(str), ds.map(list, batched=True), mmapds.zip(a=ds, b=ds), ds + ds, skipping):
+        for read in (dataset.__getitem__, dataset.raw, dataset.where, dataset.place):
+            with pytest.raises(IndexError) as error:
+                read(given)
+            check(str(error.value))
+            assert str(error.value) == (
+                f"index = {bool(given)}, expected an integer, found a bool; give {int(given)} for that record, or "
+                "ds[mask] a bool for each record"
+            )
+        for read in (dataset.take, dataset.take_kept, dataset.__getitem__):
+            with pytest.raises(IndexError, match=r"expected integers, found bools|mask: expected"):
+                read([bool(given)])
+    for read in (mmapds.Permutation(5).__getitem__, mmapds.Permutation(5).inverse):
+        with pytest.raises(IndexError, match=f" = {bool(given)}, expected an integer, found a bool; give {int(given)}"):
+            read(given)
+
+
+@pytest.mark.parametrize("given", [1, np.int64(1), np.uint8(1), np.array(1), torch.tensor(1)], ids=repr)
+def test_an_integer_of_any_type_is_a_position(ds, given):
+    for dataset in (ds, ds[::1], ds.map(dict), ds + ds):
+        assert dataset[given] == {"id": 1}
+        assert dataset.raw(given) == b'{"id": 1}'
+    assert mmapds.Permutation(5)[given] == mmapds.Permutation(5)[1]
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint32, np.uint64, np.int8, np.int64])

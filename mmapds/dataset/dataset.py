@@ -58,8 +58,8 @@ class Dataset(_Samples):
           key: an int gives a sample. A slice, an array of ints, or a mask (a bool for each sample)
             gives a view. Negative positions count from the end.
         Raises:
-          IndexError: a position is out of range, a mask has another length, or an array has another shape or dtype, or
-            is a mask of zeros and ones instead of bools.
+          IndexError: a position is out of range or a bool, a mask has another length, or an array has another shape or
+            dtype, or is a mask of zeros and ones instead of bools.
           DecodeError: the record is not what the decoder expects.
         """
 
@@ -342,12 +342,6 @@ class Dataset(_Samples):
 
 for _name, _other in OTHER_NAMES.items():
     setattr(Dataset, _name, _other)
-
-
-def is_position(key: Any) -> bool:
-    """Return whether a key of `ds[key]` is a position, and not that of a view."""
-    # Arrays and tensors have both.
-    return isinstance(key, int) or (hasattr(key, "__index__") and not getattr(key, "ndim", False))
 
 
 def concat(datasets: Iterable[Dataset]) -> Dataset:

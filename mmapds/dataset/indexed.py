@@ -1,6 +1,5 @@
 """The dataset that `open` returns: samples over one index or many, none of them held in memory."""
 
-import operator
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Literal, NoReturn, SupportsIndex, overload
@@ -28,7 +27,7 @@ from .fields import Fields
 from .fields_batch import ChosenBatch, FieldsBatch
 from .location import Location
 from .origin import Origin
-from .positions import checked, refuse_mask
+from .positions import as_position, checked, is_position, refuse_mask
 from .skips import Skips
 from .stored_fields import StoredFields
 from .views import ChainedRows, RangeRows, Rows
@@ -81,10 +80,10 @@ class IndexedDataset(Dataset):
     @overload
     def __getitem__(self, key: slice | ArrayLike) -> "Dataset": ...
     def __getitem__(self, key: Any) -> Any:
-        if not isinstance(key, int):
-            if not hasattr(key, "__index__") or getattr(key, "ndim", False):  # arrays and tensors have both
+        if type(key) is not int:
+            if not is_position(key):
                 return self._view(key)
-            key = operator.index(key)
+            key = as_position(key)
         number = key if self._rows is None else self._record(key)
         record = self._records[number]
         try:
@@ -171,7 +170,7 @@ class IndexedDataset(Dataset):
         raise_at(self._catalog.place(located), error, self._given_decode, way_out)
 
     def raw(self, position: SupportsIndex) -> bytes:
-        return bytes(self._records[position if self._rows is None else self._record(position)])
+        return bytes(self._records[as_position(position) if self._rows is None else self._record(position)])
 
     def where(self, position: SupportsIndex) -> Location:
         return self._locate(self._record(position))
@@ -291,7 +290,7 @@ class IndexedDataset(Dataset):
 
     def _record(self, position: SupportsIndex) -> int:
         """Return the number of the record at a position."""
-        index = operator.index(position)
+        index = as_position(position)
         if not -self._length <= index < self._length:
             raise IndexError(f"index {index} is out of range for {plain_counted(self._length, 'record')}")
         index %= self._length

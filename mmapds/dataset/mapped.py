@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 
 from ..errors import Error
 from ..storage.runs import LengthOrder
-from .dataset import Dataset, concat, is_position
+from .dataset import Dataset, concat
 from .decode import decoder_name, is_same_decoder
 from .location import Location
+from .positions import is_position
 from .views import Rows
 
 

@@ -1,5 +1,6 @@
-"""Positions that users give: in range, and not a mask whose bools have become numbers."""
+"""Positions that users give: in range, not bools, and not a mask whose bools have become numbers."""
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,27 @@ from numpy.typing import NDArray
 from ..errors import plain_counted
 
 _FEW = 2  # records of which zeros and ones may well be positions
+
+
+def is_position(key: Any) -> bool:
+    """Return whether a key of `ds[key]` is a position, and not that of a view."""
+    # Arrays and tensors have both.
+    return isinstance(key, int | np.bool_) or (hasattr(key, "__index__") and not getattr(key, "ndim", False))
+
+
+def as_position(key: Any) -> int:
+    """Return a position as an int, which may be out of range.
+
+    Raises:
+      IndexError: it is a bool, which Python takes for 0 or 1.
+      TypeError: it is not a number at all.
+    """
+    if isinstance(key, bool | np.bool_) or str(getattr(key, "dtype", "")) in ("bool", "torch.bool"):
+        raise IndexError(
+            f"index = {bool(key)}, expected an integer, found a bool; give {int(key)} for that record, or ds[mask] a "
+            "bool for each record"
+        )
+    return operator.index(key)
 
 
 def checked(given: Any, length: int) -> NDArray[np.int64]:

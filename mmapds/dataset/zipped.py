@@ -10,7 +10,8 @@ from xxhash import xxh3_64
 from ..errors import ColumnError, Error, did_you_mean
 from ..storage.runs import LengthOrder
 from .batch import LateBatch, ZippedBatch
-from .dataset import Dataset, concat, is_position
+from .dataset import Dataset, concat
+from .positions import is_position
 from .views import Rows
 
 

@@ -16,6 +16,13 @@ def word(value: SupportsIndex) -> int:
     return operator.index(value) & (2**64 - 1)
 
 
+def _number(name: str, value: Any) -> int:
+    """Return one position or value as an int; raise IndexError for a bool, which Python takes for 0 or 1."""
+    if isinstance(value, bool | np.bool_) or str(getattr(value, "dtype", "")) in ("bool", "torch.bool"):
+        raise IndexError(f"{name} = {bool(value)}, expected an integer, found a bool; give {int(value)}")
+    return operator.index(value)
+
+
 class Permutation:
     """A bijection of [0, n) chosen by (seed, epoch). Values are computed when asked for; nothing is stored.
 
@@ -56,7 +63,7 @@ class Permutation:
         if isinstance(positions, slice):
             return self.range(range(self.n)[positions])
         if np.ndim(positions) == 0:
-            position = operator.index(positions)
+            position = _number("positions", positions)
             if not -self.n <= position < self.n:
                 raise IndexError(f"position {position} is out of range for a permutation of {self.n}")
             return self.native.one(position % self.n, False)
@@ -75,7 +82,7 @@ class Permutation:
     def inverse(self, values: Any) -> Any:
         """Return the positions of `values`, which must lie in [0, n): `p.inverse(p[i]) == i`."""
         if np.ndim(values) == 0:
-            return self.native.one(operator.index(values), True)
+            return self.native.one(_number("values", values), True)
         return self._array(values, inverse=True)
 
     def _array(self, values: ArrayLike, *, inverse: bool) -> NDArray[np.int64]:
