@@ -151,8 +151,10 @@ def test_the_summary_counts_padding_as_it_is_padded(planner):
     assert summary.fill == pytest.approx(real / (len(sampler) * 16_384))
 
 
-def test_what_pad_collate_makes_is_within_the_budget(opened):
-    ds = opened([{"tokens": list(range(1 + i * 7919 % 61))} for i in range(1500)], length="items(tokens)")
+def test_what_pad_collate_makes_is_within_the_budget(write):
+    path = write([{"tokens": list(range(1 + i * 7919 % 61))} for i in range(1500)])
+    mmapds.build(path, length="items(tokens)")
+    ds = mmapds.open(path)
     collate = partial(pad_collate, pad_to_multiple_of=8)
 
     def largest(**options):

@@ -56,10 +56,15 @@ _inherited: Any = None
 
 def _after_fork() -> None:
     global _inherited
-    _inherited = _store()
+    _inherited = store_of_process() or _inherited  # or that of the process which this one's parent was forked from
 
 
-def _store() -> Any:
+def store_of_parent() -> Any:
+    """Return the store of the process that this one was forked from, of which nothing may be asked; else None."""
+    return _inherited
+
+
+def store_of_process() -> Any:
     """Return the store of torch.distributed where it is initialised, else None; torch is not imported for this."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -102,7 +107,7 @@ class PassCheck:
           OrderError: another rank has other fields, or did not come.
         """
         replicas, rank = progress.sharding.num_replicas, progress.sharding.rank
-        store = _store() if replicas > 1 else None
+        store = store_of_process() if replicas > 1 else None
         if store is None or replicas != sys.modules["torch.distributed"].get_world_size():
             return
         limit = _limit(store)
@@ -113,14 +118,14 @@ class PassCheck:
             self._session, self._number = session, next(session.samplers)
             self._compared, self._agreed = 0, None
         fields = shared()
-        described = _described(fields)
-        if described == self._agreed and not progress.repeats_itself():
+        own = described(fields)
+        if own == self._agreed and not progress.repeats_itself():
             return
         key = f"mmapds/pass/{self._number}/{self._compared}"
         self._compared, self._agreed = self._compared + 1, None
         ranks = range(replicas)
-        _Meeting(store, key, ranks, rank, f"in a pass of {fields['sampler']}").compare(described, limit)
-        self._agreed = described
+        Meeting(store, key, ranks, rank, f"in a pass of {fields['sampler']}").compare(own, limit)
+        self._agreed = own
 
 
 def check_ranks(of: Any, *, group: Any = None, timeout: float | None = None) -> None:
@@ -131,8 +136,8 @@ def check_ranks(of: Any, *, group: Any = None, timeout: float | None = None) -> 
     number of times; where torch.distributed is not initialised, nothing happens.
 
     Args:
-      of: a sampler, whose order, epoch, position, sizes and dataset are compared, but not its rank; or a dict of
-        values, of which the reprs are.
+      of: a sampler or a stream, whose order, epoch, position, sizes and dataset are compared, but not its rank; or a
+        dict of values, of which the reprs are.
       group: a process group of torch.distributed, instead of all ranks.
       timeout: seconds to wait for the other ranks, instead of those of `init_process_group`.
     Warns:
@@ -142,10 +147,10 @@ def check_ranks(of: Any, *, group: Any = None, timeout: float | None = None) -> 
     """
     fields = of if isinstance(of, Mapping) else getattr(of, "_shared_by_ranks", None)
     if fields is None:
-        raise OrderError(f"of: expected a sampler of mmapds or a dict, found {type(of).__name__}")
+        raise OrderError(f"of: expected a sampler or a stream of mmapds, or a dict, found {type(of).__name__}")
     if timeout is not None and not timeout > 0:
         raise OrderError(f"timeout = {timeout!r}, expected a number of seconds above 0")
-    store = _store()
+    store = store_of_process()
     if store is None:
         return
     distributed = sys.modules["torch.distributed"]
@@ -157,11 +162,11 @@ def check_ranks(of: Any, *, group: Any = None, timeout: float | None = None) -> 
     session = _session_of(store)
     name = xxh3_64(json.dumps(ranks).encode()).hexdigest()
     key = f"mmapds/call/{name}/{next(session.calls.setdefault(name, itertools.count()))}"
-    meeting = _Meeting(store, key, ranks, ranks.index(own), "in a call of check_ranks")
-    meeting.compare(_described(fields), timeout or _limit(store) or _limit_of(store))
+    meeting = Meeting(store, key, ranks, ranks.index(own), "in a call of check_ranks")
+    meeting.compare(described(fields), timeout or _limit(store) or _limit_of(store))
 
 
-class _Meeting(NamedTuple):
+class Meeting(NamedTuple):
     """One comparison: the keys below a prefix of the store, which the last rank to leave deletes."""
 
     store: Any
@@ -178,7 +183,7 @@ class _Meeting(NamedTuple):
         Raises:
           OrderError: they have not, or a rank did not come within the limit, in seconds.
         """
-        with _explaining_the_store():
+        with explaining_the_store():
             self._compare(fields, time.monotonic() + limit, limit)
 
     def _compare(self, fields: dict[str, str], deadline: float, limit: float) -> None:
@@ -252,7 +257,7 @@ class _Meeting(NamedTuple):
 
 
 @contextmanager
-def _explaining_the_store() -> Iterator[None]:
+def explaining_the_store() -> Iterator[None]:
     try:
         yield
     except OrderError:
@@ -265,15 +270,15 @@ def _explaining_the_store() -> Iterator[None]:
         ) from error
 
 
-def _described(fields: Mapping[str, Any]) -> dict[str, str]:
+def described(fields: Mapping[str, Any]) -> dict[str, str]:
     """Return fields as texts, those of an order beside the others; what it is made of comes last."""
-    described: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, value in fields.items():
         if name == "order" and isinstance(value, Mapping):
-            described.update(_described(dict(sorted(value.items(), key=lambda each: isinstance(each[1], Mapping)))))
+            texts.update(described(dict(sorted(value.items(), key=lambda each: isinstance(each[1], Mapping)))))
         else:
-            described[_NAMES.get(name, str(name))] = _text(value)
-    return described
+            texts[_NAMES.get(name, str(name))] = _text(value)
+    return texts
 
 
 def _text(value: Any) -> str:

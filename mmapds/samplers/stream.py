@@ -13,6 +13,7 @@ from .data import check_same_samples
 from .distributed import DistributedBatchSampler, DistributedSampler
 from .epoch import Pass
 from .resumable import ResumableSampler
+from .stream_ranks import StreamCheck
 
 _AHEAD = 64  # samples read at a time, so that a stream costs what batches do
 _KEYS = {"sampler", "worker", "num_workers", "given"}
@@ -51,13 +52,27 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         self._pass: Pass | None = None  # the pass that this object yields
         self._given = 0  # items of it that were yielded, and records before the last of them that were left out
         self._part: _Part | None = None  # of one of several workers
+        self._check = StreamCheck() if sampler._synchronised().sharding.num_replicas > 1 else None
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield what is left of the epoch for this rank, and for this worker."""
+        """Yield what is left of the epoch for this rank, and for this worker.
+
+        Raises:
+          OrderError: another rank has another pass, or none.
+        """
         worker = torch.utils.data.get_worker_info()
+        check = self._check if worker is not None and worker.id == 0 else None
+        if check is not None:
+            check.before(self.sampler._synchronised(), self._shared_by_ranks)
         if worker is not None and worker.num_workers > 1:
             yield from self._worker_items(worker.id, worker.num_workers)
-            return
+        else:
+            yield from self._items()
+        if check is not None:
+            check.after()
+
+    def _items(self) -> Iterator[Any]:
+        """Yield all items of this rank."""
         for block in self._blocks():
             if self._pass is not self.sampler.current_pass:
                 self._pass, self._given = self.sampler.current_pass, 0
@@ -66,6 +81,10 @@ class Stream(torch.utils.data.IterableDataset[Any]):
                 self._given = begin + k + 1
                 yield item
             self._given = begin + len(block)
+
+    def _shared_by_ranks(self) -> dict[str, Any]:
+        """Return what must be alike on all ranks: see `ResumableSampler`."""
+        return self.sampler._shared_by_ranks()
 
     def _worker_items(self, number: int, workers: int) -> Iterator[Any]:
         """Yield the items of every `workers`-th block, so that a DataLoader, which asks workers in turn, has all."""

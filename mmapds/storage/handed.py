@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import sys
 from contextlib import suppress
 from io import BufferedWriter
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from .. import _native
 from ..errors import Error, SourceError
 from .lock import create_temporary, remove_leftovers
+from .processes import is_spawning
 from .sources import reason
 
 _SMALL = 16 << 10  # bytes that a pickle holds
@@ -73,7 +73,7 @@ class Shared:
         Raises:
           Error: the file cannot be written.
         """
-        if not _is_spawning() or sum(array.nbytes for array in self._arrays) <= _SMALL:
+        if not is_spawning() or sum(array.nbytes for array in self._arrays) <= _SMALL:
             return self._arrays
         if self._handed is None or _written[self._handed.path][0] != os.getpid():  # a forked child may live longer
             parts = tuple((array.dtype.str, len(array)) for array in self._arrays)
@@ -110,12 +110,6 @@ def taken(handed: list[NDArray[Any]] | Handed) -> list[NDArray[Any]]:
       SourceError: their file is gone.
     """
     return handed.open() if isinstance(handed, Handed) else handed
-
-
-def _is_spawning() -> bool:
-    """Whether what is pickled now is for a process that multiprocessing starts on this machine."""
-    context = sys.modules.get("multiprocessing.context")
-    return context is not None and context.get_spawning_popen() is not None
 
 
 def _remove_all() -> None:

@@ -1,6 +1,7 @@
 """Worker processes: they end with the process that started them, and what the environment says to all of them."""
 
 import os
+import sys
 import threading
 
 from ..errors import Error
@@ -12,6 +13,12 @@ def is_worker() -> bool:
 
     # Its parent_process() is known only when what it was given has been unpickled.
     return multiprocessing.current_process().name != "MainProcess"
+
+
+def is_spawning() -> bool:
+    """Return whether what is pickled now is for a process that multiprocessing starts on this machine."""
+    context = sys.modules.get("multiprocessing.context")
+    return context is not None and context.get_spawning_popen() is not None
 
 
 def end_with_parent() -> None:

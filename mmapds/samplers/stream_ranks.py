@@ -1,0 +1,148 @@
+"""Whether the workers of all ranks read the same pass of a stream, compared before its first item.
+
+A stream is read in worker processes, which cannot use the store of torch.distributed that their rank has: a forked one
+shares its socket with the rank, and a spawned one has no group. So the first worker of each rank opens a connection of
+its own, and compares what samplers compare in the rank itself; see `ranks`.
+"""
+
+import itertools
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from xxhash import xxh3_64
+
+from ..errors import OrderError
+from ..storage.processes import is_spawning, seconds_of
+from .epoch import EpochProgress
+from .ranks import LIMIT, Meeting, described, explaining_the_store, store_of_parent, store_of_process
+from .world import level_of_the_user
+
+_streams = itertools.count()
+
+
+class StorePlace(NamedTuple):
+    """Where the store of a process group is, for processes that need a connection of their own."""
+
+    kind: str
+    """That of the store, for messages."""
+    ranks: int
+    """How many the group has."""
+    seconds: float
+    """How long they wait for one another."""
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @classmethod
+    def of(cls, store: Any) -> "StorePlace":
+        """Return where the store of the process group is; nothing is asked of it."""
+        ranks, seconds = sys.modules["torch.distributed"].get_world_size(), store.timeout.total_seconds()
+        while hasattr(store, "underlying_store"):
+            store = store.underlying_store
+        kind, path = type(store).__name__, getattr(store, "path", "")
+        if path:
+            return cls(kind, ranks, seconds, path=path)
+        return cls(kind, ranks, seconds, getattr(store, "host", ""), getattr(store, "port", 0))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether another process can find it."""
+        return bool(self.host or self.path)
+
+    def connect(self) -> Any:
+        """Return a connection to the store.
+
+        Raises:
+          RuntimeError: nobody answers.
+        """
+        distributed: Any = import_module("torch.distributed")  # which few processes need
+
+        timeout = timedelta(seconds=self.seconds)
+        if self.path:
+            store = distributed.FileStore(self.path)
+            store.set_timeout(timeout)
+            return store
+        return distributed.TCPStore(self.host, self.port, is_master=False, timeout=timeout, wait_for_workers=False)
+
+
+class StreamCheck:
+    """Compares the passes of one stream, in worker processes, with those of the same stream on other ranks.
+
+    Streams are matched by the order in which ranks make them; passes, by their number. Each pass may be that of new
+    processes, so the store counts them, and holds what was agreed upon until the pass ends.
+    """
+
+    def __init__(self) -> None:
+        self._number = next(_streams)
+        self._place: StorePlace | None = None  # in a spawned worker
+        self._agreed: tuple[Any, str] | None = None  # of the pass under way: a connection, and a key
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_number": self._number, "_place": self._place or _place_for_spawned(), "_agreed": None}
+
+    def before(self, progress: EpochProgress, shared: Callable[[], Mapping[str, Any]]) -> None:
+        """Compare the next pass, where the sampler serves all processes of torch.distributed, and there are several.
+
+        For the first worker of a rank alone.
+
+        Raises:
+          OrderError: another rank has other fields, or did not come.
+        """
+        replicas, rank, parent = progress.sharding.num_replicas, progress.sharding.rank, store_of_parent()
+        place = self._place or (StorePlace.of(parent) if parent is not None and replicas > 1 else None)
+        if place is None or replicas != place.ranks:
+            return
+        given = seconds_of(LIMIT, OrderError)
+        limit = place.seconds if given is None else given
+        if not limit:
+            return
+        if not place.is_known:
+            _warn_of_a_store(place)
+            return
+        fields = shared()
+        mine = described(fields)
+        with explaining_the_store():
+            store = place.connect()
+            agreed, mark = f"{self._key}/agreed/{rank}", xxh3_64(json.dumps(mine).encode()).hexdigest()
+            if store.check([agreed]) and store.get(agreed).decode() == mark:
+                return  # begun again, as by trainers that look at a batch first
+            number = store.add(f"{self._key}/passes/{rank}", 1)
+            key = f"{self._key}/{number}"
+            Meeting(store, key, range(replicas), rank, f"in a pass of {fields['sampler']}").compare(mine, limit)
+            store.set(agreed, mark)
+        self._agreed = (store, agreed) if progress.contents.changes_after(progress.epoch) else None
+
+    def after(self) -> None:
+        """Note that the pass was read to its end, so that one which begins like it repeats it."""
+        if self._agreed is not None:
+            with suppress(RuntimeError):  # the store is gone, as rank 0 has ended
+                store, key = self._agreed
+                store.delete_key(key)
+            self._agreed = None
+
+    @property
+    def _key(self) -> str:
+        """What the keys of the stream begin with: torchrun may start all ranks again beside the same store."""
+        run = "/".join(os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT"))
+        return f"mmapds/stream/{run}/{self._number}"
+
+
+def _place_for_spawned() -> StorePlace | None:
+    """Return where the store of this process is, while it pickles for one that is spawned."""
+    store = store_of_process() if is_spawning() else None
+    return None if store is None else StorePlace.of(store)
+
+
+def _warn_of_a_store(place: StorePlace) -> None:
+    warnings.warn(
+        f"torch.distributed: expected a TCPStore or a FileStore, which workers of a loader can open, found {place.kind}"
+        "; use mmapds.check_ranks(stream) before each pass (workers read without a comparison)",
+        stacklevel=level_of_the_user(),
+    )
