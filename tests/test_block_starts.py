@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 import mmapds
+from mmapds import orders
 from mmapds.compression.reader import BlockReader
 from mmapds.errors import OrderError
 from mmapds.orders import chunked
 from tests.support.compressed import WRITERS, text
+from tests.support.messages import check
 
 
 @pytest.fixture
@@ -49,8 +51,39 @@ def test_plain_sources_and_zipped_datasets_have_none(packed, write):
         mmapds.ChunkedSampler(plain, "block")
     with pytest.raises(mmapds.Error, match=r"block_starts: expected a dataset of mmapds.open, found one of mmapds.zip"):
         mmapds.zip(a=packed, b=packed).block_starts  # noqa: B018
-    with pytest.raises(OrderError, match="chunk_size = 'block', expected a number for list"):
-        mmapds.ChunkedSampler([1, 2, 3], "block")
+    for make in (mmapds.ChunkedSampler, orders.Chunked):
+        with pytest.raises(
+            OrderError, match=r"chunk_size = 'block', expected a dataset .*, found list; give a "
+        ) as error:
+            make([1, 2, 3], "block")
+        check(str(error.value))
+
+
+def test_orders_take_what_the_sampler_takes(packed):
+    everything = np.arange(len(packed))
+    for size in ("block", 100):
+        order = orders.Chunked(packed, size, mix_chunks=4, seed=3)
+        sampler = mmapds.ChunkedSampler(packed, size, num_replicas=1, rank=0, mix_chunks=4, seed=3)
+        assert order.at(0, everything).tolist() == list(sampler)
+        assert set(packed.source_starts.tolist()) <= set(order.chunk_starts.tolist())
+    assert orders.Chunked(packed, "block").chunk_starts.tolist() == np.unique(packed.block_starts).tolist()
+    inside = orders.Chunked(packed.block_starts, 100).chunk_starts
+    assert set(packed.block_starts.tolist()) < set(inside.tolist())
+    assert np.diff(inside).max() == 100
+    assert orders.Chunked(len(packed), 1000).chunk_starts.tolist() == list(range(0, 6001, 1000))
+    view = packed[100:4000]
+    assert sorted(orders.Chunked(view, "block").at(0, np.arange(3900)).tolist()) == list(range(3900))
+
+
+OTHERS = [orders.Sequential, orders.Shuffled, orders.Resampled, lambda ds: orders.Mixture([ds], [1])]
+
+
+@pytest.mark.parametrize("make", OTHERS)
+def test_other_orders_say_that_they_take_a_number(packed, make):
+    with pytest.raises(OrderError, match=r": expected an integer of [01] or more, found a dataset; give ") as error:
+        make(packed)
+    check(str(error.value))
+    assert str(error.value).endswith("give the number of its records, len(dataset)")
 
 
 @pytest.mark.parametrize("mix_chunks", [1, 4])

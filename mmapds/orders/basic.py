@@ -41,11 +41,14 @@ def integer(name: str, value: SupportsIndex, least: int | None = None) -> int:
     Raises:
       OrderError: the value is not an integer, or out of range.
     """
-    is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
+    expected = f"expected an integer{'' if least is None else f' of {least} or more'}"
+    if hasattr(type(value), "source_starts"):
+        raise OrderError(f"{name}: {expected}, found a dataset; give the number of its records, len(dataset)")
+    is_integer = hasattr(value, "__index__") and not isinstance(value, bool) and not getattr(value, "ndim", 0)
     number = operator.index(value) if is_integer else None
     if number is not None and (least is None or least <= number < 2**63):
         return number
-    raise OrderError(f"{name} = {value!r}, expected an integer{'' if least is None else f' of {least} or more'}")
+    raise OrderError(f"{name} = {value!r}, {expected}")
 
 
 def as_positions(positions: ArrayLike) -> Int64s:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations  # help() shows them as they are written
 
+from collections.abc import Sized
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,17 +25,23 @@ class Chunked:
     holds records of one source only, so the last chunk of a source may be short.
 
     Args:
-      n: number of records; or the record number at which each source begins, then the number of records
-        (`Dataset.source_starts`). With a plain number, chunks cross sources.
-      chunk_size: consecutive records in a chunk.
+      n: a dataset of mmapds, whose sources chunks do not cross; or the number of records; or the records at which no
+        chunk goes on, from 0 to the number of records, as `Dataset.source_starts` and `Dataset.block_starts` are.
+      chunk_size: consecutive records in a chunk; or "block": a chunk for each block of a dataset of compressed sources.
       mix_chunks: chunks that are mixed; 1 shuffles only inside each chunk.
       seed: chooses the orders.
     Raises:
       OrderError: an argument is out of range.
     """
 
-    def __init__(self, n: int | ArrayLike, chunk_size: int, *, mix_chunks: int = 16, seed: int = 0) -> None:
-        starts = _source_starts(n)
+    def __init__(
+        self, n: int | ArrayLike | Sized, chunk_size: int | Literal["block"], *, mix_chunks: int = 16, seed: int = 0
+    ) -> None:
+        if chunk_size == "block":
+            starts = _starts(_blocks_of(n))
+            chunk_size = int(np.diff(starts).max())
+        else:
+            starts = _starts(getattr(n, "source_starts", n))
         self._n = integer("n", int(starts[-1]), 1)
         sizes = starts[1:] - starts[:-1]
         # No larger than they can be, so that products of the two fit 64 bits.
@@ -124,11 +131,27 @@ class Chunked:
         }
 
 
-def _source_starts(n: int | ArrayLike) -> Int64s:
+def _blocks_of(dataset: Any) -> Any:
+    """Return where the blocks of a dataset begin.
+
+    Raises:
+      OrderError: it is not a dataset of mmapds.
+      Error: it has no blocks.
+    """
+    if not hasattr(type(dataset), "block_starts"):
+        found = type(dataset).__name__
+        raise OrderError(f"chunk_size = 'block', expected a dataset of mmapds beside it, found {found}; give a number")
+    return dataset.block_starts
+
+
+def _starts(n: Any) -> Int64s:
     """The record number at which each source begins, then the number of records."""
-    starts: Int64s = np.asarray([0, n] if np.ndim(n) == 0 else n).astype(np.int64)
-    if np.ndim(n) == 0:
-        integer("n", int(starts[1]), 1)
+    given = np.asarray(n) if isinstance(n, list | tuple) or hasattr(n, "__array__") else None
+    if given is None or given.ndim == 0:
+        return np.array([0, integer("n", n, 1)], np.int64)
+    if given.dtype.kind not in "iu":
+        raise OrderError(f"n: expected integers, found an array of type {given.dtype}")
+    starts: Int64s = given.astype(np.int64)
     if starts.ndim != 1 or len(starts) < 2:
         raise OrderError(f"n: expected shape (sources + 1,), found {starts.shape}")
     if starts[0] != 0:

@@ -162,13 +162,8 @@ class ChunkedSampler(DistributedSampler):
     ) -> None:
         refuse_path("dataset", dataset)
         _check_not_empty(dataset)
-        starts = None if cross_sources else getattr(dataset, "source_starts", None)
-        if chunk_size == "block":
-            starts = getattr(dataset, "block_starts", None)
-            if starts is None:
-                raise OrderError(f"chunk_size = 'block', expected a number for {type(dataset).__name__}")
-            chunk_size = int(np.diff(starts).max())
-        chunked = Chunked(len(dataset) if starts is None else starts, chunk_size, mix_chunks=mix_chunks, seed=seed)
+        has_bounds = chunk_size == "block" or (hasattr(type(dataset), "source_starts") and not cross_sources)
+        chunked = Chunked(dataset if has_bounds else len(dataset), chunk_size, mix_chunks=mix_chunks, seed=seed)
         super().__init__(
             dataset,
             num_replicas,

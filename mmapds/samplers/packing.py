@@ -182,7 +182,7 @@ def _check_order(planner: str, order: Order | None) -> None:
     if planner == "window" and not isinstance(order, Chunked):
         raise OrderError(
             f"order: expected an mmapds.orders.Chunked with planner='window', found {found}; give "
-            "order=mmapds.orders.Chunked(ds.source_starts, 4096, mix_chunks=16)"
+            "order=mmapds.orders.Chunked(ds, 4096, mix_chunks=16)"
         )
 
 
