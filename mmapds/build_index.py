@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import formats
-from .errors import Error, unknown_argument
+from .errors import Error, arguments_of, names_its_arguments, refuse_unknown
 from .index.build import BuildResult, ColumnRequest, build_each
 from .index.engine import Engine
 from .storage.index_file import Index
@@ -108,6 +108,7 @@ def _engine(executor: Any, parts: StrPath | None, out: StrPath | None, workers: 
     return Engine(executor, None if parts is None else os.fspath(parts), workers or 1)
 
 
+@names_its_arguments("mmapds.merge")
 def merge(
     indexes: StrPath | Iterable[StrPath],
     *,
@@ -143,10 +144,7 @@ def merge(
 
 def _check_names(parameters: Mapping[str, Any]) -> None:
     """Raise TypeError for an argument that is neither one of `build` nor an option of any format."""
-    own = [name for name in build.__annotations__ if name not in ("parameters", "return")]
-    for name, value in parameters.items():
-        if name not in formats.OPTIONS:
-            raise unknown_argument("mmapds.build", name, value, [*own, *formats.OPTIONS], _OTHERS)
+    refuse_unknown("mmapds.build", parameters, (*arguments_of(build), *formats.OPTIONS), _OTHERS)
 
 
 def _by_kind(columns: Mapping[str, Column]) -> tuple[dict[str, str], dict[str, Callable[[Any], float]]]:

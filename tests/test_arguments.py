@@ -1,12 +1,16 @@
 """Arguments that a function does not have: the message names those it has, and the one that the user may mean."""
 
 import inspect
+from importlib import import_module
 
 import pytest
 
 import mmapds
 from mmapds.convert import convert
+from mmapds.integrations.grain import OrderSampler
+from tests.support.api import MODULES, members, public_names
 from tests.support.commands import command
+from tests.support.messages import check
 
 UNKNOWN = {
     "lenght = 'n', expected an argument of mmapds.build: sources, out, format, * (did you mean 'length')": (
@@ -37,6 +41,18 @@ UNKNOWN = {
     "num_proc = 4, expected an argument of Dataset.map: function, batched": (
         lambda path: mmapds.open(path, build=True).map(str, num_proc=4)
     ),
+    "pack_len = 3, expected an argument of mmapds.PackingBatchSampler: * (did you mean 'pack_length')": (
+        lambda _: mmapds.PackingBatchSampler([1], pack_len=3)
+    ),
+    "mix_chunk = 3, expected an argument of orders.Chunked: n, * (did you mean 'mix_chunks')": (
+        lambda _: mmapds.orders.Chunked(9, 3, mix_chunk=3)
+    ),
+    "fraction = [1], expected an argument of Dataset.split: fractions, seed (did you mean 'fractions')": (
+        lambda path: mmapds.open(path, build=True).split(fraction=[1])
+    ),
+    "outt = 'x', expected an argument of mmapds.merge: indexes, out, workers, roots (did you mean 'out')": (
+        lambda path: mmapds.merge([path], outt="x")
+    ),
     "feilds = ['x'], expected an argument of convert: * (did you mean 'fields')": (
         lambda path: convert(path, feilds=["x"])
     ),
@@ -51,6 +67,51 @@ def test_an_unknown_argument_is_told_from_those_there_are(write, message):
     begin, _, end = message.partition("*")
     assert str(error.value).startswith(begin)
     assert str(error.value).endswith(end)
+
+
+def public():
+    """What users call, by name, and what they call it with, methods without `self`."""
+    named = {f"mmapds.{name}": getattr(mmapds, name) for name in public_names() if not name.endswith("Error")}
+    for module, names in MODULES.items():
+        named |= {f"{module}.{name}": getattr(import_module(module), name) for name in names}
+    named["OrderSampler"] = OrderSampler
+    for name, thing in list(named.items()):
+        if isinstance(thing, type):
+            named |= {f"{name}.{each}": getattr(thing, each) for each in members(thing) if each[0] != "_"}
+    return {name: thing for name, thing in named.items() if callable(thing)}
+
+
+def has_options(function):
+    """Whether a function has arguments that are given by name, and does not take any name there is."""
+    found = inspect.signature(function).parameters.values()
+    return any(each.kind is each.KEYWORD_ONLY or each.default is not each.empty for each in found)
+
+
+def test_all_that_has_options_names_them():
+    exceptions = {"mmapds.Location", "mmapds.orders.Order", "mmapds.convert.Converted"}  # not made by users
+    found = {name: thing for name, thing in public().items() if name not in exceptions and has_options(thing)}
+    assert {"mmapds.merge", "mmapds.PackingBatchSampler", "mmapds.orders.Chunked", "mmapds.Dataset.split"} <= set(found)
+    assert "mmapds.Dataset.save" not in found, "it has no options"
+    for name, thing in {**found, "mmapds.Dataset.save": mmapds.Dataset.save}.items():
+        given = ["x"] if isinstance(thing, type) or "." not in name.partition("mmapds.")[2] else [None, "x"]
+        with pytest.raises(TypeError) as error:
+            thing(*given, zzz=1)
+        assert str(error.value).startswith("zzz = 1, expected an argument of "), name
+        assert f"{name.rpartition('.')[2]}: " in str(error.value)
+        check(str(error.value))
+
+
+def test_streams_name_the_arguments_of_streams(write):
+    ds = mmapds.open(write([{"n": 1}]), build=True)
+    with pytest.raises(TypeError) as error:
+        ds.stream(batchsize=4)
+    assert str(error.value) == (
+        "batchsize = 4, expected an argument of Dataset.stream: sampler, batch_size, shuffle, num_replicas, rank, "
+        "seed, drop_last, order, epoch_size, start_step, exclude, pad (did you mean 'batch_size')"
+    )
+    with pytest.raises(TypeError, match=r"\(did you mean 'seed'\)"):
+        ds.stream(mmapds.DistributedSampler(ds), sead=4)
+    assert len(ds.stream(seed=1, pad=False, drop_last=False, epoch_size=1)) == 1
 
 
 def test_functions_show_their_own_arguments():

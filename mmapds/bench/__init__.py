@@ -19,7 +19,7 @@ from .. import __version__
 from ..dataset.dataset import Dataset
 from ..dataset.decode import Decoder
 from ..dataset.opening import open as open_dataset
-from ..errors import Error, OrderError
+from ..errors import Error, OrderError, names_its_arguments
 from ..orders.basic import integer
 from ..storage.sources import StrPath, listed
 from .choose import recommend
@@ -32,6 +32,7 @@ _COLLATE = ("list", "pad")
 _SAMPLED = 1000  # records whose sizes are looked at
 
 
+@names_its_arguments("bench")
 def bench(
     source_or_index: StrPath | Iterable[StrPath],
     *,

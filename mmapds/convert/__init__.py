@@ -17,7 +17,7 @@ from .. import formats
 from ..arrays.array_file import SUFFIX
 from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
-from ..errors import Error, FormatError, counted, unknown_argument
+from ..errors import Error, FormatError, arguments_of, counted, refuse_unknown
 from ..index.engine import Engine
 from ..storage.lock import create_temporary, locked
 from ..storage.sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, inspect, reason, working_directory
@@ -171,10 +171,7 @@ def check_arguments(
     types: Any, fields: Any, defaults: Any, missing: str, infer: int, max_bytes: int | None, options: Mapping[str, Any]
 ) -> None:
     """Raise an error for arguments that are wrong whatever the sources are."""
-    own = [name for name in convert.__annotations__ if name not in ("options", "return")]
-    for name, value in options.items():
-        if name not in OPTIONS:
-            raise unknown_argument("convert", name, value, [*own, *OPTIONS], {})
+    refuse_unknown("convert", options, (*arguments_of(convert), *OPTIONS))
     for argument, given in (("types", types), ("defaults", defaults)):
         if given is not None and not isinstance(given, Mapping):
             raise FormatError(f"{argument} = {given!r}, expected a dict of names")

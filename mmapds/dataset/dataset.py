@@ -223,6 +223,7 @@ class Dataset(_Samples):
         lengths. Nothing is copied, however many the indexes; a slice of neighbours has one, too.
         """
 
+    @names_its_arguments("Dataset.split")
     def split(self, fractions: Sequence[float], seed: int | None = 0) -> list["Dataset"]:
         """Cut the dataset into disjoint views that together have all of its records.
 
@@ -245,6 +246,7 @@ class Dataset(_Samples):
         permutation = Permutation(length, seed)
         return [self._select(PermutedRows(permutation, run)) for run in runs]
 
+    @names_its_arguments("Dataset.save")
     def save(self, path: StrPath) -> None:
         """Write a view as an index of its own over the same sources, which `mmapds.open(path)` opens at once.
 

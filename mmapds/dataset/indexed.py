@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import formats
 from .._native import JsonBatch, Records
-from ..errors import DecodeError, Error, KeyMissingError, counted, plain_counted
+from ..errors import DecodeError, Error, KeyMissingError, counted, names_its_arguments, plain_counted
 from ..index.keys import candidates
 from ..storage.files import IoChoice
 from ..storage.processes import is_worker
@@ -252,6 +252,7 @@ class IndexedDataset(Dataset):
         """The parts of indexes that the dataset is made of, where it is made of few."""
         return stored.parts_of(self._catalog.indexes, self._rows)
 
+    @names_its_arguments("Dataset.save")
     def save(self, path: StrPath) -> None:
         saving.save(self, self._catalog.indexes, self._rows, path)
 

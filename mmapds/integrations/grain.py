@@ -9,7 +9,7 @@ import grain
 import numpy as np
 
 from ..dataset.dataset import Dataset
-from ..errors import Error, OrderError
+from ..errors import Error, OrderError, names_its_arguments
 from ..orders.basic import Order, integer
 from ..samplers.epoch import OrderedRecords
 
@@ -63,6 +63,7 @@ class OrderSampler:
       OrderError: an argument is out of range, or not an order.
     """
 
+    @names_its_arguments("OrderSampler")
     def __init__(
         self,
         order: Order,

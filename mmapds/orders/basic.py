@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _native
-from ..errors import OrderError
+from ..errors import OrderError, names_its_arguments
 from .permutation import Permutation, word
 
 Int64s = NDArray[np.int64]
@@ -64,6 +64,7 @@ def _permutation(n: int, seed: int, epoch: int, stream: int = 0) -> Permutation:
 class Sequential:
     """Record i stands at position i."""
 
+    @names_its_arguments("orders.Sequential")
     def __init__(self, n: int) -> None:
         self._n = integer("n", n, 1)
 
@@ -91,6 +92,7 @@ class Sequential:
 class Shuffled:
     """Every record once, in an order chosen by (seed, epoch). See `mmapds.Permutation`."""
 
+    @names_its_arguments("orders.Shuffled")
     def __init__(self, n: int, seed: int = 0) -> None:
         self._n = integer("n", n, 1)
         self._seed = integer("seed", seed)
@@ -119,6 +121,7 @@ class Shuffled:
 class Resampled:
     """Records drawn with replacement. An epoch has any length; a record may come several times in it, or never."""
 
+    @names_its_arguments("orders.Resampled")
     def __init__(self, n: int, epoch_size: int | None = None, seed: int = 0) -> None:
         self._n = integer("n", n, 1)
         self._epoch_size = integer("epoch_size", n if epoch_size is None else epoch_size, 1)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import _native
-from ..errors import OrderError
+from ..errors import OrderError, names_its_arguments
 from .basic import VERSION, Int64s, as_positions, integer
 from .permutation import word
 
@@ -35,6 +35,7 @@ class Mixture:
 
     LONGEST_PERIOD = 65_536
 
+    @names_its_arguments("orders.Mixture")
     def __init__(
         self,
         sizes: Sequence[int],

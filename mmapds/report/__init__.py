@@ -12,7 +12,7 @@ from typing import Any
 
 from ..bench import bench
 from ..dataset.decode import Decoder
-from ..errors import Error
+from ..errors import Error, names_its_arguments
 from ..storage.lock import create_temporary
 from ..storage.sources import StrPath, listed, reason
 from .gather import Subject, gather
@@ -24,6 +24,7 @@ from .waits import loader_facts, training_facts
 __all__ = ["report"]
 
 
+@names_its_arguments("report")
 def report(
     source_or_index: StrPath | Iterable[StrPath],
     out: StrPath | None = None,

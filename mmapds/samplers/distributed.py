@@ -334,6 +334,7 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
             return self._records.at(self.epoch, positions)
         return [self._records.at(self.epoch, row[row >= 0]) for row in positions]
 
+    @names_its_arguments("sampler.state_dict")
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """Return where the epoch is, and the batch size; see `DistributedSampler`."""
         return {**super().state_dict(step), "batch_size": self.batch_size}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..errors import OrderError
+from ..errors import OrderError, names_its_arguments
 from ..orders.basic import Order, integer
 from ..orders.chunked import Chunked
 from .exclusions import Exclude
@@ -61,6 +61,7 @@ class PackingBatchSampler(PlannedBatchSampler):
     _plan: PackPlan | PackWindowPlan
     _block = 64  # fewer than elsewhere: the samples of each pack lie on many pages of the order
 
+    @names_its_arguments("mmapds.PackingBatchSampler")
     def __init__(
         self,
         dataset_or_lengths: Sized | ArrayLike,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from xxhash import xxh3_64
 
-from ..errors import OrderError
+from ..errors import OrderError, names_its_arguments
 from ..storage.processes import seconds_of
 from .epoch import EpochProgress
 
@@ -128,6 +128,7 @@ class PassCheck:
         self._agreed = own
 
 
+@names_its_arguments("mmapds.check_ranks")
 def check_ranks(of: Any, *, group: Any = None, timeout: float | None = None) -> None:
     """Raise an error on every rank unless all ranks have the same sampler, or the same values.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.utils.data
 
-from ..errors import OrderError
+from ..errors import OrderError, names_its_arguments
 from .data import SampledData
 from .epoch import EpochProgress, Pass
 from .ranks import PassCheck
@@ -153,6 +153,7 @@ class ResumableSampler(ABC):
         """
         return self._synchronised().current().first_step
 
+    @names_its_arguments("sampler.state_dict")
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """Return where the epoch is: a small dict that JSON can hold, the same on every rank.
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch.utils.data
 
-from ..errors import OrderError, StateError
+from ..errors import OrderError, StateError, arguments_of, names_its_arguments, refuse_unknown
 from ..orders.basic import integer
 from .data import check_same_samples
 from .distributed import DistributedBatchSampler, DistributedSampler
@@ -16,6 +16,7 @@ from .resumable import ResumableSampler
 from .stream_ranks import StreamCheck
 
 _AHEAD = 64  # samples read at a time, so that a stream costs what batches do
+_OWN = ("dataset", "sampler", "batch_size", "shuffle")  # arguments of streams, after the dataset
 _KEYS = {"sampler", "worker", "num_workers", "given"}
 
 
@@ -133,6 +134,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         """The step of the epoch at which the pass under way, or else the next one, begins; see `DistributedSampler`."""
         return self.sampler.first_step
 
+    @names_its_arguments("stream.state_dict")
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """Return where the epoch is: the state of the sampler, which any number of ranks and workers can load.
 
@@ -184,7 +186,10 @@ def make_stream(dataset: Readable, sampler: Any, batch_size: int | None, options
 
     Raises:
       OrderError: there are both a sampler and arguments of one; or the sampler is of other samples.
+      TypeError: an argument is unknown.
     """
+    known = [name for name in arguments_of(DistributedSampler.__init__) if name not in _OWN]
+    refuse_unknown("Dataset.stream", options, (*_OWN[1:], *known))
     if sampler is None:
         if batch_size is None:
             return Stream(dataset, DistributedSampler(dataset, **options))
