@@ -1,6 +1,7 @@
 """What is not what it seems: each message has a command, which is run, and then the records are there."""
 
 import bz2
+import gzip
 import json
 import lzma
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+from backports import zstd
 
 import mmapds
 from tests.support.commands import command
@@ -22,7 +24,7 @@ TABLE = "id{0}text\n1{0}a b\n2{0}é\n"
 
 def run(message):
     """Run the command of a message in a shell, with this Python as `python`."""
-    found = re.sub(r" \((?:jq -c|cells become|one value|or give) .*\)$", "", message.partition("; run: ")[2])
+    found = re.sub(r" \((?:jq -c|\w+ -dc|cells become|one value|or give) .*\)$", "", message.partition("; run: ")[2])
     assert found, message
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     ran = subprocess.run(
@@ -106,6 +108,39 @@ def test_the_command_of_jq_does_the_same():
     also = re.search(r" \((jq -c [^;]*);", refused(write("a.json", json.dumps(RECORDS, indent=1))))[1]
     run(f"; run: {also}")
     assert list(mmapds.open("a.jsonl", build=True)) == RECORDS
+
+
+COMPRESSED = {"a b.json.gz": gzip.compress, "a b.jsonl.zst": zstd.compress}
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+@pytest.mark.parametrize("array", [*ARRAYS.values(), json.dumps(RECORDS[:2] * 1000)])
+def test_a_compressed_json_array(name, array):
+    needs(name.rpartition(".")[2].replace("zst", "zstd").replace("gz", "gzip"))
+    message = refused(write(name, COMPRESSED[name](array.encode())))
+    assert message.startswith(f"{name}: not JSON Lines: expected a record a line, found one JSON array; run: ")
+    assert run(message).rpartition(" > ")[2] == "'a b.jsonl'"
+    assert list(mmapds.open("a b.jsonl", build=True)) == json.loads(array.removeprefix("\ufeff"))
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_other_text_that_is_compressed(name):
+    needs("zstd")
+    compress, encoded = COMPRESSED[name], json.dumps(RECORDS[0]).encode("utf-16")
+    for data, expected in ((TABLE.format(",").encode(), {"id": "1", "text": "a b"}), (encoded, RECORDS[0])):
+        out = run(refused(write(name, compress(data)))).rpartition(" > ")[2].strip("'")
+        assert mmapds.open(out, build=True)[0] == expected
+        os.remove(out)
+    one = json.dumps(RECORDS[2], indent=4).encode()
+    message = refused(write(name, compress(one)))
+    run("; run: " + re.search(r"one value alone: (.*); or give", message)[1])
+    assert list(mmapds.open("a b.jsonl", build=True)) == RECORDS[2:]
+
+
+def test_a_compressed_json_array_that_is_damaged():
+    for name, compress in COMPRESSED.items():
+        with pytest.raises(mmapds.FormatError):
+            mmapds.build(write(name, compress(json.dumps(RECORDS * 9000).encode())[:-20]))
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl"])

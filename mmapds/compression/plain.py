@@ -38,21 +38,36 @@ def opened(path: str, codec: str | None = None) -> Iterator[BinaryIO]:
         raise unreadable(path, error) from None
 
 
+def codec_at(path: str) -> str:
+    """Return what a file is compressed by, one of `sources.CODECS`; empty if by none of them.
+
+    Raises:
+      SourceError: it is missing or unreadable.
+    """
+    with opened(path, "") as file:
+        return codec_of(file.read(4))
+
+
+def damage_of(path: str, codec: str) -> tuple[type[Exception], ...]:
+    """Return what reading the content of a damaged file raises."""
+    found = (SourceError, EOFError, ValueError, zlib.error)
+    return (*found, zstd(path).ZstdError) if codec == "zstd" else found
+
+
 def head_of(path: str, size: int) -> bytes:
     """Return the first bytes of the content of a file; those that can be decoded, and none of a damaged file.
 
     Raises:
       SourceError: it is missing or unreadable.
     """
-    with opened(path, "") as file:
-        raw = file.read(4)
-    if not codec_of(raw):
+    codec = codec_at(path)
+    if not codec:
         with opened(path, "") as file:
             return file.read(size)
     try:
-        with opened(path) as file:
+        with opened(path, codec) as file:
             return file.read(size)
-    except (SourceError, EOFError, ValueError, zlib.error, zstd(path).ZstdError):
+    except damage_of(path, codec):
         return b""
 
 

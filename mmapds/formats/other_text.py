@@ -3,10 +3,12 @@
 import json
 import os
 import re
+from contextlib import suppress
 
 from .. import _native
+from ..compression.plain import codec_at, damage_of, opened
 from ..errors import FormatError
-from ..storage.sources import another_name, named, quoted
+from ..storage.sources import another_name, named, quoted, without_codec
 
 _SUFFIXES = (".jsonl", ".ndjson", ".json")
 """Names of files that should hold JSON."""
@@ -36,11 +38,11 @@ def check_lines(path: str, head: bytes) -> None:
     """
     if encoding := _encoding(path, head):
         what = f"not UTF-8: expected text in UTF-8, found {encoding[:6]}"
-        raise _refused(path, what, f"iconv -f {encoding} -t UTF-8 {{}} > {{}}", ".utf8")
+        raise _refused(path, what, f"iconv -f {encoding} -t UTF-8 {{}}", ".utf8")
     text = head.removeprefix(_BOM).lstrip(b" \t\r\n")
     first, _, rest = text.partition(b"\n")
     second, is_json = rest.lstrip().partition(b"\n")[0], _is_json(first)
-    suffix = os.path.splitext(path)[1].lower()
+    suffix = os.path.splitext(without_codec(path))[1].lower()
     if suffix in _TABLES and not is_json and not _looks_like_json(text):
         raise _table(path, _TABLES[suffix])
     may_be_one_line = text.startswith(b"[") and not rest.strip() and (is_json or len(head) >= _HEAD)
@@ -77,9 +79,9 @@ def _holds_objects(line: bytes, is_whole: bool) -> bool:
 
 
 def _has_one_line(path: str) -> bool:
-    """Whether only blank lines come before and after the one that is not blank."""
-    lines, is_inside = 0, False
-    with open(path, "rb") as file:
+    """Whether only blank lines come before and after the one that is not blank, as far as it can be decoded."""
+    lines, is_inside, codec = 0, False, codec_at(path)
+    with opened(path, codec) as file, suppress(*damage_of(path, codec)):
         while lines < 2 and (part := file.readline(_PART)):
             if not is_inside and part.removeprefix(_BOM).strip():
                 is_inside, lines = True, lines + 1
@@ -118,12 +120,13 @@ def _begins_over_lines(text: bytes) -> bool:
 def _array(path: str) -> FormatError:
     python = _PYTHON.format("json", 'json.load(open(0, encoding="utf-8-sig"))')
     what = "not JSON Lines: expected a record a line, found one JSON array"
-    return _refused(path, what, f"{python} < {{}} > {{}}", also="jq -c '.[]' {} > {}")
+    return _refused(path, what, f"{python} < {{}}", also="jq -c '.[]' {}")
 
 
 def _over_lines(path: str) -> FormatError:
     what = "not JSON Lines: expected a record a line, found JSON over several lines"
-    return _refused(path, what, "jq -c . {} > {}", also="one value alone: python -m json.tool --compact {} {}")
+    compact = "python -m json.tool --compact {}"
+    return _refused(path, what, "jq -c . {}", also=compact, when="one value alone: ")
 
 
 def _table(path: str, delimiter: str) -> FormatError:
@@ -131,13 +134,29 @@ def _table(path: str, delimiter: str) -> FormatError:
     given = f', delimiter="{delimiter!r}"'.replace("'", "") if delimiter != "," else ""
     rows = f'csv.DictReader(open(0, encoding="utf-8-sig", newline=""){given})'
     what = f"not JSON Lines: expected JSON, found a table with {shown} between cells"
-    return _refused(path, what, f"{_PYTHON.format('csv, json', rows)} < {{}} > {{}}", also="cells become strings")
+    return _refused(path, what, f"{_PYTHON.format('csv, json', rows)} < {{}}", when="cells become strings")
 
 
-def _refused(path: str, what: str, command: str, infix: str = "", also: str = "") -> FormatError:
-    """Return the error for a file; the places in the commands are for it, and for the one to write."""
-    names = quoted(path), quoted(another_name(path, ".jsonl", infix))
-    also = f"{also.format(*names)}; " if also else ""
+def _refused(path: str, what: str, command: str, infix: str = "", *, also: str = "", when: str = "") -> FormatError:
+    """Return the error for a file.
+
+    Args:
+      command: writes what the file should be to its output; `{}` is for the name of the file.
+      infix: of the name of the file to write.
+      also: another such command.
+      when: what to know of that, or of the first.
+    """
+    remark = f"{when}{_command(path, also, infix) if also else ''}; " if when or also else ""
     return FormatError(
-        f"{path}: {what}; run: {command.format(*names)} ({also}or give --format jsonl to take its lines as they are)"
+        f"{path}: {what}; run: {_command(path, command, infix)} ({remark}or give --format jsonl to take its lines as "
+        "they are)"
     )
+
+
+def _command(path: str, command: str, infix: str) -> str:
+    """Return a command of `_refused`, with names of files; one that is compressed is decoded for it."""
+    out = quoted(another_name(without_codec(path), ".jsonl", infix))
+    if not (codec := codec_at(path)):
+        return f"{command.format(quoted(path))} > {out}"
+    reader = command.replace(" < {}", "").replace(" {}", "")
+    return f"{codec} -dc < {quoted(path)} | {reader} > {out}"
