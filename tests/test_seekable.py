@@ -129,7 +129,7 @@ def test_the_file_stands_beside_its_source(write, tmp_path, name, expected):
     done = mmapds.seekable(path)
     assert done.path == path.removesuffix(name) + expected
     assert (tmp_path / name).read_bytes() == make(TEXT), "the source stays as it was"
-    index = [f"{expected}.mmx"] * expected.endswith(".jsonl.zst")
+    index = [f"{expected}.mmx"] * expected.endswith((".jsonl.zst", ".json.zst"))
     assert sorted(os.listdir(tmp_path)) == sorted([name, expected, *index]), "no lock, and nothing half-written"
 
 

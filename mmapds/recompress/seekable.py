@@ -5,17 +5,21 @@ from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from io import BufferedWriter
+from itertools import accumulate
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from .. import formats
 from ..build_index import build
 from ..compression.codec import zstd
+from ..compression.frames import Frames
 from ..compression.seek_table import MOST_FRAMES, read_table, table_bytes
 from ..errors import Error, FormatError, counted, names_its_arguments
 from ..formats.jsonl import JsonLines
 from ..storage.replaced import replacing
 from ..storage.sources import StrPath, named, reason, working_directory
 from ..storage.threads import cores, in_order
+from .known_lines import KnownLines, Records, records_of
 from .text import Text
 
 FRAME = 256 << 10
@@ -31,7 +35,7 @@ _LEVELS = (1, 22)
 _WINDOW_LOGS = (10, 31)
 _SUFFIXES = (".zst", ".zstd", ".gz", ".bgz", ".gzip")
 _SUFFIX = ".zst"
-_INDEXED = JsonLines.suffixes
+_INDEXED = (*JsonLines.suffixes, ".json")
 _ELSEWHERE = "-o OUT.zst (out= in Python)"
 
 
@@ -81,8 +85,9 @@ def seekable(
       level: of compression, 1 to 22, as in `zstd -3`.
       workers: threads that compress; by default all cores.
       window_log: how large a window of a source may be, as in `zstd --long=27`; it takes as much memory.
-      index: index the file too, once it is there, if its name is that of JSON Lines (`.jsonl.zst`, `.ndjson.zst`). An
-        index that it has already keeps its options, such as columns. False where one index will cover several files.
+      index: index the file too, if its name is that of JSON (`.jsonl.zst`, `.ndjson.zst`, `.json.zst`): from the text
+        that is recompressed, so that nothing is decoded for it. An index that it has already keeps its options; columns
+        are measured once the file is there. False where one index will cover several files.
       force: replace a file that is there already, and recompress a source that is seekable already.
       progress: called with the bytes of the source that were read since the last call.
     Returns:
@@ -99,21 +104,34 @@ def seekable(
     done = None if out is not None or force else _as_it_is(text, frame)
     if done is None:
         target = _target(text, None if out is None else os.fspath(out), force)
-        done = _recompress(text, target, frame, level, workers or cores(), progress)
-    if index and named(done.path, _INDEXED):
+        is_indexed = index and named(target, _INDEXED)
+        if is_indexed:
+            formats.for_path(path)  # refuses what is not lines
+        done, lines = _recompress(text, target, frame, level, workers or cores(), progress, is_indexed=is_indexed)
+        if lines is not None:
+            lines.build(done.path, workers)
+    elif index and named(done.path, _INDEXED):
         build(done.path, workers=workers)
     return done
 
 
 def _recompress(
-    text: Text, target: str, frame: int, level: int, workers: int, progress: Callable[[int], object]
-) -> Seekable:
-    """Write the file; see `seekable`."""
+    text: Text,
+    target: str,
+    frame: int,
+    level: int,
+    workers: int,
+    progress: Callable[[int], object],
+    *,
+    is_indexed: bool,
+) -> tuple[Seekable, KnownLines | None]:
+    """Write the file; return the outcome, and the records if they are wanted. See `seekable`."""
     codec = zstd(text.path)
     try:
         with replacing(os.path.join(working_directory(), target), text.check) as file:
-            written = _Written(target, file)
-            for compressed in _compressed(codec, text, frame, level, workers):
+            lines = KnownLines(file) if is_indexed else None
+            written = _Written(target, file, lines)
+            for compressed in _compressed(codec, text, frame, level, workers, is_indexed=is_indexed):
                 written.add(compressed)
                 progress(compressed.read)
             written.finish()
@@ -122,7 +140,7 @@ def _recompress(
             f"{target}: cannot write the seekable file ({reason(error)}); nothing was changed; make room, or give "
             f"another place with {_ELSEWHERE}"
         ) from None
-    return Seekable(target, len(written.sizes), sum(written.contents), written.size, is_new=True)
+    return Seekable(target, len(written.sizes), sum(written.contents), written.size, is_new=True), lines
 
 
 def check_arguments(frame: int, level: int, workers: int | None, window_log: int) -> None:
@@ -191,6 +209,8 @@ class _Lines(NamedTuple):
     """The text of a frame."""
 
     text: bytes
+    begin: int
+    """Where it begins in all text."""
     read: int
     """Bytes of the source that were read for it, since the frame before."""
 
@@ -201,6 +221,8 @@ class _Compressed(NamedTuple):
     frame: bytes
     text: int
     read: int
+    records: Records | None
+    """Those of its text, if they are wanted."""
 
 
 def _lines(text: Text, frame: int) -> Iterator[_Lines]:
@@ -219,7 +241,7 @@ def _lines(text: Text, frame: int) -> Iterator[_Lines]:
             if not end:
                 searched = len(waiting)
                 break
-            yield _Lines(bytes(memoryview(waiting)[:end]), read)
+            yield _Lines(bytes(memoryview(waiting)[:end]), done, read)
             del waiting[:end]
             done, read, searched = done + end, 0, 0
         if len(waiting) > _LONGEST_LINE:
@@ -228,14 +250,18 @@ def _lines(text: Text, frame: int) -> Iterator[_Lines]:
                 "the text on"
             )
     if waiting or not done:
-        yield _Lines(bytes(waiting), read)
+        yield _Lines(bytes(waiting), done, read)
 
 
-def _compressed(codec: ModuleType, text: Text, frame: int, level: int, workers: int) -> Iterator[_Compressed]:
+def _compressed(
+    codec: ModuleType, text: Text, frame: int, level: int, workers: int, *, is_indexed: bool
+) -> Iterator[_Compressed]:
     """Yield the frames of a text, which threads compress, each with a compressor of its own."""
 
     def work(lines: _Lines, compressor: Any) -> _Compressed:
-        return _Compressed(compressor.compress(lines.text, compressor.FLUSH_FRAME), len(lines.text), lines.read)
+        records = records_of(lines.text, lines.begin) if is_indexed else None
+        compressed = compressor.compress(lines.text, compressor.FLUSH_FRAME)
+        return _Compressed(compressed, len(lines.text), lines.read, records)
 
     options = _options(codec, frame, level)
     slots = [codec.ZstdCompressor(options=options) for _ in range(workers + 2 if workers > 1 else 1)]
@@ -262,6 +288,7 @@ class _Written:
 
     target: str
     file: BufferedWriter
+    lines: KnownLines | None
     size: int = 0
     sizes: "array[int]" = field(default_factory=lambda: array("I"))
     contents: "array[int]" = field(default_factory=lambda: array("I"))
@@ -278,9 +305,14 @@ class _Written:
         self.sizes.append(len(compressed.frame))
         self.contents.append(compressed.text)
         self.checksums.append(int.from_bytes(compressed.frame[-4:], "little"))
+        if self.lines is not None and compressed.records is not None:
+            self.lines.add(compressed.records)
 
     def finish(self) -> None:
         """Write the seek table."""
         table = table_bytes(self.sizes, self.contents, self.checksums)
         self.file.write(table)
+        if self.lines is not None:
+            begins = array("Q", accumulate(self.sizes, initial=0))
+            self.lines.finish(Frames(begins, array("Q", self.contents)))
         self.size += len(table)
