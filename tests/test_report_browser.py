@@ -4,10 +4,13 @@
 """
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
+import mmapds.report as report_room
+from mmapds.bench import bench
 from mmapds.report import report
 from tests.support.browser import Browser
 from tests.support.files import ROOT
@@ -15,6 +18,7 @@ from tests.support.reports import words
 
 pytestmark = pytest.mark.browser
 PICTURES = ROOT / "build" / "report"
+NAMES = ("budget", "plans", "odd", "stale", "loader")
 
 OVERFLOWING = """
 [...document.querySelectorAll('body *')].filter(each => {
@@ -76,7 +80,7 @@ CONTRASTS = """
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """The report of a small corpus with a budget, one of three plans, and one of odd samples in a stale dataset."""
+    """Reports with a budget, of three plans, of odd samples, also in a stale dataset, and of loaders and a run."""
     place = tmp_path_factory.mktemp("pages")
     generator = np.random.default_rng(0)
     lengths = np.clip(np.exp(generator.normal(5, 0.8, 20_000)), 1, 2048).astype(int)
@@ -88,7 +92,13 @@ def pages(tmp_path_factory):
     with open(odd, "a") as file:
         file.write("{}\n")
     report(odd, place / "stale.html", ranks=2)
-    return [place / f"{name}.html" for name in ("budget", "plans", "odd", "stale")]
+    waits = [{"rank": rank, "batches": 10, "records": 80, "seconds": 4, "wait": rank / 9} for rank in range(8)]
+    rest = {"wait_p50": 0.01, "wait_p99": 0.1, "wait_max": 0.4, "stalls": 0}
+    (place / "waits.jsonl").write_text("".join(json.dumps(each | rest) + "\n" for each in waits))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_room, "bench", partial(bench, workers=[0, 1, 2, 4], seconds=0.05))
+        report(path, place / "loader.html", max_tokens=16384, loader=True, waits=place / "waits.jsonl")
+    return {name: place / f"{name}.html" for name in NAMES}
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +110,9 @@ def browser():
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1440])
-@pytest.mark.parametrize("number", range(4), ids=["budget", "plans", "odd", "stale"])
-def test_a_page_fits_and_can_be_read(browser, pages, number, width, scheme):
-    path = pages[number]
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_fits_and_can_be_read(browser, pages, name, width, scheme):
+    path = pages[name]
     browser.show(path, width=width, scheme=scheme)
     assert browser.logged == []
     assert browser.evaluate("document.scrollingElement.scrollWidth") <= width

@@ -1,14 +1,18 @@
 """Pages of the documentation: plain Markdown, all in the table of contents, and no link that leads nowhere."""
 
+import argparse
 import importlib.util
 import re
 import unicodedata
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import mmapds
+from docs.pictures import make_report
+from mmapds.report.__main__ import add_report_options
 from tests.support.files import ROOT
 
 LANGUAGES = {"", "console", "json", "py", "python", "re", "sh", "text"}
@@ -75,6 +79,31 @@ def test_a_link_may_lead_to_a_page_of_the_repository_that_is_not_listed():
     pages, files = site.reached()
     assert Path("bench/results/bench_index.md") in pages
     assert Path("docs/pictures/packs.svg") in files
+
+
+def test_the_gallery_shows_every_report_that_is_made_with_its_command():
+    text = (ROOT / "docs" / "gallery.md").read_text()
+    rows = re.findall(
+        r"^\| \[.*?\]\(pictures/(.*?)\.html\) \| `mmapds report corpus\.jsonl (.*?)` \|", text, re.MULTILINE
+    )
+    assert [name for name, _ in rows] == list(make_report.REPORTS)
+    parser = argparse.ArgumentParser()
+    add_report_options(parser)
+    for name, words in rows:
+        found = vars(parser.parse_args(["corpus.jsonl", *words.split()]))
+        found["samples"] = not found["no_samples"]
+        given = make_report.REPORTS[name]
+        assert {option: found[option] for option in given} == given
+
+
+def test_the_site_has_the_reports_of_the_gallery_anew(tmp_path, monkeypatch):
+    (tmp_path / "docs" / "pictures").mkdir(parents=True)
+    monkeypatch.setattr(make_report, "REPORTS", {"report-chunks": {"batch_size": 64, "samples": False}})
+    monkeypatch.setattr(make_report, "write_corpus", partial(make_report.write_corpus, records=200))
+    site.make_reports(tmp_path)
+    (page,) = (tmp_path / "docs" / "pictures").iterdir()
+    assert "<h1>" in page.read_text()
+    assert "200" in page.read_text()
 
 
 def test_the_reference_has_every_public_name_once():

@@ -1,10 +1,11 @@
-"""Make the example of docs/report.md: `python -m docs.pictures.make_report` writes report.html beside this file.
+"""Make the reports of docs/gallery.md: `python -m docs.pictures.make_report` writes them beside this file.
 
-With Chromium, `make test-report` checks pages like it, and `--picture` takes the picture of its head.
+`make docs` makes them anew for the site. With Chromium, `make test-report` checks pages like them, and `--picture`
+takes a picture of the head of the first.
 """
 
+import contextlib
 import json
-import os
 import random
 import sys
 import tempfile
@@ -15,6 +16,12 @@ from mmapds.report import report
 
 HERE = Path(__file__).resolve().parent
 TEXT = "a map of pages is read where it lies and every sample comes once in any order that a seed can choose"
+REPORTS = {
+    "report": {"max_tokens": 16384, "compare": ["pack=4096"]},
+    "report-chunks": {"batch_size": 64, "chunk_size": 512, "compare": ["batch_size=64"]},
+    "report-loader": {"max_tokens": 16384, "ranks": 4, "loader": True, "samples": False},
+}
+"""The arguments of each report, by the name of its page."""
 
 
 def write_corpus(path, records=30_000):
@@ -28,13 +35,19 @@ def write_corpus(path, records=30_000):
             file.write(json.dumps({"id": number, "kind": kind, "text": text, "tokens": tokens}) + "\n")
 
 
-def main():
-    """Write the page and, if it is asked for, the picture."""
-    with tempfile.TemporaryDirectory() as place:
-        os.chdir(place)
+def write_reports(into):
+    """Write the pages of all reports into a folder."""
+    into = Path(into).resolve()
+    with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
         write_corpus("corpus.jsonl")
         mmapds.build("corpus.jsonl", length="tokens")
-        report("corpus.jsonl", HERE / "report.html", max_tokens=16384, compare=["pack=4096"])
+        for name, options in REPORTS.items():
+            report("corpus.jsonl", into / f"{name}.html", **options)
+
+
+def main():
+    """Write the pages and, if it is asked for, the picture."""
+    write_reports(HERE)
     if "--picture" in sys.argv:
         from tests.support.browser import Browser
 

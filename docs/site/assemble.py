@@ -1,4 +1,4 @@
-"""Lay out what Sphinx reads: the pages as they are, pages of the reference, and llms.txt.
+"""Lay out what Sphinx reads: the pages as they are, pages of the reference, reports of the gallery, and llms.txt.
 
 `docs/README.md` is the table of contents of all. A page that another one links to comes along, and so does any other
 file, so that each link of the plain pages leads to the same thing on the site.
@@ -124,11 +124,19 @@ def lay_out(into):
     for file in files:
         (into / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / file, into / file)
+    make_reports(into)
     write(into / "index.md", home())
     for title, (module, names) in reference().items():
         about = [] if module == "mmapds" else [f".. automodule:: {module}\n"]
         body = "\n".join([*about, *directives(module, names)])
         write(into / "reference" / f"{slug(title)}.md", f"# {title}\n\n```{{eval-rst}}\n{body}\n```\n")
+
+
+def make_reports(into):
+    """Write the reports of the gallery anew, over those that were copied."""
+    from docs.pictures import make_report  # which loads mmapds
+
+    make_report.write_reports(into / "docs" / "pictures")
 
 
 def for_models(site):
