@@ -77,6 +77,7 @@ AVX2 static uint64_t equal(__m256i low, __m256i high, char byte)
 }
 
 #define PLACES 12 /* more commas than most words have */
+#define BEHIND 16 /* entries that are written behind the places of a chunk, at most */
 
 /* Write the places of the bits of a mask, `base` added, and up to PLACES - 1 more entries; return how many bits there are.
  * Places beyond those are written without a look at how many there are, which would often be guessed wrong. */
@@ -142,24 +143,42 @@ AVX2 static int read_four(const uint8_t *data, const int32_t *ends, size_t gap, 
     return 1;
 }
 
-AVX2 size_t mds_short_numbers_avx2(const uint8_t *data, size_t n, size_t gap, uint32_t *out, size_t capacity,
-                                   size_t *consumed)
+/* Finds the places of the commas of a chunk, as find_commas does, with room for some more. */
+typedef size_t find_places(const uint8_t *data, size_t words, size_t gap, int32_t *places);
+
+/* Reads numbers that lie between ends, as read_four does. */
+typedef int read_numbers(const uint8_t *data, const int32_t *ends, size_t gap, uint32_t *out);
+
+/* Read numbers chunk by chunk, `at_once` at a time; return how many. Where this is inlined, the compiler knows both functions,
+ * and inlines them too. */
+static inline __attribute__((always_inline)) size_t read_chunks(const uint8_t *data, size_t n, size_t gap,
+                                                                uint32_t *out, size_t capacity, size_t *consumed,
+                                                                find_places *find, read_numbers *read, size_t at_once)
 {
-    int32_t ends[1 + WORDS * 64 + PLACES];
-    size_t i = 0, count = 0, rest;
+    int32_t ends[1 + WORDS * 64 + BEHIND];
+    size_t i = 0, count = 0;
     while (n - i >= 64 + NEAR_END) {
         const size_t words = (n - i - NEAR_END) / 64 < WORDS ? (n - i - NEAR_END) / 64 : WORDS;
         ends[0] = -(int32_t)gap;
-        const size_t commas = find_commas(data + i, words, gap, ends + 1);
+        const size_t commas = find(data + i, words, gap, ends + 1);
         size_t k = 0;
-        while (k + 4 <= commas && count + 4 <= capacity && read_four(data + i, ends + k, gap, out + count)) {
-            k += 4;
-            count += 4;
+        while (k + at_once <= commas && count + at_once <= capacity && read(data + i, ends + k, gap, out + count)) {
+            k += at_once;
+            count += at_once;
         }
         i += (size_t)(ends[k] + (int32_t)gap);
-        if (k + 4 <= commas || k == 0)
+        if (k + at_once <= commas || k == 0)
             break;
     }
+    *consumed = i;
+    return count;
+}
+
+AVX2 size_t mds_short_numbers_avx2(const uint8_t *data, size_t n, size_t gap, uint32_t *out, size_t capacity,
+                                   size_t *consumed)
+{
+    size_t i, rest;
+    size_t count = read_chunks(data, n, gap, out, capacity, &i, find_commas, read_four, 4);
     count += mds_short_numbers_portable(data + i, n - i, gap, out + count, capacity - count, &rest);
     *consumed = i + rest;
     return count;
@@ -238,21 +257,8 @@ AVX512 static int read_eight(const uint8_t *data, const int32_t *ends, size_t ga
 AVX512 size_t mds_short_numbers_avx512(const uint8_t *data, size_t n, size_t gap, uint32_t *out, size_t capacity,
                                        size_t *consumed)
 {
-    int32_t ends[1 + WORDS * 64 + 16];
-    size_t i = 0, count = 0, rest;
-    while (n - i >= 64 + NEAR_END) {
-        const size_t words = (n - i - NEAR_END) / 64 < WORDS ? (n - i - NEAR_END) / 64 : WORDS;
-        ends[0] = -(int32_t)gap;
-        const size_t commas = pack_commas(data + i, words, gap, ends + 1);
-        size_t k = 0;
-        while (k + 8 <= commas && count + 8 <= capacity && read_eight(data + i, ends + k, gap, out + count)) {
-            k += 8;
-            count += 8;
-        }
-        i += (size_t)(ends[k] + (int32_t)gap);
-        if (k + 8 <= commas || k == 0)
-            break;
-    }
+    size_t i, rest;
+    size_t count = read_chunks(data, n, gap, out, capacity, &i, pack_commas, read_eight, 8);
     count += mds_short_numbers_avx2(data + i, n - i, gap, out + count, capacity - count, &rest);
     *consumed = i + rest;
     return count;
