@@ -148,6 +148,36 @@ def array_records():
     }
 
 
+def columns():
+    """How many records, numbers, parts and runs; parts, numbers, rooms: see fuzz_array_pack.c."""
+
+    def part(data, bounds, mended=1):
+        def number(value):
+            bits = max(value.bit_length() - 1, 0)
+            return bytes([value]) if mended else bytes([bits]) + value.to_bytes(bits // 8 + 1, "little")
+
+        return bytes([len(data), mended]) + data + b"".join(number(begin) + number(size) for begin, size in bounds)
+
+    def packing(records, numbers, runs, parts, rest):
+        return bytes([records, numbers, len(parts), runs]) + b"".join(parts) + rest
+
+    text, ends = b"hello, some words" * 5, [(0, 5), (7, 4), (12, 5), (17, 0)]
+    numbers = bytes([7, 1, 15, 1, 2, 63, *b"\xff" * 8, 0, 0])
+    return {
+        "number": packing(4, 1, 0, [], numbers),
+        "run": packing(4, 0, 1, [part(text, ends)], b"\0\2"),
+        "array": packing(4, 0, 0, [part(text, ends)], b"\1\1" * 9),
+        "many": packing(4, 2, 2, [part(text, ends), part(text[:9], [(0, 9)] * 4), part(text, ends)], numbers * 2),
+        "overlapping": packing(
+            3, 0, 1, [part(text, [(0, 80), (1, 79), (0, 85)]), part(b"", [(0, 0)] * 3)], b"\x80\0" * 9
+        ),
+        "outside": packing(3, 0, 0, [part(b"abcd", [(0, 4), (5, 0), (0, 1)], 0)], b"\xff\7"),
+        "wraps": packing(2, 0, 1, [part(b"abcd", [(2**64 - 1, 2), (2, 2**64 - 1)], 0)], b"\xff\7"),
+        "no_columns": packing(6, 0, 0, [], b"\x40\0\x80\0"),
+        "no_records": packing(0, 2, 1, [part(b"a", []), part(b"b", [])], b""),
+    }
+
+
 def plans():
     """A budget as (bits, value) magnitudes, then lengths: see LLVMFuzzerTestOneInput."""
 
@@ -334,6 +364,7 @@ def zstd_frames():
 
 
 SEEDS = {
+    "fuzz_array_pack": columns,
     "fuzz_array_record": array_records,
     "fuzz_bits": sets,
     "fuzz_blocks": decoded_blocks,
