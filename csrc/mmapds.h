@@ -559,6 +559,7 @@ size_t mds_array_pieces(const mds_request *records, const mds_array_value *value
                         uint64_t longest, int left, uint64_t row, mds_piece *pieces);
 
 #include "fields.h"   /* fields.c: fields of JSON records as arrays */
+#include "inflate.h"  /* inflate.c: content of gzip members */
 #include "zstd.h"     /* zstd.c: frames of zstd */
 #include "sampling.h" /* the other half of the face: permute.c, orders.c, sort.c, plan.c and packing.c */
 

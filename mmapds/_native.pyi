@@ -33,6 +33,15 @@ FRAMING_U32LE: int
 FRAMING_U64BE: int
 FRAMING_U64LE: int
 FRAMING_VARINT: int
+INFLATE_BLOCK: int
+INFLATE_CUT: int
+INFLATE_DAMAGED: int
+INFLATE_END: int
+INFLATE_FULL: int
+INFLATE_MEMBER: int
+INFLATE_NOT_MEMBER: int
+INFLATE_SLACK: int
+INFLATE_WINDOW: int
 IO_COPY: int
 IO_MAP: int
 IO_PREAD: int
@@ -174,6 +183,11 @@ class JsonBatch:
 class TarScanner:
     def __new__(cls, map: Map, path: str) -> TarScanner: ...  # noqa: A002
     def scan(self, begins: _Buffer, sizes: _Buffer, hashes: _Buffer, /) -> tuple[int, int, int, int, int]: ...
+
+@final
+class Inflater:
+    def __new__(cls, source: Map) -> Inflater: ...
+    def read(self, out: _Buffer, filled: int, enough: int, /) -> tuple[int, int, int, int, int, int]: ...
 
 @final
 class Measuring:

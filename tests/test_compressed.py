@@ -22,7 +22,7 @@ from mmapds.index.verify import verify
 from mmapds.storage.blocks import LARGEST_BLOCK
 from mmapds.storage.index_file import Index
 from tests.support import oracle
-from tests.support.compressed import GZIP, WRITERS, codec, frames, skippable, text
+from tests.support.compressed import GZIP, WRITERS, codec, frames, one_block, one_frame, skippable, streamed, text
 
 LINES = st.lists(
     st.sampled_from([b"{}", b'{"a":1}', b"", b" ", b"\r", b'{"a":1}\r', b"\t", b'"' + b"x" * 3000 + b'"', b"[1,2]"]),
@@ -404,13 +404,13 @@ def test_what_follows_the_last_block_may_be_large(write, suffix, compress, behin
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    """The plain dataset, and that of one frame of more than a block may have."""
+    """The plain dataset, and that of one frame, or block of deflate, of more than a block may have."""
     folder = tmp_path_factory.mktemp("large")
     data = b"".join(b'{"id":%d,"text":"%s"}\n' % (k, b"word " * (k % 900)) for k in range(5000))
     assert len(data) > LARGEST_BLOCK
     (folder / "a.jsonl").write_bytes(data)
-    for name in ("one.jsonl.zst", "streamed.jsonl.zst", "gzip.jsonl.gz"):
-        (folder / name).write_bytes(WRITERS[name.partition(".")[0]][1](data))
+    for name, make in (("one.jsonl.zst", one_frame), ("streamed.jsonl.zst", streamed), ("gzip.jsonl.gz", one_block)):
+        (folder / name).write_bytes(make(data))
         mmapds.build(folder / name, length="chars(text)")
     mmapds.build(folder / "a.jsonl", length="chars(text)")
     return folder

@@ -11,7 +11,7 @@ from xxhash import xxh3_64
 import mmapds
 from mmapds.compression.reader import BlockReader
 from mmapds.index.verify import verify
-from mmapds.storage.blocks import BEGINS, BOUNDS
+from mmapds.storage.blocks import BEGINS, BOUNDS, LARGEST_BLOCK
 from mmapds.storage.index_file import Index
 from tests.support.compressed import (
     NO_SIZE,
@@ -148,7 +148,10 @@ def test_a_bomb_of_gzip(write):
     bomb = b"".join([packer.compress(b"x" * (1 << 20)) for _ in range(64)] + [packer.flush()])
     path = write(bgzf(DATA) + bomb, "a.jsonl.gz")
     mmapds.build(path)
-    assert Index(f"{path}.mmx").sources[0].compression.largest >= 64 << 20
+    compression = Index(f"{path}.mmx").sources[0].compression
+    assert compression.size > 64 << 20
+    assert compression.largest <= LARGEST_BLOCK, "a member is cut into blocks"
+    assert compression.points < 1 << 20
     count = len(DATA.splitlines())
     assert mmapds.open(path, decode="bytes", block_cache=1 << 20)[count - 1] == DATA.splitlines()[-1]
 
@@ -158,7 +161,7 @@ def test_a_frame_that_holds_more_than_it_says_nowhere(write):
     bomb = codec.compress(b"1" * (9 << 20) + b"\n", options=NO_SIZE)
     path = write(bomb + codec.compress(b"2\n"), "a.jsonl.zst")
     mmapds.build(path)
-    assert Index(f"{path}.mmx").sources[0].compression == ("zstd", (9 << 20) + 3, 1, (9 << 20) + 3)
+    assert Index(f"{path}.mmx").sources[0].compression == ("zstd", (9 << 20) + 3, 1, (9 << 20) + 3, 0)
     assert mmapds.open(path, decode="bytes")[1] == b"2"
 
 

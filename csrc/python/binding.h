@@ -76,6 +76,7 @@ int mds_py_add_packing(PyObject *module);
 int mds_py_add_runs(PyObject *module);
 int mds_py_add_bits(PyObject *module);
 int mds_py_add_zstd(PyObject *module);
+int mds_py_add_inflate(PyObject *module);
 
 /* ---- buffers.c: memory that Python brings ------------------------------------------------------------------ */
 

@@ -5,6 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 from .. import _native
+from ..storage.blocks import Edges
 from . import gzip_blocks, zstd_blocks
 from .codec import zstd
 from .forward import Decoding
@@ -14,9 +15,9 @@ from .parts import Block
 class Decoder(NamedTuple):
     """What decodes blocks."""
 
-    decode: Callable[[bytes, int], Block | None]
+    decode: Callable[[bytes, int, Edges], Block | None]
     """Takes the bytes of a block, and how much content it may have at most; None if it has more."""
-    stream: Callable[[_native.Map, int, int], Decoding]
+    stream: Callable[[_native.Map, int, int, Edges], Decoding]
     """Takes a file, and where a block begins and ends there."""
 
 
@@ -29,6 +30,9 @@ def decoder_of(codec: str, path: str) -> Decoder:
     """
     if codec == "gzip":
         zlib = gzip_blocks.inflater()
-        return Decoder(partial(gzip_blocks.decode, zlib), partial(gzip_blocks.Stream, zlib))
+        return Decoder(partial(gzip_blocks.decode, zlib), partial(gzip_blocks.stream, zlib))
     module = zstd(path)
-    return Decoder(partial(zstd_blocks.decode, module), partial(zstd_blocks.Stream, module))
+    return Decoder(
+        lambda data, most, _: zstd_blocks.decode(module, data, most),
+        lambda file, begin, end, _: zstd_blocks.Stream(module, file, begin, end),
+    )

@@ -4,16 +4,14 @@ from collections.abc import Generator
 from contextlib import closing
 from typing import NamedTuple
 
-from ..storage.blocks import BlockStart
+from ..storage.blocks import BlockStart, byte_of, packed_point
 from ..storage.files import open_source
 from ..storage.sources import Source
-from ..storage.threads import in_order
-from . import gzip_blocks
-from .parts import SMALLEST, BlockError, not_decoded
+from ..storage.threads import ahead, in_order
+from .gzip_content import Found, GzipContent
+from .parts import BlockError, not_decoded
 from .zstd_blocks import FileBlock
 from .zstd_source import ZstdSource
-
-_HELD = 256 << 10  # bytes of content of small members that are yielded at once
 
 
 class Content(NamedTuple):
@@ -38,13 +36,16 @@ def content_of(source: Source, workers: int) -> Generator[Content, None, None]:
     """
     begin = scanned = 0
     last: Content | None = None
-    found = _gzip(source) if source.codec == "gzip" else _zstd(ZstdSource(source), workers)
+    found = ahead(_gzip(source)) if source.codec == "gzip" else _zstd(ZstdSource(source), workers)
     with closing(found) as pieces:
-        for block, data in pieces:
-            starts = () if block is None or not data else (BlockStart(block, begin),)
+        for block, point, data in pieces:
+            start = None
+            if block is not None and data:
+                start = BlockStart(block, begin, packed_point(*point) if point else b"")
+            starts = () if start is None else (start,)
             if last is not None:
                 # What a block has in the file counts once the next one begins.
-                before = 0 if block is None else block - scanned
+                before = 0 if start is None else byte_of(source.codec, start) - scanned
                 scanned += before
                 yield last._replace(scanned=before)
             last = Content(data, begin, 0, starts, is_last=False)
@@ -53,8 +54,8 @@ def content_of(source: Source, workers: int) -> Generator[Content, None, None]:
     yield last._replace(scanned=source.size - scanned, is_last=True)
 
 
-def _zstd(zstd: ZstdSource, workers: int) -> Generator[tuple[int | None, bytes], None, None]:
-    """Yield where each block begins in the file, and its content; of a large one in pieces, the others with None."""
+def _zstd(zstd: ZstdSource, workers: int) -> Generator[Found, None, None]:
+    """Yield the content of each block, of a large one in pieces."""
 
     def decode(task: tuple[int, FileBlock], _: int) -> tuple[int, FileBlock, bytes | None]:
         number, block = task
@@ -65,34 +66,18 @@ def _zstd(zstd: ZstdSource, workers: int) -> Generator[tuple[int | None, bytes],
     slots = list(range(workers + 2 if workers > 1 else 1))
     for number, block, data in in_order(decode, enumerate(zstd.blocks()), workers=workers, slots=slots):
         if data is not None:
-            yield block.begin, data
+            yield Found(block.begin, None, data)
             continue
         first: int | None = block.begin
         for piece in zstd.pieces(number, block):
-            yield first, piece
+            yield Found(first, None, piece)
             first = None
 
 
-def _gzip(source: Source) -> Generator[tuple[int | None, bytes], None, None]:
-    """Yield the content of each block of members, as `_zstd` does; where members begin shows as they are decoded."""
-    file = open_source(source)
-    stream = gzip_blocks.Stream(gzip_blocks.inflater(), file, 0, source.size)
-    number, member, size = -1, -1, SMALLEST
-    begin: int | None = None
-    held = bytearray()
+def _gzip(source: Source) -> Generator[Found, None, None]:
+    """Yield the content of each block, in pieces."""
+    content = GzipContent(open_source(source))
     try:
-        while piece := stream.read():
-            if size >= SMALLEST and stream.member != member:
-                if held:
-                    yield begin, bytes(held)
-                number, size, begin, held = number + 1, 0, stream.member, bytearray()
-            member = stream.member
-            held += piece
-            size += len(piece)
-            if len(held) >= _HELD:
-                yield begin, bytes(held)
-                begin, held = None, bytearray()
+        yield from content.pieces()
     except BlockError as error:
-        raise not_decoded(source.path, max(number, 0), stream.member, "gzip", error) from None
-    if held:
-        yield begin, bytes(held)
+        raise not_decoded(source.path, content.block, content.begin // 8, "gzip", error) from None

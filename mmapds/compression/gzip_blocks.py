@@ -1,10 +1,16 @@
-"""Blocks of gzip: one member or, where members are small, several. Decoding them leaves the GIL to others."""
+"""Blocks of gzip: members, several where they are small, or parts of large ones. Decoding them leaves the GIL free.
 
+A block that begins inside a member begins at any bit of a byte, while decoders begin at the first. They are given empty
+blocks of deflate before it, which end at that bit, and as their dictionary the content before it.
+"""
+
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import Any
 
 from .. import _native
+from ..storage.blocks import AccessPoint, Edges
 from .parts import Block, BlockError, content_of_parts
 
 _CUT = "a member is truncated"
@@ -12,6 +18,8 @@ _FIRST = 4 << 10  # bytes of a member that are decoded first; as it copies what 
 _READ = 256 << 10  # bytes of a file that are read at a time
 _PIECE = 1 << 20  # bytes of content that are decoded at a time
 _ANY_MEMBER = 31  # what zlib calls a window of any size, behind the header of gzip
+_RAW = -15  # and one without a header
+_TRAILER = 8  # bytes behind the blocks of a member: its checksum, and its size
 
 
 def inflater() -> ModuleType:
@@ -26,18 +34,31 @@ def inflater() -> ModuleType:
     return found
 
 
-def decode(zlib: ModuleType, data: bytes, most: int) -> Block | None:
-    """Return the content of members; None if it is more than `most` bytes.
+def decode(zlib: ModuleType, data: bytes, most: int, edges: Edges) -> Block | None:
+    """Return the content of a block; None if it is more than `most` bytes.
 
     Raises:
-      BlockError: the members cannot be decoded, or the last one is cut short.
+      BlockError: it cannot be decoded, or is cut short, or has another checksum.
     """
-    return content_of_parts("member", len(data), most, partial(_member, zlib, memoryview(data)))
+    if edges == Edges():
+        return content_of_parts("member", len(data), most, partial(_member, zlib, memoryview(data)))
+    found = Stream(zlib, partial(next, iter((data,)), b""), edges)
+    pieces: list[bytes] = []
+    left = most + 1
+    try:
+        while left and (piece := found.read(left)):
+            pieces.append(piece)
+            left -= len(piece)
+    except BlockError:
+        # What follows the content of the last block may be cut off: the reader takes only so much of it.
+        if left > 1 or found.is_resumed or edges.end_crc is not None:
+            raise
+    return tuple(pieces) if left else None
 
 
 def _member(zlib: ModuleType, data: memoryview, at: int, most: int) -> tuple[list[bytes], int | None]:
     """Decode the member at a byte, or pass over what fills up the end; see `content_of_parts`."""
-    if not data[at] and is_padding(bytes(data[at:])):
+    if not data[at] and _is_padding(bytes(data[at:])):
         return [], len(data)
     decoder, pieces, step = zlib.decompressobj(_ANY_MEMBER), [], _FIRST
     while most and at < len(data) and not decoder.eof:
@@ -49,57 +70,98 @@ def _member(zlib: ModuleType, data: memoryview, at: int, most: int) -> tuple[lis
     return pieces, at if decoder.eof else None
 
 
+def stream(zlib: ModuleType, file: _native.Map, begin: int, end: int, edges: Edges) -> "Stream":
+    """Return the content of a block that lies at these bytes of a file."""
+    pieces = (file.read(at, min(_READ, end - at)) for at in range(begin, end, _READ))
+    return Stream(zlib, partial(next, pieces, b""), edges)
+
+
 class Stream:
-    """The content of members, in pieces and in order; no piece has content of two.
+    """The content of a block, in pieces and in order; no piece has content of two members.
 
     Args:
-      begin, end: where the members lie in the file.
+      take: returns the next bytes of the file; none at the end of the block.
     """
 
-    def __init__(self, zlib: ModuleType, file: _native.Map, begin: int, end: int) -> None:
-        self._zlib, self._file, self._at, self._end = zlib, file, begin, end
-        self._decoder = zlib.decompressobj(_ANY_MEMBER)
-        self._rest = b""  # bytes that were read and not yet decoded
-        self._is_open = False
-        self.member = begin
-        """The byte of the file at which the member of the last piece begins."""
+    def __init__(self, zlib: ModuleType, take: Callable[[], bytes], edges: Edges) -> None:
+        self._zlib, self._take, self._end_crc = zlib, take, edges.end_crc
+        self._rest = b""  # bytes that were taken and not yet decoded
+        self._crc = 0  # of the content of the member so far
+        self._is_open = edges.begin is not None  # inside a member
+        self.is_resumed = edges.begin is not None
+        """Whether that is the one which the block begins inside."""
+        if edges.begin is None:
+            self._decoder = zlib.decompressobj(_ANY_MEMBER)
+        else:
+            self._decoder = zlib.decompressobj(_RAW, zdict=edges.begin.window)
+            self._resume(edges.begin)
 
-    def read(self) -> bytes:
+    def _resume(self, point: AccessPoint) -> None:
+        self._crc = point.crc
+        first = self._take()
+        if point.bit and first:
+            head, last = _PREAMBLES[point.bit]
+            self._rest = b"".join((head, bytes([last | first[0] >> point.bit << point.bit]), first[1:]))
+        else:
+            self._rest = first
+
+    def read(self, most: int = _PIECE) -> bytes:
         """Return the next piece of content; empty at the end.
 
         Raises:
-          BlockError: it cannot be decoded.
+          BlockError: it cannot be decoded, or has another checksum.
           EOFError: the file became shorter.
         """
         while True:
             if self._decoder.eof:
-                self._rest, self._is_open = self._decoder.unused_data, False
-                self._decoder = self._zlib.decompressobj(_ANY_MEMBER)
-            if not self._rest:
-                self._rest = self._file.read(self._at, min(_READ, self._end - self._at))
-                self._at += len(self._rest)
+                self._end_member()
+            self._rest = self._rest or self._take()
             if not self._rest and self._is_open:
-                raise BlockError(_CUT)
-            if not self._is_open and is_padding(self._rest):
+                self._end_inside()
+                return b""
+            if not self._is_open and _is_padding(self._rest):
                 self._pass_padding()
                 return b""
             if not self._is_open:
-                self.member, self._is_open = self._at - len(self._rest), True
-            piece = _inflated(self._zlib, self._decoder, self._rest, _PIECE)
+                self._crc, self._is_open = 0, True
+            piece = _inflated(self._zlib, self._decoder, self._rest, most)
             self._rest = self._decoder.unconsumed_tail
             if piece:
+                if self.is_resumed or self._end_crc is not None:
+                    self._crc = self._zlib.crc32(piece, self._crc)
                 return piece
+
+    def _end_member(self) -> None:
+        """Go on behind a member. That of one which the decoder began is compared with its checksum already."""
+        self._rest = self._decoder.unused_data
+        if self.is_resumed:
+            while len(self._rest) < _TRAILER and (more := self._take()):
+                self._rest += more
+            if len(self._rest) < _TRAILER:
+                raise BlockError(_CUT)
+            self._check(int.from_bytes(self._rest[:4], "little"))
+            self._rest = self._rest[_TRAILER:]
+        self._decoder = self._zlib.decompressobj(_ANY_MEMBER)
+        self._is_open = self.is_resumed = False
+
+    def _end_inside(self) -> None:
+        """End inside a member."""
+        if self._end_crc is None:
+            raise BlockError(_CUT)
+        self._check(self._end_crc)
+
+    def _check(self, expected: int) -> None:
+        if self._crc != expected:
+            raise BlockError(f"expected content with checksum {expected:08x}, found {self._crc:08x}")
 
     def _pass_padding(self) -> None:
         """Raise BlockError unless zeros are all that is left."""
-        while self._at < self._end:
-            size = min(_READ, self._end - self._at)
-            if self._file.read(self._at, size).strip(b"\0"):
-                raise BlockError(f"something behind zeros, in the {size} bytes from byte {self._at} on")
-            self._at += size
+        while more := self._take():
+            if more.strip(b"\0"):
+                raise BlockError("something behind zeros")
 
 
-def is_padding(data: bytes) -> bool:
+def _is_padding(data: bytes) -> bool:
     """Whether nothing but zeros is left, which some writers fill the last block of a tape or a disk with."""
     return not data or (data[:1] == b"\0" and not data.strip(b"\0"))
 
@@ -115,3 +177,51 @@ def _inflated(zlib: ModuleType, decoder: Any, data: "bytes | memoryview", most: 
 def _reason_of(error: Exception) -> str:
     """Return what the module says, as part of a sentence: isal and zlib say it with a number, and a place."""
     return str(error).rpartition(": ")[2].partition(" ")[2].lower() if str(error).startswith("Error") else str(error)
+
+
+# ---- empty blocks of deflate
+
+
+class _Bits:
+    """Bits, the first one the lowest of a number."""
+
+    def __init__(self) -> None:
+        self.number = self.count = 0
+
+    def add(self, value: int, count: int) -> None:
+        self.number |= value << self.count
+        self.count += count
+
+
+def _add_empty_fixed(bits: _Bits) -> None:
+    """Add a block of fixed codes, of 10 bits: its kind, and the end of the block."""
+    bits.add(0b010, 3)
+    bits.add(0, 7)
+
+
+def _add_empty_dynamic(bits: _Bits) -> None:
+    """Add a block of codes of its own, of 91 bits: one for 255, one for the end of the block, and one distance."""
+    bits.add(0b100, 3)
+    bits.add(0, 5 + 5)  # 257 literals, one distance
+    bits.add(14, 4)  # the lengths of 18 codes of lengths follow: that of 18, the third, and of 1, the last, are 1
+    for number in range(18):
+        bits.add(number in (2, 17), 3)
+    for zeros in (138, 117):
+        bits.add(1, 1)
+        bits.add(zeros - 11, 7)
+    bits.add(0, 3)  # three codes of 1 bit
+    bits.add(1, 1)
+
+
+def _preamble(bit: int) -> tuple[bytes, int]:
+    """Return empty blocks that end before a bit of a byte: whole bytes, and the begin of the next one."""
+    bits = _Bits()
+    if bit % 2:
+        _add_empty_dynamic(bits)
+    while bits.count % 8 != bit:
+        _add_empty_fixed(bits)
+    data = bits.number.to_bytes(bits.count // 8 + 1, "little")
+    return data[:-1], data[-1]
+
+
+_PREAMBLES = [_preamble(bit) for bit in range(8)]

@@ -175,7 +175,7 @@ class BlockReader:
         """Yield the pieces of a large block that have some bytes; see `blocks`."""
         forward = self._forward.get(block)
         if forward is None:
-            begin = partial(self._decoder.stream, self._file, place.begin, place.end)
+            begin = partial(self._decoder.stream, self._file, place.begin, place.end, self._table.edges(block))
             forward = self._forward[block] = Forward(begin, self._cache, (self._key, block))
             for old in list(self._forward)[:-_MOST_FORWARD]:
                 self._forward.pop(old, None)
@@ -216,13 +216,14 @@ class BlockReader:
         return place.content, self._cache.get((self._key, block), partial(self._decode, block, place))
 
     def _decode(self, block: int, place: Place) -> Block:
+        edges = self._table.edges(block)
         try:
             data = self._file.read(place.begin, min(place.end - place.begin, _TIMES * place.size + _MORE))
         except (EOFError, OSError) as error:
             self._lost(error.errno or 0 if isinstance(error, OSError) else 0)
             raise
         try:
-            content = self._decoder.decode(data, place.size)
+            content = self._decoder.decode(data, place.size, edges)
             size = None if content is None else sum(map(len, content))
             if content is None or size != place.size:
                 found = f"more than {place.size}" if size is None else str(size)

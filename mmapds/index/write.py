@@ -8,7 +8,7 @@ from .. import __version__, _native
 from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError
 from ..formats.format import End, Format, Piece
 from ..formats.measuring import Measuring
-from ..storage.blocks import BlockStart, BlocksWriter, Compression
+from ..storage.blocks import BlocksWriter, Compression, end_of
 from ..storage.bounds import BoundsWriter
 from ..storage.fingerprints import fingerprint
 from ..storage.index_file import OF_COMPRESSED, Index, IndexWriter, PartWriter, relative_to_index
@@ -151,8 +151,9 @@ class _Writing:
         source = self._job.sources[len(self._done)]
         check_unchanged(source)
         width = self._bounds.finish(end.end) if self._bounds is not None else 0
-        last = BlockStart(source.size, end.content or end.end)
-        compression = self._blocks.finish(source.codec, last) if source.codec else None
+        compression = None
+        if source.codec:
+            compression = self._blocks.finish(source.codec, end_of(source.codec, source.size, end.content or end.end))
         finished = self._tally.finish(source, end, self._job, compression)
         self._done.append(finished._replace(width=width))
         self._tally = Tally()

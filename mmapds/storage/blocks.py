@@ -1,12 +1,14 @@
-"""The blocks of compressed sources as an index holds them: where each begins in the file, and in the content."""
+"""The blocks of compressed sources as an index holds them: where each begins, and what decoding it there needs."""
 
+import zlib
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from .numbers import BY_DTYPE, U32, U64
+from ..errors import FormatError
+from .numbers import BY_DTYPE, U8, U32, U64
 from .sources import CODECS
 from .spool import Spool
 
@@ -15,13 +17,22 @@ if TYPE_CHECKING:
     from .sections import SectionWriter
 
 BEGINS, BOUNDS = "block_begins", "block_bounds"
+POINT_BOUNDS, POINTS = "point_bounds", "access_points"
 BLOCK_SECTIONS: dict[str, tuple[str, ...]] = {
     BEGINS: (U32.dtype, U64.dtype),
     BOUNDS: (U32.dtype, U64.dtype),
+    POINT_BOUNDS: (U32.dtype, U64.dtype),
+    POINTS: (U8.dtype,),
 }
-"""What these sections hold, in an index of compressed sources."""
+"""What these sections hold, in an index of compressed sources; the last two where some have access points."""
 LARGEST_BLOCK = 8 << 20
 """Bytes of content: what a block of more has is read in order alone."""
+WINDOW = 32 << 10
+"""Bytes of content that deflate looks back at, at most."""
+_CRC = 4  # bytes of an access point before its window
+_LARGEST_POINT = _CRC + WINDOW + 64  # bytes: deflate adds less to what it cannot make smaller
+_LEVEL = 1  # of their compression
+_BITS = {"zstd": 1, "gzip": 8}  # parts of a byte that blocks begin at, by codec
 _MOST_TIMES = 1 << 17  # what a byte of a file can be the content of, at most
 _PIECE = 1 << 17  # numbers that are copied at a time
 
@@ -37,6 +48,8 @@ class Compression(NamedTuple):
     """How many; each is decoded on its own."""
     largest: int
     """Bytes of content in the largest block."""
+    points: int
+    """Bytes of its access points in the index."""
 
     @classmethod
     def parse(cls, fields: Any, size: int) -> "Compression":
@@ -47,14 +60,14 @@ class Compression(NamedTuple):
         Raises:
           KeyError, TypeError: a field is missing, or has the wrong type or range.
         """
-        found = cls(fields["codec"], fields["size"], fields["blocks"], fields["largest"])
+        found = cls(*(fields[name] for name in cls._fields))
         numbers = found[1:]
         if found.codec not in CODECS or {*map(type, numbers)} != {int} or min(numbers) < 0:
             raise TypeError(
                 f"compression of a source: expected {' or '.join(CODECS)}, and integers of 0 or more, found {fields}"
             )
         few = found.largest > found.size or found.blocks > found.size or (found.size and not found.blocks)
-        if few or found.size > size * _MOST_TIMES:
+        if few or found.size > size * _MOST_TIMES or found.points > found.blocks * _LARGEST_POINT:
             raise TypeError(f"compression of a source: expected what a file of {size} bytes can hold, found {fields!r}")
         return found
 
@@ -64,13 +77,76 @@ class Compression(NamedTuple):
         return self.largest <= LARGEST_BLOCK
 
 
+def numbers_in(compressed: Sequence[Compression]) -> dict[str, int]:
+    """Return how many numbers each of `BLOCK_SECTIONS` has for some sources."""
+    blocks, points = sum(each.blocks + 1 for each in compressed), sum(each.points for each in compressed)
+    return {BEGINS: blocks, BOUNDS: blocks, POINT_BOUNDS: blocks if points else 0, POINTS: points}
+
+
 class BlockStart(NamedTuple):
     """Where a block begins."""
 
     file: int
-    """Byte of the file."""
+    """Byte of the file; of gzip, bit."""
     content: int
     """Byte of the content."""
+    point: bytes = b""
+    """What the index has of its access point, see `packed_point`; empty if it begins with a frame or a member."""
+
+
+def end_of(codec: str, size: int, content: int) -> BlockStart:
+    """Return where the last block of a source ends.
+
+    Args:
+      codec: of the source.
+      size: bytes of the file.
+      content: bytes of content.
+    """
+    return BlockStart(size * _BITS[codec], content)
+
+
+def byte_of(codec: str, start: BlockStart) -> int:
+    """Return the byte of the file that a block begins in."""
+    return start.file // _BITS[codec]
+
+
+class AccessPoint(NamedTuple):
+    """A place inside a member of gzip at which decoding can begin."""
+
+    bit: int
+    """Where a block of deflate begins in the first byte, from 0 for its lowest bit."""
+    crc: int
+    """CRC-32 of the content of the member before it."""
+    window: bytes
+    """The last bytes of that content, up to `WINDOW`."""
+
+
+class Edges(NamedTuple):
+    """How a block is cut off from those beside it."""
+
+    begin: AccessPoint | None = None
+    """None if it begins with a frame or a member."""
+    end_crc: int | None = None
+    """Checksum of the access point that it ends at; None if it ends with a frame or a member."""
+
+
+def packed_point(crc: int, window: "bytes | memoryview") -> bytes:
+    """Return an access point as an index holds it."""
+    return crc.to_bytes(_CRC, "little") + zlib.compress(window, _LEVEL)
+
+
+def unpacked_point(packed: bytes) -> tuple[int, bytes] | None:
+    """Return the checksum and the window of an access point as an index holds it; None if it is damaged."""
+    decoder = zlib.decompressobj()
+    try:
+        window = decoder.decompress(packed[_CRC:], WINDOW + 1)
+    except zlib.error:
+        return None
+    return (_crc_of(packed), window) if 0 < len(window) <= WINDOW and decoder.eof else None
+
+
+def _crc_of(packed: bytes) -> int:
+    return int.from_bytes(packed[:_CRC], "little")
 
 
 class _Numbers:
@@ -107,14 +183,24 @@ class BlockTable:
         compression = index.sources[number].compression
         assert compression is not None
         self._index, self._number, self.count = index, number, compression.blocks
+        self._codec, self._size = compression.codec, index.sources[number].size
+        self._content, self._largest, self._points = compression.size, compression.largest, compression.points
         first = index.blocks_at(number)
         self._begins, self.bounds = (_Numbers(index, name, first, self.count + 1) for name in (BEGINS, BOUNDS))
+        if self._points:
+            self._point_bounds = _Numbers(index, POINT_BOUNDS, first, self.count + 1)
+            self._points_at = index.sections[POINTS].offset + index.points_at(number)
 
     def starts(self, first: int) -> Iterator[BlockStart]:
-        """Yield where the blocks from one on begin, and where the last one ends, as the table has them."""
+        """Yield where the blocks from one on begin, and where the last one ends, as the table has them.
+
+        Raises:
+          FormatError: an access point is damaged.
+        """
         for begin in range(first, self.count + 1, _PIECE):
             end = min(begin + _PIECE, self.count + 1)
-            yield from map(BlockStart, self._begins.read(begin, end), self.bounds.read(begin, end))
+            points = map(self._point, range(begin, end))
+            yield from map(BlockStart, self._begins.read(begin, end), self.bounds.read(begin, end), points)
 
     def find(self, offset: int) -> int:
         """Return the block that holds a byte of the content."""
@@ -126,17 +212,49 @@ class BlockTable:
         Raises:
           FormatError: the table is damaged.
         """
-        place = Place(*self._begins.read(block, block + 2), *self.bounds.read(block, block + 2))
-        source = self._index.sources[self._number]
-        assert source.compression is not None
-        fits = place.begin <= place.end <= source.size and place.content <= place.content_end <= source.compression.size
-        if not fits or place.size > source.compression.largest:
-            raise self._index.damaged(
-                f"block {block} of {self._index.source_path(self._number)}: expected up to "
-                f"{source.compression.largest} bytes of {source.compression.size}, in {source.size} of the file, found "
-                f"{place.content} to {place.content_end}, in {place.begin} to {place.end}"
+        begin, end = self._begins.read(block, block + 2)
+        parts = _BITS[self._codec]
+        place = Place(begin // parts, -(-end // parts), *self.bounds.read(block, block + 2))
+        fits = begin <= end <= self._size * parts and place.content <= place.content_end <= self._content
+        if not fits or place.size > self._largest:
+            raise self._damaged(
+                block,
+                f"up to {self._largest} bytes of {self._content}, in {self._size} of the file, found {place.content} "
+                f"to {place.content_end}, in {place.begin} to {place.end}",
             )
         return place
+
+    def edges(self, block: int) -> Edges:
+        """Return how a block is cut off from those beside it.
+
+        Raises:
+          FormatError: the table is damaged.
+        """
+        if not self._points:
+            return Edges()
+        packed, after = self._point(block), self._point(block + 1)
+        return Edges(self._unpacked(block, packed) if packed else None, _crc_of(after) if after else None)
+
+    def _unpacked(self, block: int, packed: bytes) -> AccessPoint:
+        found = unpacked_point(packed)
+        if found is None:
+            raise self._damaged(block, f"a window of 1 to {WINDOW} bytes, found {len(packed) - _CRC} that are no such")
+        return AccessPoint(self._begins[block] % _BITS[self._codec], *found)
+
+    def _point(self, block: int) -> bytes:
+        """Return what the index has of the access point of a block; nothing behind the last one."""
+        if not self._points or block == self.count:
+            return b""
+        begin, end = self._point_bounds.read(block, block + 2)
+        if not begin <= end <= self._points or 0 < end - begin <= _CRC or end - begin > _LARGEST_POINT:
+            raise self._damaged(
+                block,
+                f"an access point of up to {_LARGEST_POINT} bytes in {self._points}, found one in {begin} to {end}",
+            )
+        return self._index.read(self._points_at + begin, end - begin)
+
+    def _damaged(self, block: int, expected: str) -> FormatError:
+        return self._index.damaged(f"block {block} of {self._index.source_path(self._number)}: expected {expected}")
 
 
 class Place(NamedTuple):
@@ -160,6 +278,8 @@ class BlockTally:
 
     def __init__(self) -> None:
         self.count = 0
+        self.points = 0
+        """Bytes of access points."""
         self._largest = self._last = 0
 
     def add(self, starts: Iterable[BlockStart]) -> None:
@@ -167,7 +287,7 @@ class BlockTally:
         for start in starts:
             if self.count:
                 self._largest = max(self._largest, start.content - self._last)
-            self.count, self._last = self.count + 1, start.content
+            self.count, self._last, self.points = self.count + 1, start.content, self.points + len(start.point)
 
     def finish(self, codec: str, end: BlockStart) -> Compression:
         """Return what the index says of the source.
@@ -176,7 +296,7 @@ class BlockTally:
           end: where the last block ends.
         """
         largest = max(self._largest, end.content - self._last) if self.count else 0
-        return Compression(codec, end.content, self.count, largest)
+        return Compression(codec, end.content, self.count, largest, self.points)
 
 
 class BlocksWriter:
@@ -185,14 +305,14 @@ class BlocksWriter:
     def __init__(self, writer: "SectionWriter") -> None:
         self._writer = writer
         self._spools: dict[str, Spool] = {}
-        self._held = {name: array("Q") for name in (BEGINS, BOUNDS)}  # on their way into the spools
+        self._held = {name: array("Q") for name in (BEGINS, BOUNDS, POINT_BOUNDS)}  # on their way into the spools
         self._tally = BlockTally()
 
     def append(self, starts: Sequence[BlockStart]) -> None:
         """Append where the next blocks of the source at hand begin."""
-        self._tally.add(starts)
         for start in starts:
             self._add(start)
+            self._tally.add([start])
 
     def finish(self, codec: str, end: BlockStart) -> Compression:
         """End the source at hand, where its last block ends; return what the index says of it."""
@@ -202,8 +322,11 @@ class BlocksWriter:
         return found
 
     def _add(self, start: BlockStart) -> None:
-        for name, value in zip((BEGINS, BOUNDS), start, strict=True):
+        for name, value in ((BEGINS, start.file), (BOUNDS, start.content), (POINT_BOUNDS, self._tally.points)):
             self._held[name].append(value)
+        if start.point:
+            with self._writer.writing():
+                self._spool(POINTS).append_bytes(start.point)
         if len(self._held[BOUNDS]) >= _PIECE:
             self._flush()
 
@@ -222,14 +345,31 @@ class BlocksWriter:
     def copy(self, index: "Index", sources: range) -> None:
         """Append the blocks of sources of another index, which are neighbours there."""
         before, end = index.blocks_at(sources.start), index.blocks_at(sources.stop)
+        points = index.points_at(sources.start), index.points_at(sources.stop)
         self._flush()
-        for name in (BEGINS, BOUNDS) if end > before else ():
-            kind = BY_DTYPE[index.sections[name].dtype]
-            pieces = partial(index.checked_pieces, name, before * kind.width, end * kind.width)
-            self._spool(name).append_stored(kind, end - before, pieces)
+        for name in (BEGINS, BOUNDS, POINT_BOUNDS) if end > before else ():
+            if name in index.sections:
+                self._copy(index, name, before, end)
+            else:
+                self._add_zeros(name, end - before)
+        if points[1] > points[0]:
+            self._copy(index, POINTS, *points)
+
+    def _copy(self, index: "Index", name: str, begin: int, end: int) -> None:
+        kind = BY_DTYPE[index.sections[name].dtype]
+        pieces = partial(index.checked_pieces, name, begin * kind.width, end * kind.width)
+        self._spool(name).append_stored(kind, end - begin, pieces)
+
+    def _add_zeros(self, name: str, count: int) -> None:
+        for at in range(0, count, _PIECE):
+            with self._writer.writing():
+                self._spool(name).append(U64.cell, memoryview(bytes(8 * min(_PIECE, count - at))).cast("Q"))
 
     def write(self) -> None:
-        """Append the sections, if a source is compressed."""
+        """Append the sections, if a source is compressed; those of access points if there are some."""
         self._flush()
-        for name, spool in self._spools.items():
-            self._writer.write_spool(name, spool)
+        if POINTS not in self._spools:
+            self._spools.pop(POINT_BOUNDS, None)
+        for name in BLOCK_SECTIONS:
+            if name in self._spools:
+                self._writer.write_spool(name, self._spools[name])

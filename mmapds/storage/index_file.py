@@ -6,12 +6,12 @@ from typing import Any
 
 from .. import _native
 from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError, nearest
-from .blocks import BLOCK_SECTIONS
+from .blocks import BLOCK_SECTIONS, numbers_in
 from .bounds import GROUP, SECTION, groups_of, records_in_group, unpacked
 from .current import compare
 from .files import Io, open_file
 from .indexed_source import IndexedSource
-from .numbers import U64
+from .numbers import U8, U64
 from .roots import Roots, covering, is_inside
 from .sections import COLUMN, MALFORMED, Section, SectionFile, SectionWriter
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, build_command, kind_of_file, quoted, reason, word, working_directory
@@ -116,6 +116,7 @@ class Index(SectionFile):
     """
 
     MAGIC, NAME, KINDS = INDEX_MAGIC, "AN INDEX", (0, OF_COMPRESSED)
+    TYPES = (U8, *SectionFile.TYPES)
 
     def other_kind(self, kind: int) -> FormatError | None:
         if kind != 1:
@@ -138,6 +139,7 @@ class Index(SectionFile):
         """Number of a source whose content was compared and is the same, to the time of change that it had."""
         self._first_groups: list[int] | None = None  # of each source, when the first is asked for
         self._first_blocks: list[int] | None = None  # the same
+        self._first_points: list[int] | None = None  # the same, of bytes of access points
         super().__init__(path, opened)
         self.columns = {
             name.removeprefix(COLUMN): section for name, section in self.sections.items() if name.startswith(COLUMN)
@@ -196,6 +198,8 @@ class Index(SectionFile):
         wanted_items = {"length_order": self.records, "length_counts": lengths}
         for name, section in self.sections.items():
             items = self.records if name.startswith(COLUMN) else wanted_items.get(name, section.items)
+            if name.startswith(COLUMN) and section.dtype == U8.dtype:
+                raise self.damaged(f"column {name.removeprefix(COLUMN)!r}: expected numbers, found bytes")
             if section.items != items:
                 kind = "column" if name.startswith(COLUMN) else "section"
                 raise self.damaged(
@@ -223,8 +227,7 @@ class Index(SectionFile):
                 f"expected kind {OF_COMPRESSED} if a source is compressed, and no other, found kind {self.kind} and "
                 f"{len(compressed)} of {len(self.sources)} sources compressed"
             )
-        wanted = sum(each.blocks + 1 for each in compressed)
-        for name in BLOCK_SECTIONS if compressed else ():
+        for name, wanted in numbers_in(compressed).items() if compressed else ():
             found = self.sections[name].items if name in self.sections else 0
             if found != wanted:
                 raise self.damaged(f"section {name!r}: expected {wanted} numbers, found {found}")
@@ -235,6 +238,13 @@ class Index(SectionFile):
             counts = (source.compression.blocks + 1 if source.compression else 0 for source in self.sources)
             self._first_blocks = list(accumulate(counts, initial=0))
         return self._first_blocks[number]
+
+    def points_at(self, number: int) -> int:
+        """Return where the access points of a source begin in their section."""
+        if self._first_points is None:  # as `bounds_at`
+            counts = (source.compression.points if source.compression else 0 for source in self.sources)
+            self._first_points = list(accumulate(counts, initial=0))
+        return self._first_points[number]
 
     def source_path(self, number: int) -> str:
         """Return where a source is, relative to where the index is now, as messages say it.

@@ -6,7 +6,7 @@ from io import FileIO
 from typing import NamedTuple
 
 from .. import _native
-from .numbers import BY_CELL, F64, I64, U32, U64, NumberType, converted, narrowed
+from .numbers import BY_CELL, F64, I64, U8, U32, U64, NumberType, converted, narrowed
 
 _COPY = 1 << 20  # bytes read at a time, a multiple of every width
 _IN_MEMORY = 16 << 20  # bytes of a column
@@ -54,12 +54,19 @@ class Spool:
             self._largest = max(self._largest, largest)
             if largest < 2**32:
                 number_type, data = U32, narrowed(cells)
+        self._append(number_type, len(cells), bytes(data))
+
+    def append_bytes(self, data: bytes) -> None:
+        """Append plain bytes; a spool of these holds nothing else."""
+        self._append(U8, len(data), data)
+
+    def _append(self, number_type: NumberType, items: int, data: bytes) -> None:
         last = self._runs[-1] if self._runs else None
         if last and last.number_type is number_type and last.elsewhere is None:
-            self._runs[-1] = _Run(number_type, last.items + len(cells))
+            self._runs[-1] = _Run(number_type, last.items + items)
         else:
-            self._runs.append(_Run(number_type, len(cells)))
-        self._pieces.append(bytes(data))
+            self._runs.append(_Run(number_type, items))
+        self._pieces.append(data)
         self._size += len(data)
         if self._size > _IN_MEMORY:
             self._spill()
@@ -86,8 +93,10 @@ class Spool:
 
     @property
     def number_type(self) -> NumberType:
-        """The type of the column: the smallest of u32, u64, i64 and f64 that holds every number."""
+        """The type of the column: the smallest of u32, u64, i64 and f64 that holds every number; of bytes, u8."""
         found = {run.number_type for run in self._runs}
+        if found == {U8}:
+            return U8
         if found <= {U32}:
             return U32
         if found <= {U32, U64}:

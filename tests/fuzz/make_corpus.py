@@ -7,6 +7,7 @@ fault stay.
 import io
 import struct
 import tarfile
+import zlib
 from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -363,6 +364,33 @@ def zstd_frames():
     }
 
 
+def members():
+    """The blocks of a member, which fuzz_inflate.c gives a header; whole files; and a recipe: see its cook()."""
+    content = b"".join(b'{"id":%d,"text":"%s"}\n' % (n, b"word " * (n % 7)) for n in range(60))
+
+    def blocks(level, strategy=zlib.Z_DEFAULT_STRATEGY, window=15, flush=zlib.Z_NO_FLUSH, data=content):
+        packer = zlib.compressobj(level, zlib.DEFLATED, -window, 8, strategy)
+        body = packer.compress(data[:900]) + packer.flush(flush) + packer.compress(data[900:]) + packer.flush()
+        return body + struct.pack("<II", zlib.crc32(data), len(data))
+
+    header = b"\x1f\x8b\x08" + bytes(6) + b"\xff"
+    named = b"\x1f\x8b\x08\x1f" + bytes(6) + b"\x02\0ab" + b"name\0comment\0" + bytes(2)
+    return {
+        "fast": blocks(1),
+        "best": blocks(9),
+        "stored": blocks(0),
+        "fixed": blocks(6, zlib.Z_FIXED),
+        "no_matches": blocks(6, zlib.Z_HUFFMAN_ONLY),
+        "small_window": blocks(6, window=9),
+        "flushed": blocks(6, flush=zlib.Z_FULL_FLUSH),
+        "run": blocks(9, data=b"x" * 20_000),
+        "long_codes": blocks(6, zlib.Z_HUFFMAN_ONLY, data=b"".join(bytes([n]) * (1 << n // 2) for n in range(24))),
+        "file": header + blocks(6),
+        "files": header + blocks(6) + named + blocks(1) + header + blocks(0, data=b"") + bytes(9),
+        "recipe": bytes(range(1, 250)),
+    }
+
+
 SEEDS = {
     "fuzz_array_pack": columns,
     "fuzz_array_record": array_records,
@@ -370,6 +398,7 @@ SEEDS = {
     "fuzz_blocks": decoded_blocks,
     "fuzz_fields": field_records,
     "fuzz_frames": frames,
+    "fuzz_inflate": members,
     "fuzz_json": json_records,
     "fuzz_kernels": lines,
     "fuzz_measure": measured,

@@ -5,6 +5,8 @@ import random
 import struct
 import zlib
 
+from isal import isal_zlib
+
 from mmapds.compression.codec import zstd
 
 codec = zstd("tests")
@@ -57,6 +59,11 @@ def mixed(data):
 def one_member(data):
     """What gzip, pigz and Python's gzip write."""
     return gzip.compress(data, 6)
+
+
+def one_block(data):
+    """What igzip writes at level 0: one member of one block of deflate."""
+    return isal_zlib.compress(data, 0, 31)
 
 
 def many_members(data):
