@@ -46,6 +46,15 @@ COLLIDING = """
 """
 """Labels of a chart that lie on one another."""
 
+BROKEN = """
+[...document.querySelectorAll('tbody th')].filter(each => {
+  const text = document.createRange();
+  text.selectNodeContents(each);
+  return !/\\s/.test(each.textContent) && each.textContent.length <= 13 && text.getClientRects().length > 1;
+}).map(each => each.textContent)
+"""
+"""Names of rows that are one short word, and stand on two lines."""
+
 CONTRASTS = """
 (() => {
   const parse = colour => colour.match(/[\\d.]+/g).map(Number);
@@ -119,6 +128,7 @@ def test_a_page_fits_and_can_be_read(browser, pages, name, width, scheme):
     assert browser.evaluate(OVERFLOWING) == []
     assert browser.evaluate(OUTSIDE_OF_CHARTS) == []
     assert browser.evaluate(COLLIDING) == []
+    assert browser.evaluate(BROKEN) == []
     assert (
         browser.evaluate(
             "Math.min(...[...document.querySelectorAll('svg text')].map(each =>"

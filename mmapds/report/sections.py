@@ -352,8 +352,8 @@ def loader(title: str, facts: Facts) -> str:
     if found is None:
         return ""
     lead = (
-        f"Loaders read {found['plan']} for {found['seconds']:g} seconds each, on {found['cores']} cores, and threw "
-        "them away: cold, after the pages of the sources were dropped from memory, and warm."
+        f"Each loader read batches ({found['plan']}) for {found['seconds']:g} seconds on {found['cores']} cores, and "
+        "threw them away: cold, after the pages of the sources were dropped from memory, and warm."
     )
     head = ["loader", "pass", "records/s", "wait p50, ms", "wait p99, ms", "own memory"]
     rows = [

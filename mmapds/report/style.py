@@ -58,7 +58,7 @@ table { border-collapse: collapse; font-size: 14px; line-height: 1.4; font-varia
 th, td { padding: 5px 0 5px 22px; text-align: right; white-space: nowrap; vertical-align: top; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; }
 thead th { color: var(--soft); font-weight: 500; border-bottom: 1px solid var(--line); }
-tbody th { font-weight: 400; white-space: normal; overflow-wrap: anywhere; min-width: 9ch; max-width: 60ch; }
+tbody th { font-weight: 400; white-space: normal; overflow-wrap: anywhere; min-width: 13ch; max-width: 60ch; }
 tbody tr + tr > * { border-top: 1px solid var(--faint); }
 td.text, th.text { text-align: left; white-space: normal; min-width: 7ch; }
 tr.chosen > * { font-weight: 600; }
