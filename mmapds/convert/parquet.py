@@ -7,6 +7,8 @@ from typing import Any
 
 from .tables import Table, TableReader
 
+_ROWS = 4096  # decoded at a time: of 65,536, as pyarrow decodes by default, caches do not hold the columns
+
 
 class ParquetReader(TableReader):
     """The rows of Parquet files, a part of a row group at a time."""
@@ -24,7 +26,7 @@ class ParquetReader(TableReader):
         with open_file() as file:
             schema, rows, repeating = file.schema_arrow, file.metadata.num_rows, _dictionaries(file)
         with open_file(read_dictionary=repeating) as file:
-            yield Table(schema, rows, lambda columns: file.iter_batches(columns=columns))
+            yield Table(schema, rows, lambda columns: file.iter_batches(_ROWS, columns=columns))
 
 
 def _dictionaries(file: Any) -> list[str]:
