@@ -75,28 +75,36 @@ def test_tables(compare, row, request, name):
     size = f"{ROWS:,} rows of a text and 50 to 450 tokens"
     rival = "a `Writer` of the rows of `to_pylist`"
     compare(f"convert {name}, {size}", converted, rival, lambda: by_objects(path, theirs), "0.125x", rounds=3)
-    if name == "parquet":
-        decode = "pyarrow's `iter_batches`, nothing made of them"
-        compare(
-            f"convert {name}, {size}",
-            converted,
-            decode,
-            lambda: sum(batch.num_rows for batch in batches(path)) == ROWS,
-            "the limit",
-            rounds=5,
-        )
-        small = "the same with its default of 65,536 rows"
-        compare(
-            "`iter_batches` of 4,096 rows",
-            lambda: sum(batch.num_rows for batch in batches(path, 4096)),
-            small,
-            lambda: sum(batch.num_rows for batch in batches(path)),
-            "",
-            rounds=9,
-        )
     seconds = statistics.median(timed(converted) for _ in range(3))
     row(f"convert {name}, {size}", "", f"{ROWS / seconds:,.0f} records/s", "")
     ours.unlink(), theirs.unlink()
+
+
+def decoded(path, rows):
+    """Decode a file, and make nothing of it."""
+    assert sum(batch.num_rows for batch in batches(path, rows)) == ROWS
+
+
+def test_the_limit(compare, parquet):
+    compare(
+        f"convert parquet, {ROWS:,} rows of a text and 50 to 450 tokens",
+        lambda: convert(parquet, length="tokens"),
+        "pyarrow's `iter_batches` of 4,096 rows, nothing made of them",
+        lambda: decoded(parquet, 4096),
+        "the limit",
+        rounds=5,
+    )
+
+
+def test_batches(compare, parquet):
+    compare(
+        "`iter_batches` of 4,096 rows",
+        lambda: decoded(parquet, 4096),
+        "of 65,536, its default",
+        lambda: decoded(parquet, 65_536),
+        "",
+        rounds=7,
+    )
 
 
 class Inline(Executor):
