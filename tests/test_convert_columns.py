@@ -16,26 +16,10 @@ from mmapds.arrays.columns import Columns, Values
 from mmapds.arrays.schema import Schema
 from mmapds.arrays.values import pack
 from mmapds.convert import arrow_columns, convert, tables
-from tests.support.conversions import WAYS, save
+from tests.support.conversions import WAYS, every_type, save
 
 N = 500
-TYPES = {
-    "i8": pa.array([i % 100 - 50 for i in range(N)], pa.int8()),
-    "u64": pa.array([2**64 - 1 - i for i in range(N)], pa.uint64()),
-    "f16": pa.array(np.arange(N, dtype=np.float16)),
-    "f32": pa.array([i / 3 for i in range(N)], pa.float32()),
-    "ok": pa.array([i % 2 == 0 for i in range(N)]),
-    "text": pa.array([f"zeile \u00e9 {i}" * (i % 3) for i in range(N)]),
-    "large": pa.array([f"{i}" for i in range(N)], pa.large_string()),
-    "raw": pa.array([bytes([i % 256]) * (i % 5) for i in range(N)]),
-    "sha": pa.array([bytes([i % 256]) * 4 for i in range(N)], pa.binary(4)),
-    "kind": pa.array([str(i % 3) for i in range(N)]).dictionary_encode(),
-    "many": pa.array([[i % 3] * (i % 3) for i in range(N)], pa.list_(pa.int16())),
-    "far": pa.array([list(range(i % 3)) for i in range(N)], pa.large_list(pa.uint16())),
-    "box": pa.array([[i, i, 0, 1] for i in range(N)], pa.list_(pa.int16(), 4)),
-    "feats": pa.array([[[i, k, 0] for k in range(i % 4)] for i in range(N)], pa.list_(pa.list_(pa.float32(), 3))),
-    "grid": pa.array([[[i] * (i % 3)] * (i % 4) for i in range(N)], pa.list_(pa.list_(pa.int64()))),
-    "mask": pa.array([[True, i % 2 == 0] for i in range(N)], pa.list_(pa.bool_())),
+TYPES = every_type(N) | {
     "image": pa.array([{"bytes": b"ab" * i, "size": i} for i in range(N)]),
     "at": pa.array(range(N), pa.timestamp("us")),
     "price": pa.array([f"{i}.5" for i in range(N)]).cast(pa.decimal128(9, 2)),
