@@ -1,6 +1,7 @@
 """Scans of compressed lines: blocks that cut lines anywhere, shared out by threads, come to what a plain scan finds."""
 
 import itertools
+import random
 
 import hypothesis.strategies as st
 import pytest
@@ -10,6 +11,7 @@ import mmapds
 from mmapds.compression import zstd_blocks
 from mmapds.formats import compressed_lines
 from mmapds.index.verify import verify
+from mmapds.storage import blocks
 from mmapds.storage.index_file import Index
 from tests.support import oracle
 from tests.support.compressed import NO_SIZE, codec
@@ -47,3 +49,20 @@ def test_lines_that_blocks_cut_anywhere(tmp_path, lines, sizes, has_mark, is_end
     one, other = (Index(f"{each}.mmx").sources[0] for each in (path, plain))
     assert (one.lines, one.records, one.largest) == (other.lines, other.records, other.largest)
     verify(Index(f"{path}.mmx"))
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("near", [1, 5, 1000])
+def test_places_of_blocks_near_each_other_and_far_apart(write, monkeypatch, near):
+    monkeypatch.setattr(blocks, "_NEAR", near)
+    path = write(framed(b"[1, 2]\n" * 300, [7, 50, 4]), "a.jsonl.zst")
+    table = blocks.BlockTable(Index(str(mmapds.build(path))), 0)
+    bounds = list(itertools.pairwise(table.starts(0)))
+    assert len(bounds) == table.count > 90
+    generator = random.Random(near)
+    for count in (1, 2, 9, table.count):
+        chosen = sorted(generator.sample(range(table.count), count))
+        expected = [
+            (begin.file, end.file, begin.content, end.content) for begin, end in map(bounds.__getitem__, chosen)
+        ]
+        assert list(table.places(chosen)) == expected

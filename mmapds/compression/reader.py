@@ -1,7 +1,7 @@
 """Random access into a compressed source: the blocks that hold some bytes of its content, from the cache or decoded."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -126,8 +126,8 @@ class BlockReader:
             yield from self._neighbours(*ranges)
             return
         end = 0
-        for block in self._blocks_with(wanted):
-            place = self._table.place(block)
+        blocks = self._blocks_with(wanted)
+        for block, place in zip(blocks, self._table.places(blocks), strict=True):
             if place.content < end:
                 raise self._index.damaged(
                     f"block {block} of {self._path}: expected content from byte {end} on, found byte {place.content}"
@@ -150,7 +150,7 @@ class BlockReader:
             place = self._table.place(block)
             yield block, place
 
-    def _blocks_with(self, wanted: bytes) -> Iterable[int]:
+    def _blocks_with(self, wanted: bytes) -> Sequence[int]:
         """Return the numbers of the blocks that have some bytes, ascending."""
         import numpy as np  # batches alone need it
 

@@ -35,6 +35,7 @@ _LEVEL = 1  # of their compression
 _BITS = {"zstd": 1, "gzip": 8}  # parts of a byte that blocks begin at, by codec
 _MOST_TIMES = 1 << 17  # what a byte of a file can be the content of, at most
 _PIECE = 1 << 17  # numbers that are copied at a time
+_NEAR = 1 << 12  # blocks whose places are read at once, to find some of them
 
 
 class Compression(NamedTuple):
@@ -212,9 +213,31 @@ class BlockTable:
         Raises:
           FormatError: the table is damaged.
         """
-        begin, end = self._begins.read(block, block + 2)
+        return next(self.places((block,)))
+
+    def places(self, blocks: Sequence[int]) -> Iterator["Place"]:
+        """Yield where blocks lie, which ascend; those that are near each other are read at once.
+
+        Raises:
+          FormatError: the table is damaged.
+        """
+        first = end = 0
+        for block in blocks:
+            if not first <= block < end - 1:
+                last = blocks[-1] if block < blocks[-1] < block + _NEAR else block
+                first, end = block, last + 2
+                begins, bounds = self._begins.read(first, end), self.bounds.read(first, end)
+            at = block - first
+            yield self._place(block, begins[at], begins[at + 1], bounds[at], bounds[at + 1])
+
+    def _place(self, block: int, begin: int, end: int, content: int, content_end: int) -> "Place":
+        """Return where a block lies, if that fits the source.
+
+        Raises:
+          FormatError: it does not.
+        """
         parts = _BITS[self._codec]
-        place = Place(begin // parts, -(-end // parts), *self.bounds.read(block, block + 2))
+        place = Place(begin // parts, -(-end // parts), content, content_end)
         fits = begin <= end <= self._size * parts and place.content <= place.content_end <= self._content
         if not fits or place.size > self._largest:
             raise self._damaged(
