@@ -1,19 +1,28 @@
-"""Compressed files that mean harm: frames of zstd beside a plain walk, seek tables that lie, and recompressing them."""
+"""Compressed files that mean harm: frames of zstd beside a plain walk, seek tables that lie, recompressing, and reading
+records through an index, also one whose tables of blocks are forged."""
 
 import gzip
 import itertools
 import shutil
 import tempfile
 import zlib
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
+import numpy as np
 from backports import zstd
 
 import mmapds
 from mmapds import _native
+from mmapds.compression import zstd_blocks
 from mmapds.compression.frames import UNKNOWN
 from mmapds.compression.seek_table import read_table
 from mmapds.compression.zstd_frames import find_frames, walk
+from mmapds.storage.blocks import BEGINS, BOUNDS
+from mmapds.storage.index_file import Index
+from tests.support import oracle
+from tests.support.index_file import forge_section
 from tests.support.torture import is_refused, repeat
 from tests.support.zstd_files import frame, plain_walk, raw, seek_table, skippable
 from tests.torture.hostile_sources import damaged
@@ -21,7 +30,9 @@ from tests.torture.hostile_sources import damaged
 FILES = 40
 """In a case."""
 RECOMPRESSED = 5
-"""Of these, as that takes longer."""
+"""Of these, as that takes longer; and as many are read through an index."""
+SMALLEST = 64
+"""Bytes of content that a block has at least, so that small files have several."""
 
 
 def text(random):
@@ -103,6 +114,43 @@ def check_recompressed(_, path, data):
     assert zstd.decompress(Path(out).read_bytes()) == expected
 
 
+def check_records(random, _, path, data):
+    """Index a file and read it: its records are the lines that the codecs find, or it is refused."""
+    source = f"{path}.jsonl.zst"
+    Path(source).write_bytes(data)
+    if is_refused(lambda: mmapds.build(source, force=True, format="jsonl", workers=random.choice([1, 2]))):
+        return
+    content = data if data[:2] != b"\x1f\x8b" and not is_zstd(data) else decoded(data)
+    assert content is not None
+    expected = [record for _, record in oracle.records(content)]
+    assert read(source, range(len(expected))) == expected
+    if content is not data and expected:
+        check_forged(random, source, expected)
+
+
+def check_forged(random, source, expected):
+    """Read some records after numbers of a table of blocks were changed: some come, or they are refused; no crash."""
+    name = random.choice([BEGINS, BOUNDS])
+    index = Index(f"{source}.mmx")
+    numbers = np.frombuffer(index.section(name), index.sections[name].dtype).copy()
+    for _ in range(random.randrange(1, 4)):
+        largest = int(numbers.max()) + 2 if random.random() < 0.7 else np.iinfo(numbers.dtype).max
+        numbers[random.randrange(len(numbers))] = random.randrange(largest)
+    forge_section(f"{source}.mmx", name, numbers)
+    rows = [random.randrange(len(expected)) for _ in range(5)]
+    found = []
+    if not is_refused(lambda: found.extend(read(source, rows))):
+        assert len(found) == len(rows)
+
+
+def read(source, rows):
+    """Read records of an index together, and again one by one, with room for few blocks."""
+    ds = mmapds.open(source, decode="bytes", block_cache=1 << 12)
+    found = list(ds.take(rows))
+    assert [ds[row] for row in rows[:3]] == found[:3]
+    return found
+
+
 def is_zstd(data):
     return data[:4] == b"\x28\xb5\x2f\xfd" or (data[1:4] == b"\x2a\x4d\x18" and data[0] >> 4 == 5)
 
@@ -110,18 +158,25 @@ def is_zstd(data):
 def one(random):
     folder = Path(tempfile.mkdtemp(prefix="mmapds-torture-"))
     try:
-        for number in range(FILES):
-            data = compressed(random)
-            path = folder / f"{number}.zst"
-            path.write_bytes(data)
-            checks = [check_frames, check_table] + [check_recompressed] * (number < RECOMPRESSED)
-            for check in checks:
-                try:
-                    check(_native.Map(str(path)), str(path), data)
-                except Exception as error:
-                    raise AssertionError(f"{check.__name__}({data!r}): {error!r}") from error
+        with patch.object(zstd_blocks, "SMALLEST", SMALLEST):
+            check_files(random, folder)
     finally:
         shutil.rmtree(folder)
+
+
+def check_files(random, folder):
+    for number in range(FILES):
+        data = compressed(random)
+        path = folder / f"{number}.zst"
+        path.write_bytes(data)
+        checks = [check_frames, check_table]
+        if number < RECOMPRESSED:
+            checks += [check_recompressed, partial(check_records, random)]
+        for check in checks:
+            try:
+                check(_native.Map(str(path)), str(path), data)
+            except Exception as error:
+                raise AssertionError(f"{check}: {data!r}: {error!r}") from error
 
 
 def run(seconds, seed):
