@@ -43,15 +43,15 @@ def peak_of_indexing(*arguments):
 class Reads:
     """A sampler of random record numbers, the same for everyone."""
 
-    def __init__(self, records):
-        self.records = records
+    def __init__(self, records, reads=READS):
+        self.records, self.reads = records, reads
 
     def __iter__(self):
         generator = random.Random(0)
-        return (generator.randrange(self.records) for _ in range(READS))
+        return (generator.randrange(self.records) for _ in range(self.reads))
 
     def __len__(self):
-        return READS
+        return self.reads
 
 
 def report_memory(samples):
@@ -59,14 +59,14 @@ def report_memory(samples):
     return len(samples), os.getpid(), anonymous()
 
 
-def worker_memory(dataset, records, method, workers=WORKERS):
+def worker_memory(dataset, records, method, workers=WORKERS, reads=READS):
     """Anonymous memory of each worker of a DataLoader after its last batch of random reads, smallest first."""
     from torch.utils.data import DataLoader  # which processes that only index do without
 
     loader = DataLoader(
         dataset,
         batch_size=250,
-        sampler=Reads(records),
+        sampler=Reads(records, reads),
         num_workers=workers,
         collate_fn=report_memory,
         multiprocessing_context=multiprocessing.get_context(method),
