@@ -11,6 +11,7 @@ from mmapds.orders import basic
 from mmapds.samplers import epoch, plan
 from mmapds.storage import sections
 from tests.support import released
+from tests.support.commands import run
 from tests.support.files import ROOT
 
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
@@ -55,6 +56,28 @@ def test_the_changelog_keeps_to_its_form():
 def test_no_extra_is_for_developers_alone():
     """What a wheel declares is for those who use it; groups of dependencies are not part of it."""
     assert not {"dev", "docs", "test", "audit"} & set(project()["project"]["optional-dependencies"])
+
+
+WITHOUT = """
+import sys
+import pytest
+sys.modules |= dict.fromkeys({absent!r})
+sys.exit(pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *{files!r}]))
+"""
+
+
+def test_the_tests_of_an_installed_wheel_import_nothing_but_it_needs():
+    """`make dist` runs them where extras and the tools of developers are missing."""
+    text = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    names = re.search(r"^INSTALLED_TESTS := (.*)$", text, re.MULTILINE).group(1).split()
+    packages = [project()["dependency-groups"]["dev"], *project()["project"]["optional-dependencies"].values()]
+    listed = {re.match(r"[\w-]+", package).group() for group in packages for package in group}
+    listed -= {"hypothesis", "pytest", "pytest-benchmark", "pytest-xdist", "pillow"}
+    absent = sorted(name.replace("-", "_") for name in listed | {"PIL"})
+    files = [f"tests/test_{name}.py" for name in names]
+    ran = run("-c", WITHOUT.format(absent=absent, files=files), cwd=ROOT)
+    assert ran.returncode == 0, ran.stdout
+    assert len(files) > 10
 
 
 def test_a_tag_that_is_not_the_version_is_not_released(tmp_path):
