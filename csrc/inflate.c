@@ -308,10 +308,8 @@ static int decode(bits *stream, const mds_inflate_state *state, output *out, siz
     int status = MDS_INFLATE_FULL;
     while (at <= limit) {
         fill(&in);
-        if (in.over && is_over(&in)) {
-            status = MDS_INFLATE_CUT;
+        if (in.over && is_over(&in))
             break;
-        }
         uint32_t entry = next_entry(&in, literals, LITERAL_ROOT);
         if (entry & IS_LITERAL) {
             data[at++] = (uint8_t)BASE(entry);
@@ -326,7 +324,7 @@ static int decode(bits *stream, const mds_inflate_state *state, output *out, siz
             continue;
         }
         if (entry & IS_END) {
-            status = is_over(&in) ? MDS_INFLATE_CUT : ENDED;
+            status = ENDED;
             break;
         }
         const size_t length = BASE(entry) + take(&in, MORE_BITS(entry));
@@ -334,7 +332,7 @@ static int decode(bits *stream, const mds_inflate_state *state, output *out, siz
         const uint32_t other = next_entry(&in, distances, DISTANCE_ROOT);
         const size_t distance = BASE(other) + take(&in, MORE_BITS(other));
         if (!entry || !other || distance > at - first) {
-            status = is_over(&in) ? MDS_INFLATE_CUT : MDS_INFLATE_DAMAGED;
+            status = MDS_INFLATE_DAMAGED;
             break;
         }
         repeat(data + at, distance, length);
@@ -342,7 +340,7 @@ static int decode(bits *stream, const mds_inflate_state *state, output *out, siz
     }
     *stream = in;
     out->at = at;
-    return status;
+    return is_over(&in) ? MDS_INFLATE_CUT : status;
 }
 
 /* Copy a stored block, or as much of it as there is room for. */

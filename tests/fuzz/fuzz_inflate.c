@@ -46,7 +46,7 @@ static mds_inflate_status one(const uint8_t *data, size_t n, size_t step, uint8_
     size_t other;
     const mds_map map = {data, n, 0, NULL};
     const mds_inflate_status status = decode(&map, MOST, MOST, content, total);
-    CHECK(decode(&map, step, 1 + step * 7, again, &other) == status);
+    CHECK(decode(&map, step, 1 + 2 * step * step, again, &other) == status);
     /* What is decoded before a failure depends on the pieces. */
     CHECK(status > MDS_INFLATE_END || other == *total);
     CHECK(memcmp(content, again, other < *total ? other : *total) == 0);
