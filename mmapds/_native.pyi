@@ -327,6 +327,9 @@ def record_sizes(starts: _Buffer, previous: int | None, smallest: int, largest: 
 def frames_scan(
     source: Map, framing: int, at: int, end: int, starts: _Buffer, sizes: _Buffer | None, /
 ) -> tuple[int, int, int, int, int, int]: ...
+def frames_scan_buffer(
+    data: _Buffer, framing: int, base: int, starts: _Buffer, sizes: _Buffer | None, /
+) -> tuple[int, int, int, int, int, int]: ...
 def frames_verify(source: Map, at: int, end: int, /) -> tuple[int, int, int, int, int, int]: ...
 def zstd_walk(
     source: Map, end: int, max_window: int, state: _Buffer, begins: _Buffer, contents: _Buffer, /

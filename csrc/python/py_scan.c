@@ -187,6 +187,41 @@ done:
     return result;
 }
 
+static PyObject *frames_scan_buffer(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *source, *target, *sizes_target, *result = NULL;
+    int framing;
+    unsigned long long base;
+    uint64_t *starts, *sizes = NULL;
+    mds_map map = {0};
+    MDS_PY_BUFFERS(buffers, 3);
+    if (!PyArg_ParseTuple(args, "OiO&OO:frames_scan_buffer", &source, &framing, mds_py_size, &base, &target,
+                          &sizes_target) ||
+        !(map.data = mds_py_take_bytes(&buffers, source, MDS_PY_READ)))
+        goto done;
+    map.size = buffers.entries;
+    if (!(starts = mds_py_take_words(&buffers, target, MDS_PY_WRITE, MDS_PY_ANY, "starts")))
+        goto done;
+    const size_t room = buffers.entries;
+    if (sizes_target != Py_None && !(sizes = mds_py_take_words(&buffers, sizes_target, MDS_PY_WRITE, room, "sizes")))
+        goto done;
+    frames_call call = {
+        .map = &map, .framing = (mds_framing)framing, .end = map.size, .starts = starts, .sizes = sizes, .room = room};
+    RELEASE_GIL({
+        call.status = mds_frames_scan(mds_py_kernels, call.map, call.framing, call.end, &call.state, starts, sizes,
+                                      room, &call.count);
+        for (size_t k = 0; k < call.count; k++)
+            starts[k] += base;
+    });
+    if (call.status == MDS_FRAMES_NO_FRAMING)
+        PyErr_Format(PyExc_ValueError, "framing: expected FRAMING_U32LE to FRAMING_TFRECORD, found %d", framing);
+    else
+        result = frames_found(&call);
+done:
+    mds_py_give_back(&buffers);
+    return result;
+}
+
 static PyObject *frames_verify(PyObject *module, PyObject *args)
 {
     const mds_py_state *state = PyModule_GetState(module);
@@ -275,6 +310,10 @@ static PyMethodDef functions[] = {
      "status is one of FRAMES_*; found and expected are CRCs that differ.\n\n"
      "Raises ValueError when sizes has less room than starts, or framing has no sizes; EOFError when the file became\n"
      "shorter while it was read."},
+    {"frames_scan_buffer", frames_scan_buffer, METH_VARARGS,
+     "frames_scan_buffer($module, data, framing, base, starts, sizes, /)\n--\n\n"
+     "Find the frames of data, which begins at byte `base` of some content; see frames_scan, whose result this is.\n\n"
+     "starts: u64, filled with where they begin in the content. sizes: u64, as many, or None."},
     {"frames_verify", frames_verify, METH_VARARGS,
      "frames_verify($module, source, at, end, /)\n--\n\n"
      "Check all CRCs of the TFRecords that begin in bytes [at, end) of a map; returns what frames_scan does."},

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from .. import _native
@@ -9,11 +10,12 @@ from ..errors import FormatError
 from ..storage.files import open_source
 from ..storage.indexed_source import IndexedSource
 from ..storage.sources import Source
-from ..storage.threads import in_order
+from ..storage.threads import cores, in_order
+from . import compressed_frames
+from .compressed_frames import CUT, Stop
 from .format import End, Format, Layout, Piece, drops_truncated, reserve_words
 from .measuring import Measuring
 
-_CUT = (_native.FRAMES_PREFIX_CUT, _native.FRAMES_PAYLOAD_CUT)
 _DROP = "leave it out with --truncated drop (if the file was truncated)"
 _COPY = "copy the file again, or choose its format with --format F"
 _CHECKED = {_native.FRAMES_LENGTH_CRC: "length", _native.FRAMES_DATA_CRC: "data"}
@@ -29,6 +31,7 @@ class Framed(Format):
     """
 
     begins_anywhere = True
+    reads_compressed = True
 
     def __init__(self, room: int = 1 << 17, step: int = 256 << 20) -> None:
         self._room = room
@@ -46,6 +49,31 @@ class Framed(Format):
         self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
     ) -> Iterator[Piece]:
         """Yield the start of every record of every source, in order, and its size where that is measured.
+
+        Threads share out neighbouring files that are plain; they decode those that are compressed, one after another.
+        """
+        first = 0
+        for codec, run in groupby(sources, lambda source: source.codec):
+            group = list(run)
+            pieces = self._scan_compressed if codec else self._scan_files
+            for piece in pieces(group, parameters, measuring, workers):
+                yield piece._replace(source=first + piece.source) if first else piece
+            first += len(group)
+
+    def _scan_compressed(
+        self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, workers: int
+    ) -> Iterator[Piece]:
+        framing, drop = self.framing(parameters), drops_truncated(parameters)
+        for number, source in enumerate(sources):
+            try:
+                yield from compressed_frames.scan(number, source, framing, measuring, workers, drop=drop)
+            except compressed_frames.StoppedError as error:
+                raise _error_in_content(source, error.stop) from None
+
+    def _scan_files(
+        self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, workers: int
+    ) -> Iterator[Piece]:
+        """Scan files as they lie there.
 
         A source is one walk from length to length, so threads share out whole sources. They scan the first piece of
         each, and most shards are no larger; the other pieces are scanned here.
@@ -69,12 +97,18 @@ class Framed(Format):
         Raises:
           FormatError: a CRC does not match.
         """
+        if source.codec:
+            try:
+                compressed_frames.check_payloads(source, cores())
+            except compressed_frames.StoppedError as error:
+                raise _error_in_content(source, error.stop) from None
+            return
         view = open_source(source)
         at = records = 0
         while at < source.size:
             count, at, status, *details = _native.frames_verify(view, at, min(at + self._step, source.size))
             records += count
-            if status in _CUT:
+            if status in CUT:
                 return
             if status != _native.FRAMES_OK:
                 raise _error(source, records, at, status, *details)
@@ -103,7 +137,7 @@ class _Walk:
         count, at, status, *details = _native.frames_scan(self._map, self._framing, begin, end, slot.starts, slot.sizes)
         self._at = at
         self._records += count
-        cut = drop and status in _CUT
+        cut = drop and status in CUT
         if status != _native.FRAMES_OK and not cut:
             raise _error(self._source, self._records, at, status, *details)
         done = cut or at >= stop
@@ -111,6 +145,11 @@ class _Walk:
         scanned = (stop if done else at) - begin
         last = End(self._records, at) if done else None
         return Piece(self._number, slot.starts[:count], columns, int(cut), scanned, last), self
+
+
+def _error_in_content(source: Source, stop: Stop) -> FormatError:
+    size = stop.expected if stop.status in CUT else source.size
+    return _error(source._replace(size=size), *stop)
 
 
 def _error(source: Source, record: int, at: int, status: int, payload: int, found: int, expected: int) -> FormatError:

@@ -1,7 +1,7 @@
 """TFRecord: a u64 length, its masked CRC32C, the data, their masked CRC32C.
 
 The layout is that of tensorflow/core/lib/io/record_writer.h. A scan checks the CRC of every length, and so never takes
-garbage for a record; that of the data is checked by `--verify`. Compressed TFRecords cannot be read in place.
+garbage for a record; that of the data is checked by `--verify`.
 """
 
 from collections.abc import Mapping, Sequence
