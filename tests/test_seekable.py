@@ -125,10 +125,11 @@ def test_every_way_to_read_zstd_reads_it_whole(write):
 )
 def test_the_file_stands_beside_its_source(write, tmp_path, name, expected):
     make = gzip.compress if name.endswith("gz") else zstd.compress if name.endswith("zst") else bytes
-    path = write(make(TEXT), name)
+    data = make(TEXT)  # gzip says when
+    path = write(data, name)
     done = mmapds.seekable(path)
     assert done.path == path.removesuffix(name) + expected
-    assert (tmp_path / name).read_bytes() == make(TEXT), "the source stays as it was"
+    assert (tmp_path / name).read_bytes() == data, "the source stays as it was"
     index = [f"{expected}.mmx"] * expected.endswith((".jsonl.zst", ".json.zst"))
     assert sorted(os.listdir(tmp_path)) == sorted([name, expected, *index]), "no lock, and nothing half-written"
 
