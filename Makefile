@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.built
 PIP     = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(VENV)/bin/python -m pip --disable-pip-version-check
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
-.PHONY: test demo bench bench-against lint docs dist try-wheel test-installed torture fuzz test-asan test-tsan test-ray test-report clean
+.PHONY: test demo bench bench-against rivals lint docs dist try-wheel test-installed torture fuzz test-asan test-tsan test-ray test-report clean
 
 # Files of tests are shared out to as many processes as there are cores, 8 at the most: each of some loads torch.
 test: $(STAMP) lint
@@ -55,6 +55,17 @@ build/ray/installed: $(STAMP)
 
 test-ray: build/ray/installed
 	build/ray/bin/python -m pytest -q -n0 -m ray tests/test_ray.py
+
+build/rivals/installed: $(STAMP) bench/rivals/requirements.txt
+	$(environment)
+	$(PIP) --python $(@D) install -q --no-deps -r bench/rivals/requirements.txt
+	touch $@
+
+# make rivals [N=1e6] [LARGEST=1e9] [CONTESTS="stores samplers budgets packers"] : mmapds beside others, in an environment of
+# their own; tables and plots go to bench/results and docs. N is about how many records stores have, LARGEST the largest epoch.
+rivals: build/rivals/installed
+	build/rivals/bin/python -m bench.rivals $(if $(N),--records $(N)) $(if $(LARGEST),--largest $(LARGEST)) \
+	  $(if $(CONTESTS),--contests $(CONTESTS))
 
 build/docs/installed: $(STAMP)
 	$(environment)

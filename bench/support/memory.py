@@ -1,17 +1,18 @@
 """What processes hold in memory."""
 
-import multiprocessing
 import os
 import random
 import subprocess
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 
 import mmapds
 from bench.support.indexing import forget_index
 
 READS = 100_000
+BATCH = 250
 WORKERS = 4
 OPEN = mmapds.open
 """Loads what reads datasets in every worker, also where there is no data, so that modules are not counted as data."""
@@ -61,18 +62,20 @@ def report_memory(samples):
 
 def worker_memory(dataset, records, method, workers=WORKERS, reads=READS):
     """Anonymous memory of each worker of a DataLoader after its last batch of random reads, smallest first."""
+    return _last_memory(dataset, workers, reads, sampler=Reads(records, reads), multiprocessing_context=method)
+
+
+def stream_memory(dataset, workers=WORKERS, reads=READS):
+    """The same of spawned workers that read a stream, once as many records have come."""
+    return _last_memory(dataset, workers, reads, multiprocessing_context="spawn")
+
+
+def _last_memory(dataset, workers, reads, **options):
     from torch.utils.data import DataLoader  # which processes that only index do without
 
-    loader = DataLoader(
-        dataset,
-        batch_size=250,
-        sampler=Reads(records, reads),
-        num_workers=workers,
-        collate_fn=report_memory,
-        multiprocessing_context=multiprocessing.get_context(method),
-    )
+    loader = DataLoader(dataset, batch_size=BATCH, num_workers=workers, collate_fn=report_memory, **options)
     last = {}
-    for _, pid, memory in loader:
+    for _, pid, memory in islice(loader, -(-reads // BATCH)):
         last[pid] = memory
     assert len(last) == workers
     return sorted(last.values())

@@ -17,8 +17,13 @@ def write(name: str, rows: list[str]) -> None:
     """Write the table of a benchmark file, with all that one needs to make it again."""
     made = f"Made by `python -m pytest bench/{name}.py`."
     RESULTS.mkdir(exist_ok=True)
-    text = "\n".join([f"# {name}", "", f"{_machine()}.", f"{_software()}.", f"{_when()}. {made}", "", HEAD])
+    text = "\n".join([f"# {name}", "", f"{described()} {made}", "", HEAD])
     (RESULTS / f"{name}.md").write_text(text + "\n".join(rows) + "\n")
+
+
+def described() -> str:
+    """Say on what machine, with what software and when this runs."""
+    return f"{_machine()}.\n{_software()}.\n{_when()}."
 
 
 def _machine() -> str:
