@@ -41,6 +41,10 @@ def samplers(ds):
         ),
         "pack": ({"pack": 1024}, mmapds.PackingBatchSampler(ds, 1024, **COMMON)),
         "pack, some dropped": ({"pack": 128}, mmapds.PackingBatchSampler(ds, 128, oversize="drop", **COMMON)),
+        "pack by chunks": (
+            {"pack": 1024, "chunk_size": 64},
+            mmapds.PackingBatchSampler(ds, 1024, planner="window", order=Chunked(ds, 64, seed=3), **COMMON),
+        ),
         "batch_size": ({"batch_size": 24}, mmapds.DistributedBatchSampler(ds, 24, **COMMON)),
         "chunks": (
             {"batch_size": 24, "chunk_size": 64},
@@ -55,6 +59,7 @@ KINDS = (
     "chunks under a budget",
     "pack",
     "pack, some dropped",
+    "pack by chunks",
     "batch_size",
     "chunks",
 )
@@ -315,7 +320,6 @@ def test_the_facts_are_json_and_the_same_each_time(path):
     [
         ({"max_tokens": 0}, "max_tokens = 0, expected an integer of 1 or more"),
         ({"pack": 5, "max_tokens": 7}, "pack = 5, expected None beside max_tokens; give one of the two"),
-        ({"pack": 512, "chunk_size": 8}, "chunk_size = 8, expected None beside pack, as packs are shuffled as a whole"),
         ({"ranks": 5000}, "ranks = 5000, expected 1 to 1500, the number of records"),
         ({"compare": "pick=8"}, f"compare: expected {', '.join(Wanted._fields)}, found 'pick' (did you mean 'pack')"),
         ({"compare": "pack=many"}, "compare: pack: expected an integer, found 'many'"),

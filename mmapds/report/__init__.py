@@ -50,7 +50,7 @@ def report(
       max_tokens: look at `TokenBudgetBatchSampler` with this budget; records over it are left out.
       pack: look at `PackingBatchSampler` with this pack length; longer records are left out.
       batch_size: look at `DistributedBatchSampler`, which is the default, with 32.
-      chunk_size: with an order of chunks of this size, not for packs.
+      chunk_size: with an order of chunks of this size; budgets and packs then by the planner "window".
       ranks: how many processes share the epoch.
       seed: chooses the order.
       compare: plans to show beside the first, such as `"pack=4096"` or `"max_tokens=8192,ranks=16"`.

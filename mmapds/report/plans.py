@@ -15,6 +15,7 @@ from ..orders.chunked import Chunked
 from ..samplers.bucket import BucketPlan
 from ..samplers.lengths import Selection, read_lengths
 from ..samplers.pack_plan import PackLimits, PackPlan, select_packed
+from ..samplers.pack_windows import PackedChunks, PackWindowPlan
 from ..samplers.plan import Budget, select
 from ..samplers.window import WindowPlan
 
@@ -52,10 +53,6 @@ class Wanted(NamedTuple):
         given = [name for name in cls._fields[:3] if name in checked]
         if len(given) > 1:
             raise OrderError(f"{given[1]} = {checked[given[1]]}, expected None beside {given[0]}; give one of the two")
-        if "pack" in checked and "chunk_size" in checked:
-            raise OrderError(
-                f"chunk_size = {checked['chunk_size']}, expected None beside pack, as packs are shuffled as a whole"
-            )
         return cls(**checked)
 
     @classmethod
@@ -159,15 +156,14 @@ def _under_a_budget(dataset: Dataset, wanted: Wanted, max_tokens: int) -> EpochP
 def _in_packs(dataset: Dataset, wanted: Wanted, length: int) -> EpochPlan:
     by_length = read_lengths(dataset, None, None)
     selection, left_out = select_packed(by_length, length, 1, None, "drop")
-    steps = [step for step in (16, 8, 4, 2) if length % step == 0] if len(selection.values) > _MANY_LENGTHS else []
-    plan = PackPlan(
-        selection,
-        PackLimits(length, None, steps[0] if steps else 1),
-        group_size=wanted.ranks,
-        ranks=wanted.ranks,
-        seed=wanted.seed,
-        shuffle=True,
-    )
+    shape: dict[str, Any] = {"group_size": wanted.ranks, "ranks": wanted.ranks, "seed": wanted.seed, "shuffle": True}
+    plan: PackPlan | PackWindowPlan
+    if wanted.chunk_size is None:
+        steps = [step for step in (16, 8, 4, 2) if length % step == 0] if len(selection.values) > _MANY_LENGTHS else []
+        plan = PackPlan(selection, PackLimits(length, None, steps[0] if steps else 1), **shape)
+    else:
+        chunks = PackedChunks(selection, PackLimits(length, None, 1), _chunks(dataset, wanted, wanted.chunk_size))
+        plan = PackWindowPlan(selection, chunks, **shape)
     found = {"empty": left_out.too_short, "longer than a pack": left_out.too_long}
     return EpochPlan(wanted, "packs", length, plan, selection.records, _tokens(selection), found, by_length.lengths.at)
 
@@ -187,7 +183,11 @@ def _of_one_size(dataset: Dataset, wanted: Wanted, size: int) -> EpochPlan:
 def _order(dataset: Dataset, wanted: Wanted) -> Order:
     if wanted.chunk_size is None:
         return Shuffled(len(dataset), wanted.seed)
-    return Chunked(dataset.source_starts, wanted.chunk_size, seed=wanted.seed)
+    return _chunks(dataset, wanted, wanted.chunk_size)
+
+
+def _chunks(dataset: Dataset, wanted: Wanted, size: int) -> Chunked:
+    return Chunked(dataset, size, seed=wanted.seed)
 
 
 def _tokens(selection: Selection) -> int:
