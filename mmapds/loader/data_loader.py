@@ -12,6 +12,7 @@ import torch.utils.data
 from ..errors import OrderError, StateError, names_its_arguments
 from ..samplers.resumable import ResumableSampler
 from ..samplers.world import World, refuse_to_repeat
+from .default import default_collate
 from .delivery import Position, position_of
 from .iterators import (
     Batches,
@@ -92,6 +93,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         check_samplers(dataset, sampler, batch_sampler, batched=batch_size is not None)
         check_cut(batch_sampler, collate_fn)
         warn_of_rounding(batch_sampler, collate_fn)
+        if collate_fn is None and (batch_size is not None or batch_sampler is not None):
+            collate_fn = default_collate
         super().__init__(
             dataset,
             batch_size=batch_size,

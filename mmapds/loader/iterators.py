@@ -16,6 +16,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from ..errors import Error
 from ..storage.processes import end_with_parent
+from .default import default_collate
 from .delivery import Delivery, Position, draw_base_seed
 from .pool import Pool, Task
 from .waits import Waits
@@ -65,7 +66,7 @@ class Batches:
         try:
             return self._collate(samples)
         except tuple(_NOTES) as error:
-            if self._collate is torch.utils.data.default_collate and type(error) in _NOTES:
+            if self._collate in (default_collate, torch.utils.data.default_collate) and type(error) in _NOTES:
                 error.add_note(_NOTES[type(error)])
             raise
 
