@@ -8,8 +8,11 @@ import pytest
 import mmapds
 from mmapds.convert import convert
 from mmapds.index.verify import examine
+from mmapds.report import report
+from mmapds.report.page import page
 from mmapds.storage.index_file import Index
 from tests.support.commands import command
+from tests.support.commands import mmapds as tool
 from tests.support.index_file import rewrite
 from tests.support.pieces import jsonl_in_blocks
 
@@ -88,8 +91,41 @@ def test_bad_lines_are_left_out_and_leave_no_trace(corpus, block, columns):
     assert not examine(Index(f"{path}.mmx")).count
 
 
-def test_the_command_names_the_first_and_counts_all(write):
+def test_sizes_say_whether_they_have_what_was_left_out(write):
+    records = [good(number) for number in range(40)]
+    whole = write(b"".join(each + b"\n" for each in records), "whole.jsonl")
+    path = write(b"".join(each + b"\nbad line\n" for each in records))
+    for source in (whole, path):
+        assert command(source, "--bad", "skip").returncode == 0
+    ds = mmapds.open(path)
+    for number, record in enumerate(records):  # of a record alone, sizes are exact
+        assert ds.raw(number) == record
+        assert ds.where(number).size == len(record)
+        assert f", {len(record)} bytes\n" in tool("show", path, number).stdout
+    largest = max(map(len, records)) + len(b"\nbad line\n")
+    for source, included in ((whole, False), (path, True)):
+        printed = tool("info", source).stdout
+        assert ("records, left-out ones included" in printed) == included
+        assert ("bytes, with framing and records left out behind" in printed) == included
+        assert ("left out    40 records" in printed) == included
+        for verb in ("--info", "--verify"):
+            assert (", records left out included)" in command(verb, source).stdout) == included
+        facts = report(source)
+        assert facts["coverage"]["columns"][0]["of"].endswith(" and left-out records behind") == included
+        assert ("sizes of records, with records behind them that were left out; " in page(facts)) == included
+    assert json.loads(command("--info", path, "--json").stdout)["indexes"][0]["largest"] == largest
+
+
+def test_a_truncated_end_is_in_no_size(tmp_path):
+    (tmp_path / "a.bin").write_bytes(b"\1\0\0\0a\5\0\0\0ab")
+    mmapds.build(tmp_path / "a.bin", format="prefixed", truncated="drop")
+    printed = tool("info", tmp_path / "a.bin").stdout
+    assert "left out    1 record\n" in printed
+    assert "left-out ones included" not in printed
+
+
     path = write(b"".join(good(number) + b"\nbad %d\n" % number for number in range(50)))
+def test_the_command_names_the_first_and_counts_all(write):
     ran = command(path, "--bad", "skip", "--quiet")
     first, *_, more = ran.stderr.splitlines()
     assert first.startswith(f"{path}:2 (byte {len(good(0)) + 1}): not JSON: ")

@@ -23,7 +23,7 @@ from .screen import Screen, columns_of
 _LISTED = 10  # sources without --all
 _WIDEST = 100  # columns of a histogram
 _VALUE = 300  # characters of a parameter
-_EXPRESSION = 30  # of the expression of a column
+_EXPRESSION = 31  # of the expression of a column
 _TITLE = "columns"
 
 _Styled = tuple[str, str]
@@ -76,6 +76,7 @@ class _Report:
         self._indexes = indexes
         self._all = options.all
         self._summaries = [summarise(index) for index in indexes]
+        self._have_left_out = any(summary.sizes_have_left_out for summary in self._summaries)
         common = [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
         self._columns = common
         self._chosen = options.histogram or ("length" if "length" in common else SIZES)
@@ -187,7 +188,8 @@ class _Report:
     def _cells(self, name: str, numbers: Numbers, rows: Sequence[str]) -> list[_Styled]:
         """Return what the rows of the table have of a column."""
         expressions = {index.measuring["expressions"].get(name) or "" for index in self._indexes}
-        made_of = "records" if name == SIZES else expressions.pop() if len(expressions) == 1 else ""
+        sizes_of = "records, left-out ones included" if self._have_left_out else "records"
+        made_of = sizes_of if name == SIZES else expressions.pop() if len(expressions) == 1 else ""
         statistics = numbers.statistics()
         cells = [(cli.printable(text), "note") for text in (numbers.type, made_of[:_EXPRESSION])]
         return [(cli.printable(name), "title"), *cells, *((statistics.get(row, ""), "") for row in rows[3:])]
@@ -197,7 +199,8 @@ class _Report:
         longest = max(len(label) for label, _ in bins)
         digits = len(f"{most:,}")
         room = max(min(self._screen.width, _WIDEST) - longest - digits - len("  " * 4 + "100.0 %"), 4)
-        what = "bytes, with framing" if self._chosen == SIZES else cli.printable(self._chosen)
+        sizes = f"bytes, with framing{' and records left out behind' * self._have_left_out}"
+        what = sizes if self._chosen == SIZES else cli.printable(self._chosen)
         yield self._paint(what, "title") + self._paint(f", {counted(total, 'record')}", "note")
         for label, count in bins:
             bar = self._screen.bar(count / most, room)

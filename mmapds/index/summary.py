@@ -26,13 +26,18 @@ class Summary(NamedTuple):
     cut: int
     """Bytes of a truncated last record that was left out."""
 
+    @property
+    def sizes_have_left_out(self) -> bool:
+        """Whether records that were left out lie behind others, and count in the sizes of these."""
+        return self.skipped > bool(self.cut)
+
     def __str__(self) -> str:
         mean = self.size / self.records if self.records else 0.0
         sources = f" in {self.sources:,} sources" if self.sources > 1 else ""
         columns = f"; {', '.join(self.columns)}" if self.columns else ""
         bad = f" ({self.bad:,} not JSON)" if self.bad else ""
         skipped = f"; {counted(self.skipped, 'record')} left out{bad}" if self.skipped else ""
-        between = ", records left out included" if self.skipped > bool(self.cut) else ""
+        between = ", records left out included" if self.sizes_have_left_out else ""
         cut = f", the last {self.cut:,} bytes" if self.cut else ""
         return (
             f"{self.path}: {counted(self.records, 'record')}{sources}, {counted(self.size, 'byte')}, "

@@ -33,6 +33,7 @@ def coverage_facts(indexes: Sequence[Index], records: int) -> dict[str, Any]:
     ]
     states = Counter(each["state"] for each in sources)
     others = [each for each in sources if each["state"] not in CURRENT]
+    have_left_out = any(each.sizes_have_left_out for each in summaries)
     return {
         "indexes": [index.path for index in indexes][:_LISTED],
         "formats": sorted({index.format for index in indexes}),
@@ -45,18 +46,23 @@ def coverage_facts(indexes: Sequence[Index], records: int) -> dict[str, Any]:
         "states": dict(sorted(states.items())),
         "is_current": not others,
         "listed": (others or sources)[:_LISTED],
-        "columns": _columns(indexes),
+        "sizes_have_left_out": have_left_out,
+        "columns": _columns(indexes, "records, with framing" + " and left-out records behind" * have_left_out),
     }
 
 
-def _columns(indexes: Sequence[Index]) -> list[dict[str, Any]]:
-    """Return the statistics of the columns that all indexes have, and of the sizes of records."""
+def _columns(indexes: Sequence[Index], sizes_of: str) -> list[dict[str, Any]]:
+    """Return the statistics of the columns that all indexes have, and of the sizes of records.
+
+    Args:
+      sizes_of: what these are the sizes of.
+    """
     names = [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
     found = []
     for name in [SIZES, *names]:
         expressions = {index.measuring["expressions"].get(name) or "" for index in indexes}
         numbers = measure(indexes, name, lambda _: None)
-        made_of = "records, with framing" if name == SIZES else expressions.pop() if len(expressions) == 1 else ""
+        made_of = sizes_of if name == SIZES else expressions.pop() if len(expressions) == 1 else ""
         found.append({"name": name, "of": made_of, **_described(numbers)})
     return found
 

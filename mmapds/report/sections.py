@@ -97,8 +97,10 @@ def lengths(title: str, facts: Facts) -> str:
         f"{found['total']:,}."
     )
     if unit == "bytes":
+        behind = ", with records behind them that were left out" * facts["coverage"]["sizes_have_left_out"]
         lead += (
-            " The index has no lengths, so these are the sizes of records; --length adds what batches are planned by."
+            f" The index has no lengths, so these are the sizes of records{behind}; --length adds what batches are "
+            "planned by."
         )
     chosen = [limit for limit in (_limit(plan) for plan in facts["plans"]) if limit is not None]
     shape = found["histogram"]
