@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from .errors import UNPRINTABLE, Error, did_you_mean
+from .errors import UNPRINTABLE, Error, as_command, did_you_mean
 
 Options = Mapping[str, tuple[type, str, str]]
 """Options of formats, by name: (type, placeholder, help)."""
@@ -177,7 +177,8 @@ def run(work: Callable[[], int | None], *, interrupted: str) -> int:
             stream.reconfigure(errors="backslashreplace")
     status, message = 0, ""
     try:
-        status = work() or 0
+        with as_command():
+            status = work() or 0
     except Error as error:
         status, message = _MISUSED if isinstance(error, UsageError) else _FAILED, one_line(error)
     except KeyboardInterrupt:

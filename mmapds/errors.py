@@ -2,7 +2,8 @@
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
@@ -58,6 +59,31 @@ class CollateError(Error, ValueError):
 
 class StateError(Error, ValueError):
     """A state belongs to another sampler; the message says how the two differ."""
+
+
+_commands = 0  # that run in this process: one, but for a command that runs another
+
+
+@contextmanager
+def as_command() -> Iterator[None]:
+    """Make messages of a block name options as a command line takes them."""
+    global _commands
+    _commands += 1
+    try:
+        yield
+    finally:
+        _commands -= 1
+
+
+def either(option: str, argument: str) -> str:
+    """Return how users give an option: `option` to a command, and `argument` in Python."""
+    return option if _commands else argument
+
+
+def option(name: str, value: str | bool) -> str:
+    """Return how users give an option with a value: `--bad skip` to a command, and `bad='skip'` in Python."""
+    given = "" if value is True else f" {value}"
+    return either(f"--{name.replace('_', '-')}{given}", f"{name}={value!r}")
 
 
 def counted(count: int, unit: str) -> str:

@@ -35,11 +35,11 @@ def run(message):
 
 
 def refused(path, kind=mmapds.FormatError):
-    """The message of indexing a file, by command and function alike; nothing is written."""
+    """The message of indexing a file, by command and function alike but for options; nothing is written."""
     before = sorted(os.listdir())
     with pytest.raises(kind) as error:
         mmapds.build(path)
-    assert command(path).stderr == f"{error.value}\n"
+    assert command(path).stderr == f"{error.value}\n".replace("format='jsonl'", "--format jsonl")
     assert sorted(os.listdir()) == before
     return str(error.value)
 
@@ -96,7 +96,7 @@ def test_rows_in_one_line(name, times):
     for before, after in (("", ""), ("\ufeff\n ", "\n\n \n")):
         message = refused(write(name, before + json.dumps(rows) + after))
         assert "found one JSON array; run: " in message
-        assert "give --format jsonl to take its lines as they are" in message
+        assert "give format='jsonl' to take its lines as they are" in message
     out = run(message).rpartition(" > ")[2].strip("'")
     assert list(mmapds.open(out, build=True)) == rows
     mmapds.build(name, format="jsonl")
@@ -299,7 +299,7 @@ def test_lines_of_other_text_are_records(text):
     ("name", "text"), [("a.json", PRETTY), ("a.csv", TABLE.format(",")), ("b.json", json.dumps(RECORDS))]
 )
 def test_a_format_that_is_given_is_taken(name, text):
-    assert "--format jsonl" in refused(write(name, text))
+    assert "format='jsonl'" in refused(write(name, text))
     mmapds.build(name, format="jsonl")
     assert list(mmapds.open(name, decode="text")) == text.splitlines()
     with open(name, "a") as file:

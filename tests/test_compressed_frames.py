@@ -111,7 +111,7 @@ def test_content_that_ends_inside_a_record(write, framing, suffix):
             mmapds.FormatError, match=rf"record 40 \(byte {len(data)}\): expected a (whole|payload)"
         ) as e:
             built(write, cut, framing, suffix, compress)
-        assert f"found the end of the file {kept} bytes into the record; leave it out with --truncated drop" in str(
+        assert f"found the end of the file {kept} bytes into the record; leave it out with truncated='drop'" in str(
             e.value
         )
         path = built(write, cut, framing, suffix, compress, truncated="drop")

@@ -137,7 +137,7 @@ def test_a_file_that_is_cut_short(tmp_path):
             os.unlink(path + ".mmx")
         what = "truncated after its 20 records" if whole == 20 else f"record {whole} \\(byte {places[12].offset}\\)"
         with pytest.raises(
-            mmapds.FormatError, match=f"{what}: expected a file of {len(good)} bytes, found {size}; .*--truncated drop"
+            mmapds.FormatError, match=f"{what}: expected a file of {len(good)} bytes, found {size}; .*truncated='drop'"
         ):
             mmapds.build(path)
         ran = command(path, "--truncated", "drop", "--column", "size=bytes()")

@@ -101,7 +101,7 @@ def test_a_source_that_is_cut_short(write, tmp_path):
     with pytest.raises(mmapds.FormatError) as short:
         mmapds.build(path, format="fixed", record_bytes=10)
     assert str(short.value) == (
-        f"{path}: record 2 (byte 20): expected 10 bytes, found 5; leave it out with --truncated drop"
+        f"{path}: record 2 (byte 20): expected 10 bytes, found 5; leave it out with truncated='drop'"
     )
     mmapds.build(path, format="fixed", record_bytes=10, truncated="drop")
     assert len(mmapds.open(path)) == 2
@@ -145,7 +145,7 @@ def test_an_index_remembers_how_its_source_is_framed(write):
             {"format": "fixed", "record_bytes": 2, "prefix": "x"},
             "prefix = 'x', expected options among record_bytes, dtype",
         ),
-        ({"record_bytes": 2}, "x.bin: format not recognised by its name or its first bytes; choose one with --format"),
+        ({"record_bytes": 2}, "x.bin: format not recognised by its name or its first bytes; choose one with format="),
         ({"format": "jsonl", "record_bytes": 2}, "record_bytes = 2, expected no options for format 'jsonl'"),
         (
             {"format": "fixed", "record_bytes": 2, "length": "n"},

@@ -58,10 +58,10 @@ def test_truncated_is_not_inherited_by_a_source_that_has_changed(write):
     mmapds.build(path, format="prefixed", truncated="drop")
     mmapds.build(path)
     assert len(mmapds.open(path, build=True)) == 1
-    with pytest.raises(mmapds.FormatError, match="leave it out with --truncated drop"):
+    with pytest.raises(mmapds.FormatError, match="leave it out with truncated='drop'"):
         mmapds.build(path, force=True)
     write(b"\1\0\0\0a\1\0\0\0b\xff\xff\0\0c" + b"\1\0\0\0d" * 1000, "p.bin")
-    with pytest.raises(mmapds.FormatError, match="leave it out with --truncated drop"):
+    with pytest.raises(mmapds.FormatError, match="leave it out with truncated='drop'"):
         mmapds.build(path)
     ran = command(path, "--truncated", "drop")
     assert "1 record left out, the last 5,005 bytes" in ran.stdout
@@ -143,5 +143,5 @@ def test_info_says_what_the_records_are(write):
 
 
 def test_a_bin_whose_idx_is_missing(write):
-    with pytest.raises(mmapds.FormatError, match=r"choose one with --format F \(a Megatron .bin needs its .idx"):
+    with pytest.raises(mmapds.FormatError, match=r"choose one with format=... \(a Megatron .bin needs its .idx"):
         mmapds.build(write(bytes(8), "x.bin"))

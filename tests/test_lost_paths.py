@@ -9,6 +9,7 @@ import pytest
 import mmapds
 from mmapds.storage.index_file import Index
 from tests.support.commands import command
+from tests.support.messages import check
 
 
 @pytest.fixture
@@ -75,6 +76,21 @@ def test_roots_find_no_sources():
         )
     os.rename("all.mmx", "m/all.mmx")
     assert list(mmapds.open("m/all.mmx")) == [1, 2, 3]
+    os.mkdir("i")
+    mmapds.build(["m/a.jsonl", "m/b.jsonl"], out="i/all.mmx")
+    os.rename("m", "o")  # whether what lies outside is still there is not looked at
+    with pytest.raises(mmapds.SourceError) as error:
+        mmapds.open("i/all.mmx")
+    assert str(error.value).endswith(
+        f"; open it with roots=['{os.getcwd()}/m'] (if you trust who made the index, and they are still there; else "
+        "index them where they are now)"
+    )
+    check(str(error.value))
+    with pytest.raises(mmapds.SourceError, match="no such file or directory; move the index back, or with its sources"):
+        mmapds.open("i/all.mmx", roots=f"{os.getcwd()}/m")
+    mmapds.build(["o/a.jsonl", "o/b.jsonl"], out="i/all.mmx")
+    assert list(mmapds.open("i/all.mmx", roots="o")) == [1, 2, 3]
+    os.rename("o", "m")
     shutil.move("m", "n")
     assert list(mmapds.open("n/all.mmx")) == [1, 2, 3]
 

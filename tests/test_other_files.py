@@ -86,7 +86,7 @@ def test_what_truncated_was_for_another_file(write):
     path, other = (write(b"\x01" * size, name) for name, size in (("a.bin", 6), ("b.bin", 5)))
     mmapds.build(path, format="fixed", dtype="uint16", shape=[2], truncated="drop")
     shutil.copy(f"{path}.mmx", f"{other}.mmx")
-    with pytest.raises(mmapds.FormatError, match="--truncated drop"):
+    with pytest.raises(mmapds.FormatError, match="truncated='drop'"):
         mmapds.build(other)
 
 

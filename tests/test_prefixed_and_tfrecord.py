@@ -245,7 +245,7 @@ def test_a_bad_checksum_of_a_length(write):
             mmapds.build(path, truncated=truncated)
         assert str(bad.value) == (
             f"{path}: record 1 (byte 21): expected {expected:#010x} as the CRC of the length, found {found:#010x}; "
-            "copy the file again, or choose its format with --format F"
+            "copy the file again, or choose its format with format=..."
         )
 
 

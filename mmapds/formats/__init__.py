@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ..compression.plain import head_of
-from ..errors import FormatError
+from ..errors import FormatError, either
 from ..storage.index_file import Index
 from ..storage.sources import Source, compressed, named, quoted, tool
 from .fixed import Fixed
@@ -116,7 +116,8 @@ def for_path(path: str) -> Format:
     if b"\0" in head:
         hint = " (a Megatron .bin needs its .idx beside it)" if path.endswith(".bin") else ""
         raise FormatError(
-            f"{path}: format not recognised by its name or its first bytes; choose one with --format F{hint}"
+            f"{path}: format not recognised by its name or its first bytes; choose one with "
+            f"{either('--format F', 'format=...')}{hint}"
         )
     return FORMATS[JsonLines.name]
 

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from .. import _native
-from ..errors import FormatError
+from ..errors import FormatError, either, option
 from ..storage.files import open_source
 from ..storage.indexed_source import IndexedSource
 from ..storage.sources import Source
@@ -16,8 +16,6 @@ from .compressed_frames import CUT, Stop
 from .format import End, Format, Layout, Piece, drops_truncated, reserve_words
 from .measuring import Measuring
 
-_DROP = "leave it out with --truncated drop (if the file was truncated)"
-_COPY = "copy the file again, or choose its format with --format F"
 _CHECKED = {_native.FRAMES_LENGTH_CRC: "length", _native.FRAMES_DATA_CRC: "data"}
 
 
@@ -156,12 +154,20 @@ def _error(source: Source, record: int, at: int, status: int, payload: int, foun
     place = f"{source.path}: record {record} (byte {at})"
     end = f"found the end of the file {source.size - at} bytes into the record"
     if status == _native.FRAMES_PREFIX_CUT:
-        return FormatError(f"{place}: expected a whole length prefix, {end}; {_DROP}")
+        return FormatError(f"{place}: expected a whole length prefix, {end}; {_drop()}")
     if status == _native.FRAMES_PAYLOAD_CUT:
-        return FormatError(f"{place}: expected a payload of {payload} bytes, {end}; {_DROP}")
+        return FormatError(f"{place}: expected a payload of {payload} bytes, {end}; {_drop()}")
     if status == _native.FRAMES_NO_VARINT:
-        return FormatError(f"{place}: expected a varint of up to 64 bits, found a longer one; {_COPY}")
+        return FormatError(f"{place}: expected a varint of up to 64 bits, found a longer one; {_copy()}")
     if status in _CHECKED:
         what = f"the CRC of the {_CHECKED[status]}"
-        return FormatError(f"{place}: expected {expected:#010x} as {what}, found {found:#010x}; {_COPY}")
+        return FormatError(f"{place}: expected {expected:#010x} as {what}, found {found:#010x}; {_copy()}")
     raise AssertionError(f"{place}: expected a status that is one of FRAMES_*, found {status}")
+
+
+def _drop() -> str:
+    return f"leave it out with {option('truncated', 'drop')} (if the file was truncated)"
+
+
+def _copy() -> str:
+    return f"copy the file again, or choose its format with {either('--format F', 'format=...')}"

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from .. import _native
-from ..errors import FormatError
+from ..errors import FormatError, either, option
 from ..storage.indexed_source import IndexedSource
 from ..storage.sources import Source
 from .format import (
@@ -50,12 +50,14 @@ class Fixed(Format):
             size = given.get("record_bytes")
             if "shape" in given:
                 raise OptionError(
-                    f"shape = {given['shape']!r}, expected a dtype with it, found none; give --dtype D --shape N,N"
+                    f"shape = {given['shape']!r}, expected a dtype with it, found none; give "
+                    f"{either('--dtype D --shape N,N', 'dtype=... and shape=...')}"
                 )
             if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**63:
                 raise OptionError(
                     f"record_bytes = {size!r}, expected an integer of 1 to 2**63 - 1, or dtype and shape instead; "
-                    "give --record-bytes N, or --dtype D --shape N,N"
+                    f"give {either('--record-bytes N', 'record_bytes=N')}, or "
+                    f"{either('--dtype D --shape N,N', 'dtype=... and shape=...')}"
                 )
             return {"record_bytes": size, "truncated": truncated}
         shape = _shape(given.get("shape", ()))
@@ -99,7 +101,7 @@ def count_records(source: Source, first: int, parameters: Mapping[str, Any]) -> 
     if rest and not drops_truncated(parameters):
         raise FormatError(
             f"{source.path}: record {count} (byte {first + count * size}): expected {size} bytes, found {rest}; "
-            "leave it out with --truncated drop"
+            f"leave it out with {option('truncated', 'drop')}"
         )
     return count, rest
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import _native
-from ..errors import FormatError, SourceError
+from ..errors import FormatError, SourceError, option
 from ..storage.files import open_source
 from ..storage.fingerprints import fingerprint
 from ..storage.indexed_source import IndexedSource
@@ -166,7 +166,8 @@ def _scan(number: int, source: Source, drop: bool, measuring: Measuring, step: i
         if kept < len(ends) and not drop:
             raise FormatError(
                 f"{source.path}: record {begin + kept} (byte {starts[kept]}): expected {ends[kept] - starts[kept]} "
-                f"bytes, found {source.size - int(starts[kept])}; leave it out, and all after it, with --truncated drop"
+                f"bytes, found {source.size - int(starts[kept])}; leave it out, and all after it, with "
+                f"{option('truncated', 'drop')}"
             )
         before, at = at, int(ends[kept - 1]) if kept else at
         left_out = idx.sequences - begin - kept if kept < len(ends) else 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _native
 from .._native import NUMBER_F64, NUMBER_I64, NUMBER_U64
 from ..arrays.array_file import MAGIC, RECORD_ALIGNMENT, SUFFIX, ArrayFile, Cells, Head
-from ..errors import ColumnError, FormatError
+from ..errors import ColumnError, FormatError, option
 from ..storage.indexed_source import IndexedSource
 from ..storage.sections import COLUMN
 from ..storage.sources import Source
@@ -152,7 +152,7 @@ def _walked(number: int, source: Source, head: Head, wanted: "list[Field | None]
             what, remedy = f"truncated after its {done} records", "keep these"
         raise FormatError(
             f"{source.path}: {what}: expected a file of {head.size} bytes, found {source.size}; copy it again, or "
-            f"{remedy} with --truncated drop"
+            f"{remedy} with {option('truncated', 'drop')}"
         )
     yield piece(starts, cells, head.records - done, source.size, End(done, at))
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..errors import FormatError
+from ..errors import FormatError, option
 from ..storage.sources import Source, unreadable
 from .fixed import Fixed, all_records, check_array, count_records, one_piece
 from .format import TRUNCATED, Piece, check_truncated, drops_truncated
@@ -51,7 +51,8 @@ class Npy(Fixed):
             shape, _, first = _header(source.path)
             count, _ = count_records(source, first, parameters)
             if count != shape[0] and not (drops_truncated(parameters) and count < shape[0]):
-                advice = "; drop the missing ones with --truncated drop (if the file was truncated)"
+                drop = option("truncated", "drop")
+                advice = f"; drop the missing ones with {drop} (if the file was truncated)"
                 raise FormatError(
                     f"{source.path}: expected {shape[0]} records, as its header says, found {count}"
                     f"{advice if count < shape[0] else ''}"

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from .. import _native
 from ..compression.plain import codec_at, damage_of, opened
-from ..errors import FormatError
+from ..errors import FormatError, option
 from ..storage.sources import another_name, named, quoted, without_codec
 
 _SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -147,9 +147,9 @@ def _refused(path: str, what: str, command: str, infix: str = "", *, also: str =
       when: what to know of that, or of the first.
     """
     remark = f"{when}{_command(path, also, infix) if also else ''}; " if when or also else ""
+    given = option("format", "jsonl")
     return FormatError(
-        f"{path}: {what}; run: {_command(path, command, infix)} ({remark}or give --format jsonl to take its lines as "
-        "they are)"
+        f"{path}: {what}; run: {_command(path, command, infix)} ({remark}or give {given} to take its lines as they are)"
     )
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from .. import _native
-from ..errors import FormatError
+from ..errors import FormatError, option
 from ..storage.files import open_source
 from ..storage.indexed_source import IndexedSource
 from ..storage.sources import Source, unreadable
@@ -144,7 +144,7 @@ def _error(source: Source, scanner: _Scanner, found: _Found) -> FormatError:
     if found.status == _native.TAR_TRUNCATED:
         return FormatError(
             f"{place}: expected a whole sample, found the end of the file at byte {source.size}; leave it out with "
-            "--truncated drop"
+            f"{option('truncated', 'drop')}"
         )
     if found.status == _native.TAR_DUPLICATE:
         _, _, key, ((extension, _, _),) = _native.tar_members(memoryview(scanner.map)[found.at :], 1)

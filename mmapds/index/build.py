@@ -6,7 +6,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import formats
-from ..errors import ColumnError, DecodeError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
+from ..errors import (
+    ColumnError,
+    DecodeError,
+    Error,
+    FormatError,
+    IndexMissingError,
+    SourceError,
+    StaleIndexError,
+    either,
+    option,
+)
 from ..formats.format import Format, OptionError
 from ..formats.measuring import Measuring
 from ..storage import current
@@ -277,7 +287,8 @@ def _format(paths: list[str], name: str | Format | None) -> Format:
     found = {formats.for_path(path).name: path for path in paths}
     if len(found) > 1:
         listed = ", ".join(f"{path} ({name})" for name, path in found.items())
-        raise FormatError(f"sources: expected one format in one index, found {listed}; choose with --format F")
+        given = either("--format F", "format=...")
+        raise FormatError(f"sources: expected one format in one index, found {listed}; choose with {given}")
     return formats.by_name(next(iter(found)))
 
 
@@ -322,5 +333,5 @@ def check_nothing_is_lost(index: Index, columns: Collection[str]) -> None:
     if lost:
         raise ColumnError(
             f"{index.path}: column {lost} was computed in Python and a rebuild loses it; pass columns={{...}} to "
-            "mmapds.build, or drop it with --force"
+            f"mmapds.build, or drop it with {option('force', True)}"
         )

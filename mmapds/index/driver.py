@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, 
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
-from ..errors import Error
+from ..errors import Error, either
 from ..storage.lock import clean_up, remove_leftovers
 from ..storage.sources import reason
 from .tasks import Outcome
@@ -153,8 +153,8 @@ def make_directory(directory: str) -> None:
         os.makedirs(directory, exist_ok=True)
     except OSError as error:
         raise Error(
-            f"{directory}: cannot make a directory for parts ({reason(error)}); give another place with --parts DIR "
-            "(parts= in Python)"
+            f"{directory}: cannot make a directory for parts ({reason(error)}); give another place with "
+            f"{either('--parts DIR', 'parts=...')}"
         ) from None
 
 

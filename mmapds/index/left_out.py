@@ -6,7 +6,7 @@ from itertools import islice
 
 from .. import _native
 from ..compression.plain import opened
-from ..errors import ColumnError, DecodeError, SourceError
+from ..errors import ColumnError, DecodeError, SourceError, either
 from ..formats.format import Format
 from ..formats.measuring import Measuring
 from ..storage.index_file import Index
@@ -39,7 +39,7 @@ def check_something_is_left(
     if skipped and bad == skipped and not records:
         raise DecodeError(
             f"{path}: expected JSON in one line or more, found it in 0 of {bad:,}: the first one is {not_json(first)}; "
-            "give --format F if it is not JSON Lines"
+            f"give {either('--format F', 'format=...')} if it is not JSON Lines"
         )
     for source in sources:
         for line in islice(_lines(source.path), _LOOKED_AT):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import Error
+from ..errors import Error, either
 
 _WIDTH, _HEIGHT = 4.7, 2.9  # inches of 72 points; a page on a telephone is about as wide
 _COLOURS = {
@@ -62,7 +62,8 @@ def check_matplotlib() -> None:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
         raise Error(
-            "mmapds.report needs matplotlib; run: pip install 'mmapds[report]' (or give --json, which needs none)"
+            "mmapds.report needs matplotlib; run: pip install 'mmapds[report]' (or give "
+            f"{either('--json', 'no out')}, which needs none)"
         ) from None
 
 

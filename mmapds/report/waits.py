@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..errors import FormatError
+from ..errors import FormatError, either
 from ..storage.sources import StrPath, reason
 
 Facts = dict[str, Any]
@@ -66,7 +66,8 @@ def _read(path: str) -> list[Facts]:
         with open(path, encoding="utf-8") as file:
             text = file.read(_LARGEST + 1)
     except OSError as error:
-        raise FormatError(f"{path}: cannot read the waits of a run ({reason(error)}); give another --waits") from None
+        another = either("--waits FILE", "waits=...")
+        raise FormatError(f"{path}: cannot read the waits of a run ({reason(error)}); give another {another}") from None
     except UnicodeDecodeError as error:
         raise FormatError(f"{path}: not JSON: {error.reason} at byte {error.start}") from None
     if len(text) > _LARGEST:

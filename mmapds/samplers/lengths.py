@@ -117,7 +117,7 @@ def _cached(path: str, records: int, mark: str) -> Arrays | None:
 
 class _CacheWriter(SectionWriter):
     MAGIC, SUFFIX = _CACHE, ""
-    NAME, ELSEWHERE = "the order cache", ""
+    NAME, ELSEWHERE = "the order cache", None
 
 
 class _Cache(SectionFile):

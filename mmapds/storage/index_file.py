@@ -5,7 +5,7 @@ from itertools import accumulate
 from typing import Any
 
 from .. import _native
-from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError, nearest
+from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError, either, nearest
 from .blocks import BLOCK_SECTIONS, numbers_in
 from .bounds import GROUP, SECTION, groups_of, records_in_group, unpacked
 from .current import compare
@@ -41,7 +41,7 @@ class IndexWriter(SectionWriter):
     """Writes an index."""
 
     MAGIC, SUFFIX = INDEX_MAGIC, INDEX_SUFFIX
-    NAME, ELSEWHERE = "the index", " with -o OUT.mmx (out= in Python)"
+    NAME, ELSEWHERE = "the index", ("-o OUT.mmx", "out=...")
 
     def replace(self, before: "Index", metadata: dict[str, Any]) -> None:
         """Finish the file and put it in the place of `before`, an index of the same records.
@@ -63,7 +63,7 @@ class IndexWriter(SectionWriter):
 class PartWriter(IndexWriter):
     """Writes an index that is a part of another."""
 
-    NAME, ELSEWHERE = "a part of the index", " with --parts DIR (parts= in Python)"
+    NAME, ELSEWHERE = "a part of the index", ("--parts DIR", "parts=...")
 
 
 def relative_to_index(source: str, index: str) -> str:
@@ -294,8 +294,9 @@ class Index(SectionFile):
         roots = covering(outside)
         options = " ".join(f"--root {quoted(root)}" for root in roots)
         raise SourceError(
-            f"{self.path}: expected sources below its own directory that are not hidden, found {real}; open it with "
-            f"roots={roots}, or add {options} to a command (if you trust who made the index)"
+            f"{self.path}: expected sources below its own directory that are not hidden, found {real}; "
+            f"{either(f'add {options}', f'open it with roots={roots}')} (if you trust who made the index, and they are "
+            "still there; else index them where they are now)"
         )
 
     def roots_needed(self) -> list[str]:

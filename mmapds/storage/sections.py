@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 from xxhash import xxh3_64
 
 from .. import _native
-from ..errors import Error, FormatError
+from ..errors import Error, FormatError, either
 from .files import open_file
 from .lock import create_temporary, locked
 from .numbers import BY_DTYPE, COLUMN_TYPES, NumberType
@@ -70,8 +70,8 @@ class SectionWriter:
     SUFFIX: str
     NAME: str
     """What messages call such a file."""
-    ELSEWHERE: str
-    """How the user names another place; ends the message "give another place"."""
+    ELSEWHERE: tuple[str, str] | None
+    """How a command and Python name another place; ends the message "give another place"."""
     LOCKED = ""
     """Suffix of the file beside this one whose lock is held while this one is replaced; by default, its own."""
 
@@ -91,11 +91,12 @@ class SectionWriter:
         try:
             self._temporary, self._file = create_temporary(self.target)
         except OSError as error:
-            raise Error(
-                f"{path}: cannot write {self.NAME} here ({reason(error)}); give another place{self.ELSEWHERE}"
-            ) from None
+            raise Error(f"{path}: cannot write {self.NAME} here ({reason(error)}); give {self._elsewhere()}") from None
         self._flusher = _Flusher(self._file.fileno())
         self._file.write(bytes(_HEADER.size))
+
+    def _elsewhere(self) -> str:
+        return "another place" + (f" with {either(*self.ELSEWHERE)}" if self.ELSEWHERE else "")
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -114,7 +115,7 @@ class SectionWriter:
         except OSError as error:
             raise Error(
                 f"{self.path}: cannot write {self.NAME} ({reason(error)}); nothing was changed; make room, or give "
-                f"another place{self.ELSEWHERE}"
+                f"{self._elsewhere()}"
             ) from None
 
     def begin_section(self, name: str, dtype: str) -> None:

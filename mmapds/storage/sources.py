@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ..errors import UNPRINTABLE, SourceError
+from ..errors import UNPRINTABLE, SourceError, either
 
 StrPath = str | os.PathLike[str]
 CODECS: dict[str, tuple[str, ...]] = {"gzip": (".gz", ".bgz"), "zstd": (".zst",)}
@@ -168,7 +168,10 @@ def inspect(path: str) -> Source:
     if head and not found.st_size:
         raise SourceError(f"{path}: expected a file with a size, found one of 0 bytes with content; copy it to a disk")
     if head == INDEX_MAGIC:
-        raise SourceError(f"{path}: expected a source, found an index; give the source, or the index without -o")
+        raise SourceError(
+            f"{path}: expected a source, found an index; give the source, or the index without "
+            f"{either('-o', 'out=...')}"
+        )
     for magic, (name, command, suffix) in _COMPRESSED.items():
         if head.startswith(magic):
             raise _refused(path, name, command, suffix)

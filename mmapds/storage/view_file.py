@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from xxhash import xxh3_64
 
-from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError
+from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError, either
 from .files import Io
 from .index_file import LENGTH_SECTIONS, Index, SavedViewFoundError, open_index_file
 from .numbers import U32, U64
@@ -63,7 +63,7 @@ class ViewWriter(SectionWriter):
     """Writes a saved view."""
 
     MAGIC, SUFFIX, KIND = INDEX_MAGIC, INDEX_SUFFIX, 1
-    NAME, ELSEWHERE = "the view", ""
+    NAME, ELSEWHERE = "the view", None
 
 
 class SavedView(SectionFile):
@@ -178,8 +178,9 @@ class SavedView(SectionFile):
             roots = covering([real])
             options = " ".join(f"--root {quoted(root)}" for root in roots)
             raise SourceError(
-                f"{self.path}: expected indexes below its own directory that are not hidden, found {real}; open it "
-                f"with roots={roots}, or add {options} to a command (if you trust who saved the view)"
+                f"{self.path}: expected indexes below its own directory that are not hidden, found {real}; "
+                f"{either(f'add {options}', f'open it with roots={roots}')} (if you trust who saved the view, and they "
+                "are still there; else save it again)"
             )
         try:
             index = Index(path, self.roots, self.io)
