@@ -163,7 +163,7 @@ def test_text_is_opened_as_text(tmp_path):
     path.write_text("hello\nworld\n")
     mmapds.build(path, format="jsonl")
     said = ran("head", "plain.txt", cwd=tmp_path).stderr
-    assert "; open it with decode='text' (--decode text) if it is text, or leave record 0 out" in said
+    assert "; open it with --decode text if it is text, or leave record 0 out" in said
     assert ran("head", "plain.txt", "--decode", "text", cwd=tmp_path).stderr == ""
     with pytest.raises(mmapds.DecodeError, match="decode='text'") as error:
         mmapds.open(path)[0]

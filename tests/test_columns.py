@@ -144,8 +144,8 @@ def test_missing_fields(write, tmp_path):
     with pytest.raises(mmapds.ColumnError) as missing:
         mmapds.build(path, length="n")
     assert str(missing.value) == (
-        f"{place}: expected a number at `n`, found `m`; leave such records out with --missing skip, or give them a "
-        "value with --missing N (record 1 of the index)"
+        f"{place}: expected a number at `n`, found `m`; leave such records out with missing='skip', or give them a "
+        "value with missing=N (record 1 of the index)"
     )
     assert [each.name for each in tmp_path.iterdir()] == ["train.jsonl"]
     mmapds.build(path, length="n", missing=9)
@@ -302,7 +302,7 @@ def test_a_computed_column_is_not_lost_in_silence(corpus, write):
     mmapds.build(path, columns={"tokens": tokens})
     write(records[:10])
     with pytest.raises(
-        mmapds.ColumnError, match=r"column 'tokens' was computed in Python and a rebuild loses it; .* with --force"
+        mmapds.ColumnError, match=r"column 'tokens' was computed in Python and a rebuild loses it; .* with force=True"
     ):
         mmapds.build(path)
     mmapds.build(path, columns={"tokens": tokens})

@@ -12,8 +12,9 @@ from .. import _native, formats
 from ..compression import cache
 from ..compression.plain import line_number
 from ..compression.reader import BlockReader, random_access_error
-from ..errors import Error, FormatError, SourceError
+from ..errors import Error, FormatError, SourceError, option
 from ..formats.format import ArrayOf, FieldsOf, Sample
+from ..formats.unmeasured import to_utf_8
 from ..storage.blocks import BlockTable
 from ..storage.files import IoChoice, check_io, io_of, open_file
 from ..storage.index_file import Index
@@ -268,13 +269,16 @@ class Catalog:
         if not begins or not (after.startswith(b"\n") or after in (b"", b"\r\n")):
             raise index.damaged(f"record {record} of {path}: expected a whole line, found bytes {begin} to {end}")
 
-    def way_out(self, located: tuple[int, int, int, int], position: int, decode: str | Decoder, on_error: str) -> str:
+    def way_out(
+        self, located: tuple[int, int, int, int], position: int, decode: str | Decoder, on_error: str, record: bytes
+    ) -> str:
         """Return what to do about a record that cannot be decoded, as the end of a message.
 
         Args:
           located: what `Records.locate` gives for the record.
           position: of the record in the dataset, which samplers exclude it by.
           on_error: what the dataset does with such records already.
+          record: its bytes, if they should be JSON.
         """
         index, number = self.members[located[0]]
         exclude = f"exclude={{'records': [{position}]}} in a sampler"
@@ -286,7 +290,9 @@ class Catalog:
         if os.path.basename(index.path).startswith("."):  # that of a conversion, which removes it
             command = build_command([index.source_path(number)], "--bad skip")
             return f"; run: {command} (and convert {index.source_path(number)}{INDEX_SUFFIX})"
-        hint = "" if self._may_be_json(located) else "open it with decode='text' (--decode text) if it is text, or "
+        if utf_8 := to_utf_8(index.source_path(number), record):
+            return f"; run: {utf_8} (if it is in Latin-1; or {keep})"
+        hint = "" if self._may_be_json(located) else f"open it with {option('decode', 'text')} if it is text, or "
         command = index.remedy("--bad skip", force=False).removesuffix(")").replace(" (and", " and")
         remarks.insert(0, f"which keeps positions; or {command}, which leaves out all such lines, and changes len")
         return f"; {hint}{keep} ({'; '.join(remarks)})"

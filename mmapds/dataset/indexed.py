@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from .. import formats
 from .._native import JsonBatch, Records
 from ..errors import DecodeError, Error, KeyMissingError, counted, names_its_arguments, plain_counted
+from ..formats.unmeasured import not_utf_8
 from ..index.keys import candidates
 from ..storage.files import IoChoice
 from ..storage.processes import is_worker
@@ -166,7 +167,11 @@ class IndexedDataset(Dataset):
         """Raise the error of the decoder, with the place of the record, its position, and what to do."""
         located = self._records.locate(number)
         self._catalog.check_line(located)
-        way_out = self._catalog.way_out(located, int(position) % self._length, self._given_decode, self._on_error)
+        record = bytes(self._records[number]) if self._given_decode == "json" else b""
+        if why := not_utf_8(record):
+            error = DecodeError(f"not JSON: {why}")
+        position = int(position) % self._length
+        way_out = self._catalog.way_out(located, position, self._given_decode, self._on_error, record)
         raise_at(self._catalog.place(located), error, self._given_decode, way_out)
 
     def raw(self, position: SupportsIndex) -> bytes:

@@ -6,7 +6,8 @@ from typing import Any
 import orjson
 
 from .. import _native
-from ..errors import ColumnError, DecodeError, Error, nearest
+from ..errors import ColumnError, DecodeError, Error, either, nearest, option
+from ..storage.sources import another_name, quoted, without_codec
 from .measuring import Expression, UnmeasuredError
 
 _EXPECTED = {
@@ -20,27 +21,31 @@ _FITTING = {str: ("chars({})", "bytes({})"), list: ("items({})",), int: ("{}",),
 """Expressions that measure a value."""
 _SHOWN = 8  # fields that a message names
 _DEEPEST = 4  # objects inside one another that a name is looked for in
-BAD_LINES = "leave such lines out with --bad skip"
 
 
 def error_of(found: UnmeasuredError, place: str, number: int, columns: Mapping[str, Expression]) -> Error:
     """Return the error for a record that cannot be measured.
 
     Args:
+      found: what is wrong, and in which source.
       place: where the record lies, as messages say it.
       number: its number among the records that are kept.
     """
     remark = f"record {number} of the index"
     if found.status == _native.JSON_INVALID:
-        return DecodeError(f"{place}: {not_json(found.record)}; {BAD_LINES}, or write the line again ({remark})")
+        ways = f"leave such lines out with {option('bad', 'skip')}, or write the line again"
+        if command := to_utf_8(found.path, found.record):
+            ways = f"run: {command} (if it is in Latin-1; or {ways}; {remark})"
+            return DecodeError(f"{place}: {not_json(found.record)}; {ways}")
+        return DecodeError(f"{place}: {not_json(found.record)}; {ways} ({remark})")
     expression = list(columns.values())[found.column]
     value, above, shown = parsed(found.record), len(expression.path) > 1, _shown(expression.path)
     if found.status == _native.JSON_MISSING:
         near = nearest_expression(value, expression)
         return ColumnError(
             f"{place}: expected {_EXPECTED[expression.measure]} at `{shown}`, found {instead(value, expression.path)}"
-            f"{_did_you_mean(near)}; leave such records out with --missing skip, or give them a value with --missing N "
-            f"({remark})"
+            f"{_did_you_mean(near)}; leave such records out with {option('missing', 'skip')}, or give "
+            f"them a value with {either('--missing N', 'missing=N')} ({remark})"
         )
     kind = kind_of(found.record, found.at)
     if not isinstance(value, dict) and kind != "an object":
@@ -79,11 +84,18 @@ def not_json(record: bytes) -> str:
     try:
         orjson.loads(record)
     except orjson.JSONDecodeError as error:
-        return f"not JSON: {_not_utf_8(record) or error}"
+        return f"not JSON: {not_utf_8(record) or error}"
     return f"not JSON: unexpected byte: char {_native.json_error(None, record)}"
 
 
-def _not_utf_8(record: bytes) -> str:
+def to_utf_8(path: str, record: bytes) -> str:
+    """Return the command that makes UTF-8 of a source in Latin-1; "" where a record is UTF-8, or it is compressed."""
+    if not not_utf_8(record) or without_codec(path) != path:
+        return ""
+    return f"iconv -f LATIN1 -t UTF-8 {quoted(path)} > {quoted(another_name(path, infix='.utf8'))}"
+
+
+def not_utf_8(record: bytes) -> str:
     """Return which byte of a record is not UTF-8; "" if all are."""
     try:
         record.decode()
@@ -95,9 +107,9 @@ def _not_utf_8(record: bytes) -> str:
 def nearest_expression(record: Any, expression: Expression) -> str:
     """Return the expression that the user may mean, which a record has a value for; "" if nothing resembles it."""
     path = _nearest_path(record, [key.decode() for key in expression.path])
-    if path is None:
+    keys = [key.encode() for key in path or ()]
+    if path is None or keys == list(expression.path):  # null stands there
         return ""
-    keys = [key.encode() for key in path]
     fitting = _fitting(value_at(record, keys), keys)
     same_kind = expression.text.partition("(")[0] if "(" in expression.text else "{}"
     return next((each for each in fitting if each.startswith(f"{same_kind}(")), fitting[0] if fitting else _shown(keys))
