@@ -18,6 +18,7 @@ from mmapds.report.verdicts import FAIR, GOOD, POOR, percent, verdicts
 from tests.support.commands import mmapds as command
 from tests.support.commands import python, run
 from tests.support.docs import blocks
+from tests.support.messages import check
 from tests.support.reports import Page, words
 
 HOSTILE = [
@@ -115,7 +116,7 @@ def test_every_chart_says_what_it_shows(made, facts):
 
 
 def test_the_bytes_are_the_same_in_every_process(path, tmp_path):
-    code = f"from mmapds.report import report; report({path!r}, 'out.html', max_tokens=1024)"
+    code = f"from mmapds.report import report; report({path!r}, 'out.html', max_tokens=1024, force=True)"
     pages = []
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "MPLBACKEND": "TkAgg", "SOURCE_DATE_EPOCH": seed}
@@ -203,6 +204,27 @@ def test_the_command_writes_a_page_and_says_so(path, tmp_path):
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
     assert Page((tmp_path / "packs.html").read_text()).text.count("packs of 512 beside token budget 1,024") == 1
     assert sorted(os.listdir(tmp_path)) == ["packs.html", "report.html"]
+
+
+def test_a_page_that_is_there_stays(path, tmp_path):
+    place = tmp_path / "report.html"
+    place.write_text("mine")
+    ran = run("-m", "mmapds.report", path, cwd=tmp_path)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == (
+        "report.html: expected a name that is free, found a file; give another place with -o FILE, or replace it with "
+        "--force\n"
+    )
+    with pytest.raises(
+        mmapds.Error, match=r"; give another place with out=\.\.\., or replace it with force=True$"
+    ) as error:
+        report(path, place)
+    check(str(error.value))
+    assert place.read_text() == "mine"
+    assert run("-m", "mmapds.report", path, "--force", cwd=tmp_path).returncode == 0
+    first = place.read_text()
+    report(path, place, force=True)
+    assert place.read_text() == first != "mine"
 
 
 def test_json_has_the_facts_and_needs_no_matplotlib(path, tmp_path):

@@ -42,7 +42,7 @@ def write_reports(into):
         write_corpus("corpus.jsonl")
         mmapds.build("corpus.jsonl", length="tokens")
         for name, options in REPORTS.items():
-            report("corpus.jsonl", into / f"{name}.html", **options)
+            report("corpus.jsonl", into / f"{name}.html", **options, force=True)
 
 
 def main():

@@ -14,9 +14,9 @@ from ..build_index import build
 from ..compression.codec import zstd
 from ..compression.frames import Frames
 from ..compression.seek_table import MOST_FRAMES, read_table, table_bytes
-from ..errors import Error, FormatError, counted, names_its_arguments
+from ..errors import Error, FormatError, counted, either, names_its_arguments
 from ..formats.jsonl import JsonLines
-from ..storage.replaced import replacing
+from ..storage.replaced import check_is_free, replacing
 from ..storage.sources import StrPath, named, reason, working_directory
 from ..storage.threads import cores, in_order
 from .known_lines import KnownLines, Records, records_of
@@ -36,7 +36,6 @@ _WINDOW_LOGS = (10, 31)
 _SUFFIXES = (".zst", ".zstd", ".gz", ".bgz", ".gzip")
 _SUFFIX = ".zst"
 _INDEXED = (*JsonLines.suffixes, ".json")
-_ELSEWHERE = "-o OUT.zst (out= in Python)"
 
 
 class Seekable(NamedTuple):
@@ -138,7 +137,7 @@ def _recompress(
     except OSError as error:
         raise Error(
             f"{target}: cannot write the seekable file ({reason(error)}); nothing was changed; make room, or give "
-            f"another place with {_ELSEWHERE}"
+            f"another place with {_elsewhere()}"
         ) from None
     return Seekable(target, len(written.sizes), sum(written.contents), written.size, is_new=True), lines
 
@@ -168,6 +167,10 @@ def _as_it_is(text: Text, frame: int) -> Seekable | None:
 # ---- where it is written
 
 
+def _elsewhere() -> str:
+    return either("-o OUT.zst", "out=...")
+
+
 def _beside(path: str, codec: str) -> str:
     """Return the path of the file to write beside a source that is compressed by `codec`."""
     stem, suffix = os.path.splitext(path)
@@ -191,14 +194,11 @@ def _target(text: Text, out: str | None, force: bool) -> str:
         raise Error(f"{target}: cannot write the seekable file here: expected a file name that ends in {_SUFFIX}")
     if not os.path.isdir(os.path.dirname(target) or "."):
         raise Error(
-            f"{target}: cannot write the seekable file here (no such directory); give another place with {_ELSEWHERE}"
+            f"{target}: cannot write the seekable file here (no such directory); give another place with {_elsewhere()}"
         )
     is_source = out is not None and os.path.exists(target) and os.path.samefile(target, text.path)
-    if os.path.lexists(target) and not force and not is_source:
-        raise Error(
-            f"{target}: expected a name that is free, found a file; give another place with {_ELSEWHERE}, or replace "
-            "it with --force (force=True)"
-        )
+    if not force and not is_source:
+        check_is_free(target, _elsewhere())
     return target
 
 
@@ -298,7 +298,8 @@ class _Written:
         """Write a frame. Its last 4 bytes are the checksum of its text, which is that of the seek table too."""
         if len(self.sizes) == MOST_FRAMES:
             raise Error(
-                f"{self.target}: expected at most {MOST_FRAMES} frames, found more; give larger ones with --frame"
+                f"{self.target}: expected at most {MOST_FRAMES} frames, found more; give larger ones with "
+                f"{either('--frame', 'frame=...')}"
             )
         self.file.write(compressed.frame)
         self.size += len(compressed.frame)

@@ -12,8 +12,9 @@ from typing import Any
 
 from ..bench import bench
 from ..dataset.decode import Decoder
-from ..errors import Error, names_its_arguments
+from ..errors import Error, either, names_its_arguments
 from ..storage.lock import create_temporary
+from ..storage.replaced import check_is_free
 from ..storage.sources import StrPath, listed, reason
 from .gather import Subject, gather
 from .page import page
@@ -41,6 +42,7 @@ def report(
     waits: StrPath | Iterable[StrPath] = (),
     decode: str | Decoder | None = None,
     roots: StrPath | Iterable[StrPath] = (),
+    force: bool = False,
 ) -> dict[str, Any]:
     """Look at a dataset and at a plan of its epochs; return the facts, and write them as an HTML page.
 
@@ -51,30 +53,29 @@ def report(
       pack: look at `PackingBatchSampler` with this pack length; longer records are left out.
       batch_size: look at `DistributedBatchSampler`, which is the default, with 32.
       chunk_size: with an order of chunks of this size; budgets and packs then by the planner "window".
-      ranks: how many processes share the epoch.
-      seed: chooses the order.
+      ranks, seed: how many processes share the epoch, and which order it has.
       compare: plans to show beside the first, such as `"pack=4096"` or `"max_tokens=8192,ranks=16"`.
       samples: False leaves samples out, and reads none.
-      loader: measure loaders with some numbers of workers, by `mmapds.bench`; the sources must be current, and torch
-        must be there.
+      loader: measure loaders with some numbers of workers, by `mmapds.bench`; needs current sources, and torch.
       waits: files of what the ranks of a training run waited for; see docs/report.md.
       decode: the decoder of samples, as in `mmapds.open`.
       roots: directories in which the sources of an index may lie, as in `mmapds.open`.
+      force: replace a page that is there.
     Returns:
       A dict that JSON can hold; docs/report.md says what is in it.
     Raises:
       OrderError: an argument is out of range, or leaves no record.
       ColumnError: the plan needs lengths that the index does not have; the message has the command that adds them.
       FormatError: a file of waits has something else.
-      Error: matplotlib is missing, or the page cannot be written; what `mmapds.open` and `mmapds.bench` raise.
+      Error: matplotlib is missing, or the page is there or cannot be written; what `mmapds.open` and `bench` raise.
     """
     if out is not None:
-        check_matplotlib()
+        _check_page(os.fspath(out), force=force)
     given = {"max_tokens": max_tokens, "pack": pack, "batch_size": batch_size, "chunk_size": chunk_size}
     first = Wanted.of(**given, ranks=ranks, seed=seed)
     others = [compare] if isinstance(compare, str) else compare
     wanted = [first, *(Wanted.parse(text, first) for text in others)]
-    run = training_facts(listed(waits)) if waits else None
+    run = training_facts(listed(waits, "waits")) if waits else None
     facts = gather(Subject(source_or_index, decode, roots), wanted, samples=samples)
     facts["training"] = run
     if loader:
@@ -85,6 +86,13 @@ def report(
     if out is not None:
         write_page(os.fspath(out), page(facts))
     return facts
+
+
+def _check_page(path: str, *, force: bool) -> None:
+    """Raise Error where a page cannot be drawn, or would replace a file unasked."""
+    check_matplotlib()
+    if not force:
+        check_is_free(path, _elsewhere())
 
 
 def write_page(path: str, text: str) -> None:
@@ -106,5 +114,9 @@ def write_page(path: str, text: str) -> None:
             raise
     except OSError as error:
         raise Error(
-            f"{path}: cannot write the report here ({reason(error)}); give another place with -o FILE"
+            f"{path}: cannot write the report here ({reason(error)}); give another place with {_elsewhere()}"
         ) from None
+
+
+def _elsewhere() -> str:
+    return either("-o FILE", "out=...")

@@ -44,6 +44,7 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--decode", metavar="D", help="decoder of samples, as in show; default: by format")
     cli.add_roots(parser)
     parser.add_argument("--json", action="store_true", help="print the same numbers as JSON; a page only with -o")
+    parser.add_argument("--force", action="store_true", help="replace a page that is there")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     parser.set_defaults(work=_report, interrupted="interrupted: nothing was written")
 
@@ -65,6 +66,7 @@ def _report(options: argparse.Namespace) -> None:
         waits=options.waits,
         decode=options.decode,
         roots=options.root,
+        force=options.force,
     )
     if options.json:
         cli.print_line(json.dumps(facts, indent=1))

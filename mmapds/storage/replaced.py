@@ -5,8 +5,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedWriter
 
+from ..errors import Error, option
 from .lock import create_temporary, locked
 from .sections import sync_directory
+
+
+def check_is_free(path: str, elsewhere: str) -> None:
+    """Refuse to replace a file that the user may not mean to replace.
+
+    Args:
+      elsewhere: how the user names another place.
+    Raises:
+      Error: it is there already.
+    """
+    if os.path.lexists(path):
+        raise Error(
+            f"{path}: expected a name that is free, found a file; give another place with {elsewhere}, or replace it "
+            f"with {option('force', True)}"
+        )
 
 
 @contextmanager

@@ -1,0 +1,96 @@
+"""Messages name options in the words of the user: arguments in Python, flags to whoever runs a command. Both work."""
+
+import re
+
+import pytest
+
+import mmapds
+from mmapds.errors import as_command, either, option
+from tests.support.commands import mmapds as tool
+from tests.support.compressed import WRITERS, text
+from tests.support.messages import check
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path, monkeypatch):
+    """Something wrong of each kind."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.jsonl").write_text('{"n": 1}\nbad\n')
+    (tmp_path / "lacks.jsonl").write_text('{"n": 1}\n{"m": 1}\n')
+    (tmp_path / "cut.bin").write_bytes(b"\1\0\0\0a\5\0\0\0ab")
+    (tmp_path / "unknown.bin").write_bytes(bytes(8))
+    (tmp_path / "part.jsonl").write_bytes(text(50))
+    (tmp_path / "part.jsonl.zst").write_bytes(WRITERS["many"][1](text(50)))
+
+
+BUILDS = {
+    "bad.jsonl": ({"validate": True}, {"bad": "skip"}, "bad='skip'", "--bad skip"),
+    "lacks.jsonl": (
+        {"length": "n"},
+        {"missing": "skip"},
+        "missing='skip', or give them a value with missing=N ",
+        "--missing skip, or give them a value with --missing N ",
+    ),
+    "cut.bin": ({"format": "prefixed"}, {"truncated": "drop"}, "truncated='drop'", "--truncated drop"),
+    "unknown.bin": ({}, {"format": "jsonl"}, "format=...", "--format F"),
+}
+
+
+def flags(options):
+    """Options of a command."""
+    given = [(f"--{name}", value) for name, value in options.items()]
+    return [word for name, value in given for word in ([name] if value is True else [name, value])]
+
+
+def compared(call, command, in_python, in_command):
+    """Assert that Python and the command are told the same, each in its words."""
+    with pytest.raises(mmapds.Error) as error:
+        call()
+    said, printed = str(error.value), tool(*command).stderr.strip()
+    check(said)
+    check(printed)
+    assert in_python in said
+    assert in_command in printed
+    assert printed.replace(in_command, in_python) == said
+    assert not re.search(r"(?<![\w-])--?[a-z]", said.partition("run: ")[0]), said
+
+
+@pytest.mark.filterwarnings("ignore:.* left out of")
+@pytest.mark.parametrize("name", BUILDS)
+def test_indexing(name):
+    options, mends, *words = BUILDS[name]
+    compared(lambda: mmapds.build(name, **options), ["index", name, *flags(options)], *words)
+    mmapds.build(name, **{**options, **mends})
+    ran = tool("index", name, "--force", *flags({**options, **mends}))
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_another_place():
+    compared(
+        lambda: mmapds.seekable("part.jsonl"),
+        ["seekable", "part.jsonl"],
+        "give another place with out=..., or replace it with force=True",
+        "give another place with -o OUT.zst, or replace it with --force",
+    )
+    mmapds.seekable("part.jsonl", "other.jsonl.zst")
+    mmapds.seekable("part.jsonl", force=True)
+    assert tool("seekable", "part.jsonl", "-o", "third.jsonl.zst").returncode == 0
+    assert tool("seekable", "part.jsonl", "--force").returncode == 0
+    compared(
+        lambda: mmapds.build("bad.jsonl", out="nowhere/x.mmx"),
+        ["index", "bad.jsonl", "-o", "nowhere/x.mmx"],
+        "give another place with out=...",
+        "give another place with -o OUT.mmx",
+    )
+
+
+def test_a_command_ends_with_its_block():
+    assert option("bad", "skip") == "bad='skip'"
+    with as_command():
+        assert option("bad", "skip") == "--bad skip"
+        with as_command():
+            assert option("record_bytes", True) == "--record-bytes"
+        assert either("-o", "out=") == "-o"
+    with pytest.raises(ValueError, match="x"), as_command():
+        raise ValueError("x")
+    assert option("force", True) == "force=True"
