@@ -4,7 +4,10 @@ import json
 import os
 import pickle
 import re
+import shlex
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from mmapds.storage.view_file import SavedView
 from tests.support.commands import command
 from tests.support.commands import mmapds as main
 from tests.support.index_file import forge_section, rewrite
+from tests.support.messages import check
 from tests.support.tars import archive
 
 
@@ -155,6 +159,41 @@ def test_a_view_moves_with_its_base(folder, tmp_path_factory):
     assert len(mmapds.open(elsewhere / "v.mmx")) == len(view)
 
 
+@pytest.mark.parametrize("build", [False, True])
+def test_a_view_whose_source_grew_says_all_that_is_to_be_done(folder, build):
+    ds = mmapds.open(folder / "a.jsonl")
+    ds[:3].save(folder / "v.mmx")
+    with open(folder / "a.jsonl", "a") as file:
+        file.write('{"n": 7, "id": "x"}\n')
+    with pytest.raises(StaleIndexError) as error:
+        mmapds.open(folder / "v.mmx", build=build)
+    check(str(error.value))
+    command_line, _, then = str(error.value).partition("; run: python ")[2].partition(" (then ")
+    assert then == f"save {folder}/v.mmx again, which is of it)"
+    subprocess.run([sys.executable, *shlex.split(command_line)], check=True)
+    with pytest.raises(StaleIndexError, match="save the view again"):
+        mmapds.open(folder / "v.mmx", build=build)
+    mmapds.open(folder / "a.jsonl")[:3].save(folder / "v.mmx")
+    assert len(mmapds.open(folder / "v.mmx", build=build)) == 3
+
+
+def test_a_view_in_the_place_of_an_index(folder):
+    mmapds.open(folder / "a.jsonl")[:3].save(folder / "v.mmx")
+    os.replace(folder / "v.mmx", folder / "a.jsonl.mmx")
+    for call in (
+        lambda: mmapds.open(folder / "a.jsonl", build=True),
+        lambda: mmapds.build(folder / "a.jsonl"),
+        lambda: mmapds.build(folder / "b.jsonl", out=folder / "a.jsonl.mmx"),
+    ):
+        with pytest.raises(
+            FormatError, match="found a saved view; rename it, or give another place with out="
+        ) as error:
+            call()
+        check(str(error.value))
+    os.rename(folder / "a.jsonl.mmx", folder / "v.mmx")
+    assert mmapds.open(folder / "a.jsonl", build=True).columns == []
+
+
 def test_a_view_leads_to_no_other_files(folder, tmp_path_factory):
     """What its metadata name is opened only below its own directory, or below a root."""
     other = tmp_path_factory.mktemp("other")
@@ -254,7 +293,7 @@ def test_what_wants_an_index_refuses_a_view(folder):
         mmapds.build(folder / "v.mmx")
     (folder / "d.jsonl").write_text('{"n":1}\n')
     os.rename(folder / "v.mmx", folder / "d.jsonl.mmx")
-    with pytest.raises(FormatError, match="NOT AN INDEX"):
+    with pytest.raises(FormatError, match="expected an index, or nothing yet, found a saved view"):
         mmapds.build(folder / "d.jsonl")
     with pytest.raises(
         StaleIndexError, match=r"d.jsonl.mmx: STALE: expected the index of .*d.jsonl, found a saved view"

@@ -7,14 +7,14 @@ import warnings
 from collections.abc import Collection, Iterable
 
 from ..compression.cache import DEFAULT_SIZE
-from ..errors import Error, names_its_arguments
+from ..errors import Error, StaleIndexError, names_its_arguments
 from ..index.build import build_each
 from ..storage import current
 from ..storage.files import IoChoice, check_io
 from ..storage.fingerprints import BLOCKS
 from ..storage.index_file import Index
 from ..storage.roots import Roots
-from ..storage.sources import StrPath, build_command, listed
+from ..storage.sources import StrPath, build_command, listed, quoted
 from ..storage.view_file import is_saved_view
 from .catalog import Catalog
 from .dataset import Dataset
@@ -65,7 +65,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
       block_cache: bytes of decoded blocks of compressed sources that each process keeps; least recently used ones go.
       on_error: "skip" leaves a record that cannot be decoded out of what `take` returns, with a warning, and counts it
         in `ds.skipped`. `len`, positions and states stay as they are, and `ds[i]` raises. See docs/formats.md.
-      build: build missing and stale indexes first, instead of raising: see `mmapds.build`.
+      build: build missing and stale indexes first, instead of raising: see `mmapds.build`. Views are not saved again.
       roots: directories, with all below them, in which the sources of an index may lie besides the directory of the
         index itself; those in the environment variable `MMAPDS_ROOTS` are added. Sources that `source_or_index` names
         need none. An index from somebody else could name any file of yours: see SECURITY.md.
@@ -85,7 +85,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
         for done in build_each([path for path in paths if not is_saved_view(path)], settle=False, roots=allowed):
             done.warn(stacklevel=3)
     indexes, rows = unfolded(open_indexes(paths, patterns, allowed, io))
-    _warn(current.check(indexes, check), patterns)
+    _warn(_compared(indexes, check, paths if rows is not None else []), patterns)
     catalog = Catalog(indexes, access, io, block_cache)
     origin = Origin.of(patterns if rows is None else None, indexes)
     return make_dataset(catalog, origin, catalog.decoder(decode), on_error, rows)
@@ -95,6 +95,21 @@ def _check_choices(**choices: tuple[str, Collection[str]]) -> None:
     for name, (value, known) in choices.items():
         if value not in known:
             raise Error(f"{name} = {value!r}, expected one of {', '.join(map(repr, known))}")
+
+
+def _compared(indexes: list[Index], check: str, paths: list[str]) -> list[tuple[Index, int]]:
+    """Compare sources as `current.check` does.
+
+    Args:
+      paths: those that were opened, if a saved view is among them.
+    """
+    try:
+        return current.check(indexes, check)
+    except StaleIndexError as error:
+        view = next((path for path in paths if is_saved_view(path)), None)
+        if view is None:
+            raise
+        raise StaleIndexError(f"{error} (then save {quoted(view)} again, which is of it)") from None
 
 
 def _warn(sampled: list[tuple[Index, int]], patterns: list[str]) -> None:

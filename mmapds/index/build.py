@@ -309,7 +309,11 @@ def readable_index(index_path: str, roots: Roots | None = None) -> Index | None:
     try:
         return Index(index_path, roots)
     except SavedViewFoundError:
-        raise
+        place = either("-o OUT.mmx", "out=...")
+        raise SavedViewFoundError(
+            f"{index_path}: expected an index, or nothing yet, found a saved view; rename it, or give another place "
+            f"with {place}"
+        ) from None
     except (IndexMissingError, FormatError):
         return None
 
