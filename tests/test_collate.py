@@ -385,6 +385,7 @@ ERRORS = [
     ([[1]], {"max_length": 0}, "max_length = 0, expected an integer of 1 or more"),
     ([[1]], {"max_length": 1.5}, "max_length = 1.5, expected an integer of 1 or more"),
     ([[1]], {"pad_to_multiple_of": -8}, "pad_to_multiple_of = -8, expected an integer of 1 or more"),
+    ([[1]], {"pad_to_multiple_of": True}, "pad_to_multiple_of = True, expected an integer of 1 or more"),
     ([[1]], {"truncate": "middle"}, "truncate = 'middle', expected 'right' or 'left'"),
     ([[1]], {"pad_value": "0"}, "pad_value = '0', expected a number for samples[...]"),
     ([[1]], {"pad_value": 1j}, "pad_value = 1j, expected a number for samples[...]"),

@@ -67,7 +67,8 @@ class Field:
     @property
     def gives_lengths(self) -> bool:
         """Whether its numbers, or its first lengths, can be those that token budgets are planned by."""
-        return self.column is not None and self.number_type != _native.NUMBER_F64
+        kinds = (_native.FIELD_BOOL, _native.FIELD_FLOAT)
+        return self.column is not None and self.type not in kinds
 
     def __str__(self) -> str:
         return self.dtype if self.shape is None else f"{self.dtype} of shape {self.shape}".replace(",)", ",)")
@@ -100,6 +101,9 @@ class Schema:
         )
         self.table = struct.Struct("<Q" + "".join(words))
         """The layout of the 64-bit words at the beginning of a record."""
+
+    def __repr__(self) -> str:
+        return f"Schema({self.describe()})"
 
     def describe(self) -> dict[str, Any]:
         """Return the schema as JSON holds it."""

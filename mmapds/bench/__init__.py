@@ -73,7 +73,7 @@ def bench(
         raise ModuleNotFoundError("mmapds.bench needs torch; run: pip install 'mmapds[torch]'", name="torch")
     check_arguments(max_tokens, batch_size, workers, seconds, collate)
     sources = tuple(os.fspath(each) for each in listed(source_or_index))
-    allowed = tuple(os.fspath(each) for each in listed(roots))
+    allowed = tuple(os.fspath(each) for each in listed(roots, "roots"))
     dataset = open_dataset(sources, decode=decode, roots=allowed)
     if not len(dataset):
         raise OrderError("dataset: expected one sample or more, found 0 (the dataset or the view is empty)")

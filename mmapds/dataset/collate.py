@@ -131,7 +131,7 @@ def check_truncate(truncate: str) -> None:
 def positive(name: str, value: int) -> int:
     """Return an integer of 1 or more; raise CollateError if it is something else."""
     try:
-        if operator.index(value) >= 1:
+        if operator.index(value) >= 1 and not isinstance(value, bool):
             return operator.index(value)
     except TypeError:
         pass

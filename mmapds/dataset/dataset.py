@@ -232,8 +232,10 @@ class Dataset(_Samples):
           seed: decides which records go where, and their order; a view is shuffled in constant memory. None does not
             shuffle: each view is a run of neighbours.
         Raises:
-          Error: a fraction is negative or not finite, or they do not add up to 1.
+          Error: they are no list, a fraction is negative or not finite, or they do not add up to 1.
         """
+        if not isinstance(fractions, Iterable):
+            raise Error(f"fractions = {fractions!r}, expected a list of numbers from 0 to 1 that add up to 1")
         fractions, length = list(fractions), len(self)
         sizes = np.asarray(fractions, float)
         if sizes.ndim != 1 or not len(sizes) or not (sizes >= 0).all() or abs(sizes.sum() - 1) > 1e-9:
@@ -325,6 +327,11 @@ class Dataset(_Samples):
         if isinstance(key, str):
             remedy = f"ds.column({key!r})" if key in self.columns else f"[sample[{key!r}] for sample in ds]"
             raise IndexError(f"index = {key!r}, expected an int, a slice, or an array of ints or bools; use {remedy}")
+        if isinstance(key, tuple) and len(key) == 1 and np.ndim(key[0]) == 1:  # as NumPy's nonzero and where return
+            raise IndexError(
+                "index: expected an array of positions, found a tuple of one, as np.nonzero returns; use "
+                "ds[np.flatnonzero(mask)], or ds[mask]"
+            )
         positions = np.asarray(key)
         if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iub"):
             raise IndexError(
@@ -353,6 +360,8 @@ def concat(datasets: Iterable[Dataset]) -> Dataset:
       Error: no dataset is given, one is not of mmapds, they differ in decoder, access or mapped function, or only some
         have `check="none"`.
     """
+    if isinstance(datasets, Dataset):  # which would be read record by record
+        raise Error("datasets: expected a list of datasets, found one dataset; give [a, b]")
     parts = list(datasets)
     if not parts:
         raise Error("datasets: expected one dataset or more, found 0")

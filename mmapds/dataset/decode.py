@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 import orjson
 
-from ..errors import DecodeError, Error, FormatError
+from ..errors import DecodeError, Error, FormatError, did_you_mean
 from . import webdataset
 from .tf_example import tf_example
 
@@ -147,9 +147,14 @@ def resolve(decode: str | Decoder) -> Decoder:
     """
     if callable(decode):
         return decode
-    if decode not in BY_NAME:
-        raise Error(f"decode = {decode!r}, expected {', '.join(map(repr, BY_NAME))}, 'torch' or a callable")
-    return BY_NAME[decode]
+    if isinstance(decode, str) and decode in BY_NAME:
+        return BY_NAME[decode]
+    if isinstance(decode, dict):
+        raise Error(
+            f"decode = {decode!r}, expected a name or a callable, found a dict; give decode=mmapds.Fields({decode!r})"
+        )
+    remark = did_you_mean(decode, (*BY_NAME, "torch")) if isinstance(decode, str) else ""
+    raise Error(f"decode = {decode!r}, expected {', '.join(map(repr, BY_NAME))}, 'torch' or a callable{remark}")
 
 
 def decoder_name(decode: str | Decoder) -> str:

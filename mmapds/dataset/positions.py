@@ -54,9 +54,14 @@ def checked(given: Any, length: int) -> NDArray[np.int64]:
 def refuse_mask(positions: Any, length: int) -> None:
     """Raise IndexError for a mask in the place of positions: for bools, and for an array of zeros and ones alone.
 
-    A list of zeros and ones is a batch: samplers give lists, of few records some of them again and again.
+    A list of zeros and ones is a batch: samplers give lists, of few records some of them again and again. One position
+    and a slice are refused, too.
     """
-    if not isinstance(positions, list | tuple | np.ndarray) or not len(positions):
+    if not isinstance(positions, list | tuple | np.ndarray):
+        if isinstance(positions, int | np.integer | slice):
+            raise IndexError(f"positions = {positions!r}, expected a list of integers; use ds[index]")
+        return
+    if not len(positions):
         return
     if isinstance(positions[0], bool | np.bool_):
         raise IndexError("positions: expected integers, found bools; use ds[mask] for the records where a mask is True")

@@ -98,8 +98,8 @@ _Plan = tuple[str, list[str], str | Format | None, Mapping[str, Any]]
 
 def check_workers(workers: int | None) -> None:
     """Raise Error for a number of threads that is not one."""
-    if workers is not None and workers < 1:
-        raise Error(f"workers = {workers}, expected 1 or more")
+    if workers is not None and (type(workers) is not int or workers < 1):
+        raise Error(f"workers = {workers!r}, expected 1 or more")
 
 
 def build_each(

@@ -7,7 +7,7 @@ directory that the user gives as a root; or if the user named that very file in 
 import os
 from collections.abc import Iterable
 
-from .sources import INDEX_SUFFIX, StrPath, working_directory
+from .sources import INDEX_SUFFIX, StrPath, listed, working_directory
 
 VARIABLE = "MMAPDS_ROOTS"
 """The environment variable with roots for all calls, separated like those of PATH."""
@@ -23,9 +23,8 @@ class Roots:
     """
 
     def __init__(self, given: StrPath | Iterable[StrPath] = (), named: Iterable[str] = ()) -> None:
-        listed = [given] if isinstance(given, str | os.PathLike) else given
         self._working = working_directory()
-        self._given = [os.fspath(path) for path in listed]
+        self._given = [os.fspath(path) for path in listed(given, "roots")]
         self._named = [path for path in named if not path.endswith(INDEX_SUFFIX)]
         self._directories: list[str] | None = None  # real paths: most indexes have no use for them
         self._files: set[str] | None = None

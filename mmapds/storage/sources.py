@@ -66,18 +66,28 @@ def expand(patterns: StrPath | Iterable[StrPath], suffixes: tuple[str, ...]) -> 
     return [path for path in paths if not (path.endswith(INDEX_SUFFIX) and path.removesuffix(INDEX_SUFFIX) in given)]
 
 
-def listed(given: StrPath | Iterable[StrPath]) -> list[StrPath]:
+def listed(given: StrPath | Iterable[StrPath], name: str = "sources") -> list[StrPath]:
     """Return one path, or several, as a list.
 
+    Args:
+      name: what to call them in an error.
     Raises:
-      SourceError: it is a dataset, which is not to be read record by record for this.
+      SourceError: it is something else, or a dataset, which is not to be read record by record for this.
     """
     if hasattr(given, "indexes"):
         raise SourceError(
-            f"sources: expected paths, found {type(given).__name__}; give ds.sources (and to convert() a function of "
+            f"{name}: expected paths, found {type(given).__name__}; give ds.sources (and to convert() a function of "
             "the bytes of a record as decode=)"
         )
-    return [given] if isinstance(given, str | os.PathLike) else list(given)
+    if isinstance(given, str | os.PathLike):
+        return [given]
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise SourceError(f"{name} = {given!r}, expected a path, or a list of paths")
+    paths = list(given)
+    for k, path in enumerate(paths):
+        if not isinstance(path, str | os.PathLike):
+            raise SourceError(f"{name}[{k}] = {path!r}, expected a path")
+    return paths
 
 
 def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> Iterator[str]:

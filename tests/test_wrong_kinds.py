@@ -1,0 +1,204 @@
+"""Arguments and data of the wrong kind: messages say which kind is right, and what they advise works."""
+
+import re
+import subprocess
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import mmapds
+from mmapds.bench import bench
+from mmapds.convert import convert
+from mmapds.report import report
+from tests.support.commands import command
+from tests.support.commands import mmapds as tool
+from tests.support.messages import check
+
+
+def refused(call, kind=mmapds.Error):
+    """The message of the error that a call raises, which has a form."""
+    with pytest.raises(kind) as error:
+        call()
+    check(str(error.value))
+    return str(error.value)
+
+
+# ---- paths ------------------------------------------------------------------------------------------------------
+
+TAKE_PATHS = {
+    "open": mmapds.open,
+    "build": mmapds.build,
+    "merge": lambda paths: mmapds.merge(paths, out="x.mmx"),
+    "convert": lambda paths: convert(paths, "x.mma"),
+    "report": report,
+    "bench": bench,
+}
+
+
+@pytest.mark.parametrize("take", TAKE_PATHS.values(), ids=TAKE_PATHS)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (5, "sources = 5, expected a path, or a list of paths"),
+        (None, "sources = None, expected a path, or a list of paths"),
+        (b"a.jsonl", "sources = b'a.jsonl', expected a path, or a list of paths"),
+        (["a.jsonl", 5], "sources[1] = 5, expected a path"),
+    ],
+)
+def test_what_is_not_a_path(take, given, message):
+    assert refused(lambda: take(given)) == message
+
+
+def test_what_is_not_a_root(opened):
+    path = opened([{"n": 1}]).sources[0]
+    for take in (mmapds.open, mmapds.build, report):
+        assert refused(lambda: take(path, roots=5)) == "roots = 5, expected a path, or a list of paths"  # noqa: B023
+        assert refused(lambda: take(path, roots=[None])) == "roots[0] = None, expected a path"  # noqa: B023
+
+
+# ---- decoders ---------------------------------------------------------------------------------------------------
+
+
+def test_a_dict_in_the_place_of_a_decoder(opened):
+    path = opened([{"tokens": [1, 2]}]).sources[0]
+    message = refused(lambda: mmapds.open(path, decode={"tokens": "int32"}))
+    advice = "; give decode=mmapds.Fields({'tokens': 'int32'})"
+    assert message == f"decode = {{'tokens': 'int32'}}, expected a name or a callable, found a dict{advice}"
+    assert mmapds.open(path, decode=mmapds.Fields({"tokens": "int32"}))[0]["tokens"].tolist() == [1, 2]
+
+
+def test_a_decoder_that_is_misspelt_or_of_another_kind(opened):
+    path = opened([{"tokens": [1, 2]}]).sources[0]
+    assert refused(lambda: mmapds.open(path, decode="jsn")).endswith("'torch' or a callable (did you mean 'json')")
+    assert refused(lambda: mmapds.open(path, decode=5)).startswith("decode = 5, expected 'json', 'text', ")
+    assert refused(lambda: mmapds.open(path, decode=["json"])).startswith(
+        "decode = ['json'], expected 'json', 'text', "
+    )
+
+
+# ---- positions --------------------------------------------------------------------------------------------------
+
+
+def test_what_nonzero_returns_is_a_tuple(opened):
+    ds = opened([{"n": n} for n in range(6)])
+    mask = np.arange(6) % 2 == 1
+    for dataset in (ds, ds.map(dict), mmapds.zip(a=ds)):
+        for given in (np.nonzero(mask), np.where(mask), torch.nonzero(torch.from_numpy(mask), as_tuple=True)):
+            message = refused(lambda: dataset[given], IndexError)  # noqa: B023
+            assert message.startswith(
+                "index: expected an array of positions, found a tuple of one, as np.nonzero returns; "
+            )
+    assert list(ds[np.flatnonzero(mask)]) == list(ds[mask]) == list(ds[np.nonzero(mask)[0]])
+
+
+def test_one_in_the_place_of_several(opened):
+    ds = opened([{"n": n} for n in range(6)])
+    assert refused(lambda: mmapds.concat(ds)) == "datasets: expected a list of datasets, found one dataset; give [a, b]"
+    assert refused(lambda: ds.split(0.9)).startswith("fractions = 0.9, expected a list of numbers from 0 to 1 that add")
+    for dataset in (ds, ds[::-1], ds.map(dict), mmapds.zip(a=ds)):
+        for given in (3, np.int64(-1), slice(3)):
+            message = refused(lambda: dataset.take(given), IndexError)  # noqa: B023
+            assert message == f"positions = {given!r}, expected a list of integers; use ds[index]"
+    message = refused(lambda: mmapds.build(ds.sources[0], workers="4", force=True))
+    assert message == "workers = '4', expected 1 or more"
+
+
+# ---- columns ----------------------------------------------------------------------------------------------------
+
+
+def test_a_field_that_is_null_is_not_what_one_means(write):
+    path = write(b'{"tokens": null}\n{"tokens": [1]}\n')
+    message = refused(lambda: mmapds.build(path, length="items(tokens)"))
+    assert "expected an array at `tokens`, found null; leave such records out with " in message
+    assert "did you mean" not in message
+    only_null = write(b'{"tokens": null}\n', "null.jsonl")
+    message = refused(lambda: mmapds.build(only_null, length="items(tokens)", missing="skip"))
+    assert "did you mean" not in message
+    meant = write(b'{"tokens": null, "id": 1}\n', "meant.jsonl")
+    assert "(did you mean tokens)" in refused(lambda: mmapds.build(meant, length="items(tokns)"))
+
+
+def test_a_field_of_bools_has_no_lengths(tmp_path):
+    schema = {"ok": "bool", "n": "int8", "x": ("bool", (None,))}
+    message = refused(lambda: mmapds.Writer(tmp_path / "a.mma", schema, length="ok"))
+    assert message.endswith("expected an integer field or one with a ragged first axis (the schema has 'n', 'x')")
+    for name in ("n", "x"):
+        with mmapds.Writer(tmp_path / f"{name}.mma", schema, length=name) as writer:
+            writer.write({"ok": True, "n": 2, "x": [True, False]})
+        assert mmapds.open(tmp_path / f"{name}.mma").lengths.tolist() == [2]
+
+
+# ---- text -------------------------------------------------------------------------------------------------------
+
+LATIN_1 = b'{"text": "a"}\n{"text": "caf\xe9"}\n'
+
+
+def iconv(message):
+    """Run the command that a message ends with, and return what it writes."""
+    line = re.search(r"; run: (iconv -f LATIN1 -t UTF-8 (.*) > (.*?)) \(if it is in Latin-1; or ", message)
+    subprocess.run(line[1], shell=True, check=True)
+    return line[3]
+
+
+@pytest.mark.parametrize("how", ["validate", "length", "read", "take", "command", "command that reads"])
+def test_text_in_latin_1_is_said_to_be(write, how, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    write(LATIN_1)
+    if how == "validate":
+        message = refused(lambda: mmapds.build("train.jsonl", validate=True))
+    elif how == "length":
+        message = refused(lambda: mmapds.build("train.jsonl", length="chars(text)"))
+    elif how == "read":
+        message = refused(lambda: mmapds.open("train.jsonl", build=True)[1])
+    elif how == "take":
+        message = refused(lambda: mmapds.open("train.jsonl", build=True).take([0, 1]))
+    elif how == "command":
+        message = command("train.jsonl", "--validate").stderr.strip()
+    else:
+        mmapds.build("train.jsonl")
+        message = tool("show", "train.jsonl", "1").stderr.strip()
+    check(message)
+    assert message.startswith(
+        "train.jsonl:2 (byte 14): not JSON: expected text in UTF-8, found byte 0xe9 at char 13 of the line; run: "
+    )
+    out = iconv(message)
+    assert list(mmapds.open(out, build=True)) == [{"text": "a"}, {"text": "café"}]
+
+
+# ---- batches ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 1}, {"num_workers": 1, "workers": "processes"}])
+def test_arrays_of_a_file_are_collated_without_a_warning(tmp_path, workers):
+    np.save(tmp_path / "x.npy", np.arange(12, dtype=np.float32).reshape(6, 2))
+    ds = mmapds.open(tmp_path / "x.npy", build=True)
+    assert not ds[0].flags.writeable
+    loader = mmapds.DataLoader(ds, batch_size=3, **workers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        batches = list(loader)
+    assert torch.equal(torch.cat(batches), torch.arange(12.0).reshape(6, 2))
+    batches[0][:] = -1
+    assert ds[0].tolist() == [0, 1], "a batch is a copy"
+    pairs = mmapds.DataLoader(ds.map(pair), batch_size=2, **workers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        arrays, numbers = next(iter(pairs))["x"], next(iter(pairs))["n"]
+    assert arrays.tolist() == [[0, 1], [2, 3]]
+    assert numbers.tolist() == [1, 1]
+
+
+def pair(array):
+    """A sample with an array that is read-only."""
+    return {"x": array, "n": 1}
+
+
+# ---- what is shown ----------------------------------------------------------------------------------------------
+
+
+def test_the_outcome_of_a_conversion_shows_its_schema(write, tmp_path):
+    done = convert(write([{"tokens": [1, 2], "text": "a"}]), tmp_path / "a.mma")
+    assert " at 0x" not in repr(done)
+    assert "Schema({'tokens': ['int64', [None]], 'text': 'str'})" in repr(done)
