@@ -15,6 +15,7 @@ from .parts import Block, BlockError, content_of_parts
 
 _CUT = "a member is truncated"
 _FIRST = 4 << 10  # bytes of a member that are decoded first; as it copies what is behind, tiny ones want few
+_PART = 64 << 10  # bytes that a decoder is given at a time; at the end of a tiny member it copies the rest of them
 _READ = 256 << 10  # bytes of a file that are read at a time
 _PIECE = 1 << 20  # bytes of content that are decoded at a time
 _ANY_MEMBER = 31  # what zlib calls a window of any size, behind the header of gzip
@@ -42,7 +43,8 @@ def decode(zlib: ModuleType, data: bytes, most: int, edges: Edges) -> Block | No
     """
     if edges == Edges():
         return content_of_parts("member", len(data), most, partial(_member, zlib, memoryview(data)))
-    found = Stream(zlib, partial(next, iter((data,)), b""), edges)
+    parts = (data[at : at + _PART] for at in range(0, len(data), _PART))
+    found = Stream(zlib, partial(next, parts, b""), edges)
     pieces: list[bytes] = []
     left = most + 1
     try:
