@@ -31,7 +31,7 @@ def test_a_column_of_bools_is_no_mask_until_it_is_compared(ds):
     assert ids(ds[ok == 1]) == ids(ds[ok.astype(bool)]) == list(range(0, N, 3))
     message = (
         r"^index: expected positions, or a mask of bools, found 300 zeros and ones, one for each record; use "
-        r"ds\[mask == 1\] \(to repeat the records 0 and 1, use ds\[:2\]\[index\]\)$"
+        r"ds\[np\.asarray\(mask\) == 1\] \(to repeat the records 0 and 1, use ds\[:2\]\[index\]\)$"
     )
     for mask in (ok, (ok < 2) & ok, torch.tensor(ok.astype(np.int64)), ok.tolist(), np.ones(N, int), np.zeros(N, int)):
         with pytest.raises(IndexError, match=message):
@@ -72,7 +72,9 @@ def test_an_integer_of_any_type_is_a_position(ds, given):
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint32, np.uint64, np.int8, np.int64])
 def test_an_inverted_column_of_bools_is_no_mask(ds, dtype):
     ok = ds.column("ok").astype(dtype)
-    with pytest.raises(IndexError, match=r"found 300 zeros and ones that ~ inverted, .*; use ds\[mask == 0\] "):
+    with pytest.raises(
+        IndexError, match=r"found 300 zeros and ones that ~ inverted, .*; use ds\[np\.asarray\(mask\) == 0\] "
+    ):
         ds[~ok]
     assert ids(ds[ok == 0]) == [i for i in range(N) if i % 3]
 

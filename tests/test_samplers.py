@@ -510,3 +510,20 @@ def test_worlds_that_are_not_integers_of_one_or_more(value, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "two")
     with pytest.raises(mmapds.OrderError, match="WORLD_SIZE = 'two' in the environment, expected an integer"):
         mmapds.DistributedSampler(range(10))
+
+
+FLAGGED = {
+    "index": lambda **flags: DistributedSampler(range(100), **flags),
+    "chunked": lambda **flags: ChunkedSampler(range(100), 7, **flags),
+    "mixture": lambda **flags: MixtureSampler([60, 40], [3, 2], **flags),
+    "batch": lambda **flags: DistributedBatchSampler(range(100), 6, **flags),
+    "budget": lambda **flags: mmapds.TokenBudgetBatchSampler(range(1, 101), 200, **flags),
+    "packs": lambda **flags: mmapds.PackingBatchSampler(range(1, 101), 200, **flags),
+}
+
+
+@pytest.mark.parametrize("name", ["shuffle", "drop_last"])
+@pytest.mark.parametrize("kind", FLAGGED)
+def test_a_flag_is_true_or_false_and_no_text(kind, name):
+    with pytest.raises(OrderError, match=f"^{name} = 'no', expected True or False$"):
+        FLAGGED[kind](**{name: "no"})

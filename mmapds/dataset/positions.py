@@ -72,8 +72,8 @@ def refuse_mask(positions: Any, length: int) -> None:
     lowest, highest = int(positions.min()), int(positions.max())
     inverted = int(np.iinfo(positions.dtype).max) if positions.dtype.kind == "u" else -1  # ~0
     for first, found, mask in (
-        (0, "zeros and ones", "mask == 1"),
-        (inverted - 1, "zeros and ones that ~ inverted", "mask == 0"),
+        (0, "zeros and ones", "np.asarray(mask) == 1"),
+        (inverted - 1, "zeros and ones that ~ inverted", "np.asarray(mask) == 0"),
     ):
         if first <= lowest and highest <= first + 1:
             raise IndexError(

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .. import _native
-from ..errors import ColumnError
+from ..errors import ColumnError, option
 
 _PIECE = 1 << 20  # bytes of a line that are copied at a time
 _LONGEST = 64 << 20  # bytes of a line that are copied to say what is wrong
@@ -188,7 +188,11 @@ class Measuring:
     def check_binary(self) -> None:
         """Raise ColumnError for an option that makes sense for JSON alone."""
         if self.skips_bad:
-            raise ColumnError("bad = 'skip', expected 'error' for records of a binary format")
+            raise ColumnError(
+                f"{option('bad', 'skip')}: expected records of JSON Lines, found records of a binary format; leave "
+                f"out one that is truncated with {option('truncated', 'drop')}, and one that cannot be decoded with "
+                "mmapds.open(path, on_error='skip')"
+            )
         if self.validate:
             raise ColumnError("validate = True, expected False for records of a binary format")
 
