@@ -3,7 +3,7 @@
 import math
 import operator
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -208,6 +208,17 @@ def _as_array(field: Field, value: Any) -> Any:
     if not fits or any(axis not in (None, size) for axis, size in zip(field.shape or (), array.shape, strict=True)):
         raise _unfit(field, value if found is not None or array is None else array)
     return np.asarray(array, order="C", dtype=_little(array.dtype))
+
+
+def with_axes_of(shape: Sequence[int], wanted: Sequence[int | None]) -> tuple[int, ...]:
+    """Return the shape of an array, where it has no entries, with the lengths wanted of axes inside that axis.
+
+    They are 0 in an array that was made of lists, as no list was there to tell them.
+    """
+    if 0 not in shape or len(shape) != len(wanted):
+        return tuple(shape)
+    known = shape.index(0) + 1
+    return (*shape[:known], *(size or axis or 0 for size, axis in zip(shape[known:], wanted[known:], strict=True)))
 
 
 @cache

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..arrays.infer import widened
 from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
-from ..arrays.values import cast, fits
+from ..arrays.values import cast, fits, with_axes_of
 from ..errors import FormatError
 from .reader import fields_option
 
@@ -47,7 +47,7 @@ def fit(record: Mapping[str, Any], rules: Rules) -> Mapping[str, Any] | None:
             if rules.skip:
                 return None
             raise _missing(field, "null" if field.name in record else "nothing")
-        if isinstance(value, np.ndarray) and field.shape is not None and dtype_name(value.dtype) != field.dtype:
+        if isinstance(value, np.ndarray) and field.shape is not None:
             value = _converted(value, field, rules.schema)
         fitted[field.name] = value
     if rules.is_whole and len(record) > len(fitted):
@@ -95,9 +95,15 @@ def _example(field: Field) -> Any:
 def _converted(array: Any, field: Field, schema: Schema) -> Any:
     """Return an array as the dtype of a field; the array itself if that is impossible, which the writer refuses.
 
+    An array without entries also takes the shape of the field.
+
     Raises:
       FormatError: its numbers do not fit the dtype.
     """
+    if array.size == 0:
+        array = array.reshape(with_axes_of(array.shape, field.shape or ()))
+    if dtype_name(array.dtype) == field.dtype:
+        return array
     converted = None if field.dtype in EXTENDED else cast(array, field.dtype)
     if converted is None and array.size and array.dtype.kind in "iuf":
         raise FormatError(

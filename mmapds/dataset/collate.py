@@ -20,7 +20,7 @@ from .tensors import (
     STORED,
     Number,
     as_arrays,
-    check_shapes,
+    common_tail,
     empty,
     fill_of,
     int64_tensor,
@@ -76,7 +76,7 @@ def pad_collate(
     - Arrays, tensors and lists of numbers, of shape (n_i, ...), become a pair: the padded tensor of shape (batch,
       longest, ...) and the lengths, int64 of shape (batch,). A list of integers is int64, and a list with floats has
       torch's default dtype. An empty list takes the dtype of the others. Different dtypes are promoted by torch's
-      rules.
+      rules. An array without entries may have 0 where the others have the length of an inner axis.
     - Numbers, and arrays without axes, become one tensor of shape (batch,): int64 for ints, float64 if one is a float,
       bool for bools, and the promoted dtype for numbers of NumPy and torch.
     - Dicts become a dict, field by field and at any depth; an array field gives `name` and `name + "_lengths"`.
@@ -381,10 +381,10 @@ def _padded_field(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the padded tensor of a field of arrays, copied from where they lie in the file, and their lengths."""
     fill = fill_of(pad, dtype, path)
-    check_shapes(shapes, path)
+    tail = common_tail(shapes, path)
     lengths = np.minimum(shapes[:, 0], rule.max_length)
     longest = int(lengths.max())
-    padded = empty((len(batch), rule.width(longest), *shapes[0, 1:].tolist()), dtype)
+    padded = empty((len(batch), rule.width(longest), *tail), dtype)
     (out,) = memories([padded], dtype, path)
     batch.pad(name, out, longest, left=rule.left, fill=fill)
     return padded, int64_tensor(lengths)

@@ -25,7 +25,7 @@ from .collate import (
     paths_of,
     positive,
 )
-from .tensors import STORED, Number, as_arrays, check_shapes, empty, fill_of, memories, pad_number, typed
+from .tensors import STORED, Number, as_arrays, common_tail, empty, fill_of, memories, pad_number, typed
 
 Int64s = NDArray[np.int64]
 _KEYS = {
@@ -208,12 +208,11 @@ class _Stored:
     """A field of arrays that lie in a file, to be joined without making any."""
 
     def __init__(self, batch: Batch, name: str, path: str, dtype: torch.dtype, shapes: Int64s) -> None:
-        check_shapes(shapes, path)
         self.path = path
         self.dtype = dtype
         self._batch, self._name = batch, name
         self.lengths = shapes[:, 0]
-        self.tail: tuple[int, ...] = tuple(shapes[0, 1:].tolist())
+        self.tail = common_tail(shapes, path)
 
     def write(self, places: _Places, begins: NDArray[np.uint64], fill: int, out: NDArray[Any]) -> None:
         """Write the arrays, cut, to where they begin in bytes, and fill what is between."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
+from ..arrays.values import with_axes_of
 from ..errors import DecodeError, FormatError, did_you_mean
 from .array_decoder import ArrayDecoder, as_tensor, numpy_dtype
 from .fields import Fields, Wanted
@@ -162,6 +163,8 @@ def _converted(value: Any, wanted: Wanted) -> Any:
     if wanted.layout == _native.LAYOUT_ANY and not hasattr(value, "shape"):
         return _rounded(np.asarray(value), wanted).item()
     array = _of_dtype(_rounded(np.asarray(value), wanted), wanted)
+    if wanted.layout == _native.LAYOUT_SHAPE and 0 in array.shape:
+        array = array.reshape(with_axes_of(tuple(array.shape), wanted.shape))
     if wanted.layout == _native.LAYOUT_SHAPE and not all(
         axis in (None, size) for axis, size in zip(wanted.shape, array.shape, strict=True)
     ):

@@ -11,6 +11,7 @@ import numpy as np
 import torch.utils.data
 from numpy.typing import NDArray
 
+from ..arrays.values import with_axes_of
 from ..errors import CollateError
 from .array_decoder import as_tensor
 
@@ -183,6 +184,8 @@ def _cast(value: Array | torch.Tensor, dtype: torch.dtype) -> Array | torch.Tens
 def memories(values: Sequence[Any], dtype: torch.dtype, path: str) -> list[Array]:
     """Return the memory of arrays and tensors of one dtype, contiguous; NumPy has no bfloat16 and shows it as int16.
 
+    Those without entries get the shape of the others, beyond the first axis.
+
     Raises:
       CollateError: shapes differ beyond the first axis, or a tensor has no memory to read.
     """
@@ -196,24 +199,36 @@ def memories(values: Sequence[Any], dtype: torch.dtype, path: str) -> list[Array
         raise CollateError(
             f"samples[{len(arrays)}]{path}: expected a dense tensor on the CPU, without a gradient ({error})"
         ) from error
-    shape = arrays[0].shape
+    alike = next((k for k, array in enumerate(arrays) if len(array)), 0)
+    shape = arrays[alike].shape
     for i, array in enumerate(arrays):
-        if array.shape[1:] != shape[1:]:
-            raise CollateError(_shapes_message(i, array.shape, shape, path))
+        if array.shape[1:] == shape[1:]:
+            continue
+        if with_axes_of(array.shape, (None, *shape[1:]))[1:] != shape[1:]:
+            raise CollateError(_shapes_message(i, array.shape, alike, shape, path))
+        arrays[i] = array.reshape(0, *shape[1:])
     return arrays
 
 
-def check_shapes(shapes: Array, path: str) -> None:
-    """Raise CollateError if arrays of these shapes, (arrays, axes), differ beyond the first axis."""
-    differs = (shapes[:, 1:] != shapes[0, 1:]).any(axis=1)
-    if differs.any():
-        i = int(differs.argmax())
-        raise CollateError(_shapes_message(i, tuple(shapes[i].tolist()), tuple(shapes[0].tolist()), path))
+def common_tail(shapes: Array, path: str) -> tuple[int, ...]:
+    """Return the shape beyond the first axis of arrays of these shapes, (arrays, axes).
+
+    Raises:
+      CollateError: they differ in it, and not only as axes are 0 in an array without entries.
+    """
+    alike = int((shapes[:, 0] != 0).argmax())
+    differs = shapes[:, 1:] != shapes[alike, 1:]
+    is_wrong = (differs & ((shapes[:, :1] != 0) | (shapes[:, 1:] != 0))).any(axis=1)
+    first: tuple[int, ...] = tuple(shapes[alike].tolist())
+    if is_wrong.any():
+        i = int(is_wrong.argmax())
+        raise CollateError(_shapes_message(i, tuple(shapes[i].tolist()), alike, first, path))
+    return first[1:]
 
 
-def _shapes_message(i: int, shape: tuple[int, ...], first: tuple[int, ...], path: str) -> str:
+def _shapes_message(i: int, shape: tuple[int, ...], alike: int, first: tuple[int, ...], path: str) -> str:
     expected = f"(n, {', '.join(map(str, first[1:]))})" if first[1:] else "(n,)"
-    return f"samples[{i}]{path}: expected shape {expected}, as in samples[0]{path}, found {shape}"
+    return f"samples[{i}]{path}: expected shape {expected}, as in samples[{alike}]{path}, found {shape}"
 
 
 def int64_tensor(lengths: Array | list[int]) -> torch.Tensor:
