@@ -3,6 +3,7 @@
 from __future__ import annotations  # help() shows them as they are written
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -84,8 +85,17 @@ def build(
     request = ColumnRequest(expressions, missing, validate, tuple(computed), hash, bad)
     how: dict[str, Any] = {"out": out, "format_name": format, "options": parameters, "request": request, "force": force}
     how |= {"engine": _engine(executor, parts, out, workers), "complete": partial(_add, computed, workers)}
-    paths = expand(sources, formats.SUFFIXES)
+    paths = _expanded(sources)
     return _paths(build_each(paths, **how, workers=workers, roots=Roots(roots, paths)))
+
+
+def _expanded(sources: StrPath | Iterable[StrPath]) -> list[str]:
+    """Return the sources that are meant; warn of what is passed over in directories."""
+    passed_over: list[str] = []
+    paths = expand(sources, formats.SUFFIXES, report=passed_over.append)
+    for line in passed_over:
+        warnings.warn(line, stacklevel=3)
+    return paths
 
 
 def _paths(results: Iterable[BuildResult]) -> Path | list[Path]:
@@ -137,7 +147,7 @@ def merge(
 
     from .index.merge import merge as merge_indexes
 
-    paths = [index_path(path) for path in expand(indexes, (INDEX_SUFFIX,))]
+    paths = [index_path(path) for path in expand(indexes, (INDEX_SUFFIX,), indexed=False)]
     done = merge_indexes(paths, os.fspath(out), roots=Roots(roots, paths), workers=workers or cores())
     return Path(done.summary.path)
 

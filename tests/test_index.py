@@ -463,8 +463,10 @@ def test_a_directory_means_its_sources(write, tmp_path):
     paths = [write([1], "d/a.jsonl"), write([2], "d/b.jsonl")]
     write(b"{}", "d/meta.json")
     mmapds.build(paths, out=tmp_path / "d/all.mmx")
-    mmapds.build(tmp_path / "d")
-    assert list(mmapds.open(tmp_path / "d")) == [1, 2]
+    with pytest.warns(UserWarning, match=r"passed over 1 file .*: meta\.json; give"):
+        mmapds.build(tmp_path / "d")
+    with pytest.warns(UserWarning, match=r"passed over 1 file .*: meta\.json; give"):
+        assert list(mmapds.open(tmp_path / "d")) == [1, 2]
     assert list(mmapds.open(tmp_path / "d/*l*")) == [1, 2]
 
 

@@ -44,7 +44,8 @@ def open(  # noqa: A001 - mmapds.open is the public name
     """Open indexed sources as one dataset.
 
     Args:
-      source_or_index: a source, an index or saved view (`.mmx`), a directory, a pattern, or a list, in this order.
+      source_or_index: a source, an index or saved view (`.mmx`), a directory, a pattern, or a list, in this order. Of a
+        directory: files with the suffix of a format, or an index of their own beside them; a warning names others.
       decode: the decoder, which makes a sample of a record: "json" (orjson), "text" (UTF-8), "bytes", "files" (a dict
         of the bytes of a tar's members), "wds" (those members decoded by extension), "pil" (the same, and images are
         RGB), "tf_example" (see `mmapds.dataset.tf_example`), `Fields`, or a picklable callable of the record's bytes.
@@ -78,8 +79,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
     """
     _check_choices(check=(check, current.CHECKS), on_error=(on_error, ("raise", "skip")))
     check_io(io)
-    patterns = [os.fspath(pattern) for pattern in listed(source_or_index)]
-    paths = expand_indexed(patterns)
+    patterns, paths = _expanded(source_or_index)
     allowed = Roots(roots, paths)
     if build and paths:
         for done in build_each([path for path in paths if not is_saved_view(path)], settle=False, roots=allowed):
@@ -89,6 +89,16 @@ def open(  # noqa: A001 - mmapds.open is the public name
     catalog = Catalog(indexes, access, io, block_cache)
     origin = Origin.of(patterns if rows is None else None, indexes)
     return make_dataset(catalog, origin, catalog.decoder(decode), on_error, rows)
+
+
+def _expanded(given: StrPath | Iterable[StrPath]) -> tuple[list[str], list[str]]:
+    """Return the patterns that are given and what they match; warn of what is passed over in directories."""
+    passed_over: list[str] = []
+    patterns = [os.fspath(pattern) for pattern in listed(given)]
+    paths = expand_indexed(patterns, passed_over.append)
+    for line in passed_over:
+        warnings.warn(line, stacklevel=4)
+    return patterns, paths
 
 
 def _check_choices(**choices: tuple[str, Collection[str]]) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .. import formats
@@ -16,9 +16,9 @@ from ..storage.view_file import SavedView
 _SHORT = 512  # bytes of paths that a pickle holds
 
 
-def expand_indexed(patterns: Sequence[str]) -> list[str]:
-    """Return the sources and indexes that patterns match."""
-    return expand(patterns, (*formats.SUFFIXES, INDEX_SUFFIX))
+def expand_indexed(patterns: Sequence[str], report: Callable[[str], object] = lambda _: None) -> list[str]:
+    """Return the sources and indexes that patterns match; report what is passed over in directories."""
+    return expand(patterns, (*formats.SUFFIXES, INDEX_SUFFIX), report=report)
 
 
 def open_stored(path: str, roots: Roots, io: Io) -> Index | SavedView:

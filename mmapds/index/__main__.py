@@ -117,7 +117,7 @@ def build_indexes(options: argparse.Namespace) -> None:
     if options.merge:
         _merge_indexes(options)
         return
-    paths = expand(options.sources, formats.SUFFIXES)
+    paths = expand(options.sources, formats.SUFFIXES, report=cli.print_aside)
     with cli.checking_options():
         columns, missing = _parse_columns(options), _parse_missing(options.missing)
         request = ColumnRequest(columns, missing, options.validate, hash=options.hash, bad=options.bad)
@@ -176,7 +176,7 @@ def _merge_indexes(options: argparse.Namespace) -> None:
             raise cli.UsageError(
                 f"{option}: expected no option for how to index with --merge, found {value!r}; leave it out"
             )
-    paths = [index_path(path) for path in expand(options.sources, (INDEX_SUFFIX,))]
+    paths = [index_path(path) for path in expand(options.sources, (INDEX_SUFFIX,), indexed=False)]
     roots = Roots(options.root, paths)
     with cli.Progress(paths, unit="B", total=lambda: bytes_to_merge(paths), quiet=options.quiet) as progress:
         started = time.perf_counter()

@@ -6,10 +6,10 @@ import re
 import shlex
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import NamedTuple
 
-from ..errors import UNPRINTABLE, SourceError, either
+from ..errors import UNPRINTABLE, SourceError, counted, either
 
 StrPath = str | os.PathLike[str]
 CODECS: dict[str, tuple[str, ...]] = {"gzip": (".gz", ".bgz"), "zstd": (".zst",)}
@@ -47,7 +47,13 @@ class Source(NamedTuple):
         return self.size if self.end is None else self.end
 
 
-def expand(patterns: StrPath | Iterable[StrPath], suffixes: tuple[str, ...]) -> list[str]:
+def expand(
+    patterns: StrPath | Iterable[StrPath],
+    suffixes: tuple[str, ...],
+    *,
+    indexed: bool = True,
+    report: Callable[[str], object] = lambda _: None,
+) -> list[str]:
     """Return the files that paths, directories, globs and brace patterns name, in order.
 
     The matches of a pattern are sorted by name, as are the files of a directory (subdirectories are not searched). A
@@ -56,14 +62,19 @@ def expand(patterns: StrPath | Iterable[StrPath], suffixes: tuple[str, ...]) -> 
     theirs. So is an index whose source is given, too, as the shell's `*` does. A path that exists is never read as a
     pattern.
 
+    Args:
+      suffixes: what the names of files end in that are taken from a directory, whatever their case.
+      indexed: take files of other names from there, too, if an index of their own stands beside them.
+      report: called with a line on what was passed over in a directory, for each that has more than is taken.
     Raises:
       SourceError: there are no patterns, a pattern matches no file, a directory holds no source, or a file is missing.
     """
-    paths = [path for pattern in listed(patterns) for path in _expand_one(os.fspath(pattern), suffixes)]
+    given = [os.fspath(pattern) for pattern in listed(patterns)]
+    paths = [path for pattern in given for path in _expand_one(pattern, suffixes, indexed, report)]
     if not paths:
         raise SourceError("sources: expected one source or more, found 0")
-    given = set(paths)
-    return [path for path in paths if not (path.endswith(INDEX_SUFFIX) and path.removesuffix(INDEX_SUFFIX) in given)]
+    named_ones = set(paths)
+    return [path for path in paths if not (path.endswith(INDEX_SUFFIX) and path[: -len(INDEX_SUFFIX)] in named_ones)]
 
 
 def listed(given: StrPath | Iterable[StrPath], name: str = "sources") -> list[StrPath]:
@@ -90,14 +101,11 @@ def listed(given: StrPath | Iterable[StrPath], name: str = "sources") -> list[St
     return paths
 
 
-def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> Iterator[str]:
+def _expand_one(
+    pattern: str, suffixes: tuple[str, ...], indexed: bool, report: Callable[[str], object]
+) -> Iterator[str]:
     if os.path.isdir(pattern):
-        names = sorted(name for name in os.listdir(pattern) if named(name, suffixes) and not name.startswith("."))
-        there = set(names)
-        names = [name for name in names if without_codec(name) == name or without_codec(name) not in there]
-        if not names:
-            raise SourceError(f"{pattern}: expected files whose names end in {' '.join(suffixes)}, found none")
-        yield from (os.path.join(pattern, name) for name in _without_indexes(names, suffixes))
+        yield from _files_of(pattern, suffixes, indexed, report)
         return
     if os.path.lexists(pattern):
         yield pattern
@@ -114,18 +122,61 @@ def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> Iterator[str]:
             raise SourceError(f"{path}: no such file")
 
 
+def _files_of(
+    directory: str, suffixes: tuple[str, ...], indexed: bool, report: Callable[[str], object]
+) -> Iterator[str]:
+    """Yield the files that are taken from a directory; report the others."""
+    with os.scandir(directory) as entries:
+        there = {entry.name: entry for entry in entries if not entry.name.startswith(".")}
+    names = {name for name in there if named(name, suffixes) or (indexed and name + INDEX_SUFFIX in there)}
+    plain = sorted(name for name in names if without_codec(name) == name or without_codec(name) not in names)
+    taken = _without_indexes(plain, suffixes)
+    if not taken:
+        raise SourceError(f"{directory}: expected files whose names end in {_listed_suffixes(suffixes)}, found none")
+    if not all(name.endswith(INDEX_SUFFIX) for name in taken):  # indexes may have the other files for sources
+        others = sorted(name for name in there.keys() - names if _may_be_data(name, there) and there[name].is_file())
+        if others:
+            report(_passed_over(directory, others, suffixes))
+    yield from (os.path.join(directory, name) for name in taken)
+
+
+def _may_be_data(name: str, there: Container[str]) -> bool:
+    """Whether a file of a directory may be one to read, as far as its name says."""
+    is_part = name.endswith(".idx") and f"{name.removesuffix('.idx')}.bin" in there
+    return not (is_part or _NOT_DATA.search(name) or _UNFINISHED.search(name))
+
+
+def _passed_over(directory: str, names: list[str], suffixes: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return (
+        f"{directory}: passed over {counted(len(names), 'file')} whose names do not end in "
+        f"{_listed_suffixes(suffixes)}: {', '.join(names[:_NAMED])}{more}; give them by name, or by a glob"
+    )
+
+
+def _listed_suffixes(suffixes: tuple[str, ...]) -> str:
+    """Return suffixes as messages list them; those of codecs follow all but that of indexes."""
+    if suffixes == (INDEX_SUFFIX,):
+        return INDEX_SUFFIX
+    codecs = " ".join(suffix for each in CODECS.values() for suffix in each)
+    return f"{' '.join(suffixes)} (or {codecs} behind these)"
+
+
 def named(path: str, suffixes: tuple[str, ...]) -> bool:
-    """Whether a file's name has one of these suffixes, before the number of a shard: `x.tfrecord-00000-of-00010`."""
-    return re.sub(r"-\d+-of-\d+$", "", without_codec(path)).endswith(suffixes)
+    """Whether a file's name has one of these suffixes, before the number of a shard: `x.tfrecord-00000-of-00010`.
+
+    Case does not count.
+    """
+    return re.sub(r"-\d+-of-\d+$", "", without_codec(path)).lower().endswith(suffixes)
 
 
 def without_codec(path: str) -> str:
-    """Return a file's name without the suffix that says what it is compressed by."""
+    """Return a file's name without the suffix that says what it is compressed by; case does not count."""
     for suffixes in CODECS.values():
         for suffix in suffixes:
-            if path.endswith(suffix):
-                return path.removesuffix(suffix)
-    return re.sub(r"\.(tgz|tzst)$", ".tar", path)
+            if path.lower().endswith(suffix):
+                return path[: -len(suffix)]
+    return re.sub(r"\.(tgz|tzst)$", ".tar", path, flags=re.IGNORECASE)
 
 
 def codec_of(head: bytes) -> str:
@@ -138,6 +189,9 @@ def codec_of(head: bytes) -> str:
 
 _UNFINISHED = re.compile(r"\.mm[ax]\.([0-9a-f]{8}\.tmp(\.[0-9a-f]{8})?|lock)$")
 """The files that writers have while they write, and leave behind when they are killed."""
+_NOT_DATA = re.compile(r"^(README|LICENSE|_)|\.(mmx|lock|md)$", re.IGNORECASE)
+"""What stands beside data. Engines begin the names of such files with an underscore: `_SUCCESS`."""
+_NAMED = 8  # files that a message names
 
 
 def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:
