@@ -19,6 +19,7 @@ from mmapds.storage.index_file import Index
 from tests.support.commands import SECONDS, command, python
 from tests.support.files import patched
 from tests.support.index_file import rewrite
+from tests.support.messages import check
 from tests.support.pieces import jsonl_in_blocks
 
 
@@ -307,6 +308,32 @@ def test_a_computed_column_is_not_lost_in_silence(corpus, write):
         mmapds.build(path)
     mmapds.build(path, columns={"tokens": tokens})
     assert mmapds.open(path).column("tokens").tolist() == [len(record["ids"]) for record in records[:10]]
+
+
+def test_a_column_beside_computed_ones_is_added_as_messages_say(corpus):
+    path, records = corpus
+    mmapds.build(path, columns={"tokens": tokens, "size": "bytes()"})
+    with pytest.raises(mmapds.ColumnError) as missing:
+        mmapds.open(path).column("lang")
+    both = "pass columns={'lang': %r, 'tokens': FUNCTION} to mmapds.build"
+    assert str(missing.value) == (
+        f"{path}.mmx: expected column 'lang', found 'size', 'tokens'; add it with mmapds.add_column, or {both % 'EXPR'}"
+    )
+    check(str(missing.value))
+    with pytest.raises(mmapds.ColumnError) as lost:
+        mmapds.build(path, columns={"lang": "chars(text)"})
+    assert str(lost.value) == (
+        f"{path}.mmx: column 'tokens' was computed in Python and a rebuild loses it; {both % 'chars(text)'}, add only "
+        "'lang' with mmapds.add_column, or drop 'tokens' with force=True"
+    )
+    check(str(lost.value))
+    mmapds.add_column(path, "lang", tokens)
+    assert mmapds.open(path).column("lang").tolist() == mmapds.open(path).column("tokens").tolist()
+    mmapds.build(path, columns={"size": "bytes()", "tokens": tokens}, force=True)
+    mmapds.build(path, columns={"lang": "bytes()", "tokens": tokens})
+    ds = mmapds.open(path)
+    assert ds.column("lang").tolist() == ds.column("size").tolist()
+    assert ds.column("tokens").tolist() == [len(record["ids"]) for record in records]
 
 
 def test_verify_finds_other_numbers(corpus):

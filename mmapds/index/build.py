@@ -20,7 +20,7 @@ from ..errors import (
 from ..formats.format import Format, OptionError
 from ..formats.measuring import Measuring
 from ..storage import current
-from ..storage.index_file import NOTHING, Index, SavedViewFoundError, relative_to_index
+from ..storage.index_file import NOTHING, Index, SavedViewFoundError, rebuilt_with, relative_to_index
 from ..storage.lock import clean_up, locked
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, inspect
@@ -207,7 +207,7 @@ def _build(
 ) -> BuildResult:
     if job.before is not None and not force:
         kept = {*job.measuring.columns, *request.computed, *job.before.parameters.get("columns", {})}
-        check_nothing_is_lost(job.before, kept)
+        check_nothing_is_lost(job.before, kept, job.measuring.describe()["expressions"])
     known = reuse(job) if inherit and not force else None
     if engine is not None:
         from .distribute import distribute  # start-up time: most builds have no engine
@@ -331,11 +331,21 @@ def _is_to_settle(job: Job) -> bool:
     return job.before is not None and not is_as_it_was(job.before, job.sources, hashes=job.hashes)
 
 
-def check_nothing_is_lost(index: Index, columns: Collection[str]) -> None:
-    """Raise ColumnError if the index has other columns than these."""
-    lost = ", ".join(repr(name) for name in index.columns if name not in columns)
+def check_nothing_is_lost(index: Index, columns: Collection[str], expressions: Mapping[str, str] | None = None) -> None:
+    """Raise ColumnError if the index has other columns than these.
+
+    Args:
+      expressions: of the columns to measure; those that the index lacks are named in the message.
+    """
+    lost = [name for name in index.columns if name not in columns]
     if lost:
+        new = {name: text for name, text in (expressions or {}).items() if name not in index.columns}
+        ways = [rebuilt_with(new, lost)]
+        if new:
+            ways.append(f"add only {', '.join(map(repr, new))} with mmapds.add_column")
+        shown = ", ".join(map(repr, lost))
+        ways.append(f"drop {shown} with {option('force', True)}")
         raise ColumnError(
-            f"{index.path}: column {lost} was computed in Python and a rebuild loses it; pass columns={{...}} to "
-            f"mmapds.build, or drop it with {option('force', True)}"
+            f"{index.path}: column {shown} was computed in Python and a rebuild loses it; {', '.join(ways[:-1])}, or "
+            f"{ways[-1]}"
         )

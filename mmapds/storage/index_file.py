@@ -1,6 +1,7 @@
 """The .mmx file: where the records of some sources are, and a number for each in columns. See docs/index-file.md."""
 
 import os
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -93,6 +94,13 @@ def open_index_file(path: str, directory: str, io: Io) -> _native.Map:
     except ValueError:
         kind = kind_of_file(os.stat(path).st_mode)
         raise FormatError(f"{path}: NOT AN INDEX: expected a regular file, found {kind}") from None
+
+
+def rebuilt_with(expressions: Mapping[str, str], computed: Iterable[str]) -> str:
+    """Return how to build an index with more columns where others were computed in Python, which then are again."""
+    columns = [f"{name!r}: {text!r}" for name, text in expressions.items()]
+    columns += [f"{name!r}: FUNCTION" for name in computed]
+    return f"pass columns={{{', '.join(columns)}}} to mmapds.build"
 
 
 def way_to_index(path: str, directory: str) -> str:
@@ -370,6 +378,9 @@ class Index(SectionFile):
             expression = next((text for text in known if str(text).startswith("items(")), "bytes()")
         if expression is not None:
             option = f"--length {word(expression)}" if name == "length" else f"--column {word(f'{name}={expression}')}"
+            if computed := self.computed_columns:
+                again = rebuilt_with({name: expression}, computed)
+                return f"add it with mmapds.add_column, or {again}{f' ({meant})' if meant else ''}"
             others = "; ".join(["or use mmapds.add_column", *filter(None, [meant])])
             return f"run: {self.rebuild_command()} {option} ({others})"
         fields = self.parameters.get("schema", {})
