@@ -90,6 +90,17 @@ def test_a_disk_that_fills_up_is_an_error_at_every_stage(small_disk, many_length
     )
 
 
+@pytest.mark.parametrize("megabytes", [2, 4])
+def test_a_disk_that_fills_up_while_a_conversion_indexes_its_source(small_disk, many_lengths, megabytes):
+    command = [sys.executable, "-m", "mmapds", "convert", str(many_lengths), "-o", "train.mma"]
+    result = small_disk(megabytes, *command)
+    assert result.returncode == 1, result.stderr
+    assert result.stderr == (
+        "train.mma: cannot write an index beside the array file (no space left on device); make room, or give another "
+        "place with -o OUT.mma\n"
+    )
+
+
 @pytest.mark.parametrize("megabytes", [10, 30, 48])
 def test_a_disk_that_fills_up_while_indexes_are_merged(small_disk, many_lengths, megabytes):
     part = mmapds.build(many_lengths, out=many_lengths.with_name("part.mmx"), length="n")

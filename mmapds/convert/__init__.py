@@ -23,7 +23,7 @@ from ..storage.lock import create_temporary, locked
 from ..storage.sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, inspect, reason, working_directory
 from ..writer import Writer
 from .distributed import Reading, Written, write_parts
-from .indexed import remove_hidden
+from .indexed import remove_hidden, telling_of
 from .limit import check_ahead, default_bytes
 from .records import FILE_READERS, copy_records
 from .wanted import Wanted
@@ -144,7 +144,7 @@ def _convert(
     if engine is not None:
         reading = reading.settled(paths)
     open_all = reading.open if engine is None else reading.open_first
-    with _alone(target), closing(open_all(paths, target)) as reader:
+    with telling_of(target), _alone(target), closing(open_all(paths, target)) as reader:
         rules = wanted.rules(reader, target)
         if reader.total and not rules.skip:
             check_ahead(target, rules.schema, reader.total, rules.max_bytes)

@@ -3,19 +3,20 @@
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..arrays.array_file import SUFFIX
 from ..arrays.schema import Schema
 from ..build_index import build
 from ..dataset import webdataset
 from ..dataset.decode import Decoder
 from ..dataset.opening import open as open_dataset
 from ..dataset.origin import open_stored
-from ..errors import DecodeError, SourceError, StaleIndexError
+from ..errors import DecodeError, Error, SourceError, StaleIndexError, either
 from ..formats.tar import Tar
 from ..storage.index_file import Index
 from ..storage.lock import remove_dead
@@ -116,6 +117,28 @@ def remove_hidden(beside: str) -> None:
         for name in os.listdir(parent or "."):
             if ours.fullmatch(name):
                 remove_dead(os.path.join(parent, name))
+
+
+@contextmanager
+def telling_of(target: str) -> Iterator[None]:
+    """Make the error that an index cannot be written tell of the file to write: that is the one whose place users give.
+
+    Args:
+      target: this file; the index is its own, or a hidden one beside it.
+    """
+    parent, file = os.path.split(target)
+    hidden = rf"{re.escape(os.path.join(parent, f'.{file}.'))}[0-9a-f]{{8}}"
+    index = rf"(?:{re.escape(target)}|{hidden}){re.escape(INDEX_SUFFIX)}"
+    try:
+        yield
+    except Error as error:
+        found = re.match(rf"{index}: cannot write the index (here )*\((.*)\); ", str(error))
+        if found is None:
+            raise
+        raise Error(
+            f"{target}: cannot write an index beside the array file ({found[2]}); make room, or give another place "
+            f"with {either(f'-o OUT{SUFFIX}', 'out=...')}"
+        ) from None
 
 
 def _index_schema(index: Index) -> Mapping[str, Any] | None:
