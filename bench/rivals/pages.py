@@ -20,7 +20,7 @@ ALT = {
 
 def result(facts):
     """Return the page of bench/results."""
-    return f"# rivals\n\nMade by `make rivals`.\n\n{tables.render(facts, spread=True)}\n"
+    return f"# rivals\n\nMade by `make rivals`.\n\n{tables.render(facts, heading='##', spread=True)}\n"
 
 
 def documented(text, facts):

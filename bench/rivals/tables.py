@@ -6,7 +6,7 @@ from collections.abc import Iterable
 NONE = "\u2013"
 
 
-def render(facts, *, spread=False):
+def render(facts, *, heading="###", spread=False):
     """Return the tables; with `spread`, the least and the largest ratio stand beside the median."""
     shown = {
         "stores": ("Stores", lambda found: _stores(found, spread)),
@@ -17,7 +17,7 @@ def render(facts, *, spread=False):
     parts = []
     for contest, (title, parts_of) in shown.items():
         if contest in facts:
-            parts += [f"### {title}", *parts_of(facts[contest]), facts[contest]["about"]]
+            parts += [f"{heading} {title}", *parts_of(facts[contest]), facts[contest]["about"]]
     return "\n\n".join(parts)
 
 
