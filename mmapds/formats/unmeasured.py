@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 
 from .. import _native
+from ..compression.plain import head_of
 from ..errors import ColumnError, DecodeError, Error, either, nearest, option
 from ..storage.sources import another_name, quoted, without_codec
 from .measuring import Expression, UnmeasuredError
@@ -19,6 +20,8 @@ _EXPECTED = {
 _FOUND = {b'"': "a string", b"[": "an array", b"{": "an object", b"t": "true", b"f": "false", b"n": "null"}
 _FITTING = {str: ("chars({})", "bytes({})"), list: ("items({})",), int: ("{}",), float: ("{}",)}
 """Expressions that measure a value."""
+_HEAD = 1 << 16  # bytes of a source that are looked at for values of several kinds
+_KINDS = {str: "a string", list: "an array", dict: "an object", int: "a number", float: "a number"}
 _SHOWN = 8  # fields that a message names
 _DEEPEST = 4  # objects inside one another that a name is looked for in
 
@@ -55,6 +58,10 @@ def error_of(found: UnmeasuredError, place: str, number: int, columns: Mapping[s
     remedy = f"; give {' or '.join(fitting)}" if fitting else ""
     if kind in ("true", "false"):
         remedy = "; add the column with mmapds.add_column, whose function may return bools, for 1 and 0"
+    elif fitting and (others := _other_kinds(found, expression, kind)):
+        remedy = (
+            f"; add the column with mmapds.add_column, whose function sees all kinds, as others have {others} there"
+        )
     return ColumnError(f"{place}: expected {expected}, found {kind}{remedy} ({remark})")
 
 
@@ -158,6 +165,17 @@ def instead(value: Any, path: Sequence[bytes]) -> str:
             return ", ".join(shown) + more + where if shown else f"nothing{where}"
         value = value[key.decode()]
     return "null" if value is None else "nothing"
+
+
+def _other_kinds(found: UnmeasuredError, expression: Expression, kind: str) -> str:
+    """Return what else stands where a record has a value of a kind, as messages say it; "" if nothing else is seen.
+
+    Only the first records of the source are looked at.
+    """
+    lines = head_of(found.path, _HEAD).split(b"\n")
+    values = [value_at(parsed(line), expression.path) for line in lines]
+    seen = {_KINDS[type(value)] for value in values if type(value) in _KINDS} - {kind}
+    return " or ".join(sorted(seen))
 
 
 def _fitting(value: Any, path: Sequence[bytes]) -> list[str]:
