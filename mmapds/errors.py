@@ -80,7 +80,7 @@ def either(option: str, argument: str) -> str:
     return option if _commands else argument
 
 
-def option(name: str, value: str | bool) -> str:
+def option(name: str, value: str | int) -> str:
     """Return how users give an option with a value: `--bad skip` to a command, and `bad='skip'` in Python."""
     given = "" if value is True else f" {value}"
     return either(f"--{name.replace('_', '-')}{given}", f"{name}={value!r}")

@@ -11,8 +11,16 @@ import pytest
 
 import mmapds
 from mmapds.convert import SUFFIXES, convert
+from mmapds.errors import as_command
 from tests.support.commands import run
 from tests.support.conversions import save, utterances
+
+
+@pytest.fixture(autouse=True)
+def command_line():
+    """Messages name options as the command takes them, so that they can be given to it."""
+    with as_command():
+        yield
 
 
 def command(*arguments):

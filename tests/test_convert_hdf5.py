@@ -7,7 +7,15 @@ import pytest
 
 import mmapds
 from mmapds.convert import convert
+from mmapds.errors import as_command
 from tests.support.conversions import samples, save, utterances
+
+
+@pytest.fixture(autouse=True)
+def command_line():
+    """Messages name options as the command takes them, so that they can be given to it."""
+    with as_command():
+        yield
 
 
 def test_groups_of_hdf5(tmp_path):

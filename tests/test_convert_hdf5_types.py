@@ -6,6 +6,7 @@ import pytest
 
 import mmapds
 from mmapds.convert import convert
+from mmapds.errors import as_command
 from tests.support.conversions import listed, run_remedies, samples
 
 N = 40
@@ -19,6 +20,13 @@ BOX = np.dtype(
         ("gain", "<f2"),
     ]
 )
+
+
+@pytest.fixture(autouse=True)
+def command_line():
+    """Messages name options as the command takes them, so that they can be given to it."""
+    with as_command():
+        yield
 
 
 def boxes(*shape):

@@ -11,8 +11,16 @@ import pytest
 
 import mmapds
 from mmapds.convert import convert, limit
+from mmapds.errors import as_command
 from tests.support.commands import run
 from tests.support.conversions import run_remedies, samples, save
+
+
+@pytest.fixture(autouse=True)
+def command_line():
+    """Messages name options as the command takes them, so that they can be given to it."""
+    with as_command():
+        yield
 
 
 def jsonl(tmp_path, records):

@@ -17,7 +17,7 @@ from .. import formats
 from ..arrays.array_file import SUFFIX
 from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
-from ..errors import Error, FormatError, arguments_of, counted, refuse_unknown
+from ..errors import Error, FormatError, arguments_of, counted, either, refuse_unknown
 from ..index.engine import Engine
 from ..storage.lock import create_temporary, locked
 from ..storage.sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, inspect, reason, working_directory
@@ -43,8 +43,6 @@ OPTIONS: dict[str, tuple[type, str, str]] = {
     **{name: option for reader in FILE_READERS.values() for name, option in reader.OPTIONS.items()},
 }
 """Options of all formats, by name: (type, placeholder, help), for the command line."""
-
-_ELSEWHERE = f"-o OUT{SUFFIX} (out= in Python)"
 
 
 class Converted(NamedTuple):
@@ -185,6 +183,11 @@ def check_arguments(
         raise FormatError(f"infer = {infer}, expected 1 or more")
 
 
+def _place() -> str:
+    """Return how users give the file to write."""
+    return either(f"-o OUT{SUFFIX}", "out=...")
+
+
 def _target(paths: list[str], out: StrPath | None) -> str:
     """Return the path to write.
 
@@ -193,12 +196,12 @@ def _target(paths: list[str], out: StrPath | None) -> str:
     """
     if out is None and len(paths) > 1:
         raise Error(
-            f"out: expected the name of one array file for {len(paths)} sources, found none; give it with {_ELSEWHERE}"
+            f"out: expected the name of one array file for {len(paths)} sources, found none; give it with {_place()}"
         )
     target = os.path.splitext(paths[0])[0] + SUFFIX if out is None else os.fspath(out)
     if not os.path.isdir(os.path.dirname(target) or "."):
         raise Error(
-            f"{target}: cannot write the array file here (no such directory); give another place with {_ELSEWHERE}"
+            f"{target}: cannot write the array file here (no such directory); give another place with {_place()}"
         )
     try:
         probe, file = create_temporary(os.path.join(working_directory(), target))
@@ -206,10 +209,10 @@ def _target(paths: list[str], out: StrPath | None) -> str:
         os.unlink(probe)
     except OSError as error:
         raise Error(
-            f"{target}: cannot write the array file here ({reason(error)}); give another place with {_ELSEWHERE}"
+            f"{target}: cannot write the array file here ({reason(error)}); give another place with {_place()}"
         ) from None
     if os.path.exists(target) and any(os.path.samefile(path, target) for path in paths):
-        raise Error(f"{target}: the file to write is a source; name another file with {_ELSEWHERE}")
+        raise Error(f"{target}: the file to write is a source; name another file with {_place()}")
     return target
 
 

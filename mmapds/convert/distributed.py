@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from .. import formats
 from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
-from ..errors import FormatError
+from ..errors import FormatError, either
 from ..index.distribute import GROUP
 from ..index.driver import Driver, make_directory, remove_parts
 from ..index.engine import Engine
@@ -59,7 +59,7 @@ class Reading(NamedTuple):
             if other is not chosen[0]:
                 raise FormatError(
                     f"sources: expected one format in one conversion, found {paths[0]} ({chosen[0].name}) and {path} "
-                    f"({other.name}); choose with --format F"
+                    f"({other.name}); choose with {either('--format F', 'format=...')}"
                 )
         formats.check_options(chosen[0].name, chosen[0].options, self.options)
         parameters = chosen[0].parameters(self.options, paths)

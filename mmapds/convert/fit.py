@@ -10,7 +10,7 @@ import numpy as np
 from ..arrays.infer import widened
 from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
 from ..arrays.values import cast, fits, with_axes_of
-from ..errors import FormatError
+from ..errors import FormatError, either, option
 from .reader import fields_option
 
 _SHOWN = 16  # elements of an array that a message shows
@@ -56,7 +56,7 @@ def fit(record: Mapping[str, Any], rules: Rules) -> Mapping[str, Any] | None:
             known = ", ".join(map(repr, fitted))
             raise FormatError(
                 f"expected fields among {known}, as in the records before it, found {more[0]!r}; choose fields with "
-                f"{fields_option(fitted)}, or look at more records with --infer N"
+                f"{fields_option(fitted)}, or look at more records with {either('--infer N', 'infer=N')}"
             )
     return fitted
 
@@ -67,17 +67,18 @@ def default_of(field: Field, value: Any) -> Any:
 
 
 def _option(name: str, field: Field, value: Any) -> str:
-    """Return an option that is given one field as JSON."""
-    return f"{name} {shlex.quote(json.dumps({field.name: value}, ensure_ascii=False))}"
+    """Return an option that is given one field: to a command as JSON."""
+    given = {field.name: value}
+    return either(f"--{name} {shlex.quote(json.dumps(given, ensure_ascii=False))}", f"{name}={given!r}")
 
 
 def _missing(field: Field, found: str) -> FormatError:
     """Return the error for a record that lacks a field."""
-    ways = ["leave such records out with --missing skip"]
+    ways = [f"leave such records out with {option('missing', 'skip')}"]
     if (example := _example(field)) is not None:
-        ways.append(f"write a value in its place with {_option('--defaults', field, example)}")
+        ways.append(f"write a value in its place with {_option('defaults', field, example)}")
     if field.dtype != "bytes" and field.dtype not in EXTENDED and not field.dtype.startswith("complex"):
-        ways.append(f"keep null with {_option('--types', field, 'json')}")
+        ways.append(f"keep null with {_option('types', field, 'json')}")
     remedy = f"{', '.join(ways[:-1])}, or {ways[-1]}" if len(ways) > 1 else ways[0]
     return FormatError(f"field {field.name!r}: expected {field}, found {found}; {remedy}")
 
@@ -118,13 +119,13 @@ def remedy(fitted: Mapping[str, Any], schema: Schema) -> str:
     for field in schema.fields:
         if not fits(field, fitted[field.name]):
             return _remedy(field, fitted[field.name], schema)
-    return "choose another field of lengths with --length"
+    return f"choose another field of lengths with {either('--length', 'length=...')}"
 
 
 def _remedy(field: Field, value: Any, schema: Schema) -> str:
     """Return what to do about a value that does not fit a field."""
     found = widened(field, value)
     if found is not None:
-        return f"choose another type with {_option('--types', field, found)}"
+        return f"choose another type with {_option('types', field, found)}"
     others = [other.name for other in schema.fields if other is not field]
     return f"choose other fields with {fields_option(others)}" if others else "write such values in another way"

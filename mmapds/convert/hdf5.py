@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from ..arrays.schema import Schema
-from ..errors import Error, FormatError
+from ..errors import Error, FormatError, either
 from .reader import FileReader, cannot_be_read, too_large
 
 _SHOWN = 8  # names in a message
@@ -67,7 +67,8 @@ class Hdf5Reader(FileReader):
                     shown = [*islice(file, _SHOWN), *(["..."] if len(file) > _SHOWN else [])]
                     found = "a dataset" if root is not None else ", ".join(shown) or "an empty file"
                     raise FormatError(
-                        f"{path}: expected a group {self._group!r}, found {found}; choose one with --group PATH"
+                        f"{path}: expected a group {self._group!r}, found {found}; choose one with "
+                        f"{either('--group PATH', 'group=...')}"
                     )
                 yield root
         except Error:

@@ -9,7 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..errors import FormatError
+from ..errors import FormatError, either, option
 from .hdf5_types import Part, dtype_of, parts_of
 from .reader import Refused
 
@@ -85,7 +85,7 @@ def _check_depth(group: Any, depth: int) -> None:
     if depth > _MAX_DEPTH:
         raise FormatError(
             f"{group.file.filename}: expected groups up to {_MAX_DEPTH} deep, found deeper ones; choose a group with "
-            "--group PATH (links may form a circle)"
+            f"{either('--group PATH', 'group=...')} (links may form a circle)"
         )
 
 
@@ -135,7 +135,8 @@ def _decoding(place: str) -> Iterator[None]:
     except UnicodeDecodeError as error:
         found = f"byte 0x{error.object[error.start]:02x}"
         raise FormatError(
-            f"{place}: expected text in UTF-8, found {found}; choose other fields with --fields"
+            f"{place}: expected text in UTF-8, found {found}; choose other fields with "
+            f"{either('--fields', 'fields=...')}"
         ) from None
 
 
@@ -182,8 +183,8 @@ def _count_rows(path: str, datasets: Mapping[str, Any]) -> int:
             found = f"{dataset.shape[0]}" if dataset.shape else "a single value"
             wanted = f"{expected} rows, as in {first!r}" if first else "rows"
             raise FormatError(
-                f"{path}: dataset {name!r}: expected {wanted}, found {found}; choose datasets with --fields, or make "
-                "each group a record with --records groups"
+                f"{path}: dataset {name!r}: expected {wanted}, found {found}; choose datasets with "
+                f"{either('--fields', 'fields=...')}, or make each group a record with {option('records', 'groups')}"
             )
     return expected
 
@@ -263,7 +264,7 @@ def _whole(dataset: Any) -> Any:
     """Return what a dataset holds as the only entry of an array; None if it is empty."""
     if dataset.shape is None:
         return None
-    _check_bytes(dataset, dataset.nbytes, " (or convert each of its rows, with --records rows)")
+    _check_bytes(dataset, dataset.nbytes, f" (or convert each of its rows, with {option('records', 'rows')})")
     return _alone(dataset[()], dataset.dtype, dataset.shape)
 
 

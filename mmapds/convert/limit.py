@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Sequence
 
 from ..arrays.schema import Schema
-from ..errors import Error, FormatError
+from ..errors import Error, FormatError, either, option
 from ..storage.sources import Source
 
 _LEAST, _TIMES = 4 << 30, 100  # bytes that any sources may become, and how many times their own
@@ -26,13 +26,13 @@ def check_ahead(target: str, schema: Schema, records: int, most: int | None) -> 
     if most is not None and least > most:
         raise FormatError(
             f"{target}: expected up to {most} bytes of records, found {records} records of {schema.least_bytes} bytes "
-            f"or more; write them with --max-bytes {least} (sources declare records that they hardly store)"
+            f"or more; write them with {option('max_bytes', least)} (sources declare records that they hardly store)"
         )
     free = shutil.disk_usage(os.path.dirname(target) or ".").free
     if least > free:
         raise Error(
             f"{target}: expected room for {least} bytes or more, found {free} bytes free; give another place with "
-            "-o OUT.mma (out= in Python)"
+            f"{either('-o OUT.mma', 'out=...')}"
         )
 
 
@@ -43,5 +43,6 @@ def too_much(place: str, written: int, most: int) -> FormatError:
       place: where the record lies that was written last.
     """
     return FormatError(
-        f"{place}: expected up to {most} bytes of records, found {written}; write more with --max-bytes {2 * written}"
+        f"{place}: expected up to {most} bytes of records, found {written}; write more with "
+        f"{option('max_bytes', 2 * written)}"
     )

@@ -10,12 +10,13 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from ..arrays.columns import Columns
 from ..arrays.infer import common_type
 from ..arrays.schema import Schema
-from ..errors import FormatError
+from ..errors import FormatError, either
 
 
 def fields_option(names: Iterable[str]) -> str:
     """Return the option that chooses fields."""
-    return f"--fields {shlex.quote(','.join(names))}"
+    given = list(names)
+    return either(f"--fields {shlex.quote(','.join(given))}", f"fields={given!r}")
 
 
 class Block(NamedTuple):
@@ -141,7 +142,8 @@ def cannot_be_read(path: str, title: str, error: Exception) -> FormatError:
     """Return the error for a file that its library refuses; of several lines of its message the first."""
     reason = str(error).partition("\n")[0]
     return FormatError(
-        f"{path}: not a readable {title} file: {reason}; copy the file again, or choose its format with --format F"
+        f"{path}: not a readable {title} file: {reason}; copy the file again, or choose its format with "
+        f"{either('--format F', 'format=...')}"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from .. import formats
 from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
-from ..errors import FormatError
+from ..errors import FormatError, either
 from ..storage.sources import StrPath
 from ..writer import Writer, append_columns, bytes_of
 from .arrow import ArrowReader
@@ -45,7 +45,8 @@ class Copied(NamedTuple):
         """Raise FormatError if all records were left out."""
         if self.skipped == self.read > 0:
             raise FormatError(
-                f"{self.first}; 0 of {self.read:,} records have all of them: choose others with --fields or --schema"
+                f"{self.first}; 0 of {self.read:,} records have all of them: choose others with "
+                f"{either('--fields or --schema', 'fields=... or schema=...')}"
             )
 
 
@@ -72,7 +73,7 @@ def open_reader(
         listed = ", ".join(f"{path} ({found_name or 'to be indexed'})" for found_name, path in found.items())
         raise FormatError(
             f"sources: expected one format in one conversion, found {listed}; convert them one by one, or choose one "
-            "with --format F"
+            f"with {either('--format F', 'format=...')}"
         )
     reader = FILE_READERS.get(next(iter(found)))
     if reader is None:
