@@ -294,6 +294,43 @@ def test_records_that_are_refused(tmp_path, record, message):
 
 
 @pytest.mark.parametrize(
+    ("record", "schema", "message"),
+    [
+        (b'{"id":1,"n":2}', {"idd": "int32"}, "found `id`, `n` (did you mean 'id'); leave record 0 out with "),
+        (b'{"a":{"id":1}}', {"id": "int32"}, "found `a` (did you mean 'a.id'); leave record 0 out with "),
+        (b'{"id":"7"}', {"id": "int32"}, "at byte 6 of the record (its type is 'str' here); leave record 0 out "),
+        (b'{"id":[0.5,2.5]}', {"id": "int32"}, "at byte 7 of the record (its type is 'float32' here); leave record 0 "),
+        (b'{"id":["a"]}', {"id": "int32"}, "found a string at byte 7 of the record; leave record 0 out with "),
+        (b'{"id":null}', {"id": "int32"}, "which has no default, found null; leave record 0 out with "),
+    ],
+)
+def test_a_schema_that_is_wrong_is_said_before_the_way_out(tmp_path, record, schema, message):
+    ds = dataset(tmp_path / "a.jsonl", [record], Fields(schema))
+    with pytest.raises(DecodeError) as refused:
+        ds[0]
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(("count", "tried"), [(3, 3), (250, 100)])
+@pytest.mark.filterwarnings("ignore:.*; left out:RuntimeWarning")
+def test_a_schema_that_fits_no_record_is_an_error_though_records_are_skipped(tmp_path, count, tried):
+    records = [b'{"id":%d}' % n for n in range(count)]
+    ds = dataset(tmp_path / "a.jsonl", records, Fields({"idd": "int32"}), on_error="skip")
+    with pytest.raises(
+        DecodeError, match=rf"did you mean 'id'\); give a field .* as none of {tried} records can be read$"
+    ):
+        list(ds)
+
+
+@pytest.mark.filterwarnings("ignore:.*; left out:RuntimeWarning")
+def test_records_are_skipped_where_one_was_ever_read(tmp_path):
+    records = [b'{"id":1}', *[b'{"n":1}'] * 150]
+    ds = dataset(tmp_path / "a.jsonl", records, Fields({"id": "int32"}), on_error="skip")
+    assert [sample["id"] for sample in ds] == [1]
+    assert ds.skipped == list(range(1, 151))
+
+
+@pytest.mark.parametrize(
     ("what", "text", "found"),
     [
         (("int32", (None,)), "7", "expected int32 of shape (None,) at `x`, found 7 at byte 6"),

@@ -13,7 +13,7 @@ from .. import _native
 from ..arrays.schema import EXTENDED, ITEM_BYTES, MAX_DIMS, dtype_name
 from ..errors import DecodeError, FormatError, did_you_mean, names_its_arguments
 from ..formats.measuring import keys_of
-from ..formats.unmeasured import instead, kind_of, not_json, parsed
+from ..formats.unmeasured import instead, kind_of, nearest_field, not_json, parsed, value_at
 from .array_decoder import as_tensor, numpy_dtype
 
 _KINDS = {
@@ -145,14 +145,19 @@ class FieldsReader:
             return f"expected an object, found {kind}"
         each, byte = self.wanted[name], f" at byte {at} of the record"
         if status == _native.WANTED_MISSING:
-            return f"expected {each} at `{name}`, which has no default, found {instead(parsed(record), each.keys)}"
+            value = parsed(record)
+            near = nearest_field(value, each.keys)
+            found = f"{instead(value, each.keys)}{f' (did you mean {near!r})' if near else ''}"
+            return f"expected {each} at `{name}`, which has no default, found {found}"
         if status == _native.WANTED_NOT_OBJECT:
             return f"expected {each} inside objects at `{name}`, found {kind}{byte}"
         if status == _native.WANTED_RAGGED:
             return f"expected lists of one length inside `{name}`, which is not 'ragged', found another{byte}"
         if status == _native.WANTED_SHAPE and kind == "an array":
             return f"expected {each} at `{name}`, found shape {_shape_of(parsed(record), each)}{byte}"
-        return f"expected {each} at `{name}`, found {_number_at(record, at) or kind}{byte}"
+        fitting = _type_of(value_at(parsed(record), each.keys))
+        remark = f" (its type is {fitting!r} here)" if fitting and fitting != each.dtype else ""
+        return f"expected {each} at `{name}`, found {_number_at(record, at) or kind}{byte}{remark}"
 
 
 class Fields:
@@ -289,6 +294,15 @@ def _number_at(record: bytes, at: int) -> str:
         end += 1
     text = record[at:end].decode()
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _type_of(value: Any) -> str:
+    """Return the type that a schema gives to a value of JSON; "" for those that several types fit, or none."""
+    while isinstance(value, list) and value and len({type(each) for each in value}) == 1:
+        value = value[0]
+        if isinstance(value, str):
+            return ""  # lists of strings have no type
+    return {str: "str", bool: "bool", float: "float32"}.get(type(value), "")
 
 
 def _shape_of(value: Any, each: Wanted) -> str:

@@ -146,15 +146,22 @@ class IndexedDataset(Dataset):
         return samples, np.array(kept, np.int64)
 
     def _take_fields(self, decode: Fields, numbers: NDArray[np.int64]) -> tuple[FieldsBatch, NDArray[np.int64]]:
-        """Read the fields of the records that can be read, and leave out the others."""
+        """Read the fields of the records that can be read, and leave out the others.
+
+        Raises:
+          DecodeError: none of many records could ever be read, so that a field of the schema is wrong.
+        """
         assert self._skips is not None
         found = JsonBatch(self._records, numbers, decode.reader.native, skip=True)
+        self._skips.any_kept |= len(found) > 0
         for place, why in found.refused:
             number = int(numbers[place])
             self._catalog.check_line(self._records.locate(number))
-            self._skips.add(
-                number, f"{self._place(number)}: {decode.reader.reason(bytes(self._records[number]), *why)}"
-            )
+            what = f"{self._place(number)}: {decode.reader.reason(bytes(self._records[number]), *why)}"
+            self._skips.add(number, what)
+            if why[1] is not None and self._skips.are_all(len(self._records)):
+                count = plain_counted(len(self._skips.records), "record")
+                raise DecodeError(f"{what}; give a field and a type that records have, as none of {count} can be read")
         return FieldsBatch(found, decode), np.frombuffer(found.places, np.uint64).astype(np.int64)
 
     @property

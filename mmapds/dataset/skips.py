@@ -4,12 +4,16 @@ import warnings
 
 _NAMED = 10  # records that a process warns of, one by one
 
+_ENOUGH = 100  # records, of which none was decoded, that make an error
+
 
 class Skips:
     """The records that were left out in this process, each once. Views of a dataset share it, and so do threads."""
 
     def __init__(self) -> None:
         self._records: dict[int, object] = {}
+        self.any_kept = False
+        """Whether a record was ever decoded; those who read `Fields` set it."""
 
     def add(self, record: int, what: str) -> None:
         """Take in a record that was left out; warn, if it is the first time.
@@ -29,6 +33,10 @@ class Skips:
                 RuntimeWarning,
                 stacklevel=4,
             )
+
+    def are_all(self, total: int) -> bool:
+        """Whether nothing was ever decoded, of enough records to say that the decoder fits none of `total`."""
+        return not self.any_kept and len(self._records) >= min(total, _ENOUGH)
 
     @property
     def records(self) -> list[int]:

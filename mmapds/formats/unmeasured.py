@@ -122,6 +122,13 @@ def nearest_expression(record: Any, expression: Expression) -> str:
     return next((each for each in fitting if each.startswith(f"{same_kind}(")), fitting[0] if fitting else _shown(keys))
 
 
+def nearest_field(record: Any, path: Sequence[bytes]) -> str:
+    """Return the field that the user may mean by a path, which a record has; "" if nothing resembles it."""
+    wanted = [key.decode() for key in path]
+    found = _nearest_path(record, wanted)
+    return _shown([key.encode() for key in found]) if found and found != wanted else ""
+
+
 def _nearest_path(record: Any, path: list[str]) -> list[str] | None:
     found, value = [], record
     for key in path:
