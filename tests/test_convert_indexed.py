@@ -152,5 +152,5 @@ def test_array_files_themselves(tmp_path):
     assert [sample["x"].tolist() for sample in ds] == [[i] * i for i in range(9)]
     assert ds.lengths.tolist() == list(range(9))
     assert convert(tmp_path / "a.mma.mmx", tmp_path / "b.mma").records == 9
-    with pytest.raises(mmapds.Error, match=r"a\.mma: the file to write is a source; name another file with -o"):
+    with pytest.raises(mmapds.Error, match=r"a\.mma: the file to write is a source; name another file with out="):
         convert(tmp_path / "a.mma")
