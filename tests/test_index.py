@@ -204,11 +204,13 @@ def test_an_unreadable_source_and_an_unwritable_place(tmp_path):
     secret.chmod(0)
     assert unprivileged(lambda: mmapds.build(secret)) == f"SourceError: {secret}: permission denied"
     refused = unprivileged(lambda: mmapds.build(plain))
-    assert re.match(r"Error: .*plain.jsonl.mmx: cannot write the index here \(permission denied\); give .* -o", refused)
+    assert re.match(
+        r"Error: .*plain.jsonl.mmx: cannot write the index here \(permission denied\); give .* out=", refused
+    )
 
 
 def test_a_place_that_does_not_exist_is_an_error(write, tmp_path):
-    with pytest.raises(mmapds.Error, match=r"cannot write the index here .*; give another place with -o"):
+    with pytest.raises(mmapds.Error, match=r"cannot write the index here .*; give another place with out="):
         mmapds.build(write([1]), out=tmp_path / "missing" / "x.mmx")
 
 

@@ -189,9 +189,9 @@ class Measuring:
         """Raise ColumnError for an option that makes sense for JSON alone."""
         if self.skips_bad:
             raise ColumnError(
-                f"{option('bad', 'skip')}: expected records of JSON Lines, found records of a binary format; leave "
-                f"out one that is truncated with {option('truncated', 'drop')}, and one that cannot be decoded with "
-                "mmapds.open(path, on_error='skip')"
+                "bad = 'skip', expected 'error' for records of a binary format; leave out one that is truncated with "
+                f"{option('truncated', 'drop')}, and those that cannot be decoded with mmapds.open(path, "
+                "on_error='skip')"
             )
         if self.validate:
             raise ColumnError("validate = True, expected False for records of a binary format")

@@ -344,6 +344,8 @@ class SectionFile:
             self._metadata: dict[str, Any] | None = json.loads(text)
             sections = self.metadata["sections"]
             self.sections = {intern(name): self._check_section(name, **each) for name, each in sections.items()}
+        except Error:
+            raise
         except MALFORMED as error:
             raise self.malformed(error) from None
 
