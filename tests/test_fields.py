@@ -342,13 +342,19 @@ def test_records_are_skipped_where_one_was_ever_read(tmp_path):
         ("str", "7", "expected a string at `x`, found 7 at byte 6"),
         ("bool", "1", "expected bool at `x`, found 1 at byte 6"),
         ("bool", "[true, 0]", "expected bool at `x`, found 0 at byte 13"),
-        ("float32", "true", "expected float32 at `x`, found true at byte 6"),
     ],
 )
 def test_shapes_and_types_that_differ(what, text, found):
     with pytest.raises(DecodeError) as refused:
         Fields({"x": what})(f'{{"x": {text}}}'.encode())
     assert str(refused.value) == f"{found} of the record"
+
+
+def test_a_field_of_another_type_is_named_with_its_own():
+    with pytest.raises(DecodeError) as refused:
+        Fields({"x": "float32"})(b'{"x": true}')
+    expected = "expected float32 at `x`, found true at byte 6 of the record (its type is 'bool' here)"
+    assert str(refused.value) == expected
 
 
 def test_an_object_that_is_something_else():
