@@ -1,8 +1,10 @@
 """Arguments and data of the wrong kind: messages say which kind is right, and what they advise works."""
 
+import operator
 import re
 import subprocess
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -54,8 +56,8 @@ def test_what_is_not_a_path(take, given, message):
 def test_what_is_not_a_root(opened):
     path = opened([{"n": 1}]).sources[0]
     for take in (mmapds.open, mmapds.build, report):
-        assert refused(lambda: take(path, roots=5)) == "roots = 5, expected a path, or a list of paths"  # noqa: B023
-        assert refused(lambda: take(path, roots=[None])) == "roots[0] = None, expected a path"  # noqa: B023
+        assert refused(partial(take, path, roots=5)) == "roots = 5, expected a path, or a list of paths"
+        assert refused(partial(take, path, roots=[None])) == "roots[0] = None, expected a path"
 
 
 # ---- decoders ---------------------------------------------------------------------------------------------------
@@ -86,7 +88,7 @@ def test_what_nonzero_returns_is_a_tuple(opened):
     mask = np.arange(6) % 2 == 1
     for dataset in (ds, ds.map(dict), mmapds.zip(a=ds)):
         for given in (np.nonzero(mask), np.where(mask), torch.nonzero(torch.from_numpy(mask), as_tuple=True)):
-            message = refused(lambda: dataset[given], IndexError)  # noqa: B023
+            message = refused(partial(operator.getitem, dataset, given), IndexError)
             assert message.startswith(
                 "index: expected an array of positions, found a tuple of one, as np.nonzero returns; "
             )
@@ -99,7 +101,7 @@ def test_one_in_the_place_of_several(opened):
     assert refused(lambda: ds.split(0.9)).startswith("fractions = 0.9, expected a list of numbers from 0 to 1 that add")
     for dataset in (ds, ds[::-1], ds.map(dict), mmapds.zip(a=ds)):
         for given in (3, np.int64(-1), slice(3)):
-            message = refused(lambda: dataset.take(given), IndexError)  # noqa: B023
+            message = refused(partial(dataset.take, given), IndexError)
             assert message == f"positions = {given!r}, expected a list of integers; use ds[index]"
     message = refused(lambda: mmapds.build(ds.sources[0], workers="4", force=True))
     assert message == "workers = '4', expected 1 or more"

@@ -40,7 +40,7 @@ class Store(ABC):
         """How many records there are."""
 
     def read(self, row):
-        """Return a record."""
+        """Return a record. A store that only streams does not have this, and says why in `cannot`."""
         raise NotImplementedError
 
     def batch(self, rows):
