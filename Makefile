@@ -96,10 +96,9 @@ export TSAN_OPTIONS  ?= halt_on_error=1:exitcode=66:report_signal_unsafe=0
 build/%/installed: $(STAMP)
 	$(PYTHON) -m venv $(@D)
 	echo $(abspath $(SITE)) > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/base.pth
-	PATH=$(abspath $(VENV)/bin):$$PATH $(@D)/bin/python -m pip install --disable-pip-version-check -q --no-build-isolation \
-	  --no-deps --config-settings=build-dir=$(@D)/cmake --config-settings=install.strip=false \
-	  --config-settings='cmake.define.CMAKE_C_FLAGS=-fsanitize=$(SANITIZERS) -fno-sanitize-recover=all -fno-omit-frame-pointer -g' \
-	  --force-reinstall -e .
+	$(PIP) --python $(@D) install -q --no-deps --force-reinstall \
+	  --config-settings=build-dir=$(@D)/cmake --config-settings=install.strip=false \
+	  --config-settings='cmake.define.CMAKE_C_FLAGS=-fsanitize=$(SANITIZERS) -fno-sanitize-recover=all -fno-omit-frame-pointer -g' -e .
 	touch $@
 
 build/asan/installed: SANITIZERS = address,undefined
