@@ -67,6 +67,7 @@ def launch(job, world, folder, *arguments, killed=None):
                     rank = ends[end]
                     assert end.result() == expected[rank], f"{job}: rank {rank} failed\n{_tails(logs)}"
             except subprocess.TimeoutExpired:
+                _end(processes, signal.SIGABRT)  # at which they write where each thread is
                 raise AssertionError(f"{job}: not finished after {SECONDS} s\n{_tails(logs)}") from None
             finally:
                 _end(processes)
@@ -81,18 +82,19 @@ def _environment(rank, world, port, folder):
     yield from {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}.items()
     yield from {"TORCHELASTIC_RUN_ID": "tests", "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0}.items()
     yield from {"TORCHELASTIC_USE_AGENT_STORE": True, "ACCELERATE_USE_CPU": True, "CUDA_VISIBLE_DEVICES": ""}.items()
+    yield "PYTHONFAULTHANDLER", 1
     yield from {"HF_HUB_OFFLINE": 1, "TRANSFORMERS_OFFLINE": 1, "HF_HOME": folder, "DO_NOT_TRACK": 1}.items()
 
 
-def _end(processes):
+def _end(processes, by=signal.SIGKILL):
     for process in processes:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # the workers of its loaders too: they outlive a killed process
+            os.killpg(process.pid, by)  # the workers of its loaders too: they outlive a killed process
         process.wait()
 
 
 def _tails(logs):
-    return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
+    return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-12000:]}" for log in logs)
 
 
 # ---- a job ---------------------------------------------------------------------------------------------------
