@@ -172,6 +172,46 @@ def test_a_table(name, delimiter, mark):
     assert list(mmapds.open(out, build=True)) == [{"id": "1", "text": "a b"}, {"id": "2", "text": "é"}]
 
 
+OLD_ENDS = {
+    "objects": [*RECORDS, {"id": 4}],
+    "one is longer than the first bytes": [{"text": "x" * 9000}, *RECORDS],
+    "arrays": [[1, 2], [3], []],
+    "strings": ["a", "b\r"],
+    "many": RECORDS * 1000,
+}
+
+
+@pytest.mark.parametrize("name", ["a b.jsonl", "a.json", "a"])
+@pytest.mark.parametrize("records", OLD_ENDS.values(), ids=OLD_ENDS)
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_lines_that_end_as_on_old_macs(name, records, mark):
+    message = refused(write(name, mark + "".join(json.dumps(record) + "\r" for record in records)))
+    assert message.startswith(rf"{name}: not JSON Lines: expected lines that end in '\n', found '\r' alone; run: tr ")
+    out = run(message).rpartition(" > ")[2].strip("'")
+    assert list(mmapds.open(out, build=True)) == records
+
+
+def test_compressed_lines_that_end_as_on_old_macs():
+    needs("zstd")
+    for name, compress in COMPRESSED.items():
+        message = refused(write(name, compress(LINES.replace("\n", "\r\r").encode())))
+        assert run(message).rpartition(" > ")[2] == "'a b.lf.jsonl'"
+        assert list(mmapds.open("a b.lf.jsonl", build=True)) == RECORDS
+        os.remove("a b.lf.jsonl")
+
+
+def test_the_first_line_of_an_old_mac_may_be_damaged():
+    message = refused(write("a.jsonl", '{"id": 1\r{"id": 2}\r{"id": 3}\r'))
+    assert r"found '\r' alone; run: " in message
+
+
+@pytest.mark.parametrize("text", ['{"a":\r"b",\r"c":\r[1,\r{"d": 2}]\r}', '{"a": 1}\r', '{"a": 1}\r\n{"a": 2}\r\n'])
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_other_carriage_returns_are_spaces(text, end):
+    first = text.partition("\n")[0]
+    assert mmapds.open(write("a.jsonl", text + end), build=True)[0] == json.loads(first)
+
+
 BAD_LINES = {
     "NaN": '{"id": 0, "x": NaN, "y": 1}\n{"id": 1, "x": NaN, "y": 2}\n',
     "dicts of Python": "{'id': 0, 'text': 'a'}\n{'id': 1, 'text': 'b'}\n",

@@ -138,6 +138,7 @@ WITHOUT_NUMBERS = {
     "JSON over lines": lambda: mmapds.build(file("a.json", b'{\n "n": 1\n}\n')),
     "table": lambda: mmapds.build(file("a.csv", b"a,b\n1,2\n")),
     "tabs": lambda: mmapds.build(file("a.tsv", b"a\tb\n1\t2\n")),
+    "ends of old Macs": lambda: mmapds.build(file("a.jsonl", b'{"n": 1}\r{"n": 2}\r')),
     "UTF-16": lambda: mmapds.build(file("a.jsonl", '{"n": 1}\n'.encode("utf-16"))),
     "compressed by another name": lambda: mmapds.build(file("a.txt", b"BZh91AY&")),
     "missing shard": lambda: mmapds.open(with_a_shard_missing())[0],

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from contextlib import suppress
+from itertools import pairwise
 
 from .. import _native
 from ..compression.plain import codec_at, damage_of, opened
@@ -25,11 +26,14 @@ _UNMARKED = {b"{\0": "UTF-16LE", b"[\0": "UTF-16LE", b"\0{": "UTF-16BE", b"\0[":
 _NAME = re.compile(r"[^\W\d][^][{}]*")
 """The name of a column: it begins with a letter."""
 _TABLES = {".csv": ",", ".tsv": "\t"}
+_OPENERS = (b"{", b"[", b'"')
+"""What JSON begins with, other than numbers and words."""
 _PYTHON = "python -c 'import {}; [print(json.dumps(row)) for row in {}]'"
 
 
 def check_lines(path: str, head: bytes) -> None:
-    """Raise FormatError for a file that is a JSON array of objects, JSON over several lines, a table, or UTF-16.
+    """Raise FormatError for a file that is a JSON array of objects, JSON over several lines, a table, UTF-16, or
+    lines that end in '\\r' alone.
 
     Other text is let through, as its lines can be records, too; so are lines of damaged JSON.
 
@@ -45,6 +49,8 @@ def check_lines(path: str, head: bytes) -> None:
     suffix = os.path.splitext(without_codec(path))[1].lower()
     if suffix in _TABLES and not is_json and not _looks_like_json(text):
         raise _table(path, _TABLES[suffix])
+    if text.startswith(_OPENERS) and b"\n" not in head and _has_old_ends(path):
+        raise _old_ends(path)
     may_be_one_line = text.startswith(b"[") and not rest.strip() and (is_json or len(head) >= _HEAD)
     if may_be_one_line and (suffix == ".json" or _holds_objects(first, is_json)) and _has_one_line(path):
         raise _array(path)
@@ -89,6 +95,22 @@ def _has_one_line(path: str) -> bool:
     return lines == 1
 
 
+def _has_old_ends(path: str) -> bool:
+    """Whether '\\r' alone ends lines of JSON, as on old Macs; between tokens of a record it is a space.
+
+    One of the first two lines is whole JSON, and another one follows it.
+    """
+    codec = codec_at(path)
+    with opened(path, codec) as file, suppress(*damage_of(path, codec)):
+        text = file.readline(_PART)
+        lines = [] if b"\n" in text else text.removeprefix(_BOM).strip().split(b"\r", 3)
+        return any(
+            _is_json(line) and following.lstrip().startswith(_OPENERS)
+            for line, following in pairwise(each for each in lines if each.strip())
+        )
+    return False
+
+
 def _is_table(text: bytes, delimiter: str, *, is_whole: bool) -> bool:
     """Whether rows have as many cells as the first one, which has names: those of two columns or more.
 
@@ -121,6 +143,11 @@ def _array(path: str) -> FormatError:
     python = _PYTHON.format("json", 'json.load(open(0, encoding="utf-8-sig"))')
     what = "not JSON Lines: expected a record a line, found one JSON array"
     return _refused(path, what, f"{python} < {{}}", also="jq -c '.[]' {}")
+
+
+def _old_ends(path: str) -> FormatError:
+    what = r"not JSON Lines: expected lines that end in '\n', found '\r' alone"
+    return _refused(path, what, r"tr '\r' '\n' < {}", ".lf")
 
 
 def _over_lines(path: str) -> FormatError:
