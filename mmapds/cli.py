@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -177,7 +178,7 @@ def run(work: Callable[[], int | None], *, interrupted: str) -> int:
             stream.reconfigure(errors="backslashreplace")
     status, message = 0, ""
     try:
-        with as_command():
+        with as_command(), _warnings_in_lines():
             status = work() or 0
     except Error as error:
         status, message = _MISUSED if isinstance(error, UsageError) else _FAILED, one_line(error)
@@ -201,6 +202,19 @@ def run(work: Callable[[], int | None], *, interrupted: str) -> int:
         with suppress(BrokenPipeError):
             print(message, file=sys.stderr)
     return status
+
+
+@contextmanager
+def _warnings_in_lines() -> Iterator[None]:
+    """Print warnings as lines of their own, without the place in the code that Python adds."""
+
+    def print_warning(message: Warning | str, *_: object, **__: object) -> None:
+        print_aside(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = print_warning
+        yield
 
 
 def one_line(error: Error) -> str:

@@ -45,6 +45,17 @@ def test_what_is_passed_over_is_named_by_open_build_and_the_command(mixed):
     assert (done.returncode, done.stderr) == (0, f"{line(mixed, OTHERS)}\n")
 
 
+INDEXES_TOO = SUFFIXES.replace(" (or", " .mmx (or")
+
+
+@pytest.mark.parametrize("name", ["head", "report", "bench"])
+def test_commands_print_warnings_as_lines(mixed, tmp_path, name):
+    mmapds.build([mixed / "a.jsonl", mixed / "f.JSONL"])
+    options = {"report": ["--ranks", 1, "-o", tmp_path / "a.html"], "bench": ["--seconds", 0.1, "--no-processes"]}
+    done = commands.mmapds(name, mixed, *options.get(name, []))
+    assert (done.returncode, done.stderr) == (0, f"warning: {line(mixed, OTHERS, INDEXES_TOO)}\n")
+
+
 def test_a_file_with_an_index_beside_it_is_taken_whatever_its_name(mixed):
     for name in ("b.json", "c"):
         mmapds.build(mixed / name)

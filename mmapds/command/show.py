@@ -1,9 +1,7 @@
 """`mmapds show` and `mmapds head`: records, and where they lie."""
 
 import argparse
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from typing import cast
 
@@ -27,16 +25,14 @@ _LARGE = 1 << 24  # bytes of a record that is decoded only with --full
 def show(options: argparse.Namespace) -> int:
     """Print the records that were asked for; return the exit status."""
     sources, given = _split(options.sources, options.positions)
-    with _warning_in_lines():
-        dataset = _opened(options, sources)
-        return _print(dataset, _chosen(given, len(dataset)), options)
+    dataset = _opened(options, sources)
+    return _print(dataset, _chosen(given, len(dataset)), options)
 
 
 def head(options: argparse.Namespace) -> int:
     """Print the first records; return the exit status."""
-    with _warning_in_lines():
-        dataset = _opened(options, options.sources)
-        return _print(dataset, range(min(options.records, len(dataset))), options)
+    dataset = _opened(options, options.sources)
+    return _print(dataset, range(min(options.records, len(dataset))), options)
 
 
 def _split(sources: Sequence[str], last: Sequence[Position]) -> tuple[list[str], list[Position]]:
@@ -84,19 +80,6 @@ def _opened(options: argparse.Namespace, sources: Sequence[str]) -> IndexedDatas
         return cast(IndexedDataset, open_dataset(sources, decode=options.decode, roots=options.root))
     except IndexMissingError as error:
         raise IndexMissingError(str(error).replace("open it with build=True", "add --build")) from None
-
-
-@contextmanager
-def _warning_in_lines() -> Iterator[None]:
-    """Print warnings as lines of their own, without the place in the code that Python adds."""
-
-    def print_warning(message: Warning | str, *_: object, **__: object) -> None:
-        cli.print_aside(f"warning: {message}")
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = print_warning
-        yield
 
 
 @takes_view
