@@ -6,6 +6,8 @@ import pytest
 
 import mmapds
 from mmapds import formats
+from mmapds.convert import SUFFIXES as CONVERTED
+from mmapds.convert import convert
 from tests.support import commands
 
 SUFFIXES = f"{' '.join(formats.SUFFIXES)} (or .gz .bgz .zst behind these)"
@@ -46,6 +48,21 @@ def test_what_is_passed_over_is_named_by_open_build_and_the_command(mixed):
 
 
 INDEXES_TOO = SUFFIXES.replace(" (or", " .mmx (or")
+COMMANDS = {  # what the names end in of files that a command takes
+    "info": INDEXES_TOO,
+    "verify": INDEXES_TOO,
+    "convert": f"{' '.join(CONVERTED)} (or .gz .bgz .zst behind these)",
+    "seekable": ".jsonl .ndjson .gz .bgz .zst .zstd",
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_other_commands_name_what_they_pass_over_too(mixed, name):
+    (mixed / "d.json.gz").rename(mixed / "d.txt")  # which no command takes
+    mmapds.build([mixed / "a.jsonl", mixed / "f.JSONL"])
+    out = ["-o", mixed / "out.mma"] if name == "convert" else []
+    done = commands.mmapds(name, mixed, *out)
+    assert (done.returncode, done.stderr) == (0, f"{line(mixed, ['b.json', 'c', 'd.txt'], COMMANDS[name])}\n")
 
 
 @pytest.mark.parametrize("name", ["head", "report", "bench"])
@@ -54,6 +71,14 @@ def test_commands_print_warnings_as_lines(mixed, tmp_path, name):
     options = {"report": ["--ranks", 1, "-o", tmp_path / "a.html"], "bench": ["--seconds", 0.1, "--no-processes"]}
     done = commands.mmapds(name, mixed, *options.get(name, []))
     assert (done.returncode, done.stderr) == (0, f"warning: {line(mixed, OTHERS, INDEXES_TOO)}\n")
+
+
+def test_convert_warns_of_what_it_passes_over(mixed, tmp_path):
+    with pytest.warns(UserWarning, match="passed over") as caught:
+        convert(mixed, tmp_path / "out.mma")
+    assert [(str(each.message), each.filename) for each in caught] == [
+        (line(mixed, OTHERS, COMMANDS["convert"]), __file__)
+    ]
 
 
 def test_a_file_with_an_index_beside_it_is_taken_whatever_its_name(mixed):

@@ -46,7 +46,7 @@ def print_info(options: argparse.Namespace) -> int:
     """Print what indexes cover; return the exit status: 1 if an index cannot be read."""
     if options.json:
         return inspect(options)
-    paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX))
+    paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX), report=cli.print_aside)
     roots, indexes, failed = Roots(options.root, paths), [], False
     views: list[SavedView] = []
     with cli.Progress(paths, unit="B", quiet=options.quiet, bar=False) as output:

@@ -8,6 +8,7 @@ bytes that Parquet, Arrow and HDF5 files are recognised by, because indexing nee
 from __future__ import annotations  # help() shows them as they are written
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
@@ -116,13 +117,22 @@ def convert(
       Error: the library that a format needs is missing, or the file cannot be written, or has no room.
     """
     check_arguments(types, fields, defaults, missing, infer, max_bytes, options)
-    paths = expand(sources, SUFFIXES)
+    paths = _expanded(sources)
     target = _target(paths, out)
     names = None if fields is None else list(fields)
     wanted = Wanted(schema, types or {}, names, defaults or {}, length, missing == "skip", infer, max_bytes)
     engine = None if executor is None else Engine(executor, None if parts is None else os.fspath(parts))
     reading = Reading(format, decode, roots, options)
     return _convert(paths, target, reading, wanted, engine, index=index, progress=progress)
+
+
+def _expanded(sources: StrPath | Iterable[StrPath]) -> list[str]:
+    """Return the sources that are meant; warn of what is passed over in directories."""
+    passed_over: list[str] = []
+    paths = expand(sources, SUFFIXES, report=passed_over.append)
+    for line in passed_over:
+        warnings.warn(line, stacklevel=3)
+    return paths
 
 
 def _convert(

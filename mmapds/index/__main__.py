@@ -100,7 +100,7 @@ def inspect(options: argparse.Namespace) -> int:
     """Print what indexes cover, or check them; return the exit status."""
     from .inspect import inspect_indexes  # start-up time: building does without
 
-    paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX))
+    paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX), report=cli.print_aside)
     return inspect_indexes(
         paths,
         info=options.info,

@@ -46,7 +46,7 @@ def add_seekable_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _recompress(options: argparse.Namespace) -> None:
-    paths = expand(options.sources, SUFFIXES, indexed=False)
+    paths = expand(options.sources, SUFFIXES, indexed=False, report=cli.print_aside)
     with cli.checking_options():
         frame = _size("--frame", options.frame)
         check_arguments(frame, options.level, options.workers, options.long)

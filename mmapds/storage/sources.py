@@ -155,11 +155,12 @@ def _passed_over(directory: str, names: list[str], suffixes: tuple[str, ...]) ->
 
 
 def _listed_suffixes(suffixes: tuple[str, ...]) -> str:
-    """Return suffixes as messages list them; those of codecs follow all but that of indexes."""
+    """Return suffixes as messages list them; those of codecs follow all but that of indexes, or stand among them."""
     if suffixes == (INDEX_SUFFIX,):
         return INDEX_SUFFIX
-    codecs = " ".join(suffix for each in CODECS.values() for suffix in each)
-    return f"{' '.join(suffixes)} (or {codecs} behind these)"
+    codecs = [suffix for each in CODECS.values() for suffix in each]
+    behind = "" if set(codecs) <= set(suffixes) else f" (or {' '.join(codecs)} behind these)"
+    return f"{' '.join(suffixes)}{behind}"
 
 
 def named(path: str, suffixes: tuple[str, ...]) -> bool:
