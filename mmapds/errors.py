@@ -75,9 +75,14 @@ def as_command() -> Iterator[None]:
         _commands -= 1
 
 
+def is_command() -> bool:
+    """Whether messages name options as a command line takes them."""
+    return _commands > 0
+
+
 def either(option: str, argument: str) -> str:
     """Return how users give an option: `option` to a command, and `argument` in Python."""
-    return option if _commands else argument
+    return option if is_command() else argument
 
 
 def option(name: str, value: str | int) -> str:

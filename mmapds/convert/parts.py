@@ -103,7 +103,7 @@ def run_conversion(text: str, decode: str | Decoder | None) -> str:
             _convert(task)
         return task.key
 
-    return outcome_of(work)
+    return outcome_of(text, work)
 
 
 def _convert(task: Conversion) -> None:

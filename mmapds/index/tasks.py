@@ -10,6 +10,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from xxhash import xxh3_128
@@ -110,7 +111,7 @@ def key_of(covered: Iterable[Any]) -> str:
 
 def encoded(task: Sequence[Any]) -> str:
     """Return a task as a text."""
-    return json.dumps({"version": __version__, "task": task})
+    return json.dumps({"version": __version__, "command": errors.is_command(), "task": task})
 
 
 def decoded(text: str) -> list[Any]:
@@ -165,17 +166,19 @@ def run_task(text: str) -> str:
             _build(task)
         return task.key
 
-    return outcome_of(work)
+    return outcome_of(text, work)
 
 
-def outcome_of(work: Callable[[], str]) -> str:
-    """Build a part, and return the outcome as a text.
+def outcome_of(text: str, work: Callable[[], str]) -> str:
+    """Build a part, and return the outcome as a text; its error names options as the user gives them.
 
     Args:
-      work: builds it, and returns its key.
+      text: of the task, which says whether a command sent it.
+      work: builds the part, and returns its key.
     """
     try:
-        return Outcome(work()).encode()
+        with errors.as_command() if json.loads(text)["command"] else nullcontext():
+            return Outcome(work()).encode()
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         is_lost = error.errno in _LOST
