@@ -245,7 +245,7 @@ def test_overlapping_indexes_are_refused(two, tmp_path):
 def test_columns_that_would_be_lost_are_an_error(two, tmp_path):
     out = mmapds.merge(two, out=tmp_path / "all.mmx")
     mmapds.add_column(out, "double", np.arange(60))
-    with pytest.raises(mmapds.ColumnError, match="column 'double' was computed in Python and a rebuild loses it"):
+    with pytest.raises(mmapds.ColumnError, match="found 'double', too; give another place with "):
         mmapds.merge(two, out=out)
 
 
@@ -324,3 +324,33 @@ def test_orders_that_do_not_fit_are_refused_by_the_core():
     out = np.zeros(2, np.uint32)
     scatter(order, words(2), words(0), (0, 1, 7), out)
     assert out.tolist() == [7, 0]
+
+
+def test_what_is_said_of_columns_of_python_mends_them(write, tmp_path):
+    a, b = (write([{"n": n}, {"n": n + 1}], f"{n}.jsonl") for n in range(2))
+    mmapds.build([a, b])
+    mmapds.add_column(a, "q", [1, 2])
+    for indexes in ([a, b], [b, a]):
+        with pytest.raises(mmapds.ColumnError) as error:
+            mmapds.merge(indexes, out=tmp_path / "all.mmx")
+        assert str(error.value) == (
+            f"{b}.mmx: columns: expected ['q'], as in {a}.mmx, found []; add 'q' with mmapds.add_column"
+        )
+    mmapds.add_column(b, "q", [3, 4])
+    assert list(mmapds.open(mmapds.merge([a, b], out=tmp_path / "all.mmx")).column("q")) == [1, 2, 3, 4]
+
+
+def test_an_index_with_more_columns_is_not_replaced(write, tmp_path):
+    a, b = (write([{"n": n}], f"{n}.jsonl") for n in range(2))
+    mmapds.build([a, b])
+    out = mmapds.build([a, b], out=tmp_path / "all.mmx")
+    mmapds.add_column(out, "z", [1, 2])
+    with pytest.raises(mmapds.ColumnError) as error:
+        mmapds.merge([a, b], out=out)
+    expected = f"{out}: columns: expected those of the indexes to merge, found 'z', too; give another place with "
+    assert str(error.value) == f"{expected}out=..., or delete it"
+    assert command("--merge", a, b, "-o", out).stderr == f"{expected}-o OUT.mmx, or delete it\n"
+    assert list(mmapds.open(out).column("z")) == [1, 2]
+    mmapds.merge([a, b], out=tmp_path / "other.mmx")
+    out.unlink()
+    assert len(mmapds.open(mmapds.merge([a, b], out=out))) == 2

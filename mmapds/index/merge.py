@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import formats
-from ..errors import ColumnError, FormatError, SourceError
+from ..errors import ColumnError, FormatError, SourceError, either
 from ..formats.format import Format
 from ..formats.measuring import Measuring
 from ..storage import current
@@ -16,7 +16,7 @@ from ..storage.lock import locked
 from ..storage.roots import Roots
 from ..storage.sections import COLUMN
 from ..storage.sources import Source, inspect
-from .build import BuildResult, check_nothing_is_lost, readable_index, result_of
+from .build import BuildResult, readable_index, result_of
 from .keep import Report
 from .stored import Stored
 from .write import Job, write
@@ -64,7 +64,7 @@ def merge(
     with locked(out):
         before = readable_index(out, roots)
         if before is not None:
-            check_nothing_is_lost(before, first.columns)
+            _check_nothing_is_lost(before, first)
         write(job, plan, workers, report, computed=[name for name in first.columns if name not in measured])
     return result_of(job)
 
@@ -93,6 +93,9 @@ def _check_alike(first: Index, other: Index, chosen: Format) -> None:
             )
     if other.has_bounds != first.has_bounds:
         raise other.damaged("expected bounds of records in both indexes or in neither")
+    if first.measuring["expressions"] == other.measuring["expressions"]:
+        _check_computed(first, other)
+        _check_computed(other, first)
     for what, expected, found in (
         ("columns", list(first.columns), list(other.columns)),
         *((name, first.measuring.get(name), other.measuring.get(name)) for name in _MEASURED),
@@ -103,8 +106,28 @@ def _check_alike(first: Index, other: Index, chosen: Format) -> None:
             )
 
 
+def _check_computed(has: Index, lacks: Index) -> None:
+    """Raise ColumnError if an index lacks columns of another one; no option of indexing makes those of Python."""
+    lost = [name for name in has.columns if name not in lacks.columns]
+    if lost:
+        raise ColumnError(
+            f"{lacks.path}: columns: expected {list(has.columns)!r}, as in {has.path}, found {list(lacks.columns)!r}; "
+            f"add {', '.join(map(repr, lost))} with mmapds.add_column"
+        )
+
+
 _MEASURED = ("expressions", "missing", "validate", "bad")
 """What indexes say of the measuring of their columns."""
+
+
+def _check_nothing_is_lost(before: Index, first: Index) -> None:
+    """Raise ColumnError if the index in the place of the new one has columns that the indexes to merge lack."""
+    lost = [name for name in before.columns if name not in first.columns]
+    if lost:
+        raise ColumnError(
+            f"{before.path}: columns: expected those of the indexes to merge, found {', '.join(map(repr, lost))}, too; "
+            f"give another place with {either('-o OUT.mmx', 'out=...')}, or delete it"
+        )
 
 
 def _parameters(parts: Sequence[Index], chosen: Format) -> dict[str, Any]:
