@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import formats
-from .errors import Error, arguments_of, names_its_arguments, refuse_unknown
+from .errors import ColumnError, Error, arguments_of, names_its_arguments, refuse_unknown
 from .index.build import BuildResult, ColumnRequest, build_each
 from .index.engine import Engine
 from .storage.index_file import Index
@@ -81,7 +81,8 @@ def build(
       TypeError: an argument is unknown.
     """
     _check_names(parameters)
-    expressions, computed = _by_kind({**({"length": length} if length is not None else {}), **(columns or {})})
+    _check_paths(out=out, parts=parts)
+    expressions, computed = _by_kind(length, columns)
     request = ColumnRequest(expressions, missing, validate, tuple(computed), hash, bad)
     how: dict[str, Any] = {"out": out, "format_name": format, "options": parameters, "request": request, "force": force}
     how |= {"engine": _engine(executor, parts, out, workers), "complete": partial(_add, computed, workers)}
@@ -113,6 +114,8 @@ def _engine(executor: Any, parts: StrPath | None, out: StrPath | None, workers: 
     """Return what scans in the place of this process."""
     if executor is None:
         return None
+    if not hasattr(executor, "submit") and not callable(executor):
+        raise Error(f"executor = {executor!r:.80}, expected an executor, or a function that makes one")
     if out is None:
         raise Error("executor: expected the place of one index with it, found none; give out=...")
     return Engine(executor, None if parts is None else os.fspath(parts), workers or 1)
@@ -147,6 +150,7 @@ def merge(
 
     from .index.merge import merge as merge_indexes
 
+    _check_paths(out=out)
     paths = [index_path(path) for path in expand(indexes, (INDEX_SUFFIX,), indexed=False)]
     done = merge_indexes(paths, os.fspath(out), roots=Roots(roots, paths), workers=workers or cores())
     return Path(done.summary.path)
@@ -157,10 +161,34 @@ def _check_names(parameters: Mapping[str, Any]) -> None:
     refuse_unknown("mmapds.build", parameters, (*arguments_of(build), *formats.OPTIONS), _OTHERS)
 
 
-def _by_kind(columns: Mapping[str, Column]) -> tuple[dict[str, str], dict[str, Callable[[Any], float]]]:
-    """Return the columns that are expressions, and those that Python computes."""
-    expressions = {name: text for name, text in columns.items() if isinstance(text, str)}
-    return expressions, {name: compute for name, compute in columns.items() if not isinstance(compute, str)}
+def _check_paths(**given: Any) -> None:
+    """Raise Error for an argument, by its name, that is neither a path nor None."""
+    for name, path in given.items():
+        if path is not None and not isinstance(path, str | os.PathLike):
+            raise Error(f"{name} = {path!r:.80}, expected a path")
+
+
+def _by_kind(
+    length: Column | None, columns: Mapping[str, Column] | None
+) -> tuple[dict[str, str], dict[str, Callable[[Any], float]]]:
+    """Return the columns that are expressions, and those that Python computes.
+
+    Raises:
+      ColumnError: one is neither, or has no name.
+    """
+    named = {} if columns is None else columns
+    if not isinstance(named, Mapping) or not all(isinstance(name, str) for name in named):
+        raise ColumnError(f"columns = {columns!r:.80}, expected a dict of names")
+    wanted = {**({"length": length} if length is not None else {}), **named}
+    for name, column in wanted.items():
+        if not isinstance(column, str) and not callable(column):
+            where = "length" if name == "length" and "length" not in named else f"columns[{name!r}]"
+            raise ColumnError(
+                f"{where} = {column!r:.80}, expected an expression such as 'chars(text)', or a function of a sample "
+                "(numbers that you have: mmapds.add_column)"
+            )
+    expressions = {name: text for name, text in wanted.items() if isinstance(text, str)}
+    return expressions, {name: compute for name, compute in wanted.items() if not isinstance(compute, str)}
 
 
 def _add(computed: Mapping[str, Callable[[Any], float]], workers: int | None, done: BuildResult) -> None:

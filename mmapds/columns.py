@@ -67,6 +67,11 @@ def add_column(
         raise ColumnError(f"workers = {workers}, expected 1 or more")
     if not isinstance(name, str) or not name:
         raise ColumnError(f"name = {name!r}, expected a string of one character or more")
+    if isinstance(values, str):
+        raise ColumnError(
+            f"values = {values!r:.80}, expected a function of a sample, or an array of numbers; give an expression to "
+            "mmapds.build, in columns={...}"
+        )
     with locked(_index_path(open_dataset(source_or_index, decode=decode, roots=roots))):
         # Again, as the index may have been replaced before the lock.
         dataset = open_dataset(source_or_index, decode=decode, roots=roots)

@@ -204,3 +204,51 @@ def test_the_outcome_of_a_conversion_shows_its_schema(write, tmp_path):
     done = convert(write([{"tokens": [1, 2], "text": "a"}]), tmp_path / "a.mma")
     assert " at 0x" not in repr(done)
     assert "Schema({'tokens': ['int64', [None]], 'text': 'str'})" in repr(done)
+
+
+# ---- options ----------------------------------------------------------------------------------------------------
+
+COLUMN = (
+    "expected an expression such as 'chars(text)', or a function of a sample (numbers that you have: mmapds.add_column)"
+)
+OPTIONS = {
+    "build": [
+        ({"length": 5}, f"length = 5, {COLUMN}"),
+        ({"length": b"n"}, f"length = b'n', {COLUMN}"),
+        ({"columns": {"length": [1, 2]}}, f"columns['length'] = [1, 2], {COLUMN}"),
+        ({"columns": {"q": 5}, "length": "n"}, f"columns['q'] = 5, {COLUMN}"),
+        ({"columns": 5}, "columns = 5, expected a dict of names"),
+        ({"columns": ["q"]}, "columns = ['q'], expected a dict of names"),
+        ({"columns": {5: "n"}}, "columns = {5: 'n'}, expected a dict of names"),
+        ({"out": 5}, "out = 5, expected a path"),
+        ({"out": "x.mmx", "parts": 5}, "parts = 5, expected a path"),
+        ({"out": "x.mmx", "executor": 5}, "executor = 5, expected an executor, or a function that makes one"),
+    ],
+    "merge": [({"out": 5}, "out = 5, expected a path")],
+    "convert": [
+        ({"fields": 5}, "fields = 5, expected a list of names"),
+        ({"infer": "5"}, "infer = '5', expected 1 or more"),
+        ({"max_bytes": "5"}, "max_bytes = '5', expected 1 or more"),
+    ],
+}
+TAKE_OPTIONS = {"build": mmapds.build, "merge": mmapds.merge, "convert": convert}
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"), [(name, *case) for name, cases in OPTIONS.items() for case in cases]
+)
+def test_what_an_option_cannot_be(write, tmp_path, name, given, message):
+    path = write([{"n": 1}, {"n": 2}])
+    assert refused(lambda: TAKE_OPTIONS[name](path, **given)) == message
+    assert [each.name for each in tmp_path.iterdir()] == ["train.jsonl"]
+
+
+def test_an_expression_is_an_option_of_build(opened):
+    path = opened([{"n": 1}]).sources[0]
+    said = refused(lambda: mmapds.add_column(path, "q", "n"))
+    assert said == (
+        "values = 'n', expected a function of a sample, or an array of numbers; give an expression to mmapds.build, in "
+        "columns={...}"
+    )
+    mmapds.build(path, columns={"q": "n"})
+    assert list(mmapds.open(path).column("q")) == [1]

@@ -183,14 +183,14 @@ def check_arguments(
     for argument, given in (("types", types), ("defaults", defaults)):
         if given is not None and not isinstance(given, Mapping):
             raise FormatError(f"{argument} = {given!r}, expected a dict of names")
-    if isinstance(fields, str):
+    if isinstance(fields, str) or not isinstance(fields, Iterable | None):
         raise FormatError(f"fields = {fields!r}, expected a list of names")
-    if max_bytes is not None and max_bytes < 1:
-        raise FormatError(f"max_bytes = {max_bytes}, expected 1 or more")
+    if max_bytes is not None and (not isinstance(max_bytes, int) or max_bytes < 1):
+        raise FormatError(f"max_bytes = {max_bytes!r}, expected 1 or more")
     if missing not in ("error", "skip"):
         raise FormatError(f"missing = {missing!r}, expected 'error' or 'skip'")
-    if infer < 1:
-        raise FormatError(f"infer = {infer}, expected 1 or more")
+    if not isinstance(infer, int) or infer < 1:
+        raise FormatError(f"infer = {infer!r}, expected 1 or more")
 
 
 def _place() -> str:
