@@ -1,5 +1,6 @@
 import json
 import os
+import sys
 
 import pytest
 from hypothesis import settings
@@ -7,11 +8,22 @@ from hypothesis import settings
 import mmapds
 
 pytest.register_assert_rewrite("tests.support")
+from tests.support import wheel  # noqa: E402 - its assertions are rewritten
+
 # A commit passes or fails, whenever it is tested: examples are the same each time. `HYPOTHESIS_PROFILE=explore` draws
 # others. How long an example takes tells how busy the machine is.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _hidden(request):
+    """Hide extras and tools from the tests that `make dist` runs where they are missing."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in wheel.absent() if request.path.stem in wheel.tests() else ():
+            patch.setitem(sys.modules, name, None)
+        yield
 
 
 @pytest.fixture

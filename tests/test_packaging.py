@@ -10,7 +10,7 @@ from mmapds.loader import delivery
 from mmapds.orders import basic
 from mmapds.samplers import epoch, plan
 from mmapds.storage import sections
-from tests.support import released
+from tests.support import released, wheel
 from tests.support.commands import run
 from tests.support.files import ROOT
 
@@ -68,14 +68,8 @@ sys.exit(pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *{files!
 
 def test_the_tests_of_an_installed_wheel_import_nothing_but_it_needs():
     """`make dist` runs them where extras and the tools of developers are missing."""
-    text = (ROOT / "Makefile").read_text().replace("\\\n", " ")
-    names = re.search(r"^INSTALLED_TESTS := (.*)$", text, re.MULTILINE).group(1).split()
-    packages = [project()["dependency-groups"]["dev"], *project()["project"]["optional-dependencies"].values()]
-    listed = {re.match(r"[\w-]+", package).group() for group in packages for package in group}
-    listed -= {"hypothesis", "pytest", "pytest-benchmark", "pytest-xdist", "pillow"}
-    absent = sorted(name.replace("-", "_") for name in listed | {"PIL"})
-    files = [f"tests/test_{name}.py" for name in names]
-    ran = run("-c", WITHOUT.format(absent=absent, files=files), cwd=ROOT)
+    files = [f"tests/{name}.py" for name in wheel.tests()]
+    ran = run("-c", WITHOUT.format(absent=wheel.absent(), files=files), cwd=ROOT)
     assert ran.returncode == 0, ran.stdout
     assert len(files) > 10
 

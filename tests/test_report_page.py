@@ -195,6 +195,16 @@ def test_an_empty_dataset_and_stale_sources_make_a_page_too(write, tmp_path):
     assert "reads" not in found.ids
 
 
+def test_a_page_says_where_sizes_include_records_left_out(write):
+    whole, path = write(b"{}\n{}\n", "whole.jsonl"), write(b"{}\nbad\n{}\nbad\n")
+    mmapds.build(whole)
+    with pytest.warns(UserWarning, match="2 such lines are left out"):
+        mmapds.build(path, bad="skip")
+    text = "sizes of records, with records behind them that were left out; "
+    assert text not in Page(page(report(whole, ranks=1))).text
+    assert text in Page(page(report(path, ranks=1))).text
+
+
 def test_the_command_writes_a_page_and_says_so(path, tmp_path):
     ran = run("-m", "mmapds.report", path, "--max-tokens", "1024", "--ranks", "4", cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
