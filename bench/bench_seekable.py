@@ -13,7 +13,6 @@ from array import array
 from functools import partial
 
 import pytest
-from backports import zstd
 
 import mmapds
 from bench.support import texts
@@ -22,6 +21,7 @@ from bench.support.timing import processor_ratios, timed
 from mmapds import _native
 from mmapds.compression.seek_table import read_table, table_bytes
 from mmapds.compression.zstd_frames import walk
+from tests.support.zstd_files import zstd
 
 SIZE = 64_000_000
 FRAMES = 1_000_000

@@ -11,10 +11,10 @@ import subprocess
 import sys
 
 import pytest
-from backports import zstd
 
 import mmapds
 from tests.support.commands import command
+from tests.support.zstd_files import zstd
 
 RECORDS = [{"id": 1, "text": "a, b"}, {"id": 2, "text": "é\n"}, {"id": 3, "text": "x" * 5000}]
 LINES = "".join(json.dumps(record) + "\n" for record in RECORDS)

@@ -8,11 +8,10 @@ import fsspec
 import numpy as np
 import pyarrow
 import pytest
-from backports import zstd
 
 import mmapds
 from tests.support.compressed import mixed, pzstd, text
-from tests.support.zstd_files import seek_table, skippable
+from tests.support.zstd_files import seek_table, skippable, zstd
 
 LINES = text(4000, longest=900).splitlines(keepends=True)
 TEXT = b"".join(LINES)

@@ -11,7 +11,6 @@ import sys
 from itertools import accumulate, pairwise
 
 import pytest
-from backports import zstd
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from xxhash import xxh64_intdigest
@@ -25,7 +24,7 @@ from tests.support.commands import mmapds as command
 from tests.support.commands import python, run
 from tests.support.docs import blocks
 from tests.support.messages import check
-from tests.support.zstd_files import frame, raw, skippable
+from tests.support.zstd_files import frame, raw, skippable, zstd
 
 LINES = [b'{"id": %d, "text": "%s"}\n' % (n, b"some words " * (n % 40)) for n in range(1500)]
 TEXT = b"".join(LINES)

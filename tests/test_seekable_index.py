@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-from backports import zstd
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from mmapds.compression import zstd_source
 from mmapds.index.verify import verify
 from mmapds.storage import spool
 from mmapds.storage.index_file import Index
+from tests.support.zstd_files import zstd
 
 LINES = [b'{"id": %d, "text": "%s"}\n' % (n, b"some words " * (n % 40)) for n in range(1500)]
 TEXT = b"".join(LINES)

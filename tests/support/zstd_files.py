@@ -2,6 +2,11 @@
 
 import struct
 
+from mmapds.compression import codec
+
+zstd = codec.zstd("tests")
+"""What writes frames: `compression.zstd`, or its backport before Python 3.14."""
+
 UNKNOWN = 2**64 - 1
 RAW, RUN, COMPRESSED, RESERVED = range(4)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-from backports import zstd
 
 import mmapds
 from mmapds import _native
@@ -24,7 +23,7 @@ from mmapds.storage.index_file import Index
 from tests.support import oracle
 from tests.support.index_file import forge_section
 from tests.support.torture import is_refused, repeat
-from tests.support.zstd_files import frame, plain_walk, raw, seek_table, skippable
+from tests.support.zstd_files import frame, plain_walk, raw, seek_table, skippable, zstd
 from tests.torture.hostile_sources import damaged
 
 FILES = 40
