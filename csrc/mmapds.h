@@ -331,23 +331,37 @@ typedef enum {
     MDS_TAR_SPARSE,    /* a sparse member: its bytes do not lie in the file one after another */
     MDS_TAR_ZEROS,     /* one block of zeros, and then something else */
     MDS_TAR_DUPLICATE, /* two members of a sample have the same extension */
+    MDS_TAR_MORE,      /* what is at hand of the archive ends before the member */
 } mds_tar_status;
 
 #define MDS_TAR_BLOCK 512
 #define MDS_TAR_JOINED 257 /* a prefix of 155 bytes, a slash, a name of 100 */
 
 typedef struct {
-    uint64_t header;          /* where the member's first block begins, extended headers included */
-    uint64_t begin, end;      /* its bytes */
-    uint64_t next;            /* where the next header begins */
-    const uint8_t *name;      /* in the archive, or in `joined`; NULL while unknown */
-    uint64_t name_size;       /* bytes of the name */
-    uint64_t key_size;        /* bytes at the front of the name that are the key of its sample; 0: not in a sample */
+    uint64_t header;       /* where the member's first block begins, extended headers included */
+    uint64_t begin, end;   /* its bytes */
+    uint64_t next;         /* where the next header begins */
+    uint64_t held, needed; /* after MDS_TAR_MORE: to go on, the bytes at hand must reach to `held` at least, and those
+                               * that came to `needed` */
+    const uint8_t *name;   /* in the archive, or in `joined`; NULL while unknown */
+    uint64_t name_size;    /* bytes of the name */
+    uint64_t key_size;     /* bytes at the front of the name that are the key of its sample; 0: not in a sample */
     const uint8_t *extension; /* the part of the name after the key and its dot */
     uint64_t extension_size;
     uint8_t joined[MDS_TAR_JOINED]; /* a name made of prefix and name */
     uint8_t block[MDS_TAR_BLOCK];   /* the header, if it was read from the file and not from the map */
 } mds_tar_member;
+
+/* What is at hand of an archive. One that is mapped is all there; of one that is decoded as it is scanned, some bytes are:
+ * the bytes of its members are not needed. */
+typedef struct {
+    const uint8_t *data; /* bytes [begin, end) of the archive */
+    uint64_t begin, end;
+    uint64_t size;      /* how large the archive is, or the part of it that came so far */
+    int is_whole;       /* whether all of it came */
+    int fd;             /* its file, or -1: headers that lie far apart are read from it, as a page fault costs more */
+    const uint8_t *key; /* that of the open sample, if it began before `begin` */
+} mds_tar_archive;
 
 /* Read the member at byte `at` of an archive data[0..n). Reads nothing outside, and returns no offset outside, whatever
  * the archive says. On failure, member->next is the byte that shows it; on MDS_TAR_TRUNCATED the name may be known. To
@@ -361,18 +375,20 @@ int mds_tar_same_extension(const mds_tar_member *one, const mds_tar_member *othe
 /* The hash by which an index finds keys: FNV-1a of 64 bits, folded to 32. */
 uint32_t mds_tar_hash(const uint8_t *key, size_t n);
 
-#define MDS_TAR_EXTENSIONS 64 /* a scan compares this many extensions of a sample; a reader compares the rest */
+#define MDS_TAR_EXTENSIONS 64 /* a scan compares this many extensions of a sample, by hash; a reader, all of them */
 #define MDS_TAR_HEADERS 65536 /* one call reads at most this many headers, so that the caller can interrupt the scan */
 
 /* A sample is a run of consecutive members with one key; members without a key between them are skipped.
  *
  * HowTo: begin with all zeros, and call while the status is MDS_TAR_OK:
  *
- *     status = mds_tar_scan(data, n, fd, &state, begins, sizes, hashes, capacity, &count);
+ *     status = mds_tar_scan(&archive, &state, begins, sizes, hashes, capacity, &count, &member);
  *     use the first `count` of begins, sizes and hashes, whatever the status
  *
  * A good archive ends with MDS_TAR_END. On MDS_TAR_TRUNCATED all complete samples were returned, and state.end is where
- * the last of them ends. The state is all that the caller keeps. */
+ * the last of them ends. The state is all that the caller keeps of an archive that is mapped. Of another one, the caller
+ * also keeps the bytes from state.at up to member.held, and the key of the open sample; after MDS_TAR_MORE, it goes on once
+ * they are there, and all bytes up to member.needed came or the archive has no more. */
 typedef struct {
     uint64_t at;      /* the next header; after a failure, the byte that shows it */
     uint64_t samples; /* samples returned so far */
@@ -387,17 +403,16 @@ typedef struct {
     uint8_t joined[MDS_TAR_JOINED];
     size_t extensions; /* entries of `seen` */
     struct {
-        uint32_t hash;   /* of the extension */
-        uint64_t header; /* of the member */
+        uint64_t hash, size; /* of the extension, in lower case */
     } seen[MDS_TAR_EXTENSIONS];
 } mds_tar;
 
 /* Write, for each sample that is found: where its first header begins, how many bytes lie from there to the next sample
  * (for the last: to the end of its last member), and the hash of its key. Returns MDS_TAR_OK when `capacity` samples
- * were found or MDS_TAR_HEADERS headers were read. `fd` is the archive's file, or -1: headers that lie far apart are
- * read from it, because a page fault costs more than a read. */
-mds_tar_status mds_tar_scan(const uint8_t *data, uint64_t n, int fd, mds_tar *state, uint64_t *begins, uint64_t *sizes,
-                            uint64_t *hashes, size_t capacity, size_t *count);
+ * were found or MDS_TAR_HEADERS headers were read. `member` becomes the last one that was read; after MDS_TAR_DUPLICATE,
+ * it is the second of the two. */
+mds_tar_status mds_tar_scan(const mds_tar_archive *archive, mds_tar *state, uint64_t *begins, uint64_t *sizes,
+                            uint64_t *hashes, size_t capacity, size_t *count, mds_tar_member *member);
 
 /* A walk through the members of one sample. Begin with `at` and `first.key_size` 0. */
 typedef struct {

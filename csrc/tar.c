@@ -222,36 +222,69 @@ static mds_tar_status fail(mds_tar_member *member, mds_tar_status status, uint64
     return status;
 }
 
-/* The header at byte `at`, read from the file if there is one; NULL if the file has become shorter since. If the read
- * fails, the header comes from the map. The data of extended headers always come from the map, as they are rare. */
-static const uint8_t *read_header(const uint8_t *data, int fd, uint64_t at, mds_tar_member *member)
+static mds_tar_status want(mds_tar_member *member, uint64_t held, uint64_t needed)
 {
-    const ssize_t got = fd < 0 ? -1 : pread(fd, member->block, MDS_TAR_BLOCK, (off_t)at);
-    return got < 0 ? data + at : got == MDS_TAR_BLOCK ? member->block : NULL;
+    member->held = held;
+    member->needed = needed;
+    return fail(member, MDS_TAR_MORE, member->header);
 }
 
-static mds_tar_status next_member(const uint8_t *data, uint64_t n, int fd, uint64_t at, mds_tar_member *member)
+static const uint8_t *byte_at(const mds_tar_archive *archive, uint64_t at)
 {
+    return archive->data + (at - archive->begin);
+}
+
+/* The header at byte `at`, read from the file if there is one; NULL if the file has become shorter since. If the read
+ * fails, the header comes from the map. The data of extended headers always come from the map, as they are rare. */
+static const uint8_t *read_header(const mds_tar_archive *archive, uint64_t at, int far, mds_tar_member *member)
+{
+    const int fd = far ? archive->fd : -1;
+    const ssize_t got = fd < 0 ? -1 : pread(fd, member->block, MDS_TAR_BLOCK, (off_t)at);
+    return got < 0 ? byte_at(archive, at) : got == MDS_TAR_BLOCK ? member->block : NULL;
+}
+
+/* The end of an archive, if it has two blocks of zeros; the first one is at byte `at`. */
+static mds_tar_status read_end(const mds_tar_archive *archive, uint64_t at, mds_tar_member *member)
+{
+    const uint64_t next = at + MDS_TAR_BLOCK, left = archive->size - next;
+    const uint64_t size = left < MDS_TAR_BLOCK ? left : MDS_TAR_BLOCK;
+    if (next + size > archive->end || (size < MDS_TAR_BLOCK && !archive->is_whole))
+        return want(member, next + MDS_TAR_BLOCK, next + MDS_TAR_BLOCK);
+    return fail(member, !size || all_zeros(byte_at(archive, next), size) ? MDS_TAR_END : MDS_TAR_ZEROS, at);
+}
+
+/* Whether the archive has no header at byte `at`, and why: it ends there, or what came of it does. */
+static int ends(const mds_tar_archive *archive, uint64_t at, mds_tar_member *member, mds_tar_status *status)
+{
+    const int first = at == member->header;
+    const uint64_t left = archive->size - at, size = left < MDS_TAR_BLOCK ? left : MDS_TAR_BLOCK;
+    if (at + size > archive->end || (size < MDS_TAR_BLOCK && !archive->is_whole))
+        *status = want(member, at + MDS_TAR_BLOCK, at + MDS_TAR_BLOCK);
+    else if (size < MDS_TAR_BLOCK)
+        *status = fail(member,
+                       first && (!size || all_zeros(byte_at(archive, at), size)) ? MDS_TAR_END : MDS_TAR_TRUNCATED, at);
+    else
+        return 0;
+    return 1;
+}
+
+static mds_tar_status next_member(const mds_tar_archive *archive, int far, uint64_t at, mds_tar_member *member)
+{
+    const uint64_t n = archive->size;
     extended told = {NULL, 0, 0, 0};
+    mds_tar_status status;
     member->header = at;
     member->name = NULL;
     member->key_size = 0;
     for (;;) {
-        if (at >= n)
-            return fail(member, at == member->header ? MDS_TAR_END : MDS_TAR_TRUNCATED, at);
-        const int first = at == member->header;
-        if (n - at < MDS_TAR_BLOCK)
-            return fail(member, first && all_zeros(data + at, n - at) ? MDS_TAR_END : MDS_TAR_TRUNCATED, at);
-        const uint8_t *block = read_header(data, fd, at, member);
+        if (ends(archive, at, member, &status))
+            return status;
+        const uint8_t *block = read_header(archive, at, far, member);
         if (!block)
             return fail(member, MDS_TAR_TRUNCATED, at);
-        if (!checksum_holds(block)) {
-            if (!first || !all_zeros(block, MDS_TAR_BLOCK))
-                return fail(member, MDS_TAR_GARBAGE, at);
-            const uint64_t left = n - at - MDS_TAR_BLOCK;
-            const int ends = all_zeros(data + at + MDS_TAR_BLOCK, left < MDS_TAR_BLOCK ? left : MDS_TAR_BLOCK);
-            return fail(member, ends ? MDS_TAR_END : MDS_TAR_ZEROS, at);
-        }
+        if (!checksum_holds(block))
+            return at == member->header && all_zeros(block, MDS_TAR_BLOCK) ? read_end(archive, at, member)
+                                                                           : fail(member, MDS_TAR_GARBAGE, at);
         const uint8_t type = block[TYPE];
         uint64_t size;
         if (!parse_number(block + SIZE, SIZE_SIZE, &size))
@@ -260,17 +293,22 @@ static mds_tar_status next_member(const uint8_t *data, uint64_t n, int fd, uint6
         at += MDS_TAR_BLOCK;
 
         if (type == 'x' || type == 'X' || type == 'g' || type == 'L' || type == 'K') {
-            if (size > n - at)
+            if (size > n - at && archive->is_whole)
                 return fail(member, MDS_TAR_TRUNCATED, header);
+            if (size > n - at || at + size > archive->end)
+                return want(member, at + size, at + size);
+            const uint8_t *data = byte_at(archive, at);
             if (type == 'L' && !told.name) {
-                told.name = data + at;
-                told.name_size = text_size(data + at, (size_t)size);
+                told.name = data;
+                told.name_size = text_size(data, (size_t)size);
             } else if (type == 'x' || type == 'X' || type == 'g') {
-                const mds_tar_status status = read_pax(data + at, size, type == 'g', &told);
+                status = read_pax(data, size, type == 'g', &told);
                 if (status != MDS_TAR_OK)
                     return fail(member, status, header);
             }
             at += size;
+            if (n - at < -size % MDS_TAR_BLOCK && !archive->is_whole)
+                return want(member, at + -size % MDS_TAR_BLOCK, at + -size % MDS_TAR_BLOCK);
             at += n - at < -size % MDS_TAR_BLOCK ? n - at : -size % MDS_TAR_BLOCK;
             continue;
         }
@@ -293,7 +331,7 @@ static mds_tar_status next_member(const uint8_t *data, uint64_t n, int fd, uint6
         /* A file that ends inside the padding was cut, too: it may lack any number of members, and tarfile refuses it. */
         const uint64_t blanks = -size % MDS_TAR_BLOCK;
         if (size > n - at || blanks > n - at - size)
-            return fail(member, MDS_TAR_TRUNCATED, header);
+            return archive->is_whole ? fail(member, MDS_TAR_TRUNCATED, header) : want(member, at, at + size + blanks);
         member->begin = at;
         member->end = at + size;
         member->next = member->end + blanks;
@@ -303,7 +341,8 @@ static mds_tar_status next_member(const uint8_t *data, uint64_t n, int fd, uint6
 
 mds_tar_status mds_tar_next(const uint8_t *data, uint64_t n, uint64_t at, mds_tar_member *member)
 {
-    return next_member(data, n, -1, at, member);
+    const mds_tar_archive archive = {.data = data, .end = n, .size = n, .is_whole = 1, .fd = -1};
+    return next_member(&archive, 0, at, member);
 }
 
 static uint8_t lower(uint8_t byte)
@@ -342,19 +381,21 @@ uint32_t mds_tar_hash(const uint8_t *key, size_t n)
     return folded(hash);
 }
 
-static const uint8_t *open_key(const uint8_t *data, const mds_tar *state)
+static const uint8_t *open_key(const mds_tar_archive *archive, const mds_tar *state)
 {
-    return state->key_at == MDS_NONE ? state->joined : data + state->key_at;
+    return state->key_at == MDS_NONE         ? state->joined
+           : state->key_at >= archive->begin ? byte_at(archive, state->key_at)
+                                             : archive->key;
 }
 
-static int has_open_key(const uint8_t *data, const mds_tar *state, const mds_tar_member *member)
+static int has_open_key(const mds_tar_archive *archive, const mds_tar *state, const mds_tar_member *member)
 {
     return state->open && member->key_size == state->key_size &&
-           memcmp(member->name, open_key(data, state), (size_t)state->key_size) == 0;
+           memcmp(member->name, open_key(archive, state), (size_t)state->key_size) == 0;
 }
 
 /* Note the extension of a member of the open sample; 0 if the sample has it already. Readers add two of their own. */
-static int note_extension(const uint8_t *data, uint64_t n, mds_tar *state, const mds_tar_member *member)
+static int note_extension(mds_tar *state, const mds_tar_member *member)
 {
     static const mds_tar_member taken[] = {
         {.extension = (const uint8_t *)"__key__", .extension_size = 7},
@@ -362,24 +403,20 @@ static int note_extension(const uint8_t *data, uint64_t n, mds_tar *state, const
     };
     if (mds_tar_same_extension(member, &taken[0]) || mds_tar_same_extension(member, &taken[1]))
         return 0;
-    uint64_t wide = FNV_BASIS;
+    uint64_t hash = FNV_BASIS;
     for (uint64_t k = 0; k < member->extension_size; k++)
-        wide = (wide ^ lower(member->extension[k])) * FNV_PRIME;
-    const uint32_t hash = folded(wide);
-    for (size_t k = 0; k < state->extensions; k++) {
-        mds_tar_member other;
-        if (state->seen[k].hash == hash && mds_tar_next(data, n, state->seen[k].header, &other) == MDS_TAR_OK &&
-            mds_tar_same_extension(member, &other))
+        hash = (hash ^ lower(member->extension[k])) * FNV_PRIME;
+    for (size_t k = 0; k < state->extensions; k++)
+        if (state->seen[k].hash == hash && state->seen[k].size == member->extension_size)
             return 0;
-    }
     if (state->extensions < MDS_TAR_EXTENSIONS) {
         state->seen[state->extensions].hash = hash;
-        state->seen[state->extensions++].header = member->header;
+        state->seen[state->extensions++].size = member->extension_size;
     }
     return 1;
 }
 
-static void begin_sample(const uint8_t *data, mds_tar *state, const mds_tar_member *member)
+static void begin_sample(const mds_tar_archive *archive, mds_tar *state, const mds_tar_member *member)
 {
     state->open = 1;
     state->begin = member->header;
@@ -389,7 +426,7 @@ static void begin_sample(const uint8_t *data, mds_tar *state, const mds_tar_memb
         state->key_at = MDS_NONE;
         memcpy(state->joined, member->joined, (size_t)member->key_size);
     } else {
-        state->key_at = (uint64_t)(member->name - data);
+        state->key_at = archive->begin + (uint64_t)(member->name - archive->data);
     }
 }
 
@@ -405,41 +442,42 @@ static int is_far(mds_tar *state)
     return state->far;
 }
 
-mds_tar_status mds_tar_scan(const uint8_t *data, uint64_t n, int fd, mds_tar *state, uint64_t *begins, uint64_t *sizes,
-                            uint64_t *hashes, size_t capacity, size_t *count)
+mds_tar_status mds_tar_scan(const mds_tar_archive *archive, mds_tar *state, uint64_t *begins, uint64_t *sizes,
+                            uint64_t *hashes, size_t capacity, size_t *count, mds_tar_member *member)
 {
-    mds_tar_member member;
     *count = 0;
     for (size_t headers = 0; headers < MDS_TAR_HEADERS && *count < capacity; headers++) {
-        const mds_tar_status status = next_member(data, n, is_far(state) ? fd : -1, state->at, &member);
-        const int same = status == MDS_TAR_OK || status == MDS_TAR_TRUNCATED ? has_open_key(data, state, &member) : 0;
+        const mds_tar_status status = next_member(archive, is_far(state), state->at, member);
+        if (status == MDS_TAR_MORE)
+            return status;
+        const int same = status == MDS_TAR_OK || status == MDS_TAR_TRUNCATED ? has_open_key(archive, state, member) : 0;
         /* A sample ends where the next one begins or the archive ends. If the archive is truncated, the open sample may
          * lack members, unless the member that is cut belongs to another sample. */
         const int next =
-            status == MDS_TAR_OK ? member.key_size && !same : status == MDS_TAR_END || (member.key_size && !same);
+            status == MDS_TAR_OK ? member->key_size && !same : status == MDS_TAR_END || (member->key_size && !same);
         if (state->open && next) {
             begins[*count] = state->begin;
-            sizes[*count] = (status == MDS_TAR_OK ? member.header : state->end) - state->begin;
-            hashes[(*count)++] = mds_tar_hash(open_key(data, state), (size_t)state->key_size);
+            sizes[*count] = (status == MDS_TAR_OK ? member->header : state->end) - state->begin;
+            hashes[(*count)++] = mds_tar_hash(open_key(archive, state), (size_t)state->key_size);
             state->samples++;
             state->open = 0;
         }
         if (status != MDS_TAR_OK) {
             if (state->open)
                 state->end = state->begin;
-            state->at = member.next;
+            state->at = member->next;
             return status;
         }
-        if (member.key_size) {
+        if (member->key_size) {
             if (!same)
-                begin_sample(data, state, &member);
-            if (!note_extension(data, n, state, &member)) {
-                state->at = member.header;
+                begin_sample(archive, state, member);
+            if (!note_extension(state, member)) {
+                state->at = member->header;
                 return MDS_TAR_DUPLICATE;
             }
-            state->end = member.next;
+            state->end = member->next;
         }
-        state->at = member.next;
+        state->at = member->next;
     }
     return MDS_TAR_OK;
 }

@@ -72,11 +72,13 @@ MOST_LISTED: int
 NUMBER_F64: int
 NUMBER_I64: int
 NUMBER_U64: int
+TAR_BLOCK: int
 TAR_DUPLICATE: int
 TAR_END: int
 TAR_EXTENDED: int
 TAR_GARBAGE: int
 TAR_GLOBAL: int
+TAR_MORE: int
 TAR_NUMBER: int
 TAR_OK: int
 TAR_SPARSE: int
@@ -182,7 +184,16 @@ class JsonBatch:
 @final
 class TarScanner:
     def __new__(cls, map: Map, path: str) -> TarScanner: ...  # noqa: A002
-    def scan(self, begins: _Buffer, sizes: _Buffer, hashes: _Buffer, /) -> tuple[int, int, int, int, int]: ...
+    def scan(
+        self, begins: _Buffer, sizes: _Buffer, hashes: _Buffer, /
+    ) -> tuple[int, int, int, int, int, tuple[str, str] | None]: ...
+
+@final
+class TarStream:
+    def __new__(cls) -> TarStream: ...
+    def scan(
+        self, data: _Buffer, size: int, is_whole: bool, begins: _Buffer, sizes: _Buffer, hashes: _Buffer, /
+    ) -> tuple[int, int, int, int, int, tuple[str, str] | tuple[int, int] | None]: ...
 
 @final
 class Inflater:

@@ -14,7 +14,7 @@
  * do. Tables with an entry for each source, member or field are small, and may be checked with the GIL.
  *
  * Threads. Objects do not change once they are made, or a call works on a copy (TarScanner), or a second call is
- * refused while one is running (Stream). */
+ * refused while one is running (Stream, Inflater, TarStream). */
 #ifndef MMAPDS_BINDING_H
 #define MMAPDS_BINDING_H
 

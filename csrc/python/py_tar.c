@@ -4,9 +4,19 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+/* Decode a name as Python's tarfile does. */
+static PyObject *tar_text(const uint8_t *text, uint64_t n)
+{
+    return PyUnicode_DecodeUTF8((const char *)text, (Py_ssize_t)n, "surrogateescape");
+}
+
+/* ---- scanning */
+
 typedef struct {
-    PyObject_HEAD PyObject *map; /* MapObject */
+    PyObject_HEAD PyObject *map; /* MapObject; NULL if the archive comes in pieces */
     int fd;
+    int busy;     /* a call for a piece is running, without the GIL */
+    uint8_t *key; /* of the open sample, if the archive comes in pieces */
     mds_tar state;
 } TarScannerObject;
 
@@ -33,60 +43,155 @@ static PyObject *tar_scanner_new(PyTypeObject *type, PyObject *args, PyObject *k
     return (PyObject *)self;
 }
 
+static PyObject *tar_stream_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":TarStream", names))
+        return NULL;
+    TarScannerObject *self = (TarScannerObject *)mds_py_new(type);
+    if (self)
+        self->fd = -1;
+    return (PyObject *)self;
+}
+
 static void tar_scanner_dealloc(PyObject *self)
 {
     Py_XDECREF(((TarScannerObject *)self)->map);
     if (((TarScannerObject *)self)->fd >= 0)
         close(((TarScannerObject *)self)->fd);
+    PyMem_Free(((TarScannerObject *)self)->key);
     mds_py_free(self);
 }
 
 /* A call of the scanner, and what it found. */
 typedef struct {
-    const TarScannerObject *scanner;
-    mds_tar state;
+    mds_tar_archive archive;
+    mds_tar state; /* a copy: other threads may use the original meanwhile */
+    mds_py_buffers *buffers;
     uint64_t *begins, *sizes, *hashes;
     size_t room, count;
     mds_tar_status status;
+    mds_tar_member member;
 } tar_call;
+
+static int take_targets(tar_call *call, PyObject *const *targets)
+{
+    if (!(call->begins = mds_py_take_words(call->buffers, targets[0], MDS_PY_WRITE, MDS_PY_ANY, "begins")))
+        return 0;
+    call->room = call->buffers->entries;
+    return (call->sizes = mds_py_take_words(call->buffers, targets[1], MDS_PY_WRITE, call->room, "sizes")) &&
+           (call->hashes = mds_py_take_words(call->buffers, targets[2], MDS_PY_WRITE, call->room, "hashes"));
+}
+
+static void scan(tar_call *call)
+{
+    call->status = mds_tar_scan(&call->archive, &call->state, call->begins, call->sizes, call->hashes, call->room,
+                                &call->count, &call->member);
+}
 
 static mds_status guarded_scan(tar_call *call)
 {
-    const mds_map *map = &((MapObject *)call->scanner->map)->map;
     mds_guard guard;
     if (MDS_GUARD(&guard))
         return MDS_SHRANK;
-    call->status = mds_tar_scan(map->data, map->size, call->scanner->fd, &call->state, call->begins, call->sizes,
-                                call->hashes, call->room, &call->count);
+    scan(call);
     mds_guard_leave();
     return MDS_OK;
+}
+
+/* What a call found, with what is needed to go on, or to say what is wrong. */
+static PyObject *found(const tar_call *call)
+{
+    const mds_tar_member *member = &call->member;
+    PyObject *more = Py_None;
+    if (call->status == MDS_TAR_DUPLICATE)
+        more = Py_BuildValue("NN", tar_text(member->name, member->key_size),
+                             tar_text(member->extension, member->extension_size));
+    else if (call->status == MDS_TAR_MORE)
+        more = Py_BuildValue("KK", (unsigned long long)member->held, (unsigned long long)member->needed);
+    else
+        Py_INCREF(more);
+    return more
+               ? Py_BuildValue("inKKKN", (int)call->status, (Py_ssize_t)call->count, (unsigned long long)call->state.at,
+                               (unsigned long long)call->state.end, (unsigned long long)call->state.samples, more)
+               : NULL;
 }
 
 static PyObject *tar_scan(PyObject *object, PyObject *args)
 {
     TarScannerObject *self = (TarScannerObject *)object;
+    const MapObject *map = (MapObject *)self->map;
     PyObject *targets[3], *result = NULL;
-    uint64_t *begins, *sizes, *hashes;
     MDS_PY_BUFFERS(buffers, 3);
-    if (!PyArg_ParseTuple(args, "OOO:scan", &targets[0], &targets[1], &targets[2]) ||
-        !(begins = mds_py_take_words(&buffers, targets[0], MDS_PY_WRITE, MDS_PY_ANY, "begins")))
+    tar_call call = {.state = self->state, .buffers = &buffers};
+    if (!PyArg_ParseTuple(args, "OOO:scan", &targets[0], &targets[1], &targets[2]) || !take_targets(&call, targets))
         goto done;
-    const size_t room = buffers.entries;
-    if (!(sizes = mds_py_take_words(&buffers, targets[1], MDS_PY_WRITE, room, "sizes")) ||
-        !(hashes = mds_py_take_words(&buffers, targets[2], MDS_PY_WRITE, room, "hashes")))
-        goto done;
-    tar_call call = {.scanner = self, .begins = begins, .sizes = sizes, .hashes = hashes, .room = room};
-    call.state = self->state; /* a copy: other threads may use the original meanwhile */
+    const uint64_t size = map->map.size;
+    call.archive = (mds_tar_archive){.data = map->map.data, .end = size, .size = size, .is_whole = 1, .fd = self->fd};
     mds_status read;
     RELEASE_GIL(read = guarded_scan(&call));
     if (read != MDS_OK) {
-        const MapObject *map = (MapObject *)self->map;
-        mds_py_raise_unread(read, PyBytes_AsString(map->path), map->map.size);
+        mds_py_raise_unread(read, PyBytes_AsString(map->path), size);
         goto done;
     }
     self->state = call.state;
-    result = Py_BuildValue("inKKK", (int)call.status, (Py_ssize_t)call.count, (unsigned long long)call.state.at,
-                           (unsigned long long)call.state.end, (unsigned long long)call.state.samples);
+    result = found(&call);
+done:
+    mds_py_give_back(&buffers);
+    return result;
+}
+
+/* Keep the key of the open sample, if it lies in the bytes at hand; 0 without memory. */
+static int keep_key(TarScannerObject *self, const tar_call *call)
+{
+    const mds_tar *state = &call->state;
+    if (!state->open || state->key_at == MDS_NONE || state->key_at < call->archive.begin)
+        return 1;
+    uint8_t *key = PyMem_Realloc(self->key, (size_t)state->key_size);
+    if (!key)
+        return 0;
+    self->key = key;
+    memcpy(key, call->archive.data + (state->key_at - call->archive.begin), (size_t)state->key_size);
+    return 1;
+}
+
+static PyObject *tar_stream_scan(PyObject *object, PyObject *args)
+{
+    TarScannerObject *self = (TarScannerObject *)object;
+    PyObject *data, *targets[3], *result = NULL;
+    unsigned long long size;
+    int is_whole;
+    MDS_PY_BUFFERS(buffers, 4);
+    tar_call call = {.state = self->state, .buffers = &buffers};
+    if (!PyArg_ParseTuple(args, "OKpOOO:scan", &data, &size, &is_whole, &targets[0], &targets[1], &targets[2]))
+        return NULL;
+    if (self->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "TarStream: expected one call at a time, found another thread in one");
+        return NULL;
+    }
+    const uint8_t *bytes = mds_py_take_bytes(&buffers, data, MDS_PY_READ);
+    if (!bytes)
+        goto done;
+    const uint64_t at = call.state.at, count = buffers.entries;
+    if (size < at || count > size - at) {
+        PyErr_Format(PyExc_ValueError, "data: expected up to %llu bytes, found %llu",
+                     size < at ? 0 : size - (unsigned long long)at, (unsigned long long)count);
+        goto done;
+    }
+    if (!take_targets(&call, targets))
+        goto done;
+    call.archive = (mds_tar_archive){.data = bytes, .begin = at, .end = at + count, .size = size, .is_whole = is_whole};
+    call.archive.fd = -1;
+    call.archive.key = self->key;
+    self->busy = 1;
+    RELEASE_GIL(scan(&call));
+    self->busy = 0;
+    if (!keep_key(self, &call)) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    self->state = call.state;
+    result = found(&call);
 done:
     mds_py_give_back(&buffers);
     return result;
@@ -96,9 +201,24 @@ static PyMethodDef tar_scanner_methods[] = {
     {"scan", tar_scan, METH_VARARGS,
      "scan($self, begins, sizes, hashes, /)\n--\n\n"
      "Find the next samples: write where each begins, how many bytes lie before the next, and the hash of its key.\n\n"
-     "begins, sizes, hashes: u64, one shape. Returns (status, samples found now, at, end of the last, all samples);\n"
-     "status is one of TAR_*, and at is the next header, or the byte that shows what is wrong.\n\n"
+     "begins, sizes, hashes: u64, one shape. Returns (status, samples found now, at, end of the last, all samples, "
+     "more);\n"
+     "status is one of TAR_*, and at is the next header, or the byte that shows what is wrong. more is the key and "
+     "the\n"
+     "extension after TAR_DUPLICATE, else None.\n\n"
      "Raises EOFError when the file became shorter while it was read."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMethodDef tar_stream_methods[] = {
+    {"scan", tar_stream_scan, METH_VARARGS,
+     "scan($self, data, size, is_whole, begins, sizes, hashes, /)\n--\n\n"
+     "Find the next samples, as TarScanner does.\n\n"
+     "data: bytes of the archive from `at` on, where the call before stopped; size: how many bytes came of the "
+     "archive,\n"
+     "and is_whole whether it has no more. After TAR_MORE, more is (held, needed): to go on, data must reach to byte "
+     "held\n"
+     "at least, and size to needed, unless the archive is whole."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -113,14 +233,21 @@ static PyType_Slot tar_scanner_slots[] = {
     {0, NULL},
 };
 
+static PyType_Slot tar_stream_slots[] = {
+    {Py_tp_doc, "TarStream()\n--\n\n"
+                "Finds the samples of a tar that comes in pieces, of which it wants headers alone."},
+    {Py_tp_new, tar_stream_new},
+    {Py_tp_dealloc, tar_scanner_dealloc},
+    {Py_tp_methods, tar_stream_methods},
+    {0, NULL},
+};
+
 static PyType_Spec tar_scanner_spec = {"mmapds._native.TarScanner", sizeof(TarScannerObject), 0, Py_TPFLAGS_DEFAULT,
                                        tar_scanner_slots};
+static PyType_Spec tar_stream_spec = {"mmapds._native.TarStream", sizeof(TarScannerObject), 0, Py_TPFLAGS_DEFAULT,
+                                      tar_stream_slots};
 
-/* Decode a name as Python's tarfile does. */
-static PyObject *tar_text(const uint8_t *text, uint64_t n)
-{
-    return PyUnicode_DecodeUTF8((const char *)text, (Py_ssize_t)n, "surrogateescape");
-}
+/* ---- members */
 
 static PyObject *tar_members(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -189,13 +316,15 @@ static const mds_py_constant constants[] = {
     {"TAR_SPARSE", MDS_TAR_SPARSE},
     {"TAR_ZEROS", MDS_TAR_ZEROS},
     {"TAR_DUPLICATE", MDS_TAR_DUPLICATE},
+    {"TAR_MORE", MDS_TAR_MORE},
+    {"TAR_BLOCK", MDS_TAR_BLOCK},
     {NULL, 0},
 };
 
 int mds_py_add_tar(PyObject *module)
 {
-    if (mds_py_add_type(module, &tar_scanner_spec, NULL) != 0 || PyModule_AddFunctions(module, functions) != 0 ||
-        mds_py_add_constants(module, constants) != 0)
+    if (mds_py_add_type(module, &tar_scanner_spec, NULL) != 0 || mds_py_add_type(module, &tar_stream_spec, NULL) != 0 ||
+        PyModule_AddFunctions(module, functions) != 0 || mds_py_add_constants(module, constants) != 0)
         return -1;
     return 0;
 }

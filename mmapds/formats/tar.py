@@ -9,7 +9,8 @@ before them, and decoders skip them. A bound is the byte where the first header 
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import Any
 
 from .. import _native
 from ..errors import FormatError, option
@@ -17,6 +18,8 @@ from ..storage.files import open_source
 from ..storage.indexed_source import IndexedSource
 from ..storage.sources import Source, unreadable
 from ..storage.threads import in_order
+from . import compressed_tars
+from .compressed_tars import Stop
 from .format import TRUNCATED, End, Format, Layout, Piece, Sample, check_truncated, drops_truncated, reserve_words
 from .measuring import Measuring
 
@@ -44,6 +47,7 @@ class Tar(Format):
 
     name = "tar"
     suffixes = (".tar",)
+    reads_compressed = True
     options = TRUNCATED
     decoders = ("files", "wds", "pil", "bytes")
 
@@ -68,32 +72,50 @@ class Tar(Format):
     ) -> Iterator[Piece]:
         """Yield where every sample of every source begins, in order, and the hash of its key.
 
-        Threads share out whole sources, as only a header says where the next one is.
+        Threads share out neighbouring files that are plain; they decode those that are compressed, one after another.
         """
         kinds = [kind for kind, _ in measuring.constant(0, 0)]
-        workers = min(workers, len(sources))
-        slots = [_Slot() for _ in range(workers + 2 if workers > 1 else 1)]
-        for number, source, slot, scanner, first in in_order(_begin, enumerate(sources), workers=workers, slots=slots):
-            found, before = first, 0
-            while True:
-                end = None
-                cut = found.status == _native.TAR_TRUNCATED
-                if found.status == _native.TAR_END or (cut and drops_truncated(parameters)):
-                    end = End(found.samples, found.end)
-                elif found.status != _native.TAR_OK:
-                    raise _error(source, scanner, found)
-                scanned = (source.size if end else min(found.at, source.size)) - before
-                before += scanned
-                columns = tuple((kind, slot.sizes[: found.number]) for kind in kinds)
-                starts, keys = slot.begins[: found.number], slot.hashes[: found.number]
-                yield Piece(number, starts, columns, int(cut), scanned, end, keys=keys)
-                if end:
-                    break
-                found = _go_on(scanner, slot)
+        drop, first = drops_truncated(parameters), 0
+        for codec, run in groupby(sources, lambda source: source.codec):
+            group = list(run)
+            pieces = _scan_compressed if codec else _scan_files
+            for piece in pieces(group, kinds, workers, drop=drop):
+                yield piece._replace(source=first + piece.source) if first else piece
+            first += len(group)
 
     def key(self, record: bytes | memoryview) -> str:
         """Return the key of a record."""
         return members(record, 1)[0]
+
+
+def _scan_compressed(sources: Sequence[Source], kinds: Sequence[int], workers: int, *, drop: bool) -> Iterator[Piece]:
+    for number, source in enumerate(sources):
+        try:
+            yield from compressed_tars.scan(number, source, kinds, workers, drop=drop)
+        except compressed_tars.StoppedError as error:
+            raise _error(source.path, error.stop, error.size) from None
+
+
+def _scan_files(sources: Sequence[Source], kinds: Sequence[int], workers: int, *, drop: bool) -> Iterator[Piece]:
+    """Scan files as they lie there. Threads share out whole ones, as only a header says where the next one is."""
+    workers = min(workers, len(sources))
+    slots = [_Slot() for _ in range(workers + 2 if workers > 1 else 1)]
+    for number, source, slot, scanner, first in in_order(_begin, enumerate(sources), workers=workers, slots=slots):
+        (count, found), before = first, 0
+        while True:
+            end = None
+            cut = found.status == _native.TAR_TRUNCATED
+            if found.status == _native.TAR_END or (cut and drop):
+                end = End(found.samples, found.end)
+            elif found.status != _native.TAR_OK:
+                raise _error(source.path, found, source.size)
+            scanned = (source.size if end else min(found.at, source.size)) - before
+            before += scanned
+            columns = tuple((kind, slot.sizes[:count]) for kind in kinds)
+            yield Piece(number, slot.begins[:count], columns, int(cut), scanned, end, keys=slot.hashes[:count])
+            if end:
+                break
+            count, found = _go_on(scanner, slot)
 
 
 class _Slot:
@@ -103,17 +125,7 @@ class _Slot:
         self.begins, self.sizes, self.hashes = (reserve_words(_AT_ONCE) for _ in range(3))
 
 
-class _Found(NamedTuple):
-    """Some consecutive samples of a source, and the position of the scan."""
-
-    number: int
-    status: int
-    at: int
-    end: int
-    samples: int
-
-
-def _begin(task: tuple[int, Source], slot: _Slot) -> tuple[int, Source, _Slot, "_Scanner", _Found]:
+def _begin(task: tuple[int, Source], slot: _Slot) -> tuple[int, Source, _Slot, "_Scanner", tuple[int, Stop]]:
     number, source = task
     scanner = _Scanner(source)
     return number, source, slot, scanner, _go_on(scanner, slot)
@@ -130,26 +142,34 @@ class _Scanner:
             raise unreadable(source.path, error) from None
 
 
-def _go_on(scanner: _Scanner, slot: _Slot) -> _Found:
-    """Scan until the slot is full or the source ends."""
-    count, status, at, end, samples = 0, _native.TAR_OK, 0, 0, 0
-    while status == _native.TAR_OK and count < _AT_ONCE:
-        status, more, at, end, samples = scanner.scan(slot.begins[count:], slot.sizes[count:], slot.hashes[count:])
-        count += more
-    return _Found(count, status, at, end, samples)
+def _go_on(scanner: _Scanner, slot: _Slot) -> tuple[int, Stop]:
+    """Scan until the slot is full or the source ends; return how many samples the slot has, and where that was."""
+    count, found = 0, Stop(_native.TAR_OK, 0, 0, 0, None)
+    while found.status == _native.TAR_OK and count < _AT_ONCE:
+        rooms = slot.begins[count:], slot.sizes[count:], slot.hashes[count:]
+        status, more, at, end, samples, details = scanner.scan(*rooms)
+        count, found = count + more, Stop(status, at, end, samples, details)
+    return count, found
 
 
-def _error(source: Source, scanner: _Scanner, found: _Found) -> FormatError:
-    place = f"{source.path}: record {found.samples} (byte {found.at})"
-    if found.status == _native.TAR_TRUNCATED:
+def _error(path: str, stop: Stop, size: int) -> FormatError:
+    """Return the error to raise where a walk over an archive of `size` bytes stopped."""
+    place = f"{path}: record {stop.samples} (byte {stop.at})"
+    if stop.status == _native.TAR_TRUNCATED:
         return FormatError(
-            f"{place}: expected a whole sample, found the end of the file at byte {source.size}; leave it out with "
+            f"{place}: expected a whole sample, found the end of the file at byte {size}; leave it out with "
             f"{option('truncated', 'drop')}"
         )
-    if found.status == _native.TAR_DUPLICATE:
-        _, _, key, ((extension, _, _),) = _native.tar_members(memoryview(scanner.map)[found.at :], 1)
+    if stop.status == _native.TAR_MORE:
+        return FormatError(
+            f"{place}: expected extended headers of up to {compressed_tars.LARGEST_HEADERS} bytes in a compressed "
+            "archive, found larger ones; decompress it"
+        )
+    if stop.status == _native.TAR_DUPLICATE:
+        assert stop.details is not None
+        key, extension = stop.details
         return FormatError(f"{place}: sample {key!r}: expected each extension once, found {extension!r} twice")
-    return FormatError(f"{place}: {_DAMAGE[found.status]}")
+    return FormatError(f"{place}: {_DAMAGE[stop.status]}")
 
 
 def members(record: "memoryview | bytes", limit: int = 2**62) -> tuple[str, list[tuple[str, int, int]]]:

@@ -17,7 +17,7 @@ from ..compression.seek_table import MOST_FRAMES, read_table, table_bytes
 from ..errors import Error, FormatError, counted, either, names_its_arguments
 from ..formats.jsonl import JsonLines
 from ..storage.replaced import check_is_free, replacing
-from ..storage.sources import StrPath, named, reason, working_directory
+from ..storage.sources import StrPath, named, reason, without_codec, working_directory
 from ..storage.threads import cores, in_order
 from .known_lines import KnownLines, Records, records_of
 from .text import Text
@@ -34,6 +34,7 @@ _LONGEST_LINE = 1 << 30  # bytes: a frame holds a whole line, and memory holds s
 _LEVELS = (1, 22)
 _WINDOW_LOGS = (10, 31)
 _SUFFIXES = (".zst", ".zstd", ".gz", ".bgz", ".gzip")
+_TARS = (".tgz", ".tzst")
 _SUFFIX = ".zst"
 _INDEXED = (*JsonLines.suffixes, ".json")
 
@@ -78,7 +79,8 @@ def seekable(
     Args:
       source: JSON Lines or other lines, plain, of gzip or of zstd.
       out: the file to write, or the directory to write it in; by default that of the source. There,
-        `part.jsonl.gz` becomes `part.jsonl.zst`, and `part.jsonl.zst` becomes `part.seekable.jsonl.zst`.
+        `part.jsonl.gz` becomes `part.jsonl.zst`, `part.jsonl.zst` becomes `part.seekable.jsonl.zst`, and `part.tgz`
+        becomes `part.tar.zst`.
       frame: bytes of text in a frame, at most; a longer line has a frame of its own. To read a record, its frame is
         decoded; small frames take more space.
       level: of compression, 1 to 22, as in `zstd -3`.
@@ -173,8 +175,8 @@ def _elsewhere() -> str:
 
 def _beside(path: str, codec: str) -> str:
     """Return the path of the file to write beside a source that is compressed by `codec`."""
-    stem, suffix = os.path.splitext(path)
-    plain = stem if codec and suffix in _SUFFIXES else path
+    stem, suffix = os.path.splitext(without_codec(path) if path.endswith(_TARS) else path)
+    plain = stem if codec and suffix in _SUFFIXES else stem + suffix
     if plain + _SUFFIX != path:
         return plain + _SUFFIX
     stem, suffix = os.path.splitext(plain)

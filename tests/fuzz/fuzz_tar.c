@@ -1,7 +1,7 @@
 /* fuzz_tar.c - hostile archives through the walk over headers and the grouping into samples.
  *
- * Property: whatever is found lies inside the archive; a scan in steps equals a scan in one, by file as by map; every sample
- * that is found reads back with the same key.
+ * Property: whatever is found lies inside the archive; a scan in steps equals a scan in one, by file, by map, or where just
+ * the bytes that it asks for are at hand; every sample that is found reads back with the same key.
  * Input: an archive, and a last byte, which says how to take it: as it is; with all checksums put right; or as a recipe,
  * 8 bytes a header, for members of odd types, sizes and names. */
 #include "fuzz.h"
@@ -57,6 +57,59 @@ static void read_back(const uint8_t *data, uint64_t n, uint64_t begin, uint64_t 
     free(record);
 }
 
+/* What a scan found. */
+typedef struct {
+    const uint64_t *begins, *sizes, *hashes;
+    size_t count;
+    mds_tar_status status;
+    mds_tar state;
+} found;
+
+/* Scan an archive that comes in pieces, each as small as it may be and in memory of its own. */
+static void scan_pieces(const uint8_t *data, uint64_t n, const found *whole)
+{
+    mds_tar state = {.at = 0};
+    mds_tar_member member = {.held = 0};
+    mds_tar_archive archive = {.fd = -1};
+    uint8_t *key = NULL;
+    for (size_t k = 0;;) {
+        uint64_t begin, size, hash;
+        size_t count;
+        archive.begin = state.at;
+        CHECK(archive.begin <= archive.size);
+        archive.end = archive.size < archive.end ? archive.size : archive.end;
+        archive.end = archive.end < archive.begin ? archive.begin : archive.end;
+        uint8_t *piece = fuzz_copy(data + archive.begin, archive.end - archive.begin);
+        archive.data = piece;
+        archive.key = key;
+        const mds_tar_status status = mds_tar_scan(&archive, &state, &begin, &size, &hash, 1, &count, &member);
+        if (count) {
+            CHECK(k < whole->count && begin == whole->begins[k]);
+            CHECK(size == whole->sizes[k] && hash == whole->hashes[k]);
+            k++;
+        }
+        if (state.open && state.key_at != MDS_NONE && state.key_at >= archive.begin) {
+            CHECK(state.key_at + state.key_size <= archive.end);
+            free(key);
+            key = fuzz_copy(piece + (state.key_at - archive.begin), state.key_size);
+        }
+        free(piece);
+        if (status == MDS_TAR_MORE) {
+            CHECK(member.held > archive.end || member.needed > archive.size);
+            CHECK(!archive.is_whole || archive.end < n);
+            archive.end = member.held;
+            archive.size = member.needed > archive.size ? member.needed : archive.size;
+            archive.is_whole |= archive.size >= n;
+            archive.size = archive.size < n ? archive.size : n;
+        } else if (status != MDS_TAR_OK) {
+            CHECK(status == whole->status && k == whole->count && state.samples == whole->state.samples);
+            CHECK(state.at == whole->state.at && state.end == whole->state.end);
+            break;
+        }
+    }
+    free(key);
+}
+
 static void scan(const uint8_t *input, size_t n)
 {
     uint8_t *data = fuzz_copy(input, n);
@@ -69,24 +122,29 @@ static void scan(const uint8_t *input, size_t n)
         file = tmpfile();
     CHECK(file && pwrite(fileno(file), data, n, 0) == (ssize_t)n && ftruncate(fileno(file), (off_t)n) == 0);
     size_t count;
-    const mds_tar_status status = mds_tar_scan(data, n, -1, &whole, begins, sizes, hashes, room, &count);
+    mds_tar_member member;
+    mds_tar_archive archive = {.data = data, .end = n, .size = n, .is_whole = 1, .fd = -1};
+    const mds_tar_status status = mds_tar_scan(&archive, &whole, begins, sizes, hashes, room, &count, &member);
     CHECK(status != MDS_TAR_OK && count == whole.samples && count < room && whole.at <= n && whole.end <= n);
     for (size_t k = 0; k < count; k++) {
         CHECK(k + 1 == count || begins[k] + sizes[k] == begins[k + 1]);
         read_back(data, n, begins[k], sizes[k], hashes[k]);
     }
     CHECK(!count || status == MDS_TAR_DUPLICATE || whole.open || begins[count - 1] + sizes[count - 1] == whole.end);
+    archive.fd = fileno(file);
     for (size_t k = 0;; k++) {
         uint64_t begin, size, hash;
-        size_t found;
-        const mds_tar_status again = mds_tar_scan(data, n, fileno(file), &piecewise, &begin, &size, &hash, 1, &found);
-        if (found)
+        size_t one;
+        const mds_tar_status again = mds_tar_scan(&archive, &piecewise, &begin, &size, &hash, 1, &one, &member);
+        if (one)
             CHECK(k < count && begin == begins[k] && size == sizes[k] && hash == hashes[k]);
         if (again != MDS_TAR_OK) {
             CHECK(again == status && piecewise.at == whole.at && piecewise.end == whole.end);
             break;
         }
     }
+    const found all = {begins, sizes, hashes, count, status, whole};
+    scan_pieces(data, n, &all);
     free(out);
     free(data);
 }
