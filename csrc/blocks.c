@@ -3,8 +3,7 @@
 
 #include <string.h>
 
-/* The first record that does not end before `begin`; ends rise, unless the index is damaged. */
-static size_t first_reaching(const mds_block_record *records, size_t n, uint64_t begin)
+size_t mds_blocks_first(const mds_block_record *records, size_t n, uint64_t begin)
 {
     size_t low = 0, high = n;
     while (low < high) {
@@ -19,7 +18,7 @@ static size_t first_reaching(const mds_block_record *records, size_t n, uint64_t
 
 void mds_blocks_copy(mds_block_record *records, size_t n, uint64_t begin, uint64_t end, const uint8_t *piece)
 {
-    for (size_t k = first_reaching(records, n, begin); k < n && records[k].request->span.begin < end; k++) {
+    for (size_t k = mds_blocks_first(records, n, begin); k < n && records[k].request->span.begin < end; k++) {
         const mds_span span = records[k].request->span;
         const uint64_t from = span.begin > begin ? span.begin : begin, to = span.end < end ? span.end : end;
         if (from >= to)

@@ -270,6 +270,10 @@ typedef struct {
     uint64_t left;              /* how many have not come yet */
 } mds_block_record;
 
+/* The first of n records, sorted by where they begin, that does not end before `begin`; ends rise, unless the index is
+ * damaged. */
+size_t mds_blocks_first(const mds_block_record *records, size_t n, uint64_t begin);
+
 /* Copy what a piece of the content, bytes [begin, end), has of n records, which are sorted by where they begin. */
 void mds_blocks_copy(mds_block_record *records, size_t n, uint64_t begin, uint64_t end, const uint8_t *piece);
 

@@ -207,6 +207,12 @@ void mds_py_raise_unread_record(const RecordsObject *self, const mds_request *re
  * one after another. -1 with an exception. */
 int mds_py_blocks_fill(const RecordsObject *self, const mds_request *requests, Py_ssize_t n, uint8_t *room);
 
+/* Whether all records are of compressed sources. */
+int mds_py_blocks_only(const mds_request *requests, Py_ssize_t n);
+
+/* Set the items of a list to the payloads of such records, as bytes, without room in between. -1 with an exception. */
+int mds_py_blocks_list(const RecordsObject *self, const mds_request *requests, Py_ssize_t n, PyObject *list);
+
 /* ---- py_batch.c ---------------------------------------------------------------------------------------- */
 
 /* The records of a batch: where their payloads lie, and the memory of those that are not mapped. */
@@ -214,6 +220,8 @@ typedef struct {
     mds_request *requests;
     Py_ssize_t n;
     PyObject *room; /* bytes, or NULL if all are mapped */
+    PyObject *list; /* borrowed: takes payloads as bytes if they come from blocks alone; NULL if it must not */
+    int is_listed;  /* whether it did */
 } mds_py_batch;
 
 /* Locate the payloads of some rows and bring them into memory; -1 with an exception. */

@@ -14,6 +14,10 @@ void mds_py_batch_free(mds_py_batch *batch)
 static mds_status batch_load(const RecordsObject *self, mds_py_batch *batch, uint64_t room, int check, size_t *failed)
 {
     mds_status status;
+    if (batch->list && mds_py_blocks_only(batch->requests, batch->n)) {
+        batch->is_listed = 1;
+        return mds_py_blocks_list(self, batch->requests, batch->n, batch->list) == 0 ? MDS_OK : MDS_SYSTEM;
+    }
     uint8_t *memory = (uint8_t *)batch->requests; /* for records of 0 bytes: not NULL */
     if (room) {
         batch->room = room <= PY_SSIZE_T_MAX ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)room) : PyErr_NoMemory();
@@ -52,11 +56,9 @@ static int batch_read(RecordsObject *self, mds_py_batch *batch, mds_request **or
     return status == MDS_OK ? 0 : -1;
 }
 
-int mds_py_batch_fetch(RecordsObject *self, PyObject *rows, mds_py_batch *batch)
+/* Fetch a batch of n records. */
+static int batch_fetch(RecordsObject *self, PyObject *rows, mds_py_batch *batch)
 {
-    *batch = (mds_py_batch){NULL, PySequence_Size(rows), NULL};
-    if (batch->n < 0)
-        return -1;
     batch->requests = PyMem_Calloc((size_t)batch->n + 1, sizeof *batch->requests);
     mds_request **order = PyMem_Calloc((size_t)batch->n + 1, sizeof *order);
     int result = -1;
@@ -68,6 +70,12 @@ int mds_py_batch_fetch(RecordsObject *self, PyObject *rows, mds_py_batch *batch)
     if (result != 0)
         mds_py_batch_free(batch);
     return result;
+}
+
+int mds_py_batch_fetch(RecordsObject *self, PyObject *rows, mds_py_batch *batch)
+{
+    *batch = (mds_py_batch){.n = PySequence_Size(rows)};
+    return batch->n < 0 ? -1 : batch_fetch(self, rows, batch);
 }
 
 PyObject *mds_py_batch_payload(const RecordsObject *self, const mds_py_batch *batch, Py_ssize_t k)
@@ -168,11 +176,16 @@ static int view_batch(const RecordsObject *self, const mds_py_batch *batch, PyOb
 PyObject *mds_py_records_many(PyObject *object, PyObject *rows)
 {
     RecordsObject *self = (RecordsObject *)object;
-    mds_py_batch batch;
-    if (mds_py_batch_fetch(self, rows, &batch) != 0)
+    mds_py_batch batch = {.n = PySequence_Size(rows)};
+    PyObject *list = batch.n < 0 ? NULL : PyList_New(batch.n);
+    if (!list)
         return NULL;
-    PyObject *list = PyList_New(batch.n);
-    if (list && (self->views ? view_batch : copy_batch)(self, &batch, list) != 0)
+    batch.list = self->views ? NULL : list;
+    if (batch_fetch(self, rows, &batch) != 0) {
+        Py_DECREF(list);
+        return NULL;
+    }
+    if (!batch.is_listed && (self->views ? view_batch : copy_batch)(self, &batch, list) != 0)
         Py_CLEAR(list);
     mds_py_batch_free(&batch);
     return list;

@@ -6,6 +6,14 @@
 
 #define COPY_WITH_GIL (256 << 10) /* bytes that take less time to copy than waiting for the GIL may take */
 
+/* Records of one source, sorted by where they begin, and what they are read into. */
+typedef struct {
+    mds_block_record *records;
+    size_t n;
+    const mds_request *requests;
+    PyObject **made; /* the payload of each request, as bytes that are made here; NULL if all goes to the room */
+} block_work;
+
 static PyObject *reader_of(const mds_request *request)
 {
     return mds_py_slot_of(request->source)->reader;
@@ -19,27 +27,118 @@ static int compare(const void *a, const void *b)
     return x->span.begin < y->span.begin ? -1 : x->span.begin > y->span.begin;
 }
 
+/* ---- bytes made straight from a block -------------------------------------------------------------------------- */
+
+typedef struct {
+    uint8_t *out;
+    const uint8_t *data;
+    size_t size;
+} whole_record;
+
+static void copy_whole(const whole_record *records, size_t n)
+{
+    for (size_t k = 0; k < n; k++)
+        memcpy(records[k].out, records[k].data, records[k].size);
+}
+
+/* Make bytes for the payload in a record of `size` bytes. */
+static int make_bytes(const block_work *work, const mds_block_record *record, const uint8_t *data, uint64_t size,
+                      whole_record *whole)
+{
+    const mds_span payload = mds_record_payload(record->request->source->framing, data, size);
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(payload.end - payload.begin));
+    if (!bytes)
+        return -1;
+    PyObject **made = &work->made[record->request - work->requests];
+    Py_XDECREF(*made); /* the reader gave the block twice */
+    *made = bytes;
+    *whole =
+        (whole_record){(uint8_t *)PyBytes_AsString(bytes), data + payload.begin, (size_t)(payload.end - payload.begin)};
+    return 0;
+}
+
+/* Make the records that a piece holds whole, and copy what it has of others to memory of their own. */
+static int make_records(const block_work *work, uint64_t begin, uint64_t end, const uint8_t *piece)
+{
+    const size_t first = mds_blocks_first(work->records, work->n, begin);
+    size_t last = first, n = 0, total = 0;
+    while (last < work->n && work->records[last].request->span.begin < end)
+        last++;
+    whole_record *whole = PyMem_Malloc((last - first + 1) * sizeof *whole);
+    if (!whole)
+        return -1;
+    int result = 0;
+    for (size_t k = first; result == 0 && k < last; k++) {
+        mds_block_record *record = &work->records[k];
+        const mds_span span = record->request->span;
+        const uint64_t size = span.end - span.begin;
+        if (span.begin >= begin && span.end <= end && size) {
+            result = make_bytes(work, record, piece + (span.begin - begin), size, &whole[n]);
+            record->left = 0;
+            total += result == 0 ? whole[n++].size : 0;
+        } else if (record->out || (record->out = PyMem_Malloc((size_t)size + 1))) {
+            mds_blocks_copy(record, 1, begin, end, piece);
+        } else {
+            result = -1;
+        }
+    }
+    if (total > COPY_WITH_GIL)
+        RELEASE_GIL(copy_whole(whole, n));
+    else
+        copy_whole(whole, n);
+    PyMem_Free(whole);
+    return result;
+}
+
+/* Make the records that are not made yet, unless there was an error: those that lay in several pieces, and those of 0
+ * bytes. Free their memory. */
+static int make_others(const block_work *work)
+{
+    static const uint8_t nothing;
+    int result = PyErr_Occurred() ? -1 : 0;
+    for (size_t k = 0; k < work->n; k++) {
+        mds_block_record *record = &work->records[k];
+        whole_record whole;
+        if (result == 0 && !work->made[record->request - work->requests]) {
+            const uint64_t size = record->request->span.end - record->request->span.begin;
+            result = make_bytes(work, record, record->out ? record->out : &nothing, size, &whole);
+            if (result == 0)
+                copy_whole(&whole, 1);
+        }
+        PyMem_Free(record->out);
+        record->out = NULL;
+    }
+    return result;
+}
+
+/* ---- blocks of a source ---------------------------------------------------------------------------------------- */
+
 /* Take the next piece of a block, which begins at *at in the content, and go on behind it. */
-static int take_piece(mds_block_record *records, size_t n, uint64_t *at, PyObject *piece)
+static int take_piece(const block_work *work, uint64_t *at, PyObject *piece)
 {
     uint64_t end;
+    int result = -1;
     MDS_PY_BUFFERS(buffers, 1);
     const uint8_t *data = mds_py_take_bytes(&buffers, piece, MDS_PY_READ);
     if (!data)
         return -1;
     if (__builtin_add_overflow(*at, buffers.entries, &end))
         PyErr_SetString(PyExc_OverflowError, "reader.blocks: expected a block that ends below 2^64");
+    else if (work->made)
+        result = make_records(work, *at, end, data);
     else if (buffers.entries > COPY_WITH_GIL)
-        RELEASE_GIL(mds_blocks_copy(records, n, *at, end, data));
+        RELEASE_GIL(mds_blocks_copy(work->records, work->n, *at, end, data));
     else
-        mds_blocks_copy(records, n, *at, end, data);
+        mds_blocks_copy(work->records, work->n, *at, end, data);
     mds_py_give_back(&buffers);
     *at = end;
+    if (result != 0 && work->made && !PyErr_Occurred())
+        PyErr_NoMemory();
     return PyErr_Occurred() ? -1 : 0;
 }
 
 /* Take a block from the reader: (where it begins in the content, its pieces). */
-static int take_block(mds_block_record *records, size_t n, PyObject *item)
+static int take_block(const block_work *work, PyObject *item)
 {
     unsigned long long begin;
     PyObject *pieces;
@@ -49,7 +148,7 @@ static int take_block(mds_block_record *records, size_t n, PyObject *item)
     uint64_t at = begin;
     int result = 0;
     for (Py_ssize_t k = 0; result == 0 && k < PyTuple_Size(pieces); k++)
-        result = take_piece(records, n, &at, PyTuple_GetItem(pieces, k));
+        result = take_piece(work, &at, PyTuple_GetItem(pieces, k));
     return result;
 }
 
@@ -64,14 +163,16 @@ static PyObject *bounds_of(const mds_block_record *records, size_t n)
 }
 
 /* Read records of one source, sorted by where they begin. */
-static int fill_source(const RecordsObject *self, mds_block_record *records, size_t n)
+static int read_source(const RecordsObject *self, const block_work *work)
 {
+    const mds_block_record *records = work->records;
+    const size_t n = work->n;
     PyObject *bounds = bounds_of(records, n), *item;
     PyObject *blocks = bounds ? PyObject_CallMethod(reader_of(records[0].request), "blocks", "N", bounds) : NULL;
     PyObject *iterator = blocks ? PyObject_GetIter(blocks) : NULL;
     int result = iterator ? 0 : -1;
     while (result == 0 && (item = PyIter_Next(iterator))) {
-        result = take_block(records, n, item);
+        result = take_block(work, item);
         Py_DECREF(item);
     }
     Py_XDECREF(iterator);
@@ -87,16 +188,18 @@ static int fill_source(const RecordsObject *self, mds_block_record *records, siz
     return 0;
 }
 
-static int fill(const RecordsObject *self, mds_block_record *records, size_t n)
+/* Read records of one source or several. */
+static int read_all(const RecordsObject *self, const block_work *work)
 {
-    qsort(records, n, sizeof *records, compare);
-    for (size_t k = 0, end; k < n; k = end) {
-        for (end = k + 1; end < n && records[end].request->source == records[k].request->source; end++)
+    qsort(work->records, work->n, sizeof *work->records, compare);
+    int result = 0;
+    for (size_t k = 0, end; result == 0 && k < work->n; k = end) {
+        const mds_source *source = work->records[k].request->source;
+        for (end = k + 1; end < work->n && work->records[end].request->source == source; end++)
             ;
-        if (fill_source(self, records + k, end - k) != 0)
-            return -1;
+        result = read_source(self, &(block_work){work->records + k, end - k, work->requests, work->made});
     }
-    return 0;
+    return result;
 }
 
 int mds_py_blocks_fill(const RecordsObject *self, const mds_request *requests, Py_ssize_t n, uint8_t *room)
@@ -120,7 +223,42 @@ int mds_py_blocks_fill(const RecordsObject *self, const mds_request *requests, P
         if (!source->map->data)
             room += size;
     }
-    const int result = fill(self, records, count);
+    const int result = read_all(self, &(block_work){records, count, requests, NULL});
     PyMem_Free(records);
+    return result;
+}
+
+int mds_py_blocks_only(const mds_request *requests, Py_ssize_t n)
+{
+    Py_ssize_t k = 0;
+    while (k < n && reader_of(&requests[k]))
+        k++;
+    return k == n;
+}
+
+int mds_py_blocks_list(const RecordsObject *self, const mds_request *requests, Py_ssize_t n, PyObject *list)
+{
+    const size_t count = (size_t)n;
+    mds_block_record *records = PyMem_Malloc((count + 1) * sizeof *records);
+    PyObject **made = PyMem_Calloc(count + 1, sizeof *made);
+    int result = records && made ? 0 : -1;
+    if (result != 0)
+        PyErr_NoMemory();
+    for (size_t k = 0; result == 0 && k < count; k++)
+        records[k] = (mds_block_record){&requests[k], NULL, requests[k].span.end - requests[k].span.begin};
+    if (result == 0) {
+        const block_work work = {records, count, requests, made};
+        result = read_all(self, &work);
+        if (make_others(&work) != 0)
+            result = -1;
+    }
+    for (Py_ssize_t k = 0; made && k < n; k++) {
+        if (result == 0)
+            PyList_SetItem(list, k, made[k]);
+        else
+            Py_XDECREF(made[k]);
+    }
+    PyMem_Free(records);
+    PyMem_Free(made);
     return result;
 }
