@@ -141,6 +141,19 @@ mds_status mds_map_count_above(const mds_map *map, uint64_t begin, uint64_t coun
  * slower but correct, so there is no status. */
 void mds_map_advise(const mds_map *map, uint64_t begin, uint64_t end, mds_advice advice);
 
+/* ---- pages.c: memory for blocks ------------------------------------------------------------------------------ */
+
+/* Bytes of the pages that hold `size` bytes: what the others are given. */
+size_t mds_pages_round(size_t size);
+
+/* Take pages, 1 byte or more; NULL if the system has none. */
+uint8_t *mds_pages_take(size_t size);
+void mds_pages_free(uint8_t *data, size_t size);
+
+/* Make pages more or fewer; their bytes are not kept. Returns where they are now; NULL, and they are free, if the system
+ * has no more. */
+uint8_t *mds_pages_resize(uint8_t *data, size_t from, size_t to);
+
 /* ---- lines.c: where records start in newline-delimited text ----------------------------------------------------- */
 
 /* A line is blank if it holds only spaces, tabs and carriage returns. Every other line is a record.
@@ -580,6 +593,7 @@ size_t mds_array_pieces(const mds_request *records, const mds_array_value *value
 #include "fields.h"   /* fields.c: fields of JSON records as arrays */
 #include "inflate.h"  /* inflate.c: content of gzip members */
 #include "zstd.h"     /* zstd.c: frames of zstd */
+#include "libzstd.h"  /* libzstd.c: decodes them */
 #include "sampling.h" /* the other half of the face: permute.c, orders.c, sort.c, plan.c and packing.c */
 
 #endif

@@ -37,7 +37,8 @@ extern const mds_kernels *mds_py_kernels; /* chosen once, when the module is loa
 const mds_kernels *mds_py_find_kernels(const char *variant);
 
 typedef struct {
-    PyTypeObject *map_type, *permutation_type, *records_type, *array_fields_type, *json_fields_type;
+    PyTypeObject *map_type, *permutation_type, *records_type, *array_fields_type, *json_fields_type, *block_type,
+        *block_memory_type;
 } mds_py_state;
 
 /* Add a type to the module, and to its state where `keep` is not NULL. */
@@ -77,6 +78,7 @@ int mds_py_add_runs(PyObject *module);
 int mds_py_add_bits(PyObject *module);
 int mds_py_add_zstd(PyObject *module);
 int mds_py_add_inflate(PyObject *module);
+int mds_py_add_block_memory(PyObject *module);
 
 /* ---- buffers.c: memory that Python brings ------------------------------------------------------------------ */
 

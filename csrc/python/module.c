@@ -80,12 +80,12 @@ static int module_exec(PyObject *module)
     if (!mds_py_kernels)
         return -1;
     static int (*const subjects[])(PyObject *) = {
-        mds_py_add_map,         mds_py_add_records,    mds_py_add_bounds,      mds_py_add_array_fields,
-        mds_py_add_array_batch, mds_py_add_array_pack, mds_py_add_json_fields, mds_py_add_json_batch,
-        mds_py_add_tar,         mds_py_add_scan,       mds_py_add_columns,     mds_py_add_permutation,
-        mds_py_add_orders,      mds_py_add_pad,        mds_py_add_sort,        mds_py_add_plan,
-        mds_py_add_packing,     mds_py_add_runs,       mds_py_add_bits,        mds_py_add_zstd,
-        mds_py_add_inflate,
+        mds_py_add_map,         mds_py_add_records,      mds_py_add_bounds,      mds_py_add_array_fields,
+        mds_py_add_array_batch, mds_py_add_array_pack,   mds_py_add_json_fields, mds_py_add_json_batch,
+        mds_py_add_tar,         mds_py_add_scan,         mds_py_add_columns,     mds_py_add_permutation,
+        mds_py_add_orders,      mds_py_add_pad,          mds_py_add_sort,        mds_py_add_plan,
+        mds_py_add_packing,     mds_py_add_runs,         mds_py_add_bits,        mds_py_add_zstd,
+        mds_py_add_inflate,     mds_py_add_block_memory,
     };
     for (size_t k = 0; k < sizeof subjects / sizeof *subjects; k++)
         if (subjects[k](module) != 0)
@@ -103,6 +103,8 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->array_fields_type);
     Py_VISIT(state->json_fields_type);
     Py_VISIT(state->permutation_type);
+    Py_VISIT(state->block_type);
+    Py_VISIT(state->block_memory_type);
     return 0;
 }
 
@@ -114,6 +116,8 @@ static int module_clear(PyObject *module)
     Py_CLEAR(state->array_fields_type);
     Py_CLEAR(state->json_fields_type);
     Py_CLEAR(state->permutation_type);
+    Py_CLEAR(state->block_type);
+    Py_CLEAR(state->block_memory_type);
     return 0;
 }
 

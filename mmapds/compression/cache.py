@@ -5,6 +5,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
+from .. import _native
 from .parts import Block
 
 DEFAULT_SIZE = 64 << 20
@@ -21,13 +22,14 @@ class _State:
         self.decoding: dict[Hashable, threading.Lock] = {}
         """Of blocks that a thread decodes; others wait for it."""
         self.size = 0
+        self.memory = _native.BlockMemory()
 
 
 class BlockCache:
     """Decoded blocks; the least recently used ones are dropped.
 
     Args:
-      limit: bytes that they take at most. A block that is larger is not kept.
+      limit: bytes of memory that they take at most. A block that is larger is not kept.
     """
 
     def __init__(self, limit: int = DEFAULT_SIZE) -> None:
@@ -64,6 +66,18 @@ class BlockCache:
             with state.lock:
                 state.decoding.pop(key, None)
 
+    @property
+    def memory(self) -> _native.BlockMemory:
+        """What blocks are made in: the memory of those that were dropped is used again."""
+        return self._own().memory
+
+    def make_room(self, size: int) -> None:
+        """Drop what is in the way of a block of `size` bytes, so that the block gets its memory."""
+        state = self._own()
+        if size <= self.limit:
+            with state.lock:
+                self._drop(state, size)
+
     def put(self, key: Hashable, block: Block) -> None:
         """Keep a block that was decoded by other means."""
         state = self._own()
@@ -77,7 +91,10 @@ class BlockCache:
             return
         state.blocks[key] = block
         state.size += size
-        while state.size > self.limit:
+        self._drop(state, 0)
+
+    def _drop(self, state: _State, more: int) -> None:
+        while state.blocks and state.size > self.limit - more:
             state.size -= _size(state.blocks.popitem(last=False)[1])
 
     @property
@@ -87,4 +104,4 @@ class BlockCache:
 
 
 def _size(block: Block) -> int:
-    return sum(map(len, block))
+    return sum(piece.room if isinstance(piece, _native.Block) else len(piece) for piece in block)

@@ -6,19 +6,21 @@ from typing import NamedTuple
 
 from .. import _native
 from ..storage.blocks import Edges
-from . import gzip_blocks, zstd_blocks
+from . import gzip_blocks, libzstd, zstd_blocks
 from .codec import zstd
 from .forward import Decoding
-from .parts import Block
+from .parts import Pieces
 
 
 class Decoder(NamedTuple):
     """What decodes blocks."""
 
-    decode: Callable[[bytes, int, Edges], Block | None]
+    decode: Callable[[bytes, int, Edges], Pieces | None]
     """Takes the bytes of a block, and how much content it may have at most; None if it has more."""
     stream: Callable[[_native.Map, int, int, Edges], Decoding]
     """Takes a file, and where a block begins and ends there."""
+    library: _native.Zstd | None = None
+    """What decodes a whole block at once, if there is such a thing; where that fails, `decode` says why."""
 
 
 def decoder_of(codec: str, path: str) -> Decoder:
@@ -35,4 +37,5 @@ def decoder_of(codec: str, path: str) -> Decoder:
     return Decoder(
         lambda data, most, _: zstd_blocks.decode(module, data, most),
         lambda file, begin, end, _: zstd_blocks.Stream(module, file, begin, end),
+        libzstd.library(),
     )

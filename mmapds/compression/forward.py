@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from .. import _native
 from .cache import BlockCache
 
 PIECE = 1 << 20
@@ -45,7 +46,7 @@ class Forward:
         self._begin, self._cache, self._key = begin, cache, key
         self._state = _State()
 
-    def piece(self, number: int) -> bytes | None:
+    def piece(self, number: int) -> "bytes | _native.Block | None":
         """Return a piece; None if it lies behind, and is not kept. The first one can be read again at any time."""
         if self._state.process != os.getpid():
             self._state = _State()

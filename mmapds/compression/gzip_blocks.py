@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import _native
 from ..storage.blocks import AccessPoint, Edges
-from .parts import Block, BlockError, content_of_parts
+from .parts import BlockError, Pieces, content_of_parts
 
 _CUT = "a member is truncated"
 _FIRST = 4 << 10  # bytes of a member that are decoded first; as it copies what is behind, tiny ones want few
@@ -35,7 +35,7 @@ def inflater() -> ModuleType:
     return found
 
 
-def decode(zlib: ModuleType, data: bytes, most: int, edges: Edges) -> Block | None:
+def decode(zlib: ModuleType, data: bytes, most: int, edges: Edges) -> Pieces | None:
     """Return the content of a block; None if it is more than `most` bytes.
 
     Raises:

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable
 
+from .. import _native
 from ..errors import FormatError
 
 SMALLEST = 64 << 10
 """Bytes of content that a block has at least, unless it is the last one."""
 
-Block = tuple[bytes, ...]
-"""The content of a block, in one piece or several."""
+Pieces = tuple[bytes, ...]
+"""The content of a block as it is decoded, in one piece or several."""
+
+Block = tuple[bytes | _native.Block, ...]
+"""The content of a block as it is kept."""
 
 
 class BlockError(Exception):
@@ -17,7 +21,7 @@ class BlockError(Exception):
 
 def content_of_parts(
     unit: str, size: int, most: int, decode: Callable[[int, int], tuple[list[bytes], int | None]]
-) -> Block | None:
+) -> Pieces | None:
     """Return the content of the parts of a block; None if it is more than `most` bytes.
 
     Args:

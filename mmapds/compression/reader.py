@@ -11,10 +11,11 @@ from ..storage.blocks import LARGEST_BLOCK, BlockTable, Place
 from ..storage.processes import is_worker
 from ..storage.sources import quoted, tool
 from ..storage.threads import cores, in_order
+from . import zstd_frames
 from .cache import BlockCache
 from .codecs import decoder_of
 from .forward import PIECE, Forward
-from .parts import Block, BlockError, not_decoded
+from .parts import Block, BlockError, Pieces, not_decoded
 
 if TYPE_CHECKING:
     from ..storage.index_file import Index
@@ -26,6 +27,11 @@ _MOST_FORWARD = 4  # large blocks at a time whose decoders are kept, each with i
 _NEIGHBOURS = 1 << 16  # blocks whose bounds are read at once, to find those of a batch
 _BYTES_A_SECOND = 100 << 20  # that a core makes seekable
 _TIMES, _MORE = 32, 1 << 20  # bytes that the frames of a block may have: so many times its content, and some more
+
+
+def _most_bytes(place: Place) -> int:
+    """Return how many bytes of the file are read for a block."""
+    return _TIMES * place.size + _MORE
 
 
 def random_access_error(path: str, source: "IndexedSource", found: str) -> Error:
@@ -190,7 +196,7 @@ class BlockReader:
                 raise self._not_in_order(place, number)
             yield place.content + number * PIECE, (piece,)
 
-    def _piece(self, forward: Forward, block: int, place: Place, number: int) -> bytes | None:
+    def _piece(self, forward: Forward, block: int, place: Place, number: int) -> "bytes | _native.Block | None":
         try:
             piece = forward.piece(number)
             left = place.size - number * PIECE
@@ -216,9 +222,23 @@ class BlockReader:
         return place.content, self._cache.get((self._key, block), partial(self._decode, block, place))
 
     def _decode(self, block: int, place: Place) -> Block:
+        self._cache.make_room(place.size)
+        found = self._decode_at_once(place)
+        return (found or self._cache.memory.copy(self._decode_in_pieces(block, place)),)
+
+    def _decode_at_once(self, place: Place) -> _native.Block | None:
+        """Return a block; None if there is no library for that, or something is wrong with the block."""
+        library = self._decoder.library
+        if library is None or not 0 < place.end - place.begin <= _most_bytes(place):
+            return None
+        return library.decode(
+            self._cache.memory, self._file, place.begin, place.end, place.size, zstd_frames.LARGEST_WINDOW
+        )
+
+    def _decode_in_pieces(self, block: int, place: Place) -> Pieces:
         edges = self._table.edges(block)
         try:
-            data = self._file.read(place.begin, min(place.end - place.begin, _TIMES * place.size + _MORE))
+            data = self._file.read(place.begin, min(place.end - place.begin, _most_bytes(place)))
         except (EOFError, OSError) as error:
             self._lost(error.errno or 0 if isinstance(error, OSError) else 0)
             raise

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from .. import _native
 from ..storage.blocks import LARGEST_BLOCK
 from .frames import UNKNOWN, Frames
-from .parts import SMALLEST, Block, BlockError, content_of_parts
+from .parts import SMALLEST, BlockError, Pieces, content_of_parts
 
 PIECE = 32 << 10
 """Bytes of content that are decoded at a time: as many as the codec decodes without putting pieces together."""
@@ -46,7 +46,7 @@ def _block(begin: int, end: int, content: int, is_known: bool) -> FileBlock:
     return FileBlock(begin, end, content if is_known else UNKNOWN, max(content, end - begin) > LARGEST_BLOCK)
 
 
-def decode(codec: ModuleType, data: bytes, most: int) -> Block | None:
+def decode(codec: ModuleType, data: bytes, most: int) -> Pieces | None:
     """Return the content of frames; None if it is more than `most` bytes.
 
     Raises:

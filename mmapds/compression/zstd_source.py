@@ -8,7 +8,7 @@ from ..storage.sources import Source
 from . import zstd_blocks
 from .codec import zstd
 from .frames import UNKNOWN
-from .parts import Block, BlockError, not_decoded
+from .parts import BlockError, Pieces, not_decoded
 from .zstd_blocks import FileBlock
 from .zstd_frames import walk
 
@@ -40,7 +40,7 @@ class ZstdSource:
         """Yield the blocks."""
         return zstd_blocks.blocks_of(self._frames)
 
-    def decode(self, number: int, block: FileBlock) -> Block | None:
+    def decode(self, number: int, block: FileBlock) -> Pieces | None:
         """Return the content of a block; None if it is more than that of a block that is decoded at once may be.
 
         Raises:

@@ -1,0 +1,336 @@
+/* py_block_memory.c - decoded blocks in memory of their own, and zstd's own library, which decodes into it. */
+#include "binding.h"
+
+#include <string.h>
+
+#define MOST_SPARE 4            /* runs of pages that wait for the next block */
+#define LARGEST_SPARE (1 << 20) /* bytes that all of them have */
+#define MOST_RUNS 8192  /* in use: a process may have 65530 maps, of whatever kind; the allocator has the rest */
+#define MOST_CONTEXTS 8 /* that wait for the next call, each with some memory */
+#define LARGEST_SCRATCH (512 << 10) /* bytes of a context that waits */
+
+/* ---- pages that are used again -------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint8_t *data;
+    size_t size;
+} pages;
+
+typedef struct {
+    PyObject_HEAD pages spare[MOST_SPARE];
+    size_t n_spare, spare_size, runs;
+} MemoryObject;
+
+typedef struct {
+    PyObject_HEAD PyObject *memory; /* MemoryObject */
+    uint8_t *data;
+    size_t size, room; /* bytes of content, and of memory */
+    int is_mapped;     /* else the allocator's */
+} BlockObject;
+
+/* Take memory for a block, with the GIL: pages of one before, made more or fewer, else new ones. */
+static int take_memory(MemoryObject *memory, BlockObject *block)
+{
+    const size_t room = mds_pages_round(block->size ? block->size : 1);
+    block->is_mapped = memory->runs < MOST_RUNS;
+    block->room = block->is_mapped ? room : block->size + 1;
+    if (!block->is_mapped) {
+        block->data = PyMem_Malloc(block->room);
+    } else if (memory->n_spare) {
+        const pages last = memory->spare[--memory->n_spare];
+        memory->spare_size -= last.size;
+        block->data = mds_pages_resize(last.data, last.size, room);
+    } else {
+        block->data = mds_pages_take(room);
+    }
+    if (!block->data) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    memory->runs += (size_t)block->is_mapped;
+    return 0;
+}
+
+static void give_back_memory(MemoryObject *memory, const BlockObject *block)
+{
+    if (!block->is_mapped) {
+        PyMem_Free(block->data);
+        return;
+    }
+    memory->runs--;
+    if (memory->n_spare < MOST_SPARE && block->room <= LARGEST_SPARE - memory->spare_size) {
+        memory->spare[memory->n_spare++] = (pages){block->data, block->room};
+        memory->spare_size += block->room;
+    } else {
+        mds_pages_free(block->data, block->room);
+    }
+}
+
+static PyObject *memory_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {NULL};
+    return PyArg_ParseTupleAndKeywords(args, kwargs, ":BlockMemory", names) ? mds_py_new(type) : NULL;
+}
+
+static void memory_dealloc(PyObject *self)
+{
+    MemoryObject *memory = (MemoryObject *)self;
+    while (memory->n_spare) {
+        const pages last = memory->spare[--memory->n_spare];
+        mds_pages_free(last.data, last.size);
+    }
+    mds_py_free(self);
+}
+
+/* ---- blocks --------------------------------------------------------------------------------------------------- */
+
+/* Make a block of `size` bytes, which the caller writes before anyone else has it. */
+static BlockObject *new_block(PyObject *memory, size_t size)
+{
+    const mds_py_state *state = PyType_GetModuleState(Py_TYPE(memory));
+    BlockObject *block = (BlockObject *)mds_py_new(state->block_type);
+    if (!block)
+        return NULL;
+    block->size = size;
+    if (take_memory((MemoryObject *)memory, block) == 0)
+        block->memory = Py_NewRef(memory);
+    else
+        Py_CLEAR(block);
+    return block;
+}
+
+static void block_dealloc(PyObject *self)
+{
+    const BlockObject *block = (BlockObject *)self;
+    if (block->memory) {
+        give_back_memory((MemoryObject *)block->memory, block);
+        Py_DECREF(block->memory);
+    }
+    mds_py_free(self);
+}
+
+static int block_getbuffer(PyObject *self, Py_buffer *view, int flags)
+{
+    const BlockObject *block = (BlockObject *)self;
+    return PyBuffer_FillInfo(view, self, block->data, (Py_ssize_t)block->size, 1, flags);
+}
+
+static Py_ssize_t block_length(PyObject *self)
+{
+    return (Py_ssize_t)((BlockObject *)self)->size;
+}
+
+static PyObject *block_room(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSize_t(((BlockObject *)self)->room);
+}
+
+static PyObject *memory_copy(PyObject *self, PyObject *args)
+{
+    PyObject *pieces;
+    size_t size = 0, at = 0;
+    if (!PyArg_ParseTuple(args, "O!:copy", &PyTuple_Type, &pieces))
+        return NULL;
+    const Py_ssize_t n = PyTuple_Size(pieces);
+    for (Py_ssize_t k = 0; k < n; k++) {
+        const Py_ssize_t each = PyBytes_Size(PyTuple_GetItem(pieces, k));
+        if (each < 0)
+            return NULL;
+        size += (size_t)each;
+    }
+    BlockObject *block = new_block(self, size);
+    for (Py_ssize_t k = 0; block && k < n; k++) {
+        PyObject *piece = PyTuple_GetItem(pieces, k);
+        const size_t each = (size_t)PyBytes_Size(piece);
+        const char *data = PyBytes_AsString(piece);
+        RELEASE_GIL(memcpy(block->data + at, data, each));
+        at += each;
+    }
+    return (PyObject *)block;
+}
+
+/* ---- zstd's own library --------------------------------------------------------------------------------------- */
+
+typedef struct {
+    void *decoder;
+    uint8_t *scratch; /* the frames, as the library must not read a map that may be cut short */
+    size_t room;
+} context;
+
+typedef struct {
+    PyObject_HEAD mds_libzstd library;
+    context waiting[MOST_CONTEXTS];
+    size_t n_waiting;
+} ZstdObject;
+
+static PyObject *zstd_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"name", NULL};
+    const char *name;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s:Zstd", names, &name))
+        return NULL;
+    ZstdObject *self = (ZstdObject *)mds_py_new(type);
+    if (self && !mds_libzstd_open(name, &self->library)) {
+        Py_CLEAR(self);
+        PyErr_Format(PyExc_OSError, "%s: expected zstd's library, 1.4.0 or later", name);
+    }
+    return (PyObject *)self;
+}
+
+static void free_context(const ZstdObject *self, const context *each)
+{
+    if (each->decoder)
+        self->library.free_context(each->decoder);
+    PyMem_Free(each->scratch);
+}
+
+static void zstd_dealloc(PyObject *object)
+{
+    ZstdObject *self = (ZstdObject *)object;
+    while (self->n_waiting)
+        free_context(self, &self->waiting[--self->n_waiting]);
+    mds_libzstd_close(&self->library);
+    mds_py_free(object);
+}
+
+/* Take a context for frames of `size` bytes, with the GIL; without a decoder, if there is no memory. */
+static context take_context(ZstdObject *self, size_t size)
+{
+    context found = {NULL, NULL, 0};
+    if (self->n_waiting)
+        found = self->waiting[--self->n_waiting];
+    if (found.room < size) {
+        PyMem_Free(found.scratch);
+        found.room = size < LARGEST_SCRATCH / 2 ? LARGEST_SCRATCH / 2 : size;
+        found.scratch = PyMem_Malloc(found.room);
+    }
+    if (found.scratch && !found.decoder)
+        found.decoder = self->library.create_context();
+    if (!found.scratch || !found.decoder) {
+        free_context(self, &found);
+        return (context){NULL, NULL, 0};
+    }
+    return found;
+}
+
+static void give_back_context(ZstdObject *self, const context *each)
+{
+    if (self->n_waiting < MOST_CONTEXTS && each->room <= LARGEST_SCRATCH)
+        self->waiting[self->n_waiting++] = *each;
+    else
+        free_context(self, each);
+}
+
+/* A block to decode. */
+typedef struct {
+    const mds_map *map;
+    uint64_t begin, max_window;
+    size_t n;
+    const mds_libzstd *library;
+    context context;
+    BlockObject *block;
+} decode_call;
+
+static int decode(const decode_call *call)
+{
+    return mds_map_read(call->map, call->begin, call->n, call->context.scratch) == MDS_OK &&
+           mds_libzstd_decode(call->library, call->context.decoder, call->context.scratch, call->n, call->max_window,
+                              call->block->data, call->block->size);
+}
+
+static PyObject *zstd_decode(PyObject *object, PyObject *args)
+{
+    ZstdObject *self = (ZstdObject *)object;
+    const mds_py_state *types = PyType_GetModuleState(Py_TYPE(object));
+    PyObject *memory, *map;
+    unsigned long long begin, end, size, max_window;
+    if (!PyArg_ParseTuple(args, "O!O!O&O&O&O&:decode", types->block_memory_type, &memory, types->map_type, &map,
+                          mds_py_size, &begin, mds_py_size, &end, mds_py_size, &size, mds_py_size, &max_window))
+        return NULL;
+    if (end < begin || end > ((MapObject *)map)->map.size || size > PY_SSIZE_T_MAX)
+        return PyErr_Format(PyExc_ValueError, "expected bytes within 0 to %llu, found %llu to %llu, of %llu bytes",
+                            (unsigned long long)((MapObject *)map)->map.size, begin, end, size);
+    decode_call call = {.map = &((MapObject *)map)->map, .begin = begin, .max_window = max_window};
+    call.n = (size_t)(end - begin);
+    call.library = &self->library;
+    call.context = take_context(self, call.n + 1);
+    if (!call.context.decoder)
+        return PyErr_NoMemory();
+    call.block = new_block(memory, (size_t)size);
+    int found = 0;
+    if (call.block)
+        RELEASE_GIL(found = decode(&call));
+    give_back_context(self, &call.context);
+    if (call.block && !found) {
+        Py_DECREF(call.block);
+        return Py_NewRef(Py_None);
+    }
+    return (PyObject *)call.block;
+}
+
+/* ---- the types ------------------------------------------------------------------------------------------------ */
+
+static PyMethodDef memory_methods[] = {
+    {"copy", memory_copy, METH_VARARGS,
+     "copy($self, pieces, /)\n--\n\n"
+     "Return a block of a copy of some bytes, a tuple of pieces."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot memory_slots[] = {
+    {Py_tp_doc,
+     "BlockMemory()\n--\n\n"
+     "Memory of decoded blocks, whole pages of the system's. What a block had that is gone is used for the next."},
+    {Py_tp_new, memory_new},
+    {Py_tp_dealloc, memory_dealloc},
+    {Py_tp_methods, memory_methods},
+    {0, NULL},
+};
+
+static PyGetSetDef block_getset[] = {
+    {"room", block_room, NULL, "Bytes of memory that it takes.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot block_slots[] = {
+    {Py_tp_doc, "The content of a block, as a read-only buffer."},
+    {Py_tp_dealloc, block_dealloc},
+    {Py_tp_getset, block_getset},
+    {Py_bf_getbuffer, block_getbuffer},
+    {Py_sq_length, block_length},
+    {0, NULL},
+};
+
+static PyMethodDef zstd_methods[] = {
+    {"decode", zstd_decode, METH_VARARGS,
+     "decode($self, memory, source, begin, end, size, max_window, /)\n--\n\n"
+     "Return a block: the text of the frames that lie in some bytes of a file, mapped or not.\n\n"
+     "Returns None unless they can be read, are whole frames, need no dictionary and windows of at most `max_window`\n"
+     "bytes, and hold `size` bytes of text. The codec in Python says what is wrong."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot zstd_slots[] = {
+    {Py_tp_doc,
+     "Zstd(name)\n--\n\n"
+     "zstd's own library, loaded by the name of its file. Raises OSError if it is not there, or is too old."},
+    {Py_tp_new, zstd_new},
+    {Py_tp_dealloc, zstd_dealloc},
+    {Py_tp_methods, zstd_methods},
+    {0, NULL},
+};
+
+static PyType_Spec memory_spec = {"mmapds._native.BlockMemory", sizeof(MemoryObject), 0, Py_TPFLAGS_DEFAULT,
+                                  memory_slots};
+static PyType_Spec block_spec = {"mmapds._native.Block", sizeof(BlockObject), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, block_slots};
+static PyType_Spec zstd_spec = {"mmapds._native.Zstd", sizeof(ZstdObject), 0, Py_TPFLAGS_DEFAULT, zstd_slots};
+
+int mds_py_add_block_memory(PyObject *module)
+{
+    mds_py_state *state = PyModule_GetState(module);
+    if (mds_py_add_type(module, &memory_spec, &state->block_memory_type) != 0 ||
+        mds_py_add_type(module, &block_spec, &state->block_type) != 0)
+        return -1;
+    return mds_py_add_type(module, &zstd_spec, NULL);
+}
