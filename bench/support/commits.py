@@ -3,7 +3,6 @@
 The other commit is built below `build`, in a virtual environment of its own that sees the packages of this one.
 """
 
-import os
 import statistics
 import subprocess
 import sys
@@ -32,9 +31,8 @@ def build(commit):
         (folder / "tree").mkdir(exist_ok=True)
         archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True)
         subprocess.run(["tar", "-x", "-C", folder / "tree"], input=archive.stdout, check=True)
-        path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
-        command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-build-isolation"]
-        subprocess.run([*command, "--no-deps", folder / "tree"], env=os.environ | {"PATH": path}, check=True)
+        command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", folder / "tree"]
+        subprocess.run(command, check=True)
         (folder / "installed").touch()
     return str(python)
 
