@@ -5,6 +5,7 @@ takes longest, and writes what its rank read; each test looks at one scenario.
 """
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -25,7 +26,7 @@ BATCH = 4
 MAX_TOKENS = 60
 EPOCHS = 3
 KINDS = ("sampler", "batch", "tokens")
-SECONDS = 240  # in which a job ends, or is ended
+SECONDS = 600  # in which a job ends, or is ended
 
 
 # ---- processes -----------------------------------------------------------------------------------------------
@@ -105,6 +106,9 @@ class Job:
 
     def __init__(self, folder):
         warnings.filterwarnings("error", message="(epoch|num_replicas|sampler)( =|:)")  # ours are errors
+        # A process that is forked while a thread of gloo enters Python can hang before it runs a line, in CPython 3.11.
+        multiprocessing.set_start_method("forkserver")
+        multiprocessing.set_forkserver_preload([sys.modules["__main__"].__spec__.name])
         self.folder = folder
         self.launched, self.rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
         self._store = dist.TCPStore(
