@@ -27,9 +27,14 @@ def anonymous(pid: int | str = "self") -> int:
 
 
 def peak_of_indexing(*arguments):
-    """The most anonymous memory that an indexing process is seen to have, sampled every few milliseconds."""
+    """The most anonymous memory that an indexing process is seen to have."""
     forget_index(arguments[0])
-    process = subprocess.Popen([sys.executable, "-m", "mmapds.index", "--quiet", "--force", *arguments])
+    return peak_of("-m", "mmapds.index", "--quiet", "--force", *arguments)
+
+
+def peak_of(*arguments):
+    """The most anonymous memory that a process of Python is seen to have, sampled every few milliseconds."""
+    process = subprocess.Popen([sys.executable, *arguments])
     peak = 0
     while process.poll() is None:
         try:
