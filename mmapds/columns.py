@@ -176,12 +176,7 @@ def _compute_all(dataset: Dataset, name: str, compute: Callable[[Any], float], w
             yield work(piece)
         return
     if multiprocessing.get_start_method() != "fork":
-        try:
-            pickle.dumps(work)
-        except Exception as error:
-            raise ColumnError(
-                f"values: the callable does not pickle ({error}); define it in a module, or use workers=1"
-            ) from error
+        _check_reaches_workers(work, compute)
     with ProcessPoolExecutor(min(workers, len(pieces)), initializer=_begin_worker, initargs=(work,)) as pool:
         waiting = iter(pieces)
         running = [pool.submit(_run_in_worker, piece) for piece in islice(waiting, 4 * workers)]
@@ -195,6 +190,22 @@ def _compute_all(dataset: Dataset, name: str, compute: Callable[[Any], float], w
             ) from None
         finally:
             _cancel(running)
+
+
+def _check_reaches_workers(work: Callable[[range], Any], compute: Callable[[Any], float]) -> None:
+    """Raise ColumnError where a worker that is not forked, as from Python 3.14 on, would not have the callable."""
+    try:
+        pickle.dumps(work)
+    except Exception as error:
+        raise ColumnError(
+            f"values: the callable does not pickle ({error}); define it in a module, or use workers=1"
+        ) from error
+    main = sys.modules["__main__"]
+    is_file = getattr(main, "__file__", None) or getattr(main, "__spec__", None)
+    if getattr(compute, "__module__", None) == "__main__" and not is_file:  # typed in, or in a notebook
+        raise ColumnError(
+            "values: worker processes cannot import the callable from here; define it in a module, or use workers=1"
+        )
 
 
 def _cancel(futures: Sequence[Future[Any]]) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import mmapds
 from mmapds.storage.index_file import Index
-from tests.support.commands import SECONDS, command, python
+from tests.support.commands import SECONDS, command, python, run
 from tests.support.files import patched
 from tests.support.index_file import rewrite
 from tests.support.messages import check
@@ -617,13 +617,35 @@ def test_a_damaged_histogram_is_an_error(write, name, at, value):
         mmapds.TokenBudgetBatchSampler(mmapds.open(path), 30)
 
 
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_that_are_not_forked_need_a_callable_that_can_be_imported(large, method):
+    """They are not forked on macOS, and nowhere from Python 3.14 on."""
+    path, _ = large
+    mmapds.build(path)
+    script = f"""
+import multiprocessing, sys
+import mmapds
+multiprocessing.set_start_method({method!r}, force=True)
+def one(sample):
+    return 1
+mmapds.add_column(sys.argv[1], "x", one, workers=WORKERS)
+"""
+    ran = run("-c", script.replace("WORKERS", "2"), path)
+    message = "values: worker processes cannot import the callable from here; define it in a module, or use workers=1"
+    assert ran.stderr.splitlines()[-1].endswith(message)
+    check(message)
+    assert run("-c", script.replace("WORKERS", "1"), path).returncode == 0
+    assert set(mmapds.open(path).column("x").tolist()) == {1}
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_end_with_the_process_that_started_them(large, number):
     path, _ = large
     mmapds.build(path)
     script = """
-import signal, sys
+import multiprocessing, signal, sys
 import mmapds
+multiprocessing.set_start_method("fork")  # others cannot have a function of a script that is no file
 def compute(sample):
     print("began", flush=True)
     signal.pause()
