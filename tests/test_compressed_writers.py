@@ -3,6 +3,8 @@
 import gzip
 import io
 import random
+import shutil
+import subprocess
 
 import fsspec
 import numpy as np
@@ -129,3 +131,28 @@ def test_lines_as_they_come(tmp_path):
     (tmp_path / "part.jsonl").write_bytes(data)
     check(mmapds.seekable(tmp_path / "part.jsonl", frame=8192).path)
     assert zstd.ZstdFile(io.BytesIO((tmp_path / "part.jsonl.zst").read_bytes())).read() == data
+
+
+TOOLS = {
+    "zstd": ["zstd -q -c", ".zst"],
+    "zstd, all cores": ["zstd -q -T0 -c", ".zst"],
+    "zstd, long": ["zstd -q -19 --long=27 -c", ".zst"],
+    "pzstd": ["pzstd -q -p 2 -c", ".zst"],
+    "gzip": ["gzip -c", ".gz"],
+    "pigz": ["pigz -p 2 -c", ".gz"],
+    "pigz, blocks by themselves": ["pigz -p 2 -i -c", ".gz"],
+    "bgzip": ["bgzip -c", ".bgz"],
+    "bgzip, as .gz": ["bgzip -l 9 -c", ".gz"],
+}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_every_record_of_a_file_by_the_tool_itself(tmp_path, tool):
+    command, suffix = TOOLS[tool]
+    if not shutil.which(command.split()[0]):
+        pytest.skip(f"no {command.split()[0]} here; apt-get install -y zstd pigz tabix")
+    (tmp_path / "plain").write_bytes(TEXT)
+    path = tmp_path / f"part.jsonl{suffix}"
+    ran = subprocess.run([*command.split(), tmp_path / "plain"], check=True, capture_output=True)
+    path.write_bytes(ran.stdout)
+    check(str(path))
