@@ -355,6 +355,36 @@ def test_a_column_beside_computed_ones_is_added_as_messages_say(corpus):
     assert ds.column("tokens").tolist() == [len(record["ids"]) for record in records]
 
 
+def test_a_computed_column_is_not_replaced_in_silence(corpus):
+    path, records = corpus
+    mmapds.build(path, length="chars(text)")
+    mmapds.add_column(path, "length", tokens)
+    mmapds.add_column(path, "half", half)
+    before = Path(path + ".mmx").read_bytes()
+    what = f"{path}.mmx: column 'length' was computed in Python and a rebuild replaces it; leave"
+    ways = "out to keep it, pass columns={'length': FUNCTION} to mmapds.build, or drop 'length', 'half' with"
+    for wanted in ({"length": "bytes(text)"}, {"columns": {"length": "chars(text)"}}):
+        with pytest.raises(mmapds.ColumnError) as replaced:
+            mmapds.build(path, **wanted)
+        text = wanted.get("length", "chars(text)")
+        assert str(replaced.value) == f"{what} columns={{'length': {text!r}}} {ways} force=True"
+        check(str(replaced.value))
+    done = command(path, "--length", "bytes(text)", "--column", "half=id")
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        "leave --length 'bytes(text)' --column half=id out to keep it, pass columns={'length': "
+        "FUNCTION, 'half': FUNCTION} to mmapds.build, or drop 'length', 'half' with --force\n"
+    )
+    assert Path(path + ".mmx").read_bytes() == before
+    mmapds.build(path)
+    assert Path(path + ".mmx").read_bytes() == before, "the option is left out"
+    mmapds.build(path, columns={"length": tokens, "half": half})
+    assert mmapds.open(path).lengths.tolist() == [len(record["ids"]) for record in records]
+    assert command(path, "--length", "chars(text)", "--force").returncode == 0
+    assert mmapds.open(path).columns == ["length"]
+    assert mmapds.open(path).lengths.tolist() == [len(record["text"]) for record in records]
+
+
 def test_verify_finds_other_numbers(corpus):
     path, records = corpus
     mmapds.build(path, length="id")

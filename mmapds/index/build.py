@@ -20,7 +20,7 @@ from ..errors import (
 from ..formats.format import Format, OptionError
 from ..formats.measuring import Measuring
 from ..storage import current
-from ..storage.index_file import NOTHING, Index, SavedViewFoundError, rebuilt_with, relative_to_index
+from ..storage.index_file import NOTHING, Index, SavedViewFoundError, column_option, rebuilt_with, relative_to_index
 from ..storage.lock import clean_up, locked
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, inspect
@@ -206,6 +206,7 @@ def _build(
     report: Callable[[int], object],
 ) -> BuildResult:
     if job.before is not None and not force:
+        _check_nothing_is_replaced(job.before, request)
         kept = {*job.measuring.columns, *request.computed, *job.before.parameters.get("columns", {})}
         check_nothing_is_lost(job.before, kept, job.measuring.describe()["expressions"])
     known = reuse(job) if inherit and not force else None
@@ -349,3 +350,16 @@ def check_nothing_is_lost(index: Index, columns: Collection[str], expressions: M
             f"{index.path}: column {shown} was computed in Python and a rebuild loses it; {', '.join(ways[:-1])}, or "
             f"{ways[-1]}"
         )
+
+
+def _check_nothing_is_replaced(index: Index, request: ColumnRequest) -> None:
+    """Raise ColumnError if the index has a column, computed in Python, that is to be measured now."""
+    replaced = {name: text for name, text in request.columns.items() if name in index.computed_columns}
+    if not replaced:
+        return
+    given = either(" ".join(column_option(name, text) for name, text in replaced.items()), f"columns={replaced}")
+    dropped = ", ".join(repr(name) for name in index.computed_columns if name not in request.computed)
+    raise ColumnError(
+        f"{index.path}: column {', '.join(map(repr, replaced))} was computed in Python and a rebuild replaces it; "
+        f"leave {given} out to keep it, {rebuilt_with({}, replaced)}, or drop {dropped} with {option('force', True)}"
+    )

@@ -103,6 +103,11 @@ def rebuilt_with(expressions: Mapping[str, str], computed: Iterable[str]) -> str
     return f"pass columns={{{', '.join(columns)}}} to mmapds.build"
 
 
+def column_option(name: str, expression: str) -> str:
+    """Return the option of the command that measures a column."""
+    return f"--length {word(expression)}" if name == "length" else f"--column {word(f'{name}={expression}')}"
+
+
 def way_to_index(path: str, directory: str) -> str:
     """Return how to get an index that is missing: by the command, where its source is beside it."""
     source = path.removesuffix(INDEX_SUFFIX)
@@ -377,7 +382,7 @@ class Index(SectionFile):
             known = self.parameters.get("columns", {}).values()
             expression = next((text for text in known if str(text).startswith("items(")), "bytes()")
         if expression is not None:
-            option = f"--length {word(expression)}" if name == "length" else f"--column {word(f'{name}={expression}')}"
+            option = column_option(name, expression)
             if computed := self.computed_columns:
                 again = rebuilt_with({name: expression}, computed)
                 return f"add it with mmapds.add_column, or {again}{f' ({meant})' if meant else ''}"
