@@ -88,6 +88,60 @@ def test_a_default_stands_for_what_is_missing(tmp_path, make):
         assert (batch["x_lengths"].tolist(), batch["n"].tolist()) == ([2, 0, 1], [5, -1, 7])
 
 
+KINDS = {  # two values that are there, and the default
+    "numbers": ([1, 2], -1),
+    "fractions": ([0.5, 1.5], -1.0),
+    "booleans": ([True, False], True),
+    "text": (["a", "b"], "none"),
+    "bytes": ([b"a", b"b"], "none"),
+    "arrays": ([[1, 2], [3]], [7]),
+    "tables": ([[[1, 2]], [[3, 4]]], [[7, 8]]),
+    "texts": ([["a", "b"], ["c"]], []),
+    "structs": ([[{"a": 1}], [{"a": 2}]], [{"a": 3}]),
+    "nothing": ([None, None], 0),
+}
+GIVEN = {
+    "inferred": {},
+    "skip": {"missing": "skip"},
+    "fields": {"fields": ["row", "x"]},
+    "json": {"types": {"x": "json"}},
+    "schema": {"schema": {"row": "int64", "x": "json"}},
+}
+
+
+LACKED = {jsonl: {"bytes"}, groups: {"bytes", "structs", "nothing"}}
+"""Kinds that a format does not have."""
+
+
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [(make, kind) for make in (jsonl, parquet, arrow, groups) for kind in KINDS if kind not in LACKED.get(make, ())],
+)
+def test_a_default_stands_for_nulls_of_every_kind(tmp_path, make, kind, given):
+    (first, second), default = KINDS[kind]
+    values = [None, first, None, second]
+    path = make(tmp_path, [{"row": row, "x": value} for row, value in enumerate(values)])
+    options = {} if kind == "bytes" else GIVEN[given]  # JSON cannot hold bytes
+    options = options | ({"records": "groups"} if make is groups else {})
+    done = convert(path, tmp_path / "b.mma", defaults={"x": default}, **options)
+    stored = default.encode() if kind == "bytes" else default
+    wanted = [stored if value is None else value for value in values]
+    assert [(sample["row"], sample["x"]) for sample in samples(done.path)] == list(enumerate(wanted))
+
+
+def test_a_default_stands_for_nulls_of_parts_of_structs(tmp_path):
+    nothing = pa.StructArray.from_arrays([pa.nulls(3), pa.array([["a"], None, None])], ["u", "v"])
+    kind = pa.array(["a", None, "a"]).dictionary_encode()
+    path = save(pa.table({"m": nothing, "kind": kind}), tmp_path / "a.parquet")
+    done = convert(path, types={"kind": "json"}, defaults={"m.u": 0, "m.v": [], "kind": {}})
+    assert samples(done.path) == [
+        {"m.u": 0, "m.v": ["a"], "kind": "a"},
+        {"m.u": 0, "m.v": [], "kind": {}},
+        {"m.u": 0, "m.v": [], "kind": "a"},
+    ]
+
+
 def test_defaults_are_those_of_fields(tmp_path):
     """A converted file reads as the JSON does by `mmapds.Fields` with the same defaults."""
     path = jsonl(tmp_path, [{"x": [1, 2], "n": 5}, {"n": None}, {"x": None}])

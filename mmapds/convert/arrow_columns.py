@@ -1,6 +1,6 @@
 """Columns of Arrow as columns of array files, without an object for each value. Loaded only where Arrow is read."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,17 +16,18 @@ from .arrow_values import described, is_temporal, stored
 _OFFSETS = {"large_string": np.int64, "large_binary": np.int64, "string": np.int32, "binary": np.int32}
 
 
-def columns_of(batch: Any, schema: Schema) -> Columns | None:
+def columns_of(batch: Any, schema: Schema, defaults: Container[str]) -> Columns | None:
     """Return the rows of a RecordBatch as columns; None where its values must be looked at one by one.
 
     That is so where a value is null or a list does not make an array, where the schema has another type than the batch,
-    and for types that are not made of one run of bytes a row.
+    and for types that are not made of one run of bytes a row. A null of a field of JSON is a value, unless the field is
+    among those with `defaults`.
     """
     arrays = dict(_flat(batch))
     values = []
     for field in schema.fields:
         array = arrays.get(field.name)
-        found = None if array is None else _values(field, array)
+        found = None if array is None else _values(field, array, field.name in defaults)
         if found is None:
             return None
         values.append(found)
@@ -48,18 +49,21 @@ def _parts(name: str, array: Any) -> Iterator[tuple[str, Any]]:
         yield name, array
 
 
-def _values(field: Field, array: Any) -> Values | None:
+def _values(field: Field, array: Any, has_default: bool) -> Values | None:
     """Return the values of a field; None where they must be looked at one by one."""
     if field.dtype == "json":
+        values = array.to_pylist()
+        if has_default and any(value is None for value in values):
+            return None
         try:
-            return _joined([as_bytes(field, value) for value in array.to_pylist()])
+            return _joined([as_bytes(field, value) for value in values])
         except FormatError:
             return None
     if array.null_count or described(array.type) != (field.dtype if field.shape is None else _listed(field)):
         return None
     if is_type.is_dictionary(array.type):
         used, rows = np.unique(array.indices.to_numpy(zero_copy_only=False), return_inverse=True)
-        found = _values(field, stored(array.dictionary.take(pa.array(used))))
+        found = _values(field, stored(array.dictionary.take(pa.array(used))), has_default)
         return found and found.chosen(rows)
     if field.shape is not None:
         return _lists(field, array)

@@ -1,7 +1,7 @@
 """Converting by an executor: which tasks there are, and how the parts that they leave become one array file."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -89,7 +89,7 @@ class FirstRecords:
             self._reader = self._open([path])
             yield from self._reader.records(schema)
 
-    def blocks(self, schema: Schema) -> Iterator[Block]:
+    def blocks(self, schema: Schema, defaults: Container[str]) -> Iterator[Block]:
         """Yield the records as one block."""
         yield Block(self.records(schema))
 

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ class IndexedReader:
                 except ValueError as error:
                     raise DecodeError(f"{self.place(number)}: {error}") from error
 
-    def blocks(self, schema: Schema) -> Iterator[Block]:
+    def blocks(self, schema: Schema, defaults: Container[str]) -> Iterator[Block]:
         """Yield the records of all sources as one block."""
         yield Block(self.records(schema))
 

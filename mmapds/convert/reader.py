@@ -3,7 +3,7 @@
 import shlex
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -59,8 +59,12 @@ class Reader(Protocol):
     def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
         """Yield every record: what it has of the fields of a schema, or all it has."""
 
-    def blocks(self, schema: Schema) -> Iterator[Block]:
-        """Yield the same in blocks, as columns where the source has such."""
+    def blocks(self, schema: Schema, defaults: Container[str]) -> Iterator[Block]:
+        """Yield the same in blocks, as columns where the source has such.
+
+        Args:
+          defaults: fields whose nulls a default stands for: blocks with such nulls are not columns.
+        """
 
     def place(self, number: int) -> str:
         """Return where a record that was yielded lies, as messages say it."""
@@ -124,7 +128,7 @@ class FileReader(ABC):
             count = yield from self._read(path, schema)
             self._firsts.append(self._firsts[-1] + count)
 
-    def blocks(self, schema: Schema) -> Iterator[Block]:
+    def blocks(self, schema: Schema, defaults: Container[str]) -> Iterator[Block]:
         """Yield the records of all files as one block."""
         yield Block(self.records(schema))
 

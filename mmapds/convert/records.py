@@ -96,7 +96,7 @@ def copy_records(reader: Reader, rules: Rules, writer: Writer, progress: Callabl
     done = skipped = 0
     first = ""
     progress(0, reader.total)
-    for block in reader.blocks(rules.schema):
+    for block in reader.blocks(rules.schema, rules.defaults):
         is_small = block.columns is not None and block.columns.nbytes <= _AT_ONCE
         if block.columns is not None and is_small and append_columns(writer, block.columns):
             done += block.columns.count

@@ -1,7 +1,7 @@
 """The rows of Arrow tables as records, whichever files they come from."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
@@ -100,7 +100,7 @@ class TableReader(FileReader):
         with self._naming(path):
             yield from rows_of(batch, wanted, types)
 
-    def blocks(self, schema: Schema) -> Iterator[Block]:
+    def blocks(self, schema: Schema, defaults: Container[str]) -> Iterator[Block]:
         """Yield the rows of all files, as columns where they can be such."""
         from .arrow_columns import columns_of  # pyarrow is optional
 
@@ -110,7 +110,7 @@ class TableReader(FileReader):
             count = 0
             for batch, wanted in self._batches(path, types):
                 with self._naming(path):
-                    columns = columns_of(batch, schema)
+                    columns = columns_of(batch, schema, defaults)
                 yield Block(self._rows(path, batch, wanted, types), columns)
                 count += batch.num_rows
             self._firsts.append(self._firsts[-1] + count)
