@@ -3,7 +3,7 @@
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 from .. import _native
 from .parts import Block
@@ -49,6 +49,15 @@ class BlockCache:
             if block is not None:
                 state.blocks.move_to_end(key)
             return block
+
+    def find_all(self, keys: Sequence[Hashable]) -> list[Block | None]:
+        """Return those of some blocks that are there, and None for others."""
+        state = self._own()
+        with state.lock:
+            for key in keys:
+                if key in state.blocks:
+                    state.blocks.move_to_end(key)
+            return [state.blocks.get(key) for key in keys]
 
     def get(self, key: Hashable, decode: Callable[[], Block]) -> Block:
         """Return a block; where it is not there, decode it, or wait for a thread that does. Raises what that raises."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _WORTH_THREADS = 4  # blocks to decode
 _MOST_THREADS = 4
 _MOST_FORWARD = 4  # large blocks at a time whose decoders are kept, each with its window
+_MOST_KNOWN = 1 << 12  # blocks whose places are kept
+_FEW = 1 << 12  # blocks whose bounds are read without a search for those of a batch
 _NEIGHBOURS = 1 << 16  # blocks whose bounds are read at once, to find those of a batch
 _BYTES_A_SECOND = 100 << 20  # that a core makes seekable
 _TIMES, _MORE = 32, 1 << 20  # bytes that the frames of a block may have: so many times its content, and some more
@@ -74,6 +76,8 @@ class BlockReader:
         self._decoder = decoder_of(compression.codec, self._path)
         self._size = compression.size
         self._forward: dict[int, Forward] = {}
+        self._known: dict[int, Place] = {}
+        """Where blocks lie that were read lately, as the next batch is often of the same."""
         self._last = 0, Place(0, 0, 0, 0)
         """The block where the last single record was, as the next one is often there too."""
 
@@ -105,15 +109,16 @@ class BlockReader:
           SourceError, StaleIndexError: the source was cut short, or cannot be read.
         """
         missing = []
-        for block, place in self._places(wanted):
-            if place.size > LARGEST_BLOCK:
-                yield from self._in_order(block, place, memoryview(wanted).cast("Q"))
-                continue
-            found = self._cache.find((self._key, block))
-            if found is None:
-                missing.append((block, place))
-            else:
+        places = list(self._places(wanted))
+        kept = self._cache.find_all([(self._key, block) for block, _ in places])
+        for (block, place), found in zip(places, kept, strict=True):
+            if found is not None:
                 yield place.content, found
+            elif place.size > LARGEST_BLOCK:
+                yield from self._in_order(block, place, memoryview(wanted).cast("Q"))
+            else:
+                missing.append((block, place))
+        kept, found = [], None  # a block that the cache drops gives its memory to the next
         workers = min(len(missing), 1 if is_worker() else min(cores(), _MOST_THREADS))
         if len(missing) < _WORTH_THREADS or workers < 2:
             for each in missing:
@@ -133,7 +138,13 @@ class BlockReader:
             return
         end = 0
         blocks = self._blocks_with(wanted)
-        for block, place in zip(blocks, self._table.places(blocks), strict=True):
+        if len(self._known) > _MOST_KNOWN:
+            self._known = {}
+        known = self._known
+        new = [block for block in blocks if block not in known]
+        known.update(zip(new, self._table.places(new), strict=True))
+        for block in blocks:
+            place = known[block]
             if place.content < end:
                 raise self._index.damaged(
                     f"block {block} of {self._path}: expected content from byte {end} on, found byte {place.content}"
@@ -164,7 +175,9 @@ class BlockReader:
         begins, ends = begins[begins < ends], ends[begins < ends]
         if not len(begins):
             return ()
-        first, last = self._table.find(int(begins[0])), self._table.find(int(ends.max()) - 1)
+        first, last = 0, max(self._table.count - 1, 0)
+        if last > _FEW:
+            first, last = self._table.find(int(begins[0])), self._table.find(int(ends.max()) - 1)
         if last - first < _NEIGHBOURS:
             bounds = np.asarray(self._table.bounds.read(first + 1, last + 1))
             firsts = first + np.searchsorted(bounds, begins, "right")

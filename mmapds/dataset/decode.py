@@ -17,7 +17,8 @@ Decoder = Callable[..., Any]
 """Takes the bytes of a record and returns a sample; `takes_view` and `takes_location` change what it is given."""
 
 
-def _bytes(record: bytes) -> bytes:
+def as_bytes(record: bytes) -> bytes:
+    """Return a record as it is."""
     return record
 
 
@@ -66,7 +67,7 @@ def _pil(record: memoryview, location: Any) -> Any:
 BY_NAME: dict[str, Decoder] = {
     "json": orjson.loads,
     "text": bytes.decode,
-    "bytes": _bytes,
+    "bytes": as_bytes,
     "files": _files,
     "wds": _wds,
     "pil": _pil,

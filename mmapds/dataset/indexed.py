@@ -23,7 +23,17 @@ from .block_starts import block_starts
 from .catalog import Catalog
 from .chosen import composed
 from .dataset import Dataset
-from .decode import Decoder, decoder_name, is_same_decoder, raise_at, reason_of, resolve, wants_location, wants_view
+from .decode import (
+    Decoder,
+    as_bytes,
+    decoder_name,
+    is_same_decoder,
+    raise_at,
+    reason_of,
+    resolve,
+    wants_location,
+    wants_view,
+)
 from .fields import Fields
 from .fields_batch import ChosenBatch, FieldsBatch
 from .location import Location
@@ -111,13 +121,14 @@ class IndexedDataset(Dataset):
                 self._raise_at(numbers[place], positions[place], error)
             return FieldsBatch(found, decode)
         records = self._records.many(numbers)
+        if decode is as_bytes and not self._is_located:
+            return records
         try:
             if self._is_located:
                 for record, number in zip(records, numbers, strict=True):
                     samples.append(decode(record, self._locate(number)))
             else:
-                for record in records:
-                    samples.append(decode(record))
+                samples.extend(map(decode, records))  # those before one that fails stay
         except Exception as error:
             self._raise_at(numbers[len(samples)], positions[len(samples)], error)
         return samples
