@@ -1,5 +1,6 @@
 """Which files of a directory are taken, and what is said of the others."""
 
+import gzip
 import warnings
 
 import pytest
@@ -9,6 +10,7 @@ from mmapds import formats
 from mmapds.convert import SUFFIXES as CONVERTED
 from mmapds.convert import convert
 from tests.support import commands
+from tests.support.messages import check
 
 SUFFIXES = f"{' '.join(formats.SUFFIXES)} (or .gz .bgz .zst behind these)"
 OTHERS = ["b.json", "c", "d.json.gz"]
@@ -118,3 +120,76 @@ def test_merging_takes_indexes_only(write, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert names(mmapds.open(mmapds.merge(tmp_path / "d", out=tmp_path / "d/all.mmx"))) == ["a", "b.json"]
+
+
+# ---- sources that are gone -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shards(write, tmp_path):
+    """Three sources and their indexes."""
+    for name in "abc":
+        mmapds.build(write([{"name": name}], f"sh/{name}.jsonl"))
+    return tmp_path / "sh"
+
+
+def refused(function, *given, **options):
+    with pytest.raises(mmapds.SourceError) as caught:
+        function(*given, **options)
+    check(str(caught.value))
+    return str(caught.value)
+
+
+def test_an_index_whose_source_is_gone_is_an_error(shards, tmp_path):
+    (shards / "b.jsonl").unlink()
+    expected = f"{shards}/b.jsonl: no such file; delete {shards}/b.jsonl.mmx, which indexes it, or put the file back"
+    for given in (shards, f"{shards}/*", f"{shards}/[abc]*", f"{shards}/*.jsonl*"):
+        assert refused(mmapds.open, given) == expected
+        assert refused(mmapds.open, given, build=True) == expected
+        assert refused(mmapds.build, given) == expected
+    assert refused(convert, shards, tmp_path / "out.mma") == expected
+    for name in ("info", "verify", "index", "head"):
+        done = commands.mmapds(name, shards)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert expected in done.stderr
+    assert names(mmapds.open(f"{shards}/*.jsonl")) == ["a", "c"], "which matches no index"
+    (shards / "b.jsonl.mmx").unlink()
+    assert names(mmapds.open(shards)) == names(mmapds.open(f"{shards}/*")) == ["a", "c"]
+
+
+def test_an_index_of_several_sources_that_lacks_one_is_an_error_to_open(shards):
+    mmapds.build(f"{shards}/?.jsonl", out=shards / "all.mmx")
+    assert names(mmapds.open(shards)) == ["a", "b", "c"]
+    (shards / "b.jsonl").unlink()
+    (shards / "b.jsonl.mmx").unlink()
+    message = refused(mmapds.open, shards)
+    assert message.startswith(f"{shards}/b.jsonl: no such file; run: ")
+    assert message.endswith(f"-o {shards}/all.mmx (which indexes what is left of {shards}/all.mmx)")
+    mmapds.build(shards, out=shards / "all.mmx")
+    assert names(mmapds.open(shards)) == names(mmapds.open(shards / "all.mmx")) == ["a", "c"]
+
+
+def test_an_index_of_sources_that_are_all_gone_is_an_error(shards):
+    mmapds.build([shards / "a.jsonl", shards / "b.jsonl"], out=shards / "two.mmx")
+    for name in "ab":
+        (shards / f"{name}.jsonl").unlink()
+        (shards / f"{name}.jsonl.mmx").unlink()
+    found = f"{shards}/a.jsonl and 1 more: no such file; delete {shards}/two.mmx, which indexes them, or put them back"
+    assert refused(mmapds.open, shards) == refused(mmapds.build, shards) == found
+
+
+def test_other_files_of_that_suffix_are_passed_over(shards, write, tmp_path):
+    elsewhere = write([{"name": "d"}], "d.jsonl")
+    mmapds.build(elsewhere, out=shards / "elsewhere.mmx")
+    mmapds.open(shards)[1:].save(shards / "some.mmx")
+    (shards / "text.jsonl.mmx").write_text("not an index")
+    (tmp_path / "d.jsonl").unlink()
+    assert names(mmapds.open(shards)) == ["a", "b", "c"]
+
+
+def test_a_source_that_was_compressed_is_not_gone(shards):
+    plain = shards / "b.jsonl"
+    (shards / "b.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+    mmapds.build(shards)
+    assert names(mmapds.open(shards)) == ["a", "b", "c"]

@@ -6,7 +6,7 @@ import re
 import shlex
 import stat
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..errors import UNPRINTABLE, SourceError, counted, either
@@ -67,7 +67,8 @@ def expand(
       indexed: take files of other names from there, too, if an index of their own stands beside them.
       report: called with a line on what was passed over in a directory, for each that has more than is taken.
     Raises:
-      SourceError: there are no patterns, a pattern matches no file, a directory holds no source, or a file is missing.
+      SourceError: there are no patterns, a pattern matches no file, a directory holds no source, or a file is missing,
+        which may be one that an index there is of.
     """
     given = [os.fspath(pattern) for pattern in listed(patterns)]
     paths = [path for pattern in given for path in _expand_one(pattern, suffixes, indexed, report)]
@@ -114,9 +115,12 @@ def _expand_one(
         if os.path.lexists(path):
             yield path
         elif glob.has_magic(path):
-            matches = _without_indexes(sorted(glob.glob(path, recursive=True)), suffixes)
+            found = sorted(glob.glob(path, recursive=True))
+            matches = _without_indexes(found, suffixes)
             if not matches:
                 raise SourceError(f"{path}: expected a pattern that matches files, found no match")
+            if indexed:
+                _check_left_out(found, matches, suffixes)
             yield from matches
         else:
             raise SourceError(f"{path}: no such file")
@@ -137,7 +141,23 @@ def _files_of(
         others = sorted(name for name in there.keys() - names if _may_be_data(name, there) and there[name].is_file())
         if others:
             report(_passed_over(directory, others, suffixes))
-    yield from (os.path.join(directory, name) for name in taken)
+    paths = [os.path.join(directory, name) for name in taken]
+    if indexed:
+        _check_left_out([os.path.join(directory, name) for name in sorted(there)], paths, suffixes)
+    yield from paths
+
+
+def _check_left_out(found: Sequence[str], taken: Sequence[str], suffixes: tuple[str, ...]) -> None:
+    """Raise SourceError where an index is left out whose source is gone, as its records would be missing in silence."""
+    if taken[0].endswith(INDEX_SUFFIX):  # indexes alone, which are all taken
+        return
+    known = set(found)
+    indexes = [path for path in found if path.endswith(INDEX_SUFFIX) and path.removesuffix(INDEX_SUFFIX) not in known]
+    lone = [path for path in indexes if not os.path.lexists(path.removesuffix(INDEX_SUFFIX))]
+    if lone:
+        from .gone import check_none_is_gone  # start-up time: it opens indexes, which a directory of sources lacks
+
+        check_none_is_gone(lone, parts=INDEX_SUFFIX in suffixes)
 
 
 def _may_be_data(name: str, there: Container[str]) -> bool:
