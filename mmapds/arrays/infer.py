@@ -5,7 +5,7 @@ from typing import Any
 
 from ..errors import FormatError
 from .schema import EXTENDED, ITEM_BYTES, MAX_DIMS, Field, Schema, dtype_name
-from .values import list_as_array, shown
+from .values import as_array, cast, list_as_array, shown
 
 _PYTHON = {bool: "bool", int: "int64", float: "float64", bytes: "bytes", str: "str", dict: "json"}
 _NULL, _EMPTY = "null", ("null", (None,))  # the types of null and of an empty list, which fit several others
@@ -31,7 +31,8 @@ class Inference:
     """Infers a schema that all of some records fit.
 
     The first axis of an array is ragged, and so is every other axis whose length differs between records. A field
-    whose values have several types becomes "json", if JSON can hold them.
+    whose values have several types becomes "json", if JSON can hold them. So does one of fractions beside integers that
+    a float64 does not hold.
 
     Args:
       nulls: a field that some records lack, or have as null, becomes "json" too. Otherwise these records do not count.
@@ -43,6 +44,8 @@ class Inference:
         self._count = 0
         self._found: dict[str, Any] = {}
         self._only_null: dict[str, Any] = {}
+        self._exact: set[str] = set()
+        """Fields with integers that a float64 does not hold."""
 
     def _counts(self, name: str) -> bool:
         """Whether it counts that a field is missing or null."""
@@ -66,6 +69,8 @@ class Inference:
                 inferred = _inferred(name, value)
                 before = found.get(name, _NULL if self._count and self._counts(name) else inferred)
                 found[name] = _joined(name, before, inferred)
+                if name not in self._exact and not _fits_floats(value, inferred):
+                    self._exact.add(name)
             else:
                 self._only_null[name] = _NULL
         self._count += 1
@@ -73,7 +78,10 @@ class Inference:
     def described(self) -> dict[str, Any]:
         """Return the schema, as `Schema` takes it."""
         described = self._only_null | self._found
-        return {name: "json" if _is_undecided(what) else what for name, what in described.items()}
+        return {
+            name: "json" if _is_undecided(what) or (name in self._exact and _dtype_of(what) == "float64") else what
+            for name, what in described.items()
+        }
 
 
 def widened(field: Field, value: Any) -> Any:
@@ -102,6 +110,21 @@ def common_type(one: Any, other: Any) -> Any:
 def _is_undecided(what: Any) -> bool:
     """Whether all values of a field were null, or empty lists."""
     return bool(what == _NULL or what[0] == _NULL)
+
+
+def _dtype_of(what: Any) -> Any:
+    """Return the dtype of numbers or of arrays; any other type as it is."""
+    return what[0] if isinstance(what, tuple) else what
+
+
+def _fits_floats(value: Any, inferred: Any) -> bool:
+    """Whether a value does not change where its numbers become float64."""
+    if _dtype_of(inferred) not in ("int64", "uint64"):
+        return True
+    if type(value) is int:
+        return float(value) == value
+    array = list_as_array(value) if isinstance(value, list) else as_array(value)
+    return array is None or cast(array, "float64") is not None
 
 
 def _inferred(name: Any, value: Any) -> Any:
@@ -152,7 +175,7 @@ def _joined(name: Any, one: Any, other: Any) -> Any:
 
 def _is_in_json(what: Any) -> bool:
     """Whether JSON can hold the values of a type."""
-    dtype = what[0] if isinstance(what, tuple) else what
+    dtype = _dtype_of(what)
     return dtype != "bytes" and dtype not in EXTENDED and not dtype.startswith("complex")
 
 

@@ -193,7 +193,7 @@ def _as_array(field: Field, value: Any) -> Any:
     """Return a value as a contiguous little-endian array that fits the field."""
     import numpy as np  # start-up time: records without arrays do without
 
-    found = _memory(value)
+    found = as_array(value)
     array = list_as_array(value) if found is None and isinstance(value, list | tuple) else found
     if array is None:
         raise _unfit(field, value)
@@ -226,7 +226,7 @@ def _little(dtype: Any) -> Any:
     return dtype.newbyteorder("<")
 
 
-def _memory(value: Any) -> Any:
+def as_array(value: Any) -> Any:
     """Return the NumPy array of an array or a tensor, sharing its memory; None for anything else.
 
     Elements of a dtype that NumPy lacks become integers of the same size.
