@@ -41,7 +41,7 @@ def starts(lines):
         byte += len(line) + 1
 
 
-@pytest.mark.parametrize("line", BAD)
+@pytest.mark.parametrize("line", [*BAD, b'{"n": 1e400}', b"9" * 400, b'{"n": "\\udc00"}'])
 def test_a_bad_line_is_an_error_that_says_where_and_what_to_do(write, line):
     path = write(good(0) + b"\n\n" + good(1) + b"\n" + line + b"\n" + good(2) + b"\n")
     where = f"{path}:4 (byte {len(good(0) + good(1)) + 3}): not JSON: "
