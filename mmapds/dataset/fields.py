@@ -256,9 +256,10 @@ def _wanted(name: Any, what: Any, defaults: Mapping[str, Any]) -> Wanted:
     dtype, shape = what if isinstance(what, tuple | list) and len(what) == 2 else (what, None)
     dtype = dtype if isinstance(dtype, str) else dtype_name(dtype)
     if dtype not in _DTYPES:
+        near = [f"{dtype}64"] if f"{dtype}64" in _DTYPES else ["str", *_DTYPES]  # as in Python
         raise FormatError(
             f"schema[{name!r}] = {what!r}, expected 'str', a dtype among {', '.join(_DTYPES)}, (dtype, shape) or "
-            f"(dtype, 'ragged'){did_you_mean(dtype, ['str', *_DTYPES])}"
+            f"(dtype, 'ragged'){did_you_mean(dtype, near)}"
         )
     if shape is None:
         return Wanted(name, keys, dtype, _native.LAYOUT_ANY, (), fallback)
