@@ -424,7 +424,7 @@ ERRORS = [
     ([[1], [2**63]], {}, "samples[1]: expected numbers that fit int64, found 9223372036854775808"),
     ([[1.0, 10**400]], {}, "samples[0]: expected numbers that fit float32, found 1000"),
     ([[]], {"pad_value": 10**400}, "for the int64 numbers of samples[...]"),
-    ([2**63], {}, "samples[...]: expected numbers that fit int64 ("),
+    ([1, 2**63], {}, "samples[1]: expected numbers that fit int64, found 9223372036854775808; give those of all"),
     ([[], np.zeros(1, complex)], {}, f"samples[1]: {SUPPORTED}, found complex128"),
     ([np.zeros(1, np.longdouble)], {}, f"samples[0]: {SUPPORTED}, found {np.dtype(np.longdouble)}"),
     ([np.complex64(1)], {}, f"samples[0]: {SUPPORTED}, found complex64"),

@@ -85,10 +85,24 @@ def number_tensor(values: Sequence[Any], path: str) -> torch.Tensor:
         dtype = torch.float64 if float in types else torch.int64 if int in types else torch.bool
     else:
         dtype = _dtype([_number_dtype(value) for value in values], path)
+    numbers = [value.item() if hasattr(value, "item") else value for value in values]
     try:
-        return torch.tensor([value.item() if hasattr(value, "item") else value for value in values], dtype=dtype)
+        return torch.tensor(numbers, dtype=dtype)
     except (RuntimeError, OverflowError, ValueError) as error:
-        raise CollateError(f"samples[...]{path}: expected numbers that fit {_name(dtype)} ({error})") from error
+        i = next(i for i, number in enumerate(numbers) if not _fits(number, dtype))
+        remedy = "; give those of all samples as numpy.uint64" if min(numbers) >= 0 and max(numbers) < 2**64 else ""
+        raise CollateError(
+            f"samples[{i}]{path}: expected numbers that fit {_name(dtype)}, found {numbers[i]!r:.80}{remedy}"
+        ) from error
+
+
+def _fits(number: Number, dtype: torch.dtype) -> bool:
+    """Whether a dtype can hold a number."""
+    try:
+        torch.tensor(number, dtype=dtype)
+    except (RuntimeError, OverflowError, ValueError):
+        return False
+    return True
 
 
 def _number_dtype(value: Any) -> Any:
