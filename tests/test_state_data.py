@@ -101,6 +101,24 @@ def test_the_same_records_go_on_wherever_they_are(tmp_path, ds, kind):
     make(mmapds.open(moved)).load_state_dict(state)
 
 
+@pytest.mark.parametrize("kind", ["records", "batches", "chunks", "mixture", "budget", "windows"])
+def test_a_file_that_grew_is_gone_on_with_as_the_message_says(write, ds, kind):
+    """A sampler of the lengths or the range of the records of before has the rest of the epoch."""
+    make = SAMPLERS[kind]
+    sampler = make(ds)
+    steps = list(sampler)
+    state = saved(sampler.state_dict(step=1))
+    path = write([{"id": i, "n": 1 + i % 4} for i in range(N + 7)], "a.jsonl")
+    mmapds.build(path, length="n")
+    grown = mmapds.open(path)
+    for view in (grown, grown[:N]):
+        message = refusal(make(view), state)
+        assert "where a file grew at its end, finish the epoch over ds[:n]" in message
+    rest = make(grown[:N].lengths if kind in ("budget", "windows") else range(N))
+    rest.load_state_dict(state)
+    assert list(rest) == steps[1:]
+
+
 def test_files_in_another_order_are_refused(write):
     a, b = made(write, "a.jsonl"), made(write, "b.jsonl", first=100)
     state = saved(DistributedSampler(mmapds.concat([a, b])).state_dict())

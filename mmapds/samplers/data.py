@@ -122,7 +122,11 @@ def _other_records(own: Mapping[str, str], saved: Mapping[str, Any]) -> str:
     names, found = own["sources"], saved.get("sources")
     if names == found:
         what = f"expected the records of {names} that this sampler is of, found others of the same names"
-        remark = " (another view, another order of the files, or other content)"
+        remark = (
+            " (another view, another order of the files, or other content; where a file grew at its end, finish the "
+            "epoch over ds[:n], the n records that it had: a sampler of the array ds[:n].lengths, or of range(n), "
+            "takes the state)"
+        )
     else:
         what, remark = f"expected those of {names}, found those of {found}", ""
     return (
