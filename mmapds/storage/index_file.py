@@ -373,8 +373,17 @@ class Index(SectionFile):
             raise ColumnError(f"{self.path}: expected column {name!r}, found {known}; {self._way_to_column(name)}")
         return self.sections[COLUMN + name].dtype, self.section(COLUMN + name)
 
+    def _has_now(self, name: str) -> bool:
+        """Whether the index was written again meanwhile, and has a column that it lacked when it was opened."""
+        try:
+            return name in Index(self.absolute(self.path), self.roots).columns
+        except Error:
+            return False
+
     def _way_to_column(self, name: str) -> str:
         """Return how to get a column that is missing: by a command, where an expression measures it."""
+        if self._has_now(name):
+            return "open the dataset again, as the index on disk has this column now"
         near = nearest(name, self.columns)
         meant = f"did you mean {near!r}" if near else ""
         expression = "EXPR" if self.format == "jsonl" else None
