@@ -161,7 +161,19 @@ def test_one_value_over_several_lines():
 
 
 @pytest.mark.parametrize(
-    ("name", "delimiter"), [("a.csv", ","), ("a.tsv", "\t"), ("a.jsonl", ","), ("a.jsonl", "\t"), ("a.json", ";")]
+    ("name", "delimiter"),
+    [
+        ("a.csv", ","),
+        ("a.csv", ";"),
+        ("a.csv", "|"),
+        ("a.csv", "\t"),
+        ("a.tsv", "\t"),
+        ("a.tsv", ";"),
+        ("a.jsonl", ","),
+        ("a.jsonl", "\t"),
+        ("a.jsonl", "|"),
+        ("a.json", ";"),
+    ],
 )
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_a_table(name, delimiter, mark):
@@ -170,6 +182,17 @@ def test_a_table(name, delimiter, mark):
     assert message.startswith(f"{name}: not JSON Lines: expected JSON, found a table with {shown} between cells; run: ")
     out = run(message).rpartition(" > ")[2]
     assert list(mmapds.open(out, build=True)) == [{"id": "1", "text": "a b"}, {"id": "2", "text": "é"}]
+
+
+def test_a_table_of_one_column():
+    message = refused(write("a.csv", "text\na b\n"))
+    assert message.startswith("a.csv: not JSON Lines: expected JSON, found a table with ',' between cells; run: ")
+
+
+def test_a_table_whose_names_hold_other_delimiters():
+    message = refused(write("a.csv", '"a, b; c";text\n1;x\n'))
+    out = run(message).rpartition(" > ")[2]
+    assert list(mmapds.open(out, build=True)) == [{"a, b; c": "1", "text": "x"}]
 
 
 OLD_ENDS = {

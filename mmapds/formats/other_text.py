@@ -48,7 +48,7 @@ def check_lines(path: str, head: bytes) -> None:
     second, is_json = rest.lstrip().partition(b"\n")[0], _is_json(first)
     suffix = os.path.splitext(without_codec(path))[1].lower()
     if suffix in _TABLES and not is_json and not _looks_like_json(text):
-        raise _table(path, _TABLES[suffix])
+        raise _table(path, _delimiter(first, _TABLES[suffix]))
     if text.startswith(_OPENERS) and b"\n" not in head and _has_old_ends(path):
         raise _old_ends(path)
     may_be_one_line = text.startswith(b"[") and not rest.strip() and (is_json or len(head) >= _HEAD)
@@ -59,7 +59,7 @@ def check_lines(path: str, head: bytes) -> None:
     if _begins_over_lines(text) and not (text.startswith(b"{") and _is_json(second)):  # else a line that was cut off
         raise _array(path) if text.startswith(b"[") else _over_lines(path)
     if named(path, _SUFFIXES) and not _is_json(second):
-        for delimiter in "\t,;":
+        for delimiter in "\t,;|":
             if _is_table(text, delimiter, is_whole=len(head) < _HEAD):
                 raise _table(path, delimiter)
 
@@ -109,6 +109,20 @@ def _has_old_ends(path: str) -> bool:
             for line, following in pairwise(each for each in lines if each.strip())
         )
     return False
+
+
+def _delimiter(line: bytes, usual: str) -> str:
+    """Return what cuts the first line of a table into most cells: the usual delimiter, unless another one does better.
+
+    Args:
+      usual: what the suffix of the file says.
+    """
+    import csv  # start-up time: as below
+
+    def cells(delimiter: str) -> int:
+        return max(map(len, csv.reader([line.decode("utf-8", "replace")], delimiter=delimiter)), default=0)
+
+    return max([usual, ";", "|", "\t", ","], key=cells)
 
 
 def _is_table(text: bytes, delimiter: str, *, is_whole: bool) -> bool:
