@@ -1,5 +1,6 @@
 """Arguments and data of the wrong kind: messages say which kind is right, and what they advise works."""
 
+import json
 import operator
 import re
 import subprocess
@@ -167,6 +168,47 @@ def test_text_in_latin_1_is_said_to_be(write, how, monkeypatch, tmp_path):
     )
     out = iconv(message)
     assert list(mmapds.open(out, build=True)) == [{"text": "a"}, {"text": "café"}]
+
+
+BOTH = {
+    "a line before": ('{"text": "é"}\n'.encode() + LATIN_1, 3, 29),
+    "the line itself": (b'{"text": "a"}\n{"text": "' + "é".encode() + b"caf\xe9" + b'"}\n', 2, 14),
+}
+
+
+@pytest.mark.parametrize(("text", "line", "byte"), BOTH.values(), ids=BOTH)
+def test_one_bad_byte_in_text_in_utf_8_is_not_said_to_be_latin_1(write, text, line, byte, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    write(text)
+    begin = f"train.jsonl:{line} (byte {byte}): not JSON: expected text in UTF-8, found byte 0xe9 at char"
+    message = refused(lambda: mmapds.build("train.jsonl", validate=True))
+    assert message.startswith(begin)
+    assert "; leave such lines out with bad='skip', or write the line again (record" in message
+    assert "iconv" not in message
+    mmapds.build("train.jsonl")
+    message = refused(lambda: mmapds.open("train.jsonl")[line - 1])
+    assert message.startswith(begin)
+    assert "iconv" not in message
+    with pytest.warns(UserWarning, match="not JSON"):
+        mmapds.build("train.jsonl", bad="skip")
+    assert len(mmapds.open("train.jsonl")) == line - 1
+
+
+@pytest.mark.parametrize("how", ["validate", "length", "read"])
+def test_lines_that_also_end_as_on_old_macs(write, how, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    records = [{"text": "a"}, {"text": "b"}, {"text": "c"}, {"text": "d"}]
+    write(b"%b\n%b\r%b\r\n%b\n" % tuple(json.dumps(record).encode() for record in records))
+    if how == "read":
+        message = refused(lambda: mmapds.open("train.jsonl", build=True)[1])
+    else:
+        given = {"validate": True} if how == "validate" else {"length": "chars(text)"}
+        message = refused(lambda: mmapds.build("train.jsonl", **given))
+    check(message)
+    assert message.startswith("train.jsonl:2 (byte 14): not JSON: ")
+    found = re.search(r"; run: (tr .*) \(as '\\r' alone stands between values of the line; or ", message)
+    subprocess.run(found[1], shell=True, check=True)
+    assert list(mmapds.open("train.lf.jsonl", build=True)) == records
 
 
 # ---- batches ----------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from ..compression.plain import line_number
 from ..compression.reader import BlockReader, random_access_error
 from ..errors import Error, FormatError, SourceError, option
 from ..formats.format import ArrayOf, FieldsOf, Sample
-from ..formats.unmeasured import to_utf_8
+from ..formats.unmeasured import mending_of
 from ..storage.blocks import BlockTable
 from ..storage.files import IoChoice, check_io, io_of, open_file
 from ..storage.index_file import Index
@@ -290,8 +290,9 @@ class Catalog:
         if os.path.basename(index.path).startswith("."):  # that of a conversion, which removes it
             command = build_command([index.source_path(number)], "--bad skip")
             return f"; run: {command} (and convert {index.source_path(number)}{INDEX_SUFFIX})"
-        if utf_8 := to_utf_8(index.source_path(number), record):
-            return f"; run: {utf_8} (if it is in Latin-1; or {keep})"
+        path = index.source_path(number)
+        if mending := mending_of(path, index.absolute(path), located[2], record):
+            return f"; run: {mending.command} ({mending.when}; or {keep})"
         hint = "" if self._may_be_json(located) else f"open it with {option('decode', 'text')} if it is text, or "
         command = index.remedy("--bad skip", force=False).removesuffix(")").replace(" (and", " and")
         remarks.insert(0, f"which keeps positions; or {command}, which leaves out all such lines, and changes len")

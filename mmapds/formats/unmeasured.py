@@ -1,13 +1,14 @@
 """Why records cannot be measured, as messages say it: what they have instead, and what to do."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import orjson
 
 from .. import _native
-from ..compression.plain import head_of
-from ..errors import ColumnError, DecodeError, Error, either, nearest, option
+from ..compression.plain import head_of, opened
+from ..errors import ColumnError, DecodeError, Error, SourceError, either, nearest, option
 from ..storage.sources import another_name, quoted, without_codec
 from .measuring import Expression, UnmeasuredError
 
@@ -20,6 +21,9 @@ _EXPECTED = {
 _FOUND = {b'"': "a string", b"[": "an array", b"{": "an object", b"t": "true", b"f": "false", b"n": "null"}
 _FITTING = {str: ("chars({})", "bytes({})"), list: ("items({})",), int: ("{}",), float: ("{}",)}
 """Expressions that measure a value."""
+_LONGEST = 1 << 26  # bytes of a line that are looked at at a time
+_OPENERS = (b"{", b"[", b'"')
+"""What JSON begins with, other than numbers and words."""
 _HEAD = 1 << 16  # bytes of a source that are looked at for values of several kinds
 _KINDS = {str: "a string", list: "an array", dict: "an object", int: "a number", float: "a number"}
 _SHOWN = 8  # fields that a message names
@@ -37,8 +41,8 @@ def error_of(found: UnmeasuredError, place: str, number: int, columns: Mapping[s
     remark = f"record {number} of the index"
     if found.status == _native.JSON_INVALID:
         ways = f"leave such lines out with {option('bad', 'skip')}, or write the line again"
-        if command := to_utf_8(found.path, found.record):
-            ways = f"run: {command} (if it is in Latin-1; or {ways}; {remark})"
+        if mending := mending_of(found.path, found.path, found.begin, found.record):
+            ways = f"run: {mending.command} ({mending.when}; or {ways}; {remark})"
             return DecodeError(f"{place}: {not_json(found.record)}; {ways}")
         return DecodeError(f"{place}: {not_json(found.record)}; {ways} ({remark})")
     expression = list(columns.values())[found.column]
@@ -95,11 +99,53 @@ def not_json(record: bytes) -> str:
     return f"not JSON: unexpected byte: char {_native.json_error(None, record)}"
 
 
-def to_utf_8(path: str, record: bytes) -> str:
-    """Return the command that makes UTF-8 of a source in Latin-1; "" where a record is UTF-8, or it is compressed."""
-    if not not_utf_8(record) or without_codec(path) != path:
-        return ""
-    return f"iconv -f LATIN1 -t UTF-8 {quoted(path)} > {quoted(another_name(path, infix='.utf8'))}"
+class Mending(NamedTuple):
+    """A command that may make JSON Lines of a source, one of whose records is not JSON."""
+
+    command: str
+    when: str
+    """When it does, as messages say it."""
+
+
+def mending_of(path: str, real: str, begin: int, record: bytes) -> Mending | None:
+    """Return the command for a record of a source in Latin-1, or of lines that also end in '\\r' alone.
+
+    Args:
+      path: of the source, as messages say it.
+      real: where it is read.
+      begin: where the record begins there.
+    Returns:
+      None where neither is so, or the source is compressed, or has text in UTF-8 before the record.
+    """
+    if without_codec(path) != path:
+        return None
+    if not_utf_8(record):
+        if _has_utf_8(real, begin, record):
+            return None
+        out = another_name(path, infix=".utf8")
+        return Mending(f"iconv -f LATIN1 -t UTF-8 {quoted(path)} > {quoted(out)}", "if it is in Latin-1")
+    first, *others = [line.strip() for line in record.split(b"\r") if line.strip()] or [b""]
+    if not others or not others[0].startswith(_OPENERS) or _native.json_error(None, first) is not None:
+        return None
+    out = another_name(path, infix=".lf")
+    return Mending(
+        rf"tr '\r' '\n' < {quoted(path)} > {quoted(out)}", r"as '\r' alone stands between values of the line"
+    )
+
+
+def _has_utf_8(path: str, begin: int, record: bytes) -> bool:
+    """Whether the first characters beyond ASCII in a source are UTF-8, and come before the bad byte of a record."""
+    left = begin
+    with suppress(SourceError), opened(path, "") as file:
+        while left > 0 and (line := file.readline(min(left, _LONGEST))):
+            if not line.isascii():
+                return not not_utf_8(line)
+            left -= len(line)
+    try:
+        record.decode()
+    except UnicodeDecodeError as error:
+        return not record[: error.start].isascii()
+    return True
 
 
 def not_utf_8(record: bytes) -> str:
