@@ -122,6 +122,20 @@ def test_merging_takes_indexes_only(write, tmp_path):
         assert names(mmapds.open(mmapds.merge(tmp_path / "d", out=tmp_path / "d/all.mmx"))) == ["a", "b.json"]
 
 
+def test_names_that_only_a_shell_or_a_client_knows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for given, way in (
+        ("~/x.jsonl", "; give os.path.expanduser('~/x.jsonl'), or the path without quotes in a shell"),
+        ("s3://b/x.jsonl", "; copy it to a disk, or mount what holds it (records are read in place, from files)"),
+        ("-", "; give a file (records are read in place, not from a pipe)"),
+        ("x.jsonl", ""),
+    ):
+        for function in (mmapds.open, mmapds.build):
+            with pytest.raises(mmapds.SourceError) as caught:
+                function(given)
+            assert str(caught.value) == f"{given}: no such file{way}"
+
+
 # ---- sources that are gone -----------------------------------------------------------------------------------
 
 

@@ -191,6 +191,7 @@ WITHOUT_NUMBERS = {
     "array files that differ": lambda: mmapds.build(
         [arrays(index=False), arrays("b.mma", {"x": ("float32", (None, 2)), "id": "int32"}, index=False)], out="b.mmx"
     ),
+    "home": lambda: mmapds.open("~/a.jsonl"),
     "expression": lambda: mmapds.build(jsonl(), length="words(s)"),
     "missing": lambda: mmapds.build(jsonl(), length="n", missing="drop"),
     "column of what is not JSON": lambda: mmapds.build(archive(), length="n"),

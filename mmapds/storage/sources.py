@@ -123,7 +123,16 @@ def _expand_one(
                 _check_left_out(found, matches, suffixes)
             yield from matches
         else:
-            raise SourceError(f"{path}: no such file")
+            raise SourceError(f"{path}: no such file{_way_to_file(path)}")
+
+
+def _way_to_file(path: str) -> str:
+    """Return what to do about a name that a shell or another library would know, as the end of a message."""
+    if path.startswith("~"):
+        return f"; give os.path.expanduser({path!r}), or the path without quotes in a shell"
+    if re.match(r"[a-z][a-z0-9+.-]+://", path, re.IGNORECASE):
+        return "; copy it to a disk, or mount what holds it (records are read in place, from files)"
+    return "; give a file (records are read in place, not from a pipe)" if path == "-" else ""
 
 
 def _files_of(
