@@ -55,7 +55,8 @@ def _text(chosen: dict[str, Any], best: dict[str, Any], share: float, which: str
     wait = chosen[which]["wait_p50"]
     text = f"mmapds.DataLoader(..., {arguments}) delivers {chosen[which]['records_per_second']:,.0f} records/s {which}"
     if chosen is not best:
-        text += f", {share:.0%} of {name_of(best)}, and needs less"
+        why = "reads while a trainer computes" if best["workers"] == 0 else "needs less"
+        text += f", {share:.0%} of {name_of(best)}, and {why}"
     if chosen["workers"] == 0:
         return f"{text}; each step waits about {wait * 1e3:.3g} ms for its batch."
     return f"{text}; a step of more than {1e3 / _batches(chosen[which]):.3g} ms does not wait, as a rule."
