@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _WORTH_THREADS = 4  # blocks to decode
 _MOST_THREADS = 4
 _MOST_FORWARD = 4  # large blocks at a time whose decoders are kept, each with its window
-_MOST_KNOWN = 1 << 12  # blocks whose places are kept
+_MOST_KNOWN = 1 << 9  # blocks whose places are kept
 _FEW = 1 << 12  # blocks whose bounds are read without a search for those of a batch
 _NEIGHBOURS = 1 << 16  # blocks whose bounds are read at once, to find those of a batch
 _BYTES_A_SECOND = 100 << 20  # that a core makes seekable
