@@ -448,6 +448,13 @@ def test_a_stop_iteration_in_a_decoder_does_not_end_the_dataset(opened):
         list(opened([1, 2], decode=lambda _: next(iter(()))))
 
 
+def test_a_stop_iteration_in_a_decoder_does_not_shorten_a_batch(opened):
+    given = iter(range(3))
+    ds = opened([{"id": i} for i in range(9)], decode=lambda _: next(given))
+    with pytest.raises(StopIteration):
+        ds.take(range(6))
+
+
 def test_an_error_of_a_decoder_is_not_its_own_cause(opened):
     with pytest.raises(KeyError) as raised:
         opened([1], decode=refuse)[0]

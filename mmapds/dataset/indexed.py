@@ -128,7 +128,8 @@ class IndexedDataset(Dataset):
                 for record, number in zip(records, numbers, strict=True):
                     samples.append(decode(record, self._locate(number)))
             else:
-                samples.extend(map(decode, records))  # those before one that fails stay
+                for record in records:  # not map(), which a StopIteration of the decoder would end without a word
+                    samples.append(decode(record))
         except Exception as error:
             self._raise_at(numbers[len(samples)], positions[len(samples)], error)
         return samples
