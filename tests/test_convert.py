@@ -48,7 +48,7 @@ def test_files_that_are_damaged(tmp_path, name):
             data[int(rng.integers(len(good)))] ^= 1 << int(rng.integers(8))
         path.write_bytes(data)
         try:
-            convert(path, **({"records": "groups"} if name == "a.h5" else {}))
+            convert(path, force=True, **({"records": "groups"} if name == "a.h5" else {}))
         except mmapds.Error as error:
             told.append(str(error))
             assert kept.read_bytes() == b"as it was"
@@ -200,3 +200,52 @@ def test_leaving_out_every_record_is_an_error(tmp_path, name):
     assert "expected fields 'x', 'y', found 'x'; 0 of 3 records have all of them: choose others with" in ran.stderr
     assert (kept.read_bytes(), (tmp_path / "a.mma.mmx").read_bytes()) == before
     assert sorted(os.listdir(tmp_path)) == sorted([name, "a.mma", "a.mma.mmx"])
+
+
+def test_only_what_was_converted_from_the_same_source_is_replaced(tmp_path, write):
+    first, second = write([{"x": 1}], "a.jsonl"), save(pa.table({"y": [2, 3]}), tmp_path / "a.parquet")
+    out = tmp_path / "a.mma"
+    convert(first)
+    write([{"x": 4}, {"x": 5}], "a.jsonl")
+    assert convert(first).records == 2
+    before = out.read_bytes()
+    with pytest.raises(mmapds.Error) as error:
+        convert(second)
+    assert str(error.value) == (
+        f"{out}: expected a name that is free, or an array file that was converted from 'a.parquet', found one from "
+        "'a.jsonl'; give another place with -o OUT.mma, or replace it with --force"
+    )
+    assert (out.read_bytes(), list(mmapds.open(out).column("x"))) == (before, [4, 5])
+    done = command(second, "--quiet")
+    assert (done.returncode, out.read_bytes()) == (1, before)
+    assert command(second, "--quiet", "--force").returncode == 0
+    assert [sample["y"] for sample in mmapds.open(out)] == [2, 3]
+
+
+def test_a_file_of_another_origin_is_not_replaced(tmp_path, write):
+    """One that a user wrote, one that is cut, and one that is something else; an empty one holds nothing."""
+    source, out = write([{"x": 1}], "a.jsonl"), tmp_path / "out.mma"
+    with mmapds.Writer(out, {"x": "int64"}) as writer:
+        writer.write({"x": 7})
+    own = out.read_bytes()
+    convert(source, tmp_path / "whole.mma")
+    cut = (tmp_path / "whole.mma").read_bytes()[:-9]
+    for content in (own, own[:-9], cut, b"notes", mmapds.__file__.encode() * 100):
+        out.write_bytes(content)
+        with pytest.raises(mmapds.Error, match=r"converted from 'a\.jsonl', found another file; give another place"):
+            convert(source, out)
+        assert out.read_bytes() == content
+    out.write_bytes(b"")
+    assert convert(source, out).records == 1
+    with pytest.raises(mmapds.Error, match=r"found one from 'a\.jsonl'"):
+        convert([write([{"x": 2}], "b.jsonl"), source], out)
+    assert convert([source, tmp_path / "b.jsonl"], out).records == 2
+    assert convert([tmp_path / "b.jsonl"], out, force=True).records == 1
+
+
+def test_source_and_array_file_may_move_together(tmp_path, write):
+    place = tmp_path / "before"
+    place.mkdir()
+    convert(write([{"x": 1}], "before/a.jsonl"), place / "out.mma")
+    place.rename(tmp_path / "after")
+    assert convert(tmp_path / "after" / "a.jsonl", tmp_path / "after" / "out.mma").records == 1

@@ -277,7 +277,7 @@ def test_records_that_lack_a_field_are_counted_over_all_parts(corpus, tmp_path, 
     done = convert([*corpus, poor], out, executor=Inline(), schema=schema, missing="skip")
     assert (done.records, done.skipped) == (175, 3)
     with pytest.raises(mmapds.FormatError, match=r"poor\.jsonl:1 .*; 0 of 3 records have all of them"):
-        convert([poor], out, executor=Inline(), schema=schema, missing="skip")
+        convert([poor], out, executor=Inline(), schema=schema, missing="skip", force=True)
     with pytest.raises(mmapds.FormatError, match="field 'text': expected str, found nothing"):
         convert([*corpus, poor], out, executor=Inline(), schema=schema)
 

@@ -120,7 +120,7 @@ def test_what_hdf5_is_refused(tmp_path):
     assert samples(convert(path, fields=["b"]).path) == [{"b": 1}, {"b": 2}, {"b": 3}]
     save(pa.table([[1], [2]], names=["x", "x"]), tmp_path / "a.arrow", "arrow")
     with pytest.raises(mmapds.FormatError, match=r"a\.arrow: expected fields of different names, found two 'x'"):
-        convert(tmp_path / "a.arrow")
+        convert(tmp_path / "a.arrow", tmp_path / "b.mma")
 
 
 def test_odd_parts_of_hdf5(tmp_path):

@@ -151,6 +151,6 @@ def test_array_files_themselves(tmp_path):
     ds = mmapds.open(done.path, decode="torch")
     assert [sample["x"].tolist() for sample in ds] == [[i] * i for i in range(9)]
     assert ds.lengths.tolist() == list(range(9))
-    assert convert(tmp_path / "a.mma.mmx", tmp_path / "b.mma").records == 9
+    assert convert(tmp_path / "a.mma.mmx", tmp_path / "c.mma").records == 9
     with pytest.raises(mmapds.Error, match=r"a\.mma: the file to write is a source; name another file with out="):
         convert(tmp_path / "a.mma")

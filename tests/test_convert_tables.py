@@ -74,8 +74,8 @@ def test_tensors(tmp_path):
     with_null = pa.ExtensionArray.from_storage(kind, pa.array([None, [1.0] * 6], pa.list_(pa.float32(), 6)))
     for way in WAYS:
         table = pa.table({"x": pa.FixedShapeTensorArray.from_numpy_ndarray(tensors)})
-        convert(save(table, tmp_path / way, way, rows=3), tmp_path / "a.mma", format=way.replace("stream", "arrow"))
-        ds = mmapds.open(tmp_path / "a.mma")
+        convert(save(table, tmp_path / way, way, rows=3), format=way.replace("stream", "arrow"))
+        ds = mmapds.open(tmp_path / f"{way}.mma")
         np.testing.assert_array_equal([sample["x"] for sample in ds], tensors)
         assert ds[0]["x"].dtype == np.float32
     save(pa.table({"x": with_null}), tmp_path / "a.arrow", "arrow")
@@ -217,7 +217,7 @@ def test_tables_that_are_empty(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w"):
         pass
     for records in ("rows", "groups"):
-        assert convert(tmp_path / "a.h5", records=records).records == 0
+        assert convert(tmp_path / "a.h5", tmp_path / "h5.mma", records=records).records == 0
 
 
 def test_dates_and_decimals_beyond_their_types_are_converted(tmp_path):

@@ -87,15 +87,23 @@ class Head:
         raise FormatError(f"{self.path}: DAMAGED: {what}; copy or write the file again")
 
 
-class ArrayFile(SectionFile):
+class ArraySections(SectionFile):
+    """The sections of an array file, and what it says of itself. Reads neither records nor numbers.
+
+    Raises:
+      FormatError: the file is not whole, or not an array file.
+    """
+
+    MAGIC, NAME = MAGIC, "AN ARRAY FILE"
+    TYPES = (U8, *SectionFile.TYPES)
+
+
+class ArrayFile(ArraySections):
     """A whole array file.
 
     Raises:
       FormatError: the file is damaged.
     """
-
-    MAGIC, NAME = MAGIC, "AN ARRAY FILE"
-    TYPES = (U8, *SectionFile.TYPES)
 
     def __init__(self, head: Head) -> None:
         super().__init__(head.path, head.map)

@@ -22,10 +22,10 @@ from ..errors import Error, FormatError, arguments_of, counted, either, refuse_u
 from ..index.engine import Engine
 from ..storage.lock import create_temporary, locked
 from ..storage.sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, inspect, reason, working_directory
-from ..writer import Writer
 from .distributed import Reading, Written, write_parts
 from .indexed import remove_hidden, telling_of
 from .limit import check_ahead, default_bytes
+from .origin import ConvertedWriter, check_replaces_its_own
 from .records import FILE_READERS, copy_records
 from .wanted import Wanted
 
@@ -79,6 +79,7 @@ def convert(
     max_bytes: int | None = None,
     decode: str | Decoder | None = None,
     index: bool = True,
+    force: bool = False,
     progress: Callable[[int, int | None], object] = lambda done, total: None,  # noqa: ARG005
     roots: StrPath | Iterable[StrPath] = (),
     executor: Executor | Callable[[], Executor] | None = None,
@@ -103,22 +104,21 @@ def convert(
       decode: the decoder of records that can be indexed, as in `mmapds.open`. By default that of the format; members of
         tars are decoded by extension, except images. A sample that is not a dict becomes the field "data".
       index: write the index too. False where one index will cover several files.
+      force: replace any file. One that was converted from the same source, the first of several, is always replaced.
       progress: called with the number of records read since the last call, and the number of all records or None.
       roots: directories in which the sources of an index may lie that is given, as in `mmapds.open`.
-      executor: what converts, as in `mmapds.build`: a task for each source, or for some small ones. Workers must be
-        able to load `decode`, a function of a module or an object that pickles; see docs/clusters.md.
+      executor: what runs tasks, as in `mmapds.build`; its workers must be able to load `decode`. See docs/clusters.md.
       parts: where tasks leave what they wrote; by default `out` with `.parts` behind it.
       **options: of the format; see docs/formats.md.
     Raises:
       SourceError: a source is missing, unreadable, compressed or outside the roots, or changes meanwhile.
-      FormatError: a source or the schema is malformed, a record does not fit, `missing` leaves out all of them, or they
-        have more than `max_bytes`; the message has the record's place.
+      FormatError: a source or the schema is malformed, a record does not fit, or all are left out, or too many bytes.
       DecodeError: a record cannot be decoded.
-      Error: the library that a format needs is missing, or the file cannot be written, or has no room.
+      Error: the library that a format needs is missing, or the file cannot be written, has no room or another origin.
     """
     check_arguments(types, fields, defaults, missing, infer, max_bytes, options)
     paths = _expanded(sources)
-    target = _target(paths, out)
+    target = _target(paths, out, force=force)
     names = None if fields is None else list(fields)
     wanted = Wanted(schema, types or {}, names, defaults or {}, length, missing == "skip", infer, max_bytes)
     engine = None if executor is None else Engine(executor, None if parts is None else os.fspath(parts))
@@ -156,7 +156,7 @@ def _convert(
         rules = wanted.rules(reader, target)
         if reader.total and not rules.skip:
             check_ahead(target, rules.schema, reader.total, rules.max_bytes)
-        with Writer(target, rules.schema.describe(), length=rules.length, index=index) as writer:
+        with ConvertedWriter(target, rules.schema.describe(), paths, length=rules.length, index=index) as writer:
             if engine is None:
                 written = Written(copy_records(reader, rules, writer, progress))
             else:
@@ -198,11 +198,12 @@ def _place() -> str:
     return either(f"-o OUT{SUFFIX}", "out=...")
 
 
-def _target(paths: list[str], out: StrPath | None) -> str:
+def _target(paths: list[str], out: StrPath | None, *, force: bool) -> str:
     """Return the path to write.
 
     Raises:
-      Error: several sources need `out`, its directory is missing or cannot be written to, or it is one of the sources.
+      Error: several sources need `out`, its directory is missing or cannot be written to, it is one of the sources, or
+        a file that is not theirs.
     """
     if out is None and len(paths) > 1:
         raise Error(
@@ -223,6 +224,8 @@ def _target(paths: list[str], out: StrPath | None) -> str:
         ) from None
     if os.path.exists(target) and any(os.path.samefile(path, target) for path in paths):
         raise Error(f"{target}: the file to write is a source; name another file with {_place()}")
+    if not force:
+        check_replaces_its_own(target, paths, _place())
     return target
 
 

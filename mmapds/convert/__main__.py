@@ -47,6 +47,7 @@ def _convert(options: argparse.Namespace) -> None:
             max_bytes=options.max_bytes,
             decode=options.decode,
             index=not options.no_index,
+            force=options.force,
             progress=progress.update,
             roots=options.root,
             executor=None if engine is None else engine.executor,
@@ -87,6 +88,7 @@ def add_convert_options(parser: argparse.ArgumentParser) -> None:
     add_engine_options(parser, work="convert", out="OUT.mma")
     cli.add_roots(parser)
     parser.add_argument("--no-index", action="store_true", help="write no index; for parts that one index will cover")
+    parser.add_argument("--force", action="store_true", help="replace a file that is there, whatever it is")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     parser.set_defaults(work=_convert, interrupted="interrupted: nothing was written")
 
