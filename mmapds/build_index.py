@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import formats
-from .errors import ColumnError, Error, arguments_of, names_its_arguments, refuse_unknown
+from .errors import ColumnError, Error, arguments_of, check_flags, names_its_arguments, refuse_unknown
 from .index.build import BuildResult, ColumnRequest, build_each
 from .index.engine import Engine
 from .storage.index_file import Index
@@ -80,7 +80,7 @@ def build(
       Error: an index cannot be written, or another process builds it for too long.
       TypeError: an argument is unknown.
     """
-    _check_names(parameters)
+    _check_given(parameters, {"validate": validate, "hash": hash, "force": force})
     _check_paths(out=out, parts=parts)
     expressions, computed = _by_kind(length, columns)
     request = ColumnRequest(expressions, missing, validate, tuple(computed), hash, bad)
@@ -156,9 +156,14 @@ def merge(
     return Path(done.summary.path)
 
 
-def _check_names(parameters: Mapping[str, Any]) -> None:
-    """Raise TypeError for an argument that is neither one of `build` nor an option of any format."""
+def _check_given(parameters: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
+    """Raise an error for flags that are neither True nor False, and for arguments that nothing takes.
+
+    Args:
+      parameters: arguments that `build` does not have; formats may.
+    """
     refuse_unknown("mmapds.build", parameters, (*arguments_of(build), *formats.OPTIONS), _OTHERS)
+    check_flags(build, flags)
 
 
 def _check_paths(**given: Any) -> None:

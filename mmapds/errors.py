@@ -13,6 +13,9 @@ R = TypeVar("R")
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 """Control characters, halves of surrogate pairs, and what turns the direction of text or hides a break of lines."""
 _CUTOFF = 0.6  # of difflib, for names that resemble each other
+_NUMPY_BOOLS = (("numpy", "bool"), ("numpy", "bool_"))  # the names of their type; start-up time: NumPy is not loaded
+_FLAGS = (bool, "bool")  # annotations: as they are, and in modules that evaluate none
+_OPTIONAL_FLAGS = (bool | None, "bool | None")
 
 
 class Error(Exception):
@@ -137,6 +140,30 @@ def arguments_of(function: Callable[..., Any]) -> tuple[str, ...]:
     return names[1:] if names[:1] == ("self",) else names
 
 
+def flag(name: str, value: Any, error: type[Error] = Error) -> bool:
+    """Return an argument that is True or False: a bool, also of NumPy, or 0 or 1.
+
+    Raises:
+      error: it is something else, such as a text, which counts as true whatever it says.
+    """
+    is_numpys = (type(value).__module__, type(value).__name__) in _NUMPY_BOOLS
+    if is_numpys or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    raise error(f"{name} = {value!r:.80}, expected True or False")
+
+
+def check_flags(function: Callable[..., Any], given: Mapping[str, Any], error: type[Error] = Error) -> None:
+    """Raise an error for an argument that is annotated as `bool` and is neither True nor False.
+
+    Args:
+      given: arguments by name; those that are annotated otherwise may be anything.
+    """
+    for name, value in given.items():
+        kind = function.__annotations__.get(name)
+        if kind in _FLAGS or (kind in _OPTIONAL_FLAGS and value is not None):
+            flag(name, value, error)
+
+
 def refuse_unknown(
     function: str, given: Mapping[str, Any], known: Iterable[str], others: Mapping[str, str] = MappingProxyType({})
 ) -> None:
@@ -148,21 +175,25 @@ def refuse_unknown(
 
 
 def names_its_arguments(
-    called: str, others: Mapping[str, str] = MappingProxyType({})
+    called: str, others: Mapping[str, str] = MappingProxyType({}), *, error: type[Error] = Error
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a function: an argument that it does not have is an error that names those it has.
+
+    So is one that is annotated as `bool` and is neither True nor False.
 
     Args:
       called: what users call it.
       others: arguments of other functions, and whose they are.
+      error: what is raised for the latter.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        known = arguments_of(function)
+        known, positional = arguments_of(function), function.__code__.co_varnames
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             refuse_unknown(called, kwargs, known, others)
+            check_flags(function, {**dict(zip(positional, args, strict=False)), **kwargs}, error)
             return function(*args, **kwargs)
 
         return checked

@@ -1,13 +1,16 @@
 """Arguments that a function does not have: the message names those it has, and the one that the user may mean."""
 
 import inspect
+import json
 from importlib import import_module
 
+import numpy as np
 import pytest
 
 import mmapds
 from mmapds.convert import convert
 from mmapds.integrations.grain import OrderSampler
+from mmapds.storage.index_file import Index
 from tests.support.api import MODULES, members, public_names
 from tests.support.commands import command
 from tests.support.messages import check
@@ -99,6 +102,68 @@ def test_all_that_has_options_names_them():
         assert str(error.value).startswith("zzz = 1, expected an argument of "), name
         assert f"{name.rpartition('.')[2]}: " in str(error.value)
         check(str(error.value))
+
+
+def flags():
+    """The flags that public functions take: the name of a function, that of a flag, and what it cannot be."""
+    for name, thing in public().items():
+        for each in inspect.signature(thing).parameters.values():
+            if each.annotation in (bool, "bool"):
+                yield name, each.name, ("no", "", 2, 0.0, [], None)
+            elif each.annotation in (bool | None, "bool | None"):
+                yield name, each.name, ("no", "", 2, 0.0, [])
+
+
+@pytest.mark.parametrize(("name", "argument", "wrong"), list(flags()))
+def test_a_flag_is_true_or_false(name, argument, wrong):
+    function = public()[name]
+    found = inspect.signature(function).parameters.values()
+    needed = [None for each in found if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD]
+    for given in wrong:
+        with pytest.raises(mmapds.Error) as error:
+            function(*needed, **{argument: given})
+        assert str(error.value) == f"{argument} = {given!r}, expected True or False"
+        check(str(error.value))
+
+
+def test_which_flags_there_are():
+    found = {f"{name}({argument})" for name, argument, _ in flags()}
+    assert {
+        "mmapds.build(validate)",
+        "mmapds.convert.convert(index)",
+        "mmapds.open(build)",
+        "mmapds.report.report(loader)",
+        "mmapds.seekable(force)",
+        "mmapds.DataLoader(pin_memory)",
+        "mmapds.Dataset.map(batched)",
+        "mmapds.Dataset.stream(shuffle)",
+        "mmapds.Writer(index)",
+    } <= found
+
+
+def test_flags_given_by_position():
+    with pytest.raises(mmapds.OrderError, match=r"^shuffle = 'no', expected True or False$"):
+        mmapds.DistributedSampler(range(4), 1, 0, "no")
+    with pytest.raises(mmapds.OrderError, match=r"^drop_last = 'no', expected True or False$"):
+        mmapds.Dataset.stream(range(4), drop_last="no")
+
+
+@pytest.mark.parametrize(("yes", "no"), [(True, False), (1, 0), (np.True_, np.False_)])
+def test_a_flag_may_be_a_number_or_a_bool_of_numpy(write, tmp_path, yes, no):
+    path = write([{"n": 1}, {"n": 2}])
+    mmapds.build(path, validate=yes, hash=yes, force=no)
+    assert Index(f"{path}.mmx").sources[0].xxh3_128
+    with pytest.raises(mmapds.ColumnError, match="expected True with bad"):
+        mmapds.build(path, validate=no, bad="skip", force=yes)
+    ds = mmapds.open(path, build=no)
+    assert list(ds.stream(shuffle=no)) == list(ds.map(list, batched=yes)) == [{"n": 1}, {"n": 2}]
+    convert(path, tmp_path / "a.mma", index=no)
+    assert not (tmp_path / "a.mma.mmx").exists()
+    sampler = mmapds.DistributedSampler(ds, shuffle=no, drop_last=yes, pad=yes)
+    assert (sampler.shuffle, sampler.drop_last) == (False, True)
+    json.dumps(sampler.state_dict())
+    loader = mmapds.DataLoader(ds, shuffle=no, drop_last=yes, pin_memory=no)
+    assert [batch["n"].tolist() for batch in loader] == [[1], [2]]
 
 
 def test_streams_name_the_arguments_of_streams(write):

@@ -32,7 +32,7 @@ _COLLATE = ("list", "pad")
 _SAMPLED = 1000  # records whose sizes are looked at
 
 
-@names_its_arguments("bench")
+@names_its_arguments("bench", error=OrderError)
 def bench(
     source_or_index: StrPath | Iterable[StrPath],
     *,

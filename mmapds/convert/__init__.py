@@ -18,7 +18,7 @@ from .. import formats
 from ..arrays.array_file import SUFFIX
 from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
-from ..errors import Error, FormatError, arguments_of, counted, either, refuse_unknown
+from ..errors import Error, FormatError, arguments_of, check_flags, counted, either, refuse_unknown
 from ..index.engine import Engine
 from ..storage.lock import create_temporary, locked
 from ..storage.sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, inspect, reason, working_directory
@@ -116,7 +116,7 @@ def convert(
       DecodeError: a record cannot be decoded.
       Error: the library that a format needs is missing, or the file cannot be written, has no room or another origin.
     """
-    check_arguments(types, fields, defaults, missing, infer, max_bytes, options)
+    check_arguments(types, fields, defaults, missing, infer, max_bytes, options, index=index)
     paths = _expanded(sources)
     target = _target(paths, out, force=force)
     names = None if fields is None else list(fields)
@@ -176,10 +176,19 @@ def _report(progress: Callable[[int, int | None], object], total: int | None, co
 
 
 def check_arguments(
-    types: Any, fields: Any, defaults: Any, missing: str, infer: int, max_bytes: int | None, options: Mapping[str, Any]
+    types: Any,
+    fields: Any,
+    defaults: Any,
+    missing: str,
+    infer: int,
+    max_bytes: int | None,
+    options: Mapping[str, Any],
+    *,
+    index: bool = True,
 ) -> None:
     """Raise an error for arguments that are wrong whatever the sources are."""
     refuse_unknown("convert", options, (*arguments_of(convert), *OPTIONS))
+    check_flags(convert, {"index": index}, FormatError)
     for argument, given in (("types", types), ("defaults", defaults)):
         if given is not None and not isinstance(given, Mapping):
             raise FormatError(f"{argument} = {given!r}, expected a dict of names")

@@ -57,7 +57,7 @@ class PadRule(NamedTuple):
         return value[0] if isinstance(value, tuple) and not self.lengths else value
 
 
-@names_its_arguments("mmapds.pad_collate")
+@names_its_arguments("mmapds.pad_collate", error=CollateError)
 def pad_collate(
     samples: Sequence[Any],
     *,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import Error, names_its_arguments
+from ..errors import Error, OrderError, flag, names_its_arguments
 from ..orders.permutation import Permutation
 from ..storage.runs import LengthOrder
 from ..storage.sources import StrPath
@@ -283,7 +283,7 @@ class Dataset(_Samples):
         # Start-up time: torch. It stands above this room, as samplers need no dataset.
         from ..samplers.stream import make_stream
 
-        if shuffle:
+        if flag("shuffle", shuffle, OrderError):
             options["shuffle"] = True
         elif sampler is None and options.get("order") is None:
             options["shuffle"] = False

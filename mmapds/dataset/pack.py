@@ -54,7 +54,7 @@ class _Options(NamedTuple):
     lists: Mapping[str, tuple[Any, ...]]
 
 
-@names_its_arguments("mmapds.pack_collate")
+@names_its_arguments("mmapds.pack_collate", error=CollateError)
 def pack_collate(
     samples: Sequence[Any],
     *,

@@ -61,7 +61,7 @@ class ColumnRequest(NamedTuple):
         kept = {name: text for name, text in known["expressions"].items() if held_before.get(name) != text}
         inherited = {**(held_before if held is None else held), **kept}
         bad = known.get("bad", "error") if self.bad is None else self.bad
-        if bad == "skip" and self.validate is False:
+        if bad == "skip" and self.validate is not None and not self.validate:
             raise ColumnError("validate = False, expected True with bad = 'skip'; give bad='error' too")
         return Measuring(
             {**{name: text for name, text in inherited.items() if name not in self.computed}, **self.columns},

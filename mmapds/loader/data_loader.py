@@ -57,7 +57,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         dataset; it is also a ValueError.
     """
 
-    @names_its_arguments("mmapds.DataLoader")
+    @names_its_arguments("mmapds.DataLoader", error=OrderError)
     def __init__(
         self,
         dataset: Any,
@@ -104,7 +104,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             num_workers=num_workers,
             collate_fn=collate_fn,
             pin_memory=pin_memory,
-            drop_last=drop_last,
+            drop_last=bool(drop_last),
             timeout=timeout,
             worker_init_fn=worker_init_fn,
             multiprocessing_context=multiprocessing_context,

@@ -51,17 +51,6 @@ def integer(name: str, value: SupportsIndex, least: int | None = None) -> int:
     raise OrderError(f"{name} = {value!r}, {expected}")
 
 
-def flag(name: str, value: Any) -> bool:
-    """Return an argument that is True or False.
-
-    Raises:
-      OrderError: it is something else, such as a text, which counts as true whatever it says.
-    """
-    if isinstance(value, bool | np.bool_) or (isinstance(value, int) and value in (0, 1)):
-        return bool(value)
-    raise OrderError(f"{name} = {value!r}, expected True or False")
-
-
 def as_positions(positions: ArrayLike) -> Int64s:
     """Return positions, or record numbers, as the core takes them: a contiguous int64 array."""
     return np.ascontiguousarray(positions, dtype=np.int64)

@@ -35,7 +35,7 @@ class Mixture:
 
     LONGEST_PERIOD = 65_536
 
-    @names_its_arguments("orders.Mixture")
+    @names_its_arguments("orders.Mixture", error=OrderError)
     def __init__(
         self,
         sizes: Sequence[int],

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..bench import bench
 from ..dataset.decode import Decoder
-from ..errors import Error, either, names_its_arguments
+from ..errors import Error, OrderError, either, names_its_arguments
 from ..storage.lock import create_temporary
 from ..storage.replaced import check_is_free
 from ..storage.sources import StrPath, listed, reason
@@ -25,7 +25,7 @@ from .waits import loader_facts, training_facts
 __all__ = ["report"]
 
 
-@names_its_arguments("report")
+@names_its_arguments("report", error=OrderError)
 def report(
     source_or_index: StrPath | Iterable[StrPath],
     out: StrPath | None = None,

@@ -13,7 +13,7 @@ import torch.utils.data.distributed
 from numpy.typing import NDArray
 
 from ..errors import OrderError, names_its_arguments
-from ..orders.basic import Order, Sequential, Shuffled, flag, integer
+from ..orders.basic import Order, Sequential, Shuffled, integer
 from ..orders.chunked import Chunked
 from ..orders.mixture import Mixture
 from .data import Chain, SampledData
@@ -51,7 +51,7 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
         another sampler, or did not come; it is also a ValueError.
     """
 
-    @names_its_arguments("mmapds.DistributedSampler")
+    @names_its_arguments("mmapds.DistributedSampler", error=OrderError)
     def __init__(
         self,
         dataset: Sized,
@@ -72,8 +72,8 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
         num_replicas, rank = world.num_replicas, world.rank
         if order is not None:
             _check_order(order, dataset, shuffle=shuffle, seed=seed)
-        shuffle, seed = shuffle is None or flag("shuffle", shuffle), 0 if seed is None else seed
-        drop_last, pad = flag("drop_last", drop_last), flag("pad", pad)
+        shuffle, seed = shuffle is None or bool(shuffle), 0 if seed is None else seed
+        drop_last, pad = bool(drop_last), bool(pad)
         if order is None:
             _check_not_empty(dataset)
             order = Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
@@ -144,7 +144,7 @@ class ChunkedSampler(DistributedSampler):
     The other arguments are those of `DistributedSampler`.
     """
 
-    @names_its_arguments("mmapds.ChunkedSampler")
+    @names_its_arguments("mmapds.ChunkedSampler", error=OrderError)
     def __init__(
         self,
         dataset: Sized,
@@ -170,7 +170,7 @@ class ChunkedSampler(DistributedSampler):
             num_replicas,
             rank,
             drop_last=drop_last,
-            order=chunked if flag("shuffle", shuffle) else Sequential(len(dataset)),
+            order=chunked if shuffle else Sequential(len(dataset)),
             epoch_size=epoch_size,
             start_step=start_step,
             exclude=exclude,
@@ -192,7 +192,7 @@ class MixtureSampler(DistributedSampler):
     The other arguments are those of `DistributedSampler`.
     """
 
-    @names_its_arguments("mmapds.MixtureSampler")
+    @names_its_arguments("mmapds.MixtureSampler", error=OrderError)
     def __init__(
         self,
         datasets: Sequence[Sized | int] | Sized,
@@ -220,7 +220,7 @@ class MixtureSampler(DistributedSampler):
             self._chain = Chain(list(datasets))
         else:
             raise OrderError(f"datasets: expected a list of datasets or sizes, found {type(datasets).__name__}")
-        order = Mixture(sizes, weights, seed=seed, stop=stop, epoch_size=epoch_size, shuffle=flag("shuffle", shuffle))
+        order = Mixture(sizes, weights, seed=seed, stop=stop, epoch_size=epoch_size, shuffle=shuffle)
         super().__init__(
             range(sum(sizes)) if starts is None else datasets,
             num_replicas,
@@ -257,7 +257,7 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
     sampler: DistributedSampler
 
-    @names_its_arguments("mmapds.DistributedBatchSampler")
+    @names_its_arguments("mmapds.DistributedBatchSampler", error=OrderError)
     def __init__(
         self,
         dataset: Sized,
@@ -277,7 +277,7 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     ) -> None:
         refuse_injected(sampler)
         batch_size = integer("batch_size", batch_size, 1)
-        drop_last, pad = flag("drop_last", drop_last), flag("pad", pad)
+        drop_last, pad = bool(drop_last), bool(pad)
         if isinstance(dataset, DistributedSampler):
             for name, value in {"shuffle": shuffle, "seed": seed, "order": order, "epoch_size": epoch_size}.items():
                 if value is not None:

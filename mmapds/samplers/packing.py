@@ -61,7 +61,7 @@ class PackingBatchSampler(PlannedBatchSampler):
     _plan: PackPlan | PackWindowPlan
     _block = 64  # fewer than elsewhere: the samples of each pack lie on many pages of the order
 
-    @names_its_arguments("mmapds.PackingBatchSampler")
+    @names_its_arguments("mmapds.PackingBatchSampler", error=OrderError)
     def __init__(
         self,
         dataset_or_lengths: Sized | ArrayLike,

@@ -12,7 +12,7 @@ import torch.utils.data
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import OrderError
-from ..orders.basic import Int64s, flag, integer
+from ..orders.basic import Int64s, integer
 from .data import SampledData
 from .epoch import EpochProgress, Pass, Sharding
 from .exclusions import Exclude
@@ -47,8 +47,8 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         refuse_injected(sampler)
         refuse_path("dataset_or_lengths", dataset_or_lengths)
         self.num_replicas, self.rank, self._assumed = World.of(num_replicas, rank)
-        self.drop_last = flag("drop_last", drop_last)
-        self.shuffle = flag("shuffle", shuffle)
+        self.drop_last = bool(drop_last)
+        self.shuffle = bool(shuffle)
         self.seed = integer("seed", seed)
         self._by_length = read_lengths(dataset_or_lengths, target_lengths, order_cache)
         self._dataset = dataset_or_lengths if hasattr(type(dataset_or_lengths), "length_order") else None

@@ -61,7 +61,7 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
 
     _plan: BucketPlan | WindowPlan
 
-    @names_its_arguments("mmapds.TokenBudgetBatchSampler")
+    @names_its_arguments("mmapds.TokenBudgetBatchSampler", error=OrderError)
     def __init__(
         self,
         dataset_or_lengths: Sized | ArrayLike,
