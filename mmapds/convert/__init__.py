@@ -116,7 +116,7 @@ def convert(
       DecodeError: a record cannot be decoded.
       Error: the library that a format needs is missing, or the file cannot be written, has no room or another origin.
     """
-    check_arguments(types, fields, defaults, missing, infer, max_bytes, options, index=index)
+    check_arguments(types, fields, defaults, missing, infer, max_bytes, options, index=index, force=force)
     paths = _expanded(sources)
     target = _target(paths, out, force=force)
     names = None if fields is None else list(fields)
@@ -183,12 +183,11 @@ def check_arguments(
     infer: int,
     max_bytes: int | None,
     options: Mapping[str, Any],
-    *,
-    index: bool = True,
+    **flags: bool,
 ) -> None:
     """Raise an error for arguments that are wrong whatever the sources are."""
     refuse_unknown("convert", options, (*arguments_of(convert), *OPTIONS))
-    check_flags(convert, {"index": index}, FormatError)
+    check_flags(convert, flags, FormatError)
     for argument, given in (("types", types), ("defaults", defaults)):
         if given is not None and not isinstance(given, Mapping):
             raise FormatError(f"{argument} = {given!r}, expected a dict of names")
