@@ -183,6 +183,17 @@ def test_odd_lengths_make_a_page_too(lengths, tmp_path):
         Page(page(report(path, ranks=1, **plan)))
 
 
+def test_a_page_says_which_batches_are_measured(tmp_path):
+    """Of 19 batches, 2 ranks have 9 whole steps."""
+    path = words(tmp_path / "some.jsonl", range(1, 40))
+    facts = report(path, ranks=2, max_tokens=64)
+    (plan,) = facts["plans"]
+    batches, measured = plan["batches"]["batches"], plan["batches"]["measured"]["batches"]
+    assert batches == measured + 1
+    assert f"are measured on {measured} of {batches} batches, " in Page(page(facts)).text
+    assert "are measured on" not in Page(page(report(path, ranks=1, max_tokens=64))).text
+
+
 def test_an_empty_dataset_and_stale_sources_make_a_page_too(write, tmp_path):
     empty = write(b"", "empty.jsonl")
     mmapds.build(empty)

@@ -230,14 +230,14 @@ def _batch_charts(number: int, name: str, facts: Facts, plans: Sequence[Any]) ->
 
 
 def _measured_batches(plans: Sequence[tuple[str, Facts]]) -> str:
-    counts = [facts["measured"]["batches"] for _, facts in plans if not facts["measured"]["is_whole"]]
+    some = [facts for _, facts in plans if facts["measured"]["batches"] < facts["batches"]]
     cost = (
         "Cost is the size of the padded tensor; of a pack, the sum of the squares of its lengths. Steps that are not "
         "full on all ranks are not measured."
     )
-    if counts:
-        shown = " and ".join(f"{count:,}" for count in counts)
-        cost = f"Sizes, padding and cost are measured on {shown} batches, spread evenly over the epoch. {cost}"
+    if some:
+        shown = " and ".join(f"{facts['measured']['batches']:,} of {facts['batches']:,} batches" for facts in some)
+        cost = f"Sizes, padding and cost are measured on {shown}, spread evenly over the epoch. {cost}"
     return paragraph(cost, "note")
 
 
