@@ -249,6 +249,17 @@ def test_columns_that_would_be_lost_are_an_error(two, tmp_path):
         mmapds.merge(two, out=out)
 
 
+def test_a_computed_column_is_not_replaced_by_a_measured_one_of_its_name(two, tmp_path):
+    out = tmp_path / "all.mmx"
+    mmapds.build(two, length="chars(text)")
+    mmapds.merge(two, out=out)
+    mmapds.build(two, out=out, force=True)
+    mmapds.add_column(out, "length", np.arange(60))
+    with pytest.raises(mmapds.ColumnError, match="found 'length', too; give another place with out="):
+        mmapds.merge(two, out=out)
+    assert mmapds.open(out).column("length").tolist() == list(range(60))
+
+
 def test_sources_outside_the_roots_are_not_touched(two, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     mmapds.build(two, out=tmp_path / "elsewhere" / "both.mmx", length="chars(text)")

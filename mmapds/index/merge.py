@@ -121,8 +121,12 @@ _MEASURED = ("expressions", "missing", "validate", "bad")
 
 
 def _check_nothing_is_lost(before: Index, first: Index) -> None:
-    """Raise ColumnError if the index in the place of the new one has columns that the indexes to merge lack."""
-    lost = [name for name in before.columns if name not in first.columns]
+    """Raise ColumnError if the index in the place of the new one has columns that the indexes to merge lack.
+
+    One that was computed in Python is lost, too, where theirs of its name comes from an option of indexing.
+    """
+    alike = set(first.columns).difference(set(before.computed_columns).difference(first.computed_columns))
+    lost = [name for name in before.columns if name not in alike]
     if lost:
         raise ColumnError(
             f"{before.path}: columns: expected those of the indexes to merge, found {', '.join(map(repr, lost))}, too; "
