@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 import mmapds
 from tests.support.commands import command
+from tests.support.messages import check
 from tests.support.zstd_files import zstd
 
 RECORDS = [{"id": 1, "text": "a, b"}, {"id": 2, "text": "é\n"}, {"id": 3, "text": "x" * 5000}]
@@ -333,6 +335,56 @@ def test_json_lines_are_not_refused(name, case):
     text = LEGITIMATE[case]
     mmapds.build(write(name, text))
     assert list(mmapds.open(name)) == [json.loads(line) for line in text.lstrip("\ufeff").split("\n") if line.strip()]
+
+
+BINARY = {
+    "a PNG image": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+    "a JPEG image": b"\xff\xd8\xff\xe0\0\x10JFIF\0",
+    "a GIF image": b"GIF89a\1\0\1\0",
+    "a PDF document": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj\n[1]\nendobj\n",
+    "an ELF executable": b"\x7fELF\2\1\1" + bytes(9),
+    "an SQLite database": b"SQLite format 3\0\x10\0",
+    "a pickle of protocol 4": pickle.dumps(RECORDS, 4),
+    "a pickle of protocol 5": pickle.dumps(RECORDS, 5),
+    "a NUL byte at byte 0": bytes(5000),
+    "a NUL byte at byte 1023": b"\xfe" * 1023 + b"\0\n" * 9,
+    "a NUL byte at byte 1": b"\1\0\n{\xff\n" * 900,
+}
+
+
+@pytest.mark.parametrize("name", ["a b.jsonl", "a.json", "a.ndjson", "a.jsonl.zst", "a.jsonl.gz"])
+@pytest.mark.parametrize("kind", BINARY)
+def test_what_is_not_text(name, kind):
+    compress = {"zst": zstd.compress, "gz": gzip.compress}.get(name.rpartition(".")[2], bytes)
+    write(name, compress(BINARY[kind]))
+    with pytest.raises(mmapds.FormatError) as error:
+        mmapds.build(name)
+    assert str(error.value) == (
+        f"{name}: not JSON Lines: expected text, found {kind}; give the file that you mean, its format with "
+        "format=..., or format='jsonl' to take its lines as they are"
+    )
+    check(str(error.value))
+    found = str(error.value).replace("format=...", "--format F").replace("format='jsonl'", "--format jsonl")
+    assert command(name).stderr == f"{found}\n"
+    assert os.listdir() == [name]
+    mmapds.build(name, format="jsonl")
+    assert command(name).returncode == 0, "an index keeps its format"
+
+
+MAY_BE_LINES = {
+    "a damaged record first": b'{"a": "\0\0"}\n{"a": 1}\n',
+    "a damaged record alone": b'{"a": "\0\0"}',
+    "a damaged array": b"\xef\xbb\xbf\n [1, \0\n",
+    "a hole at the end": LINES.encode()[:60] + bytes(5000),
+    "a hole in the first line": bytes(40) + b"\n" + LINES.encode(),
+    "a NUL later": b"some text\n" * 200 + b"\0",
+    "text with control characters": b"\1\2\x7f\x80\n" * 400,
+}
+
+
+@pytest.mark.parametrize("name", MAY_BE_LINES)
+def test_what_may_be_lines_though_it_has_nul_bytes(name):
+    mmapds.build(write("a.jsonl", MAY_BE_LINES[name]))
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ ENDS = st.sampled_from([b"\n", b"\r\n"])
 
 
 def raws(path):
-    ds = mmapds.open(path, decode="bytes", build=True)
+    mmapds.build(path, format="jsonl")  # lines of any kind
+    ds = mmapds.open(path, decode="bytes")
     return [(ds.where(i).offset, ds.raw(i)) for i in range(len(ds))]
 
 

@@ -1,4 +1,4 @@
-"""Text that is not JSON Lines: refused, by its first bytes, with the command that makes JSON Lines of it."""
+"""What is not JSON Lines: refused, by its first bytes; text, with the command that makes JSON Lines of it."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from .. import _native
 from ..compression.plain import codec_at, damage_of, opened
-from ..errors import FormatError, option
+from ..errors import FormatError, either, option
 from ..storage.sources import another_name, named, quoted, without_codec
 
 _SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -23,6 +23,18 @@ _MARKS = {
     b"\xfe\xff": "UTF-16",
 }
 _UNMARKED = {b"{\0": "UTF-16LE", b"[\0": "UTF-16LE", b"\0{": "UTF-16BE", b"\0[": "UTF-16BE"}
+_BINARY = {
+    b"\x89PNG\r\n\x1a\n": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF87a": "a GIF image",
+    b"GIF89a": "a GIF image",
+    b"%PDF-": "a PDF document",
+    b"\x7fELF": "an ELF executable",
+    b"SQLite format 3\0": "an SQLite database",
+    **{bytes([0x80, version]): f"a pickle of protocol {version}" for version in range(2, 6)},
+}
+"""Files of other kinds, by their first bytes, with which no JSON begins."""
+_PREFIX = 1024  # bytes in which other files than text have a NUL
 _NAME = re.compile(r"[^\W\d][^][{}]*")
 """The name of a column: it begins with a letter."""
 _TABLES = {".csv": ",", ".tsv": "\t"}
@@ -32,8 +44,8 @@ _PYTHON = "python -c 'import {}; [print(json.dumps(row)) for row in {}]'"
 
 
 def check_lines(path: str, head: bytes) -> None:
-    """Raise FormatError for a file that is a JSON array of objects, JSON over several lines, a table, UTF-16, or
-    lines that end in '\\r' alone.
+    """Raise FormatError for a file that is a JSON array of objects, JSON over several lines, a table, UTF-16, lines
+    that end in '\\r' alone, or not text though its name says JSON.
 
     Other text is let through, as its lines can be records, too; so are lines of damaged JSON.
 
@@ -43,6 +55,8 @@ def check_lines(path: str, head: bytes) -> None:
     if encoding := _encoding(path, head):
         what = f"not UTF-8: expected text in UTF-8, found {encoding[:6]}"
         raise _refused(path, what, f"iconv -f {encoding} -t UTF-8 {{}}", ".utf8")
+    if named(path, _SUFFIXES) and (kind := _binary(head)):
+        raise _not_text(path, kind)
     text = head.removeprefix(_BOM).lstrip(b" \t\r\n")
     first, _, rest = text.partition(b"\n")
     second, is_json = rest.lstrip().partition(b"\n")[0], _is_json(first)
@@ -70,6 +84,20 @@ def _encoding(path: str, head: bytes) -> str | None:
     if named(path, _SUFFIXES):
         return marked or next((name for begin, name in _UNMARKED.items() if head.startswith(begin)), None)
     return marked if b"\n" in head and b"\0" in head else None
+
+
+def _binary(head: bytes) -> str | None:
+    """Return what a file is that is not text; None for others.
+
+    JSON of which something is damaged may have NUL bytes too: it begins as JSON does, or has a line that is JSON.
+    """
+    if known := next((name for mark, name in _BINARY.items() if head.startswith(mark)), None):
+        return known
+    at = head.find(b"\0", 0, _PREFIX)
+    begins_so = head.removeprefix(_BOM).lstrip(b" \t\r\n").startswith(_OPENERS)
+    if at < 0 or begins_so or any(map(_is_json, head.splitlines())):
+        return None
+    return f"a NUL byte at byte {at}"
 
 
 def _is_json(line: bytes) -> bool:
@@ -151,6 +179,12 @@ def _begins_over_lines(text: bytes) -> bool:
     lines = text[: text.rfind(b"\n") + 1]
     at = _native.json_error(None, lines)
     return at is None or at == len(lines) or (_is_json(lines[:at]) and b"\n" in lines[:at].strip())
+
+
+def _not_text(path: str, kind: str) -> FormatError:
+    other = either("--format F", "format=...")
+    remedy = f"give the file that you mean, its format with {other}, or {option('format', 'jsonl')} to take its lines"
+    return FormatError(f"{path}: not JSON Lines: expected text, found {kind}; {remedy} as they are")
 
 
 def _array(path: str) -> FormatError:
