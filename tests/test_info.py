@@ -1,5 +1,6 @@
 """`mmapds info`: what indexes cover, in a screen: sources and their states, statistics of columns, a histogram."""
 
+import gzip
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from mmapds.command import numbers
 from mmapds.command.main import main
 from mmapds.command.numbers import SIZES, histogram, measure
 from mmapds.storage.index_file import Index
+from tests.support import commands
 from tests.support.bounds import bounds_of
 from tests.support.index_file import rewrite
 from tests.support.terminals import on_terminal
@@ -245,3 +247,19 @@ def test_a_damaged_column_is_described_as_it_is(write, ran):
         file.write(b"\xff" * 16)
     assert ran("info", path)[0] == 0
     assert ran("verify", path)[0] == 1
+
+
+def test_sizes_of_compressed_sources_say_which_they_are(tmp_path):
+    data = b'{"n": 1}\n' * 1000
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(data))
+    size = path.stat().st_size
+    line = f"{path}.mmx: 1,000 records, {size} bytes, 9,000 decoded, 9.0 bytes a record (9 to 9)"
+    assert commands.command(path, "--force").stdout.startswith(line)
+    assert commands.command(path, "--info").stdout.startswith(line)
+    shown = commands.mmapds("info", path).stdout
+    assert re.search(rf"\n  bytes +{size}\b", shown)
+    assert re.search(r"\n  decoded +9,000 \(9.0 kB\)\n", shown)
+    (tmp_path / "b.jsonl").write_bytes(data)
+    mmapds.build(tmp_path / "b.jsonl")
+    assert "decoded" not in commands.mmapds("info", tmp_path / "b.jsonl").stdout

@@ -109,11 +109,12 @@ class _Report:
         if len(indexes) > 1:
             title = f"{len(indexes):,} indexes, {title} to {indexes[-1].path}"
         yield self._paint(cli.printable(title), "title")
-        size = sum(summary.size for summary in summaries)
+        size, content = (sum(each) for each in zip(*((one.size, one.content) for one in summaries), strict=True))
         rows = [
             ("records", f"{sum(summary.records for summary in summaries):,}"),
             ("sources", f"{sum(summary.sources for summary in summaries):,}"),
             ("bytes", f"{size:,}{_rounded(size)}"),
+            *([("decoded", f"{content:,}{_rounded(content)}")] if content != size else []),
         ]
         rows += [("format", described) for described in sorted({_format(index) for index in indexes})]
         if skipped := sum(summary.skipped for summary in summaries):

@@ -13,7 +13,9 @@ class Summary(NamedTuple):
     sources: int
     records: int
     size: int
-    """Bytes in the sources."""
+    """Bytes in the sources, as they lie on the disk."""
+    content: int
+    """Bytes of their content: as many, but for compressed sources."""
     smallest: int
     largest: int
     """Sizes of records in bytes, line ends, following blank lines and records left out included; 0 without records."""
@@ -32,7 +34,8 @@ class Summary(NamedTuple):
         return self.skipped > bool(self.cut)
 
     def __str__(self) -> str:
-        mean = self.size / self.records if self.records else 0.0
+        mean = self.content / self.records if self.records else 0.0
+        decoded = f", {self.content:,} decoded" if self.content != self.size else ""
         sources = f" in {self.sources:,} sources" if self.sources > 1 else ""
         columns = f"; {', '.join(self.columns)}" if self.columns else ""
         bad = f" ({self.bad:,} not JSON)" if self.bad else ""
@@ -40,7 +43,7 @@ class Summary(NamedTuple):
         between = ", records left out included" if self.sizes_have_left_out else ""
         cut = f", the last {self.cut:,} bytes" if self.cut else ""
         return (
-            f"{self.path}: {counted(self.records, 'record')}{sources}, {counted(self.size, 'byte')}, "
+            f"{self.path}: {counted(self.records, 'record')}{sources}, {counted(self.size, 'byte')}{decoded}, "
             f"{mean:.1f} bytes a record ({self.smallest:,} to {self.largest:,}{between}){columns}{skipped}{cut}"
         )
 
@@ -53,6 +56,7 @@ def summarise(index: Index) -> Summary:
         len(index.sources),
         index.records,
         sum(source.size for source in index.sources),
+        sum(source.content_size for source in index.sources),
         min((source.smallest for source in index.sources if source.records), default=0),
         max((source.largest for source in index.sources), default=0),
         tuple(f"{name} = {expressions[name]}" if name in expressions else name for name in index.columns),
