@@ -324,7 +324,7 @@ def test_a_source_that_changes_meanwhile_is_refused(write, tmp_path):
 
 
 def test_a_zstd_source_that_becomes_shorter_is_refused(write, tmp_path):
-    path = write(b"".join(zstd.compress(os.urandom(100_000)) for _ in range(20)), "part.jsonl.zst")
+    path = write(b"".join(zstd.compress(os.urandom(100_000).hex().encode()) for _ in range(20)), "part.jsonl.zst")
     with pytest.raises(mmapds.SourceError, match=r"changed while it was read: expected \d+ bytes, found 100000;"):
         mmapds.seekable(path, workers=1, progress=lambda _: os.truncate(path, 100_000))
     assert os.listdir(tmp_path) == ["part.jsonl.zst"]
