@@ -2,14 +2,20 @@
 
 import json
 import struct
-from contextlib import suppress
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from unittest.mock import patch
 
 import numpy as np
 import xxhash
 
 import mmapds
+from mmapds.compression import gzip_content, zstd_blocks
 from mmapds.index.verify import verify
+from mmapds.storage.blocks import POINT_BOUNDS, POINTS, packed_point, unpacked_point
 from mmapds.storage.index_file import Index
+from tests.support.compressed import bgzf, frames, text
 from tests.support.index_file import FIELDS, HEADER, arrays
 from tests.support.samples import npy, write_pair, write_tfrecords
 from tests.support.tars import archive
@@ -37,6 +43,32 @@ NUMBERS = [
     2**64 - 1,
 ]
 KINDS = ["jsonl", "fixed", "npy", "prefixed", "tfrecord", "tar", "megatron", "mma"]
+COMPRESSED = ["jsonl.zst", "jsonl.gz", "jsonl.bgz", "tar.zst", "tar.gz"]
+"""Of many blocks each, inside `small_blocks()`: frames, parts of one member, members, frames, parts of one member."""
+
+
+@contextmanager
+def small_blocks() -> Iterator[None]:
+    """Let blocks be small, so that small compressed files have several."""
+    with (
+        patch.object(zstd_blocks, "SMALLEST", 64),
+        patch.object(gzip_content, "SMALLEST", 64),
+        patch.object(gzip_content, "SPACING", 1500),
+    ):
+        yield
+
+
+def one_member(data):
+    """A member of gzip of many blocks of deflate, so that it has many access points."""
+    packer = zlib.compressobj(6, zlib.DEFLATED, 31, 1)
+    return packer.compress(data) + packer.flush()
+
+
+def compress(data, kind):
+    """Compress data as a source of this kind is."""
+    if kind.endswith(".gz"):
+        return one_member(data)
+    return bgzf(data, 1700) if kind.endswith(".bgz") else b"".join(frames(data, 1100))
 
 
 def make_source(folder, kind):
@@ -57,11 +89,13 @@ def make_source(folder, kind):
     elif kind == "tfrecord":
         write_tfrecords(path, [{"x": ([i, 2], "int"), "s": (b"ab" * i, "byte"), "f": (0.5, "float")} for i in range(4)])
     elif kind == "tar":
-        data = json.dumps({"a": 1}).encode()
-        path.write_bytes(archive([(f"k{i}.{e}", b) for i in range(4) for e, b in (("txt", b"x" * i), ("json", data))]))
+        path.write_bytes(small_tar(4))
     elif kind == "megatron":
         write_pair(path, [[1, 2, 3], [4], [5, 6], []])
         options = {"format": "megatron"}
+    elif kind in COMPRESSED:
+        path.write_bytes(compress(make_content(kind), kind))
+        options = {"length": "bytes()"}
     else:
         with mmapds.Writer(path) as writer:
             for i in range(4):
@@ -71,6 +105,17 @@ def make_source(folder, kind):
     if kind == "jsonl":
         mmapds.add_column(path, "computed", [1.5] * 6)
     return path
+
+
+def make_content(kind):
+    """The content of a compressed source of this kind."""
+    return small_tar(12) if kind.startswith("tar") else text(60, longest=200)
+
+
+def small_tar(samples):
+    """A tar of some samples of two members each."""
+    data = json.dumps({"a": 1}).encode()
+    return archive([(f"k{i}.{e}", b) for i in range(samples) for e, b in (("txt", b"x" * i), ("json", data))])
 
 
 def places(value, path=()):
@@ -118,7 +163,11 @@ class Forgery:
 
     def change(self, random):
         """Change something; return what, for messages."""
-        return random.choice([self._value, self._value, self._value, self._field, self._numbers, self._numbers])(random)
+        changes = [self._value] * 3 + [self._field] + [self._numbers] * 2
+        names = self.metadata.get("sections")
+        changes += [self._swapped] * (isinstance(names, dict) and len(names) > 1)
+        changes += [self._point] * (isinstance(names, dict) and POINTS in names)
+        return random.choice(changes)(random)
 
     def _value(self, random):
         place = random.choice(list(places(self.metadata))[1:])
@@ -153,9 +202,49 @@ class Forgery:
             )
             if random.random() < 0.3:
                 numbers[[at, other]] = before[[other, at]]
+            elif random.random() < 0.3:
+                numbers[at:-1] = before[at + 1 :]  # one is left out
             self._data[begin : begin + numbers.nbytes] = numbers.tobytes()
             return f"{name}[{at}] = {numbers[at]}"
         return "nothing"
+
+    def _swapped(self, random):
+        sections = self.metadata["sections"]
+        one, other = random.sample(sorted(sections), 2)
+        sections[one], sections[other] = sections[other], sections[one]
+        return f"sections {one} and {other} swapped"
+
+    def _point(self, random):
+        """Change an access point: its checksum, its window, or both, deflated again."""
+        with suppress(Exception):  # the metadata are forged already
+            bounds, points = self._section(POINT_BOUNDS), self._section(POINTS).tobytes()
+            at = random.choice([k for k in range(len(bounds) - 1) if bounds[k] < bounds[k + 1]])
+            begin, end = bounds[at : at + 2].tolist()
+            crc, window = unpacked_point(points[begin:end])
+            crc = random.choice([crc, crc, 0, crc ^ 1])
+            window = random.choice(
+                [window, window[1:], window[:-1], bytes(len(window)), window * 40, b"", b"x" + window]
+            )
+            packed = random.choice([packed_point(crc, window), crc.to_bytes(4, "little") + window, points[:begin], b""])
+            moved = bounds.astype(np.int64)
+            moved[at + 1 :] += len(packed) - (end - begin)
+            self._append(POINTS, np.frombuffer(points[:begin] + packed + points[end:], np.uint8))
+            self._append(POINT_BOUNDS, moved.astype(bounds.dtype))
+            if random.random() < 0.8:
+                self.metadata["sources"][0]["compression"]["points"] = int(moved[-1])
+            return f"access point {at} of {len(window)} bytes, checksum {crc}, as {len(packed)} bytes"
+        return "nothing"
+
+    def _section(self, name):
+        """The numbers of a section."""
+        section = self.metadata["sections"][name]
+        return np.frombuffer(bytes(self._data), section["dtype"], section["shape"][0], section["offset"])
+
+    def _append(self, name, numbers):
+        """Let a section be other numbers, behind all others."""
+        self._data += bytes(-len(self._data) % 64)
+        self.metadata["sections"][name] |= {"offset": len(self._data), "shape": [len(numbers)]}
+        self._data += numbers.tobytes()
 
     def bytes(self):
         """The whole file, every checksum right that can be."""
@@ -176,6 +265,8 @@ class Forgery:
 
 
 REFUSED = object()
+MOST_ALONE = 60
+"""Records that are read one by one, as bytes: each is right or refused, whatever others are."""
 
 
 def attempt(action):
@@ -214,6 +305,9 @@ def observe(path):
     names = attempt(lambda: list(ds.columns))
     for name in [] if names is REFUSED else names:
         found[f"column {name}"] = attempt(lambda name=name: plain(ds.column(name)))
+    raw = attempt(lambda: mmapds.open(path, decode="bytes"))
+    for row in range(min(len(ds), MOST_ALONE)):
+        found[f"record {row}"] = attempt(lambda row=row: REFUSED if raw is REFUSED else raw[row])
     if "column length" in found and found["column length"] is not REFUSED:
         sampler = attempt(lambda: list(mmapds.TokenBudgetBatchSampler(ds, 1000, min_length=0, seed=1)))
         found["batches"] = sampler if sampler is REFUSED else sorted(each for batch in sampler for each in batch)

@@ -1,4 +1,5 @@
-"""Indexes of every format in which some fields, values or numbers are any other, with checksums that are right.
+"""Indexes of every format in which some fields, values or numbers are any other, with checksums that are right; also
+those of compressed sources, with their blocks and access points.
 
 They are refused by an error of mmapds's; else what is read is right, or --verify says that it is not.
 """
@@ -9,7 +10,7 @@ from pathlib import Path
 import mmapds
 from mmapds import formats
 from mmapds.storage.index_file import Index
-from tests.support.forged import KINDS, Forgery, attempt, make_source, observe, wrong
+from tests.support.forged import COMPRESSED, KINDS, Forgery, attempt, make_source, observe, small_blocks, wrong
 from tests.support.torture import is_refused, repeat
 
 FORGERIES = 40
@@ -38,8 +39,8 @@ def forge(random, path, index, good, before):
 
 
 def one(random):
-    with tempfile.TemporaryDirectory() as folder:
-        path = make_source(Path(folder), random.choice(KINDS))
+    with tempfile.TemporaryDirectory() as folder, small_blocks():
+        path = make_source(Path(folder), random.choice([*KINDS, *COMPRESSED]))
         index = path.with_name(f"{path.name}.mmx")
         before = index.read_bytes()
         good = observe(str(path)) | {"chosen": chosen_by_the_user(index)}

@@ -1,11 +1,13 @@
 """Sources of every format with any bytes damaged, and right checksums where the format has some.
 
 They are refused by an error of mmapds's; else they can be indexed, --verify passes over the index, what is read is the
-same in all ways to read it, and it is what a plain parser of the format finds.
+same in all ways to read it, and it is what a plain parser of the format finds. Of damaged text that is compressed, it
+is what the plain file has.
 """
 
 import struct
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,21 @@ from xxhash import xxh3_64
 
 import mmapds
 from mmapds import _native
-from tests.support.forged import KINDS, NUMBERS, REFUSED, Forgery, attempt, is_verified, make_source, observe, plain
+from tests.support.forged import (
+    COMPRESSED,
+    KINDS,
+    NUMBERS,
+    REFUSED,
+    Forgery,
+    attempt,
+    compress,
+    is_verified,
+    make_content,
+    make_source,
+    observe,
+    plain,
+    small_blocks,
+)
 from tests.support.oracle import records as lines_of
 from tests.support.tars import with_checksum
 from tests.support.torture import repeat
@@ -136,9 +152,56 @@ def check(kind, path, options):
                 assert column == [float(r[name]) if isinstance(r[name], str) else r[name] for r in records], name
 
 
+def check_content(random, kind, path):
+    """Damage the content of a compressed source, and compare what is read with what is read of a plain file."""
+    inner = kind.partition(".")[0]
+    other = path.with_name(f"plain.{inner}")
+    content = damaged(random, make_content(kind))
+    content = sealed(inner, content) if random.random() < 0.8 else content
+    other.write_bytes(content)
+    path.write_bytes(compress(content, kind))
+    try:
+        build = partial(mmapds.build, force=True, length="bytes()")
+        built = [attempt(lambda each=each: build(each)) is not REFUSED for each in (path, other)]
+        assert built[0] == built[1], f"indexed: {built[0]}; the plain file: {built[1]}"
+        if not built[0]:
+            return
+        check(kind, path, {})
+        found, expected = observe(str(path)), observe(str(other))
+        names = found.keys() | expected.keys()
+        differing = sorted(name for name in names if not is_same(found.get(name), expected.get(name), name))
+        assert not differing, f"{differing} differ from the plain file"
+    except Exception as error:
+        raise AssertionError(f"{kind}: {content!r}: {error!r}") from error
+
+
+def is_same(found, expected, name):
+    """Whether two observations agree; samples and places name their files, so those are only both refused or not."""
+    if name in ("records", "batch", "view", "places"):
+        return (found is REFUSED) == (expected is REFUSED)
+    return found is expected or found == expected
+
+
+def check_file(random, kind, path, good, options):
+    """Damage a file, one of those that a source has, and read it."""
+    target = random.choice(sorted(good))
+    data = good[target]
+    if kind == "mma" and random.random() < 0.7:
+        data = forged_array_file(random, data)
+    else:
+        data = damaged(random, data)
+        data = sealed(kind, data) if random.random() < 0.8 else data
+    target.write_bytes(data)
+    try:
+        check(kind, path, options)
+    except Exception as error:
+        raise AssertionError(f"{kind}: {target.name} = {data[:600]!r}: {error!r}") from error
+    target.write_bytes(good[target])
+
+
 def one(random):
-    with tempfile.TemporaryDirectory() as folder:
-        kind = random.choice(KINDS)
+    with tempfile.TemporaryDirectory() as folder, small_blocks():
+        kind = random.choice([*KINDS, *COMPRESSED])
         path = make_source(Path(folder), kind)
         options = {"format": kind} if kind in ("prefixed", "megatron") else {}
         if kind == "fixed":
@@ -146,19 +209,10 @@ def one(random):
         index = path.with_suffix(".idx")
         good = {each: each.read_bytes() for each in (path, index) if each.exists()}
         for _ in range(SOURCES):
-            target = random.choice(sorted(good))
-            data = good[target]
-            if kind == "mma" and random.random() < 0.7:
-                data = forged_array_file(random, data)
+            if kind in COMPRESSED and random.random() < 0.7:
+                check_content(random, kind, path)
             else:
-                data = damaged(random, data)
-                data = sealed(kind, data) if random.random() < 0.8 else data
-            target.write_bytes(data)
-            try:
-                check(kind, path, options)
-            except Exception as error:
-                raise AssertionError(f"{kind}: {target.name} = {data[:600]!r}: {error!r}") from error
-            target.write_bytes(good[target])
+                check_file(random, kind, path, good, options)
 
 
 def run(seconds, seed):
