@@ -7,18 +7,25 @@ STAMP  := $(VENV)/.built
 PIP     = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(VENV)/bin/python -m pip --disable-pip-version-check
 C_TEXT := $(wildcard csrc/*.[ch] csrc/python/*.[ch] tests/fuzz/*.[ch])
 
-.PHONY: test demo bench bench-against rivals lint docs dist try-wheel test-installed torture fuzz test-asan test-tsan test-ray test-report clean
+.PHONY: test demo bench bench-against rivals lint lint-text lint-types lint-stubs docs dist try-wheel test-installed torture fuzz test-asan test-tsan test-ray test-report clean
 
 # Files of tests are shared out to as many processes as there are cores, 8 at the most: each of some loads torch.
-test: $(STAMP) lint
+test: $(STAMP)
+	$(MAKE) --no-print-directory -j 2 --output-sync lint
 	$(VENV)/bin/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile
 
-lint: $(STAMP)
+lint: lint-text lint-types lint-stubs
+
+lint-text: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-cache --no-logo
 	$(VENV)/bin/clang-format --dry-run --Werror $(C_TEXT)
+
+lint-types: $(STAMP)
+	$(VENV)/bin/mypy
+
+lint-stubs: $(STAMP)
 	$(VENV)/bin/python -m mypy.stubtest mmapds._native --allowlist tests/stubtest.txt --ignore-unused-allowlist
 
 # It needs none of the tools of developers, whose installation takes longer than all the rest.
@@ -115,10 +122,11 @@ test-tsan: build/tsan/installed
 
 # The build is repeated only when what it is made from changes: C files, or which modules there are.
 SOURCES := $(shell find csrc mmapds -type d -not -name __pycache__) $(wildcard csrc/*.[ch] csrc/*/*.[ch] csrc/CMakeLists.txt)
+# Without --no-compile, pip compiles 15,000 modules, of which most are never imported, one after another.
 $(STAMP): pyproject.toml constraints.txt $(SOURCES)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -q 'pip>=25.3' # which knows groups
-	$(PIP) install -q --config-settings=cmake.define.MMAPDS_WERROR=ON -e '.[torch]' --group dev
+	$(PIP) install -q --no-compile --config-settings=cmake.define.MMAPDS_WERROR=ON -e '.[torch]' --group dev
 	touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt $(SOURCES)
