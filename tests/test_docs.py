@@ -247,20 +247,35 @@ def tokens(tmp_path, monkeypatch):
     mmapds.build("train.jsonl", length="items(tokens)")
 
 
-@pytest.mark.usefixtures("tokens")
-def test_the_script_of_the_training_page_runs_and_goes_on(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(blocks("docs/training.md", "python")[0])
-    launch = ["-m", "torch.distributed.run", "--standalone"]
+def torchrun(ranks, script):
+    """Run a script on CPUs alone; return what it printed."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+    Path("train.py").write_text(script)
+    ran = run("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "train.py", env=environment)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.usefixtures("tokens")
+def test_the_script_of_the_training_page_runs_and_goes_on():
     for ranks in (2, 1):  # the second one goes on from the last checkpoint of the first
-        ran = run(*launch, f"--nproc-per-node={ranks}", str(script), cwd=tmp_path, env=environment)
-        assert ran.returncode == 0, ran.stderr
+        torchrun(ranks, blocks("docs/training.md", "python")[0])
         state = torch.load("last.pt", weights_only=True)["loader"]
         assert state["epoch"] == 2
         sampler = mmapds.TokenBudgetBatchSampler(mmapds.open("train.jsonl"), max_tokens=4096, num_replicas=1, rank=0)
         sampler.load_state_dict(state)
         assert 0 < sampler.first_step < len(sampler)
+
+
+@pytest.mark.usefixtures("tokens")
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="this system does not name threads")
+def test_no_thread_of_gloo_outlives_the_script_of_the_training_page():
+    """One that frees work of the last step needs Python: it would abort the process where Python has ended."""
+    say = 'print(sorted(open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")))\n'
+    script = re.sub(r"^( *)(?=dist\.destroy)", rf"\g<1>{say}\g<1>", blocks("docs/training.md", "python")[0], flags=re.M)
+    before, after = torchrun(1, script + say).splitlines()
+    assert "gloo" in before
+    assert "gloo" not in after
 
 
 @pytest.mark.usefixtures("tokens")
