@@ -378,6 +378,20 @@ def test_the_loop_of_a_data_loader_over_batches_and_over_samples(workers):
 
 
 @every_sampler
+def test_the_last_step_of_a_pass_is_that_of_the_epoch(kind):
+    """A loop that does something at `step + 1 == len(sampler)` does so, wherever the state is from."""
+    alone = make_samplers()[kind]
+    for step, replicas, drop_last in itertools.product(range(1, len(alone), 3), (1, 2, 3, 5), (False, True)):
+        sampler = make_samplers(num_replicas=replicas, rank=0, drop_last=drop_last)[kind]
+        sampler.load_state_dict(make_samplers(drop_last=drop_last)[kind].state_dict(step=min(step, len(alone) - 1)))
+        epoch = sampler.epoch  # the next one where too little is left for a step
+        steps = [number for number, _ in enumerate(sampler, sampler.first_step)]
+        assert steps[-1] == len(sampler) - 1
+        sampler.load_state_dict(sampler.state_dict(step=len(sampler)))
+        assert sampler.epoch == epoch + 1
+
+
+@every_sampler
 def test_the_first_step_of_a_pass(kind):
     sampler = make_samplers(start_step=5)[kind]
     assert sampler.first_step == 5
@@ -389,6 +403,6 @@ def test_the_first_step_of_a_pass(kind):
     assert sampler.first_step == 7
     wide = make_samplers(num_replicas=5, rank=2)[kind]
     wide.load_state_dict(make_samplers()[kind].state_dict(step=7))
-    assert wide.first_step == 1
+    assert wide.first_step == (2 if kind == 3 else 1)
     with pytest.raises(AttributeError):
         sampler.first_step = 3

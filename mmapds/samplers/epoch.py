@@ -157,7 +157,8 @@ class Pass:
 
     Attributes:
       start: the resume point, its steps turned into positions.
-      first_step: the steps of the epoch that come before this pass.
+      first_step: the steps of the epoch that come before this pass, so that its last one is the last of the epoch, also
+        where the pass begins in the middle of a step of this number of replicas.
       steps: how many steps it has.
     """
 
@@ -174,8 +175,8 @@ class Pass:
         found = contents.positions_holding(epoch, start.records) if start.records else np.empty(0, np.int64)
         self._exclusions = Exclusions(self.start.positions, found, self._total)
         self._begin = self._exclusions.number(start.position)
-        self.first_step = self._begin // sharding.stride
         self.steps = sharding.steps(self._exclusions.left - self._begin)
+        self.first_step = sharding.steps(self._exclusions.left) - self.steps
         self._block: Iterator[Any] = iter(())
         self._block_end = 0
 
