@@ -211,7 +211,7 @@ def test_an_unreadable_source_and_an_unwritable_place(tmp_path):
 
 
 def test_a_place_that_does_not_exist_is_an_error(write, tmp_path):
-    with pytest.raises(mmapds.Error, match=r"cannot write the index here .*; give another place with out="):
+    with pytest.raises(mmapds.Error, match=r"cannot write the index here .*; give another place with mmapds.build"):
         mmapds.build(write([1]), out=tmp_path / "missing" / "x.mmx")
 
 

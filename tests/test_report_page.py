@@ -190,7 +190,7 @@ def test_a_page_says_which_batches_are_measured(tmp_path):
     (plan,) = facts["plans"]
     batches, measured = plan["batches"]["batches"], plan["batches"]["measured"]["batches"]
     assert batches == measured + 1
-    assert f"are measured on {measured} of {batches} batches, " in Page(page(facts)).text
+    assert f"are measured on {measured} of {batches} batches. " in Page(page(facts)).text
     assert "are measured on" not in Page(page(report(path, ranks=1, max_tokens=64))).text
 
 

@@ -237,7 +237,8 @@ def _measured_batches(plans: Sequence[tuple[str, Facts]]) -> str:
     )
     if some:
         shown = " and ".join(f"{facts['measured']['batches']:,} of {facts['batches']:,} batches" for facts in some)
-        cost = f"Sizes, padding and cost are measured on {shown}, spread evenly over the epoch. {cost}"
+        spread = "" if all(facts["measured"]["is_whole"] for facts in some) else ", spread evenly over the epoch"
+        cost = f"Sizes, padding and cost are measured on {shown}{spread}. {cost}"
     return paragraph(cost, "note")
 
 
