@@ -1,6 +1,7 @@
 """Which files of a directory are taken, and what is said of the others."""
 
 import gzip
+import os
 import warnings
 
 import pytest
@@ -207,3 +208,50 @@ def test_a_source_that_was_compressed_is_not_gone(shards):
     plain.unlink()
     mmapds.build(shards)
     assert names(mmapds.open(shards)) == ["a", "b", "c"]
+
+
+def gzipped(path, rows):
+    path.write_bytes(gzip.compress(b"".join(b'{"name": %d}\n' % row for row in rows)))
+
+
+def test_of_files_with_the_same_content_one_is_taken(tmp_path):
+    """As `mmapds.seekable` leaves them, first of gzip and then of zstd."""
+    gzipped(tmp_path / "part.jsonl.gz", [1, 2])
+    mmapds.seekable(tmp_path / "part.jsonl.gz")
+    assert names(mmapds.open(tmp_path, build=True)) == [1, 2]
+    os.replace(mmapds.seekable(tmp_path / "part.jsonl.zst", frame=4096, force=True).path, tmp_path / "kept.zst")
+    os.replace(tmp_path / "kept.zst", tmp_path / "part.seekable.jsonl.zst")
+    gzipped(tmp_path / "other.seekable.jsonl.gz", [5])
+    ds = mmapds.open(tmp_path, build=True)
+    assert [os.path.basename(source) for source in ds.sources] == ["other.seekable.jsonl.gz", "part.seekable.jsonl.zst"]
+    assert names(ds) == [5, 1, 2]
+    (tmp_path / "part.jsonl").write_text('{"name": 3}\n')
+    assert names(mmapds.open(tmp_path, build=True)) == [5, 3]
+
+
+def test_subdirectories_with_sources_are_named(write, tmp_path):
+    write([{"name": 1}], "d/a.jsonl")
+    for name in ("d/x/b.jsonl", "d/y/deep/c.jsonl.gz", "d/.git/d.jsonl", "d/all.mmx.parts/e.jsonl", "d/z/notes.txt"):
+        write([{"name": 2}], name)
+    expected = (
+        f"{tmp_path}/d: passed over what lies below it in x, y; give it by a glob, such as '{tmp_path}/d/**/*.jsonl'"
+    )
+    with pytest.warns(UserWarning, match="passed over what lies below it") as caught:
+        assert names(mmapds.open(tmp_path / "d", build=True)) == [1]
+    assert {str(each.message) for each in caught} == {expected}
+    check(expected)
+    assert expected in commands.mmapds("index", tmp_path / "d").stderr
+
+
+def test_indexes_of_a_directory_that_have_the_same_source_are_named(write, tmp_path):
+    sources = [write([{"name": n}], f"shards/{n}.jsonl") for n in range(3)]
+    out = mmapds.build(sources, out=tmp_path / "corpus.mmx")
+    mmapds.open(out)[:2].save(tmp_path / "view.mmx")
+    for given in (tmp_path, tmp_path / "*.mmx"):
+        with pytest.warns(
+            UserWarning, match=r"0\.jsonl: its records may come more than once, as .*corpus\.mmx and .*view"
+        ):
+            assert names(mmapds.open(given)) == [0, 1, 2, 0, 1]
+    assert names(mmapds.open([out, tmp_path / "view.mmx"])) == [0, 1, 2, 0, 1]  # as the list says
+    mmapds.build(sources)
+    assert names(mmapds.open(tmp_path / "shards" / "*.mmx")) == [0, 1, 2]

@@ -15,12 +15,12 @@ from ..storage.fingerprints import BLOCKS
 from ..storage.index_file import Index
 from ..storage.roots import Roots
 from ..storage.sources import StrPath, build_command, listed, quoted
-from ..storage.view_file import is_saved_view
+from ..storage.view_file import SavedView, is_saved_view
 from .catalog import Catalog
 from .dataset import Dataset
 from .decode import Decoder
 from .indexed import OnError, make_dataset
-from .origin import Origin, expand_indexed, open_indexes
+from .origin import Origin, expand_indexed, open_indexes, overlap
 from .saving import unfolded
 
 _OTHERS = dict.fromkeys(
@@ -84,7 +84,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
     if build and paths:
         for done in build_each([path for path in paths if not is_saved_view(path)], settle=False, roots=allowed):
             done.warn(stacklevel=3)
-    indexes, rows = unfolded(open_indexes(paths, patterns, allowed, io))
+    indexes, rows = unfolded(_opened(paths, patterns, allowed, io))
     _warn(_compared(indexes, check, paths if rows is not None else []), patterns)
     catalog = Catalog(indexes, access, io, block_cache)
     origin = Origin.of(patterns if rows is None else None, indexes)
@@ -99,6 +99,14 @@ def _expanded(given: StrPath | Iterable[StrPath]) -> tuple[list[str], list[str]]
     for line in passed_over:
         warnings.warn(line, stacklevel=4)
     return patterns, paths
+
+
+def _opened(paths: list[str], patterns: list[str], roots: Roots, io: IoChoice) -> list[Index | SavedView]:
+    """Open indexes and saved views; warn where some that nobody named have the same source."""
+    found = open_indexes(paths, patterns, roots, io)
+    if told := overlap(paths, patterns, found):
+        warnings.warn(told, stacklevel=4)
+    return found
 
 
 def _check_choices(**choices: tuple[str, Collection[str]]) -> None:

@@ -91,6 +91,23 @@ def _check_given_once(paths: Sequence[str], indexes: Sequence[Index | SavedView]
                 )
 
 
+def overlap(paths: Sequence[str], patterns: Sequence[str], indexes: Sequence[Index | SavedView]) -> str | None:
+    """Return a warning if indexes that a directory or a glob named have the same source. A list means what it says."""
+    named, holders = set(patterns), dict[str, str]()
+    found = [(path, index) for path, index in zip(paths, indexes, strict=True) if path not in named]
+    for path, index in found if len(found) > 1 and found[0][0].endswith(INDEX_SUFFIX) else ():
+        for base in index.open_bases() if isinstance(index, SavedView) else [index]:
+            for number in range(len(base.sources)):
+                source = base.source_path(number)
+                holder = holders.setdefault(os.path.normpath(base.absolute(source)), path)
+                if holder != path:
+                    return (
+                        f"{source}: its records may come more than once, as {holder} and {path} both have some; give "
+                        "the index that you mean by its name"
+                    )
+    return None
+
+
 def _index_path(path: str) -> str:
     """Return the path of a source's index: beside it or, for a link, beside the file that it leads to."""
     if path.endswith(INDEX_SUFFIX):

@@ -17,7 +17,7 @@ from ..compression.seek_table import MOST_FRAMES, read_table, table_bytes
 from ..errors import Error, FormatError, counted, either, names_its_arguments
 from ..formats.jsonl import JsonLines
 from ..storage.replaced import check_is_free, replacing
-from ..storage.sources import StrPath, named, reason, without_codec, working_directory
+from ..storage.sources import SEEKABLE, StrPath, named, reason, without_codec, working_directory
 from ..storage.threads import cores, in_order
 from .known_lines import KnownLines, Records, records_of
 from .text import Text
@@ -180,7 +180,7 @@ def _beside(path: str, codec: str) -> str:
     if plain + _SUFFIX != path:
         return plain + _SUFFIX
     stem, suffix = os.path.splitext(plain)
-    return f"{stem}.seekable{suffix}{_SUFFIX}"
+    return f"{stem}{SEEKABLE}{suffix}{_SUFFIX}"
 
 
 def _target(text: Text, out: str | None, force: bool) -> str:

@@ -23,6 +23,8 @@ _COMPRESSED = {
 _IN_PLACE = "expected a file whose records can be read in place"
 _BZIP2 = (b"BZh", b"1AY&")  # with a digit between them
 INDEX_SUFFIX = ".mmx"
+SEEKABLE = ".seekable"
+"""What stands before the suffixes of a seekable file whose source is one of zstd, too."""
 INDEX_MAGIC = b"\x89MMX\r\n\x1a\n"
 """Damaged by any transfer that takes the file for text."""
 
@@ -56,8 +58,9 @@ def expand(
 ) -> list[str]:
     """Return the files that paths, directories, globs and brace patterns name, in order.
 
-    The matches of a pattern are sorted by name, as are the files of a directory (subdirectories are not searched). A
-    compressed file there is left out if it stands beside what is in it, by name, as `gzip -k` leaves it.
+    The matches of a pattern are sorted by name, as are the files of a directory, without its subdirectories. Of files
+    there that have the same content, by their names, one is taken: the plain one, the one that `mmapds.seekable` made,
+    or that of zstd before that of gzip.
     Indexes among them are left out, as they stand beside their sources, unless only indexes match and `suffixes` has
     theirs. So is an index whose source is given, too, as the shell's `*` does. A path that exists is never read as a
     pattern.
@@ -65,7 +68,7 @@ def expand(
     Args:
       suffixes: what the names of files end in that are taken from a directory, whatever their case.
       indexed: take files of other names from there, too, if an index of their own stands beside them.
-      report: called with a line on what was passed over in a directory, for each that has more than is taken.
+      report: called with a line on what was passed over in a directory, files or subdirectories that may have some.
     Raises:
       SourceError: there are no patterns, a pattern matches no file, a directory holds no source, or a file is missing,
         which may be one that an index there is of.
@@ -142,18 +145,53 @@ def _files_of(
     with os.scandir(directory) as entries:
         there = {entry.name: entry for entry in entries if not entry.name.startswith(".")}
     names = {name for name in there if named(name, suffixes) or (indexed and name + INDEX_SUFFIX in there)}
-    plain = sorted(name for name in names if without_codec(name) == name or without_codec(name) not in names)
-    taken = _without_indexes(plain, suffixes)
+    taken = _without_indexes(sorted(_one_of_each_content(names)), suffixes)
     if not taken:
         raise SourceError(f"{directory}: expected files whose names end in {_listed_suffixes(suffixes)}, found none")
     if not all(name.endswith(INDEX_SUFFIX) for name in taken):  # indexes may have the other files for sources
         others = sorted(name for name in there.keys() - names if _may_be_data(name, there) and there[name].is_file())
         if others:
             report(_passed_over(directory, others, suffixes))
+        below = sorted(name for name, entry in there.items() if entry.is_dir() and _holds_sources(entry.path, suffixes))
+        if below:
+            pattern = quoted(os.path.join(directory, "**", "*.jsonl"))
+            report(
+                f"{directory}: passed over what lies below it in {_some(below)}; give it by a glob, such as {pattern}"
+            )
     paths = [os.path.join(directory, name) for name in taken]
     if indexed:
         _check_left_out([os.path.join(directory, name) for name in sorted(there)], paths, suffixes)
     yield from paths
+
+
+def _one_of_each_content(names: Iterable[str]) -> Iterable[str]:
+    """Return the names of which no other one has the same content, and the best of those that others share."""
+    best: dict[str, str] = {}
+    for name in names:
+        plain = without_codec(name)
+        content = plain.replace(SEEKABLE, "") if plain != name else name
+        if content not in best or _rank(name) < _rank(best[content]):
+            best[content] = name
+    return best.values()
+
+
+def _rank(name: str) -> tuple[bool, bool, bool, str]:
+    """Return what sorts names of the same content, the best one first."""
+    return without_codec(name) != name, SEEKABLE not in name, not name.lower().endswith(".zst"), name
+
+
+def _holds_sources(directory: str, suffixes: tuple[str, ...]) -> bool:
+    """Whether files lie below a directory that would be taken from it, as far as the first names there say."""
+    if os.path.basename(directory).startswith(".") or directory.endswith(".parts"):
+        return False
+    sources, looked = tuple(suffix for suffix in suffixes if suffix != INDEX_SUFFIX), 0
+    for _, directories, names in os.walk(directory):
+        if any(named(name, sources) for name in names):
+            return True
+        looked += len(directories) + len(names)
+        if looked > _LOOKED:
+            break
+    return False
 
 
 def _check_left_out(found: Sequence[str], taken: Sequence[str], suffixes: tuple[str, ...]) -> None:
@@ -176,11 +214,14 @@ def _may_be_data(name: str, there: Container[str]) -> bool:
 
 
 def _passed_over(directory: str, names: list[str], suffixes: tuple[str, ...]) -> str:
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
     return (
         f"{directory}: passed over {counted(len(names), 'file')} whose names do not end in "
-        f"{_listed_suffixes(suffixes)}: {', '.join(names[:_NAMED])}{more}; give them by name, or by a glob"
+        f"{_listed_suffixes(suffixes)}: {_some(names)}; give them by name, or by a glob"
     )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
 
 
 def _listed_suffixes(suffixes: tuple[str, ...]) -> str:
@@ -222,6 +263,7 @@ _UNFINISHED = re.compile(r"\.mm[ax]\.([0-9a-f]{8}\.tmp(\.[0-9a-f]{8})?|lock)$")
 _NOT_DATA = re.compile(r"^(README|LICENSE|_)|\.(mmx|lock|md)$", re.IGNORECASE)
 """What stands beside data. Engines begin the names of such files with an underscore: `_SUCCESS`."""
 _NAMED = 8  # files that a message names
+_LOOKED = 10_000  # names below a subdirectory that are looked at for sources
 
 
 def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:
