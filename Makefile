@@ -169,7 +169,7 @@ INSTALLED_TESTS := bad_input bad_lines bounds copied_sections decimal index inde
   locks native orders views
 test-installed:
 	rm -rf build/tests && mkdir -p build/tests
-	cp -R csrc docs tests pyproject.toml build/tests
+	cp -R csrc docs tests pyproject.toml CONTRIBUTING.md build/tests
 	cd build/tests && $(PYTHON) -m pytest -q -p no:cacheprovider $(INSTALLED_TESTS:%=tests/test_%.py)
 
 clean:
