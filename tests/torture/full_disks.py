@@ -49,7 +49,7 @@ OPERATIONS = {
     ),
     "add_column": lambda folder: mmapds.add_column(folder / "b.jsonl", "c", np.arange(RECORDS)),
     "writer": write_array_file,
-    "convert": lambda folder: convert(folder / "b.jsonl", folder / "out.mma"),
+    "convert": lambda folder: convert(folder / "b.jsonl", folder / "out.mma", force=True),
     "parts of an index": lambda folder: mmapds.build(
         [folder / "a.jsonl", folder / "b.jsonl"],
         out=folder / "out.mmx",
@@ -61,6 +61,7 @@ OPERATIONS = {
     "parts of arrays": lambda folder: convert(
         [folder / "a.jsonl", folder / "b.jsonl"],
         folder / "out.mma",
+        force=True,
         schema={"n": "int64", "s": "str"},
         executor=Inline(),
         parts=folder / PARTS,

@@ -133,7 +133,7 @@ class Converting(Writing):
 
     def do(self, folder):
         schema = {"n": "int64", "x": ("uint8", (None,))}
-        convert(folder / "in.jsonl", folder / "a.mma", schema=schema, length="x")
+        convert(folder / "in.jsonl", folder / "a.mma", schema=schema, length="x", force=True)
 
 
 class Caching:
