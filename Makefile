@@ -122,11 +122,10 @@ test-tsan: build/tsan/installed
 
 # The build is repeated only when what it is made from changes: C files, or which modules there are.
 SOURCES := $(shell find csrc mmapds -type d -not -name __pycache__) $(wildcard csrc/*.[ch] csrc/*/*.[ch] csrc/CMakeLists.txt)
-# Without --no-compile, pip compiles 15,000 modules, of which most are never imported, one after another.
 $(STAMP): pyproject.toml constraints.txt $(SOURCES)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -q 'pip>=25.3' # which knows groups
-	$(PIP) install -q --no-compile --config-settings=cmake.define.MMAPDS_WERROR=ON -e '.[torch]' --group dev
+	$(PIP) install -q --config-settings=cmake.define.MMAPDS_WERROR=ON -e '.[torch]' --group dev
 	touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt $(SOURCES)
