@@ -184,7 +184,7 @@ def names_its_arguments(
     Args:
       called: what users call it.
       others: arguments of other functions, and whose they are.
-      error: what is raised for the latter.
+      error: what is raised for a flag that is neither.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

@@ -249,3 +249,18 @@ def test_source_and_array_file_may_move_together(tmp_path, write):
     convert(write([{"x": 1}], "before/a.jsonl"), place / "out.mma")
     place.rename(tmp_path / "after")
     assert convert(tmp_path / "after" / "a.jsonl", tmp_path / "after" / "out.mma").records == 1
+
+
+def test_what_another_conversion_wrote_while_this_one_waited_is_not_replaced(tmp_path, write, monkeypatch):
+    first, second = write([{"x": 1}], "a.jsonl"), save(pa.table({"y": [2, 3]}), tmp_path / "a.parquet")
+    lock = convert.__globals__["locked"]
+
+    def waited(path):
+        monkeypatch.undo()
+        convert(first)
+        return lock(path)
+
+    monkeypatch.setitem(convert.__globals__, "locked", waited)
+    with pytest.raises(mmapds.Error, match=r"found one from 'a\.jsonl'"):
+        convert(second)
+    assert list(mmapds.open(tmp_path / "a.mma").column("x")) == [1]

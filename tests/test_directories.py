@@ -231,7 +231,14 @@ def test_of_files_with_the_same_content_one_is_taken(tmp_path):
 
 def test_subdirectories_with_sources_are_named(write, tmp_path):
     write([{"name": 1}], "d/a.jsonl")
-    for name in ("d/x/b.jsonl", "d/y/deep/c.jsonl.gz", "d/.git/d.jsonl", "d/all.mmx.parts/e.jsonl", "d/z/notes.txt"):
+    for name in (
+        "d/x/b.jsonl",
+        "d/y/deep/c.jsonl.gz",
+        "d/.git/d.jsonl",
+        "d/all.mmx.parts/e.jsonl",
+        "d/z/notes.txt",
+        "d/z/.cache/f.jsonl",
+    ):
         write([{"name": 2}], name)
     expected = (
         f"{tmp_path}/d: passed over what lies below it in x, y; give it by a glob, such as '{tmp_path}/d/**/*.jsonl'"

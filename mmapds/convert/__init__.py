@@ -118,12 +118,12 @@ def convert(
     """
     check_arguments(types, fields, defaults, missing, infer, max_bytes, options, index=index, force=force)
     paths = _expanded(sources)
-    target = _target(paths, out, force=force)
+    target = _target(paths, out)
     names = None if fields is None else list(fields)
     wanted = Wanted(schema, types or {}, names, defaults or {}, length, missing == "skip", infer, max_bytes)
     engine = None if executor is None else Engine(executor, None if parts is None else os.fspath(parts))
     reading = Reading(format, decode, roots, options)
-    return _convert(paths, target, reading, wanted, engine, index=index, progress=progress)
+    return _convert(paths, target, reading, wanted, engine, index=index, force=force, progress=progress)
 
 
 def _expanded(sources: StrPath | Iterable[StrPath]) -> list[str]:
@@ -143,6 +143,7 @@ def _convert(
     engine: Engine | None,
     *,
     index: bool,
+    force: bool,
     progress: Callable[[int, int | None], object],
 ) -> Converted:
     """Convert expanded sources, here or by an engine."""
@@ -152,7 +153,7 @@ def _convert(
     if engine is not None:
         reading = reading.settled(paths)
     open_all = reading.open if engine is None else reading.open_first
-    with telling_of(target), _alone(target), closing(open_all(paths, target)) as reader:
+    with telling_of(target), _alone(target, [] if force else paths), closing(open_all(paths, target)) as reader:
         rules = wanted.rules(reader, target)
         if reader.total and not rules.skip:
             check_ahead(target, rules.schema, reader.total, rules.max_bytes)
@@ -206,12 +207,11 @@ def _place() -> str:
     return either(f"-o OUT{SUFFIX}", "out=...")
 
 
-def _target(paths: list[str], out: StrPath | None, *, force: bool) -> str:
+def _target(paths: list[str], out: StrPath | None) -> str:
     """Return the path to write.
 
     Raises:
-      Error: several sources need `out`, its directory is missing or cannot be written to, it is one of the sources, or
-        a file that is not theirs.
+      Error: several sources need `out`, its directory is missing or cannot be written to, or it is one of the sources.
     """
     if out is None and len(paths) > 1:
         raise Error(
@@ -232,15 +232,21 @@ def _target(paths: list[str], out: StrPath | None, *, force: bool) -> str:
         ) from None
     if os.path.exists(target) and any(os.path.samefile(path, target) for path in paths):
         raise Error(f"{target}: the file to write is a source; name another file with {_place()}")
-    if not force:
-        check_replaces_its_own(target, paths, _place())
     return target
 
 
 @contextmanager
-def _alone(target: str) -> Iterator[None]:
-    """Hold the lock of the file to write, and of its index; remove what killed conversions left behind."""
+def _alone(target: str, paths: list[str]) -> Iterator[None]:
+    """Hold the lock of the file to write, and of its index; remove what killed conversions left behind.
+
+    Args:
+      paths: the sources from which a file that is there must have been converted; empty for any file.
+    Raises:
+      Error: it was not, or another process writes it for too long.
+    """
     with locked(target + INDEX_SUFFIX) as is_locked:
+        if paths:  # now, as another conversion may have written the file while this one waited
+            check_replaces_its_own(target, paths, _place())
         if is_locked:
             remove_hidden(target)
         yield

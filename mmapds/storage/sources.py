@@ -182,12 +182,13 @@ def _rank(name: str) -> tuple[bool, bool, bool, str]:
 
 def _holds_sources(directory: str, suffixes: tuple[str, ...]) -> bool:
     """Whether files lie below a directory that would be taken from it, as far as the first names there say."""
-    if os.path.basename(directory).startswith(".") or directory.endswith(".parts"):
+    if directory.endswith(".parts"):  # of an index or an array file that is being written
         return False
     sources, looked = tuple(suffix for suffix in suffixes if suffix != INDEX_SUFFIX), 0
     for _, directories, names in os.walk(directory):
-        if any(named(name, sources) for name in names):
+        if any(named(name, sources) for name in names if not name.startswith(".")):
             return True
+        directories[:] = [name for name in directories if not name.startswith(".")]
         looked += len(directories) + len(names)
         if looked > _LOOKED:
             break
