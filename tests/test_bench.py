@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import mmapds
 from mmapds.bench import bench, choose, default_workers, machine, table, trial
 from mmapds.command.main import main, new_parser
-from mmapds.errors import OrderError
+from mmapds.errors import OrderError, as_command
 from tests.support.docs import blocks
 from tests.support.reports import words
 
@@ -218,6 +218,27 @@ def test_a_trial_that_ends_without_a_result_is_an_error(path, monkeypatch):
     monkeypatch.setattr(pickle, "dumps", lambda _: b"not a pickle")
     with pytest.raises(mmapds.Error, match="single: expected a result of the trial with 0 workers, found "):
         bench(path, workers=[0], seconds=0.01)
+
+
+def test_a_trial_names_commands_and_options_as_whoever_started_it_does(write, tmp_path, monkeypatch):
+    path, inside = write(b'{"n": 1}\n'), write(b'{"n": 2}\n', "below/train.jsonl")
+    opened, other = tmp_path / "below" / "all.mmx", tmp_path / "below" / "other.mmx"
+
+    def message(change):
+        mmapds.build(inside, out=opened)
+        with pytest.raises(mmapds.Error) as error:
+            bench(opened, workers=[0], seconds=0.01, progress=lambda _: change())
+        return str(error.value)
+
+    def grow():
+        with open(inside, "ab") as file:
+            file.write(b"\n")
+
+    monkeypatch.setattr("sys.argv", ["/usr/bin/mmapds"])
+    assert f"; run: mmapds index {opened}" in message(grow)
+    mmapds.build(path, out=other)
+    with as_command():
+        assert f"; add --root {tmp_path} " in message(lambda: os.replace(other, opened))
 
 
 @pytest.mark.parametrize(

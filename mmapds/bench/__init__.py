@@ -19,7 +19,7 @@ from .. import __version__
 from ..dataset.dataset import Dataset
 from ..dataset.decode import Decoder
 from ..dataset.opening import open as open_dataset
-from ..errors import Error, OrderError, names_its_arguments
+from ..errors import Error, OrderError, is_command, names_its_arguments
 from ..orders.basic import integer
 from ..storage.sources import StrPath, listed
 from .choose import recommend
@@ -147,7 +147,8 @@ def _run(trial: tuple[Any, ...], record_bytes: float) -> dict[str, Any]:
       Error: what the process raised, or that it ended without a result.
     """
     command = [sys.executable, "-m", f"{__name__}.trial"]
-    ran = subprocess.run(command, input=pickle.dumps(trial), capture_output=True, check=False)
+    words = (getattr(sys, "argv", [])[:1], is_command())  # of whoever started this, for messages
+    ran = subprocess.run(command, input=pickle.dumps((trial, *words)), capture_output=True, check=False)
     lines = ran.stdout.splitlines()
     if ran.returncode or not lines:
         last = ran.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"status {ran.returncode}"]

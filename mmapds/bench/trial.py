@@ -1,7 +1,8 @@
 """One way to read a dataset, measured in a process of its own: `python -m mmapds.bench.trial`.
 
-It takes the pickled fields of a `Trial` on its standard input, and prints what it found as JSON. A process of its own
-holds nothing of other trials: no maps, which would keep pages in memory, and no objects.
+It takes the pickled fields of a `Trial` on its standard input, with what messages name commands and options by, and
+prints what it found as JSON. A process of its own holds nothing of other trials: no maps, which would keep pages in
+memory, and no objects.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from itertools import chain, cycle, islice
 from typing import Any, NamedTuple
@@ -19,7 +21,7 @@ from ..dataset.collate import pad_collate
 from ..dataset.dataset import Dataset
 from ..dataset.decode import Decoder
 from ..dataset.opening import open as open_dataset
-from ..errors import Error, OrderError
+from ..errors import Error, OrderError, as_command
 from ..loader.data_loader import DataLoader
 from ..loader.waits import Waits
 from ..samplers.distributed import DistributedBatchSampler
@@ -181,9 +183,10 @@ def _described(waits: Waits, start: float, before: Usage, after: Usage) -> dict[
 
 def main() -> int:
     """Measure the trial on standard input; print what it finds, or its error, as a line of JSON."""
-    trial = Trial(*pickle.load(sys.stdin.buffer))
+    fields, sys.argv, of_command = pickle.load(sys.stdin.buffer)
     try:
-        found = measure(trial)
+        with as_command() if of_command else nullcontext():
+            found = measure(Trial(*fields))
     except OrderError as error:
         found = {"error": str(error), "is_order": True}
     except Error as error:
