@@ -1,5 +1,6 @@
 """Arguments and data of the wrong kind: messages say which kind is right, and what they advise works."""
 
+import io
 import json
 import operator
 import re
@@ -52,6 +53,27 @@ TAKE_PATHS = {
 )
 def test_what_is_not_a_path(take, given, message):
     assert refused(lambda: take(given)) == message
+
+
+@pytest.mark.parametrize("take", TAKE_PATHS.values(), ids=TAKE_PATHS)
+def test_a_dict_or_an_open_file_in_the_place_of_paths(take, opened):
+    path = opened([{"n": 1}]).sources[0]
+    message = refused(lambda: take({"train": path}))
+    assert (
+        message
+        == "sources: expected a path, or a list of paths, found a dict; give one of its values, or all in a list"
+    )
+    assert refused(lambda: take({})) == message
+    with open(path) as file:
+        assert (
+            refused(lambda: take(file))
+            == f"sources: expected a path, or a list of paths, found an open file; give its path, {path!r}"
+        )
+    assert (
+        refused(lambda: take(io.BytesIO(b"")))
+        == "sources: expected a path, or a list of paths, found an open file; write it to a disk, and give its path"
+    )
+    assert len(mmapds.open([*{"train": path}.values()])) == 1
 
 
 def test_what_is_not_a_root(opened):

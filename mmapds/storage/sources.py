@@ -6,7 +6,7 @@ import re
 import shlex
 import stat
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import UNPRINTABLE, SourceError, counted, either
@@ -96,6 +96,8 @@ def listed(given: StrPath | Iterable[StrPath], name: str = "sources") -> list[St
         )
     if isinstance(given, str | os.PathLike):
         return [given]
+    if found := _not_paths(given):
+        raise SourceError(f"{name}: expected a path, or a list of paths, found {found}")
     if isinstance(given, bytes) or not isinstance(given, Iterable):
         raise SourceError(f"{name} = {given!r}, expected a path, or a list of paths")
     paths = list(given)
@@ -103,6 +105,17 @@ def listed(given: StrPath | Iterable[StrPath], name: str = "sources") -> list[St
         if not isinstance(path, str | os.PathLike):
             raise SourceError(f"{name}[{k}] = {path!r}, expected a path")
     return paths
+
+
+def _not_paths(given: object) -> str:
+    """Return what is given, and what to give, where it could be taken for a list of paths; else ""."""
+    if isinstance(given, Mapping):
+        return "a dict; give one of its values, or all in a list"
+    if not hasattr(given, "read"):
+        return ""
+    path = getattr(given, "name", None)
+    there = isinstance(path, str) and os.path.exists(path)
+    return f"an open file; {f'give its path, {path!r}' if there else 'write it to a disk, and give its path'}"
 
 
 def _expand_one(
