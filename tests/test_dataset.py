@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pandas
 import pytest
 import torch
 from hypothesis import given, settings
@@ -236,6 +238,45 @@ def test_what_these_messages_say_works(write):
     assert sorted(ids(ds.split([1.0], seed=0)[0])) == [*range(10)]
     assert list(ds[0].keys()) == ["id", "n"]
     assert ds.columns == ["length"]
+
+
+HUGGING_FACE = (
+    "cast cast_column iter push_to_hub rename_columns repeat save_to_disk select_columns to_csv to_json to_list"
+)
+
+
+@pytest.mark.parametrize("name", [*HUGGING_FACE.split(), "to_pandas", "to_parquet", "unique"])
+def test_a_name_of_hugging_face_says_what_to_use(ds, name):
+    with pytest.raises(AttributeError, match=rf"^Dataset\.{name}: not an attribute of mmapds datasets; (use|copy) "):
+        getattr(ds, name)
+
+
+def test_what_is_said_of_the_names_of_hugging_face_works(write, tmp_path):
+    records = [{"id": i, "length": i % 3} for i in range(10)]
+    path = write(records)
+    mmapds.build(path, length="length")
+    ds = mmapds.open(path)
+    names = {"ds": ds, "mmapds": mmapds, "pandas": pandas, "numpy": np}
+
+    def evaluated(name, code, **more):
+        assert code in OTHER_NAMES[name]._remedy
+        return eval(code, {**names, **more})
+
+    assert evaluated("to_list", "list(ds)") == records
+    assert evaluated("to_pandas", "pandas.DataFrame(list(ds))").to_dict("records") == records
+    for kind in ("csv", "json", "parquet"):
+        out = tmp_path / f"out.{kind}"
+        evaluated(f"to_{kind}", f"pandas.DataFrame(list(ds)).to_{kind}(path)", path=out)
+        assert getattr(pandas, f"read_{kind}")(out)["id"].tolist() == [*range(10)]
+    assert evaluated("unique", "numpy.unique(ds.column('length'))").tolist() == [0, 1, 2]
+    assert list(evaluated("repeat", "mmapds.concat([ds] * 3)")) == records * 3
+    evaluated("save_to_disk", "ds.save(path)", ds=ds[3:], path=tmp_path / "view.mmx")
+    assert list(mmapds.open(tmp_path / "view.mmx")) == records[3:]
+    os.mkdir(tmp_path / "copy")
+    assert "ds.sources, and ds.indexes" in OTHER_NAMES["push_to_hub"]._remedy
+    for each in (*ds.sources, *ds.indexes):
+        shutil.copy(each, tmp_path / "copy")
+    assert list(mmapds.open(tmp_path / "copy")) == records
 
 
 def test_other_names_that_do_not_exist_are_as_ever(ds):
