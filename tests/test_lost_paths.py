@@ -95,6 +95,28 @@ def test_roots_find_no_sources():
     assert list(mmapds.open("n/all.mmx")) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("way", ["copy the source", "index it where it is", "only the index was moved"])
+def test_an_index_that_was_copied_away_from_its_source(write, tmp_path, monkeypatch, way):
+    monkeypatch.chdir(tmp_path)
+    mmapds.build(write([1, 2], "here/a.jsonl"))
+    os.mkdir("there")
+    (shutil.move if way.startswith("only") else shutil.copy)("here/a.jsonl.mmx", "there")
+    for given in ("there/a.jsonl.mmx", "there"):
+        with pytest.raises(mmapds.SourceError) as error:
+            mmapds.open(given)
+        assert str(error.value) == (
+            "there/a.jsonl: no such file or directory; copy it there, or index it where it is now and open it by that "
+            "name (a source of there/a.jsonl.mmx)"
+        )
+        check(str(error.value))
+    if way == "copy the source":
+        shutil.copy("here/a.jsonl", "there")
+        assert list(mmapds.open("there/a.jsonl.mmx")) == list(mmapds.open("there/a.jsonl")) == [1, 2]
+    else:
+        mmapds.build("here/a.jsonl")
+        assert list(mmapds.open("here/a.jsonl")) == [1, 2]
+
+
 @pytest.mark.usefixtures("moved")
 def test_a_saved_view_whose_index_is_gone():
     os.rename("all.mmx", "m/all.mmx")

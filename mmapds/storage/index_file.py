@@ -519,7 +519,9 @@ class Index(SectionFile):
         if is_missing and len(self.sources) > 1 and (command := self.new_command()):
             return SourceError(f"{path}: {problem}; run: {command} (which indexes what is left of {self.path})")
         remedy = ""
-        if is_missing and not self.is_beside_its_source:
+        if is_missing and self.is_beside_its_source:
+            remedy = "; copy it there, or index it where it is now and open it by that name"
+        elif is_missing:
             remedy = "; move the index back, or with its sources, or index them where they are now"
         return SourceError(f"{path}: {problem}{remedy} (a source of {self.path})")
 
