@@ -1,8 +1,10 @@
 """Large members of gzip: decoding begins at access points inside them, and every record is that of the plain file."""
 
+import gzip
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -291,15 +293,30 @@ def test_every_cut_is_refused(write, name):
         try:
             mmapds.build(write(data[:-cut], "a.jsonl.gz"), force=True)
         except mmapds.FormatError as error:
-            assert "not gzip: a member is truncated; copy the file again" in str(error)  # noqa: PT017
+            assert re.search("not gzip: a member is truncated; (run: head|copy the file again)", str(error))  # noqa: PT017
         else:
             assert name == "all sizes", "a file may end behind a member"
             assert zlib.decompressobj(31).decompress(data)
 
 
+@pytest.mark.parametrize("tail", [b"garbage\n", gzip.compress(LINES[:500])[:-9]], ids=["garbage", "a member cut short"])
+def test_what_is_not_whole_behind_members_may_be_cut_off(write, tail, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    whole = gzip.compress(LINES[:300_000]) + gzip.compress(LINES[300_000:])
+    write(whole + tail, "a.jsonl.gz")
+    with pytest.raises(mmapds.FormatError) as error:
+        mmapds.build("a.jsonl.gz")
+    what = f"something that is not a member at byte {len(whole)}" if tail[0] == ord("g") else "a member is truncated"
+    remedy = f"head -c {len(whole)} a.jsonl.gz > a.jsonl.whole.gz"
+    assert str(error.value).endswith(f": not gzip: {what}; run: {remedy} (or copy the file again)")
+    subprocess.run(["sh", "-c", remedy], check=True)
+    found = mmapds.open("a.jsonl.whole.gz", build=True)
+    assert [found.raw(number) for number in range(len(found))] == LINES.splitlines()
+
+
 @pytest.mark.parametrize("garbage", [b"x", b"\n", bytes(30) + b"\x1f\x8b", LINES[:999], b"\x1f\x8b\x09" + bytes(30)])
 def test_garbage_behind_members_is_refused(write, garbage):
-    message = r"block \d+ \(byte \d+\): not gzip: something that is not a member; copy"
+    message = r"block \d+ \(byte \d+\): not gzip: something that is not a member at byte \d+; run: head -c"
     with pytest.raises(mmapds.FormatError, match=message):
         build(write, member(LINES) + garbage)
 

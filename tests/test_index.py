@@ -149,7 +149,7 @@ def test_one_combined_index(write, tmp_path):
         (lambda path: path.mkdir(), "expected files whose names end in .jsonl .* found none"),
         (lambda path: os.mkfifo(path), "expected a regular file, found a FIFO"),
         (lambda path: path.symlink_to("nowhere"), "no such file or directory"),
-        (lambda path: path.write_bytes(b"PK\x03\x04...."), r"compressed \(zip\): .*; run: unzip"),
+        (lambda path: path.write_bytes(b"PK\x03\x04...."), r"an archive \(zip\): .*; run: unzip"),
     ],
 )
 def test_what_cannot_be_a_source(tmp_path, make, message):

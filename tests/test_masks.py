@@ -103,6 +103,18 @@ def test_every_kind_of_dataset_refuses_it(ds):
             dataset.take([True, False])
 
 
+@pytest.mark.parametrize("batch_size", [None, 1, 2])
+def test_a_sampler_of_batches_in_the_place_of_one_of_positions_is_told(ds, batch_size):
+    batches = mmapds.DistributedBatchSampler(ds, 4, num_replicas=1, rank=0)
+    expected = "a DataLoader takes a sampler of batches as batch_sampler=, not as sampler="
+    for dataset in (ds, ds[::-1], ds.map(str), ds.map(list, batched=True), mmapds.zip(a=ds, b=ds)):
+        if batch_size is None:  # torch gives a list to ds[...] then
+            assert len(next(iter(torch.utils.data.DataLoader(dataset, None, sampler=batches, collate_fn=list)))) == 4
+            continue
+        with pytest.raises(IndexError, match=expected):
+            next(iter(torch.utils.data.DataLoader(dataset, batch_size, sampler=batches)))
+
+
 def test_zeros_and_ones_are_positions_where_they_can_be_meant(ds):
     ones = np.array([0, 1, 1, 0])
     assert ids(ds[ones]) == ids(ds[:2][np.tile(ones, 75)][:4]) == [0, 1, 1, 0]  # fewer than records; of two records

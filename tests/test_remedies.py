@@ -259,7 +259,7 @@ def test_a_zipped_source(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where unzip puts the files
     with zipfile.ZipFile("a b.zip", "w") as zipped:
         zipped.writestr("a.jsonl", "1\n2\n")
-    with pytest.raises(mmapds.SourceError, match=r"compressed \(zip\)") as error:
+    with pytest.raises(mmapds.SourceError, match=r"an archive \(zip\)") as error:
         mmapds.build("a b.zip")
     run_tool(error.value)
     assert list(mmapds.open("a.jsonl", build=True)) == [1, 2]

@@ -287,6 +287,18 @@ def test_a_state_that_is_not_this_samplers_is_refused(change, message):
         assert sampler.state_dict() == state, "a refused state changes nothing"
 
 
+@pytest.mark.parametrize(("low", "high", "key"), [(2, 9, "shortest"), (1, 8, "longest")])
+def test_a_state_of_other_limits_of_length_says_which(low, high, key):
+    lengths = np.arange(1, 10)
+    saved = TokenBudgetBatchSampler(lengths, 20).state_dict()
+    sampler = TokenBudgetBatchSampler(lengths, 20, min_length=low, max_length=high)
+    numbers = (low, 1) if key == "shortest" else (high, 9)
+    with pytest.raises(
+        StateError, match=f"expected {key} planned = {numbers[0]}, found {numbers[1]}; make the sampler"
+    ):
+        sampler.load_state_dict(saved)
+
+
 @pytest.mark.parametrize(
     "damage",
     [

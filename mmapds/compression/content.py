@@ -9,7 +9,7 @@ from ..storage.files import open_source
 from ..storage.sources import Source
 from ..storage.threads import ahead, in_order
 from .gzip_content import Found, GzipContent
-from .parts import BlockError, not_decoded
+from .parts import COPY, BlockError, kept, not_decoded
 from .zstd_blocks import FileBlock
 from .zstd_source import ZstdSource
 
@@ -80,4 +80,5 @@ def _gzip(source: Source) -> Generator[Found, None, None]:
     try:
         yield from content.pieces()
     except BlockError as error:
-        raise not_decoded(source.path, content.block, content.begin // 8, "gzip", error) from None
+        remedy = f"{kept(source.path, content.whole)} (or {COPY})" if content.whole else COPY
+        raise not_decoded(source.path, content.block, content.begin // 8, "gzip", error, remedy=remedy) from None

@@ -69,6 +69,8 @@ class GzipContent:
         """The number of the block at hand."""
         self.begin = 0
         """The bit of the file at which it begins."""
+        self.whole = 0
+        """The bytes of the file that are whole members."""
 
     def pieces(self) -> Iterator[Found]:
         """Yield it.
@@ -95,10 +97,11 @@ class GzipContent:
         piece = self._out[before : self._filled]
         self._crc, self._size = self._crc32(piece, self._crc), self._size + len(piece)
         if status in _WRONG:
-            raise BlockError(_WRONG[status])
+            place = f" at byte {self.whole}" if status == _native.INFLATE_NOT_MEMBER else ""
+            raise BlockError(_WRONG[status] + place)
         if status == _native.INFLATE_MEMBER:
             self._check(content, crc, size)
-            self._crc = 0
+            self._crc, self.whole = 0, at // 8
             return status, _Start(at) if self._size >= SMALLEST or not self._size else None
         if status == _native.INFLATE_BLOCK and self._size >= SPACING:
             window = self._out[self._filled - min(content, WINDOW) : self._filled]

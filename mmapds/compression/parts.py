@@ -4,9 +4,12 @@ from collections.abc import Callable
 
 from .. import _native
 from ..errors import FormatError
+from ..storage.sources import another_name, quoted
 
 SMALLEST = 64 << 10
 """Bytes of content that a block has at least, unless it is the last one."""
+COPY = "copy the file again"
+"""The remedy for a file that is damaged."""
 
 Pieces = tuple[bytes, ...]
 """The content of a block as it is decoded, in one piece or several."""
@@ -46,10 +49,17 @@ def content_of_parts(
     return tuple(content) if parts == 1 else (b"".join(content),)
 
 
-def not_decoded(path: str, block: int, begin: int, codec: str, error: BlockError, remark: str = "") -> FormatError:
+def not_decoded(
+    path: str, block: int, begin: int, codec: str, error: BlockError, remark: str = "", remedy: str = COPY
+) -> FormatError:
     """Return the error to raise for a block that cannot be decoded.
 
     Args:
       begin: the byte of the file where it begins.
     """
-    return FormatError(f"{path}: block {block} (byte {begin}): not {codec}: {error}; copy the file again{remark}")
+    return FormatError(f"{path}: block {block} (byte {begin}): not {codec}: {error}; {remedy}{remark}")
+
+
+def kept(path: str, end: int) -> str:
+    """Return the remedy that keeps a file up to a byte."""
+    return f"run: head -c {end} {quoted(path)} > {quoted(another_name(path, infix='.whole'))}"

@@ -8,8 +8,9 @@ from array import array
 
 from .. import _native
 from ..errors import FormatError
-from ..storage.sources import another_name, quoted, tool
+from ..storage.sources import quoted, tool
 from .frames import UNKNOWN, Frames
+from .parts import COPY, kept
 from .seek_table import read_table
 
 LARGEST_WINDOW = 128 << 20
@@ -19,7 +20,6 @@ _LARGEST_WINDOW_LOG = 31  # of any decoder
 _ROOM = 1 << 14  # frames that a piece of a walk finds at most
 _STEP = 256 << 20  # bytes that it goes on at most: between two of them, signals are handled
 _STATE = 7  # words
-_COPY = "copy the file again"
 
 
 def find_frames(file: _native.Map, path: str, *, largest_window: int = LARGEST_WINDOW) -> Frames:
@@ -63,19 +63,14 @@ def _error(
     file: _native.Map, path: str, frame: int, state: "array[int]", status: int, largest_window: int
 ) -> FormatError:
     begin, found = state[1], state[-1]
-    expected, remedy = _expected(file, begin, status, found, largest_window), _COPY
+    expected, remedy = _expected(file, begin, status, found, largest_window), COPY
     if status in (_native.ZSTD_CUT, _native.ZSTD_NOT_FRAME) and frame:
-        remedy = f"{_kept(path, begin)} (or {_COPY})"
+        remedy = f"{kept(path, begin)} (or {COPY})"
     elif status == _native.ZSTD_DICTIONARY:
         remedy = f"decompress it with zstd -dk -D DICTIONARY {quoted(path)}"
     elif status == _native.ZSTD_WINDOW and (log := (found - 1).bit_length()) <= _LARGEST_WINDOW_LOG:
         remedy = f"run: {tool('seekable')} --long {log} {quoted(path)}"
     return FormatError(f"{path}: frame {frame} (byte {begin}): {expected}; {remedy}")
-
-
-def _kept(path: str, end: int) -> str:
-    """Return the remedy that keeps a file up to a byte."""
-    return f"run: head -c {end} {quoted(path)} > {quoted(another_name(path, infix='.whole'))}"
 
 
 def _expected(file: _native.Map, begin: int, status: int, found: int, largest_window: int) -> str:
@@ -128,4 +123,4 @@ def _with_table(path: str, frames: Frames, table: Frames) -> Frames:
 
 
 def _lie(path: str, table: Frames, found: str) -> FormatError:
-    return FormatError(f"{path}: {found}; {_kept(path, table.begins[-1])}")
+    return FormatError(f"{path}: {found}; {kept(path, table.begins[-1])}")

@@ -52,7 +52,7 @@ def checked(given: Any, length: int) -> NDArray[np.int64]:
 
 
 def refuse_mask(positions: Any, length: int) -> None:
-    """Raise IndexError for a mask in the place of positions: for bools, and for an array of zeros and ones alone.
+    """Raise IndexError for batches or a mask in the place of positions: for bools, and for zeros and ones alone.
 
     A list of zeros and ones is a batch: samplers give lists, of few records some of them again and again. One position
     and a slice are refused, too.
@@ -65,6 +65,11 @@ def refuse_mask(positions: Any, length: int) -> None:
         return
     if isinstance(positions[0], bool | np.bool_):
         raise IndexError("positions: expected integers, found bools; use ds[mask] for the records where a mask is True")
+    if isinstance(positions[0], list | tuple):
+        raise IndexError(
+            "positions: expected integers, found a list in a list; a DataLoader takes a sampler of batches as "
+            "batch_sampler=, not as sampler="
+        )
     if not isinstance(positions, np.ndarray) or positions.dtype.kind not in "iu":
         return
     if len(positions) != length or length <= _FEW:

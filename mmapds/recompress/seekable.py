@@ -17,7 +17,7 @@ from ..compression.seek_table import MOST_FRAMES, read_table, table_bytes
 from ..errors import Error, FormatError, counted, either, names_its_arguments
 from ..formats.jsonl import JsonLines
 from ..storage.replaced import check_is_free, replacing
-from ..storage.sources import SEEKABLE, StrPath, named, reason, without_codec, working_directory
+from ..storage.sources import SEEKABLE, StrPath, make_room, named, reason, without_codec, working_directory
 from ..storage.threads import cores, in_order
 from .known_lines import KnownLines, Records, records_of
 from .text import Text
@@ -138,7 +138,7 @@ def _recompress(
             written.finish()
     except OSError as error:
         raise Error(
-            f"{target}: cannot write the seekable file ({reason(error)}); nothing was changed; make room, or give "
+            f"{target}: cannot write the seekable file ({reason(error)}); nothing was changed; {make_room(error)}give "
             f"another place with {_elsewhere()}"
         ) from None
     return Seekable(target, len(written.sizes), sum(written.contents), written.size, is_new=True), lines

@@ -172,6 +172,8 @@ class Plan(ABC):
         return {
             "version": VERSION,
             "n": self.records,
+            "shortest planned": int(self.selection.values[-1]),
+            "longest planned": int(self.selection.values[0]),
             "lengths": digest,
             "planned": [self.selection.first, self.selection.records],
             **self._limits(),

@@ -13,7 +13,7 @@ from .. import _native
 from ..errors import Error, SourceError
 from .lock import create_temporary, remove_leftovers
 from .processes import is_spawning
-from .sources import reason
+from .sources import make_room, reason
 
 _SMALL = 16 << 10  # bytes that a pickle holds
 
@@ -97,8 +97,8 @@ def _write(arrays: list[NDArray[Any]]) -> str:
         file.flush()
     except OSError as error:
         raise Error(
-            f"{target}: cannot write the rows of a view for a process that is spawned ({reason(error)}); make room, or "
-            "set TMPDIR to a directory that has some"
+            f"{target}: cannot write the rows of a view for a process that is spawned ({reason(error)}); "
+            f"{make_room(error)}set TMPDIR to a directory with room"
         ) from None
     return path
 

@@ -384,13 +384,15 @@ class Index(SectionFile):
         """Return how to get a column that is missing: by a command, where an expression measures it."""
         if self._has_now(name):
             return "open the dataset again, as the index on disk has this column now"
-        near = nearest(name, self.columns)
+        measured = self.parameters.get("columns", {})
+        near = next((key for key, text in measured.items() if text == name), None) or nearest(name, self.columns)
         meant = f"did you mean {near!r}" if near else ""
         expression = "EXPR" if self.format == "jsonl" else None
         if name == "length" and expression is None:
-            known = self.parameters.get("columns", {}).values()
-            expression = next((text for text in known if str(text).startswith("items(")), "bytes()")
+            expression = next((text for text in measured.values() if str(text).startswith("items(")), "bytes()")
         if expression is not None:
+            if name.endswith(")"):  # an expression in the place of a name
+                name, expression = "NAME", name
             option = column_option(name, expression)
             if computed := self.computed_columns:
                 again = rebuilt_with({name: expression}, computed)

@@ -20,7 +20,7 @@ from .files import open_file
 from .lock import create_temporary, locked
 from .numbers import BY_DTYPE, COLUMN_TYPES, NumberType
 from .scratch import scratch_beside
-from .sources import reason, working_directory
+from .sources import make_room, reason, working_directory
 from .spool import Spool
 
 VERSION = 1
@@ -114,7 +114,7 @@ class SectionWriter:
             yield
         except OSError as error:
             raise Error(
-                f"{self.path}: cannot write {self.NAME} ({reason(error)}); nothing was changed; make room, or give "
+                f"{self.path}: cannot write {self.NAME} ({reason(error)}); nothing was changed; {make_room(error)}give "
                 f"{self._elsewhere()}"
             ) from None
 

@@ -1,5 +1,6 @@
 """Which files a user means, whether they can be sources, and whether they stay as they are."""
 
+import errno
 import glob
 import os
 import re
@@ -340,6 +341,11 @@ def reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
+def make_room(error: OSError) -> str:
+    """Return the remedy that comes first for what cannot be written, where the disk is full; else nothing."""
+    return "make room, or " if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else ""
+
+
 def quoted(path: str) -> str:
     """Return a path quoted for a shell command."""
     return word(f"./{path}" if path.startswith("-") else path)
@@ -396,7 +402,8 @@ def _refused(path: str, name: str, command: str, suffix: str, what: str = _IN_PL
     command = f"{command} {quoted(path)}"
     if not path.endswith(suffix):  # the tool would refuse the name
         command = f"{name} -dc < {quoted(path)} > {quoted(another_name(path))}"
-    return SourceError(f"{path}: compressed ({name}): {what}; run: {command}")
+    kind = "an archive" if name == "zip" else "compressed"
+    return SourceError(f"{path}: {kind} ({name}): {what}; run: {command}")
 
 
 def check_unchanged(source: Source) -> None:
