@@ -83,7 +83,7 @@ def build(
     _check_given(parameters, {"validate": validate, "hash": hash, "force": force})
     _check_paths(out=out, parts=parts)
     expressions, computed = _by_kind(length, columns)
-    request = ColumnRequest(expressions, missing, validate, tuple(computed), hash, bad)
+    request = ColumnRequest(expressions, missing, validate, tuple(computed), hash, bad, _is_apart(length, columns))
     how: dict[str, Any] = {"out": out, "format_name": format, "options": parameters, "request": request, "force": force}
     how |= {"engine": _engine(executor, parts, out, workers), "complete": partial(_add, computed, workers)}
     paths = _expanded(sources)
@@ -194,6 +194,11 @@ def _by_kind(
             )
     expressions = {name: text for name, text in wanted.items() if isinstance(text, str)}
     return expressions, {name: compute for name, compute in wanted.items() if not isinstance(compute, str)}
+
+
+def _is_apart(length: Column | None, columns: Mapping[str, Column] | None) -> bool:
+    """Whether the column `length` is given as the argument of that name, and not among the columns."""
+    return length is not None and "length" not in (columns or {})
 
 
 def _add(computed: Mapping[str, Callable[[Any], float]], workers: int | None, done: BuildResult) -> None:

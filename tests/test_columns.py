@@ -382,20 +382,26 @@ def test_a_computed_column_is_not_replaced_in_silence(corpus):
     mmapds.add_column(path, "half", half)
     before = Path(path + ".mmx").read_bytes()
     what = f"{path}.mmx: column 'length' was computed in Python and a rebuild replaces it; leave"
-    ways = "out to keep it, pass columns={'length': FUNCTION} to mmapds.build, or drop 'length', 'half' with"
-    for wanted in ({"length": "bytes(text)"}, {"columns": {"length": "chars(text)"}}):
+    ways = "out to keep it, pass length=FUNCTION to mmapds.build, or drop 'length', 'half' with"
+    for wanted, name in (
+        ({"length": "bytes(text)"}, "length='bytes(text)'"),
+        ({"columns": {"length": "chars(text)"}}, "columns={'length': 'chars(text)'}"),
+    ):
         with pytest.raises(mmapds.ColumnError) as replaced:
             mmapds.build(path, **wanted)
-        text = wanted.get("length", "chars(text)")
-        assert str(replaced.value) == f"{what} columns={{'length': {text!r}}} {ways} force=True"
+        assert str(replaced.value) == f"{what} {name} {ways} force=True"
         check(str(replaced.value))
     done = command(path, "--length", "bytes(text)", "--column", "half=id")
     assert done.returncode == 1
     assert done.stderr.endswith(
-        "leave --length 'bytes(text)' --column half=id out to keep it, pass columns={'length': "
-        "FUNCTION, 'half': FUNCTION} to mmapds.build, or drop 'length', 'half' with --force\n"
+        "leave --length 'bytes(text)' --column half=id out to keep it, pass length=FUNCTION, columns={'half': "
+        "FUNCTION} to mmapds.build, or drop 'length', 'half' with --force\n"
     )
     assert Path(path + ".mmx").read_bytes() == before
+    with pytest.raises(
+        mmapds.ColumnError, match=r"leave length='bytes\(text\)', columns=\{'half': 'id'\} out to keep it"
+    ):
+        mmapds.build(path, length="bytes(text)", columns={"half": "id"})
     mmapds.build(path)
     assert Path(path + ".mmx").read_bytes() == before, "the option is left out"
     mmapds.build(path, columns={"length": tokens, "half": half})

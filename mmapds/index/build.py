@@ -20,7 +20,15 @@ from ..errors import (
 from ..formats.format import Format, OptionError
 from ..formats.measuring import Measuring
 from ..storage import current
-from ..storage.index_file import NOTHING, Index, SavedViewFoundError, column_option, rebuilt_with, relative_to_index
+from ..storage.index_file import (
+    NOTHING,
+    Index,
+    SavedViewFoundError,
+    column_arguments,
+    column_option,
+    rebuilt_with,
+    relative_to_index,
+)
 from ..storage.lock import clean_up, locked
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, inspect
@@ -45,6 +53,8 @@ class ColumnRequest(NamedTuple):
     hash: bool = False
     """Store a hash of each source; an index that has them keeps them in any case."""
     bad: str | None = None
+    length_apart: bool = False
+    """Whether the column `length` was given as the argument of that name, and not among the columns."""
 
     def hashes(self, before: Index | None) -> bool:
         """Whether an index that replaces `before` has a hash of each source."""
@@ -357,7 +367,8 @@ def _check_nothing_is_replaced(index: Index, request: ColumnRequest) -> None:
     replaced = {name: text for name, text in request.columns.items() if name in index.computed_columns}
     if not replaced:
         return
-    given = either(" ".join(column_option(name, text) for name, text in replaced.items()), f"columns={replaced}")
+    arguments = column_arguments({name: repr(text) for name, text in replaced.items()}, length=request.length_apart)
+    given = either(" ".join(column_option(name, text) for name, text in replaced.items()), arguments)
     dropped = ", ".join(repr(name) for name in index.computed_columns if name not in request.computed)
     raise ColumnError(
         f"{index.path}: column {', '.join(map(repr, replaced))} was computed in Python and a rebuild replaces it; "
