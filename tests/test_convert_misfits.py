@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 
 import h5py
@@ -14,6 +15,7 @@ from mmapds.convert import convert, limit
 from mmapds.errors import as_command
 from tests.support.commands import run
 from tests.support.conversions import run_remedies, samples, save
+from tests.support.messages import check
 
 
 @pytest.fixture(autouse=True)
@@ -230,6 +232,42 @@ def test_every_way_that_a_null_in_a_table_leaves(tmp_path, name):
     assert len(ways) == {"bytes": 2, "wide": 2}.get(name, 3)
     assert [sample["id"] for sample in ways[0]] == [0]
     assert all([sample["id"] for sample in way] == [0, 1] for way in ways[1:])
+
+
+MANY = [{"id": 0, "a": 1, "b": 0.5, "c": "x", "d": [1]}, {"id": 1, "a": 2, "b": None, "c": "x", "d": [1]}]
+MANY += [{"id": 2, "a": None, "b": 1.5, "c": "x", "d": [1]}, {"id": 3, "a": 1, "b": 1.5, "c": None, "d": None}]
+
+
+@pytest.mark.parametrize("save_as", [parquet, arrow, hugging_face])
+def test_all_fields_with_nulls_are_named_at_once(tmp_path, save_as):
+    path = save_as(tmp_path, MANY)
+    with pytest.raises(mmapds.FormatError, match=r"row 1: field 'b': expected float64, found null; ") as error:
+        convert(path, tmp_path / "a.mma")
+    assert str(error.value).endswith(" (fields 'a', 'c', 'd' lack values too, in the 3 records from there on)")
+    check(str(error.value))
+    ways = run_remedies(error.value, path)
+    assert [[sample["id"] for sample in way] for way in ways] == [[0], [0, 1, 2, 3], [0, 1, 2, 3]]
+    assert [[sample[name] for sample in ways[1]][row] for name, row in (("b", 1), ("a", 2), ("c", 3))] == [0.0, 0, ""]
+    assert [sample["d"] for sample in ways[2]] == [[1], [1], [1], None]
+
+
+def test_ways_are_for_all_fields_with_nulls(tmp_path):
+    path = save(pa.table({"id": [0, 1], "a": [1, None], "b": [b"a", None]}), tmp_path / "a.parquet")
+    with pytest.raises(mmapds.FormatError, match=r"\(field 'b' lacks values too, in the 1 record from") as error:
+        convert(path)
+    assert [len(way) for way in run_remedies(error.value, path)] == [1, 2], "bytes cannot be JSON"
+    with pytest.raises(mmapds.FormatError, match=r"field 'b': .* --defaults '\{\"a\": 7, \"b\": \"\"\}'"):
+        convert(path, defaults={"a": 7})
+
+
+def test_fields_that_later_records_lack_are_named_at_once(tmp_path):
+    good = {"id": 0, "a": 1, "b": "x"}
+    path = jsonl(tmp_path, [good] * 2 + [{"id": 1, "a": 1}, {"id": 2, "b": "x"}] + [good] * 3000)
+    with open(path, "a") as file:  # too far behind these to be met first
+        file.write("not JSON\n")
+    with pytest.raises(mmapds.FormatError, match=r":3 \(byte \d+\): field 'b': expected str, found nothing; ") as error:
+        convert(path, infer=2)
+    assert re.search(r" \(field 'a' lacks values too, in the \d+ records from there on\)$", str(error.value))
 
 
 # ---- values of other types ------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,10 +12,11 @@ import numpy as np
 from ..arrays.infer import widened
 from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
 from ..arrays.values import cast, fits, with_axes_of
-from ..errors import FormatError, either, option
+from ..errors import FormatError, either, option, plain_counted
 from .reader import fields_option
 
 _SHOWN = 16  # elements of an array that a message shows
+_LOOKED_AT = 4096  # records that are searched for all fields that they lack
 
 
 class Rules(NamedTuple):
@@ -32,11 +35,16 @@ class Rules(NamedTuple):
     """How many bytes of records may be written; None for any."""
 
 
+class LacksFieldError(FormatError):
+    """A record lacks a field that has no default; see `missing`."""
+
+
 def fit(record: Mapping[str, Any], rules: Rules) -> Mapping[str, Any] | None:
     """Return the fields of a record that the schema names, numbers in arrays converted; None to leave the record out.
 
     Raises:
-      FormatError: a field is missing, does not fit, or is beyond the schema.
+      LacksFieldError: a field is missing.
+      FormatError: a field does not fit, or is beyond the schema.
     """
     fitted: dict[str, Any] = {}
     for field in rules.schema.fields:
@@ -46,7 +54,7 @@ def fit(record: Mapping[str, Any], rules: Rules) -> Mapping[str, Any] | None:
         if value is None and field.dtype != "json":
             if rules.skip:
                 return None
-            raise _missing(field, "null" if field.name in record else "nothing")
+            raise LacksFieldError(field.name)
         if isinstance(value, np.ndarray) and field.shape is not None:
             value = _converted(value, field, rules.schema)
         fitted[field.name] = value
@@ -66,21 +74,57 @@ def default_of(field: Field, value: Any) -> Any:
     return value.encode() if field.dtype == "bytes" and isinstance(value, str) else value
 
 
-def _option(name: str, field: Field, value: Any) -> str:
-    """Return an option that is given one field: to a command as JSON."""
-    given = {field.name: value}
-    return either(f"--{name} {shlex.quote(json.dumps(given, ensure_ascii=False))}", f"{name}={given!r}")
+def _option(name: str, given: Mapping[str, Any]) -> str:
+    """Return an option that is given something for fields: to a command as JSON."""
+    return either(f"--{name} {shlex.quote(json.dumps(given, ensure_ascii=False))}", f"{name}={dict(given)!r}")
 
 
-def _missing(field: Field, found: str) -> FormatError:
-    """Return the error for a record that lacks a field."""
-    ways = [f"leave such records out with {option('missing', 'skip')}"]
-    if (example := _example(field)) is not None:
-        ways.append(f"write a value in its place with {_option('defaults', field, example)}")
-    if field.dtype != "bytes" and field.dtype not in EXTENDED and not field.dtype.startswith("complex"):
-        ways.append(f"keep null with {_option('types', field, 'json')}")
+def missing(record: Mapping[str, Any], rest: Iterator[Mapping[str, Any]], rules: Rules) -> FormatError:
+    """Return the error for a record that lacks a field, with what to do about all fields that records lack.
+
+    Args:
+      rest: the records after it, of which the first ones are looked at.
+    """
+    lacking: dict[str, Field] = {}
+    looked_at = 0
+    with suppress(Exception):  # of a later record, or of its decoder
+        for each in islice(chain([record], rest), _LOOKED_AT):
+            lacking |= {field.name: field for field in rules.schema.fields if _lacks(each, field, rules)}
+            looked_at += 1
+    first, *others = lacking.values()
+    found = "null" if first.name in record else "nothing"
+    remark = ""
+    if others:
+        names = ", ".join(repr(field.name) for field in others)
+        lack = f"field {names} lacks" if len(others) == 1 else f"fields {names} lack"
+        remark = f" ({lack} values too, in the {plain_counted(looked_at, 'record')} from there on)"
+    ways = _ways_without([first, *others], rules.defaults)
     remedy = f"{', '.join(ways[:-1])}, or {ways[-1]}" if len(ways) > 1 else ways[0]
-    return FormatError(f"field {field.name!r}: expected {field}, found {found}; {remedy}")
+    return FormatError(f"field {first.name!r}: expected {first}, found {found}; {remedy}{remark}")
+
+
+def _lacks(record: Mapping[str, Any], field: Field, rules: Rules) -> bool:
+    return record.get(field.name) is None and field.dtype != "json" and rules.defaults.get(field.name) is None
+
+
+def _ways_without(fields: Sequence[Field], defaults: Mapping[str, Any]) -> list[str]:
+    """Return what can be done about records that lack some of these fields; each way is one for all of them.
+
+    Args:
+      defaults: of other fields, which the user gave.
+    """
+    ways = [f"leave such records out with {option('missing', 'skip')}"]
+    examples = {field.name: _example(field) for field in fields}
+    if None not in examples.values():
+        what = "a value in its place" if len(fields) == 1 else "values in their places"
+        ways.append(f"write {what} with {_option('defaults', {**defaults, **examples})}")
+    if all(_may_be_json(field) for field in fields):
+        ways.append(f"keep null with {_option('types', {field.name: 'json' for field in fields})}")
+    return ways
+
+
+def _may_be_json(field: Field) -> bool:
+    return field.dtype != "bytes" and field.dtype not in EXTENDED and not field.dtype.startswith("complex")
 
 
 def _example(field: Field) -> Any:
@@ -126,6 +170,6 @@ def _remedy(field: Field, value: Any, schema: Schema) -> str:
     """Return what to do about a value that does not fit a field."""
     found = widened(field, value)
     if found is not None:
-        return f"choose another type with {_option('types', field, found)}"
+        return f"choose another type with {_option('types', {field.name: found})}"
     others = [other.name for other in schema.fields if other is not field]
     return f"choose other fields with {fields_option(others)}" if others else "write such values in another way"

@@ -1,6 +1,6 @@
 """The records of sources, one by one, fitted to a schema and written."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from ..errors import FormatError, either
 from ..storage.sources import StrPath
 from ..writer import Writer, append_columns, bytes_of
 from .arrow import ArrowReader
-from .fit import Rules, fit, remedy
+from .fit import LacksFieldError, Rules, fit, missing, remedy
 from .hdf5 import Hdf5Reader
 from .indexed import IndexedReader
 from .limit import too_much
@@ -103,9 +103,9 @@ def copy_records(reader: Reader, rules: Rules, writer: Writer, progress: Callabl
             _check_written(reader, done, rules, writer)
             progress(block.columns.count, reader.total)
             continue
-        before = done
-        for record in block.records:
-            if not _write(record, rules, writer, done - skipped, partial(reader.place, done)):
+        before, records = done, iter(block.records)
+        for record in records:
+            if not _write(record, records, rules, writer, done - skipped, partial(reader.place, done)):
                 first = first or _described(reader.place(done), record, rules.schema)
                 skipped += 1
             done += 1
@@ -123,10 +123,18 @@ def _check_written(reader: Reader, done: int, rules: Rules, writer: Writer) -> N
         raise too_much(reader.place(done - 1), written, rules.max_bytes)
 
 
-def _write(record: Mapping[str, Any], rules: Rules, writer: Writer, number: int, place: Callable[[], str]) -> bool:
+def _write(
+    record: Mapping[str, Any],
+    rest: Iterator[Mapping[str, Any]],
+    rules: Rules,
+    writer: Writer,
+    number: int,
+    place: Callable[[], str],
+) -> bool:
     """Write a record; return whether it was written, and not left out.
 
     Args:
+      rest: the records after it, for an error.
       number: how many were written before it.
       place: returns where it lies.
     """
@@ -134,6 +142,9 @@ def _write(record: Mapping[str, Any], rules: Rules, writer: Writer, number: int,
         fitted = fit(record, rules)
         if fitted is not None:
             _write_fitted(fitted, rules, writer, number)
+    except LacksFieldError:
+        where = place()
+        raise FormatError(f"{where}: {missing(record, rest, rules)}") from None
     except FormatError as error:
         raise FormatError(f"{place()}: {error}") from None
     except MemoryError:
