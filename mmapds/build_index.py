@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import formats
 from .errors import ColumnError, Error, arguments_of, check_flags, names_its_arguments, refuse_unknown
-from .index.build import BuildResult, ColumnRequest, build_each
+from .index.build import BuildResult, ColumnRequest, build_each, emptiness
 from .index.engine import Engine
 from .storage.index_file import Index
 from .storage.lock import locked
@@ -106,8 +106,11 @@ def _paths(results: Iterable[BuildResult]) -> Path | list[Path]:
     built = []
     for done in results:
         done.warn(stacklevel=3)
-        built.append(Path(done.summary.path))
-    return built[0] if len(built) == 1 else built
+        built.append(done)
+    if line := emptiness(built):
+        warnings.warn(line, stacklevel=3)
+    paths = [Path(done.summary.path) for done in built]
+    return paths[0] if len(paths) == 1 else paths
 
 
 def _engine(executor: Any, parts: StrPath | None, out: StrPath | None, workers: int | None) -> Engine | None:

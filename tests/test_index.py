@@ -1,13 +1,17 @@
 """Building indexes, from Python and from the command line: every odd input, and nothing lost."""
 
+import gzip
 import os
 import re
 import signal
 import stat
 import subprocess
 import sys
+import tarfile
 import threading
 import time
+import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +26,9 @@ from tests.support import oracle
 from tests.support.bounds import bounds_of, grouped
 from tests.support.commands import SECONDS, command, python
 from tests.support.files import descriptor, patched
+from tests.support.messages import check
 from tests.support.pieces import jsonl_in_blocks
+from tests.support.tars import archive, special
 
 LINES = st.lists(st.sampled_from([b'{"a":1}', b"", b"  ", b"\t\r", b"x" * 70, b"\x00", b"\xfe", b"\xef\xbb\xbf"]))
 ENDS = st.sampled_from([b"\n", b"\r\n"])
@@ -508,3 +514,45 @@ def test_an_index_that_is_damaged_and_stands_for_its_sources(write):
     ran = command(f"{path}.mmx", "--force")
     assert ran.stderr.endswith(f"; run: python -m mmapds.index {path} (with the options that it was built with)\n")
     assert command(path).returncode == 0
+
+
+# ---- nothing found ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("always")
+@pytest.mark.parametrize("names", [["a.jsonl"], ["a.jsonl", "b.jsonl", "c.jsonl"]])
+def test_an_index_without_records_is_a_warning(write, names):
+    paths = [write(b"", name) for name in names]
+    more = " and 2 more" if len(paths) > 1 else ""
+    line = f"{paths[0]}.mmx{more}: expected one record or more, found 0 records"
+    check(line)
+    ran = command(*paths)
+    assert (ran.returncode, ran.stderr) == (0, f"warning: {line}\n")
+    for call in (mmapds.build, partial(mmapds.open, build=True)):
+        with pytest.warns(UserWarning, match="found 0 records$") as caught:
+            call(paths)
+        assert [(str(each.message), each.filename) for each in caught] == [(line, __file__)]
+    paths.append(write(b"{}\n", "full.jsonl"))
+    ran = command(*paths)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mmapds.build(paths)
+        mmapds.build(paths, force=True)
+        mmapds.open(paths, build=True)
+
+
+@pytest.mark.filterwarnings("always")
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_tar_without_a_sample_is_a_warning(write, compressed):
+    content = archive([special("d", tarfile.DIRTYPE), ("nodot", b"1"), (".hidden", b"2")])
+    path = write(gzip.compress(content) if compressed else content, "a.tar.gz" if compressed else "a.tar")
+    full, empty = write(archive([("a.txt", b"1")]), "full.tar"), write(archive([]), "empty.tar")
+    line = f"{path}: expected members whose names make samples, such as 000.jpg, found 0 records"
+    check(line)
+    ran = command(path, full, empty)
+    assert (ran.returncode, ran.stderr) == (0, f"warning: {line}\n")
+    with pytest.warns(UserWarning, match="found 0 records$") as caught:
+        mmapds.build([full, path, empty], out=f"{full}.all.mmx")
+    assert [str(each.message) for each in caught] == [line]
+    assert len(mmapds.open(f"{full}.all.mmx")) == 1

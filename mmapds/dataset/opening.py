@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 
 from ..compression.cache import DEFAULT_SIZE
 from ..errors import Error, StaleIndexError, names_its_arguments
-from ..index.build import build_each
+from ..index.build import build_each, emptiness
 from ..storage import current
 from ..storage.files import IoChoice, check_io
 from ..storage.fingerprints import BLOCKS
@@ -82,8 +82,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
     patterns, paths = _expanded(source_or_index)
     allowed = Roots(roots, paths)
     if build and paths:
-        for done in build_each([path for path in paths if not is_saved_view(path)], settle=False, roots=allowed):
-            done.warn(stacklevel=3)
+        _build(paths, allowed)
     indexes, rows = unfolded(_opened(paths, patterns, allowed, io))
     _warn(_compared(indexes, check, paths if rows is not None else []), patterns)
     catalog = Catalog(indexes, access, io, block_cache)
@@ -99,6 +98,16 @@ def _expanded(given: StrPath | Iterable[StrPath]) -> tuple[list[str], list[str]]
     for line in passed_over:
         warnings.warn(line, stacklevel=4)
     return patterns, paths
+
+
+def _build(paths: list[str], roots: Roots) -> None:
+    """Build the indexes that are missing or stale."""
+    built = []
+    for done in build_each([path for path in paths if not is_saved_view(path)], settle=False, roots=roots):
+        done.warn(stacklevel=4)
+        built.append(done)
+    if line := emptiness(built):
+        warnings.warn(line, stacklevel=4)
 
 
 def _opened(paths: list[str], patterns: list[str], roots: Roots, io: IoChoice) -> list[Index | SavedView]:

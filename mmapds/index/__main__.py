@@ -12,7 +12,7 @@ from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, expand, index_path
 from ..storage.threads import cores
 from .amount import bytes_to_build, bytes_to_merge
-from .build import ColumnRequest, build_each, check_workers
+from .build import ColumnRequest, build_each, check_workers, emptiness
 from .clusters import add_engine_options, chosen_cluster, engine_of
 
 
@@ -150,7 +150,9 @@ def build_indexes(options: argparse.Namespace) -> None:
             engine=engine,
             report=progress.update,
         )
+        results = []
         for number, done in enumerate(built):
+            results.append(done)
             progress.reach(ends[number] if ends else 0)
             seconds = time.perf_counter() - started
             speed = f"{seconds:.2f} s, {done.summary.size / seconds / 1e9:.2f} GB/s"
@@ -162,6 +164,8 @@ def build_indexes(options: argparse.Namespace) -> None:
             if done.fresh and (note := _note_on_roots(Index(done.summary.path))):
                 progress.print(note)
             started = time.perf_counter()
+        if line := emptiness(results):
+            progress.complain(f"warning: {line}")
 
 
 def _merge_indexes(options: argparse.Namespace) -> None:

@@ -35,7 +35,7 @@ from ..storage.sources import INDEX_SUFFIX, Source, StrPath, inspect
 from ..storage.threads import cores
 from .engine import Engine
 from .keep import is_as_it_was, keep
-from .left_out import bad_lines
+from .left_out import bad_lines, without_samples
 from .reuse import Reuse, reuse
 from .summary import Summary, summarise
 from .write import Job, Scan, write
@@ -91,6 +91,8 @@ class BuildResult(NamedTuple):
     """What was taken from other indexes, and what was not; empty where all was scanned."""
     bad_lines: Sequence[str] = ()
     """A message for each of the first lines that were left out now as they are not JSON, and one for the others."""
+    without_samples: Sequence[str] = ()
+    """The tars that have members, but no sample, of those that were scanned now."""
 
     def warn(self, stacklevel: int) -> None:
         """Warn of these lines."""
@@ -100,6 +102,18 @@ class BuildResult(NamedTuple):
                 f"{what}; {self.summary.bad:,} such lines are left out of {self.summary.path}",
                 stacklevel=stacklevel + 1,
             )
+
+
+def emptiness(results: Sequence[BuildResult]) -> str:
+    """Return a warning of tars without a sample, or of indexes that have no record among them; "" without either."""
+    tars = [path for result in results for path in result.without_samples]
+    if tars:
+        more = f" and {len(tars) - 1:,} more" if len(tars) > 1 else ""
+        return f"{tars[0]}{more}: expected members whose names make samples, such as 000.jpg, found 0 records"
+    if not results or any(result.summary.records for result in results):
+        return ""
+    more = f" and {len(results) - 1:,} more" if len(results) > 1 else ""
+    return f"{results[0].summary.path}{more}: expected one record or more, found 0 records"
 
 
 _Plan = tuple[str, list[str], str | Format | None, Mapping[str, Any]]
@@ -246,7 +260,8 @@ def result_of(job: Job, known: Reuse | None = None) -> BuildResult:
     built = Index(job.index_path)
     summary = summarise(built)
     reused = known.describe(built) if known is not None else ""
-    return BuildResult(summary, fresh=True, reused=reused, bad_lines=bad_lines(built) if summary.bad else ())
+    lines = bad_lines(built) if summary.bad else ()
+    return BuildResult(summary, fresh=True, reused=reused, bad_lines=lines, without_samples=without_samples(built))
 
 
 def _plan(

@@ -1,4 +1,4 @@
-"""What an index leaves out: refused where that is everything, and named where it is bad lines."""
+"""What an index leaves out: refused where that is everything, and named where it is bad lines or whole tars."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -74,3 +74,18 @@ def bad_lines(index: Index) -> list[str]:
             found.append(f"{path}:{line} (byte {byte}): {what}; left out")
     more = [f"{index.path}: {total - len(found):,} more lines are not JSON; left out"] if total > len(found) else []
     return found + more
+
+
+def without_samples(index: Index) -> list[str]:
+    """Return the tars of an index that have members, but no sample."""
+    return [
+        index.source_path(number)
+        for number, source in enumerate(index.sources if index.format == "tar" else ())
+        if not source.records and not source.skipped and _has_members(index.absolute(index.source_path(number)))
+    ]
+
+
+def _has_members(path: str) -> bool:
+    """Whether the content of a tar begins with a member, and not with the zeros at its end."""
+    with opened(path) as file:
+        return file.read(1) not in (b"", b"\0")
