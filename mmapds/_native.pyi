@@ -1,8 +1,9 @@
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, SupportsIndex, TypeAlias, final, type_check_only
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import disjoint_base
 
 # typing.Buffer arrives with Python 3.12: this is what the callers pass.
 _Buffer: TypeAlias = object
@@ -133,6 +134,12 @@ class Records:
     def __getitem__(self, record: SupportsIndex, /) -> Any: ...
     def locate(self, record: SupportsIndex, /) -> tuple[int, int, int, int]: ...
     def many(self, rows: Sequence[int] | NDArray[np.integer[Any]], /) -> list[Any]: ...
+
+@disjoint_base
+class Samples:
+    _records: Records
+    _decode_record: Callable[[Any], Any] | None
+    def __getitem__(self, key: Any, /) -> Any: ...
 
 @final
 class ArrayFields:

@@ -59,6 +59,7 @@ void mds_py_free(PyObject *self);
 /* Add the types, functions and constants of one subject to the module. */
 int mds_py_add_map(PyObject *module);
 int mds_py_add_records(PyObject *module);
+int mds_py_add_samples(PyObject *module);
 int mds_py_add_bounds(PyObject *module);
 int mds_py_add_array_fields(PyObject *module);
 int mds_py_add_array_batch(PyObject *module);

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Literal, NoReturn, SupportsIndex, overload
+from typing import Any, Literal, NoReturn, SupportsIndex
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from .. import formats
-from .._native import JsonBatch, Records
+from .._native import JsonBatch, Records, Samples
 from ..errors import DecodeError, Error, KeyMissingError, counted, names_its_arguments, plain_counted
 from ..formats.unmeasured import not_utf_8
 from ..index.keys import candidates
@@ -57,7 +57,7 @@ def make_dataset(
     return IndexedDataset(catalog, records, origin, decode, rows, skips)
 
 
-class IndexedDataset(Dataset):
+class IndexedDataset(Samples, Dataset):
     """A dataset of the records of indexes, each made a sample by a decoder: what `mmapds.open` returns."""
 
     _MADE_BY = "mmapds.open"
@@ -82,15 +82,14 @@ class IndexedDataset(Dataset):
         self._rows = rows  # None: all records, in order
         self._skips = skips  # None: a record that cannot be decoded is an error
         self._length = len(records) if rows is None else len(rows)
+        if rows is None and not self._is_located:
+            self._decode_record = None if self._decode is as_bytes else self._decode
 
     def __len__(self) -> int:
         return self._length
 
-    @overload
-    def __getitem__(self, key: SupportsIndex) -> Any: ...
-    @overload
-    def __getitem__(self, key: slice | ArrayLike) -> "Dataset": ...
-    def __getitem__(self, key: Any) -> Any:
+    def _at(self, key: Any) -> Any:
+        """Return what `self[key]` is, where that is more than a record and its decoder; see `Samples`."""
         if type(key) is not int:
             if not is_position(key):
                 return self._view(key)

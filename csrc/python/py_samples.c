@@ -1,0 +1,117 @@
+/* py_samples.c - samples by position, without a frame of Python between the caller and the decoder. */
+#include "binding.h"
+
+#include <stddef.h>
+#include <structmember.h>
+
+typedef struct {
+    PyObject_HEAD PyObject *records; /* Records */
+    PyObject *decode;                /* see the type's docstring; NULL while nothing is read here */
+    PyObject *other, *refused;       /* the names of the methods for all else */
+} SamplesObject;
+
+static PyObject *samples_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
+{
+    SamplesObject *self = (SamplesObject *)mds_py_new(type);
+    if (!self)
+        return NULL;
+    self->other = PyUnicode_InternFromString("_at");
+    self->refused = PyUnicode_InternFromString("_raise_at");
+    if (self->other && self->refused)
+        return (PyObject *)self;
+    Py_DECREF(self);
+    return NULL;
+}
+
+static int samples_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    SamplesObject *self = (SamplesObject *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->records);
+    Py_VISIT(self->decode);
+    return 0;
+}
+
+static int samples_clear(PyObject *object)
+{
+    SamplesObject *self = (SamplesObject *)object;
+    Py_CLEAR(self->records);
+    Py_CLEAR(self->decode);
+    return 0;
+}
+
+static void samples_dealloc(PyObject *object)
+{
+    SamplesObject *self = (SamplesObject *)object;
+    PyObject_GC_UnTrack(object);
+    samples_clear(object);
+    Py_CLEAR(self->other);
+    Py_CLEAR(self->refused);
+    mds_py_free(object);
+}
+
+/* Have the error of the decoder, which is set, raised with the place of the record. */
+static void raise_at(SamplesObject *self, PyObject *key)
+{
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    if (traceback)
+        PyException_SetTraceback(error, traceback);
+    PyObject *result = PyObject_CallMethodObjArgs((PyObject *)self, self->refused, key, key, error, NULL);
+    if (result)
+        PyErr_SetString(PyExc_SystemError, "_raise_at: expected an exception, found none");
+    Py_XDECREF(result);
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(traceback);
+}
+
+static PyObject *samples_subscript(PyObject *object, PyObject *key)
+{
+    SamplesObject *self = (SamplesObject *)object;
+    if (!self->decode || !self->records || !PyLong_CheckExact(key)) /* True is no position */
+        return PyObject_CallMethodObjArgs(object, self->other, key, NULL);
+    PyObject *record = PyObject_GetItem(self->records, key);
+    if (!record || self->decode == Py_None)
+        return record;
+    PyObject *decode = Py_NewRef(self->decode); /* while it runs, it may change what this object has */
+    PyObject *sample = PyObject_CallFunctionObjArgs(decode, record, NULL);
+    Py_DECREF(decode);
+    Py_DECREF(record);
+    if (!sample && PyErr_ExceptionMatches(PyExc_Exception))
+        raise_at(self, key);
+    return sample;
+}
+
+static PyMemberDef members[] = {
+    {"_records", T_OBJECT_EX, offsetof(SamplesObject, records), 0, NULL},
+    {"_decode_record", T_OBJECT_EX, offsetof(SamplesObject, decode), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot samples_slots[] = {
+    {Py_tp_doc,
+     "Samples()\n--\n\n"
+     "What a dataset of records is derived from: self[i] for the number of a record.\n\n"
+     "_records: Records. _decode_record: takes a record alone and returns its sample; None where that is the record;\n"
+     "not set where the sample takes more than that.\n"
+     "self._at(key) returns what self[key] is then, and for any other key.\n"
+     "self._raise_at(number, key, error) raises the error of the decoder.\n\n"
+     "Raises what these and _records[i] raise."},
+    {Py_tp_new, samples_new},
+    {Py_tp_dealloc, samples_dealloc},
+    {Py_tp_traverse, samples_traverse},
+    {Py_tp_clear, samples_clear},
+    {Py_tp_members, members},
+    {Py_mp_subscript, samples_subscript},
+    {0, NULL},
+};
+
+static PyType_Spec samples_spec = {"mmapds._native.Samples", sizeof(SamplesObject), 0,
+                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE, samples_slots};
+
+int mds_py_add_samples(PyObject *module)
+{
+    return mds_py_add_type(module, &samples_spec, NULL);
+}
