@@ -23,19 +23,20 @@ from mmapds.compression.seek_table import read_table, table_bytes
 from mmapds.compression.zstd_frames import walk
 from tests.support.zstd_files import zstd
 
-SIZE = 64_000_000
+SIZE, LARGE = 64_000_000, 512_000_000
 FRAMES = 1_000_000
 
 
-@pytest.fixture(scope="module", params=texts.TEXTS)
+@pytest.fixture(scope="module", params=[("prose", SIZE), ("source code", SIZE), ("source code", LARGE)])
 def text(request):
     """Such a file, made once; prose of 4.6 MB, which is all there is."""
-    return request.param, texts.text(request.param, SIZE)
+    name, size = request.param
+    return f"{size // 1_000_000} MB of {name}" if name != "prose" else name, texts.text(name, size)
 
 
 @pytest.fixture(scope="module")
 def large_text():
-    return "source code", texts.text("source code", SIZE)
+    return f"{LARGE // 1_000_000} MB of source code", texts.text("source code", LARGE)
 
 
 def tool(*arguments):
