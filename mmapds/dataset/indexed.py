@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import formats
-from .._native import JsonBatch, Records, Samples
+from .._native import JsonBatch, Records, Samples, decode_all
 from ..errors import DecodeError, Error, KeyMissingError, counted, names_its_arguments, plain_counted
 from ..formats.unmeasured import not_utf_8
 from ..index.keys import candidates
@@ -127,8 +127,7 @@ class IndexedDataset(Samples, Dataset):
                 for record, number in zip(records, numbers, strict=True):
                     samples.append(decode(record, self._locate(number)))
             else:
-                for record in records:  # not map(), which a StopIteration of the decoder would end without a word
-                    samples.append(decode(record))
+                decode_all(decode, records, samples)
         except Exception as error:
             self._raise_at(numbers[len(samples)], positions[len(samples)], error)
         return samples

@@ -1,4 +1,4 @@
-"""`ds[i]` for an int, which the core answers alone: the same samples and errors as by any other way."""
+"""Where the core calls the decoder, for `ds[i]` and batches: the same samples and errors as by any other way."""
 
 import gc
 import itertools
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mmapds
-from mmapds._native import Samples
+from mmapds._native import Samples, decode_all
 
 RECORDS = [{"n": number} for number in range(20)]
 
@@ -121,6 +121,20 @@ def test_references_do_not_add_up(path):
     gc.collect()
     assert sys.getrefcount(sample) == before
     assert sys.getrefcount(error) < 20
+
+
+def test_a_batch_has_the_samples_before_the_one_that_fails():
+    records, samples = [b"1", b"2", b"x", b"3"], []
+    with pytest.raises(ValueError, match="invalid literal"):
+        decode_all(int, records, samples)
+    assert (records, samples) == ([b"1", b"2", b"x", b"3"], [1, 2])
+    with pytest.raises(StopIteration):
+        decode_all(raising(StopIteration()), records, [])
+    with pytest.raises(TypeError):
+        decode_all(int, tuple(records), [])
+    growing = [b"1"]
+    decode_all(lambda record: growing.clear() if record == b"9" else growing.append(b"9"), growing, found := [])
+    assert (growing, found) == ([], [None, None])
 
 
 def test_what_lacks_its_records_asks_python():
