@@ -57,7 +57,7 @@ def build(
       format: how records are framed; by default the suffix decides.
       length: the column that token budgets are planned by; the same as `columns={"length": ...}`. Lengths are integers
         of 0 or more; the index also gets their order.
-      columns: name to a number for each record: an expression (see `mmapds.formats.measuring`), measured while records
+      columns: name to a number for each record: an expression (see docs/datasets.md), measured while records
         are scanned; or a picklable callable that takes the decoded sample and returns a number, run in other processes.
       missing: for a record that lacks a field of an expression: "error" (the default), "skip" it, or a number to store.
       validate: check that every record is JSON from its first byte to its last.
@@ -74,7 +74,7 @@ def build(
     Returns:
       The index's path; a list of them for several sources without `out`.
     Raises:
-      SourceError: a source is missing, unreadable, compressed, not a file, outside the roots, or changes meanwhile.
+      SourceError: a source is missing, unreadable, not a file, outside the roots, or changes meanwhile.
       ColumnError: a column cannot be measured; the message has the place of the record.
       DecodeError: a record to measure or validate is not JSON, or none is.
       Error: an index cannot be written, or another process builds it for too long.

@@ -154,3 +154,18 @@ def test_array_files_themselves(tmp_path):
     assert convert(tmp_path / "a.mma.mmx", tmp_path / "c.mma").records == 9
     with pytest.raises(mmapds.Error, match=r"a\.mma: the file to write is a source; name another file with out="):
         convert(tmp_path / "a.mma")
+
+
+def test_a_decoder_that_expects_a_sample_is_told_what_it_gets(tmp_path, write):
+    path = write([{"text": "a b"}], "a.jsonl")
+    with pytest.raises(TypeError) as error:
+        convert(path, tmp_path / "out.mma", decode=lambda sample: {"n": len(sample["text"].split())})
+    assert error.value.__notes__ == [
+        f"while decoding {path}:1 (byte 0); decode takes the bytes of a record, and returns what to write"
+    ]
+    with pytest.raises(mmapds.DecodeError) as error:
+        convert(write(b'{"text":"a"}\n{"text":\n', "b.jsonl"), tmp_path / "b.mma", decode="json")
+    assert "--bad skip" in str(error.value)
+    with pytest.raises(mmapds.DecodeError) as error:
+        convert(write(b"\xff\n", "c.jsonl"), tmp_path / "c.mma", decode="text")
+    assert "on_error" not in str(error.value)

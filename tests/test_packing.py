@@ -439,3 +439,27 @@ def test_a_damaged_length_order_is_an_error_and_no_record(write):
     patched(f"{path}.mmx", Index(f"{path}.mmx").sections["length_order"].offset + 12, b"\xff\xff\xff\xff")
     with pytest.raises(mmapds.FormatError, match=r"DAMAGED: .*expected record numbers below 100.*run: python -m"):
         list(PackingBatchSampler(mmapds.open(path), 30, **ALONE))
+
+
+def test_a_loader_warns_where_rows_may_have_more_samples_than_packs(recwarn):
+    lengths = np.random.default_rng(0).integers(1, 60, 500)
+    samples = [{"input_ids": [1] * int(length)} for length in lengths]
+    limited = PackingBatchSampler(lengths, 256, max_sequences=6, packs_per_batch=4, num_replicas=1, rank=0)
+    free = PackingBatchSampler(lengths, 256, packs_per_batch=4, num_replicas=1, rank=0)
+
+    def loaded(sampler, **options):
+        collate = partial(mmapds.pack_collate, layout="segments", packs=4, pad_to=256, **options)
+        loader = mmapds.DataLoader(samples, batch_sampler=sampler, collate_fn=collate)
+        return max(len(set(row.tolist()) - {0}) for batch in loader for row in batch["segment_ids"])
+
+    assert loaded(limited, max_sequences=6) == 6
+    assert loaded(free) > 6
+    mmapds.DataLoader(samples, batch_sampler=limited, collate_fn=mmapds.pack_collate)
+    assert not recwarn.list
+    for options, found in (({}, "found None"), ({"max_sequences": 7}, "found 7")):
+        with pytest.warns(
+            UserWarning, match="^collate_fn: expected max_sequences = 6, that of the sampler, "
+        ) as warned:
+            assert loaded(limited, **options) > 6
+        assert found in str(warned[0].message)
+        assert warned[0].filename == __file__

@@ -139,6 +139,8 @@ def test_what_is_not_indexed_names_the_command_or_is_built(write, shown, ran):
     status, out, err = ran("head", path)
     assert (status, out) == (1, "")
     assert err == f"{path}: not indexed yet; run: python -m mmapds.index {path} (or add --build)\n"
+    status, out, err = ran("report", path)
+    assert (status, err) == (1, f"{path}: not indexed yet; run: python -m mmapds.index {path}\n")
     assert len(records_in(shown("head", "--build", path))) == 5
     assert len(records_in(shown("head", path))) == 5
 

@@ -123,9 +123,13 @@ def test_one_in_the_place_of_several(opened):
     assert refused(lambda: mmapds.concat(ds)) == "datasets: expected a list of datasets, found one dataset; give [a, b]"
     assert refused(lambda: ds.split(0.9)).startswith("fractions = 0.9, expected a list of numbers from 0 to 1 that add")
     for dataset in (ds, ds[::-1], ds.map(dict), mmapds.zip(a=ds)):
-        for given in (3, np.int64(-1), slice(3)):
+        for given, use in (
+            (3, "ds[3] for one, ds[:n] for the first n"),
+            (np.int64(-1), "ds[-1] for one, ds[:n] for the first n"),
+            (slice(3), "ds[index]"),
+        ):
             message = refused(partial(dataset.take, given), IndexError)
-            assert message == f"positions = {given!r}, expected a list of integers; use ds[index]"
+            assert message == f"positions = {given!r}, expected a list of integers; use {use}"
     message = refused(lambda: mmapds.build(ds.sources[0], workers="4", force=True))
     assert message == "workers = '4', expected 1 or more"
 

@@ -79,7 +79,7 @@ def _opened(options: argparse.Namespace, sources: Sequence[str]) -> IndexedDatas
     try:
         return cast(IndexedDataset, open_dataset(sources, decode=options.decode, roots=options.root))
     except IndexMissingError as error:
-        raise IndexMissingError(str(error).replace("open it with build=True", "add --build")) from None
+        raise IndexMissingError(f"{error} (or add --build)") from None
 
 
 @takes_view

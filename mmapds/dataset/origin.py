@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .. import formats
-from ..errors import IndexMissingError, SourceError, StaleIndexError
+from ..errors import IndexMissingError, SourceError, StaleIndexError, either
 from ..storage.files import Io, IoChoice, io_of
 from ..storage.index_file import Index, SavedViewFoundError
 from ..storage.roots import Roots
@@ -57,8 +57,9 @@ def open_indexes(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io
         if os.path.exists(missing[0]):
             formats.check_in_place(missing[0])
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        opened = either("", " (or open it with build=True)")
         command = build_command(missing if len(missing) == 1 else list(patterns))
-        raise IndexMissingError(f"{missing[0]}{more}: not indexed yet; run: {command} (or open it with build=True)")
+        raise IndexMissingError(f"{missing[0]}{more}: not indexed yet; run: {command}{opened}")
     _check_given_once(paths, indexes)
     return indexes
 

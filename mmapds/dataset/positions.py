@@ -59,7 +59,8 @@ def refuse_mask(positions: Any, length: int) -> None:
     """
     if not isinstance(positions, list | tuple | np.ndarray):
         if isinstance(positions, int | np.integer | slice):
-            raise IndexError(f"positions = {positions!r}, expected a list of integers; use ds[index]")
+            one = "ds[index]" if isinstance(positions, slice) else f"ds[{positions}] for one, ds[:n] for the first n"
+            raise IndexError(f"positions = {positions!r}, expected a list of integers; use {one}")
         return
     if not len(positions):
         return

@@ -24,7 +24,7 @@ from .iterators import (
     ThreadIterator,
     WorkerStart,
 )
-from .sampled import check_cut, check_samplers, warn_of_rounding
+from .sampled import check_cut, check_samplers, warn_of_collating
 from .waits import Waits
 
 _OWN = ("_position", "_waits", "_processes")  # what a pickled loader makes anew
@@ -92,7 +92,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._check(num_workers, timeout, multiprocessing_context, in_order)
         check_samplers(dataset, sampler, batch_sampler, batched=batch_size is not None)
         check_cut(batch_sampler, collate_fn)
-        warn_of_rounding(batch_sampler, collate_fn)
+        warn_of_collating(batch_sampler, collate_fn)
         if collate_fn is None and (batch_size is not None or batch_sampler is not None):
             collate_fn = default_collate
         super().__init__(

@@ -61,13 +61,19 @@ def check_cut(batch_sampler: Any, collate_fn: Any) -> None:
         )
 
 
-def warn_of_rounding(batch_sampler: Any, collate_fn: Any) -> None:
-    """Warn of collate functions of mmapds that pad samples further than a sampler counts on.
+def warn_of_collating(batch_sampler: Any, collate_fn: Any) -> None:
+    """Warn of collate functions of mmapds that make batches other than the sampler planned them."""
+    function, options = _options_of(collate_fn)
+    _warn_of_rounding(batch_sampler, function, options)
+    _warn_of_fuller_rows(batch_sampler, function, options)
+
+
+def _warn_of_rounding(batch_sampler: Any, function: Any, options: dict[str, Any]) -> None:
+    """Warn of samples that are padded further than a sampler counts on.
 
     Lengths may be in another unit than what is padded, so it is not an error.
     """
     counted = getattr(batch_sampler, "round_to", None)
-    function, options = _options_of(collate_fn)
     name = {pad_collate: "pad_to_multiple_of", pack_collate: "round_to"}.get(function)
     found = options.get(name) if name is not None else None
     if counted is None or type(found) is not int or found < 1 or counted % found == 0:
@@ -77,6 +83,20 @@ def warn_of_rounding(batch_sampler: Any, collate_fn: Any) -> None:
         f"sampler round_to={found} (else batches may be larger than it plans)",
         stacklevel=level_of_the_user(),
     )
+
+
+def _warn_of_fuller_rows(batch_sampler: Any, function: Any, options: dict[str, Any]) -> None:
+    """Warn of `pack_collate` that may put more samples into a row than the sampler put into a pack."""
+    limit = getattr(batch_sampler, "max_sequences", None)
+    if limit is None or function is not pack_collate or options.get("packs", 1) == 1:
+        return  # a row has all samples of the batch, which are those of its packs
+    found = options.get("max_sequences")
+    if found is None or found > limit:
+        warnings.warn(
+            f"collate_fn: expected max_sequences = {limit}, that of the sampler, as packs = {options['packs']} makes "
+            f"rows anew, found {found}; give partial(mmapds.pack_collate, max_sequences={limit}, ...)",
+            stacklevel=level_of_the_user(),
+        )
 
 
 def _options_of(collate_fn: Any) -> tuple[Any, dict[str, Any]]:

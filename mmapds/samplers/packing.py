@@ -95,6 +95,8 @@ class PackingBatchSampler(PlannedBatchSampler):
         """What collate functions have to cut samples to, if anything."""
         self.round_to = self._limits.round_to
         """What collate functions may round samples up to."""
+        self.max_sequences = self._limits.max_sequences
+        """How many samples collate functions may put into a row, if that is limited."""
         self._group_size = None if group_size is None else integer("group_size", group_size, 1)
         low = 0 if min_length is None else integer("min_length", min_length, 0)
         high = None if max_length is None else integer("max_length", max_length, 1)
