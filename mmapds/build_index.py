@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import formats
 from .errors import ColumnError, Error, arguments_of, check_flags, names_its_arguments, refuse_unknown
-from .index.build import BuildResult, ColumnRequest, build_each, emptiness
+from .index.build import BuildResult, ColumnRequest, Complete, build_each, emptiness
 from .index.engine import Engine
 from .storage.index_file import Index
 from .storage.lock import locked
@@ -85,7 +85,7 @@ def build(
     expressions, computed = _by_kind(length, columns)
     request = ColumnRequest(expressions, missing, validate, tuple(computed), hash, bad, _is_apart(length, columns))
     how: dict[str, Any] = {"out": out, "format_name": format, "options": parameters, "request": request, "force": force}
-    how |= {"engine": _engine(executor, parts, out, workers), "complete": partial(_add, computed, workers)}
+    how |= {"engine": _engine(executor, parts, out, workers), "complete": _completing(computed, workers)}
     paths = _expanded(sources)
     return _paths(build_each(paths, **how, workers=workers, roots=Roots(roots, paths)))
 
@@ -204,15 +204,19 @@ def _is_apart(length: Column | None, columns: Mapping[str, Column] | None) -> bo
     return length is not None and "length" not in (columns or {})
 
 
-def _add(computed: Mapping[str, Callable[[Any], float]], workers: int | None, done: BuildResult) -> None:
-    """Add computed columns to an index: all if it was built just now, else those that it lacks."""
-    path = done.summary.path
-    if not computed or (not done.fresh and computed.keys() <= Index(path).columns.keys()):
-        return
-    from .columns import add_column  # start-up time: it loads NumPy and datasets
+def _completing(computed: Mapping[str, Callable[[Any], float]], workers: int | None) -> Complete | None:
+    return partial(_complete, computed, workers) if computed else None
 
-    with locked(path):
-        for name, compute in computed.items():
-            if done.fresh or name not in Index(path).columns:  # another process may have added it meanwhile
-                # Its sources were scanned or compared for this call, so they may be read, wherever they lie.
-                add_column(path, name, compute, workers=workers, roots=Index(path).roots_needed())
+
+def _complete(
+    computed: Mapping[str, Callable[[Any], float]], workers: int | None, index_path: str, unfinished: str | None
+) -> None:
+    """Add computed columns to an index: all to one that is being written, else those that it lacks."""
+    if unfinished is None and computed.keys() <= Index(index_path).columns.keys():
+        return
+    from .columns import complete  # start-up time: it loads NumPy and datasets
+
+    with locked(index_path):
+        known = () if unfinished is not None else Index(index_path).columns  # another process may have added some
+        if lacking := {name: compute for name, compute in computed.items() if name not in known}:
+            complete(index_path, lacking, workers, unfinished)

@@ -7,7 +7,7 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -29,6 +29,7 @@ from .storage.numbers import BY_DTYPE, as_numbers
 from .storage.processes import end_with_parent
 from .storage.sections import COLUMN
 from .storage.sources import StrPath
+from .storage.spool import Spool
 from .storage.threads import cores
 
 _TASK_SAMPLES = 4096
@@ -75,7 +76,21 @@ def add_column(
     with locked(_index_path(open_dataset(source_or_index, decode=decode, roots=roots))):
         # Again, as the index may have been replaced before the lock.
         dataset = open_dataset(source_or_index, decode=decode, roots=roots)
-        _add(dataset, name, values, workers, progress)
+        _write(dataset, {name: values}, workers, progress)
+
+
+def complete(
+    index_path: str, computed: Mapping[str, Callable[[Any], float]], workers: int | None, unfinished: str | None
+) -> None:
+    """Add columns that functions compute to an index, all at once.
+
+    Args:
+      unfinished: the file that has the rest of the index, which then comes into its place; None for the index itself.
+    """
+    path = unfinished or index_path
+    # Its sources were scanned or compared for this call, so they may be read, wherever they lie.
+    dataset = open_dataset(path, roots=Index(path).roots_needed())
+    _write(dataset, computed, cores() if workers is None else workers, None, index_path if unfinished else None)
 
 
 def _index_path(dataset: Dataset) -> str:
@@ -91,37 +106,70 @@ def _index_path(dataset: Dataset) -> str:
     return os.path.realpath(indexes[0])
 
 
-def _add(
+def _write(
+    dataset: Dataset,
+    columns: Mapping[str, ArrayLike | Callable[[Any], float]],
+    workers: int,
+    progress: Callable[[int], object] | None,
+    target: str | None = None,
+) -> None:
+    """Write the index of a dataset with more columns, or with others of their names.
+
+    Args:
+      target: where to put it, if that is not the index of the dataset; that one is replaced.
+    """
+    index = Index(_index_path(dataset))
+    held = index.parameters.get("columns", {})
+    if found := next((name for name in columns if name in held), None):
+        raise ColumnError(
+            f"{target or index.path}: column {found!r} comes from the sources; give the new column another name"
+        )
+    with IndexWriter(target or index.path) as writer:
+        spools = {name: _spooled(writer, dataset, name, columns[name], workers, progress) for name in columns}
+        replaced = {COLUMN + name for name in columns}.union(LENGTH_SECTIONS if "length" in columns else ())
+        for section in index.sections:
+            if section not in replaced:
+                writer.copy_section(index, section)
+        for name, spool in spools.items():
+            writer.write_column(name, spool)
+            if name == "length":
+                write_length_order(writer)
+        metadata = _metadata(index, columns)
+        if target is None:
+            writer.replace(index, metadata)
+        else:
+            writer.kind = index.kind
+            writer.commit(metadata, index.records)
+
+
+def _metadata(index: Index, columns: Collection[str]) -> dict[str, Any]:
+    """Return the metadata of an index in which these columns are computed."""
+    metadata = {key: value for key, value in index.metadata.items() if key != "sections"}
+    expressions = {name: text for name, text in index.measuring["expressions"].items() if name not in columns}
+    return {**metadata, "columns": {**index.measuring, "expressions": expressions}}
+
+
+def _spooled(
+    writer: IndexWriter,
     dataset: Dataset,
     name: str,
     values: ArrayLike | Callable[[Any], float],
     workers: int,
     progress: Callable[[int], object] | None,
-) -> None:
-    index = Index(_index_path(dataset))
-    if name in index.parameters.get("columns", {}):
-        raise ColumnError(f"{index.path}: column {name!r} comes from the sources; give the new column another name")
+) -> Spool:
+    """Return the numbers of a column on their way into an index."""
     if callable(values):
         pieces = _compute_all(dataset, name, values, workers)
     else:
         pieces = iter([_checked(as_numbers(values), len(dataset))])
-    with IndexWriter(index.path) as writer, _reporting(progress, name, len(dataset)) as report:
-        spool = writer.spool()
+    spool = writer.spool()
+    with _reporting(progress, name, len(dataset)) as report:
         for piece in pieces:
             cells = _cells(name, piece, spool.count)
             with writer.writing():
                 spool.append(BY_DTYPE[cells.dtype.str].cell, cells.view(np.uint64).data)
             report(len(piece))
-        for section in index.sections:
-            if section != COLUMN + name and not (name == "length" and section in LENGTH_SECTIONS):
-                writer.copy_section(index, section)
-        writer.write_column(name, spool)
-        if name == "length":
-            write_length_order(writer)
-        metadata = {key: value for key, value in index.metadata.items() if key != "sections"}
-        expressions = {key: text for key, text in index.measuring["expressions"].items() if key != name}
-        columns = {**index.measuring, "expressions": expressions}
-        writer.replace(index, {**metadata, "columns": columns})
+    return spool
 
 
 def _checked(values: NDArray[Any], records: int) -> NDArray[Any]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from .. import formats
 from ..errors import IndexMissingError, SourceError, StaleIndexError, either
 from ..storage.files import Io, IoChoice, io_of
-from ..storage.index_file import Index, SavedViewFoundError
+from ..storage.index_file import Index, SavedViewFoundError, names_index
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, build_command, expand, working_directory
 from ..storage.view_file import SavedView
@@ -111,7 +111,7 @@ def overlap(paths: Sequence[str], patterns: Sequence[str], indexes: Sequence[Ind
 
 def _index_path(path: str) -> str:
     """Return the path of a source's index: beside it or, for a link, beside the file that it leads to."""
-    if path.endswith(INDEX_SUFFIX):
+    if names_index(path):
         return path
     beside = path + INDEX_SUFFIX
     if not os.path.lexists(beside) and os.path.islink(path):

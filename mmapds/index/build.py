@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from .. import formats
@@ -116,6 +117,10 @@ def emptiness(results: Sequence[BuildResult]) -> str:
     return f"{results[0].summary.path}{more}: expected one record or more, found 0 records"
 
 
+Complete = Callable[[str, str | None], object]
+"""What adds columns to an index. It is called with its path and, where it is being built, with that of a file that has
+all the rest: it then puts the whole index into its place."""
+
 _Plan = tuple[str, list[str], str | Format | None, Mapping[str, Any]]
 """An index to build if it is not up to date: its path, its sources, their format (None: they decide), the options."""
 
@@ -140,7 +145,7 @@ def build_each(
     roots: Roots | None = None,
     engine: Engine | None = None,
     report: Callable[[int], object] = lambda _: None,
-    complete: Callable[[BuildResult], object] = lambda _: None,
+    complete: Complete | None = None,
 ) -> Iterator[BuildResult]:
     """Build the indexes of expanded paths one after another; yield each as it is done.
 
@@ -154,7 +159,7 @@ def build_each(
       roots: where the sources of an index may lie that is itself among the paths.
       engine: what scans for `out`; by default, this process does, with its threads.
       report: called with the number of bytes of sources that were done since the last call.
-      complete: called with each result before it is yielded; if the index was built, while its lock is still held.
+      complete: adds the columns that the caller computes.
 
     See `mmapds.build` for the others.
     """
@@ -176,14 +181,15 @@ def build_each(
                 result = _found(job, settle=settle, workers=workers, report=report)
         if result is not None:
             clean_up(index_path)
-            complete(result)
         else:
             with locked(index_path):
                 job = _job(plan(path), asked, inherit=inherit)  # again, as another process may have built it meanwhile
+                job.complete = partial(complete, index_path) if complete is not None else None
                 result = None if force else _found(job, settle=settle, workers=workers, report=report)
                 how: dict[str, Any] = {"force": force, "inherit": inherit, "workers": workers}
                 result = result or _build(job, asked, engine, **how, report=report)
-                complete(result)
+        if complete is not None and not result.fresh:
+            complete(index_path, None)
         yield result
 
 
@@ -251,6 +257,8 @@ def _write_known(job: Job, known: Reuse, workers: int, report: Callable[[int], o
     try:
         write(job, known.plan, workers, report)
     except (FormatError, ColumnError, DecodeError):  # a damaged index; or a record, whose number a whole scan knows
+        if job.is_scanned:  # of a function that computes a column
+            raise
         return False
     return True
 

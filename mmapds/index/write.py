@@ -1,6 +1,6 @@
 """From the records of sources to the file of an index."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -44,6 +44,10 @@ class Job:
         self.parameters = parameters  # of the format, checked and completed
         self.measuring = measuring
         self.before = before  # the index that is there; None also if nothing of it is to be kept
+        self.complete: Callable[[str], object] | None = None
+        """Called with the path of the index once all is in it that a scan finds; puts one with more into its place."""
+        self.is_scanned = False
+        """Whether that was called."""
 
     @property
     def has_bounds(self) -> bool:
@@ -177,7 +181,12 @@ class _Writing:
             "columns": job.measuring.describe(),
             **({"part": {"key": part, "filled": self._numbers.filled}} if part else {}),
         }
-        self._writer.commit(metadata, sum(source.records for source in done))
+        records = sum(source.records for source in done)
+        if job.complete is None:
+            self._writer.commit(metadata, records)
+            return
+        job.is_scanned = True
+        job.complete(self._writer.complete(metadata, records))
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The .mmx file: where the records of some sources are, and a number for each in columns. See docs/index-file.md."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Any
@@ -12,11 +13,13 @@ from .bounds import GROUP, SECTION, groups_of, records_in_group, unpacked
 from .current import compare
 from .files import Io, open_file
 from .indexed_source import IndexedSource
+from .lock import TEMPORARY
 from .numbers import U8, U64
 from .roots import Roots, covering, is_inside
 from .sections import COLUMN, MALFORMED, Section, SectionFile, SectionWriter
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, build_command, kind_of_file, quoted, reason, word, working_directory
 
+_UNFINISHED = re.compile(rf"{re.escape(INDEX_SUFFIX)}{TEMPORARY}\Z")
 _NAMED = 20  # sources that a command names
 _WITH_OPTIONS = ("fixed", "prefixed")
 """Formats that cannot be indexed without options of their own."""
@@ -94,6 +97,11 @@ def open_index_file(path: str, directory: str, io: Io) -> _native.Map:
     except ValueError:
         kind = kind_of_file(os.stat(path).st_mode)
         raise FormatError(f"{path}: NOT AN INDEX: expected a regular file, found {kind}") from None
+
+
+def names_index(path: str) -> bool:
+    """Whether a path is that of an index, or of one that is written and not in its place yet, not that of a source."""
+    return path.endswith(INDEX_SUFFIX) or (INDEX_SUFFIX in path and _UNFINISHED.search(path) is not None)
 
 
 def rebuilt_with(expressions: Mapping[str, str], computed: Iterable[str]) -> str:
@@ -437,7 +445,7 @@ class Index(SectionFile):
 
     def check_covers(self, given: str) -> None:
         """Raise StaleIndexError if a source was given, not this index, and the index is not of that source alone."""
-        if given.endswith(INDEX_SUFFIX) or self.covers(given):
+        if names_index(given) or self.covers(given):
             return
         one = len(self.sources) == 1
         found = f"one of {self.source_path(0)}" if one else f"one of {len(self.sources):,} sources"

@@ -33,8 +33,10 @@ _POLL = 0.05  # seconds between two attempts, as in filelock
 _FOREIGN_AGE = 86400.0  # seconds; see `_clean_up`
 _HOLDER = re.compile(r"(\d{1,10}) on ([^\s/]{1,255})")
 _NAMED_BY_CHANCE = r"\.[0-9a-f]{8}"
-_TEMPORARY = re.compile(rf"{_NAMED_BY_CHANCE}\.tmp")
-_SCRATCH = re.compile(rf"{_NAMED_BY_CHANCE}\.tmp{_NAMED_BY_CHANCE}")
+TEMPORARY = rf"{_NAMED_BY_CHANCE}\.tmp"
+"""The pattern of what follows the name of a file in that of a temporary."""
+_TEMPORARY = re.compile(TEMPORARY)
+_SCRATCH = re.compile(rf"{TEMPORARY}{_NAMED_BY_CHANCE}")
 
 
 class _Hold(NamedTuple):

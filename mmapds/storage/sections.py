@@ -220,6 +220,19 @@ class SectionWriter:
         Args:
           check: called while this process holds the lock of the file; if it raises, nothing is replaced.
         """
+        self.complete(metadata, records)
+        with self.writing():
+            self._flusher.stop()
+            os.fsync(self._file.fileno())
+            self._written = os.fstat(self._file.fileno())
+            with locked(self.target + self.LOCKED):
+                check()
+                os.replace(self._temporary, self.target)
+            self._file.close()  # not before it is in its place, as it is locked until then
+            sync_directory(os.path.dirname(self.target))
+
+    def complete(self, metadata: dict[str, Any], records: int) -> str:
+        """Finish the file, but leave it beside its place until the writer goes; return its path."""
         self._end_section()
         described = metadata | {"sections": self._sections}
         try:
@@ -237,14 +250,7 @@ class SectionWriter:
             self._file.seek(0)
             self._file.write(header + checksum.to_bytes(8, "little"))
             self._file.flush()
-            self._flusher.stop()
-            os.fsync(self._file.fileno())
-            self._written = os.fstat(self._file.fileno())
-            with locked(self.target + self.LOCKED):
-                check()
-                os.replace(self._temporary, self.target)
-            self._file.close()  # not before it is in its place, as it is locked until then
-            sync_directory(os.path.dirname(self.target))
+        return self._temporary
 
     def is_in_place(self) -> bool:
         """Whether the file that was committed is the one that lies in its place now."""
