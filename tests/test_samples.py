@@ -137,6 +137,26 @@ def test_a_batch_has_the_samples_before_the_one_that_fails():
     assert (growing, found) == ([], [None, None])
 
 
+def test_records_and_decoder_may_go_while_they_are_used():
+    class Asking(Samples):
+        pass
+
+    class Going:
+        def __getitem__(self, key):
+            del bare._records
+            gc.collect()
+            return key
+
+        def __call__(self, record):
+            del bare._decode_record
+            gc.collect()
+            return record + 1
+
+    bare = Asking()
+    bare._records, bare._decode_record = Going(), Going()
+    assert bare[3] == 4
+
+
 def test_what_lacks_its_records_asks_python():
     class Asking(Samples):
         def _at(self, key):

@@ -72,12 +72,14 @@ static PyObject *samples_subscript(PyObject *object, PyObject *key)
     SamplesObject *self = (SamplesObject *)object;
     if (!self->decode || !self->records || !PyLong_CheckExact(key)) /* True is no position */
         return PyObject_CallMethodObjArgs(object, self->other, key, NULL);
-    PyObject *record = PyObject_GetItem(self->records, key);
-    if (!record || self->decode == Py_None)
-        return record;
-    PyObject *decode = Py_NewRef(self->decode); /* while it runs, it may change what this object has */
-    PyObject *sample = PyObject_CallFunctionObjArgs(decode, record, NULL);
+    PyObject *records = Py_NewRef(self->records), *decode = Py_NewRef(self->decode); /* Python code may change both */
+    PyObject *record = PyObject_GetItem(records, key);
+    const int is_sample = !record || decode == Py_None;
+    PyObject *sample = is_sample ? record : PyObject_CallFunctionObjArgs(decode, record, NULL);
+    Py_DECREF(records);
     Py_DECREF(decode);
+    if (is_sample)
+        return sample;
     Py_DECREF(record);
     if (!sample && PyErr_ExceptionMatches(PyExc_Exception))
         raise_at(self, key);
