@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -149,17 +150,15 @@ def cores(request):
     os.sched_setaffinity(0, before)
 
 
-def test_shuffled_epoch(in_turn, packed, cores):
+@pytest.mark.parametrize("which", ["a shuffled epoch", "opening and the first shuffled epoch"])
+def test_shuffled_epoch(in_turn, packed, cores, which):
     kind, path = packed
     tool, size = KINDS[kind].tool, os.path.getsize(text("source code", SIZE))
     ds = mmapds.open(path, decode="bytes")
     assert epoch(ds) == size - count_lines(text("source code", SIZE))
-    what = f"epoch of 512 MB in {kind}, in chunks of blocks, batches of {BATCH}, {cores}"
-    for which, ours in (
-        ("a shuffled", lambda: epoch(ds)),
-        ("opening and the first shuffled", lambda: epoch(mmapds.open(path, decode="bytes"))),
-    ):
-        in_turn(f"{which} {what}", ours, f"`{tool} -dc`", lambda: decode(tool, path), KINDS[kind].epoch, rounds(kind))
+    what = f"{which} of 512 MB in {kind}, in chunks of blocks, batches of {BATCH}, {cores}"
+    ours = partial(epoch, ds) if which.startswith("a ") else lambda: epoch(mmapds.open(path, decode="bytes"))
+    in_turn(what, ours, f"`{tool} -dc`", lambda: decode(tool, path), KINDS[kind].epoch, rounds(kind))
 
 
 def test_random_records(row, packed, cores):
