@@ -57,8 +57,8 @@ def build(
       format: how records are framed; by default the suffix decides.
       length: the column that token budgets are planned by; the same as `columns={"length": ...}`. Lengths are integers
         of 0 or more; the index also gets their order.
-      columns: name to a number for each record: an expression (see docs/datasets.md), measured while records
-        are scanned; or a picklable callable that takes the decoded sample and returns a number, run in other processes.
+      columns: name to an expression, measured while records are scanned; or to a picklable callable of a decoded sample
+        that returns a number, run in other processes, and again where it changed: see docs/datasets.md.
       missing: for a record that lacks a field of an expression: "error" (the default), "skip" it, or a number to store.
       validate: check that every record is JSON from its first byte to its last.
       bad: "skip" validates, and leaves out lines that are not JSON, with a warning.
@@ -211,12 +211,22 @@ def _completing(computed: Mapping[str, Callable[[Any], float]], workers: int | N
 def _complete(
     computed: Mapping[str, Callable[[Any], float]], workers: int | None, index_path: str, unfinished: str | None
 ) -> None:
-    """Add computed columns to an index: all to one that is being written, else those that it lacks."""
-    if unfinished is None and computed.keys() <= Index(index_path).columns.keys():
+    """Add computed columns to an index: all to one that is being written, else those that others made."""
+    from .index.marks import mark_of  # start-up time: most builds have no function
+
+    marks = {name: mark_of(compute) for name, compute in computed.items()}
+    if unfinished is None and not _others(index_path, marks):
         return
     from .columns import complete  # start-up time: it loads NumPy and datasets
 
     with locked(index_path):
-        known = () if unfinished is not None else Index(index_path).columns  # another process may have added some
-        if lacking := {name: compute for name, compute in computed.items() if name not in known}:
-            complete(index_path, lacking, workers, unfinished)
+        # Again, as another process may have added some.
+        wanted = marks if unfinished is not None else _others(index_path, marks)
+        if wanted:
+            complete(index_path, {name: computed[name] for name in wanted}, workers, unfinished)
+
+
+def _others(index_path: str, marks: Mapping[str, str]) -> list[str]:
+    """Return which columns an index lacks, or has from elsewhere than from the functions with these marks."""
+    index = Index(index_path)
+    return [name for name, mark in marks.items() if name not in index.columns or index.functions.get(name) != mark]

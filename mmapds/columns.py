@@ -7,7 +7,7 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -23,6 +23,7 @@ from .dataset.decode import Decoder
 from .dataset.opening import open as open_dataset
 from .errors import ColumnError, names_its_arguments
 from .index.length_order import write_length_order
+from .index.marks import mark_of
 from .storage.index_file import LENGTH_SECTIONS, Index, IndexWriter
 from .storage.lock import locked
 from .storage.numbers import BY_DTYPE, as_numbers
@@ -124,6 +125,7 @@ def _write(
         raise ColumnError(
             f"{target or index.path}: column {found!r} comes from the sources; give the new column another name"
         )
+    metadata = _metadata(index, columns)  # before the functions run, which may change what they have
     with IndexWriter(target or index.path) as writer:
         spools = {name: _spooled(writer, dataset, name, columns[name], workers, progress) for name in columns}
         replaced = {COLUMN + name for name in columns}.union(LENGTH_SECTIONS if "length" in columns else ())
@@ -134,7 +136,6 @@ def _write(
             writer.write_column(name, spool)
             if name == "length":
                 write_length_order(writer)
-        metadata = _metadata(index, columns)
         if target is None:
             writer.replace(index, metadata)
         else:
@@ -142,11 +143,14 @@ def _write(
             writer.commit(metadata, index.records)
 
 
-def _metadata(index: Index, columns: Collection[str]) -> dict[str, Any]:
+def _metadata(index: Index, columns: Mapping[str, ArrayLike | Callable[[Any], float]]) -> dict[str, Any]:
     """Return the metadata of an index in which these columns are computed."""
-    metadata = {key: value for key, value in index.metadata.items() if key != "sections"}
+    metadata = {key: value for key, value in index.metadata.items() if key not in ("sections", "functions")}
     expressions = {name: text for name, text in index.measuring["expressions"].items() if name not in columns}
-    return {**metadata, "columns": {**index.measuring, "expressions": expressions}}
+    functions = {name: mark for name, mark in index.functions.items() if name not in columns}
+    functions |= {name: mark_of(compute) for name, compute in columns.items() if callable(compute)}
+    described = {**metadata, "columns": {**index.measuring, "expressions": expressions}}
+    return {**described, "functions": functions} if functions else described
 
 
 def _spooled(

@@ -1,13 +1,19 @@
 """Columns that `mmapds.build` computes by functions: all of them or the old index, and again by another function."""
 
+import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import mmapds
-from tests.support.commands import SECONDS, run
+from mmapds.index.marks import mark_of
+from mmapds.storage.index_file import Index
+from tests.support.commands import SECONDS, command, run
+from tests.support.index_file import rewrite
+from tests.support.messages import check
 from tests.test_locks import names, started
 
 
@@ -133,3 +139,196 @@ def test_workers_that_are_not_forked_read_the_index_before_it_is_in_its_place(wr
     done = run("-c", SPAWNS, path)
     assert done.returncode == 0, done.stderr
     assert lengths(path) == [number % 7 for number in range(9000)]
+
+
+# ---- another function computes again -------------------------------------------------------------------------------
+
+
+def test_another_function_computes_its_column_again_and_no_other(path):
+    calls = Path(path).with_name("calls")
+
+    def counted(function):
+        return partial(noted, function, str(calls))
+
+    def build(**columns):
+        calls.write_text("")
+        mmapds.build(path, columns={name: counted(function) for name, function in columns.items()}, workers=1)
+        return set(calls.read_text().split())
+
+    assert build(a=words, b=chars) == {"words", "chars"}
+    assert build(a=words, b=chars) == set()
+    assert build(a=chars, b=chars) == {"chars"}
+    ds = mmapds.open(path)
+    assert ds.column("a").tolist() == ds.column("b").tolist() == [chars(sample) for sample in ds]
+    assert build(a=words, b=chars) == {"words"}
+    assert build(a=words, b=chars) == set()
+    assert mmapds.open(path).column("a").tolist() == [words(sample) for sample in ds]
+
+
+def noted(function, calls, sample):
+    with open(calls, "a") as file:
+        file.write(f"{function.__name__}\n")
+    return function(sample)
+
+
+MODULE = """
+import functools, operator
+LIMIT = 5
+calls = 0
+
+class Tokenizer:
+    def __init__(self, name):
+        self.name_or_path = name
+    def encode(self, text):
+        return text.split()
+
+class Scaled:
+    def __init__(self, factor):
+        self.factor = factor
+    def __call__(self, sample):
+        return self.factor
+    def method(self, sample):
+        return 2
+
+tokenizer = Tokenizer("first")
+
+def helper(text):
+    return len(text)
+
+def scaled(factor, sample):
+    return factor
+
+def closing(factor):
+    def inner(sample):
+        return factor
+    return inner
+
+def decorated(function):
+    @functools.wraps(function)
+    def wrapper(sample):
+        return function(sample)
+    return wrapper
+
+@decorated
+def wrapped(sample):
+    return 3
+
+@functools.lru_cache
+def cached(text):
+    return 4
+
+def function(sample):
+    '''Return a number.'''
+    BODY
+"""
+FUNCTIONS = {
+    "a constant": ("return 1", "function", "return 1", "return 7"),
+    "what it calls": ("return len(sample)", "function", "len(sample)", "bool(sample)"),
+    "its name": ("return 1", "function", "function(sample):\n    '''", "another(sample):\n    '''"),
+    "a default": ("return 1", "function", "function(sample):\n    '''", "function(sample, k=2):\n    '''"),
+    "a function in it": ("return sum(1 for _ in sample)", "function", "sum(1", "sum(7"),
+    "a global that it reads": ("return LIMIT", "function", "LIMIT = 5", "LIMIT = 6"),
+    "what it calls in its module": ("return helper('')", "function", "len(text)", "len(text) + 1"),
+    "the name of a tokenizer": ("return len(tokenizer.encode(''))", "function", '"first"', '"second"'),
+    "what a partial function has": ("", "functools.partial(scaled, 1)", "", "2"),
+    "what it closes over": ("", "closing(1)", "", "2"),
+    "what an object has": ("", "Scaled(1)", "", "2"),
+    "the object of a method": ("", "Scaled(1).method", "", "2"),
+    "the code of a method": ("", "Scaled(1).method", "return 2", "return 3"),
+    "what a decorator calls": ("", "wrapped", "return 3", "return 4"),
+    "the field that it takes": ("", "operator.itemgetter(1)", "", "2"),
+    "the method that it calls": ("", "operator.methodcaller('m', k=1)", "", "2"),
+    "what a cache calls": ("return cached('')", "function", "return 4", "return 5"),
+}
+ALIKE = {
+    "a docstring": ("return 1", "Return a number.", "Return another number."),
+    "a line before it": ("return 1", "def function(", "# numbers\n\ndef function("),
+    "a global that it does not read": ("return 1", "LIMIT = 5", "LIMIT = 6"),
+    "a function that it does not call": ("return 1", "len(text)", "len(text) + 1"),
+    "a counter": ("global calls; calls += 1; return 1", "calls = 0", "calls = 9"),
+}
+
+
+def mark(body, function, old="", new=""):
+    """The mark of what an expression makes in a module with a function of this body, with `old` changed."""
+    module = MODULE.replace("BODY", body or "return 1")
+    assert old in module
+    if new and not old:
+        function = function.replace("1", new)
+    names = {"__name__": "job"}
+    exec(compile(module.replace(old, new) if old else module, "job.py", "exec"), names)
+    return mark_of(eval("another" if "another(" in new else function, names))
+
+
+@pytest.mark.parametrize("change", FUNCTIONS)
+def test_a_function_is_known_by(change):
+    body, function, old, new = FUNCTIONS[change]
+    first = mark(body, function)
+    assert mark(body, function) == first
+    assert mark(body, function, old, new) != first
+
+
+@pytest.mark.parametrize("change", ALIKE)
+def test_a_function_is_not_known_by(change):
+    body, old, new = ALIKE[change]
+    assert mark(body, "function") == mark(body, "function", old, new)
+
+
+def test_marks_are_the_same_in_every_process():
+    module = MODULE.replace("BODY", "return sample in {'a', 'b', 'c'}")
+    script = module + "from mmapds.index.marks import mark_of\nprint(mark_of(function), mark_of(len))"
+    outputs = {run("-c", script, env=os.environ | {"PYTHONHASHSEED": str(seed)}).stdout for seed in range(4)}
+    assert len(outputs) == 1
+    assert outputs.pop().startswith("function:")
+
+
+def test_a_column_of_add_column_is_known_by_its_function_too(path):
+    mmapds.build(path)
+    mmapds.add_column(path, "length", words)
+    before = Path(f"{path}.mmx").read_bytes()
+    mmapds.build(path, length=words)
+    assert Path(f"{path}.mmx").read_bytes() == before
+    mmapds.build(path, length=chars)
+    assert lengths(path) == [chars(sample) for sample in mmapds.open(path)]
+
+
+def test_numbers_that_add_column_was_given_are_replaced_by_a_function(path):
+    mmapds.build(path, columns={"length": words, "size": chars})
+    mmapds.add_column(path, "length", [5] * 100)
+    assert list(Index(f"{path}.mmx").functions) == ["size"]
+    mmapds.build(path, columns={"length": words, "size": chars})
+    assert lengths(path) == [words(sample) for sample in mmapds.open(path)]
+
+
+def test_an_expression_in_the_place_of_a_function_is_refused_and_the_way_it_names_works(path):
+    mmapds.build(path, length=words)
+    done = command(path, "--length", "chars(text)")
+    assert done.returncode == 1
+    assert ", pass length=FUNCTION to mmapds.build, or " in done.stderr
+    mmapds.build(path, length=chars)
+    assert lengths(path) == [chars(sample) for sample in mmapds.open(path)]
+    assert command(path, "--length", "bytes(text)", "--force").returncode == 0
+    assert Index(f"{path}.mmx").functions == {}
+
+
+def test_indexes_of_one_function_are_merged_and_those_of_two_are_not(write, tmp_path):
+    paths = [write([{"text": "a b"}] * 3, f"{name}.jsonl") for name in "ab"]
+    mmapds.build(paths, length=words)
+    merged = mmapds.merge(paths, out=tmp_path / "all.mmx").read_bytes()
+    mmapds.build(paths, out=tmp_path / "all.mmx", length=words, force=True)
+    assert (tmp_path / "all.mmx").read_bytes() == merged
+    mmapds.build(paths[1], length=chars)
+    with pytest.raises(mmapds.ColumnError, match=r"pass length=FUNCTION to mmapds\.build for both$") as refused:
+        mmapds.merge(paths, out=tmp_path / "all.mmx")
+    check(str(refused.value))
+    mmapds.build(paths, length=chars)
+    mmapds.merge(paths, out=tmp_path / "all.mmx")
+    assert lengths(tmp_path / "all.mmx") == [3] * 6
+
+
+@pytest.mark.parametrize("functions", [3, ["length"], {"length": 3}])
+def test_functions_in_metadata_are_checked(path, functions):
+    mmapds.build(path, length=words)
+    rewrite(f"{path}.mmx", metadata=lambda found: {**found, "functions": functions})
+    with pytest.raises(mmapds.FormatError, match="expected functions by name, found"):
+        mmapds.open(path)

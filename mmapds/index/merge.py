@@ -11,7 +11,7 @@ from ..formats.measuring import Measuring
 from ..storage import current
 from ..storage.blocks import BLOCK_SECTIONS
 from ..storage.bounds import SECTION
-from ..storage.index_file import SECTION_TYPES, Index
+from ..storage.index_file import SECTION_TYPES, Index, rebuilt_with
 from ..storage.lock import locked
 from ..storage.roots import Roots
 from ..storage.sections import COLUMN
@@ -60,6 +60,9 @@ def merge(
         before=None,
         hashes=any(source.xxh3_128 for part in parts for source in part.sources),
     )
+    job.functions = {
+        name: mark for name, mark in first.functions.items() if all(part.functions.get(name) == mark for part in parts)
+    }
     plan = [Stored.of(part, range(len(part.sources))) for part in parts]
     with locked(out):
         before = readable_index(out, roots)
@@ -96,6 +99,7 @@ def _check_alike(first: Index, other: Index, chosen: Format) -> None:
     if first.measuring["expressions"] == other.measuring["expressions"]:
         _check_computed(first, other)
         _check_computed(other, first)
+        _check_functions(first, other)
     for what, expected, found in (
         ("columns", list(first.columns), list(other.columns)),
         *((name, first.measuring.get(name), other.measuring.get(name)) for name in _MEASURED),
@@ -114,6 +118,17 @@ def _check_computed(has: Index, lacks: Index) -> None:
             f"{lacks.path}: columns: expected {list(has.columns)!r}, as in {has.path}, found {list(lacks.columns)!r}; "
             f"add {', '.join(map(repr, lost))} with mmapds.add_column"
         )
+
+
+def _check_functions(first: Index, other: Index) -> None:
+    """Raise ColumnError if two functions computed a column of one name."""
+    for name, mark in first.functions.items():
+        found = other.functions.get(name, mark)
+        if found != mark:
+            raise ColumnError(
+                f"{other.path}: column {name!r}: expected what function {mark} computes, as in {first.path}, found "
+                f"that of {found}; {rebuilt_with({}, [name])} for both"
+            )
 
 
 _MEASURED = ("expressions", "missing", "validate", "bad")

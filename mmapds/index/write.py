@@ -44,6 +44,7 @@ class Job:
         self.parameters = parameters  # of the format, checked and completed
         self.measuring = measuring
         self.before = before  # the index that is there; None also if nothing of it is to be kept
+        self.functions: Mapping[str, str] = {}  # of columns that stored records have: see `Index.functions`
         self.complete: Callable[[str], object] | None = None
         """Called with the path of the index once all is in it that a scan finds; puts one with more into its place."""
         self.is_scanned = False
@@ -179,6 +180,7 @@ class _Writing:
             "parameters": job.parameters,
             "sources": [source.describe() for source in done],
             "columns": job.measuring.describe(),
+            **({"functions": job.functions} if job.functions else {}),
             **({"part": {"key": part, "filled": self._numbers.filled}} if part else {}),
         }
         records = sum(source.records for source in done)

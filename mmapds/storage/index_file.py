@@ -179,6 +179,10 @@ class Index(SectionFile):
         """The columns by name."""
         metadata = self.metadata
         self._check_measuring(metadata)
+        self.functions: dict[str, str] = metadata.get("functions", _NONE)
+        """The columns that functions computed, each with the mark of its function: see `mmapds.index.marks`."""
+        if not isinstance(self.functions, dict) or not all(isinstance(mark, str) for mark in self.functions.values()):
+            raise self.damaged(f"malformed metadata: expected functions by name, found {self.functions!r}")
         try:
             self.format: str = metadata["format"]
             self.parameters: dict[str, Any] = dict(metadata.get("parameters", {}))
@@ -552,5 +556,6 @@ class Index(SectionFile):
         return [self.path] == [self.source_path(number) + INDEX_SUFFIX for number in range(len(self.sources))]
 
 
+_NONE: dict[str, str] = {}
 NOTHING: dict[str, Any] = {"expressions": {}, "missing": "error", "validate": False}
 """The measuring of an index without columns; see `Measuring.describe`."""

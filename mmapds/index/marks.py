@@ -1,0 +1,212 @@
+"""Marks of functions that compute columns, by which a build knows whether an index has the numbers of this function.
+
+A mark is the name of the function, a colon, and a hash of what can be seen of it: its code, with that of the functions
+in it and of those of its module that it calls; its defaults, what it closes over or is bound to, and the globals that
+it reads. Of values, numbers, strings and bytes count, and tuples and frozen sets of these; of an object its type, and
+attributes with such values: all those of a callable, else those that the code names, and the name of a tokenizer.
+Lists, dicts, files, and functions of other modules are not looked into.
+"""
+
+import dis
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import _lru_cache_wrapper, partial
+from inspect import CO_OPTIMIZED
+from operator import attrgetter, itemgetter, methodcaller
+from pathlib import PurePath
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from xxhash import xxh3_64
+
+_SIMPLE = (type(None), bool, int, float, complex, str, bytes)
+_HAS_DOCSTRING = 0x4000000  # a flag of code, from Python 3.13 on
+_OF_TOKENIZERS = ("name", "name_or_path")
+"""Attributes that say which one it is, of tiktoken's and of those of Transformers."""
+
+
+def mark_of(function: Callable[..., Any]) -> str:
+    """Return the mark of a function, or of another callable; the same in every process of one version of Python."""
+    return f"{name_of(function)}:{xxh3_64(_Description(function).text.encode(errors='surrogatepass')).hexdigest()}"
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the qualified name of a function, of what is called in a partial one, or of the type of an object."""
+    while isinstance(function, partial):
+        function = function.func
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
+class _Description:
+    """What can be seen of a function, as text."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._home = _globals_of(function)  # functions of other modules are looked into where they are given
+        self._met: dict[int, int] = {}  # functions by their identity, for those that call one another
+        self.text = self._callable(function)
+
+    def _callable(self, value: Any) -> str:
+        """Describe what is called, with all of its state."""
+        value = _unwrapped(value)
+        if isinstance(value, partial):
+            arguments = [self._value(each) for each in value.args]
+            named = [f"{name}={self._value(each)}" for name, each in sorted(value.keywords.items())]
+            return _group("partial", [self._callable(value.func), *arguments, *named])
+        if isinstance(value, FunctionType):
+            return self._function(value)
+        if isinstance(value, MethodType):
+            return _group("method", [self._callable(value.__func__), self._object(value.__self__, None)])
+        if isinstance(value, BuiltinFunctionType | type):
+            return self._value(value)
+        if isinstance(value, itemgetter | attrgetter | methodcaller):
+            return self._value(value.__reduce__())
+        call = type(value).__call__
+        code = [self._function(call)] if isinstance(call, FunctionType) else []
+        return _group("object", [*code, self._object(value, None)])
+
+    def _function(self, function: FunctionType) -> str:
+        if id(function) in self._met:
+            return f"function {self._met[id(function)]}"
+        self._met[id(function)] = len(self._met)
+        names = frozenset(_names(function.__code__))
+        cells = [cell.cell_contents for cell in function.__closure__ or () if not _is_empty(cell)]
+        given = [
+            *(function.__defaults__ or ()),
+            *(value for _, value in sorted((function.__kwdefaults__ or {}).items())),
+        ]
+        values = [self._value(value, names) for value in (*cells, *given)]
+        if function.__globals__ is self._home:
+            known = [name for name in sorted(_globals_read(function.__code__)) if name in function.__globals__]
+            values += [f"{name}={self._global(function.__globals__[name], names)}" for name in known]
+        return _group("function", [_code(function.__code__), *values])
+
+    def _global(self, value: Any, names: Iterable[str]) -> str:
+        """Describe a global that a function reads."""
+        value = _unwrapped(value)
+        if isinstance(value, FunctionType) and value.__globals__ is not self._home:
+            return f"name {value.__module__}.{value.__qualname__}"
+        return self._value(value, names)
+
+    def _value(self, value: Any, names: Iterable[str] = ()) -> str:
+        """Describe what a function has.
+
+        Args:
+          names: those in its code.
+        """
+        value = _unwrapped(value)
+        if type(value) in _SIMPLE or isinstance(value, PurePath):
+            return repr(value)
+        if type(value) is tuple:
+            return _group("tuple", [self._value(each, names) for each in value])
+        if type(value) is frozenset:
+            return _group("set", sorted(self._value(each, names) for each in value))
+        if isinstance(value, FunctionType):
+            return self._function(value)
+        if isinstance(value, ModuleType):
+            return f"module {value.__name__}"
+        if isinstance(value, partial | MethodType | itemgetter | attrgetter | methodcaller):
+            return self._callable(value)
+        if isinstance(value, BuiltinFunctionType | type):
+            return f"name {value.__module__}.{value.__qualname__}"
+        return self._object(value, names)
+
+    def _object(self, value: Any, names: Iterable[str] | None) -> str:
+        """Describe an object by its type and attributes.
+
+        Args:
+          names: of attributes; None for all.
+        """
+        found = getattr(value, "__dict__", None)
+        attributes = found if isinstance(found, dict) else {}
+        if names is not None:
+            wanted = {*names, *(_OF_TOKENIZERS if hasattr(type(value), "encode") else ())}
+            attributes = {name: each for name, each in attributes.items() if name in wanted}
+        simple = [
+            f"{name}={each!r}"
+            for name, each in sorted(attributes.items(), key=str)
+            if type(each) in _SIMPLE or isinstance(each, PurePath)
+        ]
+        return _group(f"object of {type(value).__qualname__}", simple)
+
+
+def _group(kind: str, parts: Iterable[str]) -> str:
+    return f"{kind}({', '.join(parts)})"
+
+
+def _unwrapped(value: Any) -> Any:
+    """Return the function in one that caches its results, else the value."""
+    return value.__wrapped__ if isinstance(value, _lru_cache_wrapper) else value
+
+
+def _globals_of(function: Any) -> dict[str, Any] | None:
+    """Return the globals of a function, of what is partial or decorated that function, or of the method of a call."""
+    while not isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
+        if isinstance(function, partial):
+            function = function.func
+        elif isinstance(function, MethodType):
+            function = function.__func__
+        elif isinstance(function, FunctionType | _lru_cache_wrapper):
+            function = function.__wrapped__  # type: ignore[union-attr]
+        else:
+            call = type(function).__call__
+            return call.__globals__ if isinstance(call, FunctionType) else None
+    return function.__globals__
+
+
+def _is_empty(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - it raises for a name that has no value yet
+    except ValueError:
+        return True
+    return False
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    """Yield code, and that of all functions in it."""
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _nested(each)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    for each in _nested(code):
+        yield from each.co_names
+
+
+def _globals_read(code: CodeType) -> set[str]:
+    """Return the globals that code reads but for those that it sets, such as counters, or what is loaded once."""
+    read, written = set(), set()
+    for each in _nested(code):
+        for instruction in dis.get_instructions(each):
+            if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+                read.add(str(instruction.argval))
+            elif instruction.opname == "STORE_GLOBAL":
+                written.add(str(instruction.argval))
+    return read - written
+
+
+def _code(code: CodeType) -> str:
+    """Describe what code does, without docstrings, and without the names and the lines of its file."""
+    constants = list(code.co_consts)
+    if _has_docstring(code):
+        constants[0] = None
+    parts = [code.co_code.hex(), code.co_exceptiontable.hex(), repr(code.co_names), *map(_constant, constants)]
+    return _group("code", parts)
+
+
+def _has_docstring(code: CodeType) -> bool:
+    if sys.version_info >= (3, 13):
+        return bool(code.co_flags & _HAS_DOCSTRING)
+    is_function = code.co_flags & CO_OPTIMIZED and not code.co_name.startswith("<")
+    return bool(is_function and code.co_consts and isinstance(code.co_consts[0], str))
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, CodeType):
+        return _code(value)
+    if isinstance(value, tuple):
+        return _group("tuple", map(_constant, value))
+    if isinstance(value, frozenset):
+        return _group("set", sorted(map(_constant, value)))
+    return repr(value)
