@@ -15,7 +15,7 @@ from .index.engine import Engine
 from .storage.index_file import Index
 from .storage.lock import locked
 from .storage.roots import Roots
-from .storage.sources import INDEX_SUFFIX, StrPath, expand, index_path
+from .storage.sources import INDEX_SUFFIX, StrPath, expand, given_twice, index_path
 from .storage.threads import cores
 
 if TYPE_CHECKING:
@@ -86,15 +86,21 @@ def build(
     request = ColumnRequest(expressions, missing, validate, tuple(computed), hash, bad, _is_apart(length, columns))
     how: dict[str, Any] = {"out": out, "format_name": format, "options": parameters, "request": request, "force": force}
     how |= {"engine": _engine(executor, parts, out, workers), "complete": _completing(computed, workers)}
-    paths = _expanded(sources)
+    paths = _expanded(sources, once=out is not None)
     return _paths(build_each(paths, **how, workers=workers, roots=Roots(roots, paths)))
 
 
-def _expanded(sources: StrPath | Iterable[StrPath]) -> list[str]:
-    """Return the sources that are meant; warn of what is passed over in directories."""
-    passed_over: list[str] = []
-    paths = expand(sources, formats.SUFFIXES, report=passed_over.append)
-    for line in passed_over:
+def _expanded(sources: StrPath | Iterable[StrPath], *, once: bool) -> list[str]:
+    """Return the sources that are meant; warn of what is passed over in directories, and of sources given twice.
+
+    Args:
+      once: whether one index has all of them, each source once.
+    """
+    found: list[str] = []
+    paths = expand(sources, formats.SUFFIXES, report=found.append)
+    if once and (line := given_twice(paths)):
+        found.append(line)
+    for line in found:
         warnings.warn(line, stacklevel=3)
     return paths
 

@@ -142,6 +142,8 @@ def test_where_says_the_place_in_the_content_and_in_the_file(write):
 
 def test_views_concatenations_maps_and_fields(write):
     plain, packed = both(write, text(3000), length="chars(text)")
+    more = write(text(10), "more.jsonl")
+    mmapds.build(more)
     fields = mmapds.Fields({"id": "int64", "n": ("int64", (2,))})
     for make in (
         lambda ds: ds[100:2000:3],
@@ -152,7 +154,7 @@ def test_views_concatenations_maps_and_fields(write):
         lambda ds: mmapds.zip(a=ds, b=ds),
         lambda ds: mmapds.open(ds.sources, decode="text"),
         lambda ds: mmapds.open(ds.sources, io="pread"),
-        lambda ds: mmapds.open([*ds.sources, *plain.sources]),
+        lambda ds: mmapds.open([*ds.sources, more]),
     ):
         one, other = make(plain), make(packed)
         rows = list(range(0, len(one), 7))[::-1]

@@ -91,7 +91,7 @@ def test_what_is_refused(tmp_path, write, monkeypatch):
             r"sources: expected one format in one conversion, found .*a.parquet \(parquet\), .*jsonl \(to be indexed\)",
         ),
         (
-            ([path, path],),
+            ([path, text],),
             {},
             "out: expected the name of one array file for 2 sources, found none; give it with -o OUT.mma",
         ),

@@ -4,6 +4,8 @@ import gzip
 import os
 import warnings
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import mmapds
@@ -248,6 +250,57 @@ def test_subdirectories_with_sources_are_named(write, tmp_path):
     assert {str(each.message) for each in caught} == {expected}
     check(expected)
     assert expected in commands.mmapds("index", tmp_path / "d").stderr
+
+
+TWICE = "its records come twice"
+OR_CONCAT = " (or name it twice to mmapds.concat)"
+
+
+def test_a_source_that_is_given_twice_is_named(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for n in range(3):
+        write([{"name": n}], f"d/{n}.jsonl")
+    os.symlink("1.jsonl", "d/link.jsonl")
+    os.symlink("d", "e")
+    mmapds.build("d")
+    same = "which is given, too; give one of the two"
+    for given, line in {
+        ("d/?.jsonl", "d/1.jsonl"): f"d/1.jsonl: {TWICE}, as it is given twice; give it once",
+        ("d/1.jsonl", "d/link.jsonl"): f"d/link.jsonl: {TWICE}, as it is the same file as d/1.jsonl, {same}",
+        ("d/1.jsonl", "e/1.jsonl", "d/0.jsonl"): f"e/1.jsonl: {TWICE}, as it is the same file as d/1.jsonl, {same}",
+        ("d/{0..2}.jsonl", "e/?.jsonl"): f"e/0.jsonl: {TWICE} (and 2 more such sources), as it is the "
+        f"same file as d/0.jsonl, {same}",
+    }.items():
+        with pytest.warns(UserWarning, match=TWICE) as caught:
+            opened = mmapds.open(list(given))
+        assert [str(each.message) for each in caught] == [line + OR_CONCAT]
+        with pytest.warns(UserWarning, match=TWICE) as caught:
+            out = mmapds.build(list(given), out="twice.mmx")
+        assert [str(each.message) for each in caught] == [line]
+        assert names(opened) == names(mmapds.open(out))
+        check(line), check(line + OR_CONCAT)
+        assert commands.command(*given, "-o", "again.mmx").stderr == f"warning: {line}\n"
+        with pytest.warns(UserWarning, match=TWICE) as caught:
+            convert(list(given), "twice.mma", force=True)
+        assert [str(each.message) for each in caught] == [line]
+    assert commands.command("d/1.jsonl", "d/link.jsonl").stderr == ""  # an index of its own for each
+    pq.write_table(pa.table({"name": [1, 2]}), "t.parquet")
+    with pytest.warns(UserWarning, match=r"t\.parquet: its records come twice, as it is given twice; give it once$"):
+        assert convert(["t.parquet", "t.parquet"], "twice.mma", force=True).records == 4
+
+
+def test_a_source_that_is_given_in_two_forms_is_named(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.jsonl", "a.jsonl.gz", "a.seekable.jsonl.gz", "b.jsonl.gz"):
+        write(gzip.compress(b'{"name": 1}\n') if name.endswith(".gz") else b'{"name": 1}\n', name)
+    for given in (["a.jsonl", "b.jsonl.gz", "a.jsonl.gz"], ["a.jsonl", "a.seekable.jsonl.gz"]):
+        why = "a.jsonl has the same content by its name, and is given, too"
+        line = f"{given[-1]}: {TWICE}, as {why}; give one of the two"
+        with pytest.warns(UserWarning, match=TWICE) as caught:
+            assert names(mmapds.open(given, build=True)) == [1] * len(given)
+        assert [str(each.message) for each in caught] == [line + OR_CONCAT]
+        assert commands.command(*given, "-o", "both.mmx").stderr == f"warning: {line}\n"
+        check(line)
 
 
 def test_indexes_of_a_directory_that_have_the_same_source_are_named(write, tmp_path):

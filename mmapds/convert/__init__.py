@@ -21,7 +21,16 @@ from ..dataset.decode import Decoder
 from ..errors import Error, FormatError, arguments_of, check_flags, counted, either, refuse_unknown
 from ..index.engine import Engine
 from ..storage.lock import create_temporary, locked
-from ..storage.sources import INDEX_SUFFIX, StrPath, check_unchanged, expand, inspect, reason, working_directory
+from ..storage.sources import (
+    INDEX_SUFFIX,
+    StrPath,
+    check_unchanged,
+    expand,
+    given_twice,
+    inspect,
+    reason,
+    working_directory,
+)
 from .distributed import Reading, Written, write_parts
 from .indexed import remove_hidden, telling_of
 from .limit import check_ahead, default_bytes
@@ -117,7 +126,7 @@ def convert(
       Error: the library that a format needs is missing, or the file cannot be written, has no room or another origin.
     """
     check_arguments(types, fields, defaults, missing, infer, max_bytes, options, index=index, force=force)
-    paths = _expanded(sources)
+    paths = _expanded(sources, format)
     target = _target(paths, out)
     names = None if fields is None else list(fields)
     wanted = Wanted(schema, types or {}, names, defaults or {}, length, missing == "skip", infer, max_bytes)
@@ -126,11 +135,13 @@ def convert(
     return _convert(paths, target, reading, wanted, engine, index=index, force=force, progress=progress)
 
 
-def _expanded(sources: StrPath | Iterable[StrPath]) -> list[str]:
-    """Return the sources that are meant; warn of what is passed over in directories."""
-    passed_over: list[str] = []
-    paths = expand(sources, SUFFIXES, report=passed_over.append)
-    for line in passed_over:
+def _expanded(sources: StrPath | Iterable[StrPath], format_name: str | None) -> list[str]:
+    """Return the sources that are meant; warn of what is passed over in directories, and of sources given twice."""
+    found: list[str] = []
+    paths = expand(sources, SUFFIXES, report=found.append)
+    if format_name in FILE_READERS or (format_name is None and formats.convertible(paths[0])):
+        found += filter(None, [given_twice(paths)])  # building the index of others warns
+    for line in found:
         warnings.warn(line, stacklevel=3)
     return paths
 

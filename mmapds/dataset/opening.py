@@ -14,7 +14,7 @@ from ..storage.files import IoChoice, check_io
 from ..storage.fingerprints import BLOCKS
 from ..storage.index_file import Index
 from ..storage.roots import Roots
-from ..storage.sources import StrPath, build_command, listed, quoted
+from ..storage.sources import StrPath, build_command, given_twice, listed, quoted
 from ..storage.view_file import SavedView, is_saved_view
 from .catalog import Catalog
 from .dataset import Dataset
@@ -91,11 +91,16 @@ def open(  # noqa: A001 - mmapds.open is the public name
 
 
 def _expanded(given: StrPath | Iterable[StrPath]) -> tuple[list[str], list[str]]:
-    """Return the patterns that are given and what they match; warn of what is passed over in directories."""
-    passed_over: list[str] = []
+    """Return the patterns that are given and what they match.
+
+    Warns of what is passed over in directories, and of files that are given twice.
+    """
+    found: list[str] = []
     patterns = [os.fspath(pattern) for pattern in listed(given)]
-    paths = expand_indexed(patterns, passed_over.append)
-    for line in passed_over:
+    paths = expand_indexed(patterns, found.append)
+    if line := given_twice(paths, " (or name it twice to mmapds.concat)"):
+        found.append(line)
+    for line in found:
         warnings.warn(line, stacklevel=4)
     return patterns, paths
 

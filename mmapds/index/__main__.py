@@ -9,7 +9,7 @@ from .. import cli, formats
 from ..errors import ColumnError, Error
 from ..storage.index_file import Index
 from ..storage.roots import Roots
-from ..storage.sources import INDEX_SUFFIX, expand, index_path
+from ..storage.sources import INDEX_SUFFIX, expand, given_twice, index_path
 from ..storage.threads import cores
 from .amount import bytes_to_build, bytes_to_merge
 from .build import ColumnRequest, build_each, check_workers, emptiness
@@ -118,6 +118,8 @@ def build_indexes(options: argparse.Namespace) -> None:
         _merge_indexes(options)
         return
     paths = expand(options.sources, formats.SUFFIXES, report=cli.print_aside)
+    if options.out is not None and (line := given_twice(paths)):
+        cli.print_aside(f"warning: {line}")
     with cli.checking_options():
         columns, missing = _parse_columns(options), _parse_missing(options.missing)
         request = ColumnRequest(columns, missing, options.validate, hash=options.hash, bad=options.bad)

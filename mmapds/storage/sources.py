@@ -182,11 +182,55 @@ def _one_of_each_content(names: Iterable[str]) -> Iterable[str]:
     """Return the names of which no other one has the same content, and the best of those that others share."""
     best: dict[str, str] = {}
     for name in names:
-        plain = without_codec(name)
-        content = plain.replace(SEEKABLE, "") if plain != name else name
+        content = _content_of(name)
         if content not in best or _rank(name) < _rank(best[content]):
             best[content] = name
     return best.values()
+
+
+def given_twice(paths: Iterable[str], remark: str = "") -> str:
+    """Return a warning if a file is among paths twice, by any names, or in two forms of one content; else "".
+
+    Args:
+      remark: what else to do, as the end of the warning.
+    """
+    directories: dict[str, str] = {}
+    known: dict[str, tuple[str, str]] = {}
+    found = []
+    for path in paths:
+        real = _real(path, directories)
+        content = _content_of(real)
+        if content not in known:
+            known[content] = path, real
+            continue
+        first, real_first = known[content]
+        if first == path:
+            found.append((path, "it is given twice; give it once"))
+        elif real_first == real:
+            found.append((path, f"it is the same file as {first}, which is given, too; give one of the two"))
+        else:
+            found.append((path, f"{first} has the same content by its name, and is given, too; give one of the two"))
+    if not found:
+        return ""
+    (path, why), others = found[0], len(found) - 1
+    more = f" (and {others:,} more such sources)" if others else ""
+    return f"{path}: its records come twice{more}, as {why}{remark}"
+
+
+def _real(path: str, directories: dict[str, str]) -> str:
+    """Return a path without links; those of directories are followed once."""
+    directory, name = os.path.split(path)
+    if name in ("", "..") or os.path.islink(path):
+        return os.path.realpath(path)
+    if directory not in directories:
+        directories[directory] = os.path.realpath(directory)
+    return os.path.join(directories[directory], name)
+
+
+def _content_of(name: str) -> str:
+    """Return what names of files with the same content have in common."""
+    plain = without_codec(name)
+    return plain.replace(SEEKABLE, "") if plain != name else name
 
 
 def _rank(name: str) -> tuple[bool, bool, bool, str]:
