@@ -28,6 +28,23 @@ void mds_cells_convert(uint64_t *cells, size_t n, mds_number_type from, mds_numb
     }
 }
 
+/* Whether a double holds an integer exactly. */
+static int is_exact(mds_number number)
+{
+    const int negative = number.type == MDS_I64 && number.bits > INT64_MAX;
+    const uint64_t magnitude = negative ? 0 - number.bits : number.bits;
+    const double value = (double)magnitude;
+    return value < 18446744073709551616.0 && (uint64_t)value == magnitude;
+}
+
+size_t mds_cells_inexact(const uint64_t *cells, size_t n, mds_number_type type)
+{
+    size_t i = type == MDS_F64 ? n : 0;
+    while (i < n && is_exact((mds_number){type, cells[i]}))
+        i++;
+    return i;
+}
+
 void mds_cells_widen(const uint32_t *numbers, size_t n, uint64_t *cells)
 {
     for (size_t i = 0; i < n; i++)
@@ -49,8 +66,9 @@ uint64_t mds_cells_largest(const uint64_t *cells, size_t n)
 }
 
 /* Append a number to a column, and widen the type of the column if it does not hold the number. A non-negative number
- * below 2^63 also fits signed integers. */
-static void append(uint64_t *cells, size_t n, mds_number_type *type, mds_number number)
+ * below 2^63 also fits signed integers. *rounded becomes the first row of an integer that is rounded thereby, unless
+ * there is one. */
+static void append(uint64_t *cells, size_t n, mds_number_type *type, mds_number number, uint64_t *rounded)
 {
     if (number.type == *type) {
         cells[n] = number.bits;
@@ -62,6 +80,13 @@ static void append(uint64_t *cells, size_t n, mds_number_type *type, mds_number 
     if (own == MDS_I64 && *type == MDS_U64 && mds_cells_largest(cells, n) <= INT64_MAX)
         *type = MDS_I64;
     const mds_number_type both = own == *type ? own : MDS_F64;
+    if (both == MDS_F64 && *rounded == MDS_NONE) {
+        size_t first = mds_cells_inexact(cells, n, *type);
+        if (first == n)
+            first += mds_cells_inexact(&number.bits, 1, number.type);
+        if (first < n + (number.type != MDS_F64))
+            *rounded = first;
+    }
     mds_cells_convert(cells, n, *type, both);
     *type = both;
     cells[n] = number.bits;
@@ -82,6 +107,7 @@ static mds_json_status measure_record(const mds_kernels *kernels, const mds_text
     const uint8_t *record = text->data + (begin - text->base);
     const size_t size = (size_t)(end - begin), readable = text->size - (size_t)(begin - text->base);
     size_t where = 0;
+    mds_number numbers[MDS_COLUMNS];
     mds_json_status status = MDS_JSON_OK;
     measured->column = measuring->columns;
     if (measuring->validate && !mds_json_valid(kernels, record, size, &where))
@@ -99,9 +125,10 @@ static mds_json_status measure_record(const mds_kernels *kernels, const mds_text
                 measured->filled[c]++;
             }
         }
-        if (status == MDS_JSON_OK)
-            append(measured->cells[c], row, &measured->types[c], number);
+        numbers[c] = number;
     }
+    for (size_t c = 0; c < measuring->columns && status == MDS_JSON_OK; c++) /* a record that is left out widens none */
+        append(measured->cells[c], row, &measured->types[c], numbers[c], &measured->rounded[c]);
     measured->failed = begin;
     measured->at = begin + where;
     return status;

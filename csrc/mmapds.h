@@ -498,24 +498,24 @@ int mds_json_valid(const mds_kernels *kernels, const uint8_t *data, size_t n, si
 
 /* ---- measure.c: columns of the records of a file ---------------------------------------------------------------- */
 
-/* What to do with a record that lacks a field. */
 typedef enum { MDS_MISSING_ERROR, MDS_MISSING_SKIP, MDS_MISSING_FILL } mds_missing;
 
 /* How to measure the columns of an index. */
+#define MDS_COLUMNS 64
 typedef struct {
     const mds_field *fields; /* one for each column */
-    size_t columns;
-    mds_missing missing;
-    mds_number fill; /* for MDS_MISSING_FILL */
-    int validate;    /* check every record with mds_json_valid */
-    int skip_bad;    /* leave out records that are not JSON, which must be validated */
+    size_t columns;          /* MDS_COLUMNS or fewer */
+    mds_missing missing;     /* what to do with a record that lacks a field */
+    mds_number fill;         /* for MDS_MISSING_FILL */
+    int validate;            /* check every record with mds_json_valid */
+    int skip_bad;            /* leave out records that are not JSON, which must be validated */
 } mds_measuring;
 
 #define MDS_BAD_LISTED 20
 
 /* HowTo: cut a file into blocks, and measure them in any order, also in parallel. The text of a block goes from the line
  * before it, or from enough of its bytes to see that they are not all blank, to the end of its last line. Each block
- * begins with its own state.pending = begin, types[c] = MDS_U64 and filled[c] = 0; `starts` and each cells[c] have room for MDS_LINES_CAPACITY(end -
+ * begins with its own state.pending = begin, types[c] = MDS_U64, filled[c] = 0 and rounded[c] = MDS_NONE; `starts` and each cells[c] have room for MDS_LINES_CAPACITY(end -
  * begin):
  *
  *     status = mds_measure_lines(kernels, &text, begin, end, &measuring, &state, starts, &measured);
@@ -532,6 +532,7 @@ typedef struct {
     uint64_t *const *cells; /* cells[c] receives the numbers of column c */
     mds_number_type *types; /* the type of each column so far */
     size_t *filled;         /* of each column, how many records lack it and got `fill` */
+    uint64_t *rounded;      /* of each column, the first record whose integer was rounded to a double, or MDS_NONE */
     size_t records;         /* records that begin in the block */
     size_t kept;            /* those of them that were not skipped; before the one that cannot be measured */
     size_t bad;             /* records that were skipped because they are not JSON */
@@ -548,12 +549,12 @@ mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_text *te
                                   const mds_measuring *measuring, mds_lines *state, uint64_t *starts,
                                   mds_measured *measured);
 
-/* Convert cells: to another type in place; to 32-bit integers, which must hold them; and back. */
+/* Convert cells: to another type in place; to 32-bit integers, which must hold them; and back. Find the first integer
+ * that doubles cannot hold, n without; and the largest cell, read as an unsigned integer. */
 void mds_cells_convert(uint64_t *cells, size_t n, mds_number_type from, mds_number_type to);
+size_t mds_cells_inexact(const uint64_t *cells, size_t n, mds_number_type type);
 void mds_cells_narrow(const uint64_t *cells, size_t n, uint32_t *out);
 void mds_cells_widen(const uint32_t *numbers, size_t n, uint64_t *cells);
-
-/* The largest cell, read as an unsigned integer. */
 uint64_t mds_cells_largest(const uint64_t *cells, size_t n);
 
 /* ---- pad.c: pieces of memory into the rows of one array --------------------------------------------------------- */

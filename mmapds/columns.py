@@ -26,7 +26,7 @@ from .index.length_order import write_length_order
 from .index.marks import mark_of
 from .storage.index_file import LENGTH_SECTIONS, Index, IndexWriter
 from .storage.lock import locked
-from .storage.numbers import BY_DTYPE, as_numbers
+from .storage.numbers import BY_DTYPE, as_numbers, first_rounded, inexact
 from .storage.processes import end_with_parent
 from .storage.sections import COLUMN
 from .storage.sources import StrPath
@@ -165,7 +165,7 @@ def _spooled(
     if callable(values):
         pieces = _compute_all(dataset, name, values, workers)
     else:
-        pieces = iter([_checked(as_numbers(values), len(dataset))])
+        pieces = iter([_checked(_as_numbers(name, values, 0), len(dataset))])
     spool = writer.spool()
     with _reporting(progress, name, len(dataset)) as report:
         for piece in pieces:
@@ -174,6 +174,24 @@ def _spooled(
                 spool.append(BY_DTYPE[cells.dtype.str].cell, cells.view(np.uint64).data)
             report(len(piece))
     return spool
+
+
+def _as_numbers(name: str, values: ArrayLike, first: int) -> NDArray[Any]:
+    """Return numbers as an array.
+
+    Args:
+      first: the record that the first of them belongs to.
+    Raises:
+      ColumnError: an integer would be rounded, as others are floats.
+    """
+    numbers = as_numbers(values)
+    if found := first_rounded(values, numbers):
+        at, number = found
+        raise ColumnError(
+            f"column {name!r}: expected {inexact(number)} found {number} at record {first + at}; give all as floats, "
+            "which are rounded, or add two columns"
+        )
+    return numbers
 
 
 def _checked(values: NDArray[Any], records: int) -> NDArray[Any]:
@@ -222,7 +240,7 @@ def _reporting(progress: Callable[[int], object] | None, name: str, samples: int
 def _compute_all(dataset: Dataset, name: str, compute: Callable[[Any], float], workers: int) -> Iterator[NDArray[Any]]:
     """Yield the column piece by piece, in the order of records; workers compute some pieces ahead."""
     pieces = [range(begin, min(begin + _TASK_SAMPLES, len(dataset))) for begin in range(0, len(dataset), _TASK_SAMPLES)]
-    work = partial(_compute, dataset, compute)
+    work = partial(_compute, dataset, name, compute)
     if workers == 1 or len(pieces) <= 1:
         for piece in pieces:
             yield work(piece)
@@ -280,7 +298,7 @@ def _run_in_worker(piece: range) -> NDArray[Any]:
     return _worker_task[0](piece)
 
 
-def _compute(dataset: Dataset, compute: Callable[[Any], float], piece: range) -> NDArray[Any]:
+def _compute(dataset: Dataset, name: str, compute: Callable[[Any], float], piece: range) -> NDArray[Any]:
     numbers = []
     for position, sample in zip(piece, dataset.take(piece), strict=True):
         try:
@@ -293,4 +311,4 @@ def _compute(dataset: Dataset, compute: Callable[[Any], float], piece: range) ->
         if isinstance(number, str | bytes) or np.ndim(number) or not isinstance(number, int | float | np.number):
             raise ColumnError(f"{dataset.place(position)}: expected a number from the callable, found {number!r}")
         numbers.append(number)
-    return np.array(numbers)
+    return _as_numbers(name, numbers, piece.start)

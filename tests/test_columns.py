@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -617,6 +618,93 @@ def test_lengths_may_be_whole_floats_and_large_integers(write):
     for wrong in ({"name": ""}, {"name": "x", "workers": 0}):
         with pytest.raises(mmapds.ColumnError, match="expected"):
             mmapds.add_column(path, **{"values": tokens, **wrong})
+
+
+WIDE = 2**53 + 1  # the first integer that float64 does not hold
+AS_FLOATS = "add the column with mmapds.add_column as floats, which are rounded, or as two columns"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "at"),
+    [
+        ([1, WIDE, 0.5], 1),
+        ([0.5, 2, WIDE], 2),
+        ([-WIDE, 3, 1e300], 0),
+        ([2**63 + 1, -1], 0),
+        ([-1, 2**63 + 1], 1),
+        ([2**64 - 1, 7, -1, 0.5], 0),
+        ([0.5, 2**63 - 1, WIDE], 1),
+    ],
+)
+def test_integers_are_not_rounded_beside_floats(write, numbers, at):
+    path = write([{"x": number} for number in numbers])
+    others = "floats" if numbers[at] < 2**63 else "floats or negative numbers"
+    what = f"expected an integer that float64 holds exactly, as the column has {others}, too,"
+    with pytest.raises(mmapds.ColumnError) as caught:
+        mmapds.build(path, columns={"x": "x"})
+    begin = sum(map(len, Path(path).read_bytes().splitlines(keepends=True)[:at]))
+    assert str(caught.value) == (
+        f"{path}:{at + 1} (byte {begin}): {what.replace('integer', 'integer at `x`')} found {numbers[at]}; {AS_FLOATS} "
+        f"(record {at} of the index)"
+    )
+    check(str(caught.value))
+    assert not os.path.exists(f"{path}.mmx")
+    with pytest.raises(mmapds.ColumnError) as caught:  # every record in a block of its own
+        mmapds.build(path, format=jsonl_in_blocks(8), columns={"x": "x"}, workers=2)
+    expected = f"column 'x': {what} found {numbers[at]}; {AS_FLOATS} (record {at} of the index)"
+    assert str(caught.value) == expected
+    check(expected)
+    mmapds.build(path)
+    by_function = f"column 'x': {what} found {numbers[at]} at record {at}; give all as floats, which are rounded, or"
+    for values in (numbers, lambda sample: sample["x"]):
+        with pytest.raises(mmapds.ColumnError, match=re.escape(by_function)) as caught:
+            mmapds.add_column(path, "x", values)
+        check(str(caught.value))
+        assert "x" not in mmapds.open(path).columns
+    mmapds.add_column(path, "x", [float(number) for number in numbers])
+    assert mmapds.open(path).column("x").tolist() == [float(number) for number in numbers]
+
+
+def test_integers_of_indexes_are_not_rounded_beside_floats(write, tmp_path):
+    paths = [write([{"x": number}], f"{number}.jsonl") for number in (WIDE, 0.5)]
+    indexes = [mmapds.build(path, columns={"x": "x"}) for path in paths]
+    with pytest.raises(mmapds.ColumnError, match=rf"^column 'x': .* found {WIDE}; .* \(record 0 of the index\)$"):
+        mmapds.merge(indexes, out=tmp_path / "all.mmx")
+    with open(paths[0], "a") as file:
+        file.write('{"x": 0.5}\n')
+    with pytest.raises(mmapds.ColumnError, match=rf"jsonl:1 \(byte 0\): .* found {WIDE}; .* \(record 0 of the index"):
+        mmapds.build(paths[0])
+
+
+def test_integers_that_floats_hold_stand_beside_them(write):
+    numbers = [2**53, -(2**60), 2**63, 0.5, 2**64 - 2**11, -(2**63)]
+    path = write([{"x": number} for number in numbers])
+    mmapds.build(path, columns={"x": "x"})
+    mmapds.add_column(path, "y", numbers)
+    mmapds.add_column(path, "z", lambda sample: sample["x"])
+    for name in "xyz":
+        assert mmapds.open(path).column(name).tolist() == [float(number) for number in numbers]
+
+
+def test_a_function_may_return_small_and_large_integers(write):
+    path = write([{"x": 2**64 - 1}, {"x": 1}])
+    mmapds.build(path)
+    mmapds.add_column(path, "x", lambda sample: sample["x"])
+    assert mmapds.open(path).column("x").tolist() == [2**64 - 1, 1]
+
+
+def test_a_record_that_is_left_out_widens_no_column(write):
+    path = write([{"x": WIDE, "y": 1}, {"x": 0.5}, {"x": 2, "y": -1.5}])
+    mmapds.build(path, columns={"x": "x", "y": "y"}, missing="skip")
+    ds = mmapds.open(path)
+    assert ds.column("x").tolist() == [WIDE, 2]
+    assert (ds.column("x").dtype, ds.column("y").tolist()) == (np.uint64, [1.0, -1.5])
+
+
+def test_the_number_for_missing_ones_is_not_rounded(write):
+    path = write([{"x": 0.5}, {}])
+    with pytest.raises(mmapds.ColumnError, match=r"jsonl:2 .* at `x` .* found the number for missing ones; add the"):
+        mmapds.build(path, columns={"x": "x"}, missing=WIDE)
 
 
 def test_too_many_columns(write):

@@ -1,7 +1,7 @@
 /* py_columns.c - columns of numbers: measured from records, and converted. */
 #include "binding.h"
 
-#define MDS_PY_COLUMNS 64
+#include <string.h>
 
 /* ---- fields -------------------------------------------------------------------------------------------- */
 
@@ -10,8 +10,8 @@
 static Py_ssize_t parse_fields(PyObject *sequence, mds_field *fields)
 {
     const Py_ssize_t n = PyTuple_Check(sequence) ? PyTuple_Size(sequence) : -1;
-    if (n < 0 || n > MDS_PY_COLUMNS) {
-        PyErr_Format(PyExc_ValueError, "fields: expected a tuple of up to %d, found %R", MDS_PY_COLUMNS, sequence);
+    if (n < 0 || n > MDS_COLUMNS) {
+        PyErr_Format(PyExc_ValueError, "fields: expected a tuple of up to %d, found %R", MDS_COLUMNS, sequence);
         return -1;
     }
     for (Py_ssize_t c = 0; c < n; c++) {
@@ -46,7 +46,7 @@ static PyObject *measure_record(PyObject *Py_UNUSED(module), PyObject *args)
 {
     const char *variant;
     PyObject *sequence, *source, *result = NULL;
-    mds_field fields[MDS_PY_COLUMNS];
+    mds_field fields[MDS_COLUMNS];
     mds_number number = {MDS_U64, 0};
     const uint8_t *data;
     MDS_PY_BUFFERS(buffers, 1);
@@ -92,7 +92,7 @@ static PyObject *json_error(PyObject *Py_UNUSED(module), PyObject *args)
 typedef struct {
     PyObject_HEAD PyObject *given; /* the tuple; the fields point into its keys */
     mds_measuring measuring;
-    mds_field fields[MDS_PY_COLUMNS];
+    mds_field fields[MDS_COLUMNS];
 } MeasuringObject;
 
 static PyObject *measuring_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -148,12 +148,13 @@ static int take_cells(mds_py_buffers *buffers, PyObject *given, size_t columns, 
     return 0;
 }
 
-/* A tuple of (type, how many records lack it), one for each column. */
+/* A tuple of (type, how many records lack it, the first that was rounded or -1), one for each column. */
 static PyObject *columns_of(const mds_measured *measured, size_t columns)
 {
     PyObject *found = PyTuple_New((Py_ssize_t)columns);
     for (size_t c = 0; found && c < columns; c++) {
-        PyObject *column = Py_BuildValue("in", (int)measured->types[c], (Py_ssize_t)measured->filled[c]);
+        const Py_ssize_t rounded = measured->rounded[c] == MDS_NONE ? -1 : (Py_ssize_t)measured->rounded[c];
+        PyObject *column = Py_BuildValue("inn", (int)measured->types[c], (Py_ssize_t)measured->filled[c], rounded);
         if (column)
             PyTuple_SetItem(found, (Py_ssize_t)c, column);
         else
@@ -194,12 +195,13 @@ static PyObject *measuring_lines(PyObject *object, PyObject *args)
     const mds_measuring *measuring = &((MeasuringObject *)object)->measuring;
     PyObject *source, *target, *given, *result = NULL;
     unsigned long long base, begin, end;
-    uint64_t *starts, *cells[MDS_PY_COLUMNS];
-    mds_number_type types[MDS_PY_COLUMNS] = {MDS_U64};
-    size_t filled[MDS_PY_COLUMNS] = {0};
-    mds_measured measured = {.cells = cells, .types = types, .filled = filled};
+    uint64_t *starts, *cells[MDS_COLUMNS], rounded[MDS_COLUMNS];
+    mds_number_type types[MDS_COLUMNS] = {MDS_U64};
+    size_t filled[MDS_COLUMNS] = {0};
+    mds_measured measured = {.cells = cells, .types = types, .filled = filled, .rounded = rounded};
+    memset(rounded, 0xff, sizeof rounded); /* MDS_NONE */
     mds_text text;
-    MDS_PY_BUFFERS(buffers, MDS_PY_COLUMNS + 2);
+    MDS_PY_BUFFERS(buffers, MDS_COLUMNS + 2);
     if (!PyArg_ParseTuple(args, "OO&O&O&OO!:lines", &source, mds_py_size, &base, mds_py_size, &begin, mds_py_size, &end,
                           &target, &PyTuple_Type, &given) ||
         !(text.data = mds_py_take_bytes(&buffers, source, MDS_PY_READ)))
@@ -244,7 +246,8 @@ static PyMethodDef measuring_methods[] = {
      "room as starts, filled\n"
      "with the numbers of the records that are kept.\n\n"
      "Returns ((records, pending, newlines), kept, columns, (bad, starts), (status, failed, column, at)): columns are\n"
-     "(one of NUMBER_*, how many records lack it) for each field; bad is how many records were left out because they\n"
+     "(one of NUMBER_*, how many records lack it, the first record whose integer was rounded to a double or -1) for\n"
+     "each field; bad is how many records were left out because they\n"
      "are not JSON, and starts where the first MOST_LISTED of them begin. status is one of JSON_*. Unless it is "
      "JSON_OK,\n"
      "the record that begins at `failed`, after `kept` others, cannot be measured, and `at` is the byte that shows "
@@ -320,6 +323,24 @@ static PyObject *cells_widen(PyObject *Py_UNUSED(module), PyObject *args)
     return copy_cells(args, "OO:cells_widen", 4);
 }
 
+static PyObject *cells_inexact(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *source;
+    int type;
+    size_t first = 0;
+    MDS_PY_BUFFERS(buffers, 1);
+    if (!PyArg_ParseTuple(args, "Oi:cells_inexact", &source, &type))
+        return NULL;
+    if (type < MDS_U64 || type > MDS_F64)
+        return PyErr_Format(PyExc_ValueError, "number_type: expected one of NUMBER_*, found %d", type);
+    const uint64_t *cells = mds_py_take_words(&buffers, source, MDS_PY_READ, MDS_PY_ANY, "cells");
+    const size_t n = buffers.entries;
+    if (cells)
+        RELEASE_GIL(first = mds_cells_inexact(cells, n, (mds_number_type)type));
+    mds_py_give_back(&buffers);
+    return cells ? PyLong_FromLongLong(first < n ? (long long)first : -1) : NULL;
+}
+
 static PyObject *cells_largest(PyObject *Py_UNUSED(module), PyObject *source)
 {
     uint64_t largest = 0;
@@ -353,6 +374,9 @@ static PyMethodDef functions[] = {
     {"cells_widen", cells_widen, METH_VARARGS,
      "cells_widen($module, numbers, out, /)\n--\n\n"
      "Copy u32 to as many u64."},
+    {"cells_inexact", cells_inexact, METH_VARARGS,
+     "cells_inexact($module, cells, number_type, /)\n--\n\n"
+     "Return where the first of 64-bit cells of one of NUMBER_* is an integer that doubles cannot hold; -1 without."},
     {"cells_largest", cells_largest, METH_O,
      "cells_largest($module, cells, /)\n--\n\n"
      "Return the largest of cells, which are u64; 0 if there are none."},
@@ -366,7 +390,7 @@ static const mds_py_constant constants[] = {
     {"MEASURE_ITEMS", MDS_MEASURE_ITEMS},
     {"MEASURE_RECORD", MDS_MEASURE_RECORD},
     {"LONGEST_PATH", MDS_PATH},
-    {"MOST_COLUMNS", MDS_PY_COLUMNS},
+    {"MOST_COLUMNS", MDS_COLUMNS},
     {"MOST_LISTED", MDS_BAD_LISTED},
     {"MISSING_ERROR", MDS_MISSING_ERROR},
     {"MISSING_SKIP", MDS_MISSING_SKIP},

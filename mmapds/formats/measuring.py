@@ -71,12 +71,16 @@ def keys_of(path: str) -> tuple[bytes, ...]:
     return tuple(key.replace(r"\.", ".").encode() for key in re.split(r"(?<!\\)\.", path))
 
 
+ROUNDED = -1
+"""The status of a record whose integer float64 does not hold, which the column needs for others; see `JSON_OK`."""
+
+
 class UnmeasuredError(Exception):
     """A record of a block that cannot be measured; see `mmapds.formats.unmeasured`."""
 
     def __init__(self, path: str, status: int, begin: int, kept: int, column: int, record: bytes, at: int) -> None:
         self.path = path
-        self.status = status  # one of _native.JSON_*
+        self.status = status  # one of _native.JSON_*, or ROUNDED
         self.begin = begin
         """Where the record begins in the source."""
         self.kept = kept
@@ -150,7 +154,8 @@ class Measuring:
           base: where the text begins in the source.
           block: where the block begins and ends there.
         Raises:
-          UnmeasuredError: a record lacks a field, or it has the wrong type, or is not JSON.
+          UnmeasuredError: a record lacks a field, or it has the wrong type, or is not JSON, or its number would be
+            rounded, as others of the block are floats.
         """
         if len(self.columns) > _native.MOST_COLUMNS:
             raise ColumnError(f"columns: expected up to {_native.MOST_COLUMNS} for JSON, found {len(self.columns)}")
@@ -161,8 +166,12 @@ class Measuring:
         if status != _native.JSON_OK:
             raise UnmeasuredError(path, status, failed, kept, column, _line(text, failed - base), at - failed)
         records, pending, newlines = found
-        columns = tuple((kind, each[:kept]) for (kind, _), each in zip(described, cells, strict=True))
-        filled = tuple(count for _, count in described)
+        for number, (_, _, row) in enumerate(described):
+            if row >= 0:
+                begin = starts[row]
+                raise UnmeasuredError(path, ROUNDED, begin, row, number, _line(text, begin - base), 0)
+        columns = tuple((kind, each[:kept]) for (kind, _, _), each in zip(described, cells, strict=True))
+        filled = tuple(count for _, count, _ in described)
         places = tuple(_places(text, base, block[0], bad[1]))
         return Measured(starts[:kept], columns, records - kept, pending, newlines, filled, bad[0], places)
 

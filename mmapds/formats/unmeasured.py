@@ -9,8 +9,9 @@ import orjson
 from .. import _native
 from ..compression.plain import head_of, opened
 from ..errors import ColumnError, DecodeError, Error, SourceError, either, nearest, option
+from ..storage.numbers import APART, inexact
 from ..storage.sources import another_name, quoted, without_codec
-from .measuring import Expression, UnmeasuredError
+from .measuring import ROUNDED, Expression, UnmeasuredError
 
 _EXPECTED = {
     _native.MEASURE_NUMBER: "a number",
@@ -54,6 +55,11 @@ def error_of(found: UnmeasuredError, place: str, number: int, columns: Mapping[s
             f"{_did_you_mean(near)}; leave such records out with {option('missing', 'skip')}, or give "
             f"them a value with {either('--missing N', 'missing=N')} ({remark})"
         )
+    if found.status == ROUNDED:
+        number = value_at(value, expression.path)
+        what = inexact(2**63 if number is None else number, f" at `{shown}`")
+        read = "the number for missing ones" if number is None else number
+        return ColumnError(f"{place}: expected {what} found {read}; {APART} ({remark})")
     kind = kind_of(found.record, found.at)
     if not isinstance(value, dict) and kind != "an object":
         return ColumnError(f"{place}: expected an object with `{shown}`, found {kind} ({remark})")

@@ -49,6 +49,33 @@ def as_numbers(values: Any) -> "NDArray[Any]":
     return found
 
 
+def first_rounded(values: Any, found: "NDArray[Any]") -> tuple[int, int] | None:
+    """Return where the first integer stands that is rounded in an array of them, and the integer; None without one.
+
+    Args:
+      values: what the array `found` was made of.
+    """
+    if found.dtype.kind == "f" and isinstance(values, list | tuple):
+        for at, value in enumerate(values):
+            if hasattr(value, "__index__") and int(float(value)) != operator.index(value):
+                return at, operator.index(value)
+    return None
+
+
+def inexact(number: int, where: str = "") -> str:
+    """Return what is expected in the place of an integer that float64 does not hold, as messages say it.
+
+    Args:
+      where: what names the place, with a blank before it.
+    """
+    others = "floats" if number < 2**63 else "floats or negative numbers"
+    return f"an integer{where} that float64 holds exactly, as the column has {others}, too,"
+
+
+APART = "add the column with mmapds.add_column as floats, which are rounded, or as two columns"
+"""What to do about such an integer, as messages say it."""
+
+
 def numbers(dtype: str, data: memoryview) -> "memoryview[Any]":
     """Return the bytes of a column as its numbers."""
     return data.cast(BY_DTYPE[dtype].code)

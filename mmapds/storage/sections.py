@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Self
 from xxhash import xxh3_64
 
 from .. import _native
-from ..errors import Error, FormatError, either
+from ..errors import ColumnError, Error, FormatError, either
 from .files import open_file
 from .lock import create_temporary, locked
-from .numbers import BY_DTYPE, COLUMN_TYPES, NumberType
+from .numbers import APART, BY_DTYPE, COLUMN_TYPES, NumberType, inexact
 from .scratch import scratch_beside
 from .sources import make_room, reason, working_directory
 from .spool import Spool
@@ -137,6 +137,11 @@ class SectionWriter:
 
     def write_column(self, name: str, spool: Spool) -> None:
         """Append a column as a section."""
+        if found := spool.rounded():
+            record, number = found
+            raise ColumnError(
+                f"column {name!r}: expected {inexact(number)} found {number}; {APART} (record {record} of the index)"
+            )
         self.write_spool(COLUMN + name, spool)
 
     def write_spool(self, name: str, spool: Spool) -> None:

@@ -112,6 +112,29 @@ class Spool:
     def chunks(self) -> Iterator[memoryview]:
         """Yield the column's bytes in pieces."""
         wanted = self.number_type
+        for number_type, piece in self._in_pieces():
+            yield piece if number_type is wanted else converted(piece, number_type, wanted)
+
+    def rounded(self) -> tuple[int, int] | None:
+        """Return the first integer that the type of the column does not hold, and where it stands; None without one.
+
+        Only a column of f64 that also has integers of 64 bits is read for this.
+        """
+        integers = {U64, I64}
+        if not integers & {run.number_type for run in self._runs} or self.number_type is not F64:
+            return None
+        before = 0
+        for number_type, piece in self._in_pieces():
+            if number_type in integers:
+                cells = piece.cast("Q")
+                at = _native.cells_inexact(cells, number_type.cell)
+                if at >= 0:
+                    return before + at, int(piece.cast(number_type.code)[at])
+            before += len(piece) // number_type.width
+        return None
+
+    def _in_pieces(self) -> Iterator[tuple[NumberType, memoryview]]:
+        """Yield the column's bytes in pieces of one type."""
         stored = self._stored()
         rest = memoryview(b"")
         for number_type, items, elsewhere in self._runs:
@@ -120,10 +143,9 @@ class Spool:
                 rest = rest or memoryview(next(stored))
                 piece, rest = rest[:left], rest[left:]
                 left -= len(piece)
-                yield piece if number_type is wanted else converted(piece, number_type, wanted)
+                yield number_type, piece
             for data in elsewhere() if elsewhere else ():
-                piece = memoryview(data)
-                yield piece if number_type is wanted else converted(piece, number_type, wanted)
+                yield number_type, memoryview(data)
 
     def _stored(self) -> Iterator[bytes]:
         at = 0

@@ -63,7 +63,8 @@ static void measure_lines(const uint8_t *data, size_t n)
             mds_lines state = {begin, 0};
             mds_number_type type = MDS_U64;
             uint64_t *columns[] = {cells};
-            mds_measured measured = {.cells = columns, .types = &type, .filled = &filled};
+            uint64_t rounded = MDS_NONE;
+            mds_measured measured = {.cells = columns, .types = &type, .filled = &filled, .rounded = &rounded};
             const mds_json_status status =
                 mds_measure_lines(kernels, &text, begin, end, &measuring, &state, starts, &measured);
             const int stopped = status != MDS_JSON_OK && (status != MDS_JSON_MISSING || missing != MDS_MISSING_SKIP);

@@ -99,6 +99,23 @@ static int holds(uint64_t cell, mds_number_type type, mds_number number)
     return cell == number.bits && number.type != MDS_F64 && (type == MDS_I64 || number.type == MDS_U64);
 }
 
+static int is_inexact(mds_number number)
+{
+    uint64_t magnitude = number.type == MDS_I64 && number.bits >> 63 ? 0 - number.bits : number.bits;
+    while (magnitude && !(magnitude & 1))
+        magnitude >>= 1;
+    return number.type != MDS_F64 && magnitude >> 53;
+}
+
+/* The first of n numbers, COLUMNS apart, that is rounded in a column of a type, or MDS_NONE. */
+static uint64_t first_rounded(const mds_number *numbers, size_t n, mds_number_type type)
+{
+    for (size_t k = 0; type == MDS_F64 && k < n; k++)
+        if (is_inexact(numbers[k * COLUMNS]))
+            return k;
+    return MDS_NONE;
+}
+
 static void in_blocks(const mds_kernels *kernels, const mds_text *text, const mds_measuring *measuring,
                       const uint64_t *cuts, size_t blocks, const expected *all)
 {
@@ -111,7 +128,8 @@ static void in_blocks(const mds_kernels *kernels, const mds_text *text, const md
     for (size_t b = 0; b < blocks && status == MDS_JSON_OK; b++) {
         mds_lines state = {cuts[b], 0};
         mds_number_type types[COLUMNS] = {MDS_U64, MDS_U64, MDS_U64};
-        mds_measured found = {.cells = cells, .types = types, .filled = filled};
+        uint64_t rounded[COLUMNS] = {MDS_NONE, MDS_NONE, MDS_NONE};
+        mds_measured found = {.cells = cells, .types = types, .filled = filled, .rounded = rounded};
         status = mds_measure_lines(kernels, text, cuts[b], cuts[b + 1], measuring, &state, starts, &found);
         if (status != MDS_JSON_OK) {
             CHECK(status == all->status && found.failed == all->failed && found.column == all->failed_column);
@@ -123,6 +141,8 @@ static void in_blocks(const mds_kernels *kernels, const mds_text *text, const md
         for (size_t k = 0; k < found.kept; k++)
             for (size_t c = 0; c < measuring->columns; c++)
                 CHECK(holds(cells[c][k], types[c], all->numbers[(kept + k) * COLUMNS + c]));
+        for (size_t c = 0; c < measuring->columns; c++)
+            CHECK(rounded[c] == first_rounded(&all->numbers[kept * COLUMNS + c], found.kept, types[c]));
         for (size_t k = 0; k < found.bad && k < MDS_BAD_LISTED; k++)
             CHECK(bad + k < all->bad_count && found.bad_starts[k] == all->bad[bad + k]);
         kept += found.kept;
@@ -145,6 +165,10 @@ static void check_cells(const uint64_t *numbers, size_t n)
         mds_cells_convert(cells, n, (mds_number_type)type, MDS_F64);
         for (size_t k = 0; k < n; k++)
             CHECK(holds(cells[k], MDS_F64, (mds_number){(mds_number_type)type, numbers[k]}));
+        const size_t first = mds_cells_inexact(numbers, n, (mds_number_type)type);
+        CHECK(first == n || is_inexact((mds_number){(mds_number_type)type, numbers[first]}));
+        for (size_t k = 0; k < first; k++)
+            CHECK(!is_inexact((mds_number){(mds_number_type)type, numbers[k]}));
     }
     for (size_t k = 0; k < n; k++) {
         cells[k] = numbers[k] & UINT32_MAX;
