@@ -240,6 +240,41 @@ def test_a_view_is_stale_when_its_base_has_other_records(folder):
     assert len(mmapds.open(folder / "v.mmx")) == 351
 
 
+def test_a_view_of_sources_that_changed_is_a_problem(folder):
+    many(folder)[::2].save(folder / "v.mmx")
+    assert command("--verify", folder / "v.mmx").returncode == 0
+    with open(folder / "b.jsonl", "a") as file:
+        file.write('{"n":1,"id":"new"}\n')
+    size = os.path.getsize(folder / "b.jsonl")
+    with pytest.raises(StaleIndexError, match=f"{size} now") as caught:
+        mmapds.open(folder / "v.mmx")
+    found = main("verify", folder / "v.mmx")
+    assert (found.returncode, found.stdout.count("; 1 problem\n")) == (1, 1)
+    wanted = str(caught.value).replace("python -m mmapds.index", "mmapds index")
+    assert found.stderr.replace("python -m mmapds.index", "mmapds index") == f"{wanted}\n"
+    check(found.stderr.strip())
+    document = json.loads(command("--verify", "--json", folder / "v.mmx").stdout)["indexes"][0]
+    assert (document["verified"], document["counts"]) == (False, {"sources": 1})
+    assert document["problems"][0]["source"] == str(folder / "b.jsonl")
+    assert [base["state"] for base in document["indexes"]] == ["unchanged", "stale", "unchanged"]
+    for shown in (command("--info", folder / "v.mmx").stdout, main("info", folder / "v.mmx").stdout):
+        assert f"{folder}/a.jsonl.mmx: 700 records; unchanged" in shown
+        assert f"{folder}/b.jsonl.mmx: 700 records; STALE: b.jsonl was" in shown
+    os.unlink(folder / "c.jsonl")
+    assert "c.jsonl: no such file" in command("--info", folder / "v.mmx").stdout
+    found = command("--verify", folder / "v.mmx")
+    assert (found.returncode, found.stderr.count("\n")) == (1, 2)
+
+
+def test_a_view_of_touched_sources_verifies(folder):
+    many(folder)[::2].save(folder / "v.mmx")
+    os.utime(folder / "a.jsonl", (1, 1))
+    found = command("--verify", folder / "v.mmx")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.count("; verified\n") == 1
+    assert "not checked: whether the records lie where the indexes say; their own verify compares them" in found.stdout
+
+
 def test_a_view_is_stale_when_its_columns_changed(folder):
     mmapds.open(folder / "a.jsonl")[::2].save(folder / "v.mmx")
     mmapds.build(folder / "a.jsonl", length="bytes()")

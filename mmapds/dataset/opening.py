@@ -14,8 +14,8 @@ from ..storage.files import IoChoice, check_io
 from ..storage.fingerprints import BLOCKS
 from ..storage.index_file import Index
 from ..storage.roots import Roots
-from ..storage.sources import StrPath, build_command, given_twice, listed, quoted
-from ..storage.view_file import SavedView, is_saved_view
+from ..storage.sources import StrPath, build_command, given_twice, listed
+from ..storage.view_file import SavedView, is_saved_view, stale_base
 from .catalog import Catalog
 from .dataset import Dataset
 from .decode import Decoder
@@ -141,7 +141,7 @@ def _compared(indexes: list[Index], check: str, paths: list[str]) -> list[tuple[
         view = next((path for path in paths if is_saved_view(path)), None)
         if view is None:
             raise
-        raise StaleIndexError(f"{error} (then save {quoted(view)} again, which is of it)") from None
+        raise stale_base(error, view) from None
 
 
 def _warn(sampled: list[tuple[Index, int]], patterns: list[str]) -> None:

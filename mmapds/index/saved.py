@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _native
 from ..errors import Error, StaleIndexError
+from ..storage.current import stat_source
 from ..storage.index_file import Index
 from ..storage.sections import COLUMN
-from ..storage.view_file import SavedView
+from ..storage.view_file import SavedView, stale_base
 from .findings import Findings
 from .length_order import check_length_order
 
@@ -19,9 +20,9 @@ _PIECE = 1 << 20  # records checked at a time
 
 
 def examine_view(view: SavedView) -> Findings:
-    """Compare a saved view with the indexes that it was saved of; their own `--verify` compares these with sources.
+    """Compare a saved view with the indexes that it was saved of; their own `--verify` compares records with sources.
 
-    That is every row, every number of its columns, and the order of lengths.
+    That is every row, every number of its columns, and the order of lengths; and their sources, as opening does.
     """
     findings = Findings(view)
     for name in view.sections:
@@ -31,6 +32,9 @@ def examine_view(view: SavedView) -> Findings:
     for number in range(len(view.bases)):
         with findings.catching("indexes", view.base_path(number)):
             bases.append(view.open_base(number))
+            for source in range(len(bases[-1].sources)):
+                with findings.catching("sources", bases[-1].source_path(source)):
+                    _check_source(view, bases[-1], source)
     usable = False
     with findings.catching("rows"):
         _check_rows(view)
@@ -42,7 +46,18 @@ def examine_view(view: SavedView) -> Findings:
             _check_column(findings, bases, name)
     with findings.catching("length_order"):
         check_length_order(findings)
+    findings.not_checked.append("whether the records lie where the indexes say; their own verify compares them")
     return findings
+
+
+def _check_source(view: SavedView, base: Index, number: int) -> None:
+    """Raise StaleIndexError or SourceError where opening the view would, for a source of one of its indexes."""
+    base.readable_path(number)
+    found = stat_source(base, number)
+    try:
+        base.check_source(number, found.st_size, found.st_mtime_ns)
+    except StaleIndexError as error:
+        raise stale_base(error, view.path) from None
 
 
 def _check_rows(view: SavedView) -> None:
@@ -131,11 +146,14 @@ def describe_view(view: SavedView) -> dict[str, Any]:
 
 
 def _state_of(view: SavedView, number: int) -> tuple[str, str]:
-    """Return whether an index is as it was when the view was saved, in a word and as people read it."""
+    """Return whether an index and its sources are as the view needs them, in a word and as people read it."""
+    path = view.base_path(number)
     try:
-        view.open_base(number)
+        base = view.open_base(number)
+        for source in range(len(base.sources)):
+            _check_source(view, base, source)
     except StaleIndexError as error:
-        return "stale", str(error).removeprefix(f"{view.path}: ")
+        return "stale", str(error).removeprefix(f"{view.path}: ").removeprefix(f"{path}: ")
     except Error as error:
         return "unusable", str(error)
     return "unchanged", "unchanged"

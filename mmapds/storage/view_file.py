@@ -203,6 +203,11 @@ class SavedView(SectionFile):
             raise StaleIndexError(f"{self.path}: not the saved view of the pickled dataset; open the dataset again")
 
 
+def stale_base(error: StaleIndexError, view: str) -> StaleIndexError:
+    """Return the error of an index whose sources changed, with what to do about a saved view that is of it."""
+    return StaleIndexError(f"{error} (then save {quoted(view)} again, which is of it)")
+
+
 def is_saved_view(path: str) -> bool:
     """Whether a path is that of a saved view."""
     if not path.endswith(INDEX_SUFFIX):
