@@ -188,9 +188,9 @@ class _Report:
 
     def _cells(self, name: str, numbers: Numbers, rows: Sequence[str]) -> list[_Styled]:
         """Return what the rows of the table have of a column."""
-        expressions = {index.measuring["expressions"].get(name) or "" for index in self._indexes}
+        meanings = {index.meaning(name) for index in self._indexes}
         sizes_of = "records, left-out ones included" if self._have_left_out else "records"
-        made_of = sizes_of if name == SIZES else expressions.pop() if len(expressions) == 1 else ""
+        made_of = sizes_of if name == SIZES else meanings.pop() if len(meanings) == 1 else "several"
         statistics = numbers.statistics()
         cells = [(cli.printable(text), "note") for text in (numbers.type, made_of[:_EXPRESSION])]
         return [(cli.printable(name), "title"), *cells, *((statistics.get(row, ""), "") for row in rows[3:])]

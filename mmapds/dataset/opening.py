@@ -20,6 +20,7 @@ from .catalog import Catalog
 from .dataset import Dataset
 from .decode import Decoder
 from .indexed import OnError, make_dataset
+from .meanings import differing
 from .origin import Origin, expand_indexed, open_indexes, overlap
 from .saving import unfolded
 
@@ -84,7 +85,7 @@ def open(  # noqa: A001 - mmapds.open is the public name
     if build and paths:
         _build(paths, allowed)
     indexes, rows = unfolded(_opened(paths, patterns, allowed, io))
-    _warn(_compared(indexes, check, paths if rows is not None else []), patterns)
+    _warn(indexes, _compared(indexes, check, paths if rows is not None else []), patterns)
     catalog = Catalog(indexes, access, io, block_cache)
     origin = Origin.of(patterns if rows is None else None, indexes)
     return make_dataset(catalog, origin, catalog.decoder(decode), on_error, rows)
@@ -144,8 +145,10 @@ def _compared(indexes: list[Index], check: str, paths: list[str]) -> list[tuple[
         raise stale_base(error, view) from None
 
 
-def _warn(sampled: list[tuple[Index, int]], patterns: list[str]) -> None:
-    """Warn of sources of another time, of which a sample was compared, if there are any."""
+def _warn(indexes: list[Index], sampled: list[tuple[Index, int]], patterns: list[str]) -> None:
+    """Warn of a column that is not the same in all indexes, and of sources of another time that a sample decided on."""
+    if told := differing(indexes):
+        warnings.warn(told, stacklevel=4)
     if not sampled:
         return
     index, number = sampled[0]

@@ -60,9 +60,9 @@ def _columns(indexes: Sequence[Index], sizes_of: str) -> list[dict[str, Any]]:
     names = [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
     found = []
     for name in [SIZES, *names]:
-        expressions = {index.measuring["expressions"].get(name) or "" for index in indexes}
+        meanings = {index.meaning(name) for index in indexes}
         numbers = measure(indexes, name, lambda _: None)
-        made_of = sizes_of if name == SIZES else expressions.pop() if len(expressions) == 1 else ""
+        made_of = sizes_of if name == SIZES else meanings.pop() if len(meanings) == 1 else "several"
         found.append({"name": name, "of": made_of, **_described(numbers)})
     return found
 

@@ -432,6 +432,17 @@ class Index(SectionFile):
         return dict(self._measuring or NOTHING)
 
     @property
+    def expressions(self) -> dict[str, str]:
+        """The columns that were measured, each with its expression."""
+        found: dict[str, str] = self._measuring["expressions"]
+        return found
+
+    def meaning(self, name: str) -> str:
+        """Return the expression or the function that made a column; "" where its numbers were given."""
+        function = self.functions.get(name, "").rpartition(":")[0]
+        return self.expressions.get(name) or (f"function {function}" if function else "")
+
+    @property
     def computed_columns(self) -> list[str]:
         """Names of the columns that a rebuild loses: they come neither from an expression nor from the sources."""
         known = {*self.measuring["expressions"], *self.parameters.get("columns", {})}
