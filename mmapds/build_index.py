@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import formats
 from .errors import ColumnError, Error, arguments_of, check_flags, names_its_arguments, refuse_unknown
-from .index.build import BuildResult, ColumnRequest, Complete, build_each, emptiness
+from .index.build import BuildResult, ColumnRequest, Complete, build_each, complaints
 from .index.engine import Engine
 from .storage.index_file import Index
 from .storage.lock import locked
@@ -113,7 +113,7 @@ def _paths(results: Iterable[BuildResult]) -> Path | list[Path]:
     for done in results:
         done.warn(stacklevel=3)
         built.append(done)
-    if line := emptiness(built):
+    for line in complaints(built):
         warnings.warn(line, stacklevel=3)
     paths = [Path(done.summary.path) for done in built]
     return paths[0] if len(paths) == 1 else paths

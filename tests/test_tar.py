@@ -17,6 +17,7 @@ from mmapds import _native
 from mmapds.formats.tar import members
 from mmapds.storage.index_file import Index
 from tests.support.commands import command
+from tests.support.messages import check
 from tests.support.tars import (
     DIALECTS,
     archive,
@@ -163,6 +164,30 @@ def test_archives_without_samples(write, files):
     assert len(mmapds.open(path.replace("a.tar", "empty.tar"))) == 0
 
 
+def test_what_lies_behind_the_end_is_named(write, tmp_path):
+    whole = archive([("a.txt", b"1"), ("b.txt", b"2"), ("nodot", b"3")])
+    for behind, at in ((whole, 0), (bytes(100_000) + b"\1", 100_000), (b"x" * 5000, 0)):
+        path = write(whole + behind, "a.tar")
+        begin, count = len(whole) + at, len(behind) - at
+        line = (
+            f"{path}: passed over {count:,} byte{'s' * (count > 1)} behind the end of the archive, from byte {begin} "
+            "on, as tar and webdataset do; give archives that cat joined as files of their own"
+        )
+        with pytest.warns(UserWarning, match="behind the end") as caught:
+            mmapds.build(path, force=True)
+        assert [str(each.message) for each in caught] == [line]
+        check(line)
+        assert len(check_against_webdataset(path)) == 2
+        assert command(path, "--force").stderr == f"warning: {line}\n"
+        assert command(path).stderr == ""
+    paths = [path, write(whole + whole, "b.tar"), write(whole + bytes(99), "c.tar"), write(whole[:-1024], "d.tar")]
+    with pytest.warns(UserWarning, match=r"a\.tar: .*own \(1 more archives have such bytes\)$") as caught:
+        all_of_them = mmapds.build(paths, out=tmp_path / "all.mmx", force=True)
+    assert len(caught) == 1
+    mmapds.build(paths[2:])
+    assert len(mmapds.open(mmapds.merge([all_of_them], out=tmp_path / "again.mmx"))) == 8
+
+
 def test_names_in_any_bytes(write):
     data = archive([("s.jpg", b"1"), ("t.jpg", b"2")], "gnu").replace(b"s.jpg", b"\xff.jpg", 1)
     path = write(with_checksum(data, 0), "a.tar")
@@ -262,6 +287,7 @@ def test_garbage_between_members(write):
             )
 
 
+@pytest.mark.filterwarnings("ignore:.*passed over 4 bytes behind the end of the archive")
 def test_what_ends_an_archive(write):
     data = archive([("a.txt", b"1"), ("b.txt", b"2")], "gnu")
     for whole in (data, data[:2048], data[:2560], data[:3072], data[:3072] + b"junk", data[:2100]):

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 
 from ..compression.cache import DEFAULT_SIZE
 from ..errors import Error, StaleIndexError, names_its_arguments
-from ..index.build import build_each, emptiness
+from ..index.build import build_each, complaints
 from ..storage import current
 from ..storage.files import IoChoice, check_io
 from ..storage.fingerprints import BLOCKS
@@ -112,7 +112,7 @@ def _build(paths: list[str], roots: Roots) -> None:
     for done in build_each([path for path in paths if not is_saved_view(path)], settle=False, roots=roots):
         done.warn(stacklevel=4)
         built.append(done)
-    if line := emptiness(built):
+    for line in complaints(built):
         warnings.warn(line, stacklevel=4)
 
 

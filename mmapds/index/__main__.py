@@ -12,7 +12,7 @@ from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, expand, given_twice, index_path
 from ..storage.threads import cores
 from .amount import bytes_to_build, bytes_to_merge
-from .build import ColumnRequest, build_each, check_workers, emptiness
+from .build import ColumnRequest, build_each, check_workers, complaints
 from .clusters import add_engine_options, chosen_cluster, engine_of
 
 
@@ -166,7 +166,7 @@ def build_indexes(options: argparse.Namespace) -> None:
             if done.fresh and (note := _note_on_roots(Index(done.summary.path))):
                 progress.print(note)
             started = time.perf_counter()
-        if line := emptiness(results):
+        for line in complaints(results):
             progress.complain(f"warning: {line}")
 
 

@@ -36,7 +36,7 @@ from ..storage.sources import INDEX_SUFFIX, Source, StrPath, inspect
 from ..storage.threads import cores
 from .engine import Engine
 from .keep import is_as_it_was, keep
-from .left_out import bad_lines, without_samples
+from .left_out import bad_lines, behind_ends, without_samples
 from .reuse import Reuse, reuse
 from .summary import Summary, summarise
 from .write import Job, Scan, write
@@ -94,6 +94,8 @@ class BuildResult(NamedTuple):
     """A message for each of the first lines that were left out now as they are not JSON, and one for the others."""
     without_samples: Sequence[str] = ()
     """The tars that have members, but no sample, of those that were scanned now."""
+    behind_ends: Sequence[str] = ()
+    """A message for each tar that has more than zeros behind its end, of those that were scanned now."""
 
     def warn(self, stacklevel: int) -> None:
         """Warn of these lines."""
@@ -105,7 +107,14 @@ class BuildResult(NamedTuple):
             )
 
 
-def emptiness(results: Sequence[BuildResult]) -> str:
+def complaints(results: Sequence[BuildResult]) -> list[str]:
+    """Return warnings of what indexes lack that somebody may miss."""
+    behind = [line for result in results for line in result.behind_ends]
+    more = f" ({len(behind) - 1:,} more archives have such bytes)" if len(behind) > 1 else ""
+    return [line for line in (_emptiness(results), f"{behind[0]}{more}" if behind else "") if line]
+
+
+def _emptiness(results: Sequence[BuildResult]) -> str:
     """Return a warning of tars without a sample, or of indexes that have no record among them; "" without either."""
     tars = [path for result in results for path in result.without_samples]
     if tars:
@@ -263,13 +272,21 @@ def _write_known(job: Job, known: Reuse, workers: int, report: Callable[[int], o
     return True
 
 
-def result_of(job: Job, known: Reuse | None = None) -> BuildResult:
-    """Return the outcome for an index that was written just now."""
+def result_of(job: Job, known: Reuse | None = None, *, scanned: bool = True) -> BuildResult:
+    """Return the outcome for an index that was written just now.
+
+    Args:
+      scanned: whether its sources were scanned, those that are not `known`.
+    """
     built = Index(job.index_path)
     summary = summarise(built)
     reused = known.describe(built) if known is not None else ""
     lines = bad_lines(built) if summary.bad else ()
-    return BuildResult(summary, fresh=True, reused=reused, bad_lines=lines, without_samples=without_samples(built))
+    plan = known.plan if known is not None else [Scan(job.sources)] * scanned
+    read = {source.path for part in plan if isinstance(part, Scan) for source in part.sources}
+    behind = behind_ends(built, [number for number, source in enumerate(job.sources) if source.path in read])
+    lacking: dict[str, Any] = {"without_samples": without_samples(built), "behind_ends": behind}
+    return BuildResult(summary, fresh=True, reused=reused, bad_lines=lines, **lacking)
 
 
 def _plan(

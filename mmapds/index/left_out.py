@@ -1,12 +1,13 @@
-"""What an index leaves out: refused where that is everything, and named where it is bad lines or whole tars."""
+"""What an index leaves out: refused where that is everything, and named where it is bad lines, tars or their ends."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 
 from .. import _native
 from ..compression.plain import opened
-from ..errors import ColumnError, DecodeError, SourceError, either
+from ..errors import ColumnError, DecodeError, SourceError, counted, either
+from ..formats.compressed_tars import StoppedError, Walk
 from ..formats.format import Format
 from ..formats.measuring import Measuring
 from ..storage.index_file import Index
@@ -15,6 +16,7 @@ from ..storage.sources import Source
 
 _SHOWN = 5  # bad lines that are named
 _LONGEST = 64 << 20  # bytes of a line that are read to say what is wrong
+_PIECE = 1 << 20  # bytes behind the end of a tar that are looked at at a time
 _LOOKED_AT = 1000  # lines of a source among which one is sought that explains an error
 
 
@@ -83,6 +85,48 @@ def without_samples(index: Index) -> list[str]:
         for number, source in enumerate(index.sources if index.format == "tar" else ())
         if not source.records and not source.skipped and _has_members(index.absolute(index.source_path(number)))
     ]
+
+
+def behind_ends(index: Index, numbers: Iterable[int]) -> list[str]:
+    """Return a message for each tar that has more than zeros behind its end, which no reader of tars looks at.
+
+    Args:
+      numbers: of the sources to look at; those that are compressed are passed over.
+    """
+    found = []
+    for number in numbers if index.format == "tar" else ():
+        source = index.sources[number]
+        if source.compression is not None or source.skipped or not source.records:
+            continue
+        path = index.source_path(number)
+        at = _first_byte(index.absolute(path), index.end(number))
+        if at is not None:
+            found.append(
+                f"{path}: passed over {counted(source.size - at, 'byte')} behind the end of the archive, from byte "
+                f"{at} on, as tar and webdataset do; give archives that cat joined as files of their own"
+            )
+    return found
+
+
+def _first_byte(path: str, begin: int) -> int | None:
+    """Return where the first byte lies behind the end of a tar that is not zero; None if all are.
+
+    Args:
+      begin: where its last sample ends, behind which there may be members without a key.
+    """
+    walk = Walk()
+    with opened(path, "") as file, suppress(StoppedError):
+        file.seek(begin)
+        while walk.end is None:
+            piece = file.read(_PIECE)
+            walk.add(piece, is_last=len(piece) < _PIECE)
+        begin += walk.end.at
+        file.seek(begin)
+        while piece := file.read(_PIECE):
+            if rest := piece.lstrip(b"\0"):
+                return begin + len(piece) - len(rest)
+            begin += len(piece)
+    return None
 
 
 def _has_members(path: str) -> bool:

@@ -69,7 +69,7 @@ def merge(
         if before is not None:
             _check_nothing_is_lost(before, first)
         write(job, plan, workers, report, computed=[name for name in first.columns if name not in measured])
-    return result_of(job)
+    return result_of(job, scanned=False)
 
 
 def _check_sections(index: Index) -> None:
