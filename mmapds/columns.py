@@ -55,7 +55,8 @@ def add_column(
     Args:
       source_or_index: an indexed source, or an index.
       values: a number for each record, shape (records,); or a picklable callable that takes a sample and returns a
-        number: a tokenizer, for instance. The column has the smallest of u32, u64, i64 and f64 that holds all of them.
+        number: a tokenizer, for instance. Bools are 1 and 0. The column has the smallest of u32, u64, i64 and f64 that
+        holds all of them.
       decode: the decoder of samples for a callable, as in `mmapds.open`.
       workers: processes that compute; all cores by default. With 1, this process does.
       progress: called with the number of samples done since the last call; by default, a bar on a terminal.
@@ -207,6 +208,8 @@ def _cells(name: str, values: NDArray[Any], first: int) -> NDArray[Any]:
       first: the record that values[0] belongs to.
     """
     kind = values.dtype.kind if values.size else "u"
+    if kind == "b":
+        kind, values = "u", values.astype(np.uint64)
     if name == "length" and kind in "if":
         fits = (values >= 0) & (values == np.floor(values)) & (values < 2.0**63)
         if not fits.all():
@@ -217,7 +220,7 @@ def _cells(name: str, values: NDArray[Any], first: int) -> NDArray[Any]:
                 f"{whole}give the column another name"
             )
         kind, values = "u", values.astype(np.uint64)
-    if kind == "b" or kind not in "uif":
+    if kind not in "uif":
         raise ColumnError(f"column {name!r}: expected numbers, found {values.dtype}")
     if kind == "f":
         return np.ascontiguousarray(values, np.float64)

@@ -686,6 +686,16 @@ def test_integers_that_floats_hold_stand_beside_them(write):
         assert mmapds.open(path).column(name).tolist() == [float(number) for number in numbers]
 
 
+@pytest.mark.parametrize("values", [np.array([True, False]), [True, False]])
+def test_bools_are_one_and_zero(write, values):
+    path = write([1, 2])
+    mmapds.build(path)
+    for name in ("ok", "length"):
+        mmapds.add_column(path, name, values)
+        column = mmapds.open(path).column(name)
+        assert (column.dtype, column.tolist()) == (np.uint32, [1, 0])
+
+
 def test_a_function_may_return_small_and_large_integers(write):
     path = write([{"x": 2**64 - 1}, {"x": 1}])
     mmapds.build(path)
