@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 import mmapds
 from mmapds.storage.index_file import Index, IndexWriter
 from tests.support.commands import command
+from tests.support.messages import check
 from tests.support.samples import npy, write_tfrecords
 from tests.support.tars import archive
 
@@ -145,3 +146,20 @@ def test_info_says_what_the_records_are(write):
 def test_a_bin_whose_idx_is_missing(write):
     with pytest.raises(mmapds.FormatError, match=r"choose one with format=... \(a Megatron .bin needs its .idx"):
         mmapds.build(write(bytes(8), "x.bin"))
+
+
+def test_sources_of_two_formats_open_together_without_one_index(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write([{"n": 1}], "a.jsonl")
+    np.save("n.npy", np.arange(6, dtype=np.uint8).reshape(2, 3))
+    found = command("n.npy", "a.jsonl", "-o", "mix.mmx")
+    message = (
+        "sources: expected one format in one index, found n.npy (npy), a.jsonl (jsonl); leave out -o, so that each has "
+        "an index of its own (mmapds.open with decode='bytes' takes them together; or choose with --format F, where a "
+        "name misleads)"
+    )
+    assert found.stderr == f"{message}\n"
+    check(message)
+    assert command("n.npy", "a.jsonl").returncode == 0
+    ds = mmapds.open(["n.npy", "a.jsonl"], decode="bytes")
+    assert list(ds) == [bytes([0, 1, 2]), bytes([3, 4, 5]), b'{"n": 1}']

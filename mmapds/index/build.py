@@ -338,8 +338,11 @@ def _format(paths: list[str], name: str | Format | None) -> Format:
     found = {formats.for_path(path).name: path for path in paths}
     if len(found) > 1:
         listed = ", ".join(f"{path} ({name})" for name, path in found.items())
-        given = either("--format F", "format=...")
-        raise FormatError(f"sources: expected one format in one index, found {listed}; choose with {given}")
+        raise FormatError(
+            f"sources: expected one format in one index, found {listed}; leave out {either('-o', 'out=...')}, so that "
+            "each has an index of its own (mmapds.open with decode='bytes' takes them together; or choose with "
+            f"{either('--format F', 'format=...')}, where a name misleads)"
+        )
     return formats.by_name(next(iter(found)))
 
 
