@@ -225,11 +225,23 @@ def test_a_record_that_is_cut_short_is_an_error_without_validate(write):
 
 
 def test_lengths_are_counts(write):
-    for number, what in ((-1, "negative"), (1.5, "fractional or negative")):
-        with pytest.raises(
-            mmapds.ColumnError, match=f"column 'length': expected integers of 0 or more, found {what} numbers"
-        ):
-            mmapds.build(write([{"n": number}]), length="n", force=True)
+    for number in (-1, 1.5, -0.5, 1e-300):
+        with pytest.raises(mmapds.ColumnError) as caught:
+            mmapds.build(write([{"n": 3}, {"n": number}, {"n": 5.0}]), length="n", force=True)
+        start = f"column 'length': expected integers of 0 or more, found {float(number)}; give a field of integers, "
+        assert str(caught.value).startswith(start)
+        assert str(caught.value).endswith(" (record 1 of the index)")
+        check(str(caught.value))
+
+
+def test_lengths_that_are_written_as_floats(write):
+    path = write([{"n": 5.0}, {"n": 7}])
+    with pytest.raises(mmapds.ColumnError, match="expected integers, found whole numbers") as caught:
+        mmapds.build(path, length="n")
+    check(str(caught.value))
+    mmapds.build(path)
+    mmapds.add_column(path, "length", lambda sample: sample["n"])  # as the message says
+    assert mmapds.open(path).lengths.tolist() == [5, 7]
 
 
 # ---- the length order ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _native
 from ..errors import ColumnError, FormatError
-from ..storage.numbers import BY_DTYPE, I64, U32, U64
+from ..storage.numbers import BY_DTYPE, U32, U64
 from ..storage.sections import COLUMN
 from ..storage.sort import AT_ONCE, order_bytes, order_type, sort
 
@@ -47,11 +47,7 @@ def write_length_order(writer: "SectionWriter", parts: Sequence[OrderedPart] = (
     dtype, data = writer.column("length")
     number_type = BY_DTYPE[dtype]
     if number_type not in (U32, U64):
-        what = "negative" if number_type is I64 else "fractional or negative"
-        raise ColumnError(
-            f"column 'length': expected integers of 0 or more, found {what} numbers; give a field of integers, "
-            "compute them with mmapds.add_column, as milliseconds, or give the column another name"
-        )
+        raise _not_lengths(data.cast(number_type.code))
     count = len(data) // number_type.width
     order_dtype, order_width, *_ = order_type(count)
     if count:
@@ -66,6 +62,21 @@ def write_length_order(writer: "SectionWriter", parts: Sequence[OrderedPart] = (
         writer.write_array("length_order", order_dtype, b"")
     writer.write_array("length_values", U64.dtype, values)
     writer.write_array("length_counts", U64.dtype, counts)
+
+
+def _not_lengths(numbers: Iterable[float]) -> ColumnError:
+    """Return the error to raise for a column of signed integers or floats."""
+    for record, number in enumerate(numbers):
+        if not number >= 0 or number % 1:
+            return ColumnError(
+                f"column 'length': expected integers of 0 or more, found {number}; give a field of integers, compute "
+                "them with mmapds.add_column, as milliseconds, or give the column another name "
+                f"(record {record} of the index)"
+            )
+    return ColumnError(
+        "column 'length': expected integers, found whole numbers with a fraction or an exponent, as 5.0 for 5; write "
+        "them as integers, or add the column with mmapds.add_column, which takes whole floats"
+    )
 
 
 def _merged(
