@@ -194,7 +194,7 @@ def test_what_the_data_did_is_raised_at_once_with_its_place(corpus, tmp_path, wr
     bad = write(b'{"n": 1, "text": "x"}\n{"text": 5}\n', "bad.jsonl")
     executor = Inline()
     with pytest.raises(mmapds.ColumnError) as error:
-        mmapds.build([*corpus, bad, *corpus[2:3]], out=tmp_path / "all.mmx", executor=executor, **LENGTH)
+        mmapds.build([*corpus[:2], bad, *corpus[2:]], out=tmp_path / "all.mmx", executor=executor, **LENGTH)
     assert str(error.value).startswith(f"{bad}:2 (byte 22): expected a string at `text`, found a number")
     assert (tmp_path / "all.mmx").read_bytes() == before
 

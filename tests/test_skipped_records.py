@@ -115,7 +115,8 @@ def test_an_error_of_a_decoder_of_ones_own_counts_too(write):
     with pytest.raises(KeyError) as error:
         ds[1]
     assert error.value.__notes__[0].endswith(
-        "leave record 1 out with exclude={'records': [1]} in a sampler (on_error='skip' needs a batch that has others)"
+        "leave record 1 out of one pass with exclude={'records': [1]} in a sampler (on_error='skip' needs a "
+        "batch that has others)"
     )
 
 
@@ -127,7 +128,7 @@ def test_a_damaged_sample_of_a_tar(tmp_path):
         assert [sample["json"]["n"] for sample in ds.take([0, 1, 2])] == [0, 2]
     with pytest.raises(
         mmapds.DecodeError,
-        match=r"; leave record 1 out with on_error='skip', or exclude={'records': \[1\]} in a samp",
+        match=r"; leave record 1 out with on_error='skip', or of one pass with exclude={'records': \[1\]} in a samp",
     ):
         mmapds.open(path, decode="wds")[1]
 
@@ -207,8 +208,9 @@ def test_the_message_names_the_position_which_a_sampler_excludes(path):
             message = str(error.value)
             assert message.startswith(f"{path}:4 (byte 27): not JSON: ")
             place, skips = position % len(dataset), dataset._on_error == "skip"
-            ways = ("" if skips else "on_error='skip', or ") + f"exclude={{'records': [{place}]}} in a sampler"
-            assert f"; leave record {place} out with {ways} (" in message, "what keeps positions comes first"
+            ways = "" if skips else "with on_error='skip', or "
+            ways += f"of one pass with exclude={{'records': [{place}]}} in a sampler"
+            assert f"; leave record {place} out {ways} (" in message, "what keeps positions comes first"
             assert f"; or run: python -m mmapds.index {path} --bad skip, which leaves out all such lines" in message
             assert ("on_error='skip' needs a batch" in message) == skips
     sampler = mmapds.DistributedBatchSampler(ds, 7, shuffle=False, exclude={"records": sorted(BAD)})

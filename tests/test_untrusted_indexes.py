@@ -406,9 +406,11 @@ def test_links_inside_the_directory_need_no_word():
         file.write("1\n2\n")
     os.symlink("real/a.jsonl", "data/a.jsonl")
     os.symlink("real", "data/also")
-    mmapds.build(["data/a.jsonl", "data/also/a.jsonl"], out="data/all.mmx")
+    with open("data/real/b.jsonl", "w") as file:
+        file.write("3\n")
+    mmapds.build(["data/a.jsonl", "data/also/b.jsonl"], out="data/all.mmx")
     os.symlink("data", "way")
-    assert list(mmapds.open("way/all.mmx")) == [1, 2, 1, 2]
+    assert list(mmapds.open("way/all.mmx")) == [1, 2, 3]
 
 
 def test_a_directory_of_the_index_that_is_a_link_is_where_it_leads(elsewhere):

@@ -281,12 +281,12 @@ class Catalog:
           record: its bytes, if they should be JSON.
         """
         index, number = self.members[located[0]]
-        exclude = f"exclude={{'records': [{position}]}} in a sampler"
-        ways = exclude if on_error == "skip" else f"{_SKIP}, or {exclude}"
+        exclude = f"of one pass with exclude={{'records': [{position}]}} in a sampler"
+        ways = exclude if on_error == "skip" else f"with {_SKIP}, or {exclude}"
         converts = os.path.basename(index.path).startswith(".")  # the index is that of a conversion, which removes it
         if converts and decode != "json":
             return "; decode takes the bytes of a record, and returns what to write" if callable(decode) else ""
-        keep = f"leave record {position} out with {ways}"
+        keep = f"leave record {position} out {ways}"
         remarks = [f"{_SKIP} needs a batch that has others"] if on_error == "skip" else []
         if decode != "json" or not formats.of_index(index).is_text:
             return f"; {keep}{f' ({remarks[0]})' if remarks else ''}"

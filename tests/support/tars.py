@@ -6,10 +6,6 @@ import warnings
 
 import mmapds
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from webdataset.tariterators import group_by_keys, tar_file_expander
-
 DIALECTS = {"ustar": tarfile.USTAR_FORMAT, "pax": tarfile.PAX_FORMAT, "gnu": tarfile.GNU_FORMAT}
 
 
@@ -67,6 +63,10 @@ def pax(*records):
 
 def by_webdataset(*paths):
     """All samples as webdataset reads them; it leaves files open where it fails, so this opens them itself."""
+    with warnings.catch_warnings():  # the tests of an installed wheel make tars without webdataset
+        warnings.simplefilter("ignore")
+        from webdataset.tariterators import group_by_keys, tar_file_expander
+
     samples = []
     for path in map(str, paths):
         with open(path, "rb") as stream:
