@@ -415,7 +415,7 @@ ERRORS = [
     (
         [{"x": [1]}, {"x": [2]}, {"x": None}],
         {},
-        "samples[2]['x']: expected an array or a list of numbers, as in samples[0]['x'], found NoneType",
+        "samples[2]['x']: expected an array or a list of numbers, as in samples[0]['x'], found None; give lists=",
     ),
     ([[], {"x": 1}], {}, "samples[0]: expected a dict, as in samples[1], found an empty list"),
     ([[1], ["a"]], {}, "samples[1]: expected an array or a list of numbers, as in samples[0], found a list that holds"),

@@ -183,7 +183,7 @@ def test_the_last_of_duplicate_keys_counts_and_keys_may_have_escapes():
     assert fields(b'{"\\u0078":[1],"\\u0061":{"\\u0062":2}}')["a.b"] == 2
     assert fields(b'{"x":1,"a":{"b":1},"a":{}}') == {"x": 1, "a.b": 0}
     assert fields(b'{"x":1,"a":7,"a":null}') == {"x": 1, "a.b": 0}
-    with pytest.raises(DecodeError, match=r"^expected int32 at `x`, which has no default, found null$"):
+    with pytest.raises(DecodeError, match=r"^expected int32 at `x`, which has no default \(Fields .*\), found null$"):
         fields(b'{"x":1,"x":null}')
 
 
@@ -241,8 +241,14 @@ def test_schemas_that_are_refused(schema, defaults, message):
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (b'{"id":1}', "expected int32 at `x`, which has no default, found `id`"),
-        (b'{"x":null}', "expected int32 at `x`, which has no default, found null"),
+        (
+            b'{"id":1}',
+            "expected int32 at `x`, which has no default (Fields takes defaults={'x': ...}), found `id`",
+        ),
+        (
+            b'{"x":null}',
+            "expected int32 at `x`, which has no default (Fields takes defaults={'x': ...}), found null",
+        ),
         (b'{"x":"7"}', "expected int32 at `x`, found a string at byte 5 of the record"),
         (b'{"x":[1,"7"]}', "expected int32 at `x`, found a string at byte 8 of the record"),
         (b'{"x":[1,null]}', "expected int32 at `x`, found null at byte 8 of the record"),
@@ -304,7 +310,7 @@ def test_records_that_are_refused(tmp_path, record, message):
         (b'{"id":"7"}', {"id": "int32"}, "at byte 6 of the record (its type is 'str' here); leave record 0 out "),
         (b'{"id":[0.5,2.5]}', {"id": "int32"}, "at byte 7 of the record (its type is 'float32' here); leave record 0 "),
         (b'{"id":["a"]}', {"id": "int32"}, "found a string at byte 7 of the record; leave record 0 out with "),
-        (b'{"id":null}', {"id": "int32"}, "which has no default, found null; leave record 0 out with "),
+        (b'{"id":null}', {"id": "int32"}, "(Fields takes defaults={'id': ...}), found null; leave record 0 "),
     ],
 )
 def test_a_schema_that_is_wrong_is_said_before_the_way_out(tmp_path, record, schema, message):

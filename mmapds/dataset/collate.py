@@ -3,6 +3,7 @@
 from __future__ import annotations  # help() shows them as they are written
 
 import operator
+import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -167,6 +168,8 @@ def check_lists(batch: Any, lists: Mapping[str, tuple[Any, ...]]) -> None:
                 raise CollateError(f"lists: expected fields among {known}, found {key!r}") from None
 
 
+_KEY = re.compile(r"\['([^'\\]+)'\]")
+"""A key in the path of a field."""
 _KINDS = {
     "array": "an array or a list of numbers",
     "number": "a number",
@@ -232,8 +235,26 @@ def _mixed_message(values: Sequence[Any], path: str) -> str:
     one = next(i for i, kind in enumerate(kinds) if kind in ("array", "number", "fields"))
     alike = {"array", "empty"} if kinds[one] == "array" else {kinds[one]}
     other = next(i for i, kind in enumerate(kinds) if kind not in alike)
-    found = _KINDS.get(kinds[other], type(values[other]).__name__)
-    return f"samples[{other}]{path}: expected {_KINDS[kinds[one]]}, as in samples[{one}]{path}, found {found}"
+    value = values[other]
+    found = "None" if value is None else _KINDS.get(kinds[other], type(value).__name__)
+    remedy = _remedy_of_none(path, kinds[one]) if value is None else ""
+    return f"samples[{other}]{path}: expected {_KINDS[kinds[one]]}, as in samples[{one}]{path}, found {found}{remedy}"
+
+
+def _remedy_of_none(path: str, kind: str) -> str:
+    """Return what to do about None, which null in JSON becomes, as the end of a message.
+
+    Args:
+      kind: what stands there in other samples: a key of `_KINDS`.
+    """
+    keys = _KEY.findall(path)
+    if "".join(f"['{key}']" for key in keys) != path or not keys:  # positions of tuples, and odd keys
+        return "; give what stands for it with ds.map(function)"
+    name = ".".join(key.replace(".", r"\.") for key in keys)
+    instead = {"array": "[]", "number": "0"}.get(kind)
+    default = f"what stands for it with mmapds.Fields(schema, defaults={{{name!r}: {instead}}})"
+    other = default if instead else "another with ds.map(function)"
+    return f"; give lists=[{name!r}] for a list of the values, or {other}"
 
 
 def _fields(samples: Sequence[Mapping[Any, Any]], path: str, pad: Any, rule: PadRule) -> dict[Any, Any]:
@@ -314,7 +335,8 @@ def names_of(samples: Sequence[Mapping[Any, Any]], path: str) -> Any:
             lacks, has = (i, 0) if name in names else (0, i)
             found = ", ".join(map(repr, samples[lacks])) or "no fields"
             raise CollateError(
-                f"samples[{lacks}]{path}: expected a field {name!r}, as in samples[{has}]{path}, found {found}"
+                f"samples[{lacks}]{path}: expected a field {name!r}, as in samples[{has}]{path}, found {found}; add it "
+                "with ds.map(function), or give a default of it to mmapds.Fields(schema, defaults=...)"
             )
     return names
 

@@ -148,7 +148,8 @@ class FieldsReader:
             value = parsed(record)
             near = nearest_field(value, each.keys)
             found = f"{instead(value, each.keys)}{f' (did you mean {near!r})' if near else ''}"
-            return f"expected {each} at `{name}`, which has no default, found {found}"
+            default = f"(Fields takes defaults={{{name!r}: ...}})"
+            return f"expected {each} at `{name}`, which has no default {default}, found {found}"
         if status == _native.WANTED_NOT_OBJECT:
             return f"expected {each} inside objects at `{name}`, found {kind}{byte}"
         if status == _native.WANTED_RAGGED:

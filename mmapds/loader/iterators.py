@@ -29,7 +29,8 @@ _NOTES: dict[type[Exception], str] = {
     RuntimeError: "give collate_fn=mmapds.pad_collate for samples of different shape",
     TypeError: "give collate_fn=mmapds.pad_collate, which keeps values that are not numbers in lists, or make "
     "tensors of them with ds.map(function)",
-    KeyError: "give the samples of a batch the same fields, with ds.map(function)",
+    KeyError: "give the samples of a batch the same fields, with ds.map(function), or with the defaults of "
+    "mmapds.Fields",
 }
 """What to do where torch's own collate function raises an error, which names neither collate functions nor datasets."""
 

@@ -1,0 +1,84 @@
+"""Fields that are null in some records, or that some records lack: what the messages say, and that it works."""
+
+import pytest
+
+import mmapds
+from tests.support.messages import check
+
+SCHEMA = {"id": "int64", "tokens": "int32"}
+
+
+@pytest.fixture
+def ds(write):
+    """A dataset whose record 1 has null for its tokens, and whose record 2 has none."""
+    return mmapds.open(write([{"id": 0, "tokens": [1, 2]}, {"id": 1, "tokens": None}, {"id": 2}]), build=True)
+
+
+def refused(samples, **options):
+    with pytest.raises(mmapds.CollateError) as error:
+        mmapds.pad_collate(samples, **options)
+    check(str(error.value))
+    return str(error.value)
+
+
+def test_null_among_lists_names_both_ways_out(ds):
+    message = refused(ds.take([0, 1]))
+    assert message == (
+        "samples[1]['tokens']: expected an array or a list of numbers, as in samples[0]['tokens'], found None; give "
+        "lists=['tokens'] for a list of the values, or what stands for it with mmapds.Fields(schema, "
+        "defaults={'tokens': []})"
+    )
+    assert mmapds.pad_collate(ds.take([0, 1]), lists=["tokens"])["tokens"] == [[1, 2], None]
+    fields = mmapds.Fields(SCHEMA, defaults={"tokens": []})
+    batch = mmapds.pad_collate(mmapds.open(ds.sources, decode=fields).take([0, 1, 2]))
+    assert batch["tokens"].tolist() == [[1, 2], [0, 0], [0, 0]]
+    assert batch["tokens_lengths"].tolist() == [2, 0, 0]
+
+
+def test_null_among_numbers(write):
+    ds = mmapds.open(write([{"a": {"b.c": 1}}, {"a": {"b.c": None}}]), build=True)
+    message = refused(ds.take([1, 0]))
+    assert message.startswith("samples[0]['a']['b.c']: expected a number, as in samples[1]['a']['b.c'], found None; ")
+    assert r"found None; give lists=['a.b\\.c'] for a list of the values, or what " in message
+    assert message.endswith(r"defaults={'a.b\\.c': 0})")
+    assert mmapds.pad_collate(ds.take([0, 1]), lists=["a.b\\.c"]) == {"a": {"b.c": [1, None]}}
+    fields = mmapds.Fields({"a.b\\.c": "int64"}, defaults={"a.b\\.c": 0})
+    assert mmapds.pad_collate(mmapds.open(ds.sources, decode=fields).take([0, 1]))["a.b\\.c"].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "samples", [[{"a": {"b": 1}}, {"a": None}], [([1],), (None,)], [[1], None], [{"'": 1}, {"'": None}]]
+)
+def test_null_where_a_default_of_fields_does_not_do(samples):
+    assert refused(samples).endswith("ds.map(function)")
+
+
+def test_null_among_dicts_can_become_a_list():
+    assert "; give lists=['a'] for a list of the values, or another with " in refused([{"a": {"b": 1}}, {"a": None}])
+
+
+def test_a_field_that_some_samples_lack_names_both_ways_out(ds):
+    message = refused(ds.take([0, 2]))
+    assert message == (
+        "samples[1]: expected a field 'tokens', as in samples[0], found 'id'; add it with ds.map(function), or give a "
+        "default of it to mmapds.Fields(schema, defaults=...)"
+    )
+    added = ds.map(lambda sample: {"tokens": [], **sample})
+    assert mmapds.pad_collate(added.take([0, 2]))["tokens_lengths"].tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(("position", "found"), [(1, "null"), (2, "`id`")])
+def test_a_field_that_a_record_lacks_names_the_default_of_fields(ds, position, found):
+    fielded = mmapds.open(ds.sources, decode=mmapds.Fields(SCHEMA))
+    with pytest.raises(mmapds.DecodeError) as error:
+        fielded[position]
+    expected = "expected int32 at `tokens`, which has no default (Fields takes defaults={'tokens': ...})"
+    assert f"{expected}, found {found}; leave record {position} out" in str(error.value)
+    check(str(error.value))
+
+
+def test_torchs_collating_names_the_defaults_too(write):
+    ds = mmapds.open(write([{"id": 0, "n": 1}, {"id": 1}]), build=True)
+    with pytest.raises(KeyError) as error:
+        list(mmapds.DataLoader(ds, batch_size=2))
+    assert error.value.__notes__[0].endswith("with ds.map(function), or with the defaults of mmapds.Fields")
