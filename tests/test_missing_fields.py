@@ -82,3 +82,44 @@ def test_torchs_collating_names_the_defaults_too(write):
     with pytest.raises(KeyError) as error:
         list(mmapds.DataLoader(ds, batch_size=2))
     assert error.value.__notes__[0].endswith("with ds.map(function), or with the defaults of mmapds.Fields")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_names_the_records_that_do_not_fit(ds, workers):
+    loader = mmapds.DataLoader(ds, 2, sampler=[0, 0, 2, 0], num_workers=workers, collate_fn=mmapds.pad_collate)
+    batches = iter(loader)
+    assert next(batches)["id"].tolist() == [0, 0]
+    with pytest.raises(mmapds.CollateError, match=r"^samples\[0\]: .* as in samples\[1\]") as error:
+        next(batches)
+    assert error.value.__notes__ == [
+        f"samples[0] is at position 2: {ds.place(2)}",
+        f"samples[1] is at position 0: {ds.place(0)}",
+    ]
+
+
+def test_a_loader_names_them_where_records_are_left_out(write):
+    path = write([{"n": 0}, {"n": [1]}])
+    with open(path) as file:
+        lines = file.readlines()
+    with open(path, "w") as file:
+        file.writelines([lines[0], "not JSON\n", lines[1]])
+    ds = mmapds.open(path, build=True, on_error="skip")[::-1]
+    with pytest.raises(mmapds.CollateError) as error, pytest.warns(RuntimeWarning, match="; left out$"):
+        list(mmapds.DataLoader(ds, 3, collate_fn=mmapds.pad_collate))
+    assert error.value.__notes__ == [
+        f"samples[1] is at position 2: {ds.place(2)}",
+        f"samples[0] is at position 0: {ds.place(0)}",
+    ]
+
+
+@pytest.mark.parametrize("data", [[{"n": 0}, {"n": [1]}], [{"n": [1]}, {"n": [None]}]])
+def test_other_datasets_and_errors_have_no_places(data):
+    def refuse(_):
+        raise mmapds.CollateError("these samples do not fit")
+
+    with pytest.raises(mmapds.CollateError) as error:
+        list(mmapds.DataLoader(data, 2, collate_fn=mmapds.pad_collate))
+    assert not hasattr(error.value, "__notes__")
+    with pytest.raises(mmapds.CollateError) as error:
+        list(mmapds.DataLoader(data, 2, collate_fn=refuse))
+    assert not hasattr(error.value, "__notes__")

@@ -2,11 +2,13 @@
 
 import os
 import random
+import re
 import time
 import warnings
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -14,7 +16,8 @@ import numpy as np
 import torch.utils.data
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from ..errors import Error
+from ..dataset.dataset import Dataset
+from ..errors import CollateError, Error
 from ..storage.processes import end_with_parent
 from .default import default_collate
 from .delivery import Delivery, Position, draw_base_seed
@@ -23,6 +26,7 @@ from .waits import Waits
 
 _LOOK = 5.0  # seconds after which the trainer looks whether the threads are still there
 _SHOWN = 8  # records that a message names
+_SAMPLE = re.compile(r"\bsamples\[(\d+)\]")  # as messages of collate functions name one
 
 
 _NOTES: dict[type[Exception], str] = {
@@ -58,18 +62,32 @@ class Batches:
                 samples = dataset.__getitems__(indices)
             else:
                 samples = [dataset[index] for index in indices]
-            batch = self._collated(samples)
+            batch = self._collated(samples, indices)
         except StopIteration as error:  # it would end the trainer's loop
             raise RuntimeError("a dataset or a collate_fn raised StopIteration") from error
         return pin_memory(batch) if self._pin else batch  # type: ignore[no-untyped-call]
 
-    def _collated(self, samples: Any) -> Any:
+    def _collated(self, samples: Any, indices: Any) -> Any:
         try:
             return self._collate(samples)
+        except CollateError as error:
+            if self._is_batched and isinstance(self._dataset, Dataset):
+                with suppress(Error):  # of a record that cannot be read any more: the first error counts
+                    _note_places(error, self._dataset, samples, indices)
+            raise
         except tuple(_NOTES) as error:
             if self._collate in (default_collate, torch.utils.data.default_collate) and type(error) in _NOTES:
                 error.add_note(_NOTES[type(error)])
             raise
+
+
+def _note_places(error: CollateError, dataset: Dataset, samples: Any, indices: Any) -> None:
+    """Add to an error where the records lie whose samples its message names by their places in the batch."""
+    if len(samples) != len(indices):  # some records are left out
+        indices = [indices[k] for k in dataset.take_kept(indices)[1].tolist()]
+    for k in dict.fromkeys(map(int, _SAMPLE.findall(str(error)))):
+        if k < len(indices):
+            error.add_note(f"samples[{k}] is at position {int(indices[k])}: {dataset.place(indices[k])}")
 
 
 class Stalls:
