@@ -25,7 +25,6 @@ _KINDS = {
 _DTYPES = [name for name in ITEM_BYTES if name[0] in _KINDS and not name.startswith("float8")]
 """The dtypes that fields have, bfloat16 among them."""
 _RAGGED = "ragged"
-_LONGEST = 40  # characters of a number that a message shows
 
 Shape = tuple[int | None, ...]
 
@@ -156,9 +155,11 @@ class FieldsReader:
             return f"expected lists of one length inside `{name}`, which is not 'ragged', found another{byte}"
         if status == _native.WANTED_SHAPE and kind == "an array":
             return f"expected {each} at `{name}`, found shape {_shape_of(parsed(record), each)}{byte}"
-        fitting = _type_of(value_at(parsed(record), each.keys))
+        number = _number_at(record, at)
+        is_integer = number.removeprefix("-").isdigit()  # of any size: those beyond 64 bits are parsed as floats
+        fitting = "" if is_integer else _type_of(value_at(parsed(record), each.keys))
         remark = f" (its type is {fitting!r} here)" if fitting and fitting != each.dtype else ""
-        return f"expected {each} at `{name}`, found {_number_at(record, at) or kind}{byte}{remark}"
+        return f"expected {each} at `{name}`, found {number or kind}{byte}{remark}"
 
 
 class Fields:
@@ -294,8 +295,7 @@ def _number_at(record: bytes, at: int) -> str:
     end = at
     while end < len(record) and record[end] in b"+-.0123456789eE":
         end += 1
-    text = record[at:end].decode()
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return record[at:end].decode()
 
 
 def _type_of(value: Any) -> str:
