@@ -128,8 +128,15 @@ def unknown_argument(
       known: the arguments it has.
       others: arguments of other functions, and whose they are.
     """
+    from .other_arguments import remark_on  # start-up time: only an error needs it
+
     names = list(known)
-    remark = did_you_mean(name, names) or (f" ({name!r} is an argument of {others[name]})" if name in others else "")
+    if meant := remark_on(function, name, names):
+        remark = f" ({meant})"
+    else:
+        remark = did_you_mean(name, names) or (
+            f" ({name!r} is an argument of {others[name]})" if name in others else ""
+        )
     return TypeError(f"{name} = {value!r:.80}, expected an argument of {function}: {', '.join(names)}{remark}")
 
 

@@ -9,7 +9,9 @@ import pytest
 
 import mmapds
 from mmapds.convert import convert
+from mmapds.dataset.other_names import OTHER_NAMES
 from mmapds.integrations.grain import OrderSampler
+from mmapds.other_arguments import OWN, REMEDIES, remark_on
 from mmapds.storage.index_file import Index
 from tests.support.api import MODULES, members, public_names
 from tests.support.commands import command
@@ -41,8 +43,43 @@ UNKNOWN = {
     "default = {}, expected an argument of mmapds.Fields: schema, defaults (did you mean 'defaults')": (
         lambda _: mmapds.Fields({"n": "int64"}, default={})
     ),
-    "num_proc = 4, expected an argument of Dataset.map: function, batched": (
+    "num_proc = 4, expected an argument of Dataset.map: function, batched (it is called by * when a sample is read)": (
         lambda path: mmapds.open(path, build=True).map(str, num_proc=4)
+    ),
+    "num_proc = 4, expected an argument of mmapds.build: * (did you mean 'workers')": (
+        lambda path: mmapds.build(path, num_proc=4)
+    ),
+    "columns = ['n'], expected an argument of mmapds.open: * for some fields of records give "
+    "decode=mmapds.Fields(schema))": lambda path: mmapds.open(path, columns=["n"]),
+    "columns = ['n'], expected an argument of convert: * (did you mean 'fields')": (
+        lambda path: convert(path, columns=["n"])
+    ),
+    "path = 'x', expected an argument of mmapds.open: * (did you mean 'source_or_index')": (
+        lambda _: mmapds.open(path="x")
+    ),
+    "split = 'train', expected an argument of mmapds.open: * or cut a dataset into views with ds.split([0.9, 0.1]))": (
+        lambda path: mmapds.open(path, split="train")
+    ),
+    "bs = 4, expected an argument of mmapds.DataLoader: * (did you mean 'batch_size')": (
+        lambda _: mmapds.DataLoader([1], bs=4)
+    ),
+    "drop_remainder = True, expected an argument of mmapds.DataLoader: * (did you mean 'drop_last')": (
+        lambda _: mmapds.DataLoader([1], drop_remainder=True)
+    ),
+    "predownload = 9, expected an argument of mmapds.DataLoader: * (did you mean 'prefetch')": (
+        lambda _: mmapds.DataLoader([1], predownload=9)
+    ),
+    "shuffle_buffer = 9, expected an argument of mmapds.DataLoader: * needs no buffer: give shuffle=True)": (
+        lambda _: mmapds.DataLoader([1], shuffle_buffer=9)
+    ),
+    "shuffle_buffer = 9, expected an argument of mmapds.ChunkedSampler: * (did you mean 'mix_chunks')": (
+        lambda _: mmapds.ChunkedSampler(range(9), 3, shuffle_buffer=9)
+    ),
+    "world_size = 2, expected an argument of mmapds.DistributedSampler: * (did you mean 'num_replicas')": (
+        lambda _: mmapds.DistributedSampler([1], world_size=2)
+    ),
+    "pad_token_id = 2, expected an argument of mmapds.pad_collate: samples, * (did you mean 'pad_value')": (
+        lambda _: mmapds.pad_collate([[1]], pad_token_id=2)
     ),
     "pack_len = 3, expected an argument of mmapds.PackingBatchSampler: * (did you mean 'pack_length')": (
         lambda _: mmapds.PackingBatchSampler([1], pack_len=3)
@@ -70,6 +107,44 @@ def test_an_unknown_argument_is_told_from_those_there_are(write, message):
     begin, _, end = message.partition("*")
     assert str(error.value).startswith(begin)
     assert str(error.value).endswith(end)
+
+
+def test_every_other_name_leads_to_an_argument_there_is():
+    taken = {each for thing in public().values() for each in inspect.signature(thing).parameters}
+    assert {own for names in OWN.values() for own in names} <= taken
+    functions = {name.removeprefix("mmapds.") for name in public()}
+    for function, remedies in REMEDIES.items():
+        assert function.removeprefix("mmapds.") in functions
+        for name, remedy in remedies.items():
+            assert remark_on(function, name, ()) == remedy
+            check(f"{name} = 1, expected an argument of {function}: zzz ({remedy})")
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "wanted"),
+    [
+        ("head", "ds[:5]", [*range(5)]),
+        ("tail", "ds[-5:]", [*range(5, 10)]),
+        ("slice", "ds[a:b]", [2, 3]),
+        ("flatten_indices", "ds.save(path)", None),
+        ("prefetch", "mmapds.DataLoader(ds, num_workers=2, prefetch=8)", 10),
+        ("padded_batch", "mmapds.DataLoader(ds, batch_size=32, collate_fn=mmapds.pad_collate)", 1),
+        ("random_split", "ds.split([0.9, 0.1], seed=0)", 2),
+        ("sample", "ds[numpy.random.default_rng(0).choice(len(ds), 5)]", 5),
+        ("mix", "mmapds.MixtureSampler([a, b], weights=[1, 1])", 19),
+    ],
+)
+def test_what_is_said_of_names_of_datasets_works(write, tmp_path, name, code, wanted):
+    ds = mmapds.open(write([{"n": n} for n in range(10)]), build=True)
+    assert code in OTHER_NAMES[name]._remedy
+    names = {"ds": ds[:3] if name == "flatten_indices" else ds, "mmapds": mmapds, "numpy": np, "a": 2, "b": 4}
+    if name == "mix":
+        names |= {"a": ds, "b": ds}
+    found = eval(code, {**names, "path": tmp_path / "view.mmx"})
+    if isinstance(wanted, list):
+        assert [sample["n"] for sample in found] == wanted
+    elif wanted is not None:
+        assert len(found) == wanted
 
 
 def public():

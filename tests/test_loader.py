@@ -271,6 +271,7 @@ def test_pinning_without_a_device_warns():
     ("options", "message"),
     [
         ({"workers": "thread"}, "workers = 'thread', expected 'threads' or 'processes'"),
+        ({"workers": 2}, "workers = 2, expected 'threads' or 'processes'; give num_workers=2"),
         ({"prefetch": 3}, "prefetch = 3, expected None with num_workers = 0"),
         ({"num_workers": 2, "prefetch": 0}, "prefetch = 0, expected 1 or more"),
         ({"num_workers": 2, "prefetch_factor": 0}, "prefetch_factor = 0, expected 1 or more"),

@@ -121,7 +121,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _check(self, num_workers: int, timeout: float, multiprocessing_context: Any, in_order: bool) -> None:
         if self.workers not in ("threads", "processes"):
-            raise OrderError(f"workers = {self.workers!r}, expected 'threads' or 'processes'")
+            is_count = isinstance(self.workers, int) and not isinstance(self.workers, bool)
+            remedy = f"; give num_workers={self.workers}" if is_count else ""
+            raise OrderError(f"workers = {self.workers!r}, expected 'threads' or 'processes'{remedy}")
         if self.stall_after is not None and not self.stall_after > 0:
             raise OrderError(f"stall_after = {self.stall_after!r}, expected seconds above 0, or None")
         if timeout > 0 and num_workers == 0:
