@@ -202,7 +202,11 @@ def test_tensors_of_other_formats(write, opened):
     ds = mmapds.open(path, decode="torch")
     assert torch.equal(ds[1], torch.arange(6, 12, dtype=torch.float32).view(2, 3))
     assert len(mmapds.concat([ds, mmapds.open(path, decode="torch")])) == 4
-    with pytest.raises(mmapds.Error, match="expected records of arrays, found records for decode = 'json'"):
+    with pytest.raises(
+        mmapds.FormatError,
+        match=r"^decode = 'torch', expected 'json', 'text', 'bytes', 'tf_example' or None for .*\.jsonl.*, whose "
+        r"format is 'jsonl'; give collate_fn=mmapds.pad_collate, which makes tensors$",
+    ):
         opened([1], decode="torch")
 
 

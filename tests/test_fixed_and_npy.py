@@ -213,6 +213,27 @@ def test_odd_types_of_arrays(write, options, message):
         mmapds.build(write(bytes(64), "x.bin"), format="fixed", truncated="drop", **options)
 
 
+@pytest.mark.parametrize("decode", ["json", "text", "tf_example", "wds"])
+def test_decoders_that_are_not_for_numbers(write, tmp_path, decode):
+    np.save(tmp_path / "a.npy", np.arange(6.0).reshape(3, 2))
+    path = write(bytes(16), "x.bin")
+    mmapds.build(path, format="fixed", dtype="u2")
+    for each, name in ((tmp_path / "a.npy", "npy"), (path, "fixed")):
+        found = rf"{decode}', expected 'bytes', 'torch' or None for {each}.*, whose format is '{name}'$"
+        with pytest.raises(mmapds.FormatError, match=found):
+            mmapds.open(each, decode=decode, build=name == "npy")
+        assert len(mmapds.open(each, decode="bytes")[0]) == (16 if name == "npy" else 2)
+        assert mmapds.open(each, decode="torch")[0].numel() == (2 if name == "npy" else 1)
+
+
+@pytest.mark.parametrize("options", [{"dtype": "S4"}, {"record_bytes": 4}])
+def test_text_in_records_of_one_size(write, options):
+    path = write(b"ab\n7null", "x.bin")
+    mmapds.build(path, format="fixed", **options)
+    assert mmapds.open(path, decode="text")[0] == "ab\n7"
+    assert mmapds.open(path, decode="json")[1] is None
+
+
 @pytest.mark.parametrize("dtype", [">f4", "S4"])
 def test_types_that_torch_has_not(write, dtype):
     path = write(bytes(64), "x.bin")

@@ -117,9 +117,10 @@ def test_decoders_that_are_not_for_a_format(write, tmp_path):
         writer.write({"x": 1})
     write(archive([("0.txt", b"")]), "a.tar")
     mmapds.build(tmp_path / "a.tar")
+    mma = r"'bytes', 'torch', mmapds.Fields\(schema\)"
     for name, decode, message in [
-        ("a.mma", "json", "decode = 'json', expected 'bytes' or None for .*a.mma.*, whose format is 'arrays'"),
-        ("a.mma", "wds", "decode = 'wds', expected 'bytes' or None for .*a.mma.*, whose format is 'arrays'"),
+        ("a.mma", "json", f"decode = 'json', expected {mma} or None for .*a.mma.*, whose format is 'arrays'"),
+        ("a.mma", "wds", f"decode = 'wds', expected {mma} or None for .*a.mma.*, whose format is 'arrays'"),
         (
             "a.tar",
             "json",
@@ -129,6 +130,7 @@ def test_decoders_that_are_not_for_a_format(write, tmp_path):
         with pytest.raises(mmapds.FormatError, match=message):
             mmapds.open(tmp_path / name, decode=decode)
     assert mmapds.open(tmp_path / "a.mma", decode="bytes").raw(0)
+    assert mmapds.open(tmp_path / "a.mma", decode=mmapds.Fields({"x": "int64"}))[0] == {"x": 1}
     with pytest.raises(
         mmapds.FormatError,
         match=r"decode = 'files', expected 'json', 'text', .* or None for .*, whose format is 'jsonl'",

@@ -97,6 +97,13 @@ def test_a_dict_in_the_place_of_a_decoder(opened):
 def test_a_decoder_that_is_misspelt_or_of_another_kind(opened):
     path = opened([{"tokens": [1, 2]}]).sources[0]
     assert refused(lambda: mmapds.open(path, decode="jsn")).endswith("'torch' or a callable (did you mean 'json')")
+    tensors = "; make arrays or tensors of them with ds.map(function))"
+    images = "(did you mean 'pil', whose images are RGB"
+    assert refused(lambda: mmapds.open(path, decode="torchrgb")).endswith(f"'torch' or a callable {images}{tensors}")
+    assert refused(lambda: mmapds.open(path, decode="pilrgb")).endswith(f" {images})")
+    assert refused(lambda: mmapds.open(path, decode="l8")).endswith(
+        f"(did you mean 'wds', whose images have the mode of their file{tensors}"
+    )
     assert refused(lambda: mmapds.open(path, decode=5)).startswith("decode = 5, expected 'json', 'text', ")
     assert refused(lambda: mmapds.open(path, decode=["json"])).startswith(
         "decode = ['json'], expected 'json', 'text', "

@@ -58,8 +58,6 @@ class TensorDecoder:
     """
 
     def __init__(self, inner: str | Decoder) -> None:
-        if isinstance(inner, str):
-            raise Error(f"decode = 'torch', expected records of arrays, found records for decode = {inner!r}")
         self.inner = inner
         self._decode = resolve(inner)
         self.takes_view = wants_view(self._decode)

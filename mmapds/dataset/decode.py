@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # help() shows them as they are written
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
@@ -73,6 +74,8 @@ BY_NAME: dict[str, Decoder] = {
     "pil": _pil,
     "tf_example": tf_example,
 }
+_IMAGE = re.compile("(?P<kind>torch|pil|)(?P<mode>rgba|rgb|l)8?")
+"""What `webdataset` calls its decoders of images, but for "pil"."""
 _EXPECTS: dict[Decoder, str] = {
     orjson.loads: "JSON",
     bytes.decode: "UTF-8 text",
@@ -154,8 +157,18 @@ def resolve(decode: str | Decoder) -> Decoder:
         raise Error(
             f"decode = {decode!r}, expected a name or a callable, found a dict; give decode=mmapds.Fields({decode!r})"
         )
-    remark = did_you_mean(decode, (*BY_NAME, "torch")) if isinstance(decode, str) else ""
+    remark = _remark_on(decode) if isinstance(decode, str) else ""
     raise Error(f"decode = {decode!r}, expected {', '.join(map(repr, BY_NAME))}, 'torch' or a callable{remark}")
+
+
+def _remark_on(name: str) -> str:
+    """Return the remark on a name that no decoder has, which ends a message."""
+    image = _IMAGE.fullmatch(name)
+    if image is None:
+        return did_you_mean(name, (*BY_NAME, "torch"))
+    own = "'pil', whose images are RGB" if image["mode"] == "rgb" else "'wds', whose images have the mode of their file"
+    others = "" if image["kind"] == "pil" else "; make arrays or tensors of them with ds.map(function)"
+    return f" (did you mean {own}{others})"
 
 
 def decoder_name(decode: str | Decoder) -> str:

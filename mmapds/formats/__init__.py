@@ -11,7 +11,7 @@ from ..errors import FormatError, either
 from ..storage.index_file import Index
 from ..storage.sources import Source, compressed, named, quoted, tool
 from .fixed import Fixed
-from .format import Format, Option
+from .format import ArrayOf, FieldsOf, Format, Option
 from .jsonl import JsonLines
 from .megatron import Megatron
 from .mma import ArrayFiles
@@ -40,6 +40,8 @@ CONVERTIBLE: dict[str, tuple[bytes, tuple[str, ...]]] = {
 
 _HEAD = 4096  # bytes by which a file is known
 _DECODERS = {name for each in FORMATS.values() for name in each.decoders}
+_TENSORS = "torch"
+"""The decoder of arrays, whichever format these are in."""
 
 
 def by_name(name: str) -> Format:
@@ -124,12 +126,21 @@ def for_path(path: str) -> Format:
 
 def check_decoder(index: Index, decode: Any) -> None:
     """Raise FormatError for a decoder, given by name, that does not fit the records of an index."""
-    known = of_index(index).decoders
-    if isinstance(decode, str) and decode not in (*known, "torch") and decode in _DECODERS:
-        expected = ", ".join(map(repr, known))
-        raise FormatError(
-            f"decode = {decode!r}, expected {expected} or None for {index.path}, whose format is {index.format!r}"
-        )
+    if not isinstance(decode, str) or decode not in {*_DECODERS, _TENSORS}:
+        return
+    chosen = of_index(index)
+    with index.reporting_malformed_metadata():
+        sample = chosen.decoder(index.parameters)
+        known: tuple[str, ...] = chosen.decoders
+        if isinstance(sample, ArrayOf | FieldsOf):
+            known = (*(("bytes",) if isinstance(sample, FieldsOf) or sample.has_numbers else known), _TENSORS)
+    if decode in known:
+        return
+    expected = ", ".join([*map(repr, known), *["mmapds.Fields(schema)"] * isinstance(sample, FieldsOf)])
+    remedy = "; give collate_fn=mmapds.pad_collate, which makes tensors" if decode == _TENSORS else ""
+    raise FormatError(
+        f"decode = {decode!r}, expected {expected} or None for {index.path}, whose format is {index.format!r}{remedy}"
+    )
 
 
 def check_options(format_name: str, known: Collection[str], given: Mapping[str, Any]) -> None:

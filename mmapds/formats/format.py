@@ -83,11 +83,16 @@ class End(NamedTuple):
 
 
 class ArrayOf(NamedTuple):
-    """A payload is an array of plain numbers."""
+    """A payload is an array of plain numbers, or of strings of one size."""
 
     dtype: str
     shape: tuple[int, ...] | None
     """None means one axis, of all numbers in the payload."""
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether it has numbers, and not strings of one size."""
+        return self.dtype.lstrip("<>=|")[0] not in "SUV"
 
 
 class FieldsOf(NamedTuple):
@@ -122,7 +127,7 @@ class Format(ABC):
     options: ClassVar[Mapping[str, Option]] = {}
     """Its options, by name."""
     decoders: ClassVar[tuple[str, ...]] = ("json", "text", "bytes", "tf_example")
-    """The named decoders that fit its records."""
+    """The named decoders that fit its records, where these are not arrays."""
 
     def recognises(self, head: bytes) -> bool:
         """Whether a file is of this format, by its first 4,096 bytes; asked where its name says nothing."""

@@ -32,7 +32,6 @@ class ArrayFiles(Format):
     name = "arrays"
     suffixes = (SUFFIX,)
     options = TRUNCATED
-    decoders = ("bytes",)
 
     def recognises(self, head: bytes) -> bool:
         """Whether a file begins with the magic bytes of array files."""
