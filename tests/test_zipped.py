@@ -352,3 +352,24 @@ def test_chunks_follow_the_sources_of_the_first_dataset(tmp_path, a):
 def test_streams_and_maps_of_zips(pairs):
     assert [found(batch) for batch in pairs[:4].stream(batch_size=2)] == [[pair(0), pair(1)], [pair(2), pair(3)]]
     assert pairs.map(lambda sample: {name: doubled(each) for name, each in sample.items()})[1]["a"]["id"] == 2
+
+
+def test_records_of_unequal_datasets_are_lined_up_by_a_column(tmp_path):
+    x, y = numbers(tmp_path, "x", 9), numbers(tmp_path, "y", 7)[::-1]
+    with pytest.raises(mmapds.Error) as error:
+        mmapds.zip(x=x, y=y)
+    check(str(error.value))
+    advice = "; give views of the records that belong together: "
+    line_up, zipped = str(error.value).split(advice)[1].split(", then ")
+    zipped, needs = zipped.removesuffix(")").split(" (")
+    build = needs.removeprefix("with that column in both, as ").removesuffix(" adds it")
+    assert build == "mmapds.build(source, columns={'id': 'id'})"
+    for each in (x, y):
+        eval(build, {"mmapds": mmapds, "source": each.sources})
+    names = {"mmapds": mmapds, "numpy": np, "x": mmapds.open(x.sources), "y": mmapds.open(y.sources)[::-1]}
+    with pytest.raises(mmapds.Error) as error:
+        mmapds.zip(x=names["x"], y=names["y"])
+    assert str(error.value).endswith(f"{advice}{line_up}, then {zipped}")
+    check(str(error.value))
+    exec(line_up, names)
+    assert [(each["x"]["id"], each["y"]["id"]) for each in eval(zipped, names)] == [(i, i) for i in range(7)]

@@ -196,6 +196,17 @@ def zip(*unnamed: Dataset, **datasets: Dataset) -> Dataset:  # noqa: A001 - mmap
         if len(member) != len(datasets[first]):
             raise Error(
                 f"datasets[{name!r}]: expected {len(datasets[first])} records, as in datasets[{first!r}], found "
-                f"{len(member)}; give views of equal length, such as ds[:n]"
+                f"{len(member)}; {_lined_up(first, name, datasets)}"
             )
     return ZippedDataset(datasets)
+
+
+def _lined_up(one: str, other: str, datasets: Mapping[str, Dataset]) -> str:
+    """Return how to put the records of two datasets side by side that belong together, by a column of both."""
+    shared = [name for name in datasets[one].columns if name in datasets[other].columns and name != "length"]
+    column = repr(shared[0] if shared else "id")
+    needs = "" if shared else " (with that column in both, as mmapds.build(source, columns={'id': 'id'}) adds it)"
+    return (
+        f"give views of the records that belong together: _, i, j = numpy.intersect1d({one}.column({column}), "
+        f"{other}.column({column}), return_indices=True), then mmapds.zip({one}={one}[i], {other}={other}[j]){needs}"
+    )
