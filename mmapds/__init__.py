@@ -29,6 +29,13 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from . import bench as bench
+    from . import convert as convert
+    from . import executors as executors
+    from . import index as index
+    from . import integrations as integrations
+    from . import orders as orders
+    from . import report as report
     from .build_index import build, merge
     from .columns import add_column
     from .dataset.collate import pad_collate
@@ -120,12 +127,18 @@ _LAZY = {
     "zip": "dataset.zipped",
 }
 
+_MODULES = ("bench", "convert", "executors", "index", "integrations", "orders", "report")
+"""Public modules, which need no import of their own: `mmapds.convert.convert(...)`."""
+
 _imports = RLock()
 """Held while a module is imported. A child forked meanwhile by another thread would wait for that import for ever."""
 os.register_at_fork(before=_imports.acquire, after_in_parent=_imports.release, after_in_child=_imports.release)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        with _imports:
+            return import_module(f".{name}", __name__)
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -149,4 +162,4 @@ def _without_torch(name: str) -> type:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY, *_MODULES})

@@ -6,7 +6,7 @@ import os
 import pytest
 
 import mmapds
-from tests.support.api import public_names
+from tests.support.api import MODULES, public_names
 from tests.support.commands import python
 
 
@@ -91,6 +91,16 @@ def test_help_begins_with_words(name):
 def test_seekable_is_the_function_however_it_is_imported(code):
     """There is a module of that name, for the command line."""
     assert python(f"{code}\nimport mmapds\nprint(mmapds.seekable.__qualname__)").stdout == "seekable\n"
+
+
+@pytest.mark.parametrize("module", ["executors", "index", "integrations", *(name[7:] for name in MODULES)])
+def test_public_modules_need_no_import_of_their_own(module):
+    """`from mmapds.convert import convert` stays what it was."""
+    names = MODULES.get(f"mmapds.{module}", [])
+    uses = "".join(f"\nfrom mmapds.{module} import {name}\nassert mmapds.{module}.{name} is {name}" for name in names)
+    code = f"import mmapds, sys\nassert 'mmapds.{module}' not in sys.modules\nassert '{module}' in dir(mmapds)\n"
+    assert python(f"{code}print(mmapds.{module}.__name__){uses}").stdout == f"mmapds.{module}\n"
+    assert module not in mmapds.__all__
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -15,7 +15,8 @@ COMMAND = "python -m tests.support.api > docs/api.md"
 HEAD = """# Every public name
 
 Each with the first line of its documentation; `help(name)` has the rest. Names that begin with an underscore, and
-modules that are not on this page, may change at any time. [datasets.md](datasets.md), [samplers.md](samplers.md),
+modules that are not on this page, may change at any time. After `import mmapds`, the modules on it need no import of
+their own: `mmapds.convert.convert(...)`. [datasets.md](datasets.md), [samplers.md](samplers.md),
 [loader.md](loader.md) and [formats.md](formats.md) say how they go together.
 """
 GROUPS = {  # of `mmapds` itself, by the modules that names come from
