@@ -49,18 +49,20 @@ _SAMPLERS = "it belongs to a sampler, as in mmapds.DistributedSampler(ds, {}=...
 _BUFFER = "an order is shuffled as a whole, and needs no buffer: give shuffle=True"
 REMEDIES = {
     "mmapds.open": {
+        "batch_size": "it belongs to mmapds.DataLoader",
+        "cache_dir": "nothing is copied: records are read where they lie",
+        "collate_fn": "it belongs to mmapds.DataLoader",
         "columns": "'columns' is an argument of mmapds.build; for some fields of records give "
         "decode=mmapds.Fields(schema)",
-        "batch_size": "it belongs to mmapds.DataLoader",
-        "collate_fn": "it belongs to mmapds.DataLoader",
-        "cache_dir": "nothing is copied: records are read where they lie",
-        "predownload": "nothing is downloaded: records are read where they lie",
+        "num_proc": "mmapds.build takes workers=, and mmapds.DataLoader num_workers=",
         "num_replicas": _SAMPLERS.format("num_replicas"),
+        "num_workers": "mmapds.build takes workers=, and mmapds.DataLoader num_workers=",
+        "predownload": "nothing is downloaded: records are read where they lie",
         "rank": _SAMPLERS.format("rank"),
         "seed": _SAMPLERS.format("seed"),
+        "shardshuffle": "it belongs to mmapds.DataLoader or a sampler, as shuffle=True, which needs no buffer",
         "shuffle": "it belongs to mmapds.DataLoader or a sampler",
         "shuffle_buffer": "it belongs to mmapds.DataLoader or a sampler, as shuffle=True, which needs no buffer",
-        "shardshuffle": "it belongs to mmapds.DataLoader or a sampler, as shuffle=True, which needs no buffer",
         "split": "give the files of that split, or cut a dataset into views with ds.split([0.9, 0.1])",
         "streaming": "records are read where they lie, when they are asked for; ds.stream() is an IterableDataset",
         "transform": "use ds.map(function)",

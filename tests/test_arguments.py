@@ -54,6 +54,8 @@ UNKNOWN = {
     "columns = ['n'], expected an argument of convert: * (did you mean 'fields')": (
         lambda path: convert(path, columns=["n"])
     ),
+    "num_proc = 2, expected an argument of mmapds.open: * (mmapds.build takes workers=, and mmapds.DataLoader "
+    "num_workers=)": lambda path: mmapds.open(path, num_proc=2),
     "path = 'x', expected an argument of mmapds.open: * (did you mean 'source_or_index')": (
         lambda _: mmapds.open(path="x")
     ),
