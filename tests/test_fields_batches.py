@@ -247,7 +247,7 @@ def test_an_array_file_gives_fields_by_the_rules_of_paths(tmp_path):
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ({"y": "int32"}, r"a\.mma\.mmx: expected int32 at `y`, found `x`, `t`, `f`$"),
+        ({"y": "int32"}, r"a\.mma\.mmx: expected int32 at `y`, which has no default \(.*\), found `x`, `t`, `f`$"),
         ({"x": "str"}, r"a\.mma\.mmx: expected a string at `x`, found int64 of shape \(None,\)$"),
         ({"t": "int32"}, r"a\.mma\.mmx: expected int32 at `t`, found str$"),
         ({"f": "int32"}, r"a\.mma\.mmx: expected int32 at `f`, found float64$"),

@@ -55,6 +55,11 @@ class Wanted(NamedTuple):
         """The keys that lead to it."""
         return [key.decode() for key in self.keys]
 
+    @property
+    def without_default(self) -> str:
+        """What is expected where the field is missing, as messages say it."""
+        return f"{self} at `{self.name}`, which has no default (Fields takes defaults={{{self.name!r}: ...}})"
+
     def __str__(self) -> str:
         if self.layout == _native.LAYOUT_ANY:
             return "a string" if self.dtype == "str" else self.dtype
@@ -147,8 +152,7 @@ class FieldsReader:
             value = parsed(record)
             near = nearest_field(value, each.keys)
             found = f"{instead(value, each.keys)}{f' (did you mean {near!r})' if near else ''}"
-            default = f"(Fields takes defaults={{{name!r}: ...}})"
-            return f"expected {each} at `{name}`, which has no default {default}, found {found}"
+            return f"expected {each.without_default}, found {found}"
         if status == _native.WANTED_NOT_OBJECT:
             return f"expected {each} inside objects at `{name}`, found {kind}{byte}"
         if status == _native.WANTED_RAGGED:

@@ -116,7 +116,7 @@ def _source(wanted: Wanted, stored: Mapping[str, Field], place: str) -> Field | 
         return None
     if found is None:
         known = ", ".join(f"`{each}`" for each in stored) or "no fields"
-        raise FormatError(f"{place}: expected {wanted} at `{wanted.name}`, found {known}{did_you_mean(name, stored)}")
+        raise FormatError(f"{place}: expected {wanted.without_default}, found {known}{did_you_mean(name, stored)}")
     fits = found.dtype == "json" or (len(wanted.keys) == 1 and _may_fit(wanted, found))
     if not fits:
         raise FormatError(f"{place}: expected {wanted} at `{wanted.name}`, found {found}")
