@@ -128,7 +128,7 @@ def test_another_place():
         lambda: mmapds.build("bad.jsonl", out="nowhere/x.mmx"),
         ["index", "bad.jsonl", "-o", "nowhere/x.mmx"],
         "give another place with mmapds.build(..., out=...)",
-        "give another place with -o OUT.mmx",
+        "run: python -m mmapds.index bad.jsonl -o OUT.mmx",
     )
 
 

@@ -34,6 +34,7 @@ from ..storage.lock import clean_up, locked
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, inspect
 from ..storage.threads import cores
+from .elsewhere import options_of, way_elsewhere
 from .engine import Engine
 from .keep import is_as_it_was, keep
 from .left_out import bad_lines, behind_ends, without_samples
@@ -211,7 +212,12 @@ def _job(plan: _Plan, request: ColumnRequest, *, inherit: bool) -> Job:
     formats.check_codecs(chosen, sources)
     parameters = _parameters(chosen, options, members, before)
     measuring = request.measuring(before, parameters.get("columns", {}))
-    return Job(index_path, sources, chosen, parameters, measuring, before=before, hashes=request.hashes(before))
+    hashes, held = request.hashes(before), parameters.get("columns", {})
+    job = Job(index_path, sources, chosen, parameters, measuring, before=before, hashes=hashes)
+    job.way_elsewhere = way_elsewhere(
+        members, *options_of(sources, chosen, options, measuring.describe(), held, hashes=hashes)
+    )
+    return job
 
 
 def _inspected(before: Index | None, number: int, path: str) -> Source:
@@ -229,7 +235,8 @@ def _found(job: Job, *, settle: bool, workers: int, report: Callable[[int], obje
     """Return the index that is there, if it is up to date or can be kept; None if it must be built."""
     if job.before is None or not _is_up_to_date(job.before, job):
         return None
-    if not keep(job.before, job.sources, hashes=job.hashes, settle=settle, workers=workers, report=report):
+    how: dict[str, Any] = {"settle": settle, "workers": workers, "way_elsewhere": job.way_elsewhere}
+    if not keep(job.before, job.sources, hashes=job.hashes, **how, report=report):
         return None
     return BuildResult(summarise(Index(job.index_path)), fresh=False)
 

@@ -13,7 +13,16 @@ Report = Callable[[int], object]
 """Called with the number of bytes of sources that were done since the last call."""
 
 
-def keep(index: Index, sources: Sequence[Source], *, hashes: bool, settle: bool, workers: int, report: Report) -> bool:
+def keep(
+    index: Index,
+    sources: Sequence[Source],
+    *,
+    hashes: bool,
+    settle: bool,
+    workers: int,
+    report: Report,
+    way_elsewhere: str = "",
+) -> bool:
     """Keep an index if its sources are the same, and write it again with the times and the hashes that it lacks.
 
     Args:
@@ -21,6 +30,7 @@ def keep(index: Index, sources: Sequence[Source], *, hashes: bool, settle: bool,
       hashes: whether the index shall have a hash of each source.
       settle: where a time is another, and a fingerprint does not cover all of the source, compare its hash or, without
         one, scan it. If false, the fingerprint decides, and the index is left as it is.
+      way_elsewhere: what to do where it cannot be written again; see `IndexWriter`.
     Returns:
       False if it must be built again.
     """
@@ -41,7 +51,7 @@ def keep(index: Index, sources: Sequence[Source], *, hashes: bool, settle: bool,
 
         if not has_records(index, unhashed, workers=workers, report=report):
             return False
-    _write_again(index, sources, hashes, workers, report)
+    _write_again(index, sources, hashes, workers, report, way_elsewhere)
     return True
 
 
@@ -74,9 +84,11 @@ def _are_same(
     return True
 
 
-def _write_again(index: Index, sources: Sequence[Source], hashes: bool, workers: int, report: Report) -> None:
+def _write_again(
+    index: Index, sources: Sequence[Source], hashes: bool, workers: int, report: Report, way_elsewhere: str
+) -> None:
     """Write an index again for sources of other times, its sections as they are."""
-    with IndexWriter(index.path) as writer:
+    with IndexWriter(index.path, way_elsewhere) as writer:
         for name in index.sections:
             writer.copy_section(index, name)
         pairs = zip(index.sources, sources, strict=True)

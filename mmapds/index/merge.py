@@ -17,6 +17,7 @@ from ..storage.roots import Roots
 from ..storage.sections import COLUMN
 from ..storage.sources import Source, inspect
 from .build import BuildResult, readable_index, result_of
+from .elsewhere import way_elsewhere
 from .keep import Report
 from .stored import Stored
 from .write import Job, write
@@ -63,6 +64,7 @@ def merge(
     job.functions = {
         name: mark for name, mark in first.functions.items() if all(part.functions.get(name) == mark for part in parts)
     }
+    job.way_elsewhere = way_elsewhere(paths, "--merge")
     plan = [Stored.of(part, range(len(part.sources))) for part in parts]
     with locked(out):
         before = readable_index(out, roots)

@@ -49,6 +49,8 @@ class Job:
         """Called with the path of the index once all is in it that a scan finds; puts one with more into its place."""
         self.is_scanned = False
         """Whether that was called."""
+        self.way_elsewhere = ""
+        """What to do where the index cannot be written; by default, `IndexWriter` says it."""
 
     @property
     def has_bounds(self) -> bool:
@@ -82,7 +84,7 @@ def write(job: Job, plan: Plan, workers: int, report: Report, *, computed: Seque
       computed: columns that all stored records have besides those that are measured, in the order of the file.
       part: what the index is called as a part of another; such a one may leave out everything.
     """
-    with _watching(job.sources), (PartWriter if part else IndexWriter)(job.index_path) as writer:
+    with _watching(job.sources), _writer(job, part) as writer:
         writing = _Writing(job, writer, report, computed)
         for records in plan:
             if isinstance(records, Stored):
@@ -90,6 +92,10 @@ def write(job: Job, plan: Plan, workers: int, report: Report, *, computed: Seque
             else:
                 writing.scan(records, workers)
         writing.commit(workers, part)
+
+
+def _writer(job: Job, part: str) -> IndexWriter:
+    return PartWriter(job.index_path) if part else IndexWriter(job.index_path, job.way_elsewhere)
 
 
 class _Writing:

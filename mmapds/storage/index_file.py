@@ -20,7 +20,8 @@ from .sections import COLUMN, MALFORMED, Section, SectionFile, SectionWriter
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, build_command, kind_of_file, quoted, reason, word, working_directory
 
 _UNFINISHED = re.compile(rf"{re.escape(INDEX_SUFFIX)}{TEMPORARY}\Z")
-_NAMED = 20  # sources that a command names
+NAMED = 20
+"""Sources that a command names; of more it says that there are some."""
 _WITH_OPTIONS = ("fixed", "prefixed")
 """Formats that cannot be indexed without options of their own."""
 LENGTH_SECTIONS: dict[str, tuple[str, ...]] = {
@@ -125,6 +126,13 @@ def column_arguments(columns: Mapping[str, str], *, length: bool = True) -> str:
 def column_option(name: str, expression: str) -> str:
     """Return the option of the command that measures a column."""
     return f"--length {word(expression)}" if name == "length" else f"--column {word(f'{name}={expression}')}"
+
+
+def measuring_options(measured: Mapping[str, Any]) -> list[str]:
+    """Return the options of a command that measures the same again; see `Measuring.describe`."""
+    options = [column_option(name, text) for name, text in measured["expressions"].items()]
+    options += [f"--missing {measured['missing']}"] * (measured["missing"] != "error")
+    return options + ["--validate"] * measured["validate"] + ["--bad skip"] * (measured.get("bad") == "skip")
 
 
 def way_to_index(path: str, directory: str) -> str:
@@ -537,12 +545,9 @@ class Index(SectionFile):
         there = [path for path in paths if os.path.lexists(self.absolute(path))]
         if not there or self.format in _WITH_OPTIONS:
             return ""
-        measured = self.measuring
-        options = [f"--column {word(f'{name}={text}')}" for name, text in measured["expressions"].items()]
-        options += [f"--missing {measured['missing']}"] * (measured["missing"] != "error")
-        options += ["--validate"] * measured["validate"] + ["--bad skip"] * (measured.get("bad") == "skip")
+        options = measuring_options(self.measuring)
         place = [] if self.is_beside_its_source else [f"-o {quoted(self.path)}"]
-        return build_command(there if len(there) <= _NAMED else ["SOURCE..."], *place, *options)
+        return build_command(there if len(there) <= NAMED else ["SOURCE..."], *place, *options)
 
     def unreadable(self, number: int, problem: str) -> SourceError:
         """Return the error for a source that cannot be opened; where others are there, it says how to go on with them.

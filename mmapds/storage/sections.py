@@ -75,13 +75,15 @@ class SectionWriter:
     LOCKED = ""
     """Suffix of the file beside this one whose lock is held while this one is replaced; by default, its own."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, way_out: str = "") -> None:
+        """Begin a file; `way_out` says what to do where it cannot be written, by default to give another place."""
         if not path.endswith(self.SUFFIX) or os.path.isdir(path):
             raise Error(f"{path}: cannot write {self.NAME} here: expected a file name that ends in {self.SUFFIX}")
         self.path = path
         self.target = os.path.join(working_directory(), path)
         """The absolute path, as the working directory may change meanwhile."""
         self.kind = self.KIND
+        self._way_out = way_out
         self._process = os.getpid()
         self._hash = xxh3_64
         self._sections: dict[str, dict[str, Any]] = {}
@@ -91,12 +93,12 @@ class SectionWriter:
         try:
             self._temporary, self._file = create_temporary(self.target)
         except OSError as error:
-            raise Error(f"{path}: cannot write {self.NAME} here ({reason(error)}); give {self._elsewhere()}") from None
+            raise Error(f"{path}: cannot write {self.NAME} here ({reason(error)}); {self._elsewhere()}") from None
         self._flusher = _Flusher(self._file.fileno())
         self._file.write(bytes(_HEADER.size))
 
     def _elsewhere(self) -> str:
-        return "another place" + (f" with {either(*self.ELSEWHERE)}" if self.ELSEWHERE else "")
+        return self._way_out or f"give another place{f' with {either(*self.ELSEWHERE)}' if self.ELSEWHERE else ''}"
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -114,7 +116,7 @@ class SectionWriter:
             yield
         except OSError as error:
             raise Error(
-                f"{self.path}: cannot write {self.NAME} ({reason(error)}); nothing was changed; {make_room(error)}give "
+                f"{self.path}: cannot write {self.NAME} ({reason(error)}); nothing was changed; {make_room(error)}"
                 f"{self._elsewhere()}"
             ) from None
 
