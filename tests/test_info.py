@@ -263,3 +263,15 @@ def test_sizes_of_compressed_sources_say_which_they_are(tmp_path):
     (tmp_path / "b.jsonl").write_bytes(data)
     mmapds.build(tmp_path / "b.jsonl")
     assert "decoded" not in commands.mmapds("info", tmp_path / "b.jsonl").stdout
+
+
+def test_the_mean_is_of_records_and_not_of_what_surrounds_them(tmp_path):
+    """Headers of arrays, a byte-order mark and blank lines at the begin are no bytes of records."""
+    np.save(tmp_path / "a.npy", np.zeros((10, 4), "f4"))
+    with mmapds.Writer(tmp_path / "a.mma", {"n": ("int32", [None])}) as writer:
+        writer.write({"n": [1]})
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf\n1\n22\n")
+    for name, said in ("a.npy", "16.0 bytes a record (16 to 16)"), ("a.mma", "128.0 bytes a record (128 to 128)"):
+        assert said in commands.command(str(tmp_path / name)).stdout
+        assert said in commands.command("--info", str(tmp_path / name)).stdout
+    assert "2.5 bytes a record (2 to 3)" in commands.command(str(tmp_path / "a.jsonl")).stdout

@@ -16,6 +16,8 @@ class Summary(NamedTuple):
     """Bytes in the sources, as they lie on the disk."""
     content: int
     """Bytes of their content: as many, but for compressed sources."""
+    extent: int
+    """Bytes that the records take there, without headers and whatever else a format has before and behind them."""
     smallest: int
     largest: int
     """Sizes of records in bytes, line ends, following blank lines and records left out included; 0 without records."""
@@ -34,7 +36,7 @@ class Summary(NamedTuple):
         return self.skipped > bool(self.cut)
 
     def __str__(self) -> str:
-        mean = self.content / self.records if self.records else 0.0
+        mean = self.extent / self.records if self.records else 0.0
         decoded = f", {self.content:,} decoded" if self.content != self.size else ""
         sources = f" in {self.sources:,} sources" if self.sources > 1 else ""
         columns = f"; {', '.join(self.columns)}" if self.columns else ""
@@ -49,7 +51,7 @@ class Summary(NamedTuple):
 
 
 def summarise(index: Index) -> Summary:
-    """Return what an index covers, from its metadata alone."""
+    """Return what an index covers, from its metadata and the bounds at both ends of each source."""
     expressions = index.measuring["expressions"]
     return Summary(
         index.path,
@@ -57,6 +59,7 @@ def summarise(index: Index) -> Summary:
         index.records,
         sum(source.size for source in index.sources),
         sum(source.content_size for source in index.sources),
+        sum(index.extent(number) for number in range(len(index.sources))),
         min((source.smallest for source in index.sources if source.records), default=0),
         max((source.largest for source in index.sources), default=0),
         tuple(f"{name} = {expressions[name]}" if name in expressions else name for name in index.columns),

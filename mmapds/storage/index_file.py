@@ -383,6 +383,11 @@ class Index(SectionFile):
         found: int = self.bounds(number, source.records, source.records + 1)[0]
         return found
 
+    def extent(self, number: int) -> int:
+        """Return how many bytes the records of a source take, framing included, without what lies before and after."""
+        first = self.bounds(number, 0, 1)[0] if self.has_bounds else self.sources[number].first
+        return self.end(number) - first
+
     def bounds_at(self, number: int) -> int:
         """Return the byte of the index where the groups of a source begin; 0 if all records have one size."""
         if not self.has_bounds:
