@@ -201,6 +201,18 @@ def test_a_dataset_in_place_of_paths_says_what_to_give(opened):
         check(str(error.value))
 
 
+def test_a_view_in_place_of_paths_is_saved(opened, tmp_path):
+    """Its sources have records besides those of the view."""
+    ds = opened([{"n": 1}, {"n": 2}, {"n": 3}])[1:]
+    with pytest.raises(
+        mmapds.Error, match=r"^sources: expected paths, found a view of .*; save the view with ds\.save"
+    ):
+        convert(ds, tmp_path / "a.mma")
+    ds.save(tmp_path / "VIEW.mmx")
+    assert convert(tmp_path / "VIEW.mmx").path == str(tmp_path / "VIEW.mma")
+    assert [int(sample["n"]) for sample in mmapds.open(tmp_path / "VIEW.mma")] == [2, 3]
+
+
 def test_a_conversion_that_is_run_again_keeps_the_lengths(tmp_path):
     pq.write_table(pa.table({"tokens": [[1], [1, 2]], "n": [5, 6]}), tmp_path / "t.parquet")
     assert ran("convert", "t.parquet", "--length", "tokens", cwd=tmp_path).returncode == 0

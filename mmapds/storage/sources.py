@@ -91,9 +91,11 @@ def listed(given: StrPath | Iterable[StrPath], name: str = "sources") -> list[St
       SourceError: it is something else, or a dataset, which is not to be read record by record for this.
     """
     if hasattr(given, "indexes"):
+        is_view = getattr(given, "_is_view", False)
+        way = "save the view with ds.save('VIEW.mmx'), and give this file" if is_view else "give ds.sources"
         raise SourceError(
-            f"{name}: expected paths, found {type(given).__name__}; give ds.sources (and to convert() a function of "
-            "the bytes of a record as decode=)"
+            f"{name}: expected paths, found {'a view of ' * is_view}{type(given).__name__}; {way} (and to convert() a "
+            "function of the bytes of a record as decode=)"
         )
     if isinstance(given, str | os.PathLike):
         return [given]
