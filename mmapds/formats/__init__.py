@@ -3,6 +3,7 @@
 A new format is one file with a subclass of `Format`, and one line here.
 """
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -53,7 +54,8 @@ def by_name(name: str) -> Format:
     known = ", ".join(map(repr, sorted(FORMATS)))
     if name in CONVERTIBLE:
         raise FormatError(
-            f"format = {name!r}, expected a format that is read in place ({known}); run: {tool('convert')} SOURCE"
+            f"format = {name!r}, expected a format that is read in place ({known}): convert the source, and open the "
+            f".mma file that this writes; run: {tool('convert')} SOURCE"
         )
     if name not in FORMATS:
         raise FormatError(f"format = {name!r}, expected one of {known}")
@@ -181,7 +183,12 @@ def _convertible(path: str, head: bytes) -> str | None:
 
 def _check_in_place(path: str, head: bytes) -> None:
     if name := _convertible(path, head):
-        raise FormatError(f"{path}: {name} is not read in place; run: {tool('convert')} {quoted(path)}")
+        # As `convert` names it; what users want is to read the records.
+        converted = f"{os.path.splitext(path)[0]}.mma"
+        raise FormatError(
+            f"{path}: {name} is not read in place: convert it, and open {converted}; run: {tool('convert')} "
+            f"{quoted(path)}"
+        )
 
 
 def _head(path: str) -> bytes:
