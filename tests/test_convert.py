@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 
 import h5py
@@ -186,6 +187,53 @@ def test_indexing_what_must_be_converted(tmp_path):
     ):
         mmapds.build(tmp_path / "b.arrow", format="arrow")
     assert {".parquet", ".arrow", ".h5", ".jsonl", ".tar", ".mmx"} <= set(SUFFIXES)
+
+
+@pytest.fixture
+def tables(tmp_path):
+    """A directory of two Parquet files of three rows."""
+    directory = tmp_path / "tables"
+    directory.mkdir()
+    for number in range(2):
+        save(pa.table({"x": [3 * number + k for k in range(3)]}), directory / f"{number}.parquet")
+    return directory
+
+
+def test_a_directory_of_tables_names_the_command_that_makes_it_one_that_can_be_opened(tables):
+    for attempt in (mmapds.build, mmapds.open):
+        with pytest.raises(mmapds.SourceError, match=r"found 2 files of parquet, which are not read in place") as error:
+            attempt(tables)
+    program, *arguments = shlex.split(str(error.value).partition("; run: ")[2])
+    assert (program, run(*arguments).returncode) == ("python", 0)
+    with pytest.warns(UserWarning, match=r"passed over 2 files .*: 0\.parquet, 1\.parquet"):
+        ds = mmapds.open(tables)
+    assert [sample["x"] for sample in ds] == list(range(6))
+    (tables / "1.parquet").rename(tables / "1.arrow"), (tables / "all.mma").unlink(), (tables / "all.mma.mmx").unlink()
+    with pytest.raises(mmapds.SourceError, match=r"found 1 file of parquet, which is not .* --format parquet$"):
+        mmapds.build(tables)
+
+
+def test_a_directory_is_converted_into_itself_again(tables):
+    """What was converted from its files is not one of them, whichever file is written now."""
+    for out in ("all.mma", "all.mma", "others.mma"):
+        done = command(tables, "-o", tables / out)
+        assert (done.returncode, done.stdout[: len(f"{tables / out}: 6 r")]) == (0, f"{tables / out}: 6 r"), done.stderr
+        assert convert(tables, tables / out).records == 6
+    named = [tables / "0.parquet", tables / "all.mma"]
+    with pytest.raises(mmapds.FormatError, match="expected one format in one conversion"):
+        convert(named, tables / "more.mma")
+    with mmapds.Writer(tables / "mine.mma", {"x": "int64"}) as writer:
+        writer.write({"x": 6})
+    with pytest.raises(mmapds.FormatError, match=r"expected one format in one conversion, found .*mine\.mma"):
+        convert(tables, tables / "more.mma")
+
+
+def test_a_format_chooses_files_of_a_directory(tables):
+    (tables / "notes.jsonl").write_text('{"y": 1}\n')
+    with pytest.warns(
+        UserWarning, match=r"passed over 1 file whose name does not end in \.parquet \.pq: notes\.jsonl; "
+    ):
+        assert convert(tables, tables / "all.mma", format="parquet").records == 6
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])

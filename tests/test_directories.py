@@ -34,9 +34,9 @@ def names(ds):
 
 
 def line(directory, others, suffixes=SUFFIXES):
-    unit = "file" if len(others) == 1 else "files"
-    found = f"{len(others)} {unit} whose names do not end in {suffixes}: {', '.join(others)}"
-    return f"{directory}: passed over {found}; give them by name, or by a glob"
+    what, them = ("file whose name does", "it") if len(others) == 1 else ("files whose names do", "them")
+    found = f"{len(others)} {what} not end in {suffixes}: {', '.join(others)}"
+    return f"{directory}: passed over {found}; give {them} by name, or by a glob"
 
 
 def test_what_is_passed_over_is_named_by_open_build_and_the_command(mixed):

@@ -28,13 +28,14 @@ from ..storage.sources import (
     expand,
     given_twice,
     inspect,
+    listed,
     reason,
     working_directory,
 )
 from .distributed import Reading, Written, write_parts
 from .indexed import remove_hidden, telling_of
 from .limit import check_ahead, default_bytes
-from .origin import ConvertedWriter, check_replaces_its_own
+from .origin import ConvertedWriter, check_replaces_its_own, without_converted
 from .records import FILE_READERS, copy_records
 from .wanted import Wanted
 
@@ -138,12 +139,26 @@ def convert(
 def _expanded(sources: StrPath | Iterable[StrPath], format_name: str | None) -> list[str]:
     """Return the sources that are meant; warn of what is passed over in directories, and of sources given twice."""
     found: list[str] = []
-    paths = expand(sources, SUFFIXES, report=found.append)
+    paths = expanded(sources, format_name, found.append)
     if format_name in FILE_READERS or (format_name is None and formats.convertible(paths[0])):
         found += filter(None, [given_twice(paths)])  # building the index of others warns
     for line in found:
         warnings.warn(line, stacklevel=3)
     return paths
+
+
+def expanded(
+    sources: StrPath | Iterable[StrPath], format_name: str | None, report: Callable[[str], object]
+) -> list[str]:
+    """Return the sources that are meant; report what is passed over in directories.
+
+    Array files that were converted from others of them are left out, unless they are named: to convert a directory
+    again, or into itself, is to convert what was there first. With a format that is only converted, its files alone
+    are taken from directories.
+    """
+    given = listed(sources)
+    suffixes = formats.CONVERTIBLE[format_name][1] if format_name in formats.CONVERTIBLE else SUFFIXES
+    return without_converted(expand(given, suffixes, report=report), {os.fspath(path) for path in given})
 
 
 def _convert(

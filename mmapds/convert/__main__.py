@@ -10,8 +10,7 @@ from typing import Any
 from .. import cli
 from ..errors import FormatError, counted
 from ..index.clusters import add_engine_options, engine_of
-from ..storage.sources import expand
-from . import OPTIONS, SUFFIXES, check_arguments, convert
+from . import OPTIONS, check_arguments, convert, expanded
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,7 +30,7 @@ def _convert(options: argparse.Namespace) -> None:
         )
         check_arguments(types, fields, defaults, options.missing, options.infer, options.max_bytes, others)
     engine = engine_of(options)
-    sources = expand(options.sources, SUFFIXES, report=cli.print_aside)
+    sources = expanded(options.sources, options.format, cli.print_aside)
     with cli.Progress(options.sources, unit=" records", quiet=options.quiet) as progress:
         done = convert(
             sources,

@@ -1,10 +1,10 @@
 """What an array file was converted from, so that a conversion replaces only what it can write again."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
-from ..arrays.array_file import ArraySections
+from ..arrays.array_file import SUFFIX, ArraySections
 from ..errors import Error, option
 from ..storage.files import open_file
 from ..writer import Writer
@@ -47,6 +47,24 @@ def check_replaces_its_own(target: str, paths: Sequence[str], elsewhere: str) ->
             f"{target}: expected a name that is free, or an array file that was converted from {expected!r}, found "
             f"{what}; give another place with {elsewhere}, or replace it with {option('force', True)}"
         )
+
+
+def without_converted(paths: Sequence[str], given: Container[str]) -> list[str]:
+    """Return paths without those of array files that were converted from others of them.
+
+    Args:
+      given: those that the user named, which stay.
+    """
+    found = [path for path in paths if path.endswith(SUFFIX) and path not in given]
+    if not found or len(found) == len(paths):
+        return list(paths)
+    known = set(map(os.path.realpath, paths))
+    converted = {
+        path
+        for path in found
+        if (origin := _found(path)) and os.path.realpath(os.path.join(os.path.dirname(path), origin)) in known
+    }
+    return [path for path in paths if path not in converted]
 
 
 def _origin(target: str, paths: Sequence[str]) -> str:

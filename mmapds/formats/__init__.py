@@ -10,7 +10,7 @@ from typing import Any
 from ..compression.plain import head_of
 from ..errors import FormatError, either
 from ..storage.index_file import Index
-from ..storage.sources import Source, compressed, named, quoted, tool
+from ..storage.sources import CONVERTED, Source, compressed, named, quoted, tool
 from .fixed import Fixed
 from .format import ArrayOf, FieldsOf, Format, Option
 from .jsonl import JsonLines
@@ -33,9 +33,9 @@ SUFFIXES: tuple[str, ...] = tuple(suffix for each in FORMATS.values() for suffix
 OPTIONS: dict[str, Option] = {name: option for each in FORMATS.values() for name, option in each.options.items()}
 
 CONVERTIBLE: dict[str, tuple[bytes, tuple[str, ...]]] = {
-    "parquet": (b"PAR1", (".parquet", ".pq")),
-    "arrow": (b"ARROW1", (".arrow", ".arrows", ".feather", ".ipc")),
-    "hdf5": (b"\x89HDF\r\n\x1a\n", (".h5", ".hdf5", ".hdf", ".he5")),
+    "parquet": (b"PAR1", CONVERTED["parquet"]),
+    "arrow": (b"ARROW1", CONVERTED["arrow"]),
+    "hdf5": (b"\x89HDF\r\n\x1a\n", CONVERTED["hdf5"]),
 }
 """What must be converted: the first bytes of such files, and what their names end in."""
 

@@ -21,6 +21,12 @@ _COMPRESSED = {
     b"\xfd7zXZ\x00": ("xz", "xz -dk", ".xz"),
     b"\x04\x22\x4d\x18": ("lz4", "lz4 -dkm", ".lz4"),  # without -m it writes to stdout, unless that is a terminal
 }
+CONVERTED: dict[str, tuple[str, ...]] = {
+    "parquet": (".parquet", ".pq"),
+    "arrow": (".arrow", ".arrows", ".feather", ".ipc"),
+    "hdf5": (".h5", ".hdf5", ".hdf", ".he5"),
+}
+"""What is not read in place, but converted, and what the names of such files end in."""
 _IN_PLACE = "expected a file whose records can be read in place"
 _BZIP2 = (b"BZh", b"1AY&")  # with a digit between them
 INDEX_SUFFIX = ".mmx"
@@ -163,7 +169,7 @@ def _files_of(
     names = {name for name in there if named(name, suffixes) or (indexed and name + INDEX_SUFFIX in there)}
     taken = _without_indexes(sorted(_one_of_each_content(names)), suffixes)
     if not taken:
-        raise SourceError(f"{directory}: expected files whose names end in {_listed_suffixes(suffixes)}, found none")
+        raise _nothing_to_take(directory, sorted(there), suffixes)
     if not all(name.endswith(INDEX_SUFFIX) for name in taken):  # indexes may have the other files for sources
         others = sorted(name for name in there.keys() - names if _may_be_data(name, there) and there[name].is_file())
         if others:
@@ -178,6 +184,23 @@ def _files_of(
     if indexed:
         _check_left_out([os.path.join(directory, name) for name in sorted(there)], paths, suffixes)
     yield from paths
+
+
+def _nothing_to_take(directory: str, names: Sequence[str], suffixes: tuple[str, ...]) -> SourceError:
+    """Return the error for a directory without sources; where files there can be converted, it says how."""
+    expected = f"{directory}: expected files whose names end in {_listed_suffixes(suffixes)}, found"
+    kinds = {kind: [name for name in names if named(name, ends)] for kind, ends in CONVERTED.items()}
+    found = {kind: files for kind, files in kinds.items() if files}
+    if not found:
+        return SourceError(f"{expected} none")
+    kind, files = next(iter(found.items()))
+    out = os.path.join(directory, "all.mma")
+    options = f"-o {quoted(out)}{f' --format {kind}' if len(found) > 1 else ''}"
+    is_read = f"{'is' if len(files) == 1 else 'are'} not read in place: convert {'it' if len(files) == 1 else 'them'}"
+    return SourceError(
+        f"{expected} {counted(len(files), 'file')} of {kind}, which {is_read}, and open {out}; run: {tool('convert')} "
+        f"{quoted(directory)} {options}"
+    )
 
 
 def _one_of_each_content(names: Iterable[str]) -> Iterable[str]:
@@ -275,9 +298,10 @@ def _may_be_data(name: str, there: Container[str]) -> bool:
 
 
 def _passed_over(directory: str, names: list[str], suffixes: tuple[str, ...]) -> str:
+    whose, them = ("whose name does", "it") if len(names) == 1 else ("whose names do", "them")
     return (
-        f"{directory}: passed over {counted(len(names), 'file')} whose names do not end in "
-        f"{_listed_suffixes(suffixes)}: {_some(names)}; give them by name, or by a glob"
+        f"{directory}: passed over {counted(len(names), 'file')} {whose} not end in {_listed_suffixes(suffixes)}: "
+        f"{_some(names)}; give {them} by name, or by a glob"
     )
 
 
@@ -286,11 +310,12 @@ def _some(names: list[str]) -> str:
 
 
 def _listed_suffixes(suffixes: tuple[str, ...]) -> str:
-    """Return suffixes as messages list them; those of codecs follow all but that of indexes, or stand among them."""
+    """Return suffixes as messages list them; those of codecs follow those read in place, or stand among them."""
     if suffixes == (INDEX_SUFFIX,):
         return INDEX_SUFFIX
     codecs = [suffix for each in CODECS.values() for suffix in each]
-    behind = "" if set(codecs) <= set(suffixes) else f" (or {' '.join(codecs)} behind these)"
+    is_of_one = set(codecs) <= set(suffixes) or suffixes in CONVERTED.values()
+    behind = "" if is_of_one else f" (or {' '.join(codecs)} behind these)"
     return f"{' '.join(suffixes)}{behind}"
 
 
