@@ -251,6 +251,19 @@ def test_all_fields_with_nulls_are_named_at_once(tmp_path, save_as):
     assert [sample["d"] for sample in ways[2]] == [[1], [1], [1], None]
 
 
+@pytest.mark.parametrize("save_as", [parquet, arrow, jsonl])
+@pytest.mark.parametrize("values", [[3, None], [[1, 2, 3], None]])
+def test_a_null_in_the_field_of_lengths(tmp_path, save_as, values):
+    """It cannot be kept as JSON, which gives no lengths; a type that is inferred stays that of the other records."""
+    path = save_as(tmp_path, [{"x": value} for value in values])
+    with pytest.raises(mmapds.FormatError, match=r"field 'x': expected int64.*, found null; leave such") as error:
+        convert(path, length="x")
+    assert "--types" not in str(error.value)
+    ways = run_remedies(error.value, path, "--length", "x")
+    assert [len(way) for way in ways] == [1, 2]
+    assert mmapds.open(f"{path}.mma").lengths.tolist() == [3, 0]
+
+
 def test_ways_are_for_all_fields_with_nulls(tmp_path):
     path = save(pa.table({"id": [0, 1], "a": [1, None], "b": [b"a", None]}), tmp_path / "a.parquet")
     with pytest.raises(mmapds.FormatError, match=r"\(field 'b' lacks values too, in the 1 record from") as error:

@@ -98,7 +98,7 @@ def missing(record: Mapping[str, Any], rest: Iterator[Mapping[str, Any]], rules:
         names = ", ".join(repr(field.name) for field in others)
         lack = f"field {names} lacks" if len(others) == 1 else f"fields {names} lack"
         remark = f" ({lack} values too, in the {plain_counted(looked_at, 'record')} from there on)"
-    ways = _ways_without([first, *others], rules.defaults)
+    ways = _ways_without([first, *others], rules)
     remedy = f"{', '.join(ways[:-1])}, or {ways[-1]}" if len(ways) > 1 else ways[0]
     return FormatError(f"field {first.name!r}: expected {first}, found {found}; {remedy}{remark}")
 
@@ -107,18 +107,14 @@ def _lacks(record: Mapping[str, Any], field: Field, rules: Rules) -> bool:
     return record.get(field.name) is None and field.dtype != "json" and rules.defaults.get(field.name) is None
 
 
-def _ways_without(fields: Sequence[Field], defaults: Mapping[str, Any]) -> list[str]:
-    """Return what can be done about records that lack some of these fields; each way is one for all of them.
-
-    Args:
-      defaults: of other fields, which the user gave.
-    """
+def _ways_without(fields: Sequence[Field], rules: Rules) -> list[str]:
+    """Return what can be done about records that lack some of these fields; each way is one for all of them."""
     ways = [f"leave such records out with {option('missing', 'skip')}"]
     examples = {field.name: _example(field) for field in fields}
     if None not in examples.values():
         what = "a value in its place" if len(fields) == 1 else "values in their places"
-        ways.append(f"write {what} with {_option('defaults', {**defaults, **examples})}")
-    if all(_may_be_json(field) for field in fields):
+        ways.append(f"write {what} with {_option('defaults', {**rules.defaults, **examples})}")
+    if all(_may_be_json(field) and field.name != rules.length for field in fields):  # JSON gives no lengths
         ways.append(f"keep null with {_option('types', {field.name: 'json' for field in fields})}")
     return ways
 

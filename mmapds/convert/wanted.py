@@ -60,7 +60,8 @@ class Wanted(NamedTuple):
 
         Fields that are not wanted, or have a type already, are not looked at, and are "json" here.
         """
-        inference = Inference(nulls=not self.skip, defaults=self.defaults)
+        # As JSON, the field of lengths would give none: its nulls are refused where they are met, with what to do.
+        inference = Inference(nulls=not self.skip, defaults=[*self.defaults, *filter(None, [self.length])])
         known: dict[str, Any] = {}
         for number, record in enumerate(islice(reader.records(None), self.infer)):
             rest = {}
