@@ -2,7 +2,9 @@
 
 import gzip
 import os
+import re
 import warnings
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +15,7 @@ from mmapds import formats
 from mmapds.convert import SUFFIXES as CONVERTED
 from mmapds.convert import convert
 from tests.support import commands
+from tests.support.files import opened_to_all, unprivileged
 from tests.support.messages import check
 
 SUFFIXES = f"{' '.join(formats.SUFFIXES)} (or .gz .bgz .zst behind these)"
@@ -315,3 +318,20 @@ def test_indexes_of_a_directory_that_have_the_same_source_are_named(write, tmp_p
     assert names(mmapds.open([out, tmp_path / "view.mmx"])) == [0, 1, 2, 0, 1]  # as the list says
     mmapds.build(sources)
     assert names(mmapds.open(tmp_path / "shards" / "*.mmx")) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o111, 0o444, 0o666])
+def test_a_directory_that_cannot_be_listed_or_searched(tmp_path, mode):
+    opened_to_all(tmp_path)
+    closed = tmp_path / "closed"
+    (closed / "below").mkdir(parents=True)
+    for path in (closed / "a.jsonl", closed / "below/b.jsonl"):
+        path.write_bytes(b'{"a":1}\n')
+    closed.chmod(mode)
+    for way in (mmapds.build, mmapds.open, partial(mmapds.open, build=True), convert):
+        refused = unprivileged(partial(way, closed))
+        assert re.fullmatch(rf"(Source)?Error: {closed}(/a\.jsonl(\.mmx)?)?: permission denied", refused), way
+    if not mode & 0o111:
+        assert unprivileged(lambda: mmapds.build(closed / "a.jsonl")) == (
+            f"SourceError: {closed}/a.jsonl: permission denied"
+        )

@@ -25,7 +25,7 @@ from mmapds.storage.index_file import Index, IndexWriter
 from tests.support import oracle
 from tests.support.bounds import bounds_of, grouped
 from tests.support.commands import SECONDS, command, python
-from tests.support.files import descriptor, patched
+from tests.support.files import descriptor, opened_to_all, patched, unprivileged
 from tests.support.messages import check
 from tests.support.pieces import jsonl_in_blocks
 from tests.support.tars import archive, special
@@ -180,31 +180,8 @@ def test_patterns_that_match_nothing(tmp_path):
         mmapds.build([])
 
 
-def unprivileged(function):
-    """Run `function` in a child that may not override permissions, and return what it printed."""
-    import multiprocessing
-
-    def child(pipe):
-        if os.geteuid() == 0:
-            os.setuid(65534)
-        try:
-            pipe.send(function())
-        except BaseException as error:
-            pipe.send(f"{type(error).__name__}: {error}")
-
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=child, args=(theirs,))
-    process.start()
-    result = ours.recv() if ours.poll(60) else "no answer"
-    process.join()
-    return result
-
-
 def test_an_unreadable_source_and_an_unwritable_place(tmp_path):
-    folder = tmp_path
-    while not folder.stat().st_mode & stat.S_IWOTH:  # up to the place for temporary files, which all may use
-        folder.chmod(0o755)
-        folder = folder.parent
+    opened_to_all(tmp_path)
     secret, plain = tmp_path / "secret.jsonl", tmp_path / "plain.jsonl"
     for path in (secret, plain):
         path.write_bytes(b'{"a":1}\n')

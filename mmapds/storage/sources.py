@@ -131,24 +131,43 @@ def _expand_one(
     pattern: str, suffixes: tuple[str, ...], indexed: bool, report: Callable[[str], object]
 ) -> Iterator[str]:
     if os.path.isdir(pattern):
-        yield from _files_of(pattern, suffixes, indexed, report)
+        try:
+            found = list(_files_of(pattern, suffixes, indexed, report))
+        except PermissionError as error:  # it cannot be listed, or what its links lead to cannot be looked at
+            raise unreadable(pattern, error) from None
+        yield from found
         return
-    if os.path.lexists(pattern):
+    if _is_there(pattern):
         yield pattern
         return
     for path in _expand_braces(pattern):
-        if os.path.lexists(path):
+        if _is_there(path):
             yield path
         elif glob.has_magic(path):
-            found = sorted(glob.glob(path, recursive=True))
-            matches = _without_indexes(found, suffixes)
+            there = sorted(glob.glob(path, recursive=True))
+            matches = _without_indexes(there, suffixes)
             if not matches:
                 raise SourceError(f"{path}: expected a pattern that matches files, found no match")
             if indexed:
-                _check_left_out(found, matches, suffixes)
+                _check_left_out(there, matches, suffixes)
             yield from matches
         else:
             raise SourceError(f"{path}: no such file{_way_to_file(path)}")
+
+
+def _is_there(path: str) -> bool:
+    """Whether a path is that of a file, a directory or a link.
+
+    Raises:
+      SourceError: nobody may know, as a directory of the path cannot be searched.
+    """
+    try:
+        os.lstat(path)
+    except PermissionError as error:
+        raise unreadable(path, error) from None
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _way_to_file(path: str) -> str:
