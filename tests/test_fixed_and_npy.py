@@ -167,7 +167,10 @@ def test_npy_files_that_have_no_records(tmp_path):
     for array, message in (
         (np.float64(1), "expected an array of one axis or more, found one number"),
         (np.asfortranarray(np.ones((3, 4))), "expected C order, found Fortran order"),
-        (np.array([{}, 1], object), "expected plain numbers"),
+        (
+            np.array([{}, 1], object),
+            r"expected plain numbers, .* of type object; write them to an .*mmapds\.Writer, or save",
+        ),
     ):
         with pytest.raises(mmapds.FormatError, match=message):
             mmapds.build(save(tmp_path, "x.npy", array), force=True)
@@ -178,7 +181,7 @@ def test_npy_files_that_have_no_records(tmp_path):
     [
         ("{'descr': '<f4' \n", "not an .npy file"),
         ("  {'descr': '<f4'}\n", "not an .npy file"),
-        ("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", r"x.npy: dtype = dtype\('O'\), expected plain"),
+        ("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", "x.npy: expected plain numbers"),
         (
             "{'descr': '<f4', 'fortran_order': False, 'shape': (5, 0)}",
             r"x.npy: shape = \(0,\), expected .* records of 1 byte or more, found 1 axes and 0 bytes of float32",

@@ -130,6 +130,11 @@ def all_records(whole: Piece, size: int, measuring: Measuring) -> Iterator[Piece
             yield whole._replace(columns=filled, fixed=count)
 
 
+def is_plain(dtype: Any) -> bool:
+    """Whether the values of a type are numbers or strings of one size, and lie where an array of them lies."""
+    return not (dtype.hasobject or dtype.fields or dtype.subdtype)
+
+
 def check_array(name: Any, shape: Sequence[int]) -> tuple[str, int]:
     """Return the name of an array's dtype, and the array's size in bytes.
 
@@ -144,7 +149,7 @@ def check_array(name: Any, shape: Sequence[int]) -> tuple[str, int]:
         dtype = None
     if dtype is None or name is None:  # NumPy takes None for float64
         raise OptionError(f"dtype = {name!r}, expected a name that NumPy knows, such as 'uint16'")
-    if dtype.hasobject or dtype.fields or dtype.subdtype:
+    if not is_plain(dtype):
         raise OptionError(f"dtype = {name!r}, expected plain numbers, or strings of one size")
     size = prod(shape) * dtype.itemsize
     if not 1 <= size < 2**63 or len(shape) > _AXES:

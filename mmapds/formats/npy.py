@@ -5,7 +5,7 @@ from typing import Any
 
 from ..errors import FormatError, option
 from ..storage.sources import Source, unreadable
-from .fixed import Fixed, all_records, check_array, count_records, one_piece
+from .fixed import Fixed, all_records, check_array, count_records, is_plain, one_piece
 from .format import TRUNCATED, Piece, check_truncated, drops_truncated
 from .measuring import Measuring
 
@@ -36,6 +36,11 @@ class Npy(Fixed):
                     f"{other}: expected records of {dtype} of shape {shape[1:]}, as in {path}, found {header[1]} of "
                     f"shape {header[0][1:]}; index the files apart"
                 )
+        if not is_plain(dtype):
+            raise FormatError(
+                f"{path}: expected plain numbers, or strings of one size, found entries of type {dtype}; write them to "
+                "an array file (.mma) with mmapds.Writer, or save an array of numbers"
+            )
         try:
             name, size = check_array(dtype, shape[1:])
         except FormatError as error:
