@@ -371,7 +371,10 @@ def test_a_damaged_tar_is_shown_as_it_lies(write, ran):
 def test_other_decoders_and_formats(ten, tmp_path, shown, ran):
     assert records_in(shown("show", ten, "2", "--decode", "text"))[0][3] == '{"n": 2, "text": "xx"}'
     assert records_in(shown("show", ten, "2", "--decode", "bytes"))[0][3] == '{"n": 2, "text": "xx"}'
-    assert "expected 'json', 'text'" in ran("show", ten, "2", "--decode", "xml")[2]
+    names = "json, text, bytes, files, wds, pil, tf_example or torch"
+    for words in (["show", ten, "2"], ["head", ten], ["convert", ten], ["bench", ten], ["report", ten]):
+        found = ran(*words, "--decode", "jsn")
+        assert found == (2, "", f"--decode jsn: expected {names} (did you mean json)\n")
     np.save(tmp_path / "a.npy", np.arange(12, dtype=np.int16).reshape(3, 4))
     package.build(tmp_path / "a.npy")
     for options in ((), ("--decode", "torch")):

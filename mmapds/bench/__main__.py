@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from .. import cli
+from ..dataset.decode import check_name
 from ..errors import Error
 from . import bench, check_arguments
 from .choose import name_of
@@ -51,6 +52,7 @@ def _numbers(text: str) -> list[int]:
 def _bench(options: argparse.Namespace) -> None:
     with cli.checking_options():
         check_arguments(options.max_tokens, options.batch_size, options.workers, options.seconds, options.collate)
+        check_name(options.decode)
 
     def report(trial: dict[str, Any]) -> None:
         if not options.quiet and sys.stderr.isatty():

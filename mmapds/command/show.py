@@ -6,7 +6,7 @@ from itertools import chain
 from typing import cast
 
 from .. import cli
-from ..dataset.decode import takes_view
+from ..dataset.decode import check_name, takes_view
 from ..dataset.indexed import IndexedDataset, make_dataset
 from ..dataset.opening import open as open_dataset
 from ..dataset.origin import expand_indexed
@@ -68,6 +68,8 @@ def _chosen(given: Iterable[Position], records: int) -> Iterator[int]:
 
 def _opened(options: argparse.Namespace, sources: Sequence[str]) -> IndexedDataset:
     """Return the dataset of the sources, indexed first if that was asked for."""
+    with cli.checking_options():
+        check_name(options.decode)
     paths = expand_indexed(sources)
     if options.build:
         roots = Roots(options.root, paths)

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from .. import cli
+from ..dataset.decode import check_name
 from ..errors import FormatError, counted
 from ..index.clusters import add_engine_options, engine_of
 from . import OPTIONS, check_arguments, convert, expanded
@@ -29,6 +30,7 @@ def _convert(options: argparse.Namespace) -> None:
             _json_object(name, getattr(options, name)) for name in ("schema", "types", "defaults")
         )
         check_arguments(types, fields, defaults, options.missing, options.infer, options.max_bytes, others)
+        check_name(options.decode)
     engine = engine_of(options)
     sources = expanded(options.sources, options.format, cli.print_aside)
     with cli.Progress(options.sources, unit=" records", quiet=options.quiet) as progress:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 import orjson
 
-from ..errors import DecodeError, Error, FormatError, did_you_mean
+from ..errors import DecodeError, Error, FormatError, did_you_mean, is_command
 from . import webdataset
 from .tf_example import tf_example
 
@@ -158,17 +158,26 @@ def resolve(decode: str | Decoder) -> Decoder:
             f"decode = {decode!r}, expected a name or a callable, found a dict; give decode=mmapds.Fields({decode!r})"
         )
     remark = _remark_on(decode) if isinstance(decode, str) else ""
+    if is_command():
+        raise Error(f"--decode {decode}: expected {', '.join(BY_NAME)} or torch{remark}")
     raise Error(f"decode = {decode!r}, expected {', '.join(map(repr, BY_NAME))}, 'torch' or a callable{remark}")
 
 
 def _remark_on(name: str) -> str:
     """Return the remark on a name that no decoder has, which ends a message."""
+    shown = str if is_command() else repr
     image = _IMAGE.fullmatch(name)
     if image is None:
-        return did_you_mean(name, (*BY_NAME, "torch"))
-    own = "'pil', whose images are RGB" if image["mode"] == "rgb" else "'wds', whose images have the mode of their file"
+        return did_you_mean(name, (*BY_NAME, "torch"), shown)
+    own, mode = ("pil", "are RGB") if image["mode"] == "rgb" else ("wds", "have the mode of their file")
     others = "" if image["kind"] == "pil" else "; make arrays or tensors of them with ds.map(function)"
-    return f" (did you mean {own}{others})"
+    return f" (did you mean {shown(own)}, whose images {mode}{others})"
+
+
+def check_name(decode: str | None) -> None:
+    """Raise Error for what a command line was given as the name of a decoder, and is not one."""
+    if decode not in (None, "torch"):
+        resolve(decode or "")
 
 
 def decoder_name(decode: str | Decoder) -> str:

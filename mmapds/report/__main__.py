@@ -5,6 +5,7 @@ import json
 import sys
 
 from .. import cli
+from ..dataset.decode import check_name
 from ..errors import counted
 from . import report
 from .gather import Facts
@@ -55,6 +56,7 @@ def _report(options: argparse.Namespace) -> None:
         first = Wanted.of(**plan)
         for text in options.compare:
             Wanted.parse(text, first)
+        check_name(options.decode)
     out = options.out or (None if options.json else "report.html")
     facts = report(
         options.sources,
