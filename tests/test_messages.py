@@ -8,6 +8,7 @@ import torch
 
 import mmapds
 from mmapds import orders
+from tests.support.commands import command
 from tests.support.messages import ROOT, banned, check, forms, literals, raised_in_c
 from tests.support.mistakes import (
     Twice,
@@ -229,3 +230,18 @@ def test_the_binding_says_what_it_expected():
         if banned(text) or not re.search(r"\bexpected |out of range for |^%s: %s$|became shorter", text)
     ]
     assert not offenders, "\n".join(offenders)
+
+
+def test_one_of_a_thing_is_not_counted_as_several(opened, tmp_path):
+    ds = opened([{"n": 5}])
+    mmapds.build(ds.sources[0], length="n")
+    ds = mmapds.open(ds.sources[0])
+    sampler = mmapds.TokenBudgetBatchSampler(ds, max_tokens=8)
+    assert str(sampler.summary()).startswith("1 sample in 1 batch of 1.0, 1 step\n")
+    assert " 1 sample, " in f" {repr(sampler).partition(': ')[2]}"
+    assert repr(sampler).endswith(" 1 step>")
+    ds[:1].save(tmp_path / "one.mmx")
+    assert "a saved view, 1 of the 1 record of 1 index" in command("--info", tmp_path / "one.mmx").stdout
+    with open(ds.sources[0], "ab") as file:
+        file.write(b"bad\n" * 6)
+    assert "1 more line is not JSON" in command(ds.sources[0], "--bad", "skip").stderr

@@ -202,7 +202,7 @@ def test_an_empty_dataset_and_stale_sources_make_a_page_too(write, tmp_path):
     with open(path, "a") as file:
         file.write("{}\n")
     found = Page(page(report(path, ranks=1)))
-    assert "1 of 1 sources changed or cannot be read; index them again." in found.text
+    assert "1 of 1 source changed or cannot be read; index them again." in found.text
     assert "reads" not in found.ids
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from ..errors import counted
 from .choose import name_of
 
 _HEAD = ("", "", "records/s", "MB/s", "wait p50", "wait p99", "own memory", "from disk")
@@ -10,7 +11,7 @@ _HEAD = ("", "", "records/s", "MB/s", "wait p50", "wait p99", "own memory", "fro
 
 def lines_of(facts: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of a whole result."""
-    yield f"{facts['title']}: {facts['records']:,} records, {facts['bytes'] / 1e6:,.1f} MB, {facts['plan']}"
+    yield f"{facts['title']}: {counted(facts['records'], 'record')}, {facts['bytes'] / 1e6:,.1f} MB, {facts['plan']}"
     rows = [_HEAD, *(row for trial in facts["trials"] for row in rows_of(trial))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     for row in rows:

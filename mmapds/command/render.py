@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..cli import printable
+from ..errors import counted
 from .screen import Screen, columns_of
 
 _STRING, _KEY, _TEXT = 240, 60, 2_000  # characters that are shown of a string, of a name, of a record of text
@@ -74,7 +75,7 @@ class Renderer:
         """Yield the key and the members of a sample of a tar: of each its name, its size, and how it begins."""
         yield f"{self._note('key')} {printable(key)}"
         names = [self._short(name) for name, _ in members]
-        sizes = [f"{len(data):,} bytes" for _, data in members]
+        sizes = [counted(len(data), "byte") for _, data in members]
         widest, longest = (max((columns_of(each) for each in column), default=0) for column in (names, sizes))
         for name, size, (_, data) in zip(names, sizes, members, strict=True):
             padding = " " * (widest - columns_of(name))
@@ -209,7 +210,7 @@ class Renderer:
 
     def _bytes(self, value: bytes | memoryview, room: int) -> _Text:
         """Return how many bytes there are, and how they begin."""
-        size = f"{len(value):,} bytes"
+        size = counted(len(value), "byte")
         return _Text(self._note(size), len(size)) + _plain(f" {self._beginning(value, room - len(size) - 1)}".rstrip())
 
     def _beginning(self, value: bytes | memoryview, room: int) -> str:

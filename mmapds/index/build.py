@@ -15,6 +15,7 @@ from ..errors import (
     IndexMissingError,
     SourceError,
     StaleIndexError,
+    counted,
     either,
     option,
 )
@@ -111,7 +112,8 @@ class BuildResult(NamedTuple):
 def complaints(results: Sequence[BuildResult]) -> list[str]:
     """Return warnings of what indexes lack that somebody may miss."""
     behind = [line for result in results for line in result.behind_ends]
-    more = f" ({len(behind) - 1:,} more archives have such bytes)" if len(behind) > 1 else ""
+    others = len(behind) - 1
+    more = f" ({counted(others, 'more archive')} {'has' if others == 1 else 'have'} such bytes)" if others > 0 else ""
     return [line for line in (_emptiness(results), f"{behind[0]}{more}" if behind else "") if line]
 
 

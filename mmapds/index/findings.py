@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ..errors import Error
+from ..errors import Error, counted
 from ..storage.index_file import Index
 from ..storage.view_file import SavedView
 
@@ -75,7 +75,7 @@ class Findings:
         """Return the messages, one a line, and for each kind how many are not listed."""
         unlisted = {check: count - LISTED for check, count in self.counts.items() if count > LISTED}
         more = [
-            str(self.index.damaged(f"{count:,} more problems like the {LISTED} listed ({check})"))
+            str(self.index.damaged(f"{counted(count, 'more problem')} like the {LISTED} listed ({check})"))
             for check, count in unlisted.items()
         ]
         return [" ".join(str(problem.error).splitlines()) for problem in self.problems] + more

@@ -96,7 +96,7 @@ def _lines(index: Index | SavedView, findings: Findings | None, *, info: bool) -
     outcome = ""
     if findings is not None:
         count = findings.count
-        outcome = "; verified" if not count else f"; {count:,} problem{'s' if count > 1 else ''}"
+        outcome = "; verified" if not count else f"; {counted(count, 'problem')}"
     lines = [f"{summarise(index)}{outcome}"]
     if findings is not None:
         lines += [f"{_INDENT}not checked: {what}" for what in findings.not_checked]

@@ -74,7 +74,9 @@ def bad_lines(index: Index) -> list[str]:
                 file.seek(byte)
                 what = not_json(file.readline(_LONGEST).rstrip())
             found.append(f"{path}:{line} (byte {byte}): {what}; left out")
-    more = [f"{index.path}: {total - len(found):,} more lines are not JSON; left out"] if total > len(found) else []
+    left = total - len(found)
+    are = "is" if left == 1 else "are"
+    more = [f"{index.path}: {counted(left, 'more line')} {are} not JSON; left out"] if left > 0 else []
     return found + more
 
 

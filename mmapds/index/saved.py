@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .. import _native
-from ..errors import Error, StaleIndexError
+from ..errors import Error, StaleIndexError, counted
 from ..storage.current import stat_source
 from ..storage.index_file import Index
 from ..storage.sections import COLUMN
@@ -124,14 +124,15 @@ def lines_of_view(view: SavedView, findings: Findings | None, *, info: bool) -> 
     """Return what `--info` and `--verify` print of a saved view."""
     outcome = ""
     if findings is not None:
-        outcome = "; verified" if not findings.count else f"; {findings.count:,} problem{'s' * (findings.count > 1)}"
+        outcome = "; verified" if not findings.count else f"; {counted(findings.count, 'problem')}"
     columns = f"; {', '.join(view.columns)}" if view.columns else ""
     count = f"{len(view.bases):,} indexes" if len(view.bases) > 1 else "1 index"
-    lines = [f"{view.path}: a saved view, {view.records:,} of the {view.total:,} records of {count}{columns}{outcome}"]
+    of = f"{view.records:,} of the {counted(view.total, 'record')} of {count}"
+    lines = [f"{view.path}: a saved view, {of}{columns}{outcome}"]
     if findings is not None:
         lines += [f"  not checked: {what}" for what in findings.not_checked]
     for number, base in enumerate(view.bases if info else ()):
-        lines.append(f"  {view.base_path(number)}: {base.records:,} records; {_state_of(view, number)[1]}")
+        lines.append(f"  {view.base_path(number)}: {counted(base.records, 'record')}; {_state_of(view, number)[1]}")
     return lines
 
 

@@ -43,7 +43,7 @@ class Summary(NamedTuple):
         bad = f" ({self.bad:,} not JSON)" if self.bad else ""
         skipped = f"; {counted(self.skipped, 'record')} left out{bad}" if self.skipped else ""
         between = ", records left out included" if self.sizes_have_left_out else ""
-        cut = f", the last {self.cut:,} bytes" if self.cut else ""
+        cut = f", the last {counted(self.cut, 'byte')}" if self.cut else ""
         return (
             f"{self.path}: {counted(self.records, 'record')}{sources}, {counted(self.size, 'byte')}{decoded}, "
             f"{mean:.1f} bytes a record ({self.smallest:,} to {self.largest:,}{between}){columns}{skipped}{cut}"

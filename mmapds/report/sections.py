@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..bench.choose import name_of
+from ..errors import counted
 from . import pictures
 from .coverage import CURRENT
 from .markup import charts, figure, folded, heading, paragraph, section, table
@@ -49,8 +50,8 @@ def covers(title: str, facts: Facts) -> str:
     if coverage["records"] != coverage["records_of_indexes"]:
         view = f" ({coverage['records']:,} in this view)"
     lead = (
-        f"{coverage['records_of_indexes']:,} records{view}, in {sources:,} source{'s' * (sources != 1)} of format "
-        f"{', '.join(coverage['formats'])}, {coverage['bytes']:,} bytes."
+        f"{counted(coverage['records_of_indexes'], 'record')}{view}, in {counted(sources, 'source')} of format "
+        f"{', '.join(coverage['formats'])}, {counted(coverage['bytes'], 'byte')}."
     )
     parts = [paragraph(lead), _sources(coverage)]
     names = ["min", "10 %", "median", "90 %", "99 %", "max", "mean"]
@@ -80,7 +81,7 @@ def _sources(coverage: Facts) -> str:
     if len(listed) < coverage["sources"]:
         states = ", ".join(f"{count:,} {state}" for state, count in coverage["states"].items())
         parts.append(
-            paragraph(f"{len(listed):,} of {coverage['sources']:,} sources are listed; all: {states}.", "note")
+            paragraph(f"{len(listed):,} of {counted(coverage['sources'], 'source')} are listed; all: {states}.", "note")
         )
     return "".join(parts)
 
@@ -324,7 +325,7 @@ def reads(title: str, facts: Facts) -> str:
         )
         for number, (name, found) in enumerate(plans)
     ]
-    note = f"Of {plans[0][1]['measured']['steps']:,} steps, spread evenly over the epoch."
+    note = f"Of {counted(plans[0][1]['measured']['steps'], 'step')}, spread evenly over the epoch."
     return section("reads", title, paragraph(lead), charts(drawn), _beside(plans, rows), paragraph(note, "note"))
 
 
@@ -343,9 +344,9 @@ def samples(title: str, facts: Facts) -> str:
 
 
 def _sample(facts: Facts, *, is_open: bool) -> str:
-    length = f"{facts['length']:,} tokens, " if "length" in facts else ""
+    length = f"{counted(facts['length'], 'token')}, " if "length" in facts else ""
     lines = ([facts["error"], ""] if "error" in facts else []) + facts.get("lines", [])
-    remark = f"{length}{facts['bytes']:,} bytes · {facts['place']}"
+    remark = f"{length}{counted(facts['bytes'], 'byte')} · {facts['place']}"
     return folded(f"Record {facts['position']:,}", remark, lines, is_open=is_open)
 
 

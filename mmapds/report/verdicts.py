@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from ..errors import counted
+
 Facts = dict[str, Any]
 GOOD, FAIR, POOR = "good", "fair", "poor"
 _COLUMNS = 8  # parts of an epoch whose spread over the dataset can be told from that of random records
@@ -49,10 +51,12 @@ def _coverage(facts: Facts) -> Iterator[Verdict]:
     else:
         others = sum(count for state, count in facts["states"].items() if state not in ("unchanged", "touched"))
         yield Verdict(
-            POOR, "covers", f"{others:,} of {facts['sources']:,} sources changed or cannot be read; index them again."
+            POOR,
+            "covers",
+            f"{others:,} of {counted(facts['sources'], 'source')} changed or cannot be read; index them again.",
         )
     if facts["left_out"]:
-        yield Verdict(FAIR, "covers", f"The index leaves {facts['left_out']:,} records out.")
+        yield Verdict(FAIR, "covers", f"The index leaves {counted(facts['left_out'], 'record')} out.")
 
 
 def _batches(facts: Facts) -> Iterator[Verdict]:

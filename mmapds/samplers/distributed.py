@@ -12,7 +12,7 @@ import numpy as np
 import torch.utils.data.distributed
 from numpy.typing import NDArray
 
-from ..errors import OrderError, names_its_arguments
+from ..errors import OrderError, counted, names_its_arguments, plain_counted
 from ..orders.basic import Order, Sequential, Shuffled, integer
 from ..orders.chunked import Chunked
 from ..orders.mixture import Mixture
@@ -97,7 +97,7 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
         yield from begun.map(lambda _, positions: records.at(begun.epoch, positions[:, 0]).tolist())
 
     def _what(self) -> str:
-        return f"{len(self._records):,} samples, seed {self.seed}"
+        return f"{counted(len(self._records), 'sample')}, seed {self.seed}"
 
     @property
     def sampled(self) -> Any:
@@ -123,7 +123,8 @@ def _check_order(order: Any, dataset: Sized, **instead: object) -> None:
             )
     records = records_of(order)
     if records not in (None, len(dataset)):
-        raise OrderError(f"order: expected one of {len(dataset)} records, as the dataset has, found one of {records}")
+        expected = plain_counted(len(dataset), "record")
+        raise OrderError(f"order: expected one of {expected}, as the dataset has, found one of {records}")
 
 
 def _check_not_empty(dataset: Sized) -> None:
@@ -320,7 +321,7 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         yield from begun.map(lambda _, positions: records.at(begun.epoch, positions).tolist())
 
     def _what(self) -> str:
-        return f"{len(self._records):,} samples, batch size {self.batch_size}, seed {self.sampler.seed}"
+        return f"{counted(len(self._records), 'sample')}, batch size {self.batch_size}, seed {self.sampler.seed}"
 
     @property
     def sampled(self) -> Any:

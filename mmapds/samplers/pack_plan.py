@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _native
-from ..errors import OrderError
+from ..errors import OrderError, counted
 from ..orders.basic import Int64s
 from ..orders.permutation import word
 from ..storage.runs import LengthOrder
@@ -78,7 +78,8 @@ def select_packed(
     if begin >= end:
         raise OrderError(
             f"lengths: expected samples within min_length = {min_length}, max_length = {max_length} and pack_length = "
-            f"{pack_length}, found {int(counts.sum()):,} samples of lengths {int(values[-1])} to {int(values[0])}"
+            f"{pack_length}, found {counted(int(counts.sum()), 'sample')} of lengths {int(values[-1])} to "
+            f"{int(values[0])}"
         )
     left_out = PackLeftOut(
         int(counts[end:].sum()),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..errors import OrderError, names_its_arguments
+from ..errors import OrderError, counted, names_its_arguments
 from ..orders.basic import Order, integer
 from ..orders.chunked import Chunked
 from .exclusions import Exclude
@@ -141,7 +141,7 @@ class PackingBatchSampler(PlannedBatchSampler):
             )
 
     def _what(self) -> str:
-        samples = f"{self._selection.records:,} samples in {len(self._plan):,} packs"
+        samples = f"{counted(self._selection.records, 'sample')} in {counted(len(self._plan), 'pack')}"
         windows = "" if self._chunks is None else ", planner 'window'"
         return f"{samples}, pack_length {self._limits.pack_length:,}{windows}, seed {self.seed}"
 

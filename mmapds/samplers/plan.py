@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from .. import _native
-from ..errors import OrderError
+from ..errors import OrderError, counted
 from ..orders.basic import Int64s
 from ..storage.runs import LengthOrder
 from .exclusions import Ranges, members
@@ -118,7 +118,8 @@ def select(
     if begin == end:
         raise OrderError(
             f"lengths: expected samples within min_length = {min_length}, max_length = {max_length} and max_tokens = "
-            f"{budget.max_tokens}, found {int(counts.sum()):,} samples of lengths {int(values[-1])} to {int(values[0])}"
+            f"{budget.max_tokens}, found {counted(int(counts.sum()), 'sample')} of lengths {int(values[-1])} to "
+            f"{int(values[0])}"
         )
     left_out = LeftOut(int(counts[end:].sum()), int(counts[:begin].sum()), over if oversize == "single" else 0)
     return Selection(by_length, int(counts[:begin].sum()), slice(begin, end)), left_out

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.utils.data
 
-from ..errors import OrderError, names_its_arguments
+from ..errors import OrderError, counted, names_its_arguments
 from .data import SampledData
 from .epoch import EpochProgress, Pass
 from .ranks import PassCheck
@@ -137,7 +137,7 @@ class ResumableSampler(ABC):
         progress = self._synchronised()
         world = f"rank {progress.sharding.rank} of {progress.sharding.num_replicas}"
         where = f"epoch {progress.epoch}, position {progress.position:,} of {len(progress.contents):,}"
-        return f"<{type(self).__name__}: {self._what()}, {world}, {where}, {len(self):,} steps>"
+        return f"<{type(self).__name__}: {self._what()}, {world}, {where}, {counted(len(self), 'step')}>"
 
     @abstractmethod
     def _what(self) -> str:

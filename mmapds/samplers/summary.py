@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import counted
 from .bucket import BucketPlan
 from .pack_plan import PackPlan
 from .pack_windows import PackWindowPlan
@@ -41,9 +42,10 @@ class BudgetSummary(NamedTuple):
 
     def __str__(self) -> str:
         left_out = self.too_short + self.too_long + self.dropped
+        batches = f"{self.batches:,} batch{'es' * (self.batches != 1)}"
         return (
-            f"{self.samples:,} samples in {self.batches:,} batches of {self.mean_batch_size:.1f}, {self.steps:,} "
-            "steps\n"
+            f"{counted(self.samples, 'sample')} in {batches} of {self.mean_batch_size:.1f}, "
+            f"{counted(self.steps, 'step')}\n"
             f"{self.padding:.2%} padding, {self.fill:.1%} of the budget used, imbalance {self.imbalance:.4f}\n"
             f"left out {left_out:,}: too short {self.too_short:,}, too long {self.too_long:,}, last step "
             f"{self.dropped:,}; over-long on their own {self.single:,}; repeated {self.repeated:,}"
@@ -118,13 +120,15 @@ class PackingSummary(NamedTuple):
 
     def __str__(self) -> str:
         left_out = self.too_short + self.too_long + self.dropped
+        batches = f"{self.batches:,} batch{'es' * (self.batches != 1)}"
         return (
-            f"{self.samples:,} samples in {self.packs:,} packs, {self.batches:,} batches, {self.steps:,} steps\n"
+            f"{counted(self.samples, 'sample')} in {counted(self.packs, 'pack')}, {batches}, "
+            f"{counted(self.steps, 'step')}\n"
             f"{self.fill:.2%} filled, {self.mean_sequences:.1f} samples in a pack, {self.most_sequences:,} at most, "
             f"imbalance {self.imbalance:.4f}\n"
             f"left out {left_out:,}: too short {self.too_short:,}, too long {self.too_long:,} "
-            f"({self.too_long_tokens:,} tokens), last step {self.dropped:,}; left to the collate function to "
-            f"truncate {self.truncated:,} ({self.truncated_tokens:,} tokens); repeated {self.repeated:,}"
+            f"({counted(self.too_long_tokens, 'token')}), last step {self.dropped:,}; left to the collate function to "
+            f"truncate {self.truncated:,} ({counted(self.truncated_tokens, 'token')}); repeated {self.repeated:,}"
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from ..errors import OrderError, names_its_arguments
+from ..errors import OrderError, counted, names_its_arguments
 from ..orders.basic import Order, Sequential, Shuffled, integer
 from .bucket import BucketPlan
 from .exclusions import Exclude
@@ -164,7 +164,7 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
 
     def _what(self) -> str:
         planner = "bucket" if self._is_bucketed else "window"
-        samples = f"{self._selection.records:,} samples"
+        samples = counted(self._selection.records, "sample")
         return f"{samples}, max_tokens {self._budget.max_tokens:,}, planner {planner!r}, seed {self.seed}"
 
     def _plan_like(self, saved: Mapping[str, Any]) -> BucketPlan | WindowPlan:

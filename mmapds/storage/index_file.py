@@ -7,7 +7,17 @@ from itertools import accumulate
 from typing import Any
 
 from .. import _native
-from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError, either, nearest
+from ..errors import (
+    ColumnError,
+    Error,
+    FormatError,
+    IndexMissingError,
+    SourceError,
+    StaleIndexError,
+    either,
+    nearest,
+    plain_counted,
+)
 from .blocks import BLOCK_SECTIONS, numbers_in
 from .bounds import GROUP, SECTION, groups_of, records_in_group, unpacked
 from .current import compare
@@ -509,7 +519,7 @@ class Index(SectionFile):
         if size != source.size:
             name = os.path.basename(source.path)
             raise StaleIndexError(
-                f"{self.path}: STALE: {name} was {source.size} bytes when indexed and is {size} now; "
+                f"{self.path}: STALE: {name} was {plain_counted(source.size, 'byte')} when indexed and is {size} now; "
                 f"{self.remedy(force=False)}"
             )
 

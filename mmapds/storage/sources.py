@@ -257,7 +257,7 @@ def given_twice(paths: Iterable[str], remark: str = "") -> str:
     if not found:
         return ""
     (path, why), others = found[0], len(found) - 1
-    more = f" (and {others:,} more such sources)" if others else ""
+    more = f" (and {counted(others, 'more such source')})" if others else ""
     return f"{path}: its records come twice{more}, as {why}{remark}"
 
 

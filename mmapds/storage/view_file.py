@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from xxhash import xxh3_64
 
-from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError, either
+from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError, counted, either
 from .files import Io
 from .index_file import LENGTH_SECTIONS, Index, SavedViewFoundError, open_index_file
 from .numbers import U32, U64
@@ -189,7 +189,7 @@ class SavedView(SectionFile):
         if index.records != base.records or mark_of(index, list(self.columns)) != base.mark:
             raise StaleIndexError(
                 f"{self.path}: STALE: {path} has other records or columns than when the view was saved "
-                f"({base.records:,} records then, {index.records:,} now); {self.remedy()}"
+                f"({counted(base.records, 'record')} then, {index.records:,} now); {self.remedy()}"
             )
         return index
 
