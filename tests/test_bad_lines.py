@@ -161,6 +161,16 @@ def test_an_index_that_is_built_again_keeps_leaving_them_out(corpus, write, tmp_
         mmapds.build(out, bad="error")
 
 
+def test_the_command_names_the_first_records_that_lack_a_field(write):
+    path = write(b"\xef\xbb\xbf\n" + b'{"n": 1}\n{"m": {"x": 1}}\n{"n": null}\nbad\n' * 4)
+    ran = command(path, "--length", "n", "--missing", "skip", "--bad", "skip")
+    first, second, *_, more = [line.strip() for line in ran.stdout.splitlines()[1:]]
+    assert first == f"{path}:3 (byte 13): expected a number at `n`, found `m`; left out"
+    assert second.startswith(f"{path}:4 (byte 29): expected a number at `n`, found ")
+    assert more == f"{path}.mmx: 3 more records lack a value; left out"
+    assert "lack" not in command(path).stdout, "up to date: it was said when they were left out"
+
+
 def test_records_that_lack_a_field_and_bad_lines_are_counted_apart(write):
     path = write(b'{"n": 1}\nbad\n{"m": 1}\n{"n": 2}\n')
     with pytest.raises(mmapds.ColumnError, match=r"train.jsonl:3 \(byte 13\): .*found `m`.* \(record 1 of the index\)"):

@@ -1,6 +1,6 @@
 """Why records cannot be measured, as messages say it: what they have instead, and what to do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -94,6 +94,17 @@ def error_of_all(path: str, first: bytes, found: str, expression: Expression) ->
 def lacks(record: bytes, expression: Expression) -> bool:
     """Whether a record has no value where an expression looks for one."""
     return expression.measure != _native.MEASURE_RECORD and value_at(parsed(record), expression.path) is None
+
+
+def what_lacks(record: bytes, columns: Iterable[Expression]) -> str:
+    """Return what a record has in the place of the first column that it lacks, as messages say it; "" if of none."""
+    if _native.json_error(None, record) is not None:
+        return ""
+    found = next((column for column in columns if lacks(record, column)), None)
+    if found is None:
+        return ""
+    has = instead(parsed(record), found.path)
+    return f"expected {_EXPECTED[found.measure]} at `{_shown(found.path)}`, found {has}"
 
 
 def not_json(record: bytes) -> str:

@@ -14,6 +14,7 @@ from ..storage.threads import cores
 from .amount import bytes_to_build, bytes_to_merge
 from .build import ColumnRequest, build_each, check_workers, complaints
 from .clusters import add_engine_options, chosen_cluster, engine_of
+from .left_out import lacking_lines
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -163,6 +164,8 @@ def build_indexes(options: argparse.Namespace) -> None:
             for line in done.bad_lines:
                 progress.complain(line)
             progress.print(f"{done.summary}{outcome}")
+            for line in lacking_lines(Index(done.summary.path)) if done.fresh else ():
+                progress.print(f"  {line}")
             if done.fresh and (note := _note_on_roots(Index(done.summary.path))):
                 progress.print(note)
             started = time.perf_counter()

@@ -9,6 +9,7 @@ from ..compression.plain import opened
 from ..errors import ColumnError, DecodeError, SourceError, counted, either
 from ..formats.compressed_tars import StoppedError, Walk
 from ..formats.format import Format
+from ..formats.jsonl import JsonLines
 from ..formats.measuring import Measuring
 from ..storage.index_file import Index
 from ..storage.indexed_source import IndexedSource
@@ -78,6 +79,39 @@ def bad_lines(index: Index) -> list[str]:
     are = "is" if left == 1 else "are"
     more = [f"{index.path}: {counted(left, 'more line')} {are} not JSON; left out"] if left > 0 else []
     return found + more
+
+
+def lacking_lines(index: Index) -> list[str]:
+    """Return a message for each of the first records that an index leaves out for want of a column, and for the others.
+
+    An index only counts them. So the begin of each source is read again, and if none lies there, none is named.
+    """
+    total = sum(source.skipped - source.bad.lines for source in index.sources)
+    if not total or index.measuring["missing"] != "skip" or index.format != JsonLines.name:
+        return []
+    from ..formats.unmeasured import what_lacks  # start-up time: few indexes leave records out
+
+    columns = list(Measuring.of(index.measuring).columns.values())
+    found: list[str] = []
+    for number, source in enumerate(index.sources):
+        if source.skipped == source.bad.lines:
+            continue
+        path = index.source_path(number)
+        with suppress(SourceError), opened(index.absolute(path)) as file:
+            byte = 0
+            for line in range(1, _LOOKED_AT + 1):
+                record = file.readline(_LONGEST)
+                if what := what_lacks(record.removeprefix(b"\xef\xbb\xbf").strip(), columns):
+                    found.append(f"{path}:{line} (byte {byte}): {what}; left out")
+                byte += len(record)
+                if not record or len(found) == _SHOWN:
+                    break
+        if len(found) == _SHOWN:
+            break
+    left = total - len(found)
+    lack = "lacks" if left == 1 else "lack"
+    more = f"{index.path}: {counted(left, 'more record')} {lack} a value; left out"
+    return [*found, more] if found and left > 0 else found
 
 
 def without_samples(index: Index) -> list[str]:
