@@ -1,6 +1,7 @@
 """Columns that no index has, and indexes that lie elsewhere: messages say what does mend it."""
 
 import os
+import pickle
 import shutil
 
 import numpy as np
@@ -125,8 +126,8 @@ def test_a_saved_view_whose_index_is_gone():
     with pytest.raises(mmapds.IndexMissingError) as error:
         mmapds.open("m/v.mmx")
     assert str(error.value).removeprefix(f"{os.getcwd()}/") == (
-        "m/all.mmx: no such index; put it back, or index its sources with -o m/all.mmx (the saved view m/v.mmx is of "
-        "it)"
+        "m/all.mmx: no such index; run: python -m mmapds.index SOURCE... -o m/all.mmx (or put it back; the saved view "
+        "m/v.mmx is of it)"
     )
     assert command("m/a.jsonl", "m/b.jsonl", "-o", "m/all.mmx").returncode == 0
     assert list(mmapds.open("m/v.mmx")) == [2, 3]
@@ -141,5 +142,18 @@ def test_a_missing_index_is_built_only_where_its_source_is_beside_it(write, tmp_
         Index("train.jsonl.mmx")
     run(error.value)
     assert Index("train.jsonl.mmx").records == 2
-    with pytest.raises(mmapds.IndexMissingError, match=r"no such index; put it back, or index its sources with -o nix"):
+    with pytest.raises(mmapds.IndexMissingError, match=r"no such index; run: .* SOURCE\.\.\. -o nix\.mmx \(or"):
         Index("nix.mmx")
+
+
+def test_an_index_of_several_sources_that_is_gone_names_the_command(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mmapds.build([write([1], "a.jsonl"), write([2], "b.jsonl")], out="all.mmx")
+    pickled = pickle.dumps(mmapds.open("all.mmx"))
+    os.unlink("all.mmx")
+    way = r"run: python -m mmapds\.index SOURCE\.\.\. -o all\.mmx \(or put it back\)$"
+    for attempt in (lambda: mmapds.open("all.mmx"), lambda: mmapds.build("all.mmx"), lambda: pickle.loads(pickled)[0]):
+        with pytest.raises(mmapds.Error, match=rf"^all\.mmx: no such (file|index); {way}"):
+            attempt()
+    assert command("a.jsonl", "b.jsonl", "-o", "all.mmx").returncode == 0
+    assert list(pickle.loads(pickled)) == [1, 2]

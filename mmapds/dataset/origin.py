@@ -10,7 +10,7 @@ from ..errors import IndexMissingError, SourceError, StaleIndexError, either
 from ..storage.files import Io, IoChoice, io_of
 from ..storage.index_file import Index, SavedViewFoundError, names_index
 from ..storage.roots import Roots
-from ..storage.sources import INDEX_SUFFIX, build_command, expand, working_directory
+from ..storage.sources import INDEX_SUFFIX, build_command, expand, way_to_index, working_directory
 from ..storage.view_file import SavedView
 
 _SHORT = 512  # bytes of paths that a pickle holds
@@ -58,6 +58,8 @@ def open_indexes(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io
             formats.check_in_place(missing[0])
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         opened = either("", " (or open it with build=True)")
+        if missing[0].endswith(INDEX_SUFFIX):
+            raise IndexMissingError(f"{missing[0]}{more}: no such index; {way_to_index(missing[0], directory)}")
         command = build_command(missing if len(missing) == 1 else list(patterns))
         raise IndexMissingError(f"{missing[0]}{more}: not indexed yet; run: {command}{opened}")
     _check_given_once(paths, indexes)

@@ -27,7 +27,17 @@ from .lock import TEMPORARY
 from .numbers import U8, U64
 from .roots import Roots, covering, is_inside
 from .sections import COLUMN, MALFORMED, Section, SectionFile, SectionWriter
-from .sources import INDEX_MAGIC, INDEX_SUFFIX, build_command, kind_of_file, quoted, reason, word, working_directory
+from .sources import (
+    INDEX_MAGIC,
+    INDEX_SUFFIX,
+    build_command,
+    kind_of_file,
+    quoted,
+    reason,
+    way_to_index,
+    word,
+    working_directory,
+)
 
 _UNFINISHED = re.compile(rf"{re.escape(INDEX_SUFFIX)}{TEMPORARY}\Z")
 NAMED = 20
@@ -143,14 +153,6 @@ def measuring_options(measured: Mapping[str, Any]) -> list[str]:
     options = [column_option(name, text) for name, text in measured["expressions"].items()]
     options += [f"--missing {measured['missing']}"] * (measured["missing"] != "error")
     return options + ["--validate"] * measured["validate"] + ["--bad skip"] * (measured.get("bad") == "skip")
-
-
-def way_to_index(path: str, directory: str) -> str:
-    """Return how to get an index that is missing: by the command, where its source is beside it."""
-    source = path.removesuffix(INDEX_SUFFIX)
-    if os.path.exists(os.path.join(directory, source)):
-        return f"run: {build_command([source])}"
-    return f"put it back, or index its sources with -o {quoted(path)}"
 
 
 class Index(SectionFile):

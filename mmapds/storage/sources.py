@@ -176,6 +176,8 @@ def _way_to_file(path: str) -> str:
         return f"; give os.path.expanduser({path!r}), or the path without quotes in a shell"
     if re.match(r"[a-z][a-z0-9+.-]+://", path, re.IGNORECASE):
         return "; copy it to a disk, or mount what holds it (records are read in place, from files)"
+    if path.endswith(INDEX_SUFFIX):
+        return f"; {way_to_index(path, '')}"
     return "; give a file (records are read in place, not from a pipe)" if path == "-" else ""
 
 
@@ -479,6 +481,18 @@ def tool(command: str) -> str:
 def build_command(paths: list[str], *options: str) -> str:
     """Return the shell command that indexes `paths`."""
     return " ".join([tool("index"), *map(quoted, paths), *options])
+
+
+def way_to_index(path: str, directory: str) -> str:
+    """Return how to get an index that is missing: the command that makes it; what it is of, only the user knows.
+
+    Args:
+      directory: the one from which the path leads.
+    """
+    source = path.removesuffix(INDEX_SUFFIX)
+    if os.path.exists(os.path.join(directory, source)):
+        return f"run: {build_command([source])}"
+    return f"run: {build_command(['SOURCE...'], '-o', quoted(path))} (or put it back)"
 
 
 def compressed(path: str, codec: str, format_name: str) -> SourceError:

@@ -185,7 +185,9 @@ class SavedView(SectionFile):
         try:
             index = Index(path, self.roots, self.io)
         except IndexMissingError as error:
-            raise IndexMissingError(f"{error} (the saved view {self.path} is of it)") from None
+            remark = f"the saved view {self.path} is of it)"
+            joined = f"{str(error)[:-1]}; {remark}" if str(error).endswith(")") else f"{error} ({remark}"
+            raise IndexMissingError(joined) from None
         if index.records != base.records or mark_of(index, list(self.columns)) != base.mark:
             raise StaleIndexError(
                 f"{self.path}: STALE: {path} has other records or columns than when the view was saved "
