@@ -381,6 +381,18 @@ def test_text_that_is_not_utf8_is_named_and_its_neighbours_read(opened):
     assert opened(b"good\nb\xffd\n", decode="bytes")[1] == b"b\xffd"
 
 
+def test_a_decoder_that_fits_no_record_is_said_to_be_another_one(opened):
+    said = r"; give another decode=\.\.\., as it refuses all of the first 2 records, or leave record {} out with"
+    with pytest.raises(mmapds.DecodeError, match=r"not a tf\.train\.Example: .*" + said.format(1)):
+        opened([{"a": 1}, {"a": 2}], decode="tf_example")[1]
+    with pytest.raises(KeyError) as caught:
+        opened([1, 2], decode=refuse)[0]
+    assert re.search(said.format(0), caught.value.__notes__[0])
+    with pytest.raises(mmapds.DecodeError) as one:
+        opened(b"good\nb\xffd\n", decode="text")[1]
+    assert "another" not in str(one.value), "it fits the first record"
+
+
 def test_an_error_of_the_users_decoder_stays_what_it_is(opened):
     with pytest.raises(KeyError) as caught:
         opened([1], decode=refuse)[0]

@@ -1,7 +1,8 @@
 """The dataset that `open` returns: samples over one index or many, none of them held in memory."""
 
 from collections.abc import Sequence
-from functools import cached_property
+from contextlib import suppress
+from functools import cached_property, partial
 from typing import Any, Literal, NoReturn, SupportsIndex
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from .. import formats
 from .._native import JsonBatch, Records, Samples, decode_all
-from ..errors import DecodeError, Error, KeyMissingError, counted, names_its_arguments, plain_counted
+from ..errors import DecodeError, Error, KeyMissingError, counted, either, names_its_arguments, plain_counted
 from ..formats.unmeasured import not_utf_8
 from ..index.keys import candidates
 from ..storage.files import IoChoice
@@ -46,6 +47,7 @@ from .views import ChainedRows, RangeRows, Rows
 OnError = Literal["raise", "skip"]
 """What to do with records that cannot be decoded."""
 _ROWS_COMPARED = 65_536  # of a view, by its fingerprint
+_TRIED = 4  # records that tell a decoder of other records from a bad record
 _SHOWN = 3  # sources that a repr names
 
 
@@ -189,7 +191,26 @@ class IndexedDataset(Samples, Dataset):
             error = DecodeError(f"not JSON: {why}")
         position = int(position) % self._length
         way_out = self._catalog.way_out(located, position, self._given_decode, self._on_error, record)
+        if tried := self._refused_from_the_first():
+            others = f", or {way_out.removeprefix('; ')}" if way_out else ""
+            given = either("--decode", "decode=...")
+            way_out = f"; give another {given}, as it refuses all of the first {tried} records{others}"
         raise_at(self._catalog.place(located), error, self._given_decode, way_out)
+
+    def _refused_from_the_first(self) -> int:
+        """Return how many of the first records the decoder that was given was tried on, if it refuses all; else 0.
+
+        One record alone may be to blame itself, and so may records of which the format or `Fields` say more.
+        """
+        given, tried = self._given_decode, min(len(self._records), _TRIED)
+        if given == "json" or isinstance(given, Fields | StoredFields | partial) or tried < 2:
+            return 0
+        for number in range(tried):
+            with suppress(Exception):
+                record = self._records[number]
+                _ = self._decode(record, self._locate(number)) if self._is_located else self._decode(record)
+                return 0
+        return tried
 
     def raw(self, position: SupportsIndex) -> bytes:
         return bytes(self._records[as_position(position) if self._rows is None else self._record(position)])
