@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, SupportsIndex, TypeAlias, final, type_check_only
+from typing import Any, NoReturn, Protocol, SupportsIndex, TypeAlias, final, type_check_only
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,6 +134,13 @@ class Records:
     def __getitem__(self, record: SupportsIndex, /) -> Any: ...
     def locate(self, record: SupportsIndex, /) -> tuple[int, int, int, int]: ...
     def many(self, rows: Sequence[int] | NDArray[np.integer[Any]], /) -> list[Any]: ...
+    def decode(
+        self,
+        rows: Sequence[int] | NDArray[np.integer[Any]],
+        decode: Callable[[Any], Any],
+        refused: Callable[[int, Exception], NoReturn],
+        /,
+    ) -> list[Any]: ...
 
 @disjoint_base
 class Samples:
@@ -381,7 +388,6 @@ def runs_scatter(
     out: _Buffer,
     out_width: int,
 ) -> None: ...
-def decode_all(decode: Callable[[Any], Any], records: list[Any], samples: list[Any], /) -> None: ...
 def varints(data: _Buffer, begin: int, end: int, /) -> bytearray: ...
 def crc32c(variant: str | None, crc: int, data: _Buffer, /) -> int: ...
 def measure_record(

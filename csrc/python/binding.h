@@ -56,6 +56,9 @@ int mds_py_add_constants(PyObject *module, const mds_py_constant *constants);
 PyObject *mds_py_new(PyTypeObject *type);
 void mds_py_free(PyObject *self);
 
+/* Take the exception that is set, with its traceback. */
+PyObject *mds_py_take_error(void);
+
 /* Add the types, functions and constants of one subject to the module. */
 int mds_py_add_map(PyObject *module);
 int mds_py_add_records(PyObject *module);
@@ -213,8 +216,9 @@ int mds_py_blocks_fill(const RecordsObject *self, const mds_request *requests, P
 /* Whether all records are of compressed sources. */
 int mds_py_blocks_only(const mds_request *requests, Py_ssize_t n);
 
-/* Set the items of a list to the payloads of such records, as bytes, without room in between. -1 with an exception. */
-int mds_py_blocks_list(const RecordsObject *self, const mds_request *requests, Py_ssize_t n, PyObject *list);
+/* Make the payloads of such records, as bytes, without room in between. made[0..n) begins with NULL, and has what was
+ * made in the end also where there is an error. -1 with an exception. */
+int mds_py_blocks_make(const RecordsObject *self, const mds_request *requests, Py_ssize_t n, PyObject **made);
 
 /* ---- py_batch.c ---------------------------------------------------------------------------------------- */
 
@@ -222,9 +226,9 @@ int mds_py_blocks_list(const RecordsObject *self, const mds_request *requests, P
 typedef struct {
     mds_request *requests;
     Py_ssize_t n;
-    PyObject *room; /* bytes, or NULL if all are mapped */
-    PyObject *list; /* borrowed: takes payloads as bytes if they come from blocks alone; NULL if it must not */
-    int is_listed;  /* whether it did */
+    PyObject *room;  /* bytes, or NULL if all are mapped */
+    PyObject **made; /* the payloads that are made and not taken yet; NULL if none are to be made */
+    int is_made;     /* whether all are, as they were read: those that come from blocks alone */
 } mds_py_batch;
 
 /* Locate the payloads of some rows and bring them into memory; -1 with an exception. */
@@ -234,8 +238,9 @@ void mds_py_batch_free(mds_py_batch *batch);
 /* Return the payload of record k of a batch as bytes, or as a read-only memoryview, which keeps its memory alive. */
 PyObject *mds_py_batch_payload(const RecordsObject *self, const mds_py_batch *batch, Py_ssize_t k);
 
-/* The method many of Records. */
+/* The methods many and decode of Records. */
 PyObject *mds_py_records_many(PyObject *object, PyObject *rows);
+PyObject *mds_py_records_decode(PyObject *object, PyObject *args);
 
 /* ---- py_array_fields.c --------------------------------------------------------------------------------- */
 

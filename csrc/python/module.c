@@ -30,6 +30,18 @@ PyObject *mds_py_new(PyTypeObject *type)
     return ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
 }
 
+PyObject *mds_py_take_error(void)
+{
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    if (traceback)
+        PyException_SetTraceback(error, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return error;
+}
+
 int mds_py_add_constants(PyObject *module, const mds_py_constant *constants)
 {
     for (; constants->name; constants++)

@@ -1,12 +1,16 @@
-/* py_batch.c - the payloads of a batch of records. */
+/* py_batch.c - the payloads of a batch of records, and the samples that a decoder makes of them. */
 #include "binding.h"
 
 #include <string.h>
 
 void mds_py_batch_free(mds_py_batch *batch)
 {
+    for (Py_ssize_t k = 0; batch->made && k < batch->n; k++)
+        Py_XDECREF(batch->made[k]);
+    PyMem_Free(batch->made);
     PyMem_Free(batch->requests);
     Py_CLEAR(batch->room);
+    batch->made = NULL;
     batch->requests = NULL;
 }
 
@@ -14,9 +18,9 @@ void mds_py_batch_free(mds_py_batch *batch)
 static mds_status batch_load(const RecordsObject *self, mds_py_batch *batch, uint64_t room, int check, size_t *failed)
 {
     mds_status status;
-    if (batch->list && mds_py_blocks_only(batch->requests, batch->n)) {
-        batch->is_listed = 1;
-        return mds_py_blocks_list(self, batch->requests, batch->n, batch->list) == 0 ? MDS_OK : MDS_SYSTEM;
+    if (batch->made && !self->views && mds_py_blocks_only(batch->requests, batch->n)) {
+        batch->is_made = 1;
+        return mds_py_blocks_make(self, batch->requests, batch->n, batch->made) == 0 ? MDS_OK : MDS_SYSTEM;
     }
     uint8_t *memory = (uint8_t *)batch->requests; /* for records of 0 bytes: not NULL */
     if (room) {
@@ -92,26 +96,24 @@ static size_t size_of(const mds_request *request)
     return (size_t)(request->span.end - request->span.begin);
 }
 
-/* Make bytes of the k-th payload in the list, and return their memory; NULL with an exception. */
-static uint8_t *make_bytes(const mds_py_batch *batch, PyObject *list, Py_ssize_t k)
+/* Make bytes for the k-th payload, and return their memory; NULL with an exception. */
+static uint8_t *make_bytes(const mds_py_batch *batch, Py_ssize_t k)
 {
-    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size_of(&batch->requests[k]));
-    if (!bytes || PyList_SetItem(list, k, bytes) != 0)
-        return NULL;
-    return (uint8_t *)PyBytes_AsString(bytes);
+    batch->made[k] = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size_of(&batch->requests[k]));
+    return batch->made[k] ? (uint8_t *)PyBytes_AsString(batch->made[k]) : NULL;
 }
 
-/* Copy the payloads one by one. Making bytes runs no other Python code, so one guard does. */
-static mds_status copy_small(const mds_py_batch *batch, PyObject *list, volatile size_t *at)
+/* Copy the payloads [begin, end) one by one. Making bytes runs no other Python code, so one guard does. */
+static mds_status copy_small(const mds_py_batch *batch, Py_ssize_t begin, Py_ssize_t end, volatile size_t *at)
 {
     const int64_t now = mds_now();
     mds_status status = MDS_OK;
     mds_guard guard;
     if (MDS_GUARD(&guard))
         return MDS_SHRANK;
-    for (Py_ssize_t k = 0; k < batch->n && status == MDS_OK; k++) {
+    for (Py_ssize_t k = begin; k < end && status == MDS_OK; k++) {
         const mds_request *request = &batch->requests[k];
-        uint8_t *out = make_bytes(batch, list, k);
+        uint8_t *out = make_bytes(batch, k);
         *at = (size_t)k;
         if (!out)
             break;
@@ -123,70 +125,138 @@ static mds_status copy_small(const mds_py_batch *batch, PyObject *list, volatile
     return status;
 }
 
-/* Make room for all payloads, and copy them without the GIL. */
-static mds_status copy_large(const mds_py_batch *batch, PyObject *list, size_t *failed)
+/* Make room for the payloads [begin, end), and copy them without the GIL. */
+static mds_status copy_large(const mds_py_batch *batch, Py_ssize_t begin, Py_ssize_t end, volatile size_t *at)
 {
-    const size_t n = (size_t)batch->n;
+    const size_t n = (size_t)(end - begin);
     uint8_t **out = PyMem_Malloc((n + 1) * sizeof *out);
     mds_status status = MDS_OK;
+    size_t failed = 0;
     if (!out)
         PyErr_NoMemory();
     for (size_t k = 0; out && k < n; k++) {
-        if (!(out[k] = make_bytes(batch, list, (Py_ssize_t)k))) {
+        if (!(out[k] = make_bytes(batch, begin + (Py_ssize_t)k))) {
             PyMem_Free(out);
             out = NULL;
         }
     }
     if (out)
-        RELEASE_GIL(status = mds_records_copy(batch->requests, n, out, failed));
+        RELEASE_GIL(status = mds_records_copy(batch->requests + begin, n, out, &failed));
     PyMem_Free(out);
+    *at = (size_t)begin + failed;
     return status;
 }
 
-/* Copy all payloads of a batch into bytes objects, which are new. */
-static int copy_batch(const RecordsObject *self, const mds_py_batch *batch, PyObject *list)
+/* Copy the payloads [begin, end) into bytes objects, which are new. */
+static int copy_payloads(const RecordsObject *self, const mds_py_batch *batch, Py_ssize_t begin, Py_ssize_t end)
 {
     volatile size_t at = 0;
-    size_t failed = 0, total = 0;
-    mds_status status;
-    for (Py_ssize_t k = 0; k < batch->n; k++)
+    size_t total = 0;
+    for (Py_ssize_t k = begin; k < end; k++)
         total += size_of(&batch->requests[k]);
-    if (total > COPY_WITH_GIL) {
-        status = copy_large(batch, list, &failed);
-    } else {
-        status = copy_small(batch, list, &at);
-        failed = at;
-    }
+    const mds_status status = (total > COPY_WITH_GIL ? copy_large : copy_small)(batch, begin, end, &at);
     if (status != MDS_OK)
-        mds_py_raise_unread_record(self, &batch->requests[failed], status);
+        mds_py_raise_unread_record(self, &batch->requests[at], status);
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static int view_batch(const RecordsObject *self, const mds_py_batch *batch, PyObject *list)
+static int view_payloads(const RecordsObject *self, const mds_py_batch *batch, Py_ssize_t begin, Py_ssize_t end)
 {
-    for (Py_ssize_t k = 0; k < batch->n; k++) {
-        PyObject *view = mds_py_batch_payload(self, batch, k);
-        if (!view)
+    for (Py_ssize_t k = begin; k < end; k++)
+        if (!(batch->made[k] = mds_py_batch_payload(self, batch, k)))
             return -1;
-        PyList_SetItem(list, k, view);
-    }
     return 0;
+}
+
+/* Make the payloads [begin, end), which nobody has made before. -1 with an exception. */
+static int make_payloads(const RecordsObject *self, const mds_py_batch *batch, Py_ssize_t begin, Py_ssize_t end)
+{
+    if (batch->is_made)
+        return 0;
+    return (self->views ? view_payloads : copy_payloads)(self, batch, begin, end);
+}
+
+/* Fetch a batch whose payloads are made next. */
+static int fetch_for_making(RecordsObject *self, PyObject *rows, mds_py_batch *batch)
+{
+    *batch = (mds_py_batch){.n = PySequence_Size(rows)};
+    if (batch->n < 0)
+        return -1;
+    batch->made = PyMem_Calloc((size_t)batch->n + 1, sizeof *batch->made);
+    if (batch->made)
+        return batch_fetch(self, rows, batch);
+    PyErr_NoMemory();
+    return -1;
 }
 
 PyObject *mds_py_records_many(PyObject *object, PyObject *rows)
 {
     RecordsObject *self = (RecordsObject *)object;
-    mds_py_batch batch = {.n = PySequence_Size(rows)};
-    PyObject *list = batch.n < 0 ? NULL : PyList_New(batch.n);
-    if (!list)
+    mds_py_batch batch;
+    if (fetch_for_making(self, rows, &batch) != 0)
         return NULL;
-    batch.list = self->views ? NULL : list;
-    if (batch_fetch(self, rows, &batch) != 0) {
-        Py_DECREF(list);
-        return NULL;
+    PyObject *list = make_payloads(self, &batch, 0, batch.n) == 0 ? PyList_New(batch.n) : NULL;
+    if (list) { /* which takes the payloads */
+        for (Py_ssize_t k = 0; k < batch.n; k++)
+            PyList_SetItem(list, k, batch.made[k]);
+        PyMem_Free(batch.made);
+        batch.made = NULL;
     }
-    if (!batch.is_listed && (self->views ? view_batch : copy_batch)(self, &batch, list) != 0)
-        Py_CLEAR(list);
     mds_py_batch_free(&batch);
     return list;
+}
+
+/* ---- samples ------------------------------------------------------------------------------------------------ */
+
+/* Payloads that are made before the first of them is decoded: few enough that the copies of a large batch need neither
+ * its memory nor more than the nearest cache, and enough that a guard costs little. */
+#define MADE_AHEAD 16
+
+/* Have the error of the decoder, which is set, raised by who knows the place of record k. */
+static void refuse(PyObject *refused, Py_ssize_t k)
+{
+    PyObject *error = mds_py_take_error();
+    PyObject *result = PyObject_CallFunction(refused, "nO", k, error);
+    if (result)
+        PyErr_SetString(PyExc_SystemError, "refused: expected an exception, found none");
+    Py_XDECREF(result);
+    Py_DECREF(error);
+}
+
+/* Append the sample of record k. */
+static int decode_one(const mds_py_batch *batch, Py_ssize_t k, PyObject *decode, PyObject *refused, PyObject *samples)
+{
+    PyObject *payload = batch->made[k];
+    batch->made[k] = NULL; /* freed as soon as the decoder has no use for it */
+    PyObject *sample = PyObject_CallFunctionObjArgs(decode, payload, NULL);
+    Py_DECREF(payload);
+    if (!sample) {
+        if (PyErr_ExceptionMatches(PyExc_Exception))
+            refuse(refused, k);
+        return -1;
+    }
+    const int status = PyList_Append(samples, sample);
+    Py_DECREF(sample);
+    return status;
+}
+
+PyObject *mds_py_records_decode(PyObject *object, PyObject *args)
+{
+    RecordsObject *self = (RecordsObject *)object;
+    PyObject *rows, *decode, *refused;
+    mds_py_batch batch;
+    if (!PyArg_ParseTuple(args, "OOO:decode", &rows, &decode, &refused) || fetch_for_making(self, rows, &batch) != 0)
+        return NULL;
+    PyObject *samples = PyList_New(0);
+    for (Py_ssize_t k = 0, made = 0; samples && k < batch.n; k++) {
+        int status = 0;
+        if (k == made) {
+            made = batch.n - k < MADE_AHEAD ? batch.n : k + MADE_AHEAD;
+            status = make_payloads(self, &batch, k, made);
+        }
+        if (status != 0 || decode_one(&batch, k, decode, refused, samples) != 0)
+            Py_CLEAR(samples);
+    }
+    mds_py_batch_free(&batch);
+    return samples;
 }

@@ -240,29 +240,19 @@ int mds_py_blocks_only(const mds_request *requests, Py_ssize_t n)
     return k == n;
 }
 
-int mds_py_blocks_list(const RecordsObject *self, const mds_request *requests, Py_ssize_t n, PyObject *list)
+int mds_py_blocks_make(const RecordsObject *self, const mds_request *requests, Py_ssize_t n, PyObject **made)
 {
     const size_t count = (size_t)n;
     mds_block_record *records = PyMem_Malloc((count + 1) * sizeof *records);
-    PyObject **made = PyMem_Calloc(count + 1, sizeof *made);
-    int result = records && made ? 0 : -1;
-    if (result != 0)
+    if (!records) {
         PyErr_NoMemory();
-    for (size_t k = 0; result == 0 && k < count; k++)
+        return -1;
+    }
+    for (size_t k = 0; k < count; k++)
         records[k] = (mds_block_record){&requests[k], NULL, requests[k].span.end - requests[k].span.begin};
-    if (result == 0) {
-        const block_work work = {records, count, requests, made};
-        result = read_all(self, &work);
-        if (make_others(&work) != 0)
-            result = -1;
-    }
-    for (Py_ssize_t k = 0; made && k < n; k++) {
-        if (result == 0)
-            PyList_SetItem(list, k, made[k]);
-        else
-            Py_XDECREF(made[k]);
-    }
+    const block_work work = {records, count, requests, made};
+    const int result = read_all(self, &work);
+    const int others = make_others(&work); /* frees memory of theirs in any case */
     PyMem_Free(records);
-    PyMem_Free(made);
-    return result;
+    return result == 0 ? others : result;
 }

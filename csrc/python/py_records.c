@@ -473,6 +473,11 @@ static PyMethodDef records_methods[] = {
      "many($self, rows, /)\n--\n\n"
      "Return a list of the payloads at some record numbers; all pages are asked for before the first is read.\n\n"
      "Raises IndexError, and what the opener raises, as self[record] does."},
+    {"decode", mds_py_records_decode, METH_VARARGS,
+     "decode($self, rows, decode, refused, /)\n--\n\n"
+     "Return a list of decode(payload) for the payloads of many(rows), of which few are held at a time.\n\n"
+     "refused(k, error) raises the error of the decoder for rows[k]; only an Exception goes there.\n\n"
+     "Raises what many raises, and what these two raise."},
     {NULL, NULL, 0, NULL},
 };
 

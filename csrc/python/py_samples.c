@@ -1,4 +1,4 @@
-/* py_samples.c - samples by position or of a batch, without Python between the record and the decoder. */
+/* py_samples.c - samples by position, without Python between the record and the decoder. */
 #include "binding.h"
 
 #include <stddef.h>
@@ -53,18 +53,12 @@ static void samples_dealloc(PyObject *object)
 /* Have the error of the decoder, which is set, raised with the place of the record. */
 static void raise_at(SamplesObject *self, PyObject *key)
 {
-    PyObject *type, *error, *traceback;
-    PyErr_Fetch(&type, &error, &traceback);
-    PyErr_NormalizeException(&type, &error, &traceback);
-    if (traceback)
-        PyException_SetTraceback(error, traceback);
+    PyObject *error = mds_py_take_error();
     PyObject *result = PyObject_CallMethodObjArgs((PyObject *)self, self->refused, key, key, error, NULL);
     if (result)
         PyErr_SetString(PyExc_SystemError, "_raise_at: expected an exception, found none");
     Py_XDECREF(result);
-    Py_XDECREF(type);
-    Py_XDECREF(error);
-    Py_XDECREF(traceback);
+    Py_DECREF(error);
 }
 
 static PyObject *samples_subscript(PyObject *object, PyObject *key)
@@ -113,36 +107,7 @@ static PyType_Slot samples_slots[] = {
 static PyType_Spec samples_spec = {"mmapds._native.Samples", sizeof(SamplesObject), 0,
                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE, samples_slots};
 
-/* ---- those of a batch --------------------------------------------------------------------------------------- */
-
-static PyObject *decode_all(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *decode, *records, *samples;
-    if (!PyArg_ParseTuple(args, "OO!O!:decode_all", &decode, &PyList_Type, &records, &PyList_Type, &samples))
-        return NULL;
-    for (Py_ssize_t k = 0; k < PyList_Size(records); k++) { /* a decoder may find the list, and change it */
-        PyObject *record = Py_NewRef(PyList_GetItem(records, k));
-        PyObject *sample = PyObject_CallFunctionObjArgs(decode, record, NULL);
-        Py_DECREF(record);
-        const int status = sample ? PyList_Append(samples, sample) : -1;
-        Py_XDECREF(sample);
-        if (status != 0)
-            return NULL;
-    }
-    return Py_NewRef(Py_None);
-}
-
-static PyMethodDef functions[] = {
-    {"decode_all", decode_all, METH_VARARGS,
-     "decode_all($module, decode, records, samples, /)\n--\n\n"
-     "Append decode(record) to samples for each of a list of records.\n\n"
-     "Raises what decode raises, with the samples before it in the list."},
-    {NULL, NULL, 0, NULL},
-};
-
 int mds_py_add_samples(PyObject *module)
 {
-    if (mds_py_add_type(module, &samples_spec, NULL) != 0)
-        return -1;
-    return PyModule_AddFunctions(module, functions);
+    return mds_py_add_type(module, &samples_spec, NULL);
 }

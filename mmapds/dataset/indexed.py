@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import formats
-from .._native import JsonBatch, Records, Samples, decode_all
+from .._native import JsonBatch, Records, Samples
 from ..errors import DecodeError, Error, KeyMissingError, counted, either, names_its_arguments, plain_counted
 from ..formats.unmeasured import not_utf_8
 from ..index.keys import candidates
@@ -104,7 +104,7 @@ class IndexedDataset(Samples, Dataset):
             self._raise_at(number, key, error)
 
     def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
-        decode, samples = self._decode, []
+        decode = self._decode
         if hasattr(positions, "numpy"):  # a tensor
             positions = positions.numpy(force=True)
         refuse_mask(positions, self._length)
@@ -121,17 +121,18 @@ class IndexedDataset(Samples, Dataset):
                 error = DecodeError(decode.reader.reason(bytes(self._records[numbers[place]]), *why))
                 self._raise_at(numbers[place], positions[place], error)
             return FieldsBatch(found, decode)
-        records = self._records.many(numbers)
-        if decode is as_bytes and not self._is_located:
-            return records
-        try:
-            if self._is_located:
-                for record, number in zip(records, numbers, strict=True):
-                    samples.append(decode(record, self._locate(number)))
-            else:
-                decode_all(decode, records, samples)
-        except Exception as error:
-            self._raise_at(numbers[len(samples)], positions[len(samples)], error)
+
+        def refused(k: int, error: Exception) -> NoReturn:
+            self._raise_at(numbers[k], positions[k], error)
+
+        if not self._is_located:
+            return self._records.many(numbers) if decode is as_bytes else self._records.decode(numbers, decode, refused)
+        samples: list[Any] = []
+        for record, number in zip(self._records.many(numbers), numbers, strict=True):
+            try:
+                samples.append(decode(record, self._locate(number)))
+            except Exception as error:
+                refused(len(samples), error)
         return samples
 
     __getitems__ = take
