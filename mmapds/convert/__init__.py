@@ -250,8 +250,10 @@ def _target(paths: list[str], out: StrPath | None) -> str:
         )
     try:
         probe, file = create_temporary(os.path.join(working_directory(), target))
-        file.close()
-        os.unlink(probe)
+        try:
+            file.close()
+        finally:
+            os.unlink(probe)
     except OSError as error:
         raise Error(
             f"{target}: cannot write the array file here ({reason(error)}); give another place with {_place()}"

@@ -8,6 +8,7 @@ from __future__ import annotations  # help() shows them as they are written
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..bench import bench
@@ -110,7 +111,8 @@ def write_page(path: str, text: str) -> None:
                 os.fsync(file.fileno())
                 os.replace(temporary, path)
         except BaseException:
-            os.unlink(temporary)
+            with suppress(FileNotFoundError):  # it was moved, and then a signal came
+                os.unlink(temporary)
             raise
     except OSError as error:
         raise Error(

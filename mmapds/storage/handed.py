@@ -88,10 +88,11 @@ def _write(arrays: list[NDArray[Any]]) -> str:
     target = os.path.join(tempfile.gettempdir(), f"mmapds-{os.getuid()}-rows")
     remove_leftovers(target)
     try:
-        path, file = create_temporary(target)
         if not _written:
             atexit.register(_remove_all)
-        _written[path] = os.getpid(), file
+        process = os.getpid()
+        path, file = create_temporary(target)
+        _written[path] = process, file
         for array in arrays:
             file.write(np.ascontiguousarray(array).data)
         file.flush()

@@ -267,19 +267,28 @@ def _is_at(fd: int, path: str) -> bool:
 def create_temporary(target: str) -> tuple[str, BufferedWriter]:
     """Create a file beside `target` to write it to, and lock it as long as it is open; return its path, and the file.
 
+    A signal that raises leaves no file, wherever it comes; the caller makes no call before the `try` that removes it.
+
     Raises:
       OSError: the directory cannot be written to.
     """
     while True:
         path = f"{target}.{os.urandom(4).hex()}.tmp"
-        file = open(path, "xb")  # noqa: SIM115 - the caller closes it
         try:
-            if _try(file.fileno()) and _is_at(file.fileno(), path):
-                _temporaries.add(file)
+            file = open(path, "xb")  # noqa: SIM115 - the caller closes it
+            try:
+                if _try(file.fileno()) and _is_at(file.fileno(), path):
+                    _temporaries.add(file)
+                    return path, file
+            except OSError:  # no locks: nobody removes it
                 return path, file
-        except OSError:  # no locks: nobody removes it
-            return path, file
-        file.close()  # another process took it for one of a dead writer, and removes it
+            file.close()  # another process took it for one of a dead writer, and removes it
+        except FileExistsError:  # of somebody else
+            raise
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(path)
+            raise
 
 
 def remove_leftovers(target: str, *, age: float = 0) -> None:

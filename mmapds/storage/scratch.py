@@ -4,6 +4,7 @@ import errno
 import mmap
 import os
 from contextlib import suppress
+from io import FileIO
 
 _IN_MEMORY = 16 << 20  # bytes
 _PIECE = 4 << 20  # bytes written at a time
@@ -32,10 +33,25 @@ def scratch_beside(path: str, size: int) -> mmap.mmap:
     """
     if size <= _IN_MEMORY:
         return anonymous(size)
-    with open(path, "x+b") as file:
-        os.unlink(path)
+    with unlinked(path) as file:
         allocate(file.fileno(), size)
         return mmap.mmap(file.fileno(), size)
+
+
+def unlinked(path: str) -> FileIO:
+    """Return a new file that is unlinked once it is open; none stays where a signal raises in between.
+
+    Raises:
+      OSError: it cannot be made.
+    """
+    try:
+        file = FileIO(path, "x+")
+        os.unlink(path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(path)
+        raise
+    return file
 
 
 def anonymous(size: int) -> mmap.mmap:

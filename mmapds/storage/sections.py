@@ -4,6 +4,7 @@ import json
 import mmap
 import os
 import struct
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -74,6 +75,8 @@ class SectionWriter:
     """How a command and Python name another place; ends the message "give another place"."""
     LOCKED = ""
     """Suffix of the file beside this one whose lock is held while this one is replaced; by default, its own."""
+    _is_open = False
+    """Whether there is something to close, and perhaps to remove."""
 
     def __init__(self, path: str, way_out: str = "") -> None:
         """Begin a file; `way_out` says what to do where it cannot be written, by default to give another place."""
@@ -89,12 +92,13 @@ class SectionWriter:
         self._sections: dict[str, dict[str, Any]] = {}
         self._open_section: tuple[str, str, int, Any] | None = None
         self._spools: list[Spool] = []
+        self._flusher = _Flusher()
         self._written: os.stat_result | None = None  # once it is committed
         try:
             self._temporary, self._file = create_temporary(self.target)
+            self._is_open = True
         except OSError as error:
             raise Error(f"{path}: cannot write {self.NAME} here ({reason(error)}); {self._elsewhere()}") from None
-        self._flusher = _Flusher(self._file.fileno())
         self._file.write(bytes(_HEADER.size))
 
     def _elsewhere(self) -> str:
@@ -191,7 +195,7 @@ class SectionWriter:
         self._open_section[3].update(data)
         with self.writing():
             self._file.write(data)
-        self._flusher.wrote(len(data))
+        self._flusher.wrote(self._file.fileno(), len(data))
 
     def mark(self) -> Mark:
         """Return the place in the section that was begun last where `write` goes on."""
@@ -275,7 +279,14 @@ class SectionWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if os.getpid() != self._process:
+        self._close()
+
+    def __del__(self) -> None:
+        self._close()  # a signal may end the program before the block of the writer begins, or while it ends
+
+    def _close(self) -> None:
+        """Close the file, and remove it unless it was moved to its place."""
+        if not self._is_open or os.getpid() != self._process:
             return  # a child that was forked meanwhile ends, and its parent still writes
         with suppress(OSError):  # commit has raised it, or the file is not wanted
             self._flusher.stop()
@@ -285,6 +296,7 @@ class SectionWriter:
             spool.close()
         with suppress(FileNotFoundError):
             os.unlink(self._temporary)
+        self._is_open = False
 
 
 class _Flusher:
@@ -292,36 +304,35 @@ class _Flusher:
 
     _ENOUGH = 8 << 20  # bytes
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self) -> None:
         self._unsent = 0
         self._wake: SimpleQueue[bool] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._error: OSError | None = None
 
-    def wrote(self, size: int) -> None:
+    def wrote(self, fd: int, size: int) -> None:
         self._unsent += size
         if self._unsent < self._ENOUGH:
             return
         self._unsent = 0
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, daemon=True)
+            self._thread = threading.Thread(target=self._run, args=(fd,), daemon=True)
             self._thread.start()
         if self._wake.empty():
             self._wake.put(True)
 
     def stop(self) -> None:
         """Wait for the flush in progress; raise OSError if one failed, as the system reports a failure only once."""
-        if self._thread is not None:
+        if self._thread is not None and not sys.is_finalizing():  # which ends it without a word
             self._wake.put(False)
             self._thread.join()
         if self._error is not None:
             raise self._error
 
-    def _run(self) -> None:
+    def _run(self, fd: int) -> None:
         try:
             while self._wake.get():
-                os.fsync(self._fd)
+                os.fsync(fd)
         except OSError as error:
             self._error = error
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from .. import _native
 from .numbers import BY_CELL, F64, I64, U8, U32, U64, NumberType, converted, narrowed
+from .scratch import unlinked
 
 _COPY = 1 << 20  # bytes read at a time, a multiple of every width
 _IN_MEMORY = 16 << 20  # bytes of a column
@@ -82,8 +83,7 @@ class Spool:
 
     def _spill(self) -> None:
         if self._file is None:
-            self._file = FileIO(self._path, "x+")
-            os.unlink(self._path)
+            self._file = unlinked(self._path)
         for piece in self._pieces:
             left = memoryview(piece)
             while left:  # a write may take only a part

@@ -1,0 +1,126 @@
+"""Signals that raise while a file is made or written: no temporary stays, wherever they come."""
+
+import gc
+import itertools
+import os
+import sys
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+
+import mmapds
+from mmapds import report
+from mmapds.convert import _target
+from mmapds.samplers.lengths import sorted_lengths
+from mmapds.storage import handed, lock, replaced, sections, spool
+from mmapds.storage.numbers import U8
+from mmapds.storage.replaced import replacing
+from mmapds.storage.scratch import scratch_beside
+from mmapds.storage.sections import SectionWriter
+
+
+class Interrupted(BaseException):
+    pass
+
+
+def interrupted(work, number):
+    """Do some work, and raise where Python would handle a signal: the `number`th time that a function is entered, or
+    that one of C returns. Return whether it was that long."""
+    left = itertools.count(-number)
+
+    def profile(_, event, argument):
+        if event in ("call", "c_return") and argument is not sys.setprofile and next(left) == 0:
+            raise Interrupted
+
+    sys.setprofile(profile)
+    try:
+        work()
+    except Interrupted:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+@pytest.fixture(autouse=True)
+def _quick_collections():
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+class Writer(SectionWriter):
+    MAGIC, SUFFIX, NAME, ELSEWHERE = b"MMAPDS??", ".x", "a file", None
+
+
+def write_sections():
+    with Writer("a.x") as writer:
+        writer.write_array("numbers", U8.dtype, bytes(10))
+        writer.commit({}, 10)
+
+
+def replace():
+    with replacing(os.path.abspath("a.txt"), lambda: None) as file:
+        file.write(b"a")
+
+
+def spill():
+    numbers = spool.Spool("a.spool")
+    numbers.append_bytes(bytes(10))
+    numbers.close()
+
+
+JOBS = {
+    "sections": write_sections,
+    "replaced": replace,
+    "page": lambda: report.write_page("a.html", "text"),
+    "target": lambda: _target(["a.jsonl"], None),
+    "spool": spill,
+    "scratch": lambda: scratch_beside("a.scratch", 1 << 12),
+    "writer": lambda: mmapds.Writer("a.mma", {"x": "int64"}).__exit__(KeyError, None, None),
+    "order cache": lambda: sorted_lengths(np.array([3, 5, 4], np.uint32), "order"),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_no_temporary_stays_wherever_a_signal_raises(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    for module in (replaced, sections):  # an interrupted lock is that of a process that ends
+        monkeypatch.setattr(module, "locked", lambda _: nullcontext(True))
+    monkeypatch.setattr(spool, "_IN_MEMORY", 1)
+    monkeypatch.setattr("mmapds.storage.scratch._IN_MEMORY", 1)
+    JOBS[name]()  # which loads what is loaded once
+    kept = {"a.x", "a.txt", "a.html", "a.mma", "a.mma.mmx", "order"}
+    for number in itertools.count():
+        went_on = interrupted(JOBS[name], number)
+        gc.collect()
+        left = [each for each in os.listdir() if each not in kept]
+        assert left == [], number
+        if not went_on:
+            break
+    assert number > 4
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_arrays_that_are_handed_leave_none_but_the_file_that_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(handed, "_written", written := {})
+    for number in itertools.count():
+        went_on = interrupted(lambda: handed._write([np.arange(3)]), number)
+        gc.collect()
+        assert {str(tmp_path / each) for each in os.listdir(tmp_path)} == set(written), number
+        handed._remove_all()
+        written.clear()
+        if not went_on:
+            break
+
+
+def test_a_file_of_somebody_else_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "urandom", bytes)
+    (tmp_path / "a.00000000.tmp").write_bytes(b"theirs")
+    with pytest.raises(FileExistsError):
+        lock.create_temporary(str(tmp_path / "a"))
+    assert (tmp_path / "a.00000000.tmp").read_bytes() == b"theirs"
