@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal, NoReturn, SupportsIndex
 
 import numpy as np
@@ -199,12 +199,13 @@ class IndexedDataset(Samples, Dataset):
         raise_at(self._catalog.place(located), error, self._given_decode, way_out)
 
     def _refused_from_the_first(self) -> int:
-        """Return how many of the first records the decoder that was given was tried on, if it refuses all; else 0.
+        """Return how many of the first records a decoder given by name was tried on, if it refuses all; else 0.
 
-        One record alone may be to blame itself, and so may records of which the format or `Fields` say more.
+        One record alone may be to blame itself. A function of the user's is not called for what nobody asked for, and
+        the format says more about JSON.
         """
         given, tried = self._given_decode, min(len(self._records), _TRIED)
-        if given == "json" or isinstance(given, Fields | StoredFields | partial) or tried < 2:
+        if not isinstance(given, str) or given == "json" or tried < 2:
             return 0
         for number in range(tried):
             with suppress(Exception):

@@ -45,4 +45,4 @@ def options_of(
             text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
             options.append(f"--{name.replace('_', '-')} {word(text)}")
     expressions = {name: text for name, text in measured["expressions"].items() if held.get(name) != text}
-    return [*options, *measuring_options({**measured, "expressions": expressions}), *["--hash"] * hashes]
+    return [*options, *measuring_options({**measured, "expressions": expressions}), *(["--hash"] if hashes else [])]

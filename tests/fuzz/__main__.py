@@ -1,6 +1,6 @@
 """Run the fuzz targets, by libFuzzer where clang has it, else by fuzz_main.c; `make fuzz` does so.
 
-usage: python -m tests.fuzz [--seconds N] [--runs N] [--jobs N] [--seed N] [TARGET...]
+usage: python -m tests.fuzz [--seconds N] [--runs N] [--largest BYTES] [--jobs N] [--seed N] [TARGET...]
 """
 
 import argparse
@@ -15,7 +15,6 @@ from tests.support.files import ROOT
 from tests.support.fuzzing import CORPUS, TARGETS, build_core, build_target, libfuzzer
 
 BUILD = ROOT / "build" / "fuzz"
-LARGEST = 4096  # bytes of an input
 # Freed memory is kept poisoned up to this size: more than an input uses, and little enough to stay in the caches.
 ENVIRONMENT = {"ASAN_OPTIONS": "quarantine_size_mb=32", **os.environ}
 
@@ -26,7 +25,7 @@ def fuzz(program, given):
     made, findings = BUILD / "corpus" / target, BUILD / "findings"
     made.mkdir(parents=True, exist_ok=True)
     findings.mkdir(parents=True, exist_ok=True)
-    options = [f"-seed={given.seed}", f"-max_len={LARGEST}", f"-artifact_prefix={findings}/{target}-"]
+    options = [f"-seed={given.seed}", f"-max_len={given.largest}", f"-artifact_prefix={findings}/{target}-"]
     options += [f"-runs={given.runs}"] if given.runs else []
     options += [f"-max_total_time={given.seconds}"] if given.seconds else []
     log = BUILD / f"{target}.log"
@@ -52,6 +51,7 @@ def main():
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; default: all")
     parser.add_argument("--seconds", type=int, help="of each target (default: 60, unless there are --runs)")
     parser.add_argument("--runs", type=int, help="executions of each target")
+    parser.add_argument("--largest", type=int, default=4096, help="bytes of an input (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="targets at a time (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**31, help="default: another one each time")
     given = parser.parse_args()
