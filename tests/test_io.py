@@ -14,7 +14,7 @@ import mmapds
 from tests.support.commands import run
 from tests.support.formats import write_all
 from tests.support.index_file import arrays
-from tests.support.torture import sanitized
+from tests.support.sanitizers import limits_memory
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ print(*[str(each.message) for each in caught], sep="\\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
-@pytest.mark.skipif(sanitized(), reason="sanitizers need more than any limit of memory")
+@limits_memory
 def test_what_cannot_be_mapped_is_read_with_one_warning(tmp_path):
     paths = [tmp_path / name for name in ("a.bin", "b.bin")]
     for path in paths:

@@ -17,6 +17,7 @@ from mmapds.errors import FormatError
 from mmapds.storage.runs import FileOrder, LengthOrder, Numbers
 from tests.support.index_file import arrays, forge_section
 from tests.support.samplers import flat
+from tests.support.sanitizers import counts_memory
 
 
 def write(folder, lengths_of_sources):
@@ -219,6 +220,7 @@ def test_a_sampler_of_many_pickles_without_its_records(corpus):
     assert list(pickle.loads(pickle.dumps(by_array))) == list(by_array)
 
 
+@counts_memory
 def test_a_sampler_of_many_takes_little_memory(tmp_path):
     """2^20 records in 8 indexes: neither the lengths nor their order are copied."""
     random = np.random.default_rng(1)

@@ -19,6 +19,7 @@ from bench.rivals.process import JobError, Limits
 from bench.rivals.samplers import jobs as sampler_jobs
 from bench.rivals.stores import jobs as store_jobs
 from tests.support.files import ROOT
+from tests.support.sanitizers import limits_memory
 
 JOBS = "tests.support.rivals"
 MB = 10**6
@@ -26,28 +27,33 @@ HERE = {"mmapds", "plain", "mapped", "datasets", "webdataset", "array_record", "
 """Rivals whose packages are among those of developers."""
 
 
+@limits_memory
 def test_a_job_answers_and_its_memory_is_seen():
     found = process.run(f"{JOBS}:hold", size=60 * MB)
     assert found["held"] == 60 * MB
     assert found["peak"] > 60 * MB
 
 
+@limits_memory
 @pytest.mark.parametrize("function", ["allocate", "allocate_as_torch_does"])
 def test_a_job_that_is_refused_memory_is_stopped_by_the_limit(function):
     found = process.run(f"{JOBS}:{function}", Limits(memory=400 * MB), size=10**9)
     assert found["stopped"] == "> 0.4 GB"
 
 
+@limits_memory
 def test_the_limit_of_memory_holds_for_a_job_and_its_children_together():
     found = process.run(f"{JOBS}:grow_in_children", Limits(memory=300 * MB), size=120 * MB, children=4)
     assert found == {"stopped": "> 0.3 GB", "peak": found["peak"]}
     assert found["peak"] > 300 * MB
 
 
+@limits_memory
 def test_a_job_that_takes_too_long_is_stopped():
     assert process.run(f"{JOBS}:go_on", Limits(seconds=0.5))["stopped"] == "> 0.5 s"
 
 
+@limits_memory
 def test_no_child_of_a_job_outlives_it():
     pid = process.run(f"{JOBS}:leave_a_child")["pid"]
     try:
@@ -58,6 +64,7 @@ def test_no_child_of_a_job_outlives_it():
         assert select.select([handle], [], [], 60)[0]
 
 
+@limits_memory
 def test_a_job_that_fails_is_an_error_with_what_it_printed():
     with pytest.raises(JobError, match=r"(?s)fail: status 1\n.*what was printed.*ValueError: what went wrong"):
         process.run(f"{JOBS}:fail")

@@ -17,7 +17,7 @@ from tests.support.array_files import store, utterances
 from tests.support.commands import run
 from tests.support.compressed import codec
 from tests.support.formats import write_all
-from tests.support.torture import sanitized
+from tests.support.sanitizers import raises_sigbus
 
 STALE = r"a\.\w+\.mmx: STALE: a\.\w+ was \d+ bytes when indexed and is \d+ now; run: python -m mmapds.index "
 
@@ -265,7 +265,7 @@ print(view.sum())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which file is mapped where")
-@pytest.mark.skipif(sanitized(), reason="sanitizers handle SIGBUS in their own way")
+@raises_sigbus
 def test_a_view_that_is_read_later_ends_the_process_with_the_reason(sources):
     ran = run("-c", BLAMED, sources["fixed"])
     assert ran.returncode == -signal.SIGBUS
@@ -291,7 +291,7 @@ except RuntimeError as error:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which file is mapped where")
-@pytest.mark.skipif(sanitized(), reason="sanitizers handle SIGBUS in their own way")
+@raises_sigbus
 def test_the_reason_comes_before_torch_blames_shared_memory(sources):
     ran = run("-c", LATE, sources["fixed"])
     assert "worker" in ran.stdout
@@ -300,7 +300,7 @@ def test_the_reason_comes_before_torch_blames_shared_memory(sources):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which file is mapped where")
-@pytest.mark.skipif(sanitized(), reason="sanitizers handle SIGBUS in their own way")
+@raises_sigbus
 def test_other_handlers_of_bus_errors_still_run(sources):
     ran = run("-X", "faulthandler", "-c", BLAMED, sources["fixed"])
     assert ran.returncode == -signal.SIGBUS

@@ -19,6 +19,7 @@ import mmapds
 from mmapds.convert import convert
 from tests.support.commands import run
 from tests.support.samples import npz
+from tests.support.sanitizers import limits_memory
 from tests.support.tars import archive
 
 GIB = 1 << 30
@@ -312,6 +313,7 @@ def test_repeated_values_are_what_they_were(tmp_path, monkeypatch, nulls):
     assert [each["s"] for each in mmapds.open(tmp_path / "a.mma")] == values
 
 
+@limits_memory
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_a_value_that_does_not_fit_into_memory_is_an_error(tmp_path, kind):
     table = pa.table({"s": pa.array(["x" * (400 << 20)])})

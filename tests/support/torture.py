@@ -9,10 +9,8 @@ import faulthandler
 import os
 import pkgutil
 import random
-import re
 import shlex
 import time
-from pathlib import Path
 
 import mmapds
 from tests import torture
@@ -22,12 +20,6 @@ HANGS = 300
 
 _only: int | None = None  # the one case to run
 _journal = -1  # a descriptor of the file that holds the number of the case at hand
-
-
-def sanitized():
-    """Whether this process runs under a sanitizer, which maps terabytes for itself and handles signals."""
-    maps = Path("/proc/self/maps")
-    return maps.exists() and re.search("lib[at]san", maps.read_text()) is not None
 
 
 def modules():

@@ -12,7 +12,8 @@ import tempfile
 import time
 from importlib import import_module
 
-from tests.support.torture import alone, command, modules, sanitized
+from tests.support.sanitizers import sanitized
+from tests.support.torture import alone, command, modules
 
 MOST_MEMORY = 32 << 30
 """Bytes of address space: what asks for more is a finding. Libraries map some 10 GB."""
