@@ -210,6 +210,18 @@ def test_an_unchanged_source_is_left_alone_and_force_builds_again(write):
     assert os.stat(path + ".mmx").st_ino != before.st_ino
 
 
+def test_hashes_that_are_added_to_an_index_are_told(write):
+    paths = [write([1, 2], "a.jsonl"), write([3], "b.jsonl")]
+    assert "up to date" not in command(*paths).stdout
+    assert command(paths[0], "--hash").stdout.endswith(
+        "; added 1 hash, the rest is up to date, --force builds it again\n"
+    )
+    assert command(paths[0], "--hash").stdout.endswith("; up to date, --force builds it again\n")
+    out = f"{paths[0]}.all.mmx"
+    command(*paths, "-o", out)
+    assert "; added 2 hashes, the rest is up to date" in command(*paths, "-o", out, "--hash").stdout
+
+
 def test_a_changed_source_is_indexed_again_without_force(write):
     path = write([1, 2])
     mmapds.build(path)

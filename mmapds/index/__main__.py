@@ -160,7 +160,8 @@ def build_indexes(options: argparse.Namespace) -> None:
             seconds = time.perf_counter() - started
             speed = f"{seconds:.2f} s, {done.summary.size / seconds / 1e9:.2f} GB/s"
             reused = f", {done.reused}" if done.reused else ""
-            outcome = f"{reused}, {speed}" if done.fresh else "; up to date, --force builds it again"
+            added = f"added {done.hashed:,} hash{'es' * (done.hashed > 1)}, the rest is " if done.hashed else ""
+            outcome = f"{reused}, {speed}" if done.fresh else f"; {added}up to date, --force builds it again"
             for line in done.bad_lines:
                 progress.complain(line)
             progress.print(f"{done.summary}{outcome}")

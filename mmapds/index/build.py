@@ -37,7 +37,7 @@ from ..storage.sources import INDEX_SUFFIX, Source, StrPath, inspect
 from ..storage.threads import cores
 from .elsewhere import options_of, way_elsewhere
 from .engine import Engine
-from .keep import is_as_it_was, keep
+from .keep import is_as_it_was, keep, lacking_hashes
 from .left_out import bad_lines, behind_ends, without_samples
 from .reuse import Reuse, reuse
 from .summary import Summary, summarise
@@ -98,6 +98,8 @@ class BuildResult(NamedTuple):
     """The tars that have members, but no sample, of those that were scanned now."""
     behind_ends: Sequence[str] = ()
     """A message for each tar that has more than zeros behind its end, of those that were scanned now."""
+    hashed: int = 0
+    """Sources whose hash was added now to an index that is kept otherwise."""
 
     def warn(self, stacklevel: int) -> None:
         """Warn of these lines."""
@@ -240,7 +242,8 @@ def _found(job: Job, *, settle: bool, workers: int, report: Callable[[int], obje
     how: dict[str, Any] = {"settle": settle, "workers": workers, "way_elsewhere": job.way_elsewhere}
     if not keep(job.before, job.sources, hashes=job.hashes, **how, report=report):
         return None
-    return BuildResult(summarise(Index(job.index_path)), fresh=False)
+    hashed = lacking_hashes(job.before) if settle and job.hashes else 0
+    return BuildResult(summarise(Index(job.index_path)), fresh=False, hashed=hashed)
 
 
 def _build(

@@ -65,8 +65,13 @@ def _touched(index: Index, sources: Sequence[Source]) -> list[int]:
     return [number for number, (now, then) in enumerate(pairs) if now.mtime_ns != then.mtime_ns]
 
 
+def lacking_hashes(index: Index) -> int:
+    """Return how many sources an index has no hash of."""
+    return sum(not source.xxh3_128 for source in index.sources)
+
+
 def _lacks(index: Index, hashes: bool) -> bool:
-    return hashes and not all(source.xxh3_128 for source in index.sources)
+    return hashes and lacking_hashes(index) > 0
 
 
 def _are_same(
