@@ -101,6 +101,13 @@ def test_nothing_to_infer_from(write):
             convert(write([{"a": 1}]), infer=infer)
 
 
+def test_a_source_without_records_is_named(write):
+    path = write(b"", "empty.jsonl")
+    with pytest.warns(UserWarning, match="found 0 records$") as caught:
+        assert convert(path).records == 0
+    assert [str(each.message) for each in caught] == [f"{path}: expected one record or more, found 0 records"]
+
+
 def test_tars(write, tmp_path):
     picture = b"\x89PNG not decoded"
     arrays = npz(a=np.arange(3), b=np.ones((2, 2), np.float32))

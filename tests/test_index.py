@@ -509,11 +509,11 @@ def test_an_index_that_is_damaged_and_stands_for_its_sources(write):
 
 
 @pytest.mark.filterwarnings("always")
-@pytest.mark.parametrize("names", [["a.jsonl"], ["a.jsonl", "b.jsonl", "c.jsonl"]])
-def test_an_index_without_records_is_a_warning(write, names):
+@pytest.mark.parametrize("names", [["a.jsonl"], ["a.jsonl", "b.jsonl", "c.jsonl", "d.jsonl", "e.jsonl"]])
+def test_sources_without_records_are_a_warning(write, names):
     paths = [write(b"", name) for name in names]
     more = " and 2 more" if len(paths) > 1 else ""
-    line = f"{paths[0]}.mmx{more}: expected one record or more, found 0 records"
+    line = f"{', '.join(paths[:3])}{more}: expected one record or more, found 0 records"
     check(line)
     ran = command(*paths)
     assert (ran.returncode, ran.stderr) == (0, f"warning: {line}\n")
@@ -522,8 +522,9 @@ def test_an_index_without_records_is_a_warning(write, names):
             call(paths)
         assert [(str(each.message), each.filename) for each in caught] == [(line, __file__)]
     paths.append(write(b"{}\n", "full.jsonl"))
-    ran = command(*paths)
-    assert (ran.returncode, ran.stderr) == (0, "")
+    for options in ([], ["-o", f"{paths[0]}.all.mmx"]):  # the command warns of one among others, too
+        ran = command(*paths, *options)
+        assert (ran.returncode, ran.stderr) == (0, f"warning: {line}\n")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         mmapds.build(paths)

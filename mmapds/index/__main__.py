@@ -170,7 +170,7 @@ def build_indexes(options: argparse.Namespace) -> None:
             if done.fresh and (note := _note_on_roots(Index(done.summary.path))):
                 progress.print(note)
             started = time.perf_counter()
-        for line in complaints(results):
+        for line in complaints(results, of_each=True):
             progress.complain(f"warning: {line}")
 
 

@@ -43,6 +43,8 @@ from .reuse import Reuse, reuse
 from .summary import Summary, summarise
 from .write import Job, Scan, write
 
+_NAMED = 3  # sources in a warning
+
 
 class ColumnRequest(NamedTuple):
     """The columns and checks that a user asked for; None where the user left it open."""
@@ -111,24 +113,31 @@ class BuildResult(NamedTuple):
             )
 
 
-def complaints(results: Sequence[BuildResult]) -> list[str]:
-    """Return warnings of what indexes lack that somebody may miss."""
+def complaints(results: Sequence[BuildResult], *, of_each: bool = False) -> list[str]:
+    """Return warnings of what indexes lack that somebody may miss.
+
+    Args:
+      of_each: also of sources without a record where others have some. A program may mean to give these, and filters of
+        warnings may stop it; to a command it is a line.
+    """
     behind = [line for result in results for line in result.behind_ends]
     others = len(behind) - 1
     more = f" ({counted(others, 'more archive')} {'has' if others == 1 else 'have'} such bytes)" if others > 0 else ""
-    return [line for line in (_emptiness(results), f"{behind[0]}{more}" if behind else "") if line]
+    emptiness = _emptiness(results, of_each=of_each)
+    return [line for line in (emptiness, f"{behind[0]}{more}" if behind else "") if line]
 
 
-def _emptiness(results: Sequence[BuildResult]) -> str:
-    """Return a warning of tars without a sample, or of indexes that have no record among them; "" without either."""
+def _emptiness(results: Sequence[BuildResult], *, of_each: bool) -> str:
+    """Return a warning of tars without a sample, or else of sources without a record; "" without either."""
     tars = [path for result in results for path in result.without_samples]
     if tars:
         more = f" and {len(tars) - 1:,} more" if len(tars) > 1 else ""
         return f"{tars[0]}{more}: expected members whose names make samples, such as 000.jpg, found 0 records"
-    if not results or any(result.summary.records for result in results):
+    empty = [path for result in results for path in result.summary.empty]
+    if not empty or not (of_each or all(not result.summary.records for result in results)):
         return ""
-    more = f" and {len(results) - 1:,} more" if len(results) > 1 else ""
-    return f"{results[0].summary.path}{more}: expected one record or more, found 0 records"
+    more = f" and {len(empty) - _NAMED:,} more" if len(empty) > _NAMED else ""
+    return f"{', '.join(empty[:_NAMED])}{more}: expected one record or more, found 0 records"
 
 
 Complete = Callable[[str, str | None], object]

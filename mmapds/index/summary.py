@@ -29,6 +29,8 @@ class Summary(NamedTuple):
     """How many of them are lines that are not JSON."""
     cut: int
     """Bytes of a truncated last record that was left out."""
+    empty: tuple[str, ...]
+    """The sources that have no record."""
 
     @property
     def sizes_have_left_out(self) -> bool:
@@ -66,6 +68,7 @@ def summarise(index: Index) -> Summary:
         sum(source.skipped for source in index.sources),
         sum(source.bad.lines for source in index.sources),
         sum(_cut(index, number) for number in range(len(index.sources))),
+        tuple(index.source_path(number) for number, source in enumerate(index.sources) if not source.records),
     )
 
 
