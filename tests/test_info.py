@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from mmapds.storage.index_file import Index
 from tests.support import commands
 from tests.support.bounds import bounds_of
 from tests.support.index_file import rewrite
+from tests.support.messages import check
 from tests.support.terminals import on_terminal
 
 COLOURS = re.compile(r"\x1b\[\d*m")
@@ -180,7 +182,8 @@ def test_thousands_of_sources_are_summarised(write, ran, tmp_path):
     os.utime(paths[4], ns=(5, 5))
     write([1, 2], "many/0005.jsonl")
     status, out, err = ran("info", tmp_path / "many.mmx")
-    assert (status, err) == (0, "")
+    assert (status, err.count("\n")) == (1, 1)
+    assert err.startswith(f"{paths[3]}: no such file or directory; run: python -m mmapds.index ")
     assert len(out.splitlines()) < 40
     assert "\n  1,997 unchanged, 1 missing, 1 touched, 1 stale; --all lists them\n" in out
     listed = out.partition("\nsources\n")[2].splitlines()
@@ -204,6 +207,34 @@ def test_several_indexes_are_taken_together(write, ran):
     assert "\n  not in all  1 column: m\n" in out
     assert table(out)["n", "total"] == "12"
     assert ran("info", "--quiet", one) == (0, "", "")
+
+
+@pytest.mark.parametrize("tool", [commands.mmapds, commands.command], ids=["mmapds", "module"])
+def test_a_source_that_changed_or_is_gone_fails(write, tool):
+    info = ["info"] if tool is commands.mmapds else ["--info"]
+    grown, gone, same = (write([1], name) for name in ("grown.jsonl", "gone.jsonl", "same.jsonl"))
+    mmapds.build([grown, gone, same])
+    os.utime(same, ns=(5, 5))
+    done = tool(*info, same)
+    assert (done.returncode, done.stderr) == (0, "")
+    write([1, 2], "grown.jsonl")
+    os.unlink(gone)
+    done = tool(*info, *[f"{path}.mmx" for path in (grown, gone, same)])
+    assert done.returncode == 1
+    assert "STALE: grown.jsonl was 2 bytes when indexed and is 4 now" in done.stdout
+    assert "MISSING: no such file or directory" in done.stdout
+    stale, missing = done.stderr.splitlines()
+    assert stale.startswith(f"{grown}.mmx: STALE: grown.jsonl was 2 bytes when indexed and is 4 now; run: ")
+    assert missing.startswith(f"{gone}: no such file or directory; copy it there, or ")
+    for line in (stale, missing):
+        check(line)
+    quiet = tool(*info, "--quiet", f"{grown}.mmx")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (1, "", f"{stale}\n")
+    document = tool(*info, "--json", f"{grown}.mmx")
+    assert (document.returncode, document.stderr) == (1, "")
+    assert json.loads(document.stdout)["indexes"][0]["sources"][0]["state"] == "stale"
+    assert commands.run(*shlex.split(stale.partition("; run: python ")[2])).returncode == 0
+    assert tool(*info, f"{grown}.mmx").returncode == 0
 
 
 def test_json_is_that_of_the_module(write, ran):

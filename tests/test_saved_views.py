@@ -257,7 +257,9 @@ def test_a_view_of_sources_that_changed_is_a_problem(folder):
     assert (document["verified"], document["counts"]) == (False, {"sources": 1})
     assert document["problems"][0]["source"] == str(folder / "b.jsonl")
     assert [base["state"] for base in document["indexes"]] == ["unchanged", "stale", "unchanged"]
-    for shown in (command("--info", folder / "v.mmx").stdout, main("info", folder / "v.mmx").stdout):
+    for ran in (command("--info", folder / "v.mmx"), main("info", folder / "v.mmx")):
+        shown = ran.stdout
+        assert (ran.returncode, ran.stderr.replace("python -m mmapds.index", "mmapds index")) == (1, f"{wanted}\n")
         assert f"{folder}/a.jsonl.mmx: 700 records; unchanged" in shown
         assert f"{folder}/b.jsonl.mmx: 700 records; STALE: b.jsonl was" in shown
     os.unlink(folder / "c.jsonl")

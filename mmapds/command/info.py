@@ -10,7 +10,7 @@ from .. import cli, formats
 from ..errors import ColumnError, Error, counted
 from ..index.__main__ import inspect
 from ..index.findings import LISTED
-from ..index.inspect import bad_lines, state_of
+from ..index.inspect import State, bad_lines, first_problem, states_of
 from ..index.saved import lines_of_view
 from ..index.summary import summarise
 from ..storage.index_file import Index, SavedViewFoundError
@@ -43,7 +43,7 @@ class _Source(NamedTuple):
 
 
 def print_info(options: argparse.Namespace) -> int:
-    """Print what indexes cover; return the exit status: 1 if an index cannot be read."""
+    """Print what indexes cover; return the exit status: 1 if an index cannot be read, or a source is another now."""
     if options.json:
         return inspect(options)
     paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX), report=cli.print_aside)
@@ -60,20 +60,28 @@ def print_info(options: argparse.Namespace) -> int:
             except Error as error:
                 failed = True
                 output.complain(cli.one_line(error))
-    for line in [] if options.quiet else [line for view in views for line in lines_of_view(view, None, info=True)]:
-        cli.print_line(cli.printable(line))
+    of_views, of_indexes = ([states_of(each) for each in opened] for opened in (views, indexes))
+    for view, states in zip(views, of_views, strict=True) if not options.quiet else ():
+        for line in lines_of_view(view, None, [state.text for state in states]):
+            cli.print_line(cli.printable(line))
     if indexes and not options.quiet:
-        for line in _Report(Screen(), indexes, options).lines():
+        for line in _Report(Screen(), indexes, of_indexes, options).lines():
             cli.print_line(line)
-    return int(failed)
+    problems = [line for states in (*of_views, *of_indexes) for line in first_problem(states)]
+    for line in problems:
+        cli.print_aside(line)
+    return int(failed or bool(problems))
 
 
 class _Report:
     """The lines on some indexes, which are taken together."""
 
-    def __init__(self, screen: Screen, indexes: Sequence[Index], options: argparse.Namespace) -> None:
+    def __init__(
+        self, screen: Screen, indexes: Sequence[Index], states: Sequence[list[State]], options: argparse.Namespace
+    ) -> None:
         self._screen = screen
         self._indexes = indexes
+        self._states = states
         self._all = options.all
         self._summaries = [summarise(index) for index in indexes]
         self._have_left_out = any(summary.sizes_have_left_out for summary in self._summaries)
@@ -134,9 +142,9 @@ class _Report:
     def _listed(self) -> Iterator[str]:
         """Yield the sources, each with its state; of many those alone that are not as they were."""
         found = [
-            _Source(index.source_path(number), source.records, source.size, *state_of(index, number))
-            for index in self._indexes
-            for number, source in enumerate(index.sources)
+            _Source(index.source_path(number), source.records, source.size, state.word, state.text)
+            for index, states in zip(self._indexes, self._states, strict=True)
+            for number, (source, state) in enumerate(zip(index.sources, states, strict=True))
         ]
         shown = found if self._all or len(found) <= _LISTED else [each for each in found if each.state != "unchanged"]
         few = shown if self._all else shown[:_LISTED]

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import cli
 from ..errors import Error, SourceError, StaleIndexError, counted
@@ -14,11 +14,21 @@ from ..storage.sources import index_path
 from ..storage.view_file import SavedView
 from .amount import bytes_to_check
 from .findings import LISTED, Findings
-from .saved import describe_view, examine_view, lines_of_view
+from .saved import describe_view, examine_view, lines_of_view, state_of_base
 from .summary import summarise
 from .verify import examine
 
 _INDENT = "  "
+
+
+class State(NamedTuple):
+    """Whether a source of an index, or an index of a saved view, is as it was."""
+
+    word: str
+    text: str
+    """What people read in a list."""
+    error: Error | None = None
+    """What opening raises."""
 
 
 def inspect_indexes(
@@ -40,7 +50,7 @@ def inspect_indexes(
       workers: threads; all cores by default.
       roots: where the sources of the indexes may lie.
     Returns:
-      The exit status: 1 if an index cannot be read, or has a problem.
+      The exit status: 1 if an index cannot be read or has a problem, or a source is not what it was.
     """
     documents, failed = [], False
     ends: list[int] = []
@@ -61,19 +71,21 @@ def inspect_indexes(
                     findings = examine(index, workers=workers, report=progress.update)
                 elif verify and isinstance(index, SavedView):
                     findings = examine_view(index)
+                states = states_of(index) if info or as_json else []
             except Error as error:
                 failed = True
                 document["error"] = str(error)
                 if not as_json:
                     progress.complain(cli.one_line(error))
                 continue
-            failed |= findings is not None and findings.count > 0
+            problems = first_problem(states) if findings is None else findings.lines()
+            failed |= bool(problems)
             if as_json:
-                document |= _described(index) | (findings.describe() if findings else {})
+                document |= _described(index, states) | (findings.describe() if findings else {})
                 continue
-            for line in findings.lines() if findings else ():
+            for line in problems:
                 progress.complain(line)
-            for line in () if quiet else _lines(index, findings, info=info):
+            for line in () if quiet else _lines(index, findings, states, info=info):
                 progress.print(line)
     if as_json:
         cli.print_line(json.dumps({"indexes": documents}, indent=1))
@@ -90,9 +102,21 @@ def _opened(path: str, roots: Roots) -> Index | SavedView:
     return index
 
 
-def _lines(index: Index | SavedView, findings: Findings | None, *, info: bool) -> list[str]:
+def states_of(index: Index | SavedView) -> list[State]:
+    """Return the state of each source of an index, or of each index of a saved view."""
     if isinstance(index, SavedView):
-        return lines_of_view(index, findings, info=info)
+        return [State(*state_of_base(index, number)) for number in range(len(index.bases))]
+    return [state_of(index, number) for number in range(len(index.sources))]
+
+
+def first_problem(states: Sequence[State]) -> list[str]:
+    """Return the line on the first source that is not what it was, if there is one, as opening raises it."""
+    return [cli.one_line(state.error) for state in states if state.error is not None][:1]
+
+
+def _lines(index: Index | SavedView, findings: Findings | None, states: Sequence[State], *, info: bool) -> list[str]:
+    if isinstance(index, SavedView):
+        return lines_of_view(index, findings, [state.text for state in states])
     outcome = ""
     if findings is not None:
         count = findings.count
@@ -104,11 +128,9 @@ def _lines(index: Index | SavedView, findings: Findings | None, *, info: bool) -
         lines += [f"{_INDENT}{line}" for line in bad_lines(index)]
         shown = {name: value for name, value in index.parameters.items() if name not in ("columns", "idx")}
         lines.append(f"{_INDENT}{index.format}" + "".join(f", {name} {value}" for name, value in shown.items()))
-        for number, source in enumerate(index.sources):
-            path, (_, state) = index.source_path(number), state_of(index, number)
-            lines.append(
-                f"{_INDENT}{path}: {counted(source.records, 'record')}, {counted(source.size, 'byte')}; {state}"
-            )
+        for number, (source, state) in enumerate(zip(index.sources, states, strict=True)):
+            covered = f"{counted(source.records, 'record')}, {counted(source.size, 'byte')}"
+            lines.append(f"{_INDENT}{index.source_path(number)}: {covered}; {state.text}")
     return lines
 
 
@@ -121,34 +143,37 @@ def bad_lines(index: Index) -> list[str]:
     ][:LISTED]
 
 
-def state_of(index: Index, number: int) -> tuple[str, str]:
-    """Return whether a source is as it was when it was indexed, in a word and as people read it."""
+def state_of(index: Index, number: int) -> State:
+    """Return whether a source is as it was when it was indexed."""
     try:
         index.readable_path(number)
     except SourceError:
-        return "outside", "OUTSIDE, not looked at; give its directory with --root if you trust who made the index"
+        # Not a problem: people look at an index of others before they trust it.
+        return State(
+            "outside", "OUTSIDE, not looked at; give its directory with --root if you trust who made the index"
+        )
     try:
         found = current.stat_source(index, number)
         index.check_source(number, found.st_size, found.st_mtime_ns)
     except StaleIndexError as error:
-        return "stale", str(error).removeprefix(f"{index.path}: ")
+        return State("stale", str(error).removeprefix(f"{index.path}: "), error)
     except SourceError as error:
         what = str(error).removeprefix(f"{index.source_path(number)}: ").removesuffix(f" (a source of {index.path})")
         what = what.partition("; run: ")[0]
-        return "missing", f"MISSING: {what}"
+        return State("missing", f"MISSING: {what}", error)
     if found.st_mtime_ns == index.sources[number].mtime_ns:
-        return "unchanged", "unchanged"
-    return "touched", "another time, the same fingerprint"
+        return State("unchanged", "unchanged")
+    return State("touched", "another time, the same fingerprint")
 
 
-def _described(index: Index | SavedView) -> dict[str, Any]:
+def _described(index: Index | SavedView, states: Sequence[State]) -> dict[str, Any]:
     """Return what an index covers, as JSON."""
     if isinstance(index, SavedView):
-        return describe_view(index)
+        return describe_view(index, [state[:2] for state in states])
     summary, expressions = summarise(index), index.measuring["expressions"]
     sources = []
     for number, source in enumerate(index.sources):
-        state, message = state_of(index, number)
+        state, message, _ = states[number]
         described = {"path": index.source_path(number), "records": source.records, "bytes": source.size}
         described |= (
             {"bad": [{"line": line, "byte": byte} for line, byte in source.bad.first]} if source.bad.lines else {}

@@ -1,6 +1,6 @@
 """What `--info` and `--verify` say of saved views."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import _native
@@ -120,8 +120,12 @@ def _check_column(findings: Findings, bases: list[Index], name: str) -> None:
         findings.add_each("columns", (begin + wrong).tolist(), describe)
 
 
-def lines_of_view(view: SavedView, findings: Findings | None, *, info: bool) -> list[str]:
-    """Return what `--info` and `--verify` print of a saved view."""
+def lines_of_view(view: SavedView, findings: Findings | None, states: Sequence[str]) -> list[str]:
+    """Return what `--info` and `--verify` print of a saved view.
+
+    Args:
+      states: of each of its indexes, as people read it; none where these are not listed.
+    """
     outcome = ""
     if findings is not None:
         outcome = "; verified" if not findings.count else f"; {counted(findings.count, 'problem')}"
@@ -131,30 +135,33 @@ def lines_of_view(view: SavedView, findings: Findings | None, *, info: bool) -> 
     lines = [f"{view.path}: a saved view, {of}{columns}{outcome}"]
     if findings is not None:
         lines += [f"  not checked: {what}" for what in findings.not_checked]
-    for number, base in enumerate(view.bases if info else ()):
-        lines.append(f"  {view.base_path(number)}: {counted(base.records, 'record')}; {_state_of(view, number)[1]}")
+    for number, state in enumerate(states):
+        lines.append(f"  {view.base_path(number)}: {counted(view.bases[number].records, 'record')}; {state}")
     return lines
 
 
-def describe_view(view: SavedView) -> dict[str, Any]:
-    """Return what a saved view is of, as JSON."""
+def describe_view(view: SavedView, states: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Return what a saved view is of, as JSON.
+
+    Args:
+      states: of each of its indexes, in a word and as people read it.
+    """
     bases = []
-    for number, base in enumerate(view.bases):
-        state, message = _state_of(view, number)
+    for number, (base, (state, message)) in enumerate(zip(view.bases, states, strict=True)):
         bases.append({"path": view.base_path(number), "records": base.records, "state": state, "message": message})
     columns = dict.fromkeys(view.columns)
     return {"format": "view", "records": view.records, "columns": columns, "indexes": bases}
 
 
-def _state_of(view: SavedView, number: int) -> tuple[str, str]:
-    """Return whether an index and its sources are as the view needs them, in a word and as people read it."""
+def state_of_base(view: SavedView, number: int) -> tuple[str, str, Error | None]:
+    """Return whether an index and its sources are as the view needs them: a word, what people read, and the error."""
     path = view.base_path(number)
     try:
         base = view.open_base(number)
         for source in range(len(base.sources)):
             _check_source(view, base, source)
     except StaleIndexError as error:
-        return "stale", str(error).removeprefix(f"{view.path}: ").removeprefix(f"{path}: ")
+        return "stale", str(error).removeprefix(f"{view.path}: ").removeprefix(f"{path}: "), error
     except Error as error:
-        return "unusable", str(error)
-    return "unchanged", "unchanged"
+        return "unusable", str(error), error
+    return "unchanged", "unchanged", None

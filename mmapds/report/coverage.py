@@ -29,7 +29,7 @@ def coverage_facts(indexes: Sequence[Index], records: int) -> dict[str, Any]:
         | ({} if state in CURRENT else {"message": message})
         for index in indexes
         for number, source in enumerate(index.sources)
-        for state, message in (state_of(index, number),)
+        for state, message, _ in (state_of(index, number),)
     ]
     states = Counter(each["state"] for each in sources)
     others = [each for each in sources if each["state"] not in CURRENT]
