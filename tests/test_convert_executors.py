@@ -421,7 +421,7 @@ def test_the_command_converts_on_dask(corpus, tmp_path):
     from distributed import LocalCluster
 
     expected = direct(corpus, tmp_path / "all.mma", length="tokens")
-    with LocalCluster(n_workers=1, threads_per_worker=2, processes=True, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=1, threads_per_worker=2, processes=True, dashboard_address=":0") as cluster:
         address = cluster.scheduler_address
         options = ["-o", tmp_path / "all.mma", "--length", "tokens", "--dask", address, "--parts", tmp_path / "parts"]
         done = run("-m", "mmapds.convert", *corpus, *options)

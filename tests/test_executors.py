@@ -101,7 +101,7 @@ def test_a_dask_cluster(corpus, tmp_path):
 
     direct = built(corpus, tmp_path / "all.mmx", **LENGTH)
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         out = mmapds.build(corpus, out=tmp_path / "all.mmx", executor=client.get_executor(), **LENGTH)
@@ -414,7 +414,7 @@ def test_the_command_builds_on_dask(corpus, tmp_path):
     from distributed import LocalCluster
 
     direct = built(corpus, tmp_path / "all.mmx", **LENGTH)
-    with LocalCluster(n_workers=1, threads_per_worker=2, processes=True, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=1, threads_per_worker=2, processes=True, dashboard_address=":0") as cluster:
         address = cluster.scheduler_address
         done = command(*corpus, "-o", tmp_path / "all.mmx", "--length", "chars(text)", "--dask", address)
     assert done.returncode == 0, done.stderr
