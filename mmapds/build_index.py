@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from pathlib import Path
 
-_OTHERS = dict.fromkeys(("decode", "access", "check", "io", "build"), "mmapds.open")
-
 Column = str | Callable[[Any], float]
 """What a column is made of: an expression, or a callable that takes a sample."""
 
@@ -171,7 +169,7 @@ def _check_given(parameters: Mapping[str, Any], flags: Mapping[str, Any]) -> Non
     Args:
       parameters: arguments that `build` does not have; formats may.
     """
-    refuse_unknown("mmapds.build", parameters, (*arguments_of(build), *formats.OPTIONS), _OTHERS)
+    refuse_unknown("mmapds.build", parameters, (*arguments_of(build), *formats.OPTIONS))
     check_flags(build, flags)
 
 

@@ -36,7 +36,7 @@ from .storage.threads import cores
 _TASK_SAMPLES = 4096
 
 
-@names_its_arguments("mmapds.add_column", {})
+@names_its_arguments("mmapds.add_column")
 def add_column(
     source_or_index: StrPath,
     name: str,

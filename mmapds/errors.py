@@ -4,7 +4,6 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -119,24 +118,17 @@ def did_you_mean(name: str, known: Iterable[str], shown: Callable[[str], str] = 
     return f" (did you mean {shown(near)})" if near else ""
 
 
-def unknown_argument(
-    function: str, name: str, value: Any, known: Iterable[str], others: Mapping[str, str]
-) -> TypeError:
+def unknown_argument(function: str, name: str, value: Any, known: Iterable[str]) -> TypeError:
     """Return the error for an argument that a function does not have.
 
     Args:
       known: the arguments it has.
-      others: arguments of other functions, and whose they are.
     """
     from .other_arguments import remark_on  # start-up time: only an error needs it
 
     names = list(known)
-    if meant := remark_on(function, name, names):
-        remark = f" ({meant})"
-    else:
-        remark = did_you_mean(name, names) or (
-            f" ({name!r} is an argument of {others[name]})" if name in others else ""
-        )
+    meant = remark_on(function, name, names)
+    remark = f" ({meant})" if meant else did_you_mean(name, names)  # a name that means something is not misspelt
     return TypeError(f"{name} = {value!r:.80}, expected an argument of {function}: {', '.join(names)}{remark}")
 
 
@@ -171,26 +163,21 @@ def check_flags(function: Callable[..., Any], given: Mapping[str, Any], error: t
             flag(name, value, error)
 
 
-def refuse_unknown(
-    function: str, given: Mapping[str, Any], known: Iterable[str], others: Mapping[str, str] = MappingProxyType({})
-) -> None:
+def refuse_unknown(function: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
     """Raise TypeError for an argument that a function does not have; see `unknown_argument`."""
     names = tuple(known)
     for name, value in given.items():
         if name not in names:
-            raise unknown_argument(function, name, value, names, others)
+            raise unknown_argument(function, name, value, names)
 
 
-def names_its_arguments(
-    called: str, others: Mapping[str, str] = MappingProxyType({}), *, error: type[Error] = Error
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def names_its_arguments(called: str, *, error: type[Error] = Error) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a function: an argument that it does not have is an error that names those it has.
 
     So is one that is annotated as `bool` and is neither True nor False.
 
     Args:
       called: what users call it.
-      others: arguments of other functions, and whose they are.
       error: what is raised for a flag that is neither.
     """
 
@@ -199,7 +186,7 @@ def names_its_arguments(
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            refuse_unknown(called, kwargs, known, others)
+            refuse_unknown(called, kwargs, known)
             check_flags(function, {**dict(zip(positional, args, strict=False)), **kwargs}, error)
             return function(*args, **kwargs)
 

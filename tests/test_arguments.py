@@ -10,8 +10,9 @@ import pytest
 import mmapds
 from mmapds.convert import convert
 from mmapds.dataset.other_names import OTHER_NAMES
+from mmapds.errors import arguments_of, unknown_argument
 from mmapds.integrations.grain import OrderSampler
-from mmapds.other_arguments import OWN, REMEDIES, remark_on
+from mmapds.other_arguments import OWN, OWNERS, REMEDIES, remark_on
 from mmapds.storage.index_file import Index
 from tests.support.api import MODULES, members, public_names
 from tests.support.commands import command
@@ -95,6 +96,20 @@ UNKNOWN = {
     "outt = 'x', expected an argument of mmapds.merge: indexes, out, workers, roots (did you mean 'out')": (
         lambda path: mmapds.merge([path], outt="x")
     ),
+    "max_tokens = 4096, expected an argument of mmapds.PackingBatchSampler: * (did you mean 'pack_length')": (
+        lambda _: mmapds.PackingBatchSampler([1], max_tokens=4096)
+    ),
+    "batch_size = 32, expected an argument of mmapds.ChunkedSampler: * (it yields single samples: give batch_size to "
+    "mmapds.DataLoader, or order=mmapds.orders.Chunked(...) to mmapds.DistributedBatchSampler)": (
+        lambda _: mmapds.ChunkedSampler(range(9), 100, batch_size=32)
+    ),
+    "bs = 32, expected an argument of mmapds.DistributedSampler: * or to mmapds.DistributedBatchSampler)": (
+        lambda _: mmapds.DistributedSampler(range(9), bs=32)
+    ),
+    "group_size = 8, expected an argument of mmapds.DistributedSampler: * ('group_size' is an argument of "
+    "mmapds.TokenBudgetBatchSampler, mmapds.PackingBatchSampler)": (
+        lambda _: mmapds.DistributedSampler(range(9), group_size=8)
+    ),
     "feilds = ['x'], expected an argument of convert: * (did you mean 'fields')": (
         lambda path: convert(path, feilds=["x"])
     ),
@@ -120,6 +135,49 @@ def test_every_other_name_leads_to_an_argument_there_is():
         for name, remedy in remedies.items():
             assert remark_on(function, name, ()) == remedy
             check(f"{name} = 1, expected an argument of {function}: zzz ({remedy})")
+
+
+def sibling_arguments():
+    """The arguments of each function that users take for one of its siblings, by the name of the function."""
+    named = {owner for owners in OWNERS.values() for owner in owners}
+    return {
+        name: arguments_of(thing.__init__ if isinstance(thing, type) else thing)
+        for name, thing in public().items()
+        if name in named
+    }
+
+
+SAME = {  # arguments of other functions that have the same meaning
+    "dataset": {"dataset_or_lengths", "datasets"},
+    "dataset_or_lengths": {"dataset", "datasets"},
+    "lengths": {"dataset_or_lengths", "fractions"},
+    "source_or_index": {"sources"},
+    "sources": {"source_or_index"},
+    "batch_size": {"packs_per_batch"},
+    "generator": {"seed"},
+    "max_sequences": {"max_batch_size"},
+    "max_tokens": {"pack_length"},
+    "num_workers": {"workers"},
+}
+
+
+def test_an_argument_of_a_sibling_is_not_taken_for_one_that_is_spelt_alike():
+    siblings = sibling_arguments()
+    samplers = {f"mmapds.{name}" for name in public_names() if name.endswith("Sampler")}
+    assert samplers | {"mmapds.DataLoader", "mmapds.pad_collate", "mmapds.pack_collate"} <= set(siblings)
+    for function, known in siblings.items():
+        for name in OWNERS.keys() - set(known):
+            message = str(unknown_argument(function, name, 1, known))
+            _, meant, near = message.partition(" (did you mean ")
+            assert not meant or near.strip("')") in SAME[name], message
+            assert message.endswith(")"), message
+            check(message)
+
+
+def test_whose_an_argument_is_said_to_be():
+    siblings = sibling_arguments()
+    for name, owners in OWNERS.items():
+        assert set(owners) == {owner for owner in siblings if name in siblings[owner]}, name
 
 
 @pytest.mark.parametrize(

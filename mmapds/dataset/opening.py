@@ -24,12 +24,8 @@ from .meanings import differing
 from .origin import Origin, expand_indexed, open_indexes, overlap
 from .saving import unfolded
 
-_OTHERS = dict.fromkeys(
-    ("out", "format", "length", "columns", "missing", "validate", "bad", "hash", "workers", "force"), "mmapds.build"
-)
 
-
-@names_its_arguments("mmapds.open", _OTHERS)
+@names_its_arguments("mmapds.open")
 def open(  # noqa: A001 - mmapds.open is the public name
     source_or_index: StrPath | Iterable[StrPath],
     *,
