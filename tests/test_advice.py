@@ -163,7 +163,7 @@ def test_text_is_opened_as_text(tmp_path):
     path.write_text("hello\nworld\n")
     mmapds.build(path, format="jsonl")
     said = ran("head", "plain.txt", cwd=tmp_path).stderr
-    assert "; open it with --decode text if it is text, or leave record 0 out" in said
+    assert "; open it with --decode text if it is text; or leave record 0 out" in said
     assert ran("head", "plain.txt", "--decode", "text", cwd=tmp_path).stderr == ""
     with pytest.raises(mmapds.DecodeError, match="decode='text'") as error:
         mmapds.open(path)[0]
@@ -175,7 +175,8 @@ def test_a_batch_of_bad_records_alone_says_what_skip_needs(write):
     ds = mmapds.open(write(b'{"n": \n{"n": 1}\n'), build=True, on_error="skip")
     with (
         pytest.raises(
-            mmapds.DecodeError, match=r"exclude={'records': \[0\]} in a sampler \(which keeps .*; on_error='skip' needs"
+            mmapds.DecodeError,
+            match=r"exclude={'records': \[0\]} in a sampler, which keeps positions \(on_error='skip' needs",
         ) as error,
         pytest.warns(RuntimeWarning),
     ):

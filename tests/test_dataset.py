@@ -382,7 +382,7 @@ def test_text_that_is_not_utf8_is_named_and_its_neighbours_read(opened):
 
 
 def test_a_decoder_that_fits_no_record_is_said_to_be_another_one(opened):
-    said = r"; give another decode=\.\.\., as it refuses all of the first 2 records, or leave record {} out with"
+    said = r"; give another decode=\.\.\., as it refuses all of the first 2 records; or leave record {} out with"
     with pytest.raises(mmapds.DecodeError, match=r"not a tf\.train\.Example: .*" + said.format(1)):
         opened([{"a": 1}, {"a": 2}], decode="tf_example")[1]
     with pytest.raises(mmapds.DecodeError) as one:
@@ -395,7 +395,7 @@ def test_an_error_of_the_users_decoder_stays_what_it_is(opened):
         opened([1], decode=refuse)[0]
     assert caught.value.__notes__ == [
         f"while decoding {opened([1]).sources[0]}:1 (byte 0); leave record 0 out with on_error='skip', or "
-        "of one pass with exclude={'records': [0]} in a sampler"
+        "out of one pass with exclude={'records': [0]} in a sampler"
     ]
 
 

@@ -173,7 +173,7 @@ LATIN_1 = b'{"text": "a"}\n{"text": "caf\xe9"}\n'
 
 def iconv(message):
     """Run the command that a message ends with, and return what it writes."""
-    line = re.search(r"; run: (iconv -f LATIN1 -t UTF-8 (.*) > (.*?)) \(if it is in Latin-1; or ", message)
+    line = re.search(r"; or run: (iconv -f LATIN1 -t UTF-8 (.*) > (.*?)) \(if it is in Latin-1\)$", message)
     subprocess.run(line[1], shell=True, check=True)
     return line[3]
 
@@ -197,7 +197,7 @@ def test_text_in_latin_1_is_said_to_be(write, how, monkeypatch, tmp_path):
         message = tool("show", "train.jsonl", "1").stderr.strip()
     check(message)
     assert message.startswith(
-        "train.jsonl:2 (byte 14): not JSON: expected text in UTF-8, found byte 0xe9 at char 13 of the line; run: "
+        "train.jsonl:2 (byte 14): not JSON: expected text in UTF-8, found byte 0xe9 at char 13 of the line; leave "
     )
     out = iconv(message)
     assert list(mmapds.open(out, build=True)) == [{"text": "a"}, {"text": "café"}]
@@ -239,7 +239,7 @@ def test_lines_that_also_end_as_on_old_macs(write, how, monkeypatch, tmp_path):
         message = refused(lambda: mmapds.build("train.jsonl", **given))
     check(message)
     assert message.startswith("train.jsonl:2 (byte 14): not JSON: ")
-    found = re.search(r"; run: (tr .*) \(as '\\r' alone stands between values of the line; or ", message)
+    found = re.search(r"; or run: (tr .*) \(as '\\r' alone stands between values of the line\)$", message)
     subprocess.run(found[1], shell=True, check=True)
     assert list(mmapds.open("train.lf.jsonl", build=True)) == records
 

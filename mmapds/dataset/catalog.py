@@ -281,25 +281,24 @@ class Catalog:
           record: its bytes, if they should be JSON.
         """
         index, number = self.members[located[0]]
-        exclude = f"of one pass with exclude={{'records': [{position}]}} in a sampler"
-        ways = exclude if on_error == "skip" else f"with {_SKIP}, or {exclude}"
+        exclude = f"out of one pass with exclude={{'records': [{position}]}} in a sampler"
+        ways = exclude if on_error == "skip" else f"out with {_SKIP}, or {exclude}"
         converts = os.path.basename(index.path).startswith(".")  # the index is that of a conversion, which removes it
         if converts and decode != "json":
             return "; decode takes the bytes of a record, and returns what to write" if callable(decode) else ""
-        keep = f"leave record {position} out {ways}"
-        remarks = [f"{_SKIP} needs a batch that has others"] if on_error == "skip" else []
+        remark = f" ({_SKIP} needs a batch that has others)" if on_error == "skip" else ""
         if decode != "json" or not formats.of_index(index).is_text:
-            return f"; {keep}{f' ({remarks[0]})' if remarks else ''}"
+            return f"; leave record {position} {ways}{remark}"
         if converts:
             command = build_command([index.source_path(number)], "--bad skip")
             return f"; run: {command} (and convert {index.source_path(number)}{INDEX_SUFFIX})"
         path = index.source_path(number)
+        keep = f"leave record {position} {ways}, which keeps positions{remark}"
         if mending := mending_of(path, index.absolute(path), located[2], record):
-            return f"; run: {mending.command} ({mending.when}; or {keep})"
-        hint = "" if self._may_be_json(located) else f"open it with {option('decode', 'text')} if it is text, or "
-        command = index.remedy("--bad skip", force=False).removesuffix(")").replace(" (and", " and")
-        remarks.insert(0, f"which keeps positions; or {command}, which leaves out all such lines, and changes len")
-        return f"; {hint}{keep} ({'; '.join(remarks)})"
+            return f"; {keep}; or run: {mending.command} ({mending.when})"
+        hint = "" if self._may_be_json(located) else f"open it with {option('decode', 'text')} if it is text; or "
+        command = index.remedy("--bad skip", force=False)
+        return f"; {hint}{keep}; or leave all such lines out of the index, which changes len; {command}"
 
     def _may_be_json(self, located: tuple[int, int, int, int]) -> bool:
         """Whether a record begins as JSON does, so that it was meant to be JSON."""

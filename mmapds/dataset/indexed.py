@@ -193,7 +193,7 @@ class IndexedDataset(Samples, Dataset):
         position = int(position) % self._length
         way_out = self._catalog.way_out(located, position, self._given_decode, self._on_error, record)
         if tried := self._refused_from_the_first():
-            others = f", or {way_out.removeprefix('; ')}" if way_out else ""
+            others = f"; or {way_out.removeprefix('; ')}" if way_out else ""
             given = either("--decode", "decode=...")
             way_out = f"; give another {given}, as it refuses all of the first {tried} records{others}"
         raise_at(self._catalog.place(located), error, self._given_decode, way_out)

@@ -41,11 +41,10 @@ def error_of(found: UnmeasuredError, place: str, number: int, columns: Mapping[s
     """
     remark = f"record {number} of the index"
     if found.status == _native.JSON_INVALID:
-        ways = f"leave such lines out with {option('bad', 'skip')}, or write the line again"
+        ways = f"leave such lines out with {option('bad', 'skip')}, or write the line again ({remark})"
         if mending := mending_of(found.path, found.path, found.begin, found.record):
-            ways = f"run: {mending.command} ({mending.when}; or {ways}; {remark})"
-            return DecodeError(f"{place}: {not_json(found.record)}; {ways}")
-        return DecodeError(f"{place}: {not_json(found.record)}; {ways} ({remark})")
+            ways = f"{ways}; or run: {mending.command} ({mending.when})"
+        return DecodeError(f"{place}: {not_json(found.record)}; {ways}")
     expression = list(columns.values())[found.column]
     value, above, shown = parsed(found.record), len(expression.path) > 1, _shown(expression.path)
     if found.status == _native.JSON_MISSING:
