@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import formats
-from .errors import ColumnError, Error, arguments_of, check_flags, names_its_arguments, refuse_unknown
+from .errors import ColumnError, Error, arguments_of, check_flags, names_its_arguments, refuse_unknown, shortened
 from .index.build import BuildResult, ColumnRequest, Complete, build_each, complaints
 from .index.engine import Engine
 from .storage.index_file import Index
@@ -122,7 +122,7 @@ def _engine(executor: Any, parts: StrPath | None, out: StrPath | None, workers: 
     if executor is None:
         return None
     if not hasattr(executor, "submit") and not callable(executor):
-        raise Error(f"executor = {executor!r:.80}, expected an executor, or a function that makes one")
+        raise Error(f"executor = {shortened(executor)}, expected an executor, or a function that makes one")
     if out is None:
         raise Error("executor: expected the place of one index with it, found none; give out=...")
     return Engine(executor, None if parts is None else os.fspath(parts), workers or 1)
@@ -177,7 +177,7 @@ def _check_paths(**given: Any) -> None:
     """Raise Error for an argument, by its name, that is neither a path nor None."""
     for name, path in given.items():
         if path is not None and not isinstance(path, str | os.PathLike):
-            raise Error(f"{name} = {path!r:.80}, expected a path")
+            raise Error(f"{name} = {shortened(path)}, expected a path")
 
 
 def _by_kind(
@@ -190,14 +190,14 @@ def _by_kind(
     """
     named = {} if columns is None else columns
     if not isinstance(named, Mapping) or not all(isinstance(name, str) for name in named):
-        raise ColumnError(f"columns = {columns!r:.80}, expected a dict of names")
+        raise ColumnError(f"columns = {shortened(columns)}, expected a dict of names")
     wanted = {**({"length": length} if length is not None else {}), **named}
     for name, column in wanted.items():
         if not isinstance(column, str) and not callable(column):
             where = "length" if name == "length" and "length" not in named else f"columns[{name!r}]"
             raise ColumnError(
-                f"{where} = {column!r:.80}, expected an expression such as 'chars(text)', or a function of a sample "
-                "(numbers that you have: mmapds.add_column)"
+                f"{where} = {shortened(column)}, expected an expression such as 'chars(text)', or a function of a "
+                "sample (numbers that you have: mmapds.add_column)"
             )
     expressions = {name: text for name, text in wanted.items() if isinstance(text, str)}
     return expressions, {name: compute for name, compute in wanted.items() if not isinstance(compute, str)}

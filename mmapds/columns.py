@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from .dataset.dataset import Dataset
 from .dataset.decode import Decoder
 from .dataset.opening import open as open_dataset
-from .errors import ColumnError, names_its_arguments
+from .errors import ColumnError, names_its_arguments, shortened
 from .index.length_order import write_length_order
 from .index.marks import mark_of
 from .storage.index_file import LENGTH_SECTIONS, Index, IndexWriter
@@ -72,8 +72,8 @@ def add_column(
         raise ColumnError(f"name = {name!r}, expected a string of one character or more")
     if isinstance(values, str):
         raise ColumnError(
-            f"values = {values!r:.80}, expected a function of a sample, or an array of numbers; give an expression to "
-            "mmapds.build, in columns={...}"
+            f"values = {shortened(values)}, expected a function of a sample, or an array of numbers; give an "
+            "expression to mmapds.build, in columns={...}"
         )
     with locked(_index_path(open_dataset(source_or_index, decode=decode, roots=roots))):
         # Again, as the index may have been replaced before the lock.

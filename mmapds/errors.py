@@ -103,6 +103,30 @@ def plain_counted(count: int, unit: str) -> str:
     return counted(count, unit).replace(",", "")
 
 
+def shortened(value: Any, most: int = 80) -> str:
+    """Return the repr of a value for messages: a long one ends in `...`, after a whole item, and is closed.
+
+    Args:
+      most: characters, about.
+    """
+    if isinstance(value, str | bytes):
+        text = repr(value[:most])
+        return text if len(text) <= most and len(value) <= most else f"{text[: most - 4]}...{text[-1]}"
+    if type(value) not in (list, tuple, dict):
+        text = repr(value)
+        return text if len(text) <= most else f"{text[: most - 3]}..."
+    ends = "[]" if type(value) is list else "()" if type(value) is tuple else "{}"
+    items: list[str] = []
+    size = 0
+    for item in value:
+        text = f"{item!r}: {shortened(value[item], most)}" if isinstance(value, dict) else shortened(item, most)
+        size += len(text) + 2
+        if size > most and items:
+            return f"{ends[0]}{', '.join(items)}, ...{ends[1]}"
+        items.append(text)
+    return f"{ends[0]}{', '.join(items)}{',' * (type(value) is tuple and len(items) == 1)}{ends[1]}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the name that the user may mean; None if none resembles it."""
     import difflib  # start-up time: only an error needs it
@@ -129,7 +153,7 @@ def unknown_argument(function: str, name: str, value: Any, known: Iterable[str])
     names = list(known)
     meant = remark_on(function, name, names)
     remark = f" ({meant})" if meant else did_you_mean(name, names)  # a name that means something is not misspelt
-    return TypeError(f"{name} = {value!r:.80}, expected an argument of {function}: {', '.join(names)}{remark}")
+    return TypeError(f"{name} = {shortened(value)}, expected an argument of {function}: {', '.join(names)}{remark}")
 
 
 def arguments_of(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -148,7 +172,7 @@ def flag(name: str, value: Any, error: type[Error] = Error) -> bool:
     is_numpys = (type(value).__module__, type(value).__name__) in _NUMPY_BOOLS
     if is_numpys or (isinstance(value, int) and value in (0, 1)):
         return bool(value)
-    raise error(f"{name} = {value!r:.80}, expected True or False")
+    raise error(f"{name} = {shortened(value)}, expected True or False")
 
 
 def check_flags(function: Callable[..., Any], given: Mapping[str, Any], error: type[Error] = Error) -> None:

@@ -13,7 +13,7 @@ import mmapds
 from mmapds import executors
 from mmapds.__main__ import main
 from mmapds.convert import convert
-from mmapds.errors import as_command, either, option
+from mmapds.errors import as_command, either, option, shortened
 from tests.support.commands import mmapds as tool
 from tests.support.compressed import WRITERS, text
 from tests.support.conversions import save
@@ -161,3 +161,21 @@ def test_what_workers_say_is_in_the_words_of_whoever_sent_the_task(monkeypatch, 
             assert in_python in str(error.value)
             assert in_command in printed
             assert in_python not in printed
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ([1, 2], "[1, 2]"),
+        ([], "[]"),
+        ((1,), "(1,)"),
+        ([16234, 24935, 14728, 15474], "[16234, 24935, ...]"),
+        ((16234, 24935, 14728, 15474), "(16234, 24935, ...)"),
+        ({"a": 1, "b": "x" * 20}, "{'a': 1, ...}"),
+        ("x" * 30, "'xxxxxxxxxxxxxxx...'"),
+        (b"x" * 10, "b'xxxxxxxxxx'"),
+        (10**30, "10000000000000000..."),
+    ],
+)
+def test_a_long_value_is_cut_at_an_item_and_closed(value, text):
+    assert shortened(value, 20) == text

@@ -149,6 +149,7 @@ GOOD = {"x": np.ones((2, 3), np.float32), "n": 1, "t": "a"}
         ({"n": float("nan")}, "field 'n': expected int8, found float nan"),
         ({"n": 1.0}, "field 'n': expected int8, found float 1.0"),
         ({"n": 128}, "field 'n': expected int8, found int 128"),
+        ({"n": [*range(1000, 1100)]}, r"expected int8, found list \[1000, 1001, 1002, 1003, 1004, 1005, \.\.\.\]$"),
         ({"n": "1"}, "field 'n': expected int8, found str '1'"),
         ({"t": b"a"}, "field 't': expected str, found bytes"),
         ({"t": "\ud800"}, "field 't': expected text that encodes as UTF-8, found '.*' .*surrogates"),
@@ -477,3 +478,17 @@ def test_a_writer_refuses_files_of_other_records_and_damaged_ones(tmp_path):
     assert len(mmapds.open(tmp_path / "all.mma")) == 5
     with pytest.raises(mmapds.Error, match="the writer is closed"):
         writer.append_file(paths[0])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "found"),
+    [
+        ("uint8", [*range(300)], r"256 as item 256 of list \[0, 1, 2, .*, 9, 10, 11, \.\.\.\]$"),
+        ("int8", [1, -129], r"-129 as item 1 of list \[1, -129\]$"),
+    ],
+)
+def test_the_first_number_of_a_list_that_does_not_fit_is_named(tmp_path, dtype, value, found):
+    with mmapds.Writer(tmp_path / "a.mma", {"v": (dtype, (None,))}) as writer:
+        writer.write({"v": [1]})
+        with pytest.raises(mmapds.FormatError, match=rf"field 'v': expected {dtype} of .*, found {found}"):
+            writer.write({"v": value})

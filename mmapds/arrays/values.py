@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from .. import _native
-from ..errors import FormatError
+from ..errors import FormatError, shortened
 from .schema import ALIGNMENT, EXTENDED, ITEM_BYTES, Field, Schema, dtype_name
 
 _ROUND = {"float16": "<e", "float32": "<f", "float64": "<d"}
@@ -70,12 +70,25 @@ def shown(value: Any) -> str:
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{dtype_name(value.dtype)} of shape {tuple(value.shape)}"
     if isinstance(value, int | float | str | list | tuple):
-        return f"{type(value).__name__} {value!r:.40}"
+        return f"{type(value).__name__} {shortened(value, 40)}"
     return "null" if value is None else type(value).__name__
 
 
 def _unfit(field: Field, value: Any) -> FormatError:
-    return FormatError(f"field {field.name!r}: expected {field}, found {shown(value)}")
+    beyond = _first_beyond(field, value) if field.shape and isinstance(value, list | tuple) else None
+    where = f"{beyond[1]} as item {beyond[0]} of " if beyond else ""
+    return FormatError(f"field {field.name!r}: expected {field}, found {where}{shown(value)}")
+
+
+def _first_beyond(field: Field, value: Sequence[Any]) -> tuple[int, int] | None:
+    """Return the place of the first integer of a list that is beyond the type of its field, and the integer."""
+    if field.dtype not in ITEM_BYTES or not field.dtype.lstrip("u").startswith("int"):
+        return None
+    signed = not field.dtype.startswith("u")
+    top = 2 ** (8 * ITEM_BYTES[field.dtype] - signed)
+    wrong = (at for at, item in enumerate(value) if type(item) is int and not -top * signed <= item < top)
+    at = next(wrong, None)
+    return None if at is None else (at, value[at])
 
 
 def as_bytes(field: Field, value: Any) -> bytes | memoryview:
@@ -89,7 +102,7 @@ def as_bytes(field: Field, value: Any) -> bytes | memoryview:
             return value.encode()
         except UnicodeEncodeError as error:
             raise FormatError(
-                f"field {field.name!r}: expected text that encodes as UTF-8, found {value!r:.40} ({error})"
+                f"field {field.name!r}: expected text that encodes as UTF-8, found {shortened(value, 40)} ({error})"
             ) from None
     if field.type == _native.FIELD_BYTES and isinstance(value, bytes | bytearray | memoryview):
         view = memoryview(value)

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import cli
 from ..dataset.decode import check_name
-from ..errors import FormatError, counted
+from ..errors import FormatError, counted, shortened
 from ..index.clusters import add_engine_options, engine_of
 from . import OPTIONS, check_arguments, convert, expanded
 
@@ -106,7 +106,8 @@ def _json_object(option: str, text: str | None) -> Any:
         return json.loads(text)
     except (OSError, ValueError) as error:
         raise FormatError(
-            f"--{option}: expected a JSON object, or the name of a file that holds one, found {given!r:.60} ({error})"
+            f"--{option}: expected a JSON object, or the name of a file that holds one, found {shortened(given, 60)} "
+            f"({error})"
         ) from None
 
 

@@ -11,7 +11,7 @@ import orjson
 
 from .. import _native
 from ..arrays.schema import EXTENDED, ITEM_BYTES, MAX_DIMS, dtype_name
-from ..errors import DecodeError, FormatError, did_you_mean, names_its_arguments
+from ..errors import DecodeError, FormatError, did_you_mean, names_its_arguments, shortened
 from ..formats.measuring import keys_of
 from ..formats.unmeasured import instead, kind_of, nearest_field, not_json, parsed, value_at
 from .array_decoder import as_tensor, numpy_dtype
@@ -215,7 +215,7 @@ class Fields:
             try:
                 Fields(alone)(text)
             except DecodeError:
-                raise FormatError(f"defaults[{name!r}] = {value!r:.80}, expected {each}") from None
+                raise FormatError(f"defaults[{name!r}] = {shortened(value)}, expected {each}") from None
 
     def __call__(self, record: Any) -> dict[str, Any]:
         return self.reader.read(record)
@@ -291,7 +291,7 @@ def _as_json(name: str, value: Any) -> bytes:
     try:
         return orjson.dumps(value.tolist() if hasattr(value, "tolist") else value)
     except TypeError as error:
-        raise FormatError(f"defaults[{name!r}] = {value!r:.80}, expected what JSON can hold ({error})") from None
+        raise FormatError(f"defaults[{name!r}] = {shortened(value)}, expected what JSON can hold ({error})") from None
 
 
 def _number_at(record: bytes, at: int) -> str:

@@ -12,7 +12,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from ..arrays.values import with_axes_of
-from ..errors import CollateError
+from ..errors import CollateError, shortened
 from .array_decoder import as_tensor
 
 Array = NDArray[Any]
@@ -92,7 +92,7 @@ def number_tensor(values: Sequence[Any], path: str) -> torch.Tensor:
         i = next(i for i, number in enumerate(numbers) if not _fits(number, dtype))
         remedy = "; give those of all samples as numpy.uint64" if min(numbers) >= 0 and max(numbers) < 2**64 else ""
         raise CollateError(
-            f"samples[{i}]{path}: expected numbers that fit {_name(dtype)}, found {numbers[i]!r:.80}{remedy}"
+            f"samples[{i}]{path}: expected numbers that fit {_name(dtype)}, found {shortened(numbers[i])}{remedy}"
         ) from error
 
 

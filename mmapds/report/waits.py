@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..errors import FormatError, either
+from ..errors import FormatError, either, shortened
 from ..storage.sources import StrPath, reason
 
 Facts = dict[str, Any]
@@ -99,7 +99,7 @@ def _checked(path: str, number: int, record: Any) -> Facts:
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if not is_number or not math.isfinite(value) or not 0 <= value < 1e15:
                 raise FormatError(
-                    f"{path}: record {number}: {name}: expected a number of 0 or more, found {value!r:.40}"
+                    f"{path}: record {number}: {name}: expected a number of 0 or more, found {shortened(value, 40)}"
                 )
             found[name] = value
     missing = [name for name in _NUMBERS if name not in found]
