@@ -3,55 +3,47 @@
 from collections.abc import Collection
 
 _NAMES = {
-    (
-        "batch_size",
-    ): "batch bs batch_sz device_batch_size global_batch_size micro_batch_size per_device_train_batch_size",
-    ("num_workers", "workers"): "max_workers n_jobs n_workers num_proc num_processes num_threads num_workers threads",
-    ("collate_fn",): "collate collator data_collator",
-    ("packs_per_batch",): "batch_size",
-    ("dataset", "datasets", "dataset_or_lengths"): "data_source dataset dataset_or_lengths",
-    ("prefetch",): "num_prefetch predownload prefetch_batches prefetch_buffer_size prefetch_size",
-    ("drop_last",): "drop_last_batch drop_remainder drop_uneven",
-    ("num_replicas",): "data_parallel_size dp_world_size num_ranks num_shards shard_count world_size",
-    ("rank",): "data_parallel_rank dp_rank process_index shard_id shard_index",
-    ("seed",): "generator random_seed random_state rng shuffle_seed",
-    ("chunk_size",): "shard_size shuffle_block_size",
-    ("mix_chunks",): "buffer_size shuffle_buffer shuffle_buffer_size shuffle_size",
-    ("epoch_size",): "num_samples samples_per_epoch",
-    ("weights",): "probabilities probs proportions sampling_weights",
-    ("stop",): "stopping_strategy",
-    (
-        "max_tokens",
-        "pack_length",
-    ): "batch_tokens max_batch_tokens max_duration max_num_tokens token_budget tokens_per_batch",
-    ("pack_length",): "max_tokens",
-    ("max_batch_size",): "max_cuts max_samples max_sentences max_sequences",
-    (
-        "pack_length",
-        "max_length",
-        "pad_to",
-    ): "block_size context_length max_seq_len max_seq_length model_max_length seq_len seq_length sequence_length",
-    ("pad_value",): "fill_value label_pad_token_id pad_token_id padding_value",
-    ("truncate",): "padding_side truncation truncation_side",
-    ("mask",): "attention_mask return_attention_mask return_mask",
-    ("lengths",): "return_length return_lengths",
-    ("source_or_index", "sources", "source"): "data_files filenames files local path paths remote shards "
-    "source sources source_or_index urls",
-    ("out",): "dest dst output output_path",
-    ("fields",): "column_names columns include_columns select_columns usecols",
-    ("schema", "fields"): "features",
-    ("types", "schema"): "dtype dtypes",
-    ("defaults",): "default_values fill_null fillna",
-    ("function",): "f fn func map_fn transform",
-    ("fractions", "dataset_or_lengths"): "lengths",
-    ("fractions",): "ratios sizes test_size train_size",
-    ("on_error", "bad"): "errors handler ignore_errors on_bad_lines",
-    ("force",): "exist_ok overwrite",
-    ("level",): "compression_level",
+    "batch_size": "batch bs batch_sz device_batch_size global_batch_size micro_batch_size per_device_train_batch_size",
+    "num_workers workers": "max_workers n_jobs n_workers num_proc num_processes num_threads num_workers threads",
+    "collate_fn": "collate collator data_collator",
+    "packs_per_batch": "batch_size",
+    "dataset datasets dataset_or_lengths": "data_source dataset dataset_or_lengths",
+    "prefetch": "num_prefetch predownload prefetch_batches prefetch_buffer_size prefetch_size",
+    "drop_last": "drop_last_batch drop_remainder drop_uneven",
+    "num_replicas": "data_parallel_size dp_world_size num_ranks num_shards shard_count world_size",
+    "rank": "data_parallel_rank dp_rank process_index shard_id shard_index",
+    "seed": "generator random_seed random_state rng shuffle_seed",
+    "chunk_size": "shard_size shuffle_block_size",
+    "mix_chunks": "buffer_size shuffle_buffer shuffle_buffer_size shuffle_size",
+    "epoch_size": "num_samples samples_per_epoch",
+    "weights": "probabilities probs proportions sampling_weights",
+    "stop": "stopping_strategy",
+    "max_tokens pack_length": "batch_tokens max_batch_tokens max_duration max_num_tokens token_budget tokens_per_batch",
+    "pack_length": "max_tokens",
+    "max_batch_size": "max_cuts max_samples max_sentences max_sequences",
+    "pack_length max_length pad_to": "block_size context_length max_seq_len max_seq_length model_max_length seq_len "
+    "seq_length sequence_length",
+    "pad_value": "fill_value label_pad_token_id pad_token_id padding_value",
+    "truncate": "padding_side truncation truncation_side",
+    "mask": "attention_mask return_attention_mask return_mask",
+    "lengths": "return_length return_lengths",
+    "source_or_index sources source": "data_files filenames files local path paths remote shards source sources "
+    "source_or_index urls",
+    "out": "dest dst output output_path",
+    "fields": "column_names columns include_columns select_columns usecols",
+    "schema fields": "features",
+    "types schema": "dtype dtypes",
+    "defaults": "default_values fill_null fillna",
+    "function": "f fn func map_fn transform",
+    "fractions dataset_or_lengths": "lengths",
+    "fractions": "ratios sizes test_size train_size",
+    "on_error bad": "errors handler ignore_errors on_bad_lines",
+    "force": "exist_ok overwrite",
+    "level": "compression_level",
 }
 """What torch, `datasets`, WebDataset, Streaming, NeMo and pandas call an argument, by its own name; where there are
 several own names, the first that a function has counts."""
-OWN = {other: own for own, others in _NAMES.items() for other in others.split()}
+OWN = {other: own.split() for own, others in _NAMES.items() for other in others.split()}
 
 _ARGUMENTS = {  # start-up time: to ask the functions, torch has to be imported
     "mmapds.DataLoader": "dataset batch_size shuffle sampler batch_sampler num_workers collate_fn pin_memory drop_last "
