@@ -120,6 +120,8 @@ class SavedView(SectionFile):
             ones = int.from_bytes(self.read(self.sections["row_ranks"].offset + 8 * blocks, 8), "little")
             if ones != self.records:
                 raise self.damaged(f"section 'row_ranks': expected {self.records} records at its end, found {ones}")
+            if ones > self.total:
+                raise self.damaged(f"row_bits: expected records below {self.total}, found {ones} of them")
 
     @property
     def is_bits(self) -> bool:
