@@ -403,7 +403,11 @@ ERRORS = [
         "pad_value = -100, expected an integer from 0 to 1 for the bool numbers of samples[...]['x']['y']; give each",
     ),
     ([np.zeros(1, np.uint8)], {"pad_value": -1}, "pad_value = -1, expected an integer from 0 to 255 for the uint8"),
-    ([np.zeros((2, 3)), np.zeros((2, 4))], {}, "samples[1]: expected shape (n, 3), as in samples[0], found (2, 4)"),
+    (
+        [np.zeros((2, 3)), np.zeros((2, 4))],
+        {},
+        "samples[1]: expected shape (n, 3), as in samples[0], found (2, 4); only",
+    ),
     ([np.zeros((2, 3)), np.zeros(2)], {}, "samples[1]: expected shape (n, 3), as in samples[0], found (2,)"),
     ([np.zeros(2), np.zeros((2, 3))], {}, "samples[1]: expected shape (n,), as in samples[0], found (2, 3)"),
     ([{"x": [1]}, {"y": [1]}], {}, "samples[1]: expected a field 'x', as in samples[0], found 'y'"),

@@ -72,6 +72,7 @@ def test_what_is_refused(tmp_path, write, monkeypatch):
         ),
         ((path,), {"fields": "x"}, "fields = 'x', expected a list of names"),
         ((path,), {"fields": ["z"]}, "fields: expected fields among 'x', 'y', found 'z'"),
+        ((path,), {"fields": ["xx"]}, r"fields: .*, found 'xx' \(did you mean 'x'\)"),
         ((path,), {"schema": {"z": "str"}}, "schema: expected fields among 'x', 'y', found 'z'"),
         ((path,), {"schema": {"x": "int9"}}, r"schema\['x'\] = 'int9', expected 'bytes', 'str'"),
         ((path,), {"missing": 3}, "missing = 3, expected 'error' or 'skip'"),

@@ -127,7 +127,7 @@ def test_another_place():
     compared(
         lambda: mmapds.build("bad.jsonl", out="nowhere/x.mmx"),
         ["index", "bad.jsonl", "-o", "nowhere/x.mmx"],
-        "give another place with mmapds.build(..., out=...)",
+        "give another place with mmapds.build(..., out=...), and open it with roots=[...]",
         "run: python -m mmapds.index bad.jsonl -o OUT.mmx",
     )
 

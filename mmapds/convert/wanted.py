@@ -9,7 +9,7 @@ from ..arrays.array_file import Head
 from ..arrays.infer import Inference, UndecidedError
 from ..arrays.schema import Schema
 from ..arrays.values import fits, shown
-from ..errors import Error, FormatError
+from ..errors import Error, FormatError, did_you_mean
 from .fit import Rules, default_of
 from .reader import Reader, Refused, fields_option
 
@@ -114,4 +114,5 @@ def _is_json(value: Any) -> bool:
 def _check_names(what: str, names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in known:
-            raise FormatError(f"{what}: expected fields among {', '.join(map(repr, known))}, found {name!r}")
+            among, meant = ", ".join(map(repr, known)), did_you_mean(name, known)
+            raise FormatError(f"{what}: expected fields among {among}, found {name!r}{meant}")

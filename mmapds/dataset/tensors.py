@@ -242,7 +242,10 @@ def common_tail(shapes: Array, path: str) -> tuple[int, ...]:
 
 def _shapes_message(i: int, shape: tuple[int, ...], alike: int, first: tuple[int, ...], path: str) -> str:
     expected = f"(n, {', '.join(map(str, first[1:]))})" if first[1:] else "(n,)"
-    return f"samples[{i}]{path}: expected shape {expected}, as in samples[{alike}]{path}, found {shape}"
+    return (
+        f"samples[{i}]{path}: expected shape {expected}, as in samples[{alike}]{path}, found {shape}; "
+        "only first axes may differ: make samples alike with ds.map(function)"
+    )
 
 
 def int64_tensor(lengths: Array | list[int]) -> torch.Tensor:

@@ -30,7 +30,8 @@ _SAMPLE = re.compile(r"\bsamples\[(\d+)\]")  # as messages of collate functions 
 
 
 _NOTES: dict[type[Exception], str] = {
-    RuntimeError: "give collate_fn=mmapds.pad_collate for samples of different shape",
+    RuntimeError: "give collate_fn=mmapds.pad_collate for samples whose first axes differ, or make samples alike with "
+    "ds.map(function), as images of one size",
     TypeError: "give collate_fn=mmapds.pad_collate, which keeps values that are not numbers in lists, or make "
     "tensors of them with ds.map(function)",
     KeyError: "give the samples of a batch the same fields, with ds.map(function), or with the defaults of "

@@ -66,7 +66,7 @@ class IndexWriter(SectionWriter):
     """Writes an index."""
 
     MAGIC, SUFFIX = INDEX_MAGIC, INDEX_SUFFIX
-    NAME, ELSEWHERE = "the index", ("-o OUT.mmx", "mmapds.build(..., out=...)")
+    NAME, ELSEWHERE = "the index", ("-o OUT.mmx", "mmapds.build(..., out=...), and open it with roots=[...]")
 
     def replace(self, before: "Index", metadata: dict[str, Any]) -> None:
         """Finish the file and put it in the place of `before`, an index of the same records.
