@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import orjson
 from ..arrays.schema import EXTENDED, Schema
 from ..errors import Error
 from ..formats.format import ArrayOf, FieldsOf, Sample
-from .decode import Decoder, array, is_same_decoder, resolve, vector, wants_view
+from .decode import Decoder, RecordArray, is_same_decoder, resolve, wants_view
 
 
 class ArrayDecoder:
@@ -65,12 +65,12 @@ class TensorDecoder:
 
         _expect_read_only()
         self._from_numpy = torch.from_numpy
-        if isinstance(inner, partial) and "dtype" in inner.keywords:
+        if isinstance(inner, RecordArray):
             try:
-                self._from_numpy(np.empty(0, inner.keywords["dtype"]))
+                self._from_numpy(np.empty(0, inner.dtype))
             except (TypeError, ValueError) as error:
-                dtype = inner.keywords["dtype"]
-                raise Error(f"decode = 'torch', expected a dtype that torch has, found {dtype} ({error})") from None
+                found = f"{inner.dtype} ({error})"
+                raise Error(f"decode = 'torch', expected a dtype that torch has, found {found}") from None
 
     def __call__(self, record: Any) -> Any:
         sample = self._decode(record)
@@ -107,8 +107,7 @@ def format_decoder(sample: Sample) -> str | Decoder:
     if isinstance(sample, FieldsOf):
         return ArrayDecoder(sample.schema)
     if isinstance(sample, ArrayOf):
-        dtype = np.dtype(sample.dtype)
-        return partial(vector, dtype=dtype) if sample.shape is None else partial(array, dtype=dtype, shape=sample.shape)
+        return RecordArray(np.dtype(sample.dtype), sample.shape)
     return sample
 
 

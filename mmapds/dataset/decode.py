@@ -35,16 +35,33 @@ def takes_location(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@takes_view
-def array(record: memoryview, *, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    """Return a record as a read-only array of a given shape that shares memory with the file."""
-    return np.ndarray(shape, dtype, record)
+class RecordArray(partial[Any]):
+    """A decoder: a record as a read-only array that shares memory with the file.
 
+    A partial, so that NumPy's own call makes the array: a function between them would take as long again.
 
-@takes_view
-def vector(record: memoryview, *, dtype: np.dtype[Any]) -> Any:
-    """Return all numbers of a record as a read-only array of one axis that shares memory with the file."""
-    return np.frombuffer(record, dtype)
+    Args:
+      dtype: of the numbers.
+      shape: of the array; None for one axis with all numbers of the record.
+    """
+
+    takes_view = True
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] | None
+
+    def __new__(cls, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> RecordArray:
+        if shape is None:
+            self = super().__new__(cls, np.frombuffer, dtype=dtype)
+        else:
+            self = super().__new__(cls, np.ndarray, shape, dtype)
+        self.dtype, self.shape = dtype, shape
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RecordArray, (self.dtype, self.shape)
+
+    def __repr__(self) -> str:
+        return f"vector(dtype={self.dtype})" if self.shape is None else f"array(dtype={self.dtype}, shape={self.shape})"
 
 
 @takes_location
@@ -83,8 +100,6 @@ _EXPECTS: dict[Decoder, str] = {
     _wds: "a sample of valid members",
     _pil: "a sample of valid members",
     tf_example: "a tf.train.Example",
-    array: "an array of that type",
-    vector: "an array of that type",
 }
 
 
@@ -117,7 +132,7 @@ def reason_of(error: Exception, decode: str | Decoder) -> str:
 def _expected_by(decode: str | Decoder) -> str | None:
     """What a decoder of mmapds expects of a record; None for a decoder of the user's."""
     if callable(decode):
-        return _EXPECTS.get(decode.func) if isinstance(decode, partial) else None
+        return "an array of that type" if isinstance(decode, RecordArray) else None
     return _EXPECTS.get(BY_NAME[decode])
 
 
@@ -132,8 +147,9 @@ def wants_location(decode: Decoder) -> bool:
 
 
 def _is_marked(decode: Decoder, mark: str) -> bool:
-    function = decode.func if isinstance(decode, partial) else decode
-    return getattr(function, mark, False) is True
+    if getattr(decode, mark, False) is True:
+        return True
+    return isinstance(decode, partial) and _is_marked(decode.func, mark)
 
 
 def is_same_decoder(one: str | Decoder, other: str | Decoder) -> bool:
@@ -182,7 +198,7 @@ def check_name(decode: str | None) -> None:
 
 def decoder_name(decode: str | Decoder) -> str:
     """Return a decoder as messages and reprs show it."""
-    if isinstance(decode, partial):
+    if isinstance(decode, partial) and not isinstance(decode, RecordArray):
         return f"{decoder_name(decode.func)}({', '.join(f'{name}={value}' for name, value in decode.keywords.items())})"
     if isinstance(decode, str):
         return repr(decode)
