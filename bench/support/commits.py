@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 import sysconfig
+from collections import defaultdict
 from contextlib import contextmanager
 
 from bench.support.data import DATA
@@ -14,6 +15,8 @@ from bench.support.hot_paths import write_sources
 from bench.support.results import ROOT
 
 FOLDER = DATA / "against"
+PROCESSES = 5  # of each: where one happens to have its memory makes it up to 5 % faster or slower than the next
+ROUNDS = 5
 HOT_PATHS = str(ROOT / "bench" / "support" / "hot_paths.py")
 
 
@@ -67,9 +70,17 @@ def both(commit):
         theirs.end()
 
 
-def ratio(ours, theirs, path, rounds):
-    """The time of a path in this tree, as a ratio to the other's, paired in turn."""
-    pairs = [(ours.seconds(path), theirs.seconds(path)) for _ in range(rounds)]
+def ratios(commit):
+    """The time of each path in this tree, as a ratio to that of another commit, paired in turn."""
+    pairs = defaultdict(list)
+    for _ in range(PROCESSES):
+        with both(commit) as (ours, theirs):
+            for path in ours.paths:
+                pairs[path] += [(ours.seconds(path), theirs.seconds(path)) for _ in range(ROUNDS)]
+    return {path: _ratio(found) for path, found in pairs.items()}
+
+
+def _ratio(pairs):
     found = [first / second for first, second in pairs]
     best = min(first for first, _ in pairs) / min(second for _, second in pairs)
     return f"{statistics.median(found):.3g}x ({min(found):.3g} to {max(found):.3g}), best of each {best:.3g}x"
