@@ -88,7 +88,7 @@ JOBS = {
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_no_temporary_stays_wherever_a_signal_raises(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    for module in (replaced, sections):  # an interrupted lock is that of a process that ends
+    for module in (replaced, sections):  # a lock file may stay, which the next holder removes
         monkeypatch.setattr(module, "locked", lambda _: nullcontext(True))
     monkeypatch.setattr(spool, "_IN_MEMORY", 1)
     monkeypatch.setattr("mmapds.storage.scratch._IN_MEMORY", 1)
@@ -116,6 +116,29 @@ def test_arrays_that_are_handed_leave_none_but_the_file_that_is_removed(tmp_path
         written.clear()
         if not went_on:
             break
+
+
+def use_lock():
+    with lock.locked("a"):
+        os.getpid()
+
+
+@pytest.mark.parametrize("work", [use_lock, replace, lambda: lock.clean_up("a.txt")])
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_lock_is_free_again_wherever_a_signal_raises(tmp_path, monkeypatch, work):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(lock.LIMIT, "0")
+    for number in itertools.count():
+        (tmp_path / "a.txt.lock").write_text(f"{os.getpid()} on {os.uname().nodename}")  # of one that was killed
+        went_on = interrupted(work, number)
+        gc.collect()
+        assert lock._held == {}, number
+        use_lock()
+        replace()
+        assert os.listdir() == ["a.txt"], number
+        if not went_on:
+            break
+    assert number > 4
 
 
 def test_a_file_of_somebody_else_stays(tmp_path, monkeypatch):

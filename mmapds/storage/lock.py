@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from errno import EROFS
-from io import BufferedWriter
+from io import BufferedWriter, FileIO
 from stat import S_ISREG
 from typing import NamedTuple
 from weakref import WeakSet
@@ -43,8 +43,8 @@ class _Hold(NamedTuple):
     """A lock that this process holds."""
 
     thread: int
-    fd: int | None
-    """None where there are no locks."""
+    file: FileIO | None
+    """None where there are no locks. A file, not a descriptor: nobody loses it without its being closed."""
 
 
 _held: dict[str, _Hold] = {}
@@ -58,8 +58,8 @@ _temporaries: WeakSet[BufferedWriter] = WeakSet()
 def _forget() -> None:
     """Drop, in a forked child, what its parent holds: else a child that outlives its parent keeps the locks."""
     for hold in _held.values():
-        if hold.fd is not None:
-            os.close(hold.fd)
+        if hold.file is not None:
+            hold.file.close()
     _held.clear()
     for file in _temporaries:
         if not file.closed:  # its owner closes it when it is collected, so its number must not become that of another
@@ -76,7 +76,8 @@ def locked(target: str) -> Iterator[bool]:
     """Hold the lock of a file while it is replaced; yield False where there are no locks, and nobody waits.
 
     One thread of one process at a time holds it; a thread that holds it already goes on. Who waits says so on stderr
-    after a second. In a directory that cannot be written to there is no lock, as nothing can be replaced there.
+    after a second. In a directory that cannot be written to there is no lock, as nothing can be replaced there. A
+    signal that raises leaves it free, wherever it comes.
 
     Raises:
       Error: another process held the lock for longer than the limit, or the lock file is not one.
@@ -84,18 +85,19 @@ def locked(target: str) -> Iterator[bool]:
     real = _real(target)
     hold = _held.get(real)
     if hold is not None and hold.thread == threading.get_ident():
-        yield hold.fd is not None
+        yield hold.file is not None
         return
-    fd, is_new = _acquire(target, real + LOCK_SUFFIX)
-    _held[real] = _Hold(threading.get_ident(), fd)
+    path = real + LOCK_SUFFIX
+    file, is_new = _acquire(target, path)
     try:
-        if fd is not None:
-            _sign(fd, real, is_new)
-        yield fd is not None
+        _held[real] = _Hold(threading.get_ident(), file)
+        if file is not None:
+            _sign(file.fileno(), real, is_new)
+        yield file is not None
     finally:
-        hold = _held.pop(real, None)
-        if hold is not None and hold.fd is not None:  # else this is a child that was forked meanwhile
-            _release(hold.fd, real + LOCK_SUFFIX)
+        _held.pop(real, None)
+        if file is not None and not file.closed:  # as in a child that was forked meanwhile
+            _release(file, path)
 
 
 def clean_up(target: str) -> None:
@@ -104,13 +106,11 @@ def clean_up(target: str) -> None:
         return
     path = real + LOCK_SUFFIX
     with suppress(OSError, Error):  # a read-only directory, or a file of somebody else's: nothing to be done
-        fd, _ = _open(path)
-        try:
-            if _try(fd) and _is_at(fd, path):
-                _clean_up(fd, real)
+        file, _ = _open(path)
+        with file:
+            if _try(file.fileno()) and _is_at(file.fileno(), path):
+                _clean_up(file.fileno(), real)
                 os.unlink(path)
-        finally:
-            os.close(fd)
 
 
 def _real(target: str) -> str:
@@ -119,20 +119,20 @@ def _real(target: str) -> str:
     return os.path.join(os.path.realpath(directory) if os.path.isabs(directory) else directory, name)
 
 
-def _release(fd: int, path: str) -> None:
-    with suppress(OSError):
-        os.unlink(path)
-    with suppress(OSError):
-        fcntl.flock(fd, fcntl.LOCK_UN)  # a child that another thread forked just now may have a copy of the descriptor
-    os.close(fd)
+def _release(file: FileIO, path: str) -> None:
+    with file:
+        with suppress(OSError):
+            os.unlink(path)
+        with suppress(OSError):
+            fcntl.flock(file.fileno(), fcntl.LOCK_UN)  # a child that another thread forked just now may have a copy
 
 
-def _acquire(target: str, path: str) -> tuple[int | None, bool]:
-    """Return the descriptor of a lock file that is locked, None where that is impossible; and whether it is new."""
+def _acquire(target: str, path: str) -> tuple[FileIO | None, bool]:
+    """Return a lock file that is locked, None where that is impossible; and whether it is new."""
     began, has_spoken = time.monotonic(), False
     while True:
         try:
-            fd, is_new = _open(path)
+            file, is_new = _open(path)
         except OSError as error:
             if error.errno != EROFS and os.path.lexists(path):
                 raise Error(
@@ -141,45 +141,49 @@ def _acquire(target: str, path: str) -> tuple[int | None, bool]:
                 ) from None
             return None, True  # nothing can be written here, which the writer says better
         try:
+            fd = file.fileno()
             if not _try(fd):
                 has_spoken = _wait(fd, target, began, has_spoken)
             if _is_at(fd, path):
-                return fd, is_new
+                return file, is_new
         except OSError as error:
-            os.close(fd)
+            file.close()
             _say_without_locks(target, error)
             if is_new:
                 with suppress(OSError):
                     os.unlink(path)
             return None, True
         except BaseException:
-            os.close(fd)
+            file.close()
             raise
-        os.close(fd)  # its holder removed it meanwhile: the lock is that on the next file of this name
+        file.close()  # its holder removed it meanwhile: the lock is that on the next file of this name
 
 
-def _open(path: str) -> tuple[int, bool]:
+def _open(path: str) -> tuple[FileIO, bool]:
     """Open a lock file; return whether it is new.
 
     Raises:
       OSError: it cannot be opened.
       Error: it is not a lock file.
     """
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
     while True:
         with suppress(FileExistsError):
-            return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666), True
+            return FileIO(path, "x+"), True
         with suppress(FileNotFoundError):  # its holder removed it just now
             try:
-                fd = os.open(path, flags)
+                file = FileIO(path, "r+", opener=_open_existing)
             except PermissionError:  # of another user, who lets others read it
-                fd = os.open(path, flags & ~os.O_RDWR)
+                file = FileIO(path, "r", opener=_open_existing)
             break
-    found = os.fstat(fd)
-    if not S_ISREG(found.st_mode) or (found.st_size and _signature(fd) is None):
-        os.close(fd)
+    found = os.fstat(file.fileno())
+    if not S_ISREG(found.st_mode) or (found.st_size and _signature(file.fileno()) is None):
+        file.close()
         raise Error(f"{path}: not a lock file: expected the name of a process in it; rename it")
-    return fd, False
+    return file, False
+
+
+def _open_existing(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _sign(fd: int, real: str, is_new: bool) -> None:
