@@ -136,3 +136,43 @@ def test_a_source_and_an_index_that_has_it(source, write):
         with pytest.raises(mmapds.SourceError, match=r"expected each source once, found .*a\.jsonl by its name and as"):
             mmapds.open(given)
     assert len(mmapds.open(["d/all.mmx", f"{source}.mmx"])) == 35
+
+
+OTHERS = {
+    "table": (b"a,b\n1,2\n3,4\n", "expected JSON, found a table with ',' between cells"),
+    "numpy": (b"\x93NUMPY\x01\x00" + bytes(120), "expected text, found"),
+    "array": (b'[{"n": 1}, {"n": 2}]', "expected a record a line, found one JSON array"),
+}
+
+
+@pytest.mark.parametrize("how", [{}, {"force": True}])
+@pytest.mark.parametrize("kind", OTHERS)
+def test_another_kind_of_file_in_the_place_of_one_that_has_an_index(source, kind, how):
+    content, found = OTHERS[kind]
+    before = Path(f"{source}.mmx").read_bytes()
+    Path(source).write_bytes(content)
+    for path in (source, f"{source}.mmx"):
+        with pytest.raises(mmapds.FormatError, match=found):
+            mmapds.build(path, **how)
+    assert Path(f"{source}.mmx").read_bytes() == before
+    mmapds.build(source, format="jsonl", length="bytes()", **how)
+    assert b"\n".join(mmapds.open(source, decode="bytes")) == content.rstrip(b"\n")
+
+
+def test_lines_under_another_name_stay_lines(write):
+    path = write(b"a,b\n1,2\n", "a.csv")
+    mmapds.build(path, format="jsonl")
+    Path(path).write_bytes(b"c,d\n1,2\n3,4\n")
+    mmapds.build(path)
+    assert list(mmapds.open(path, decode="text")) == ["c,d", "1,2", "3,4"]
+
+
+def test_a_column_of_json_is_kept_in_no_other_format(source):
+    kept = (
+        f"{source}.mmx: its column 'length' = n is kept, which records of format 'tar' do not have; leave --format tar "
+        "out to keep the format 'jsonl', or give --length 'bytes()'"
+    )
+    done = command(source, "--format", "tar")
+    assert (done.returncode, done.stderr.strip()) == (1, kept)
+    with pytest.raises(mmapds.FormatError, match=r"a\.jsonl: record 0 .*expected a whole sample"):
+        mmapds.build(source, format="tar", length="bytes()")

@@ -126,6 +126,18 @@ def for_path(path: str) -> Format:
     return FORMATS[JsonLines.name]
 
 
+def check_name(path: str, chosen: Format) -> None:
+    """Raise FormatError for a source whose name says that it is text of this format, where its first bytes deny it.
+
+    Raises:
+      SourceError: it cannot be read.
+    """
+    if chosen.is_text and named(path, chosen.suffixes):
+        head = _head(path)
+        _check_in_place(path, head)
+        check_lines(path, head)
+
+
 def check_decoder(index: Index, decode: Any) -> None:
     """Raise FormatError for a decoder, given by name, that does not fit the records of an index."""
     if not isinstance(decode, str) or decode not in {*_DECODERS, _TENSORS}:

@@ -210,6 +210,7 @@ def build_each(
                 job.complete = partial(complete, index_path) if complete is not None else None
                 result = None if force else _found(job, settle=settle, workers=workers, report=report)
                 how: dict[str, Any] = {"force": force, "inherit": inherit, "workers": workers}
+                how["is_format_given"] = format_name is not None
                 result = result or _build(job, asked, engine, **how, report=report)
         if complete is not None and not result.fresh:
             complete(index_path, None)
@@ -225,12 +226,28 @@ def _job(plan: _Plan, request: ColumnRequest, *, inherit: bool) -> Job:
     formats.check_codecs(chosen, sources)
     parameters = _parameters(chosen, options, members, before)
     measuring = request.measuring(before, parameters.get("columns", {}))
+    if before is not None:
+        _check_kept_columns(before, chosen, request, measuring)
     hashes, held = request.hashes(before), parameters.get("columns", {})
     job = Job(index_path, sources, chosen, parameters, measuring, before=before, hashes=hashes)
     job.way_elsewhere = way_elsewhere(
         members, *options_of(sources, chosen, options, measuring.describe(), held, hashes=hashes)
     )
     return job
+
+
+def _check_kept_columns(before: Index, chosen: Format, request: ColumnRequest, measuring: Measuring) -> None:
+    """Raise ColumnError for a column of JSON that is kept, where the format is now one whose records are not JSON."""
+    if chosen.is_text or before.format not in formats.FORMATS or not formats.of_index(before).is_text:
+        return
+    for name, text in measuring.describe()["expressions"].items():
+        if name not in request.columns and text != "bytes()":
+            anew = either(column_option(name, "bytes()"), column_arguments({name: "'bytes()'"}))
+            format_given = either(f"--format {chosen.name}", f"format={chosen.name!r}")
+            raise ColumnError(
+                f"{before.path}: its column {name!r} = {text} is kept, which records of format {chosen.name!r} do not "
+                f"have; leave {format_given} out to keep the format {before.format!r}, or give {anew}"
+            )
 
 
 def _inspected(before: Index | None, number: int, path: str) -> Source:
@@ -262,6 +279,7 @@ def _build(
     *,
     force: bool,
     inherit: bool,
+    is_format_given: bool,
     workers: int,
     report: Callable[[int], object],
 ) -> BuildResult:
@@ -270,6 +288,10 @@ def _build(
         kept = {*job.measuring.columns, *request.computed, *job.before.parameters.get("columns", {})}
         check_nothing_is_lost(job.before, kept, job.measuring.describe()["expressions"])
     known = reuse(job) if inherit and not force else None
+    if not is_format_given:  # else that of another file that was here may have stayed
+        scans = [part for part in known.plan if isinstance(part, Scan)] if known is not None else [Scan(job.sources)]
+        for source in (source for scan in scans for source in scan.sources if not source.begin):
+            formats.check_name(source.path, job.chosen)
     if engine is not None:
         from .distribute import distribute  # start-up time: most builds have no engine
 
