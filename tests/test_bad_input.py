@@ -26,7 +26,7 @@ TABLE = "id{0}text\n1{0}a b\n2{0}é\n"
 
 def run(message):
     """Run the command of a message in a shell, with this Python as `python`."""
-    found = re.sub(r" \((?:jq -c|\w+ -dc|cells become|one value|or give) .*\)$", "", message.partition("; run: ")[2])
+    found = message.partition("; run: ")[2]
     assert found, message
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     ran = subprocess.run(
@@ -74,9 +74,7 @@ ARRAYS = {
 @pytest.mark.parametrize("array", ARRAYS)
 def test_a_json_array(name, array):
     message = refused(write(name, ARRAYS[array]))
-    assert message.startswith(
-        f"{name}: not JSON Lines: expected a record a line, found one JSON array; run: python -c "
-    )
+    assert message.startswith(f"{name}: not JSON Lines: expected a record a line, found one JSON array; give ")
     out = run(message).rpartition(" > ")[2].strip("'")
     assert list(mmapds.open(out, build=True)) == RECORDS
 
@@ -84,7 +82,7 @@ def test_a_json_array(name, array):
 def test_a_json_array_in_one_line():
     for text in (json.dumps(RECORDS), json.dumps(RECORDS[:2]) + "\n"):
         message = refused(write("a.json", text))
-        assert "found one JSON array; run: " in message
+        assert "found one JSON array; give " in message
         run(message)
         assert list(mmapds.open("a.jsonl", build=True)) == json.loads(text)
         os.remove("a.jsonl")
@@ -97,7 +95,7 @@ def test_rows_in_one_line(name, times):
     rows = RECORDS[:2] * times
     for before, after in (("", ""), ("\ufeff\n ", "\n\n \n")):
         message = refused(write(name, before + json.dumps(rows) + after))
-        assert "found one JSON array; run: " in message
+        assert "found one JSON array; give " in message
         assert "give format='jsonl' to take its lines as they are" in message
     out = run(message).rpartition(" > ")[2].strip("'")
     assert list(mmapds.open(out, build=True)) == rows
@@ -107,7 +105,7 @@ def test_rows_in_one_line(name, times):
 
 def test_the_command_of_jq_does_the_same():
     needs("jq")
-    also = re.search(r" \((jq -c [^;]*);", refused(write("a.json", json.dumps(RECORDS, indent=1))))[1]
+    also = re.search(r" \(or with (jq -c [^;]*)\);", refused(write("a.json", json.dumps(RECORDS, indent=1))))[1]
     run(f"; run: {also}")
     assert list(mmapds.open("a.jsonl", build=True)) == RECORDS
 
@@ -120,7 +118,7 @@ COMPRESSED = {"a b.json.gz": gzip.compress, "a b.jsonl.zst": zstd.compress}
 def test_a_compressed_json_array(name, array):
     needs(name.rpartition(".")[2].replace("zst", "zstd").replace("gz", "gzip"))
     message = refused(write(name, COMPRESSED[name](array.encode())))
-    assert message.startswith(f"{name}: not JSON Lines: expected a record a line, found one JSON array; run: ")
+    assert message.startswith(f"{name}: not JSON Lines: expected a record a line, found one JSON array; give ")
     assert run(message).rpartition(" > ")[2] == "'a b.jsonl'"
     assert list(mmapds.open("a b.jsonl", build=True)) == json.loads(array.removeprefix("\ufeff"))
 
@@ -135,7 +133,7 @@ def test_other_text_that_is_compressed(name):
         os.remove(out)
     one = json.dumps(RECORDS[2], indent=4).encode()
     message = refused(write(name, compress(one)))
-    run("; run: " + re.search(r"one value alone: (.*); or give", message)[1])
+    run("; run: " + re.search(r"one value alone with (.*)\); run", message)[1])
     assert list(mmapds.open("a b.jsonl", build=True)) == RECORDS[2:]
 
 
@@ -149,16 +147,14 @@ def test_a_compressed_json_array_that_is_damaged():
 def test_json_over_several_lines(name):
     needs("jq")
     message = refused(write(name, PRETTY))
-    assert message.startswith(
-        f"{name}: not JSON Lines: expected a record a line, found JSON over several lines; run: jq "
-    )
+    assert message.startswith(f"{name}: not JSON Lines: expected a record a line, found JSON over several lines; give ")
     out = run(message).rpartition(" > ")[2]
     assert list(mmapds.open(out, build=True)) == RECORDS
 
 
 def test_one_value_over_several_lines():
     message = refused(write("a.json", json.dumps(RECORDS[2], indent=4)))
-    run("; run: " + re.search(r"one value alone: (.*); or give", message)[1])
+    run("; run: " + re.search(r"one value alone with (.*)\); run", message)[1])
     assert list(mmapds.open("a.jsonl", build=True)) == RECORDS[2:]
 
 
@@ -181,14 +177,14 @@ def test_one_value_over_several_lines():
 def test_a_table(name, delimiter, mark):
     message = refused(write(name, mark + TABLE.format(delimiter)))
     shown = "tabs" if delimiter == "\t" else repr(delimiter)
-    assert message.startswith(f"{name}: not JSON Lines: expected JSON, found a table with {shown} between cells; run: ")
+    assert message.startswith(f"{name}: not JSON Lines: expected JSON, found a table with {shown} between cells; give ")
     out = run(message).rpartition(" > ")[2]
     assert list(mmapds.open(out, build=True)) == [{"id": "1", "text": "a b"}, {"id": "2", "text": "é"}]
 
 
 def test_a_table_of_one_column():
     message = refused(write("a.csv", "text\na b\n"))
-    assert message.startswith("a.csv: not JSON Lines: expected JSON, found a table with ',' between cells; run: ")
+    assert message.startswith("a.csv: not JSON Lines: expected JSON, found a table with ',' between cells; give ")
 
 
 def test_a_table_whose_names_hold_other_delimiters():
@@ -211,7 +207,8 @@ OLD_ENDS = {
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_lines_that_end_as_on_old_macs(name, records, mark):
     message = refused(write(name, mark + "".join(json.dumps(record) + "\r" for record in records)))
-    assert message.startswith(rf"{name}: not JSON Lines: expected lines that end in '\n', found '\r' alone; run: tr ")
+    assert message.startswith(rf"{name}: not JSON Lines: expected lines that end in '\n', found '\r' alone; give ")
+    assert "; run: tr " in message
     out = run(message).rpartition(" > ")[2].strip("'")
     assert list(mmapds.open(out, build=True)) == records
 
@@ -227,7 +224,7 @@ def test_compressed_lines_that_end_as_on_old_macs():
 
 def test_the_first_line_of_an_old_mac_may_be_damaged():
     message = refused(write("a.jsonl", '{"id": 1\r{"id": 2}\r{"id": 3}\r'))
-    assert r"found '\r' alone; run: " in message
+    assert r"found '\r' alone; give " in message
 
 
 @pytest.mark.parametrize("text", ['{"a":\r"b",\r"c":\r[1,\r{"d": 2}]\r}', '{"a": 1}\r', '{"a": 1}\r\n{"a": 2}\r\n'])
@@ -303,7 +300,8 @@ def test_text_that_is_not_utf_8(name, encoding):
         return  # nothing says what it is
     needs("iconv")
     message = refused(write(name, LINES, encoding))
-    assert message.startswith(f"{name}: not UTF-8: expected text in UTF-8, found {encoding[:6].upper()}; run: iconv ")
+    assert message.startswith(f"{name}: not UTF-8: expected text in UTF-8, found {encoding[:6].upper()}; give ")
+    assert "; run: iconv " in message
     out = run(message).rpartition(" > ")[2]
     assert list(mmapds.open(out, build=True)) == RECORDS
 

@@ -190,7 +190,7 @@ def _not_text(path: str, kind: str) -> FormatError:
 def _array(path: str) -> FormatError:
     python = _PYTHON.format("json", 'json.load(open(0, encoding="utf-8-sig"))')
     what = "not JSON Lines: expected a record a line, found one JSON array"
-    return _refused(path, what, f"{python} < {{}}", also="jq -c '.[]' {}")
+    return _refused(path, what, f"{python} < {{}}", also="jq -c '.[]' {}", when="or with ")
 
 
 def _old_ends(path: str) -> FormatError:
@@ -201,7 +201,7 @@ def _old_ends(path: str) -> FormatError:
 def _over_lines(path: str) -> FormatError:
     what = "not JSON Lines: expected a record a line, found JSON over several lines"
     compact = "python -m json.tool --compact {}"
-    return _refused(path, what, "jq -c . {}", also=compact, when="one value alone: ")
+    return _refused(path, what, "jq -c . {}", also=compact, when="one value alone with ")
 
 
 def _table(path: str, delimiter: str) -> FormatError:
@@ -221,10 +221,11 @@ def _refused(path: str, what: str, command: str, infix: str = "", *, also: str =
       also: another such command.
       when: what to know of that, or of the first.
     """
-    remark = f"{when}{_command(path, also, infix) if also else ''}; " if when or also else ""
+    remark = f" ({when}{_command(path, also, infix) if also else ''})" if when or also else ""
     given = option("format", "jsonl")
     return FormatError(
-        f"{path}: {what}; run: {_command(path, command, infix)} ({remark}or give {given} to take its lines as they are)"
+        f"{path}: {what}; give {given} to take its lines as they are, or convert it{remark}; run: "
+        f"{_command(path, command, infix)}"
     )
 
 
