@@ -3,13 +3,12 @@
 from __future__ import annotations  # help() shows them as they are written
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import formats
-from .errors import ColumnError, Error, arguments_of, check_flags, names_its_arguments, refuse_unknown, shortened
+from .errors import ColumnError, Error, arguments_of, check_flags, names_its_arguments, refuse_unknown, shortened, warn
 from .index.build import BuildResult, ColumnRequest, Complete, build_each, complaints
 from .index.engine import Engine
 from .storage.index_file import Index
@@ -99,7 +98,7 @@ def _expanded(sources: StrPath | Iterable[StrPath], *, once: bool) -> list[str]:
     if once and (line := given_twice(paths)):
         found.append(line)
     for line in found:
-        warnings.warn(line, stacklevel=3)
+        warn(line)
     return paths
 
 
@@ -109,10 +108,10 @@ def _paths(results: Iterable[BuildResult]) -> Path | list[Path]:
 
     built = []
     for done in results:
-        done.warn(stacklevel=3)
+        done.warn()
         built.append(done)
     for line in complaints(built):
-        warnings.warn(line, stacklevel=3)
+        warn(line)
     paths = [Path(done.summary.path) for done in built]
     return paths[0] if len(paths) == 1 else paths
 

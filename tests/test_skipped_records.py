@@ -85,6 +85,23 @@ def test_each_is_counted_and_named_once(path):
     assert mmapds.open(path).skipped == []
 
 
+READERS = {
+    "one by one": list,
+    "batch": lambda ds: ds.take(range(len(ds))),
+    "mapped": lambda ds: ds.map(len).take(range(len(ds))),
+    "loader of torch": lambda ds: list(torch.utils.data.DataLoader(ds, batch_size=4, collate_fn=list)),
+    "loader": lambda ds: list(mmapds.DataLoader(ds, batch_size=4, collate_fn=list)),
+    "stream": lambda ds: list(ds.stream()),
+}
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_the_warning_is_at_the_line_of_the_user(path, read):
+    with pytest.warns(RuntimeWarning, match="left out") as caught:
+        READERS[read](mmapds.open(path, on_error="skip"))
+    assert {each.filename for each in caught} == {__file__}
+
+
 def test_many_are_named_up_to_a_limit(write):
     ds = mmapds.open(write(b"".join(b"%d\nbad\n" % n for n in range(50))), build=True, on_error="skip")
     with warnings.catch_warnings(record=True) as caught:

@@ -8,7 +8,6 @@ bytes that Parquet, Arrow and HDF5 files are recognised by, because indexing nee
 from __future__ import annotations  # help() shows them as they are written
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
@@ -18,7 +17,7 @@ from .. import formats
 from ..arrays.array_file import SUFFIX
 from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
-from ..errors import Error, FormatError, arguments_of, check_flags, counted, either, refuse_unknown
+from ..errors import Error, FormatError, arguments_of, check_flags, counted, either, refuse_unknown, warn
 from ..index.engine import Engine
 from ..storage.lock import create_temporary, locked
 from ..storage.sources import (
@@ -143,7 +142,7 @@ def _expanded(sources: StrPath | Iterable[StrPath], format_name: str | None) -> 
     if format_name in FILE_READERS or (format_name is None and formats.convertible(paths[0])):
         found += filter(None, [given_twice(paths)])  # building the index of others warns
     for line in found:
-        warnings.warn(line, stacklevel=3)
+        warn(line)
     return paths
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations  # help() shows them as they are written
 
 import operator
 import re
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -14,7 +13,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from .. import _native
-from ..errors import CollateError, names_its_arguments
+from ..errors import CollateError, names_its_arguments, warn
 from ..formats.measuring import keys_of
 from .batch import Batch, LateBatch
 from .tensors import (
@@ -206,10 +205,9 @@ def collate_values(values: Sequence[Any], path: str, pad: Any, rule: PadRule, ou
 
 
 def _warn_of_empty_lists(path: str) -> None:
-    warnings.warn(
+    warn(
         f"samples[...]{path}: expected a list that is not empty, found none in a batch, which now has numbers there; "
         "give the field a pad value of its own, in a dict, if it has numbers, or name it in lists=[...] if it has none",
-        stacklevel=2,
     )
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations  # help() shows them as they are written
 
 import os
-import warnings
 from collections.abc import Collection, Iterable
 
 from ..compression.cache import DEFAULT_SIZE
-from ..errors import Error, StaleIndexError, names_its_arguments
+from ..errors import Error, StaleIndexError, names_its_arguments, warn
 from ..index.build import build_each, complaints
 from ..storage import current
 from ..storage.files import IoChoice, check_io
@@ -98,7 +97,7 @@ def _expanded(given: StrPath | Iterable[StrPath]) -> tuple[list[str], list[str]]
     if line := given_twice(paths, " (or name it twice to mmapds.concat)"):
         found.append(line)
     for line in found:
-        warnings.warn(line, stacklevel=4)
+        warn(line)
     return patterns, paths
 
 
@@ -106,17 +105,17 @@ def _build(paths: list[str], roots: Roots) -> None:
     """Build the indexes that are missing or stale."""
     built = []
     for done in build_each([path for path in paths if not is_saved_view(path)], settle=False, roots=roots):
-        done.warn(stacklevel=4)
+        done.warn()
         built.append(done)
     for line in complaints(built):
-        warnings.warn(line, stacklevel=4)
+        warn(line)
 
 
 def _opened(paths: list[str], patterns: list[str], roots: Roots, io: IoChoice) -> list[Index | SavedView]:
     """Open indexes and saved views; warn where some that nobody named have the same source."""
     found = open_indexes(paths, patterns, roots, io)
     if told := overlap(paths, patterns, found):
-        warnings.warn(told, stacklevel=4)
+        warn(told)
     return found
 
 
@@ -144,15 +143,14 @@ def _compared(indexes: list[Index], check: str, paths: list[str]) -> list[tuple[
 def _warn(indexes: list[Index], sampled: list[tuple[Index, int]], patterns: list[str]) -> None:
     """Warn of a column that is not the same in all indexes, and of sources of another time that a sample decided on."""
     if told := differing(indexes):
-        warnings.warn(told, stacklevel=4)
+        warn(told)
     if not sampled:
         return
     index, number = sampled[0]
     more = f" and {len(sampled) - 1:,} more" if len(sampled) > 1 else ""
     is_one = all(other is index for other, _ in sampled)
     command = index.rebuild_command() if is_one else build_command(patterns)
-    warnings.warn(
+    warn(
         f"{index.source_path(number)}{more}: expected the time of change of when it was indexed, found another and the "
         f"same bytes in {BLOCKS} blocks of it; run: {command} (which compares all bytes; or give check='sample')",
-        stacklevel=4,
     )

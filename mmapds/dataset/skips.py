@@ -1,6 +1,6 @@
 """Records that a dataset leaves out because they cannot be decoded: counted, and named in warnings."""
 
-import warnings
+from ..errors import warn
 
 _NAMED = 10  # records that a process warns of, one by one
 
@@ -25,13 +25,12 @@ class Skips:
         if self._records.setdefault(record, mark) is not mark:  # one step, so that threads need no lock
             return
         if len(self._records) <= _NAMED:
-            warnings.warn(f"{what}; left out", RuntimeWarning, stacklevel=4)
+            warn(f"{what}; left out", RuntimeWarning)
         elif len(self._records) == _NAMED + 1:
-            warnings.warn(
+            warn(
                 f"{what}; left out, the {_NAMED + 1}th record in this process; ds.skipped has all, and the next ones "
                 "are left out without a warning",
                 RuntimeWarning,
-                stacklevel=4,
             )
 
     def are_all(self, total: int) -> bool:

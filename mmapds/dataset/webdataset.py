@@ -4,7 +4,6 @@ import json
 import math
 import os
 import re
-import warnings
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from ..errors import Error
+from ..errors import Error, warn
 from ..formats import tar
 
 MOST_BYTES = "MMAPDS_MAX_NPZ_BYTES"
@@ -152,6 +151,6 @@ def _has_pillow() -> bool:
     try:
         check_pillow()
     except Error:
-        warnings.warn("images stay bytes without Pillow; run: pip install 'mmapds[images]'", stacklevel=2)
+        warn("images stay bytes without Pillow; run: pip install 'mmapds[images]'")
         return False
     return True

@@ -1,7 +1,6 @@
 """From sources to an index."""
 
 import os
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from ..errors import (
     counted,
     either,
     option,
+    warn,
 )
 from ..formats.format import Format, OptionError
 from ..formats.measuring import Measuring
@@ -103,13 +103,12 @@ class BuildResult(NamedTuple):
     hashed: int = 0
     """Sources whose hash was added now to an index that is kept otherwise."""
 
-    def warn(self, stacklevel: int) -> None:
+    def warn(self) -> None:
         """Warn of these lines."""
         if self.bad_lines:
             what = self.bad_lines[0].removesuffix("; left out")
-            warnings.warn(
+            warn(
                 f"{what}; {self.summary.bad:,} such lines are left out of {self.summary.path}",
-                stacklevel=stacklevel + 1,
             )
 
 
@@ -209,8 +208,7 @@ def build_each(
                 job = _job(plan(path), asked, inherit=inherit)  # again, as another process may have built it meanwhile
                 job.complete = partial(complete, index_path) if complete is not None else None
                 result = None if force else _found(job, settle=settle, workers=workers, report=report)
-                how: dict[str, Any] = {"force": force, "inherit": inherit, "workers": workers}
-                how["is_format_given"] = format_name is not None
+                how: dict[str, Any] = {"force": force, "inherit": inherit, "looks": not format_name, "workers": workers}
                 result = result or _build(job, asked, engine, **how, report=report)
         if complete is not None and not result.fresh:
             complete(index_path, None)
@@ -279,7 +277,7 @@ def _build(
     *,
     force: bool,
     inherit: bool,
-    is_format_given: bool,
+    looks: bool,
     workers: int,
     report: Callable[[int], object],
 ) -> BuildResult:
@@ -288,7 +286,7 @@ def _build(
         kept = {*job.measuring.columns, *request.computed, *job.before.parameters.get("columns", {})}
         check_nothing_is_lost(job.before, kept, job.measuring.describe()["expressions"])
     known = reuse(job) if inherit and not force else None
-    if not is_format_given:  # else that of another file that was here may have stayed
+    if looks:  # nobody gave the format: that of another file that was here may have stayed
         scans = [part for part in known.plan if isinstance(part, Scan)] if known is not None else [Scan(job.sources)]
         for source in (source for scan in scans for source in scan.sources if not source.begin):
             formats.check_name(source.path, job.chosen)

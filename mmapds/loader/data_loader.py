@@ -2,14 +2,13 @@
 
 from __future__ import annotations  # help() shows them as they are written
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Literal
 
 import torch.utils.data
 
-from ..errors import OrderError, StateError, names_its_arguments
+from ..errors import OrderError, StateError, names_its_arguments, warn
 from ..samplers.resumable import ResumableSampler
 from ..samplers.world import World, refuse_to_repeat
 from .default import default_collate
@@ -289,9 +288,8 @@ def _prefetch_factor(num_workers: int, prefetch_factor: int | None, prefetch: in
 def _can_pin() -> bool:
     if torch.cuda.is_available():
         return True
-    warnings.warn(
+    warn(
         "pin_memory = True, expected a CUDA device, found none; batches stay in memory that is not pinned",
-        stacklevel=3,
     )
     return False
 

@@ -4,7 +4,6 @@ import os
 import random
 import re
 import time
-import warnings
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ import torch.utils.data
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ..dataset.dataset import Dataset
-from ..errors import CollateError, Error
+from ..errors import CollateError, Error, warn
 from ..storage.processes import end_with_parent
 from .default import default_collate
 from .delivery import Delivery, Position, draw_base_seed
@@ -106,11 +105,10 @@ class Stalls:
     def warn(self, batch: int, indices: Any, seconds: float, *, delivered: bool) -> None:
         """Warn of a batch that was waited for some seconds so far, or in all."""
         found = f"delivered after {seconds:.1f} s" if delivered else f"not ready after {seconds:.1f} s"
-        warnings.warn(
+        warn(
             f"stall_after = {self.after:g}, expected batch {batch} within {self.after:g} s, found it {found} on rank "
             f"{self._rank()}: the trainer waits for data, {shown(indices)}",
             RuntimeWarning,
-            stacklevel=5,
         )
 
 

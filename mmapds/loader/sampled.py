@@ -1,6 +1,5 @@
 """Which samplers a loader takes: of its dataset, in the right argument, and with a collate function that suits them."""
 
-import warnings
 from functools import partial
 from typing import Any
 
@@ -8,10 +7,9 @@ import torch.utils.data
 
 from ..dataset.collate import pad_collate
 from ..dataset.pack import pack_collate
-from ..errors import OrderError
+from ..errors import OrderError, warn
 from ..samplers.data import check_same_samples
 from ..samplers.resumable import ResumableSampler
-from ..samplers.world import level_of_the_user
 
 
 def check_samplers(dataset: Any, sampler: Any, batch_sampler: Any, *, batched: bool) -> None:
@@ -78,10 +76,9 @@ def _warn_of_rounding(batch_sampler: Any, function: Any, options: dict[str, Any]
     found = options.get(name) if name is not None else None
     if counted is None or type(found) is not int or found < 1 or counted % found == 0:
         return
-    warnings.warn(
+    warn(
         f"collate_fn: expected {name} to divide {counted}, the round_to of the sampler, found {found}; give the "
         f"sampler round_to={found} (else batches may be larger than it plans)",
-        stacklevel=level_of_the_user(),
     )
 
 
@@ -92,10 +89,9 @@ def _warn_of_fuller_rows(batch_sampler: Any, function: Any, options: dict[str, A
         return  # a row has all samples of the batch, which are those of its packs
     found = options.get("max_sequences")
     if found is None or found > limit:
-        warnings.warn(
+        warn(
             f"collate_fn: expected max_sequences = {limit}, that of the sampler, as packs = {options['packs']} makes "
             f"rows anew, found {found}; give partial(mmapds.pack_collate, max_sequences={limit}, ...)",
-            stacklevel=level_of_the_user(),
         )
 
 

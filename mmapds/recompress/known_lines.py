@@ -86,7 +86,7 @@ class KnownLines(JsonLines):
         """Index the file, once it is in its place; as `mmapds.build` does, and it raises what that raises."""
         try:
             for done in build_each([path], format_name=self, workers=workers, roots=Roots(named=[path])):
-                done.warn(stacklevel=4)
+                done.warn()
         finally:
             self._spool.close()
 

@@ -5,13 +5,12 @@ little more than one position, and any world can continue from it.
 """
 
 import operator
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..errors import OrderError, StateError
+from ..errors import OrderError, StateError, warn
 from ..orders.basic import Int64s, InvertibleOrder, Order, integer
 from .data import SampledData
 from .exclusions import (
@@ -26,7 +25,7 @@ from .exclusions import (
     parse_exclude,
     ranges_of,
 )
-from .world import level_of_the_user, warn_if_others
+from .world import warn_if_others
 
 STATE_VERSION = 1
 _STATE_KEYS = {"version", "epoch", "position", "epoch_size", "order", "dataset", "exclude"}
@@ -321,7 +320,7 @@ class EpochProgress:
         """Begin the next pass; the one after it begins at the start of its epoch."""
         if self._assumed:
             self._assumed = False
-            warn_if_others(stacklevel=4)
+            warn_if_others()
         if self._pass is not None and self._told is not None:
             self.epoch, self._told, self._next_pass = self._told, None, None
         elif self._pass is not None and self._pass.over and self.choices == self._choices_used and not self._loaded:
@@ -342,18 +341,16 @@ class EpochProgress:
         if self._warned or not (before.first_step or self.contents.changes_after(self.epoch)):
             return
         self._warned = True
-        warnings.warn(
+        warn(
             f"epoch = {self.epoch}, expected a new one in a second pass; set it with set_epoch() before each pass (the "
             "same order comes again)",
-            stacklevel=4,
         )
 
     def _warn_of_a_dropped_position(self, loaded: ResumePoint) -> None:
         """Warn where a loop begins again with a first epoch, before that of the state that was loaded for it."""
-        warnings.warn(
+        warn(
             f"epoch = {self.epoch}, expected {loaded.epoch}, that of the loaded state, whose position "
             f"{loaded.position} is dropped; make the loop range(sampler.epoch, ...)",
-            stacklevel=level_of_the_user(),
         )
 
     def current(self) -> Pass:

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from xxhash import xxh3_64
 
-from ..errors import OrderError, names_its_arguments
+from ..errors import OrderError, names_its_arguments, warn
 from ..storage.processes import seconds_of
 from .epoch import EpochProgress
 
@@ -242,10 +241,9 @@ class Meeting(NamedTuple):
             if now >= warn_at:
                 warn_at = deadline
                 missing, verb = self._missing()
-                warnings.warn(
+                warn(
                     f"{missing} {verb} not come after {PATIENCE:g} seconds, and rank {self.ranks[self.place]} waits up "
                     f"to {limit:g} ({self.when})",
-                    stacklevel=2,
                 )
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)

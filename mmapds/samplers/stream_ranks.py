@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -18,11 +17,10 @@ from typing import Any, NamedTuple
 
 from xxhash import xxh3_64
 
-from ..errors import OrderError
+from ..errors import OrderError, warn
 from ..storage.processes import is_spawning, seconds_of
 from .epoch import EpochProgress
 from .ranks import LIMIT, Meeting, described, explaining_the_store, store_of_parent, store_of_process
-from .world import level_of_the_user
 
 _streams = itertools.count()
 
@@ -141,8 +139,7 @@ def _place_for_spawned() -> StorePlace | None:
 
 
 def _warn_of_a_store(place: StorePlace) -> None:
-    warnings.warn(
+    warn(
         f"torch.distributed: expected a TCPStore or a FileStore, which workers of a loader can open, found {place.kind}"
         "; use mmapds.check_ranks(stream) before each pass (workers read without a comparison)",
-        stacklevel=level_of_the_user(),
     )

@@ -2,10 +2,9 @@
 
 import os
 import sys
-import warnings
 from typing import Any, NamedTuple
 
-from ..errors import OrderError
+from ..errors import OrderError, warn
 from ..orders.basic import integer
 
 _FRAMES = 24  # of torch, torchdata and accelerate, between a sampler and the loop
@@ -45,7 +44,7 @@ class World(NamedTuple):
             raise OrderError(f"rank = {rank}, expected 0 to {num_replicas - 1} (num_replicas = {num_replicas})")
         tasks = os.environ.get("SLURM_NTASKS", "") if "SLURM_PROCID" in os.environ else ""
         if assumed and tasks.isdecimal() and int(tasks) > 1:
-            _warn_of_a_single_process(f"{tasks}, the tasks of this SLURM job", stacklevel=4)
+            _warn_of_a_single_process(f"{tasks}, the tasks of this SLURM job")
             assumed = False  # once is enough
         return cls(num_replicas, rank, assumed)
 
@@ -58,11 +57,10 @@ def _group() -> Any:
     )
 
 
-def _warn_of_a_single_process(expected: str, stacklevel: int) -> None:
-    warnings.warn(
+def _warn_of_a_single_process(expected: str) -> None:
+    warn(
         f"num_replicas = 1, expected {expected}; pass num_replicas= and rank=, or initialise torch.distributed before "
         "the sampler is made (each process reads all samples)",
-        stacklevel=stacklevel + 1,
     )
 
 
@@ -74,11 +72,11 @@ def _from_environment(name: str, default: int) -> int:
         raise OrderError(f"{name} = {text!r} in the environment, expected an integer") from None
 
 
-def warn_if_others(stacklevel: int) -> None:
+def warn_if_others() -> None:
     """Warn where torch.distributed was initialised with several processes, after a sampler assumed one."""
     group = _group()
     if group is not None and (processes := group.get_world_size()) > 1:
-        _warn_of_a_single_process(f"{processes}, the processes of torch.distributed", stacklevel + 1)
+        _warn_of_a_single_process(f"{processes}, the processes of torch.distributed")
 
 
 def refuse_to_repeat(shuffles: bool) -> None:
@@ -94,14 +92,6 @@ def refuse_to_repeat(shuffles: bool) -> None:
             "torch.distributed; give sampler=mmapds.DistributedSampler(dataset), or "
             "sampler=torch.utils.data.RandomSampler(dataset) where each of them has to read everything"
         )
-
-
-def level_of_the_user() -> int:
-    """Return the `stacklevel` that a caller gives to `warnings.warn` for the line that called into mmapds."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("mmapds."):
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 def refuse_second_sharding(num_replicas: int, *, cuts: bool = True) -> None:

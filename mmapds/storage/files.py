@@ -2,13 +2,12 @@
 
 import errno
 import os
-import warnings
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from .. import _native
-from ..errors import Error, SourceError
+from ..errors import Error, SourceError, warn
 from .sources import Source, changed, reason, unreadable
 
 Io = Literal["mmap", "pread"]
@@ -62,10 +61,9 @@ def open_file(path: str, io: Io = "mmap", *, scan: bool = False) -> _native.Map:
         if not _warned:
             _warned.append(path)
             instead = "reading it into memory" if scan else "reading it by pread, which is slower"
-            warnings.warn(
+            warn(
                 f"{path}: cannot be mapped ({reason(error)}{_limit(error)}); {instead}; other files may follow",
                 RuntimeWarning,
-                stacklevel=2,
             )
         return opened
 
