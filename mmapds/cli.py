@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn
@@ -66,6 +66,8 @@ class Parser(argparse.ArgumentParser):
         self._is_command = fill is not None
         self.prepare: Callable[[str], str] = str
         """Applied to each argument before it is parsed."""
+        self.siblings: Collection[str] = ()
+        """The commands beside this one, which a user may take for an option of it."""
 
     def fill(self) -> None:
         """Add the arguments, if that was not done yet."""
@@ -85,7 +87,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print a message about the arguments, and exit."""
         unknown = re.search(r"^unrecognized arguments:.* --([\w-]+)", message)
-        if unknown:
+        if unknown and unknown[1] in self.siblings:
+            message += f" (did you mean the command {unknown[1]})"
+        elif unknown:
             known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
             message += did_you_mean(unknown[1], known, "--{}".format)
         elif choice := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message):

@@ -14,6 +14,7 @@ from mmapds.errors import arguments_of, unknown_argument
 from mmapds.integrations.grain import OrderSampler
 from mmapds.other_arguments import OWN, OWNERS, REMEDIES, remark_on
 from mmapds.storage.index_file import Index
+from tests.support import commands
 from tests.support.api import MODULES, members, public_names
 from tests.support.commands import command
 from tests.support.messages import check
@@ -326,3 +327,5 @@ def test_a_mistyped_option_of_the_command(write):
         assert ran.returncode == 2
         assert ran.stderr.endswith(f"unrecognized arguments: {given} n (did you mean {meant})\n")
     assert command(path, "--zzz").stderr.endswith("unrecognized arguments: --zzz\n")
+    ran = commands.mmapds("index", path, "--verify")
+    assert ran.stderr.endswith("unrecognized arguments: --verify (did you mean the command verify)\n")

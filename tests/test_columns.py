@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import mmapds
 from mmapds.storage.index_file import Index
 from tests.support.commands import SECONDS, command, python, run
-from tests.support.files import patched
+from tests.support.files import opened_to_all, patched, unprivileged
 from tests.support.index_file import rewrite
 from tests.support.messages import check
 from tests.support.pieces import jsonl_in_blocks
@@ -479,6 +479,17 @@ def test_add_column_from_an_array(corpus):
     assert before.lengths.tolist() == [record["id"] for record in records]
     assert list(ds) == records
     assert command("--verify", path).returncode == 0
+
+
+def test_add_column_where_nothing_can_be_written(write, tmp_path):
+    opened_to_all(tmp_path)
+    path = write([{"n": 1}])
+    mmapds.build(path)
+    tmp_path.chmod(0o555)
+    assert unprivileged(lambda: mmapds.add_column(path, "x", [1])) == (
+        f"Error: {path}.mmx: cannot write the index here (permission denied); add the column to an index elsewhere, of "
+        "mmapds.build(..., out=...)"
+    )
 
 
 def test_what_add_column_refuses(large):

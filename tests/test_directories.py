@@ -335,3 +335,17 @@ def test_a_directory_that_cannot_be_listed_or_searched(tmp_path, mode):
         assert unprivileged(lambda: mmapds.build(closed / "a.jsonl")) == (
             f"SourceError: {closed}/a.jsonl: permission denied"
         )
+
+
+def test_a_pattern_in_a_directory_that_cannot_be_listed(tmp_path):
+    opened_to_all(tmp_path)
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    (closed / "a.jsonl").write_bytes(b'{"a":1}\n')
+    closed.chmod(0o311)
+    for pattern in ("*.jsonl", "*/b-{0..9}.jsonl"):
+        refused = unprivileged(lambda pattern=pattern: mmapds.build(closed / pattern))
+        assert refused == f"SourceError: {closed}: permission denied"
+    for pattern in ("b*.jsonl", "c/*.jsonl"):
+        with pytest.raises(mmapds.SourceError, match="expected a pattern that matches files, found no match"):
+            mmapds.build(closed / pattern)

@@ -141,7 +141,7 @@ def new_parser(prog: str | None = None) -> cli.Parser:
     # The list of commands stands above, as that of argparse has a line that says nothing.
     commands = parser.add_subparsers(metavar="COMMAND", prog=parser.prog, help=argparse.SUPPRESS)
     for name, command in _COMMANDS.items():
-        commands.add_parser(
+        each = commands.add_parser(
             name,
             help=command.help,
             description=command.description,
@@ -149,6 +149,7 @@ def new_parser(prog: str | None = None) -> cli.Parser:
             examples=command.examples,
             fill=command.fill,
         )
+        each.siblings = _COMMANDS.keys()
 
     def no_command(options: argparse.Namespace) -> int:
         if options.print_completion:

@@ -57,9 +57,7 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--missing", metavar="skip|N|error", help="what to do with records that lack a field")
     parser.add_argument("--validate", action="store_true", default=None, help="check that every record is JSON")
     parser.add_argument("--bad", metavar="skip|error", help="what to do with lines that are not JSON; skip validates")
-    parser.add_argument(
-        "--hash", action="store_true", help="store a hash of each source, for --verify and check='full'"
-    )
+    parser.add_argument("--hash", action="store_true", help="store a hash of each source, for verify and check='full'")
     _add_workers(parser)
     add_engine_options(parser, work="scan", out="OUT.mmx")
     cli.add_roots(parser)

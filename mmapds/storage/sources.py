@@ -147,12 +147,26 @@ def _expand_one(
             there = sorted(glob.glob(path, recursive=True))
             matches = _without_indexes(there, suffixes)
             if not matches:
+                _check_listed(path)
                 raise SourceError(f"{path}: expected a pattern that matches files, found no match")
             if indexed:
                 _check_left_out(there, matches, suffixes)
             yield from matches
         else:
             raise SourceError(f"{path}: no such file{_way_to_file(path)}")
+
+
+def _check_listed(pattern: str) -> None:
+    """Raise SourceError if the directory in which a pattern begins cannot be listed, which glob passes over."""
+    directory = os.path.dirname(pattern)
+    while glob.has_magic(directory):
+        directory = os.path.dirname(directory)
+    try:
+        os.scandir(directory or ".").close()
+    except PermissionError as error:
+        raise unreadable(directory, error) from None
+    except OSError:
+        return  # it is not there, so nothing matches
 
 
 def _is_there(path: str) -> bool:
