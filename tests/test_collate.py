@@ -396,6 +396,7 @@ ERRORS = [
         "pad_value['x'] = {}, expected a number, as samples[0]['x'] has no fields",
     ),
     ([{"x": [1]}], {"pad_value": {"y": 1}}, "pad_value: expected fields among 'x', found 'y'"),
+    ([{"name": [1]}], {"pad_value": {"nmae": 1}}, "among 'name', found 'nmae' (did you mean 'name')"),
     ([{"x": {"y": [1]}}], {"pad_value": {"x": {"z": 1}}}, "pad_value['x']: expected fields among 'y', found 'z'"),
     (
         [{"x": {"y": [True]}}],

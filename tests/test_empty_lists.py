@@ -30,9 +30,8 @@ def test_lists_that_are_all_empty_are_taken_for_numbers_with_a_warning():
 def test_the_warning_comes_once():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        for _ in range(3):
-            pad_collate(EMPTY)
-            pad_collate(EMPTY * 2)
+        for samples in (EMPTY, EMPTY * 2, EMPTY):
+            pad_collate(samples)
     assert len(caught) == 1
 
 
@@ -69,6 +68,7 @@ def test_positions_of_tuples_are_named_by_number():
     [
         ("tokens", "lists = 'tokens', expected a list of names; give lists=['tokens']"),
         (["tag"], "lists: expected fields among 'tokens'"),
+        (["token"], "lists: expected fields among 'tokens', 'meta', found 'token' (did you mean 'tokens')"),
         (["meta.tag"], "lists: expected fields among 'tags', found 'tag'"),
     ],
 )

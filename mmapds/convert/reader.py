@@ -144,7 +144,7 @@ class FileReader(ABC):
 
 def cannot_be_read(path: str, title: str, error: Exception) -> FormatError:
     """Return the error for a file that its library refuses; of several lines of its message the first."""
-    reason = str(error).partition("\n")[0]
+    reason = str(error).partition("\n")[0].rstrip(".")
     return FormatError(
         f"{path}: not a readable {title} file: {reason}; copy the file again, or choose its format with "
         f"{either('--format F', 'format=...')}"
@@ -153,7 +153,7 @@ def cannot_be_read(path: str, title: str, error: Exception) -> FormatError:
 
 def too_large(path: str, title: str, error: Exception) -> FormatError:
     """Return the error for a file that its library cannot hold in memory, a piece of it at a time."""
-    reason = str(error).partition("\n")[0] or "out of memory"
+    reason = str(error).partition("\n")[0].rstrip(".") or "out of memory"
     return FormatError(
         f"{path}: {title} file too large to read here: {reason}; write it again in smaller pieces, or convert it on a "
         "machine with more memory"

@@ -13,7 +13,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from .. import _native
-from ..errors import CollateError, names_its_arguments, warn
+from ..errors import CollateError, did_you_mean, names_its_arguments, warn
 from ..formats.measuring import keys_of
 from .batch import Batch, LateBatch
 from .tensors import (
@@ -163,8 +163,15 @@ def check_lists(batch: Any, lists: Mapping[str, tuple[Any, ...]]) -> None:
             try:
                 found = found[key]
             except (KeyError, IndexError, TypeError):
-                known = ", ".join(map(repr, found if isinstance(found, dict) else range(len(found))))
-                raise CollateError(f"lists: expected fields among {known}, found {key!r}") from None
+                names = found if isinstance(found, dict) else range(len(found))
+                raise CollateError(f"lists: expected fields {_among(names, key)}") from None
+
+
+def _among(names: Iterable[Any], found: Any) -> str:
+    """Return the end of a message: the names that there are, and the one that was found instead."""
+    names = list(names)
+    near = did_you_mean(found, [name for name in names if isinstance(name, str)]) if isinstance(found, str) else ""
+    return f"among {', '.join(map(repr, names))}, found {found!r}{near}"
 
 
 _KEY = re.compile(r"\['([^'\\]+)'\]")
@@ -357,8 +364,7 @@ def pad_values(names: Any, path: str, pad: Any) -> list[tuple[Any, Any]]:
     for name in pad:
         if name not in names:
             what = "positions" if isinstance(names, range) else "fields"
-            known = ", ".join(map(repr, names))
-            raise CollateError(f"pad_value{path}: expected {what} among {known}, found {name!r}")
+            raise CollateError(f"pad_value{path}: expected {what} {_among(names, name)}")
     return [(name, pad.get(name, 0)) for name in names]
 
 
