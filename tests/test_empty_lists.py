@@ -68,13 +68,20 @@ def test_positions_of_tuples_are_named_by_number():
     [
         ("tokens", "lists = 'tokens', expected a list of names; give lists=['tokens']"),
         (["tag"], "lists: expected fields among 'tokens'"),
-        (["token"], "lists: expected fields among 'tokens', 'meta', found 'token' (did you mean 'tokens')"),
         (["meta.tag"], "lists: expected fields among 'tags', found 'tag'"),
     ],
 )
 def test_names_that_no_field_has_are_an_error(collate, lists, message):
     with pytest.raises(CollateError, match=f"^{re.escape(message)}"):
         collate([{"tokens": [1, 2], "meta": {"tags": ["a"]}}], lists=lists)
+
+
+@pytest.mark.parametrize("collate", [pad_collate, pack_collate])
+def test_a_misspelt_name_is_told(collate):
+    with pytest.raises(
+        CollateError, match=r"lists: expected fields among 'tokens'.*, found 'token' \(did you mean 'tokens'\)$"
+    ):
+        collate([{"tokens": [1, 2]}], lists=["token"])
 
 
 def test_a_pack_leaves_empty_lists_beside_tokens_as_they_are():
