@@ -33,9 +33,9 @@ def run_apart(name, seconds, seed, case):
         arguments = [name, "--seconds", str(seconds), "--seed", str(seed), "--journal", journal.name]
         arguments += [] if case is None else ["--case", str(case)]
         begin = time.monotonic()
-        status = subprocess.run(
-            [sys.executable, "-X", "faulthandler", "-m", "tests.torture", *arguments], check=False
-        ).returncode
+        options = ["-X", "faulthandler", "-W", "ignore::UserWarning"]  # warnings by thousands: of empty sources
+        command_line = [sys.executable, *options, "-m", "tests.torture", *arguments]
+        status = subprocess.run(command_line, check=False).returncode
         if status < 0:
             print(f"{name}: died of {signal.Signals(-status).name}", end="; ")
         if status:
