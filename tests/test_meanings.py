@@ -73,10 +73,10 @@ def made(path, length):
         mmapds.build(path, length=length)
 
 
-def told(paths):
+def told(paths, way=mmapds.open):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        mmapds.open(paths)
+        way(paths)
     assert {each.filename for each in caught} <= {__file__}
     return [str(each.message) for each in caught]
 
@@ -89,6 +89,8 @@ def test_a_column_that_means_something_else_is_warned_of(two, first, second, mes
     a, b = two
     message = message.replace(" A", f" {a}.mmx").replace("INDEX B", f"python -m mmapds.index {b}")
     assert found == f"{b}.mmx: column 'length': {message}"
+    assert told(two, lambda paths: mmapds.concat(map(mmapds.open, paths))) == [found]
+    assert told(two, lambda paths: mmapds.open(paths[0])[:2] + mmapds.open(paths[1])) == [found]
     check(found)
     if command := re.search(r"run: python (.*?)( \(or .*)?$", found):
         done = run(*shlex.split(command[1]))

@@ -356,6 +356,8 @@ for _name, _other in OTHER_NAMES.items():
 def concat(datasets: Iterable[Dataset]) -> Dataset:
     """Return the datasets one after another as one dataset; views keep their selection.
 
+    Warns of a column that another dataset has measured or computed in another way, as `mmapds.open` does.
+
     Raises:
       Error: no dataset is given, one is not of mmapds, they differ in decoder, access or mapped function, or only some
         have `check="none"`.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .. import formats
 from .._native import JsonBatch, Records, Samples
-from ..errors import DecodeError, Error, KeyMissingError, counted, either, names_its_arguments, plain_counted
+from ..errors import DecodeError, Error, KeyMissingError, counted, either, names_its_arguments, plain_counted, warn
 from ..formats.unmeasured import not_utf_8
 from ..index.keys import candidates
 from ..storage.files import IoChoice
@@ -38,6 +38,7 @@ from .decode import (
 from .fields import Fields
 from .fields_batch import ChosenBatch, FieldsBatch
 from .location import Location
+from .meanings import differing
 from .origin import Origin
 from .positions import as_position, checked, is_position, refuse_mask
 from .skips import Skips
@@ -320,6 +321,8 @@ class IndexedDataset(Samples, Dataset):
                 raise Error(f"datasets[{k}]: expected on_error = 'skip' for all datasets or for none; open them alike")
             if part._catalog.compares != parts[0]._catalog.compares:
                 raise Error(f"datasets[{k}]: expected check = 'none' for all datasets or for none; open them alike")
+        if told := differing([part._catalog.indexes[0] for part in parts]):  # `open` compares those of one dataset
+            warn(told)
         indexes = [index for part in parts for index in part._catalog.indexes]
         patterns = [pattern for part in parts for pattern in part._origin.given()]
         block_cache = max(part._catalog.blocks.limit for part in parts)
