@@ -1,6 +1,7 @@
 """--verify derives again what can be derived: sections that were forged, with checksums that hold, are found."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import mmapds
 from mmapds.arrays.array_file import ArrayFile, Head
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
-from tests.support.bounds import bounds_of, forge_bounds
+from tests.support.bounds import bounds_of, forge_bounds, records_in, write_groups
 from tests.support.index_file import rewrite
 from tests.support.tars import archive
 
@@ -171,3 +172,49 @@ def test_columns_and_offsets_of_an_array_file_that_are_not_those_of_its_records(
 
     with pytest.raises(mmapds.FormatError, match=r"a.mma: DAMAGED: .*(as the records have it|one after another)"):
         build_and_verify()
+
+
+def spans(path):
+    ds = mmapds.open(path, decode="bytes")
+    try:
+        return [ds.where(position) for position in range(len(ds))]
+    except mmapds.FormatError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(("largest", "width"), [(50, 2), (70_000, 3), (17_000_000, 4)])
+def test_every_byte_of_the_bounds_that_readers_use_is_compared(tmp_path, largest, width):
+    """Also the end of the last record of each group, which the next group has once more."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"".join(b'"%s"\n' % (b"x" * (largest if n == 20 else n % 7)) for n in range(60)))
+    mmapds.build(path)
+    index = f"{path}.mmx"
+    assert Index(index).sources[0].width == width
+    before, whole, each = spans(path), Path(index).read_bytes(), records_in(width)
+    section = Index(index).sections["offsets"]
+    groups = whole[section.offset : section.offset + section.size]
+    ends = [begin + 8 + each * width - 1 for begin in range(0, len(groups) - 64, 64)]  # of a distance, its highest byte
+    missed = []
+    for at in range(len(groups)) if width == 2 else [*ends, *(end - width + 1 for end in ends)]:
+        forged = bytearray(groups)
+        forged[at] ^= 1
+        Path(index).write_bytes(whole)
+        write_groups(index, forged, seal=True)
+        try:
+            verify(Index(index))
+        except mmapds.FormatError:
+            continue
+        if spans(path) != before:
+            missed.append(at)
+    assert missed == []
+
+
+def test_where_the_last_record_of_a_group_ends(write):
+    path = write([{"n": n} for n in range(100)])
+    mmapds.build(path)
+    section = Index(f"{path}.mmx").sections["offsets"]
+    forged = bytearray(Path(f"{path}.mmx").read_bytes()[section.offset :][: section.size])
+    forged[62] -= 3
+    write_groups(f"{path}.mmx", forged, seal=True)
+    with pytest.raises(mmapds.FormatError, match=r"DAMAGED: record 27 of .* ends at byte 267, expected byte 270"):
+        verify(Index(f"{path}.mmx"))

@@ -9,6 +9,7 @@ from .. import formats
 from ..errors import Error, FormatError
 from ..formats.format import Format, OptionError, Piece
 from ..storage.blocks import BlockStart, BlockTable, BlockTally, end_of, unpacked_point
+from ..storage.bounds import GROUP, gaps, groups_of, records_in_group
 from ..storage.current import other_content, stat_source
 from ..storage.fingerprints import COVERED, WAITING, Digest, each, fingerprint, full_hash
 from ..storage.index_file import Index
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 Report = Callable[[int], object]
 
 _WHERE_MISSING = {"truncated": "error", "columns": {}}  # what an index means that lacks a parameter
+_GROUPS = 1 << 14  # of bounds, that are compared at a time
 _NEEDLESS = ("idx",)  # parameters that no reader needs
 
 
@@ -269,6 +271,21 @@ class _Comparison:
         self._findings.add_each("records", wrong.tolist(), describe, path)
         return set(wrong.tolist())
 
+    def _check_gaps(self, number: int, path: str) -> None:
+        """Check where the last record of each group of bounds ends; all others end where the next one begins."""
+        index, width = self._index, self._index.sources[number].width
+        count, each = groups_of(width, index.sources[number].records), records_in_group(width)
+        for first in range(0, count, _GROUPS):
+            groups = min(_GROUPS + 1, count - first)  # with the first of the next piece
+            found = gaps(width, index.read(index.bounds_at(number) + first * GROUP, groups * GROUP))
+            ends = {(first + place + 1) * each - 1: (end, expected) for place, end, expected in found}
+
+            def describe(record: int, ends: dict[int, tuple[int, int]] = ends) -> tuple[str, int]:
+                end, expected = ends[record]
+                return f"record {record} of {path} ends at byte {end}, expected byte {expected}", record
+
+            self._findings.add_each("records", list(ends), describe, path)
+
     def _check_blocks(self, piece: Piece, number: int, path: str) -> None:
         """Check where the blocks of a compressed source begin, in the file and in the content, and their totals."""
         compression = self._index.sources[number].compression
@@ -303,6 +320,8 @@ class _Comparison:
             what = f"expected {self._record} records of {path}, found {records}"
         elif index.has_bounds and (end := index.end(number)) != piece.end.end:
             what = f"the last record of {path} ends at byte {end}, expected byte {piece.end.end}"
+        elif index.has_bounds:
+            self._check_gaps(number, path)
         if what:
             self._findings.add("totals", index.damaged(what), path)
 

@@ -64,23 +64,25 @@ def bounds_of(path, number=0):
     return ungrouped(data[begin:at], width, records)
 
 
-def write_groups(path, groups):
-    """Put other groups into an index, as many bytes as there are, and leave its checksums as they were."""
+def write_groups(path, groups, *, seal=False):
+    """Put other groups into an index, as many bytes as there are; make its checksums right again, or leave them."""
     section = Index(str(path)).sections["offsets"]
     assert len(groups) == section.size
     with open(path, "r+b") as file:
         file.seek(section.offset)
         file.write(groups)
-
-
-def forge_bounds(path, *sources):
-    """Give the sources of an index other bounds, as many as there are, and make its checksums right again."""
-    widths = [source.width for source in Index(str(path)).sources]
-    groups = b"".join(grouped(bounds, width) for bounds, width in zip(sources, widths, strict=True))
-    write_groups(path, groups)
+    if not seal:
+        return
 
     def sealed(metadata):
         metadata["sections"]["offsets"]["xxh3"] = xxhash.xxh3_64(groups).hexdigest()
         return metadata
 
     rewrite(path, metadata=sealed)
+
+
+def forge_bounds(path, *sources):
+    """Give the sources of an index other bounds, as many as there are, and make its checksums right again."""
+    widths = [source.width for source in Index(str(path)).sources]
+    groups = b"".join(grouped(bounds, width) for bounds, width in zip(sources, widths, strict=True))
+    write_groups(path, groups, seal=True)

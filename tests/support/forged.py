@@ -43,6 +43,8 @@ NUMBERS = [
     2**64 - 1,
 ]
 KINDS = ["jsonl", "fixed", "npy", "prefixed", "tfrecord", "tar", "megatron", "mma"]
+MANY = 60
+"""Records, whose bounds take more than one group."""
 COMPRESSED = ["jsonl.zst", "jsonl.gz", "jsonl.bgz", "tar.zst", "tar.gz"]
 """Of many blocks each, inside `small_blocks()`: frames, parts of one member, members, frames, parts of one member."""
 
@@ -76,7 +78,7 @@ def make_source(folder, kind):
     path = folder / f"a.{'bin' if kind in ('fixed', 'megatron') else 'dat' if kind == 'prefixed' else kind}"
     options = {}
     if kind == "jsonl":
-        path.write_bytes(b"".join(b'{"n":%d,"text":"%s"}\n' % (i % 4, b"x" * i) for i in range(6)))
+        path.write_bytes(b"".join(b'{"n":%d,"text":"%s"}\n' % (i % 4, b"x" * (i % 6)) for i in range(MANY)))
         options = {"length": "n", "columns": {"size": "bytes()"}}
     elif kind == "fixed":
         path.write_bytes(bytes(range(240)))
@@ -84,7 +86,7 @@ def make_source(folder, kind):
     elif kind == "npy":
         path.write_bytes(npy(np.arange(24, dtype="<i4").reshape(6, 4)))
     elif kind == "prefixed":
-        path.write_bytes(b"\3\0\0\0abc\1\0\0\0z\0\0\0\0")
+        path.write_bytes(b"\3\0\0\0abc\1\0\0\0z\0\0\0\0" * (MANY // 3))
         options = {"format": "prefixed", "length": "bytes()"}
     elif kind == "tfrecord":
         write_tfrecords(path, [{"x": ([i, 2], "int"), "s": (b"ab" * i, "byte"), "f": (0.5, "float")} for i in range(4)])
@@ -103,7 +105,7 @@ def make_source(folder, kind):
         return path
     mmapds.build(path, **options)
     if kind == "jsonl":
-        mmapds.add_column(path, "computed", [1.5] * 6)
+        mmapds.add_column(path, "computed", [1.5] * MANY)
     return path
 
 
@@ -204,6 +206,8 @@ class Forgery:
                 numbers[[at, other]] = before[[other, at]]
             elif random.random() < 0.3:
                 numbers[at:-1] = before[at + 1 :]  # one is left out
+            elif random.random() < 0.3:
+                numbers.view(np.uint8)[random.randrange(numbers.nbytes)] ^= random.randrange(256)
             self._data[begin : begin + numbers.nbytes] = numbers.tobytes()
             return f"{name}[{at}] = {numbers[at]}"
         return "nothing"
@@ -301,7 +305,7 @@ def observe(path):
         "found": attempt(lambda: ds.find("k1")),
         "length order": attempt(lambda: REFUSED if ds.length_order is None else plain(list(arrays(ds.length_order)))),
     }
-    attempt(lambda: (ds.sources, repr(ds)))
+    attempt(lambda: (ds.sources, repr(ds), ds.fingerprint))
     names = attempt(lambda: list(ds.columns))
     for name in [] if names is REFUSED else names:
         found[f"column {name}"] = attempt(lambda name=name: plain(ds.column(name)))
