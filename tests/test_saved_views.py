@@ -17,7 +17,7 @@ from mmapds import TokenBudgetBatchSampler
 from mmapds.dataset.saving import SavedRows
 from mmapds.errors import FormatError, SourceError, StaleIndexError
 from mmapds.storage.view_file import SavedView
-from tests.support.commands import command
+from tests.support.commands import command, run
 from tests.support.commands import mmapds as main
 from tests.support.index_file import forge_section, rewrite
 from tests.support.messages import check
@@ -316,6 +316,21 @@ def test_what_cannot_be_saved_or_replaced(folder):
     ds[:5].save(folder / "v.mmx")
     mmapds.open(folder / "v.mmx")[1:].save(folder / "v.mmx")
     assert len(mmapds.open(folder / "v.mmx")) == 4
+
+
+def test_what_a_killed_writer_of_a_view_left_is_removed(folder):
+    script = """
+import os
+import mmapds
+from mmapds.dataset import saving
+saving.write_length_order = lambda _: os._exit(9)
+mmapds.open("all.mmx")[::2].save("v.mmx")
+"""
+    assert run("-c", script, cwd=folder).returncode == 9
+    left = {each.name for each in folder.iterdir() if each.name.startswith("v.mmx")}
+    assert len(left - {"v.mmx.lock"}) == len(left) - 1 == 1  # and the temporary
+    mmapds.open(folder / "all.mmx")[::2].save(folder / "v.mmx")
+    assert [each.name for each in folder.iterdir() if each.name.startswith("v.mmx")] == ["v.mmx"]
 
 
 def test_what_wants_an_index_refuses_a_view(folder):

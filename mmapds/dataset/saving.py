@@ -11,6 +11,7 @@ from ..errors import Error
 from ..index.length_order import write_length_order
 from ..storage.files import Io
 from ..storage.index_file import LENGTH_SECTIONS, Index, relative_to_index
+from ..storage.lock import locked
 from ..storage.numbers import U32, U64
 from ..storage.runs import Numbers
 from ..storage.sections import COLUMN
@@ -105,7 +106,7 @@ def save(dataset: "IndexedDataset", indexes: Sequence[Index], rows: Rows | None,
     target = os.fspath(path)
     _check_target(target)
     rows = RangeRows(range(len(dataset))) if rows is None else rows
-    with ViewWriter(target) as writer:
+    with locked(target), ViewWriter(target) as writer:
         _write_rows(writer, rows, sum(index.records for index in indexes))
         columns = dataset.columns
         for name in columns:

@@ -136,6 +136,31 @@ class Converting(Writing):
         convert(folder / "in.jsonl", folder / "a.mma", schema=schema, length="x", force=True)
 
 
+class SavingView:
+    """A view of the first records is replaced by one of the last."""
+
+    files = ("train.jsonl", "train.jsonl.mmx", "v.mmx")
+
+    def prepare(self, folder, random):
+        path = folder / "train.jsonl"
+        path.write_bytes(b"".join(b'{"n": %d}\n' % n for n in range(50 * RECORDS)))
+        mmapds.build(path, length="n")
+        self.began_with_old = random.random() < 0.7
+        if self.began_with_old:
+            mmapds.open(path)[: RECORDS // 2].save(folder / "v.mmx")
+
+    def do(self, folder):
+        mmapds.open(folder / "train.jsonl")[::-2].save(folder / "v.mmx")
+
+    def check(self, folder, done):
+        if not (done or self.began_with_old or (folder / "v.mmx").exists()):
+            return
+        ds = mmapds.open(folder / "v.mmx")
+        found = len(ds), ds[0]["n"], ds[-1]["n"]
+        assert found in ((RECORDS // 2, 0, RECORDS // 2 - 1), (25 * RECORDS, 50 * RECORDS - 1, 1))
+        assert not done or found[1]
+
+
 class Caching:
     """The order of a million lengths is written to a cache."""
 
@@ -156,7 +181,7 @@ class Caching:
 
 JOBS = {
     each.__name__: each
-    for each in (Indexing, IndexingTar, AddingColumn, AddingColumnInWorkers, Writing, Converting, Caching)
+    for each in (Indexing, IndexingTar, AddingColumn, AddingColumnInWorkers, Writing, Converting, SavingView, Caching)
 }
 
 
