@@ -15,7 +15,7 @@ def use(path, thoroughly):
 
     def read():
         ds = mmapds.open(path)
-        ds.columns, [ds.column(name) for name in ds.columns], ds.length_order, ds.sources, repr(ds)
+        ds.columns, [ds.column(name) for name in ds.columns], ds.length_order, ds.sources, ds.fingerprint, repr(ds)
         return list(ds), [ds.where(i) for i in range(len(ds))], ds.take(range(len(ds))), ds[::2]
 
     yield read

@@ -1,5 +1,6 @@
 """An index from somebody else: the paths in it lead nowhere that the user has not allowed."""
 
+import gzip
 import json
 import os
 import pickle
@@ -16,6 +17,7 @@ from mmapds.convert import convert
 from mmapds.index.__main__ import main
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
+from mmapds.storage.indexed_source import IndexedSource
 from mmapds.storage.roots import Roots, covering
 from tests.support.commands import command, run
 from tests.support.index_file import rewrite
@@ -442,3 +444,18 @@ def test_directories_that_cover_many_files():
         paths = ["/" + "/".join("abc"[k] for k in rng.integers(0, 3, rng.integers(1, 6))) + "/f" for _ in range(9)]
         found = covering(paths)
         assert all(any(path.startswith(root.rstrip("/") + "/") for root in found) for path in paths)
+
+
+def test_a_size_that_is_text_is_refused_before_anything_is_counted_with_it(tmp_path):
+    """A text times a number of blocks would take memory."""
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"a":1}\n' * 100))
+    mmapds.build(path)
+    fields = Index(f"{path}.mmx").metadata["sources"][0] | {"size": Counted("a")}
+    with pytest.raises(TypeError, match="size of a source: expected an integer"):
+        IndexedSource.parse(fields)
+
+
+class Counted(str):
+    def __mul__(self, times):
+        raise AssertionError(times)

@@ -93,7 +93,9 @@ class IndexedSource(NamedTuple):
         xxh3_128, width = fields.get("xxh3_128", ""), fields.get("width", 0)
         bad = BadLines.parse(fields["bad"]) if "bad" in fields else _NO_BAD_LINES
         size, records, lines, smallest, largest, skipped, first = numbers
-        compression = Compression.parse(fields["compression"], size) if "compression" in fields else None
+        compression = None
+        if "compression" in fields and type(size) is int:  # else `_check` refuses it
+            compression = Compression.parse(fields["compression"], size)
         source = cls(
             path,
             size,
@@ -110,9 +112,9 @@ class IndexedSource(NamedTuple):
             width,
             compression,
         )
-        texts = type(path) is type(fingerprint) is type(xxh3_128) is str and path.isascii() and "\0" not in path
+        texts = type(path) is type(fingerprint) is type(xxh3_128) is str and f"{path}{fingerprint}{xxh3_128}".isascii()
         if (
-            not texts
+            not (texts and "\0" not in path)
             or {*map(type, numbers), type(mtime_ns), type(width)} != {int}
             or width not in _WIDTHS
             or not (min(numbers) >= 0 and max(numbers) < 2**63 and -(2**63) <= mtime_ns < 2**63)
@@ -128,7 +130,7 @@ class IndexedSource(NamedTuple):
             if name == "path":
                 expected, fits = "a path in UTF-8", type(value) is str and "\0" not in value and _is_unicode(value)
             elif name in ("fingerprint", "xxh3_128"):
-                expected, fits = "a string", type(value) is str
+                expected, fits = "hex digits", type(value) is str and value.isascii()
             elif name == "mtime_ns":
                 expected, fits = "an integer of 64 bits", type(value) is int and -(2**63) <= value < 2**63
             elif name == "width":
