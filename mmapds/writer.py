@@ -228,14 +228,24 @@ class Writer:
         self._flush()
         with locked(self._file.target + INDEX_SUFFIX):  # so that nobody indexes the file, or replaces it, in between
             self._finish()
-            if self._index:
-                self._build_index()
+        if self._index and not self._file.is_in_place():
+            self._index_again()
 
     def _finish(self) -> None:
+        """Complete the file, and put it and its index into their places.
+
+        An index of an older file stays until the new one takes its place, but nothing of it does.
+        """
         try:
             offsets, *spools = self._spools
             columns = {str(field.column): spool for field, spool in zip(self._columns, spools, strict=True)}
-            self._file.finish(offsets, columns, self._metadata())
+            unplaced = self._file.finish(offsets, columns, self._metadata())
+            if self._index:
+                from .index.together import write_index  # which the writing process may do without
+
+                write_index(self._file.target, unplaced, partial(self._file.place, sync=False))
+            else:
+                self._file.place()
         except BaseException:
             self._abandon("closed: an earlier write failed")
             raise
@@ -245,23 +255,13 @@ class Writer:
         """Return what the file says of itself."""
         return {"writer": f"mmapds {__version__}"}
 
-    def _build_index(self) -> None:
-        """Index the file. An index of an older file stays until the new one takes its place, but nothing of it does.
+    def _index_again(self) -> None:
+        """Index what another writer put here meanwhile, which a lock prevents where there are locks; raise Error."""
+        from .index.build import build_each
 
-        Raises:
-          Error: another writer replaced the file meanwhile, which a lock prevents where there are locks.
-        """
-        from .index.build import build_each  # which the writing process may do without, where index=False
-
-        try:
+        with suppress(Error):  # this index may have taken the place of that of the other writer's file
             list(build_each([self._file.target], force=True, inherit=False))
-        except Error:
-            if self._file.is_in_place():
-                raise
-        if not self._file.is_in_place():
-            with suppress(Error):  # this index may have taken the place of that of the other writer's file
-                list(build_each([self._file.target], force=True, inherit=False))
-            raise Error(f"{self.path}: another writer replaced this file meanwhile; give each writer a path of its own")
+        raise Error(f"{self.path}: another writer replaced this file meanwhile; give each writer a path of its own")
 
     def _abandon(self, state: str) -> None:
         """Close the writer; remove the temporary file, unless it was committed."""

@@ -45,6 +45,10 @@ class Job:
         self.measuring = measuring
         self.before = before  # the index that is there; None also if nothing of it is to be kept
         self.functions: Mapping[str, str] = {}  # of columns that stored records have: see `Index.functions`
+        self.names: Mapping[str, str] = {}
+        """Where sources will be that are not in their places yet, by where they are."""
+        self.place: Callable[[], object] = lambda: None
+        """Called right before the index is put into its place; if it raises, nothing is replaced."""
         self.complete: Callable[[str], object] | None = None
         """Called with the path of the index once all is in it that a scan finds; puts one with more into its place."""
         self.is_scanned = False
@@ -191,7 +195,7 @@ class _Writing:
         }
         records = sum(source.records for source in done)
         if job.complete is None:
-            self._writer.commit(metadata, records)
+            self._writer.commit(metadata, records, job.place)
             return
         job.is_scanned = True
         job.complete(self._writer.complete(metadata, records))
@@ -271,7 +275,7 @@ class Tally:
                 f"in {'a file' if compression is None else 'content'} of {size}; write or copy it again"
             )
         return IndexedSource(
-            path=relative_to_index(source.path, job.index_path),
+            path=relative_to_index(job.names.get(source.path, source.path), job.index_path),
             size=source.size,
             mtime_ns=source.mtime_ns,
             fingerprint=fingerprint(source.path).hex,

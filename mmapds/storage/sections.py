@@ -232,15 +232,25 @@ class SectionWriter:
           check: called while this process holds the lock of the file; if it raises, nothing is replaced.
         """
         self.complete(metadata, records)
+        self.flush()
+        with self.writing(), locked(self.target + self.LOCKED):
+            check()
+            self.place()
+
+    def flush(self) -> None:
+        """Flush a complete file to the disk."""
         with self.writing():
             self._flusher.stop()
             os.fsync(self._file.fileno())
             self._written = os.fstat(self._file.fileno())
-            with locked(self.target + self.LOCKED):
-                check()
-                os.replace(self._temporary, self.target)
-            self._file.close()  # not before it is in its place, as it is locked until then
-            sync_directory(os.path.dirname(self.target))
+
+    def place(self, *, sync: bool = True) -> None:
+        """Move a complete file to its place; the caller holds its lock, and `sync` is False where it flushes that."""
+        with self.writing():
+            os.replace(self._temporary, self.target)
+            if sync:
+                self._file.close()  # not before it is in its place, as it is locked until then
+                sync_directory(os.path.dirname(self.target))
 
     def complete(self, metadata: dict[str, Any], records: int) -> str:
         """Finish the file, but leave it beside its place until the writer goes; return its path."""
