@@ -29,7 +29,7 @@ from .storage.lock import locked
 from .storage.numbers import BY_DTYPE, as_numbers, first_rounded, inexact
 from .storage.processes import end_with_parent
 from .storage.sections import COLUMN
-from .storage.sources import StrPath
+from .storage.sources import StrPath, reason
 from .storage.spool import Spool
 from .storage.threads import cores
 
@@ -251,7 +251,7 @@ def _compute_all(dataset: Dataset, name: str, compute: Callable[[Any], float], w
         return
     if multiprocessing.get_start_method() != "fork":
         _check_reaches_workers(work, compute)
-    with ProcessPoolExecutor(min(workers, len(pieces)), initializer=_begin_worker, initargs=(work,)) as pool:
+    with _pool(name, min(workers, len(pieces)), work) as pool:
         waiting = iter(pieces)
         running = [pool.submit(_run_in_worker, piece) for piece in islice(waiting, 4 * workers)]
         try:
@@ -264,6 +264,13 @@ def _compute_all(dataset: Dataset, name: str, compute: Callable[[Any], float], w
             ) from None
         finally:
             _cancel(running)
+
+
+def _pool(name: str, workers: int, work: Callable[[range], Any]) -> ProcessPoolExecutor:
+    try:
+        return ProcessPoolExecutor(workers, initializer=_begin_worker, initargs=(work,))
+    except OSError as error:  # no room in /dev/shm, as its queues need semaphores
+        raise ColumnError(f"column {name!r}: cannot start workers ({reason(error)}); use workers=1") from None
 
 
 def _check_reaches_workers(work: Callable[[range], Any], compute: Callable[[Any], float]) -> None:

@@ -1,7 +1,9 @@
 """Columns that `mmapds.build` computes by functions: all of them or the old index, and again by another function."""
 
 import os
+import re
 import signal
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -332,3 +334,18 @@ def test_functions_in_metadata_are_checked(path, functions):
     rewrite(f"{path}.mmx", metadata=lambda found: {**found, "functions": functions})
     with pytest.raises(mmapds.FormatError, match="expected functions by name, found"):
         mmapds.open(path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="semaphores are files of another kind")
+def test_no_room_for_workers(write):
+    path = write([{"n": n} for n in range(5000)])
+    mmapds.build(path)
+    script = """
+import resource, sys, mmapds
+def number(sample):
+    return sample["n"]
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))  # less than a semaphore has
+mmapds.add_column(sys.argv[1], "x", number, workers=2)
+"""
+    told = run("-c", script, path).stderr.strip().splitlines()[-1]
+    assert re.fullmatch(r"mmapds\.errors\.ColumnError: column 'x': cannot start workers \(.*\); use workers=1", told)

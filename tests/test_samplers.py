@@ -443,6 +443,8 @@ def test_more_replicas_than_samples():
 def test_exclusions_that_cannot_be_understood(exclude):
     with pytest.raises(mmapds.OrderError, match=r"^exclude"):
         mmapds.DistributedSampler(range(10), 1, 0, exclude=exclude)
+    with pytest.raises(mmapds.OrderError, match=r"^exclude"):
+        mmapds.TokenBudgetBatchSampler([3] * 10, 10, num_replicas=1, rank=0, exclude=exclude)
 
 
 @pytest.mark.parametrize("make", [mmapds.DistributedSampler, partial(mmapds.TokenBudgetBatchSampler, max_tokens=10)])

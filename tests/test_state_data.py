@@ -192,3 +192,10 @@ def test_a_state_names_few_sources(write):
     parts = [made(write, f"{name}.jsonl", first=100 * i) for i, name in enumerate("abcdef")]
     state = DistributedSampler(mmapds.concat(parts)).state_dict()
     assert state["dataset"]["sources"] == "a.jsonl, b.jsonl, c.jsonl and 3 more"
+
+
+@pytest.mark.parametrize("odd", [np.int64(3), 3, None, "given", [1]])
+def test_what_a_state_excludes_may_be_odd(odd):
+    sampler = DistributedSampler(range(100), 1, 0)
+    with pytest.raises(mmapds.StateError, match="found a malformed one"):
+        sampler.load_state_dict(sampler.state_dict() | {"exclude": odd})

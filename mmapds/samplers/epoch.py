@@ -447,7 +447,7 @@ class EpochProgress:
                 records=ranges_of(exclude["records"]) + new["records"],
                 steps=new["steps"],
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise StateError(
                 f"state: expected the dict that state_dict() returned, found a malformed one ({error!r})"
             ) from None

@@ -15,7 +15,7 @@ from ..errors import OrderError
 from ..orders.basic import Int64s, integer
 from .data import SampledData
 from .epoch import EpochProgress, Pass, Sharding
-from .exclusions import Exclude
+from .exclusions import Exclude, parse_exclude
 from .lengths import read_lengths
 from .plan import Plan
 from .resumable import ResumableSampler, refuse_injected, refuse_path
@@ -59,7 +59,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         """Take the plan, of which a rank has `batch_size` batches in a step."""
         self._plan = plan
         self._batch_size = batch_size
-        self._exclude = {kind: list(ranges) for kind, ranges in (exclude or {}).items()}
+        self._exclude = parse_exclude(exclude)
         self._progress = self._new_progress(plan, start_step, self._exclude)
         self.sampler = _Samples(self)
 

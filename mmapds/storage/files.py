@@ -109,8 +109,9 @@ def shrank(source: Source) -> SourceError:
         found = os.path.getsize(source.path)
     except OSError as error:
         return unreadable(source.path, error)
+    shown = found if found != source.size else "fewer"  # as of files of the kernel, whose sizes are none
     return SourceError(
-        f"{source.path}: expected {source.size} bytes, found {found} while reading; run again when nothing writes to it"
+        f"{source.path}: expected {source.size} bytes, found {shown} while reading; run again when nothing writes to it"
     )
 
 
