@@ -199,3 +199,16 @@ def test_what_a_state_excludes_may_be_odd(odd):
     sampler = DistributedSampler(range(100), 1, 0)
     with pytest.raises(mmapds.StateError, match="found a malformed one"):
         sampler.load_state_dict(sampler.state_dict() | {"exclude": odd})
+
+
+@pytest.mark.parametrize("key", ["version", "epoch", "position", "epoch_size", "order", "seed", "n"])
+@pytest.mark.parametrize("odd", [np.array([1, 2]), [np.array([1, 2])], np.array(3), {}])
+def test_arrays_in_a_state_are_refused(key, odd):
+    sampler = DistributedSampler(range(100), 1, 0)
+    state = sampler.state_dict()
+    (state["order"] if key in ("seed", "n") else state)[key] = odd
+    if key in ("epoch", "position") and isinstance(odd, np.ndarray) and not odd.ndim:
+        sampler.load_state_dict(state)  # as good as the number
+        return
+    with pytest.raises(mmapds.StateError):
+        sampler.load_state_dict(state)

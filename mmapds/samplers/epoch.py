@@ -475,7 +475,7 @@ class EpochProgress:
             raise StateError(
                 f"state: expected the dict that state_dict() returned, found one without {', '.join(sorted(missing))}"
             )
-        if state["version"] != STATE_VERSION:
+        if not _is_same(state["version"], STATE_VERSION):
             raise StateError(f"state['version'] = {state['version']!r}, expected {STATE_VERSION}; use the same mmapds")
         if not isinstance(state["order"], Mapping):
             raise StateError(f"state['order'] = {state['order']!r}, expected a dict")
@@ -483,8 +483,16 @@ class EpochProgress:
         saved = {**state["order"], "epoch_size": state["epoch_size"]}
         own = {**self.contents.describe(), "epoch_size": self._total}
         for key in [*own, *saved]:
-            if saved.get(key) != own.get(key):
+            if not _is_same(saved.get(key), own.get(key)):
                 raise StateError(
                     f"state: of another order: expected {key} = {own.get(key)!r}, found {saved.get(key)!r}; "
                     "make the sampler with the arguments it had when the state was saved"
                 )
+
+
+def _is_same(found: Any, expected: Any) -> bool:
+    """Whether a value of a state is what it should be; an array, which compares to many answers, never is."""
+    try:
+        return bool(found == expected)
+    except ValueError:
+        return False
