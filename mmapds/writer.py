@@ -228,8 +228,8 @@ class Writer:
         self._flush()
         with locked(self._file.target + INDEX_SUFFIX):  # so that nobody indexes the file, or replaces it, in between
             self._finish()
-        if self._index and not self._file.is_in_place():
-            self._index_again()
+            if self._index and not self._file.is_in_place():
+                self._index_again()
 
     def _finish(self) -> None:
         """Complete the file, and put it and its index into their places.

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -417,6 +418,27 @@ def test_a_file_system_without_locks_is_named_once(write, tmp_path, capsys):
         "time\n"
     )
     assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx", "train.jsonl.mmx.01234567.tmp"]  # perhaps alive
+
+
+def test_writers_of_one_file_come_one_after_another(tmp_path, monkeypatch):
+    """Who comes later replaces the file, when its writer is done with it."""
+
+    @contextmanager
+    def slow(target):
+        with lock.locked(target) as is_locked:
+            yield is_locked
+        time.sleep(0.2)  # as long as others wait between two looks
+
+    monkeypatch.setattr("mmapds.writer.locked", slow)
+    path = tmp_path / "a.mma"
+
+    def write(number):
+        with mmapds.Writer(path, {"n": "int64"}) as writer:
+            writer.write({"n": number})
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(write, range(4))) == [None] * 4
+    assert mmapds.open(path)[0]["n"] in range(4)
 
 
 @pytest.mark.usefixtures("no_locks")
