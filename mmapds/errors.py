@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 """Control characters, halves of surrogate pairs, and what turns the direction of text or hides a break of lines."""
-_NOT_THE_USERS = ("mmapds.", "torch.utils.data", "multiprocessing.", "contextlib")
+_NOT_THE_USERS = ("mmapds.", "torch.utils.data", "torchdata.", "accelerate.", "multiprocessing.", "contextlib")
 """Modules that a warning does not point to."""
 _CUTOFF = 0.6  # of difflib, for names that resemble each other
 _NUMPY_BOOLS = (("numpy", "bool"), ("numpy", "bool_"))  # the names of their type; start-up time: NumPy is not loaded
@@ -224,8 +224,8 @@ def names_its_arguments(called: str, *, error: type[Error] = Error) -> Callable[
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn, at the line of the user that called into mmapds, itself or through a loader of torch."""
+    """Warn, at the line of the user that called into mmapds, itself or through a loader; in a thread, at its begin."""
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_NOT_THE_USERS):
+    while frame.f_back is not None and (frame.f_globals.get("__name__") or "").startswith(_NOT_THE_USERS):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)

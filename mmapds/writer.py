@@ -241,15 +241,24 @@ class Writer:
             columns = {str(field.column): spool for field, spool in zip(self._columns, spools, strict=True)}
             unplaced = self._file.finish(offsets, columns, self._metadata())
             if self._index:
-                from .index.together import write_index  # which the writing process may do without
-
-                write_index(self._file.target, unplaced, partial(self._file.place, sync=False))
+                self._place_with_index(unplaced)
             else:
                 self._file.place()
         except BaseException:
             self._abandon("closed: an earlier write failed")
             raise
         self._abandon("closed")
+
+    def _place_with_index(self, unplaced: str) -> None:
+        """Put the file, and its index, into their places; the file alone where the index cannot be written."""
+        from .index.together import write_index  # which the writing process may do without
+
+        try:
+            write_index(self._file.target, unplaced, partial(self._file.place, sync=False))
+        except Error:
+            if os.path.lexists(unplaced):
+                self._file.place()
+            raise
 
     def _metadata(self) -> dict[str, Any]:
         """Return what the file says of itself."""

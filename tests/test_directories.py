@@ -337,7 +337,7 @@ def test_a_directory_that_cannot_be_listed_or_searched(tmp_path, mode):
         )
 
 
-def test_a_pattern_in_a_directory_that_cannot_be_listed(tmp_path):
+def test_a_pattern_in_a_directory_that_cannot_be_listed(tmp_path, monkeypatch):
     opened_to_all(tmp_path)
     closed = tmp_path / "closed"
     closed.mkdir()
@@ -346,6 +346,8 @@ def test_a_pattern_in_a_directory_that_cannot_be_listed(tmp_path):
     for pattern in ("*.jsonl", "*/b-{0..9}.jsonl"):
         refused = unprivileged(lambda pattern=pattern: mmapds.build(closed / pattern))
         assert refused == f"SourceError: {closed}: permission denied"
+    monkeypatch.chdir(closed)
+    assert unprivileged(lambda: mmapds.build("*.jsonl")) == "SourceError: .: permission denied"
     for pattern in ("b*.jsonl", "c/*.jsonl"):
         with pytest.raises(mmapds.SourceError, match="expected a pattern that matches files, found no match"):
             mmapds.build(closed / pattern)

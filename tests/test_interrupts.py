@@ -158,8 +158,8 @@ def test_a_lock_is_free_again_wherever_a_signal_raises(tmp_path, monkeypatch, wo
     for number in itertools.count():
         (tmp_path / "a.txt.lock").write_text(f"{os.getpid()} on {os.uname().nodename}")  # of one that was killed
         went_on = interrupted(work, number)
-        gc.collect()
         assert lock._held == {}, number
+        gc.collect()
         use_lock()
         replace()
         assert os.listdir() == ["a.txt"], number

@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mmapds
@@ -176,3 +177,37 @@ def test_a_column_of_json_is_kept_in_no_other_format(source):
     assert (done.returncode, done.stderr.strip()) == (1, kept)
     with pytest.raises(mmapds.FormatError, match=r"a\.jsonl: record 0 .*expected a whole sample"):
         mmapds.build(source, format="tar", length="bytes()")
+
+
+def test_lines_that_a_user_chose_stay_lines(write):
+    path = write(b'[{"n": 1}, {"n": 2}]', "a.jsonl")
+    mmapds.build(path, format="jsonl")
+    for text in (b"[1, 2, 3]", b'[{"n": 3}]'):
+        Path(path).write_bytes(text)
+        assert mmapds.open(path, build=True).raw(0) == text
+    mmapds.build(path, force=True)
+    mmapds.build(path, columns={"size": "bytes()"})
+    Path(path).write_bytes(b"a,b\n1,2\n")
+    mmapds.build(path)
+    assert list(mmapds.open(path, decode="text")) == ["a,b", "1,2"]
+
+
+@pytest.mark.usefixtures("source")
+def test_other_formats_in_the_place_of_an_index_of_lines():
+    with mmapds.Writer("x.mma", {"x": "int64"}, index=False) as writer:
+        writer.write({"x": 1})
+    Path("a.jsonl").write_bytes(b'{"x": 1}\n')
+    for columns in ({}, {"x": "x"}):
+        mmapds.build("a.jsonl", out="t.mmx", columns=columns, force=True)
+        mmapds.build("x.mma", out="t.mmx")
+        assert mmapds.open("t.mmx").column("x").tolist() == [1]
+        os.remove("t.mmx")
+    mmapds.build("a.jsonl", out="t.mmx", columns={"x": "x", "y": "x"})
+    np.save("a.npy", np.arange(3))
+    with pytest.raises(mmapds.ColumnError) as told:
+        mmapds.build("a.npy", out="t.mmx")
+    assert str(told.value) == (
+        "t.mmx: its columns 'x' = x, 'y' = x are kept, which records of format 'npy' do not have; give "
+        "columns={'x': 'bytes()', 'y': 'bytes()'}"
+    )
+    mmapds.build("a.npy", out="t.mmx", columns={"x": "bytes()", "y": "bytes()"})

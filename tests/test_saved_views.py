@@ -8,6 +8,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ import mmapds
 from mmapds import TokenBudgetBatchSampler
 from mmapds.dataset.saving import SavedRows
 from mmapds.errors import FormatError, SourceError, StaleIndexError
+from mmapds.storage.lock import locked
 from mmapds.storage.view_file import SavedView
 from tests.support.commands import command, run
 from tests.support.commands import mmapds as main
@@ -331,6 +334,17 @@ mmapds.open("all.mmx")[::2].save("v.mmx")
     assert len(left - {"v.mmx.lock"}) == len(left) - 1 == 1  # and the temporary
     mmapds.open(folder / "all.mmx")[::2].save(folder / "v.mmx")
     assert [each.name for each in folder.iterdir() if each.name.startswith("v.mmx")] == ["v.mmx"]
+
+
+def test_an_index_that_was_built_while_a_view_waited_stays(folder):
+    ds, path = mmapds.open(folder / "a.jsonl"), folder / "v.mmx"
+    with ThreadPoolExecutor(1) as pool, locked(str(path)):
+        saving = pool.submit(ds[:2].save, path)
+        time.sleep(0.3)
+        mmapds.build(folder / "b.jsonl", out=path)
+    with pytest.raises(mmapds.Error, match="expected a new path, or a saved view to replace, found another file"):
+        saving.result(60)
+    assert len(mmapds.open(path)) == 700
 
 
 def test_what_wants_an_index_refuses_a_view(folder):

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 import torch.utils.data
 
 import mmapds
@@ -202,7 +203,7 @@ def test_what_a_state_excludes_may_be_odd(odd):
 
 
 @pytest.mark.parametrize("key", ["version", "epoch", "position", "epoch_size", "order", "seed", "n"])
-@pytest.mark.parametrize("odd", [np.array([1, 2]), [np.array([1, 2])], np.array(3), {}])
+@pytest.mark.parametrize("odd", [np.array([1, 2]), torch.ones(2), [np.array([1, 2])], np.array(3), {}])
 def test_arrays_in_a_state_are_refused(key, odd):
     sampler = DistributedSampler(range(100), 1, 0)
     state = sampler.state_dict()

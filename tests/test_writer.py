@@ -492,3 +492,16 @@ def test_the_first_number_of_a_list_that_does_not_fit_is_named(tmp_path, dtype, 
         writer.write({"v": [1]})
         with pytest.raises(mmapds.FormatError, match=rf"field 'v': expected {dtype} of .*, found {found}"):
             writer.write({"v": value})
+
+
+def test_an_index_that_cannot_be_written_costs_no_record(tmp_path):
+    path = tmp_path / "a.mma"
+    (tmp_path / "a.mma.mmx").mkdir()
+    with (
+        pytest.raises(mmapds.Error, match="cannot write the index here"),
+        mmapds.Writer(path, {"x": "int64"}) as writer,
+    ):
+        writer.write({"x": 1})
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.mma", "a.mma.mmx"]
+    mmapds.build(path, out=tmp_path / "b.mmx")
+    assert mmapds.open(tmp_path / "b.mmx")[0]["x"] == 1

@@ -1,7 +1,8 @@
 """Saved views: a selection of records as an index of its own, written by `ds.save` and opened by `mmapds.open`."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,7 +107,7 @@ def save(dataset: "IndexedDataset", indexes: Sequence[Index], rows: Rows | None,
     target = os.fspath(path)
     _check_target(target)
     rows = RangeRows(range(len(dataset))) if rows is None else rows
-    with locked(target), ViewWriter(target) as writer:
+    with _writer(target) as writer:
         _write_rows(writer, rows, sum(index.records for index in indexes))
         columns = dataset.columns
         for name in columns:
@@ -122,6 +123,14 @@ def save(dataset: "IndexedDataset", indexes: Sequence[Index], rows: Rows | None,
             for index in indexes
         ]
         writer.commit({"bases": bases, "builder": f"mmapds {__version__}"}, len(rows))
+
+
+@contextmanager
+def _writer(target: str) -> Iterator[ViewWriter]:
+    with locked(target):
+        _check_target(target)  # again, as another process may have built an index there meanwhile
+        with ViewWriter(target) as writer:
+            yield writer
 
 
 def _check_target(path: str) -> None:

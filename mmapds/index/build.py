@@ -104,7 +104,7 @@ class BuildResult(NamedTuple):
     """Sources whose hash was added now to an index that is kept otherwise."""
 
     def warn(self) -> None:
-        """Warn of these lines."""
+        """Warn of lines that are left out as they are not JSON."""
         if self.bad_lines:
             what = self.bad_lines[0].removesuffix("; left out")
             warn(
@@ -225,7 +225,7 @@ def _job(plan: _Plan, request: ColumnRequest, *, inherit: bool) -> Job:
     parameters = _parameters(chosen, options, members, before)
     measuring = request.measuring(before, parameters.get("columns", {}))
     if before is not None:
-        _check_kept_columns(before, chosen, request, measuring)
+        _check_kept_columns(before, chosen, request, given=wanted_format is not None)
     hashes, held = request.hashes(before), parameters.get("columns", {})
     job = Job(index_path, sources, chosen, parameters, measuring, before=before, hashes=hashes)
     job.way_elsewhere = way_elsewhere(
@@ -234,18 +234,28 @@ def _job(plan: _Plan, request: ColumnRequest, *, inherit: bool) -> Job:
     return job
 
 
-def _check_kept_columns(before: Index, chosen: Format, request: ColumnRequest, measuring: Measuring) -> None:
-    """Raise ColumnError for a column of JSON that is kept, where the format is now one whose records are not JSON."""
-    if chosen.is_text or before.format not in formats.FORMATS or not formats.of_index(before).is_text:
+def _check_kept_columns(before: Index, chosen: Format, request: ColumnRequest, *, given: bool) -> None:
+    """Raise ColumnError for columns of JSON that are kept, where the format is now one whose records have no fields.
+
+    Args:
+      given: whether the user gave the format.
+    """
+    was = formats.FORMATS.get(before.format)
+    if was is None or not was.is_text or chosen.is_text or chosen.name == "arrays":
         return
-    for name, text in measuring.describe()["expressions"].items():
-        if name not in request.columns and text != "bytes()":
-            anew = either(column_option(name, "bytes()"), column_arguments({name: "'bytes()'"}))
-            format_given = either(f"--format {chosen.name}", f"format={chosen.name!r}")
-            raise ColumnError(
-                f"{before.path}: its column {name!r} = {text} is kept, which records of format {chosen.name!r} do not "
-                f"have; leave {format_given} out to keep the format {before.format!r}, or give {anew}"
-            )
+    known = before.measuring["expressions"]
+    named = {*request.columns, *request.computed}
+    kept = {name: text for name, text in known.items() if name not in named and text != "bytes()"}
+    if not kept:
+        return
+    options = " ".join(column_option(name, "bytes()") for name in kept)
+    anew = either(options, column_arguments(dict.fromkeys(kept, "'bytes()'")))
+    stay = f"{either(f'--format {chosen.name}', f'format={chosen.name!r}')} out to keep the format {before.format!r}"
+    what = f"column{'s' * (len(kept) > 1)} {', '.join(f'{name!r} = {text}' for name, text in kept.items())}"
+    raise ColumnError(
+        f"{before.path}: its {what} {'is' if len(kept) == 1 else 'are'} kept, which records of format {chosen.name!r} "
+        f"do not have; {f'leave {stay}, or ' if given else ''}give {anew}"
+    )
 
 
 def _inspected(before: Index | None, number: int, path: str) -> Source:
@@ -286,7 +296,8 @@ def _build(
         kept = {*job.measuring.columns, *request.computed, *job.before.parameters.get("columns", {})}
         check_nothing_is_lost(job.before, kept, job.measuring.describe()["expressions"])
     known = reuse(job) if inherit and not force else None
-    if looks:  # nobody gave the format: that of another file that was here may have stayed
+    job.any_lines = _takes_any_lines(job, looks=looks)
+    if looks and job.before is not None and not job.any_lines:  # its format may be that of another file that was here
         scans = [part for part in known.plan if isinstance(part, Scan)] if known is not None else [Scan(job.sources)]
         for source in (source for scan in scans for source in scan.sources if not source.begin):
             formats.check_name(source.path, job.chosen)
@@ -300,6 +311,18 @@ def _build(
         known = None
         write(job, [Scan(job.sources)], workers, report)
     return result_of(job, known)
+
+
+def _takes_any_lines(job: Job, *, looks: bool) -> bool:
+    """Whether the user chose the format of a source whose first bytes deny it, now or when the index was built."""
+    if looks:
+        return job.before is not None and job.before.metadata.get("any_lines") is True
+    try:
+        for source in job.sources:
+            formats.check_name(source.path, job.chosen)
+    except FormatError:
+        return True
+    return False
 
 
 def _write_known(job: Job, known: Reuse, workers: int, report: Callable[[int], object]) -> bool:

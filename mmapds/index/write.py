@@ -45,6 +45,8 @@ class Job:
         self.measuring = measuring
         self.before = before  # the index that is there; None also if nothing of it is to be kept
         self.functions: Mapping[str, str] = {}  # of columns that stored records have: see `Index.functions`
+        self.any_lines = False
+        """Whether the user chose the format of text whose first bytes deny it."""
         self.names: Mapping[str, str] = {}
         """Where sources will be that are not in their places yet, by where they are."""
         self.place: Callable[[], object] = lambda: None
@@ -191,6 +193,7 @@ class _Writing:
             "sources": [source.describe() for source in done],
             "columns": job.measuring.describe(),
             **({"functions": job.functions} if job.functions else {}),
+            **({"any_lines": True} if job.any_lines else {}),
             **({"part": {"key": part, "filled": self._numbers.filled}} if part else {}),
         }
         records = sum(source.records for source in done)

@@ -95,9 +95,11 @@ def locked(target: str) -> Iterator[bool]:
             _sign(file.fileno(), real, is_new)
         yield file is not None
     finally:
-        _held.pop(real, None)
-        if file is not None and not file.closed:  # as in a child that was forked meanwhile
-            _release(file, path)
+        try:
+            _held.pop(real, None)
+        finally:
+            if file is not None and not file.closed:  # a child that was forked meanwhile has closed it
+                _release(file, path)
 
 
 def clean_up(target: str) -> None:

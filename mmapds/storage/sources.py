@@ -164,7 +164,7 @@ def _check_listed(pattern: str) -> None:
     try:
         os.scandir(directory or ".").close()
     except PermissionError as error:
-        raise unreadable(directory, error) from None
+        raise unreadable(directory or ".", error) from None
     except OSError:
         return  # it is not there, so nothing matches
 
