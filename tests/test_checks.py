@@ -308,5 +308,5 @@ def test_a_hash_that_is_no_text_is_refused(corpus):
         return metadata
 
     rewrite(f"{corpus}.mmx", metadata=changed)
-    with pytest.raises(mmapds.FormatError, match="xxh3_128 of a source: expected a string, found 5"):
+    with pytest.raises(mmapds.FormatError, match="xxh3_128 of a source: expected hex digits, found 5"):
         mmapds.open(corpus)
