@@ -18,6 +18,8 @@ from mmapds.storage.numbers import U8
 from mmapds.storage.replaced import replacing
 from mmapds.storage.scratch import scratch_beside
 from mmapds.storage.sections import SectionWriter
+from tests.support.commands import run
+from tests.support.files import ROOT
 
 
 class Interrupted(BaseException):
@@ -174,3 +176,21 @@ def test_a_file_of_somebody_else_stays(tmp_path, monkeypatch):
     with pytest.raises(FileExistsError):
         lock.create_temporary(str(tmp_path / "a"))
     assert (tmp_path / "a.00000000.tmp").read_bytes() == b"theirs"
+
+
+def test_threads_end_wherever_a_signal_raises():
+    """The thread that consumes their results is interrupted; it waits for them then."""
+    script = """
+import itertools, threading
+from mmapds.storage.threads import in_order
+from tests.test_interrupts import interrupted
+def consume(number):
+    results = in_order(lambda task, slot: task, range(12), workers=2, slots=[1, 2, 3])
+    next(results)  # the threads have begun
+    return interrupted(lambda: list(results), number)
+count = next(number for number in itertools.count() if not consume(number))
+print(count, [thread for thread in threading.enumerate() if thread is not threading.main_thread()])
+"""
+    count, _, left = run("-c", script, cwd=ROOT, timeout=100).stdout.strip().partition(" ")
+    assert int(count) > 50
+    assert left == "[]"

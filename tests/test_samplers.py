@@ -529,3 +529,9 @@ FLAGGED = {
 def test_a_flag_is_true_or_false_and_no_text(kind, name):
     with pytest.raises(OrderError, match=f"^{name} = 'no', expected True or False$"):
         FLAGGED[kind](**{name: "no"})
+
+
+def test_sizes_of_a_mixture_may_be_of_a_narrow_type():
+    sizes = 200, 100
+    expected = list(mmapds.MixtureSampler(sizes, [1, 1]))
+    assert list(mmapds.MixtureSampler([np.uint8(size) for size in sizes], [1, 1])) == expected

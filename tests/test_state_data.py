@@ -213,3 +213,12 @@ def test_arrays_in_a_state_are_refused(key, odd):
         return
     with pytest.raises(mmapds.StateError):
         sampler.load_state_dict(state)
+
+
+@pytest.mark.parametrize("odd", [np.array(["a", "b"]), np.array([]), torch.ones(2), 5])
+def test_an_identity_that_is_no_text_is_refused(ds, odd):
+    sampler = DistributedSampler(ds, 1, 0)
+    state = sampler.state_dict()
+    state["dataset"]["fingerprint"] = odd
+    with pytest.raises(mmapds.StateError, match="of other records"):
+        sampler.load_state_dict(state)

@@ -114,7 +114,7 @@ def _names(paths: list[str]) -> str:
 
 
 def _differ(own: Mapping[str, str], saved: Mapping[str, Any], key: str) -> bool:
-    return key in own and key in saved and own[key] != saved[key]
+    return key in own and key in saved and not (type(saved[key]) is str and own[key] == saved[key])
 
 
 def _other_records(own: Mapping[str, str], saved: Mapping[str, Any]) -> str:

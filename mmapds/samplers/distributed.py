@@ -217,13 +217,13 @@ class MixtureSampler(DistributedSampler):
         elif isinstance(datasets, Sequence):
             for d, each in enumerate(datasets):
                 refuse_path(f"datasets[{d}]", each)
-            sizes = [len(each) if isinstance(each, Sized) else each for each in datasets]
+            sizes = [len(each) if isinstance(each, Sized) else each for each in datasets]  # of any integer type
             self._chain = Chain(list(datasets))
         else:
             raise OrderError(f"datasets: expected a list of datasets or sizes, found {type(datasets).__name__}")
         order = Mixture(sizes, weights, seed=seed, stop=stop, epoch_size=epoch_size, shuffle=shuffle)
         super().__init__(
-            range(sum(sizes)) if starts is None else datasets,
+            range(sum(map(int, sizes))) if starts is None else datasets,
             num_replicas,
             rank,
             drop_last=drop_last,

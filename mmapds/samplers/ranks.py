@@ -27,6 +27,7 @@ LIMIT = "MMAPDS_RANKS_SECONDS"
 PATIENCE = 10.0
 """Seconds before a warning names the ranks that are waited for."""
 _LONGEST_PAUSE = 0.1  # seconds between two looks into the store: many ranks share it
+_MISSING = "ranks: expected"
 _LINGER = 2.0  # seconds for other ranks to hear of an error
 _SHOWN = 80  # characters of a value in a message
 _NAMED = 8  # ranks in a message
@@ -221,9 +222,12 @@ class Meeting(NamedTuple):
         """Raise an error once the other ranks know of it: the one that ends the process may hold the store."""
         know, came = f"{self.key}/know", f"{self.key}/came"
         until = time.monotonic() + _LINGER
+        are_missing = message.startswith(_MISSING)  # who come late, for once, hear of it too
         with suppress(RuntimeError):  # the store is gone: its process has waited for this one
             self.store.add(know, 1)
-            while self.store.add(know, 0) < self.store.add(came, 0) and time.monotonic() < until:
+            while time.monotonic() < until:
+                if self.store.add(know, 0) >= (self.store.add(came, 0) if are_missing else len(self.ranks)):
+                    break
                 time.sleep(_LONGEST_PAUSE / 10)
         raise OrderError(message)
 
@@ -235,7 +239,7 @@ class Meeting(NamedTuple):
             if now >= deadline:
                 missing, verb = self._missing()
                 self._fail(
-                    f"ranks: expected {len(self.ranks)} within {limit:g} seconds, found {missing} missing; make every "
+                    f"{_MISSING} {len(self.ranks)} within {limit:g} seconds, found {missing} missing; make every "
                     f"rank begin the same passes, or set {LIMIT}=0 to compare nothing ({self.when})"
                 )
             if now >= warn_at:

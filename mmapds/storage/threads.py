@@ -37,17 +37,19 @@ def in_order(
 
 
 class _Pool(Generic[Task, Slot, Result]):
+    """The consumer's thread shares nothing with the others but queues in C: a signal that raises there, wherever it
+    comes, leaves no lock behind for which they would wait."""
+
     def __init__(
         self, work: Callable[[Task, Slot], Result], tasks: Iterable[Task], workers: int, slots: list[Slot]
     ) -> None:
         self._work = work
         self._tasks = iter(tasks)
         self._free: SimpleQueue[Slot | None] = SimpleQueue()
-        self._changed = threading.Condition()
+        self._made: SimpleQueue[tuple[int, tuple[Callable[[], Result], Slot] | None]] = SimpleQueue()
+        """Numbers of tasks with their results; None for the number of tasks that there are."""
+        self._taking = threading.Lock()  # of the workers alone
         self._taken = 0
-        self._yielded = 0
-        self._exhausted_after: int | None = None
-        self._done: dict[int, tuple[Callable[[], Result], Slot]] = {}
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(workers)]
         for slot in slots:
             self._free.put(slot)
@@ -56,8 +58,7 @@ class _Pool(Generic[Task, Slot, Result]):
         for thread in self._threads:
             thread.start()
         try:
-            while (finished := self._next()) is not None:
-                result, slot = finished
+            for result, slot in self._finished():
                 yield result()
                 self._free.put(slot)
         finally:
@@ -66,37 +67,43 @@ class _Pool(Generic[Task, Slot, Result]):
             for thread in self._threads:
                 thread.join()
 
-    def _next(self) -> tuple[Callable[[], Result], Slot] | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._yielded in self._done or self._exhausted_after == self._yielded)
-            self._yielded += 1
-            return self._done.pop(self._yielded - 1, None)
+    def _finished(self) -> Iterator[tuple[Callable[[], Result], Slot]]:
+        """Yield results in the order of their tasks."""
+        waiting: dict[int, tuple[Callable[[], Result], Slot]] = {}
+        wanted, count = 0, None
+        while wanted != count:
+            number, finished = self._made.get()
+            if finished is None:
+                count = number
+            else:
+                waiting[number] = finished
+            while wanted in waiting:
+                yield waiting.pop(wanted)
+                wanted += 1
 
     def _run(self) -> None:
         # A thread takes its slot before its task, so that the oldest unfinished task always has one.
         while (slot := self._free.get()) is not None:
-            with self._changed:
+            with self._taking:
+                number, last = self._taken, False
                 try:
                     task = next(self._tasks)
                 except StopIteration:
-                    self._exhausted_after = self._taken
-                    self._changed.notify()
+                    self._made.put((number, None))
                     return
                 except BaseException as error:  # the last task: the consumer raises it in its turn
-                    self._done[self._taken] = partial(_fail, error), slot
-                    self._taken += 1
-                    self._exhausted_after = self._taken
-                    self._changed.notify()
+                    self._made.put((number, (partial(_fail, error), slot)))
+                    last = True
+                self._taken += 1
+                if last:
+                    self._made.put((self._taken, None))
                     return
-                number, self._taken = self._taken, self._taken + 1
             result: Callable[[], Result]
             try:
                 result = partial(_value, self._work(task, slot))
             except BaseException as error:  # the consumer raises it
                 result = partial(_fail, error)
-            with self._changed:
-                self._done[number] = result, slot
-                self._changed.notify()
+            self._made.put((number, (result, slot)))
 
 
 def _value(value: Result) -> Result:
