@@ -266,7 +266,7 @@ class Writer:
 
     def _index_again(self) -> None:
         """Index what another writer put here meanwhile, which a lock prevents where there are locks; raise Error."""
-        from .index.build import build_each
+        from .index.build import build_each  # which the writing process may do without
 
         with suppress(Error):  # this index may have taken the place of that of the other writer's file
             list(build_each([self._file.target], force=True, inherit=False))
