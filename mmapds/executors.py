@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any
 
 _POLL = 2.0  # seconds between two looks at jobs
@@ -84,32 +85,34 @@ class Submitit:
 
     def __init__(self, executor: Any) -> None:
         self._executor = executor
-        self._jobs: dict[Future[Any], Any] = {}
-        self._changed = threading.Condition()
-        threading.Thread(target=self._watch, daemon=True).start()
+        # a queue of C: what a signal raises in `submit` can't leave a lock taken
+        self._submitted: SimpleQueue[tuple[Future[Any], Any]] = SimpleQueue()
+        threading.Thread(target=_watch, args=(self._submitted,), daemon=True).start()
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         """Submit a job that runs a function; return a future of what it returns."""
         future: Future[Any] = Future()
-        job = self._executor.submit(function, *arguments)
-        with self._changed:
-            self._jobs[future] = job
-            self._changed.notify()
+        self._submitted.put((future, self._executor.submit(function, *arguments)))
         return future
 
-    def _watch(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._jobs)
-                jobs = dict(self._jobs)
-            ended = [future for future, job in jobs.items() if future.cancelled() or job.done()]
-            for future in ended:
-                _settle(future, jobs[future])
-            with self._changed:
-                for future in ended:
-                    del self._jobs[future]
-                if not ended:
-                    self._changed.wait(_POLL)
+
+def _watch(submitted: "SimpleQueue[tuple[Future[Any], Any]]") -> None:
+    """Give futures what their jobs return, for as long as the process runs."""
+    jobs: dict[Future[Any], Any] = {}
+    while True:
+        with suppress(Empty):
+            jobs.update([submitted.get(timeout=_POLL if jobs else None)])
+            while True:
+                jobs.update([submitted.get_nowait()])
+        for future in [future for future, job in jobs.items() if future.cancelled() or _is_done(job)]:
+            _settle(future, jobs.pop(future))
+
+
+def _is_done(job: Any) -> bool:
+    try:
+        return bool(job.done())
+    except Exception:  # as where its files were removed: `result` says more than silence would
+        return True
 
 
 def _settle(future: "Future[Any]", job: Any) -> None:

@@ -255,10 +255,10 @@ class Writer:
 
         try:
             write_index(self._file.target, unplaced, partial(self._file.place, sync=False))
-        except Error:
+        except Error as error:
             if os.path.lexists(unplaced):
                 self._file.place()
-            raise
+            raise Error(f"{self.path}: the array file is in its place, but not indexed: {error}") from error
 
     def _metadata(self) -> dict[str, Any]:
         """Return what the file says of itself."""
