@@ -1,6 +1,7 @@
 """Signals that raise while a file is made or written: no temporary stays, wherever they come."""
 
 import gc
+import inspect
 import itertools
 import os
 import sys
@@ -28,11 +29,16 @@ class Interrupted(BaseException):
 
 def interrupted(work, number):
     """Do some work, and raise where Python would handle a signal: the `number`th time that a function is entered, or
-    that one of C returns. Return whether it was that long; where an object is destroyed, Python drops the error."""
+    that one of C returns. Return whether it was that long; where an object is destroyed, Python drops the error.
+
+    Generators are not interrupted where they go on: what a profiler raises there escapes their `finally`, unlike a
+    signal's.
+    """
     left, raised = itertools.count(-number), []
 
-    def profile(_, event, argument):
-        if event in ("call", "c_return") and argument is not sys.setprofile and next(left) == 0:
+    def profile(frame, event, argument):
+        entered = event == "call" and not frame.f_code.co_flags & inspect.CO_GENERATOR
+        if (entered or event == "c_return") and argument is not sys.setprofile and next(left) == 0:
             raised.append(event)
             raise Interrupted
 
@@ -194,3 +200,33 @@ print(count, [thread for thread in threading.enumerate() if thread is not thread
     count, _, left = run("-c", script, cwd=ROOT, timeout=100).stdout.strip().partition(" ")
     assert int(count) > 50
     assert left == "[]"
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        "items = ahead(range(9)); next(items); work = lambda: items.close()",
+        "pool = Pool(print, 2, lambda number: None); work = lambda: (pool.stop(), pool.join())",
+    ],
+)
+def test_threads_that_work_ahead_end_wherever_a_signal_raises(begun):
+    """They end whatever the one who stops them does not get to."""
+    script = f"""
+import itertools, threading, time
+from mmapds.loader.pool import Pool
+from mmapds.storage.threads import ahead
+from tests.test_interrupts import interrupted
+def stop(number):
+    {begun}
+    was_raised = interrupted(work, number)
+    pool = items = None  # who lets go of a pool stops it, too
+    return was_raised
+count = next(number for number in itertools.count() if not stop(number))
+until = time.monotonic() + 60
+while threading.active_count() > 1 and time.monotonic() < until:
+    time.sleep(0.01)
+print(count, threading.active_count())
+"""
+    count, left = run("-c", script, cwd=ROOT, timeout=100).stdout.split()
+    assert int(count) > 3
+    assert left == "1"

@@ -62,6 +62,12 @@ class Task:
             del error  # its traceback holds this frame
 
 
+class _Stop:
+    """Whether threads are to end. No threading.Event: a signal that raises in one leaves its lock taken."""
+
+    is_asked = False
+
+
 class Pool:
     """Threads that do one task after another, in the order in which tasks are given.
 
@@ -74,11 +80,11 @@ class Pool:
 
     def __init__(self, work: Callable[[Any], Any], threads: int, start: Callable[[int], None]) -> None:
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
-        self._stopped = threading.Event()
+        self._stop = _Stop()
         self._process = os.getpid()
         started: SimpleQueue[BaseException | None] = SimpleQueue()
         turn = threading.Lock()
-        arguments = (work, self._tasks, self._stopped, started, turn, start)
+        arguments = (work, self._tasks, self._stop, started, turn, start)
         # Daemons, because the end of the process would wait for others before it asked them to stop.
         self._threads = [
             threading.Thread(target=_run, args=(number, *arguments), name=f"{NAME}-{number}", daemon=True)
@@ -107,8 +113,8 @@ class Pool:
 
     def stop(self) -> None:
         """Have the threads end after the batch that they are at; does not wait for them."""
-        if not self._stopped.is_set() and os.getpid() == self._process:
-            self._stopped.set()
+        if os.getpid() == self._process:
+            self._stop.is_asked = True
             for _ in self._threads:
                 self._tasks.put(None)
 
@@ -141,7 +147,7 @@ def _run(
     number: int,
     work: Callable[[Any], Any],
     tasks: "SimpleQueue[Task | None]",
-    stopped: threading.Event,
+    stop: _Stop,
     started: "SimpleQueue[BaseException | None]",
     turn: threading.Lock,
     start: Callable[[int], None],
@@ -154,7 +160,7 @@ def _run(
         return
     started.put(None)
     task = tasks.get()
-    while task is not None and not stopped.is_set():
+    while task is not None and not stop.is_asked:
         task.run(work)
         task = None  # the batch is the trainer's alone while this thread waits
         task = tasks.get()

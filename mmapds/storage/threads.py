@@ -55,16 +55,18 @@ class _Pool(Generic[Task, Slot, Result]):
             self._free.put(slot)
 
     def __iter__(self) -> Iterator[Result]:
-        for thread in self._threads:
-            thread.start()
+        started = []
         try:
+            for thread in self._threads:
+                thread.start()
+                started.append(thread)
             for result, slot in self._finished():
                 yield result()
                 self._free.put(slot)
         finally:
             for _ in self._threads:
                 self._free.put(None)
-            for thread in self._threads:
+            for thread in started:  # not one whose start a signal cut short: its own lock may be taken for ever
                 thread.join()
 
     def _finished(self) -> Iterator[tuple[Callable[[], Result], Slot]]:
@@ -121,13 +123,13 @@ def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, Non
     """
     room: SimpleQueue[None] = SimpleQueue()
     made: SimpleQueue[Callable[[], Result] | None] = SimpleQueue()
-    ended = threading.Event()
+    ended = False  # no threading.Event: a signal that raises in one leaves its lock taken
 
     def run() -> None:
         try:
             for item in items:
                 room.get()
-                if ended.is_set():
+                if ended:
                     break
                 made.put(partial(_value, item))
         except BaseException as error:  # the consumer raises it
@@ -137,15 +139,17 @@ def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, Non
         if isinstance(items, Generator):
             items.close()  # here, as its own threads end then
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    for _ in range(most):
-        room.put(None)
+    thread, is_begun = threading.Thread(target=run, daemon=True), False
     try:
+        thread.start()
+        is_begun = True
+        for _ in range(most):
+            room.put(None)
         while (result := made.get()) is not None:
             yield result()
             room.put(None)
     finally:
-        ended.set()
+        ended = True
         room.put(None)
-        thread.join()
+        if is_begun:
+            thread.join()
