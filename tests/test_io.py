@@ -1,8 +1,10 @@
 """Reading by pread: the same results as by maps, and no maps."""
 
+import gzip
 import os
 import pickle
 import re
+import struct
 import sys
 from pathlib import Path
 
@@ -12,8 +14,10 @@ from torch.utils.data import DataLoader
 
 import mmapds
 from tests.support.commands import run
+from tests.support.compressed import one_frame
 from tests.support.formats import write_all
 from tests.support.index_file import arrays
+from tests.support.samples import write_pair
 from tests.support.sanitizers import limits_memory
 
 
@@ -34,6 +38,28 @@ def plain(sample):
 
 def identity(samples):
     return samples
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+@pytest.mark.parametrize("suffix", ["bin", "dat", "dat.zst", "dat.gz"])
+def test_batches_of_records_of_no_bytes(tmp_path, suffix, io):
+    path, texts = tmp_path / f"a.{suffix}", [b"", b"abcd", b"", b"", b"ef"]
+    if suffix == "bin":
+        options = {}
+        write_pair(path, [np.frombuffer(text, np.uint16) for text in texts])
+    else:
+        options = {"format": "prefixed", "prefix": "u32le"}
+        content = b"".join(struct.pack("<I", len(text)) + text for text in texts)
+        path.write_bytes({"dat": bytes, "zst": one_frame, "gz": gzip.compress}[suffix.rpartition(".")[2]](content))
+    mmapds.build(path, **options)
+    for decode in ("bytes", mmapds.takes_view(lambda view: bytes(view)), bytes):
+        dataset = mmapds.open(path, io=io, decode=decode)
+        for positions in ([0], [2, 3, 0], [0, 1], [3, 4, 2], list(range(5))):
+            assert list(dataset.take(positions)) == [texts[position] for position in positions]
+        assert list(dataset[[0, 2, 3]]) == [b""] * 3
+    if suffix == "bin":
+        dataset = mmapds.open(path, io=io)
+        assert [array.tolist() for array in dataset.take([2, 0])] == [dataset[0].tolist(), []] == [[], []]
 
 
 @pytest.mark.parametrize("name", FORMATS)

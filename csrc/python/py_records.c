@@ -356,9 +356,20 @@ static PyObject *view_of(PyObject *memory, const char *start, const mds_request 
     return view;
 }
 
+/* A record of 0 bytes, of a batch in which no other of a source that is not mapped has more. */
+static PyObject *empty_payload(const RecordsObject *self)
+{
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, 0);
+    PyObject *payload = self->views && bytes ? PyMemoryView_FromObject(bytes) : Py_XNewRef(bytes);
+    Py_XDECREF(bytes);
+    return payload;
+}
+
 PyObject *mds_py_records_payload(const RecordsObject *self, const mds_request *request, PyObject *room)
 {
     const Py_ssize_t size = (Py_ssize_t)(request->span.end - request->span.begin);
+    if (!room && !request->source->map->data)
+        return empty_payload(self);
     if (self->views && room)
         return view_of(room, PyBytes_AsString(room), request);
     if (self->views) {
