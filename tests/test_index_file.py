@@ -111,6 +111,26 @@ def test_damaged_metadata_is_an_error(index_path, change, message):
         Index(index_path)
 
 
+@pytest.mark.parametrize("columns", [("length",), ("length", "length_order", "length_values", "length_counts")])
+@pytest.mark.parametrize("kept", [True, False], ids=["expressions", "no expressions"])
+def test_a_column_that_an_index_says_it_has_must_be_there(write, columns, kept):
+    path = mmapds.build(write(b'{"n": 1}\n{"n": 2}\n'), length="n", columns={"other": "n"})
+
+    def without(found):
+        for name in columns:
+            del found["sections"][name if "_" in name else f"column:{name}"]
+        if not kept:
+            del found["columns"]["expressions"]["length"]
+        return found
+
+    rewrite(path, metadata=without)
+    if kept or columns == ("length",):
+        with pytest.raises(mmapds.FormatError, match=r"DAMAGED: expected a section of column 'length', .* found none"):
+            mmapds.open(path)
+    else:
+        assert list(mmapds.open(path).columns) == ["other"]
+
+
 def test_unknown_sections_and_keys_are_skipped(index_path):
     def add(metadata):
         metadata["later"] = {"anything": 1}

@@ -11,6 +11,7 @@ import mmapds
 from mmapds.storage.index_file import Index
 from tests.support.commands import command
 from tests.support.files import DATA, same_time
+from tests.support.index_file import rewrite
 from tests.support.pieces import megatron_in_pieces
 from tests.support.samples import CODES, write_pair
 
@@ -164,3 +165,15 @@ def test_an_idx_that_is_not_a_regular_file_is_refused(tmp_path):
         mmapds.build(tmp_path / "a.bin")
     with pytest.raises(mmapds.SourceError, match=r"a\.idx: expected a regular file, found a FIFO"):
         mmapds.build(tmp_path / "a.bin", format="megatron")
+
+
+@pytest.mark.parametrize("idx", [None, True, 62, [], ["a", "b"], "ab"])
+def test_an_index_whose_fingerprints_are_damaged_is_not_merged(tmp_path, idx):
+    paths = [write_pair(tmp_path / f"{name}.bin", [[1, 2]]) for name in "ab"]
+    for path in paths:
+        mmapds.build(path)
+    damaged = f"{paths[1]}.mmx"
+    rewrite(damaged, metadata=lambda found: found | {"parameters": found["parameters"] | {"idx": idx}})
+    with pytest.raises(mmapds.FormatError, match=r"b\.bin\.mmx: DAMAGED: idx = .*, expected one for each of 1 source"):
+        mmapds.merge([f"{path}.mmx" for path in paths], out=tmp_path / "all.mmx")
+    assert not (tmp_path / "all.mmx").exists()

@@ -471,6 +471,8 @@ def test_a_directory_that_is_damaged_finds_nothing_else(folder, before):
         (None, lambda found: {key: found[key] for key in ("sections", "builder")}, "malformed metadata"),
         (None, lambda found: {**found, "bases": [{**found["bases"][0], "records": -1}]}, "malformed metadata"),
         (None, lambda found: {**found, "bases": [{**found["bases"][0], "path": "a\0b"}]}, "malformed metadata"),
+        (None, lambda found: {**found, "bases": [{**found["bases"][0], "path": "\ud800"}]}, "malformed metadata"),
+        (None, lambda found: {**found, "bases": [{**found["bases"][0], "mark": "\ud800"}]}, "malformed metadata"),
         (
             None,
             lambda found: {**found, "bases": [{**found["bases"][0], "records": 2**62}] * 2},

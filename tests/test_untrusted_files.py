@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import mmapds
+from mmapds.command.main import main
 from mmapds.convert import convert
 from tests.support.commands import run
 from tests.support.samples import npz
@@ -343,3 +344,13 @@ def test_a_member_that_says_it_is_large(write):
     path = write(entry.tobuf(tarfile.GNU_FORMAT) + bytes(1024), "a.tar")
     with pytest.raises(mmapds.FormatError, match=r"a\.tar: record 0 \(byte 0\)"):
         mmapds.build(path)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.feather", "a.h5", "a.jsonl", "a.jsonl.gz", "a.tar.zst"])
+@pytest.mark.parametrize("use", ["convert", "show", "head", "report", "bench", "seekable", "index"])
+def test_a_pipe_is_not_waited_for(tmp_path, monkeypatch, capsys, use, name):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo(name)
+    assert main([use, name, *{"convert": ["-o", "b.mma"], "show": ["0"]}.get(use, [])]) == 1
+    assert f"{name}: expected a regular file, found a FIFO" in capsys.readouterr().err
+    assert os.listdir() == [name]

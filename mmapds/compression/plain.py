@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from ..errors import SourceError
 from ..storage import files
-from ..storage.sources import Source, codec_of, unreadable
+from ..storage.sources import Source, codec_of, open_regular, unreadable
 from .codec import zstd
 
 _PIECE = 1 << 20  # bytes read at a time
@@ -21,11 +21,13 @@ def opened(path: str, codec: str | None = None) -> Iterator[BinaryIO]:
     Args:
       codec: what it is compressed by, one of `sources.CODECS`; empty if by nothing. None looks.
     Raises:
-      SourceError: it is missing or unreadable.
+      SourceError: it is missing, unreadable, or not a regular file.
     """
     try:
-        with open(path, "rb") as file:
-            codec = codec_of(file.peek(4)) if codec is None else codec
+        with open_regular(path) as file:
+            if codec is None:
+                codec = codec_of(file.read(4))
+                file.seek(0)
             if codec == "zstd":
                 with zstd(path).ZstdFile(file) as content:
                     yield content

@@ -18,7 +18,7 @@ from ..formats.unmeasured import mending_of
 from ..storage.blocks import BlockTable
 from ..storage.files import IoChoice, check_io, io_of, open_file
 from ..storage.index_file import Index
-from ..storage.sources import INDEX_SUFFIX, Source, build_command, kind_of_file, reason
+from ..storage.sources import INDEX_SUFFIX, Source, build_command, kind_of_file, open_regular, reason
 from .array_decoder import TensorDecoder, format_decoder
 from .decode import Decoder, decoder_name, is_same_decoder
 from .fields import Fields
@@ -322,7 +322,7 @@ class Catalog:
             content = self.open(member)[0]
             assert isinstance(content, BlockReader)
             return [content.read(begin, end) for begin, end in parts]
-        with open(index.absolute(index.source_path(number)), "rb") as file:
+        with open_regular(index.absolute(index.source_path(number))) as file:
             found = []
             for begin, end in parts:
                 file.seek(begin)

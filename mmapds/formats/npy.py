@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import FormatError, option
-from ..storage.sources import Source, unreadable
+from ..storage.sources import Source, open_regular, unreadable
 from .fixed import Fixed, all_records, check_array, count_records, is_plain, one_piece
 from .format import TRUNCATED, Piece, check_truncated, drops_truncated
 from .measuring import Measuring
@@ -71,7 +71,7 @@ def _header(path: str) -> tuple[tuple[int, ...], Any, int]:
     from numpy.lib import format as npy
 
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             version = npy.read_magic(file)
             if version not in ((1, 0), (2, 0)):
                 raise FormatError(f"{path}: VERSION: expected .npy version 1.0 or 2.0, found {version[0]}.{version[1]}")

@@ -12,7 +12,7 @@ from ..storage.fingerprints import full_hash
 from ..storage.index_file import Index
 from ..storage.indexed_source import BadLines, IndexedSource
 from ..storage.numbers import U32, numbers, same_numbers
-from ..storage.sources import Source
+from ..storage.sources import Source, open_regular
 from .stored import Stored, sizes_of_first
 from .write import Job, Tally
 
@@ -79,7 +79,7 @@ def _ends_for_good(path: str, size: int, job: Job) -> bool:
     """Whether the last record of the first bytes of a source cannot go on behind them."""
     if not job.chosen.is_text:
         return True
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         file.seek(size - 1)
         return file.read(1) == b"\n"
 

@@ -155,8 +155,17 @@ def _parameters(parts: Sequence[Index], chosen: Format) -> dict[str, Any]:
     """Return the parameters of all sources; those of each source one after another."""
     merged = dict(parts[0].parameters)
     for name in chosen.per_source:
-        merged[name] = [value for part in parts for value in part.parameters.get(name, [])]
+        merged[name] = [value for part in parts for value in _listed(part, name)]
     return merged
+
+
+def _listed(part: Index, name: str) -> list[Any]:
+    found = part.parameters.get(name)
+    if not isinstance(found, list) or len(found) != len(part.sources):
+        raise part.damaged(
+            f"{name} = {found!r} among the parameters, expected one for each of {len(part.sources)} sources"
+        )
+    return found
 
 
 def _sources(parts: Sequence[Index], chosen: Format) -> list[Source]:

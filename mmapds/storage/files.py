@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .. import _native
 from ..errors import Error, SourceError, warn
-from .sources import Source, changed, reason, unreadable
+from .sources import Source, changed, open_regular, reason, unreadable
 
 Io = Literal["mmap", "pread"]
 """How the bytes of a file are read."""
@@ -123,7 +123,7 @@ def line_number(path: str, offset: int) -> int:
     """
     lines, left = 1, offset
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path) as file:
             while left and (piece := file.read(min(left, _PIECE))):
                 lines += piece.count(b"\n")
                 left -= len(piece)

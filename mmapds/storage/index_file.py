@@ -247,6 +247,9 @@ class Index(SectionFile):
             raise self.damaged(f"expected section 'length_values' beside {found.pop()!r}, found none")
         else:
             lengths = 0
+        for name in (*self.expressions, *(["length"] if "length_values" in self.sections else [])):
+            if name not in self.columns:
+                raise self.damaged(f"expected a section of column {name!r}, which the index says it has, found none")
         for name, types in (SECTION_TYPES | BLOCK_SECTIONS).items():
             if name in self.sections and self.sections[name].dtype not in types:
                 found_type = self.sections[name].dtype

@@ -128,7 +128,7 @@ class IndexedSource(NamedTuple):
             if name in ("bad", "compression"):
                 continue
             if name == "path":
-                expected, fits = "a path in UTF-8", type(value) is str and "\0" not in value and _is_unicode(value)
+                expected, fits = "a path in UTF-8", is_path(value)
             elif name in ("fingerprint", "xxh3_128"):
                 expected, fits = "hex digits", type(value) is str and value.isascii()
             elif name == "mtime_ns":
@@ -147,10 +147,12 @@ _NO_BAD_LINES = BadLines()
 _WIDTHS = (0, *WIDTHS)
 
 
-def _is_unicode(text: str) -> bool:
-    """Whether UTF-8 can hold a text, which has no lone surrogates then."""
+def is_path(value: Any) -> bool:
+    """Whether a value can be the path of a file in metadata: a text that UTF-8 can hold, without NUL."""
+    if type(value) is not str or "\0" in value:
+        return False
     try:
-        text.encode()
-    except UnicodeEncodeError:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate
         return False
     return True

@@ -8,7 +8,7 @@ import shlex
 import stat
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from ..errors import UNPRINTABLE, SourceError, counted, either
 
@@ -435,6 +435,21 @@ def inspect(path: str) -> Source:
     if head.startswith(_BZIP2[0]) and head[4:].startswith(_BZIP2[1]):
         raise _refused(path, "bzip2", "bzip2 -dk", ".bz2")
     return Source(path, found.st_size, found.st_mtime_ns, codec=codec_of(head))
+
+
+def open_regular(path: str) -> BinaryIO:
+    """Open a file to read it; one that is not a regular file is refused, and a FIFO not waited for.
+
+    Raises:
+      SourceError: it is not a regular file.
+      OSError: it cannot be opened.
+    """
+    file = open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))  # noqa: SIM115
+    mode = os.fstat(file.fileno()).st_mode
+    if stat.S_ISREG(mode):
+        return file
+    file.close()
+    raise SourceError(f"{path}: expected a regular file, found {kind_of_file(mode)}")
 
 
 def unreadable(path: str, error: OSError) -> SourceError:

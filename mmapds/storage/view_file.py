@@ -10,6 +10,7 @@ from xxhash import xxh3_64
 from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError, counted, either
 from .files import Io
 from .index_file import LENGTH_SECTIONS, Index, SavedViewFoundError, open_index_file
+from .indexed_source import is_path
 from .numbers import U32, U64
 from .roots import Roots, covering, is_inside
 from .sections import COLUMN, MALFORMED, SectionFile, SectionWriter
@@ -37,7 +38,7 @@ class Base(NamedTuple):
           KeyError, TypeError: a field is missing or has the wrong type.
         """
         base = cls(fields["path"], fields["records"], fields["mark"])
-        if type(base.path) is not str or "\0" in base.path or type(base.mark) is not str:
+        if not is_path(base.path) or type(base.mark) is not str or not base.mark.isascii():
             raise TypeError(f"base: expected a path and a mark, found {fields!r}")
         if type(base.records) is not int or not 0 <= base.records < 2**63:
             raise TypeError(f"records of a base: expected an integer from 0 to 2**63 - 1, found {base.records!r}")
