@@ -1,5 +1,7 @@
 """Builds while sources change and disks fill up: an error that says so, the index before it untouched, nothing left."""
 
+import errno
+import itertools
 import os
 import shutil
 import subprocess
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import mmapds
+from mmapds.convert import convert
 from mmapds.formats.jsonl import JsonLines
 from mmapds.index.build import ColumnRequest, build_each
 from mmapds.storage.index_file import IndexWriter
@@ -171,6 +174,28 @@ def test_room_is_no_remedy_in_a_read_only_directory(small_disk):
         "a.jsonl.zst: cannot write the seekable file (read-only file system); nothing was changed; give another place "
         "with -o OUT.zst\n"
     ), result
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "b.mma"])
+def test_what_cannot_be_removed_does_not_undo_what_is_written(write, tmp_path, monkeypatch, name):
+    path = write(b'{"n": 1}\n{"n": 2}\n', "a.jsonl")
+
+    probed = itertools.count(name == "a.jsonl")  # `convert` tries first whether it can write, and remove
+
+    def refuse(path, **_):
+        if next(probed):
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        remove(path)
+
+    remove = os.unlink
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", refuse)
+        made = mmapds.build(path) if name == "a.jsonl" else convert(path, tmp_path / name, force=True)
+    assert list(mmapds.open(tmp_path / name)) == [{"n": 1}, {"n": 2}], made
+    mmapds.build(path, force=True)  # and removes what was left
+    convert(path, tmp_path / "b.mma", force=True)
+    assert not list(tmp_path.glob("*.tmp"))
+    assert not list(tmp_path.glob(".*"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")

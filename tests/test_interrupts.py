@@ -5,14 +5,14 @@ import inspect
 import itertools
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 
 import numpy as np
 import pytest
 
 import mmapds
 from mmapds import report
-from mmapds.convert import _target
+from mmapds.convert import _target, indexed
 from mmapds.samplers.lengths import sorted_lengths
 from mmapds.storage import handed, lock, replaced, sections, spool
 from mmapds.storage.numbers import U8
@@ -111,6 +111,27 @@ def test_no_temporary_stays_wherever_a_signal_raises(tmp_path, monkeypatch, name
         if not went_on:
             break
     assert number > 4
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_no_hidden_index_stays_wherever_a_signal_raises(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n')
+    mmapds.build("a.jsonl")
+    monkeypatch.setattr(indexed, "build", lambda _, out, **__: os.link("a.jsonl.mmx", out))
+
+    def convert():
+        with closing(indexed.IndexedReader(["a.jsonl"], "a.mma", None, None, (), {})) as reader:
+            assert list(reader.records(None)) == [{"n": 1}]
+
+    convert()
+    for number in itertools.count():
+        went_on = interrupted(convert, number)
+        gc.collect()
+        assert sorted(os.listdir()) == ["a.jsonl", "a.jsonl.mmx"], number
+        if not went_on:
+            break
+    assert number > 100
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")

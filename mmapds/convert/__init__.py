@@ -257,9 +257,17 @@ def _target(paths: list[str], out: StrPath | None) -> str:
         raise Error(
             f"{target}: cannot write the array file here ({reason(error)}); give another place with {_place()}"
         ) from None
-    if os.path.exists(target) and any(os.path.samefile(path, target) for path in paths):
+    if any(_is_same(path, target) for path in paths):
         raise Error(f"{target}: the file to write is a source; name another file with {_place()}")
     return target
+
+
+def _is_same(path: str, other: str) -> bool:
+    """Whether two paths are of one file; not if one of them cannot be read, which whoever reads it says."""
+    try:
+        return os.path.samefile(path, other)
+    except OSError:
+        return False
 
 
 @contextmanager

@@ -57,13 +57,13 @@ class IndexedReader:
                 build(paths, out=hidden, format=name, roots=roots, **options)
                 paths, roots = [hidden], Index(hidden).roots_needed()  # the user named these sources
             self._samples = open_dataset(paths, decode=decode, access="sequential", roots=roots)
+            self.total: int | None = len(self._samples)
+            index = _first_index(paths[0], Roots(roots, paths))
+            self.schema = _index_schema(index) if decode is None else None
+            self._as_record = _tar_record if index.format == Tar.name and decode is None else _record
         except BaseException:
             self.close()
             raise
-        self.total: int | None = len(self._samples)
-        index = _first_index(paths[0], Roots(roots, paths))
-        self.schema = _index_schema(index) if decode is None else None
-        self._as_record = _tar_record if index.format == Tar.name and decode is None else _record
 
     def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
         """Yield every sample as a dict; a sample that is not a dict becomes the field "data".
@@ -96,7 +96,12 @@ class IndexedReader:
     def close(self) -> None:
         """Remove the hidden index."""
         if self._built is not None:
-            self._built.unlink(missing_ok=True)
+            with suppress(OSError):  # the next conversion removes it
+                self._built.unlink(missing_ok=True)
+            self._built = None
+
+    def __del__(self) -> None:
+        self.close()  # a signal may end the conversion before anybody else has the reader
 
 
 def _first_index(path: str, roots: Roots) -> Index:
@@ -113,7 +118,7 @@ def remove_hidden(beside: str) -> None:
     """
     parent, file = os.path.split(beside)
     ours = re.compile(rf"\.{re.escape(file)}\.[0-9a-f]{{8}}{re.escape(INDEX_SUFFIX)}(\..*)?")
-    with suppress(PermissionError):  # a directory that can be written to, and not be read
+    with suppress(OSError):  # of a directory that can be written to, and not be read
         for name in os.listdir(parent or "."):
             if ours.fullmatch(name):
                 remove_dead(os.path.join(parent, name))

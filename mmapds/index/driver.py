@@ -161,7 +161,7 @@ def make_directory(directory: str) -> None:
 def remove_parts(tasks: Iterable[Sendable[Any]], directory: str) -> None:
     """Remove the parts of tasks, and what killed workers left of them, once nothing needs them any more."""
     for task in tasks:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # it was never written, or may not be removed
             os.unlink(task.path)
         clean_up(task.path)
         remove_leftovers(task.path)

@@ -304,7 +304,7 @@ class SectionWriter:
             self._file.close()
         for spool in self._spools:
             spool.close()
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # it was moved; else the next writer removes it
             os.unlink(self._temporary)
         self._is_open = False
 
