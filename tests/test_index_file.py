@@ -131,6 +131,14 @@ def test_a_column_that_an_index_says_it_has_must_be_there(write, columns, kept):
         assert list(mmapds.open(path).columns) == ["other"]
 
 
+@pytest.mark.parametrize("name", ["length_order", "length_values", "length_counts"])
+def test_a_length_order_is_whole_or_not_there(write, name):
+    path = mmapds.build(write(b'{"n": 1}\n{"n": 2}\n'), length="n")
+    rewrite(path, metadata=lambda found: found["sections"].pop(name) and found)
+    with pytest.raises(mmapds.FormatError, match=f"DAMAGED: expected sections .* together, found no {name}"):
+        mmapds.open(path)
+
+
 def test_unknown_sections_and_keys_are_skipped(index_path):
     def add(metadata):
         metadata["later"] = {"anything": 1}

@@ -241,13 +241,12 @@ class Index(SectionFile):
         if self.has_bounds:
             self._check_bounds()
         self._check_blocks()
-        if "length_values" in self.sections:
-            lengths = self.sections["length_values"].items
-        elif found := {"length_order", "length_counts"} & self.sections.keys():
-            raise self.damaged(f"expected section 'length_values' beside {found.pop()!r}, found none")
-        else:
-            lengths = 0
-        for name in (*self.expressions, *(["length"] if "length_values" in self.sections else [])):
+        missing = [name for name in LENGTH_SECTIONS if name not in self.sections]
+        has_order = len(missing) < len(LENGTH_SECTIONS)
+        if has_order and missing:
+            raise self.damaged(f"expected sections {', '.join(LENGTH_SECTIONS)} together, found no {missing[0]}")
+        lengths = self.sections["length_values"].items if has_order else 0
+        for name in (*self.expressions, *(["length"] if has_order else [])):
             if name not in self.columns:
                 raise self.damaged(f"expected a section of column {name!r}, which the index says it has, found none")
         for name, types in (SECTION_TYPES | BLOCK_SECTIONS).items():
