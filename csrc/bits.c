@@ -1,4 +1,4 @@
-/* bits.c - a set of numbers, a bit for each that may be in it, and a directory of counts.
+/* bits.c - the records of a selection: as bits, one for each that may be in it, with a directory of counts; as an array.
  *
  * The directory has the number of ones before every block of 2,048 bits: 3 % of the size of the bits. A lookup is a
  * binary search there, and a count of the ones in at most 32 words. */
@@ -39,7 +39,7 @@ static uint64_t place_in(uint64_t word, uint64_t rank)
     return (uint64_t)__builtin_ctzll(word);
 }
 
-mds_status mds_bits_select(const mds_bits *bits, const int64_t *ranks, size_t n, int64_t *out)
+static mds_status select_numbers(const mds_bits *bits, const int64_t *ranks, size_t n, int64_t *out)
 {
     const size_t blocks = (bits->n + MDS_BITS_BLOCK - 1) / MDS_BITS_BLOCK;
     size_t word = 0, end = 0;       /* of the block of the number before, from its word on */
@@ -77,7 +77,7 @@ mds_status mds_bits_select(const mds_bits *bits, const int64_t *ranks, size_t n,
     return MDS_OK;
 }
 
-uint64_t mds_bits_rank(const mds_bits *bits, uint64_t number)
+static uint64_t rank_of(const mds_bits *bits, uint64_t number)
 {
     const size_t word = (size_t)(number / 64);
     const uint64_t bit = UINT64_C(1) << number % 64;
@@ -87,4 +87,60 @@ uint64_t mds_bits_rank(const mds_bits *bits, uint64_t number)
     for (size_t w = word / MDS_BITS_BLOCK * MDS_BITS_BLOCK; w < word; w++)
         rank += ones_in(bits->words[w]);
     return rank;
+}
+
+mds_status mds_bits_select(const mds_bits *bits, const int64_t *ranks, size_t n, int64_t *out)
+{
+    if (!bits->map)
+        return select_numbers(bits, ranks, n, out);
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    const mds_status found = select_numbers(bits, ranks, n, out);
+    const mds_status status = mds_map_was_whole(bits->map, bits->map->size, mds_now());
+    mds_guard_leave();
+    return status == MDS_OK ? found : status;
+}
+
+mds_status mds_bits_rank(const mds_bits *bits, uint64_t number, uint64_t *rank)
+{
+    if (!bits->map) {
+        *rank = rank_of(bits, number);
+        return MDS_OK;
+    }
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    *rank = rank_of(bits, number);
+    const mds_status status = mds_map_was_whole(bits->map, bits->map->size, mds_now());
+    mds_guard_leave();
+    return status;
+}
+
+/* ---- numbers as an array ------------------------------------------------------------------------------------ */
+
+/* The number of `width` bytes at a position. */
+static int64_t number_at(const uint8_t *numbers, size_t width, int64_t position)
+{
+    uint64_t wide = 0;
+    uint32_t narrow;
+    if (width == sizeof wide) {
+        memcpy(&wide, numbers + (size_t)position * width, sizeof wide);
+        return (int64_t)wide;
+    }
+    memcpy(&narrow, numbers + (size_t)position * width, sizeof narrow);
+    return (int64_t)narrow;
+}
+
+mds_status mds_array_select(const mds_map *map, uint64_t begin, size_t width, const int64_t *positions, size_t n,
+                            int64_t *out)
+{
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    for (size_t k = 0; k < n; k++)
+        out[k] = number_at(map->data + begin, width, positions[k]);
+    const mds_status status = mds_map_was_whole(map, map->size, mds_now());
+    mds_guard_leave();
+    return status;
 }

@@ -192,7 +192,7 @@ typedef struct {
 mds_status mds_runs_place(const uint64_t *values, size_t distinct, const mds_histogram *own, uint32_t piece,
                           uint64_t *next_run, uint64_t *next_rank, const mds_run_tables *tables);
 
-/* ---- bits.c: sets of numbers ------------------------------------------------------------------------------------ */
+/* ---- bits.c: selections of records ------------------------------------------------------------------------------ */
 
 #define MDS_BITS_BLOCK 32 /* words that the directory counts together */
 
@@ -202,6 +202,7 @@ typedef struct {
     const uint64_t *before; /* of each block, the ones before it; then those of all: untrusted, too */
     size_t n;               /* words: limit / 64, rounded up */
     uint64_t limit;
+    const mds_map *map; /* of that file, which may become shorter; NULL if they are in memory */
 } mds_bits;
 
 /* Set the bits of numbers[0..n); return the first of them that is not below `limit`, or n. */
@@ -211,11 +212,17 @@ size_t mds_bits_first_outside(const int64_t *numbers, size_t n, uint64_t limit, 
 void mds_bits_count(const uint64_t *words, size_t n, uint64_t *before);
 
 /* out[k] = the number with ranks[k] smaller ones in the set; `out` may be `ranks`. Fastest where ranks ascend. Returns
- * MDS_CORRUPT where there is none, or the directory does not fit the bits. */
+ * MDS_CORRUPT where there is none, or the directory does not fit the bits; MDS_SHRANK where the file was cut short. */
 mds_status mds_bits_select(const mds_bits *bits, const int64_t *ranks, size_t n, int64_t *out);
 
-/* How many numbers of the set are smaller than one of it; MDS_NONE for a number that is not in it. */
-uint64_t mds_bits_rank(const mds_bits *bits, uint64_t number);
+/* *rank = how many numbers of the set are smaller than one of it; MDS_NONE for a number that is not in it. Returns
+ * MDS_SHRANK where the file was cut short. */
+mds_status mds_bits_rank(const mds_bits *bits, uint64_t number, uint64_t *rank);
+
+/* out[k] = the number at positions[k], of those of `width` bytes, 4 or 8, from byte `begin` of a file that is mapped and
+ * holds them all; `out` may be `positions`. Returns MDS_SHRANK as mds_map_read does. */
+mds_status mds_array_select(const mds_map *map, uint64_t begin, size_t width, const int64_t *positions, size_t n,
+                            int64_t *out);
 
 /* ---- plan.c: batches under a budget ----------------------------------------------------------------------------- */
 

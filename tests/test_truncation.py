@@ -357,6 +357,59 @@ def test_a_source_cut_short_while_it_is_indexed_is_an_error(tmp_path, sources, n
             out.write(file.read())
 
 
+def saved_view(folder, kind):
+    """A view as an array, of which 0 is a row, or as bits, and the numbers of its records."""
+    path = folder / "a.jsonl"
+    path.write_text("".join(f'{{"n": {i}}}\n' for i in range(60_000)))
+    ds = mmapds.open(path, build=True)
+    rows = np.random.default_rng(0).permutation(60_000) if kind == "array" else np.flatnonzero(np.arange(60_000) % 5)
+    ds[rows].save(folder / "v.mmx")
+    return folder / "v.mmx", rows
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+@pytest.mark.parametrize("kind", ["array", "bits"])
+@pytest.mark.parametrize("left", [0, 64, 4096, 0.5, -1])
+def test_a_saved_view_that_is_cut_short_is_an_error(tmp_path, kind, left, io):
+    path, rows = saved_view(tmp_path, kind)
+    view, size = mmapds.open(path, io=io), os.path.getsize(path)
+    view[5]
+    cut(path, left if left > 1 else int(size * left) if left >= 0 else size - 1)
+    k, last = 7, len(rows) - 1
+    for read in (
+        lambda: [view[k]["n"], view[last]["n"]] == rows[[k, last]].tolist(),
+        lambda: [sample["n"] for sample in view.take([k, last, 0])] == rows[[k, last, 0]].tolist(),
+        lambda: view.where(last) == mmapds.open(tmp_path / "a.jsonl").where(int(rows[last])),
+        lambda: view[::-1][0]["n"] == rows[-1],
+        lambda: [sample["n"] for sample in view[[last, 3]]] == rows[[last, 3]].tolist(),
+        lambda: len(view[np.arange(len(view)) % 2 == 0]) == -(-len(rows) // 2),
+    ):
+        message = ""
+        try:
+            assert read()
+        except mmapds.FormatError as error:
+            message = str(error)
+        if message or io == "mmap":  # pread has the rows of an array, or of bits, in memory
+            assert "v.mmx: DAMAGED: expected" in message
+            assert "as when it was opened, found fewer" in message
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("kind", ["array", "bits"])
+def test_workers_notice_a_saved_view_that_is_cut_short(tmp_path, kind, context):
+    path, rows = saved_view(tmp_path, kind)
+    view = mmapds.open(path)
+    order = np.random.default_rng(1).integers(0, len(view), 20_000).tolist()
+    loader = DataLoader(view, 16, sampler=order, num_workers=2, multiprocessing_context=context, collate_fn=identity)
+    batches = iter(loader)
+    found = [sample["n"] for _ in range(4) for sample in next(batches)]
+    cut(path, 4096)
+    with pytest.raises(mmapds.FormatError, match=r"v\.mmx: DAMAGED: expected \d+ bytes, .* found fewer"):  # noqa: PT012
+        for batch in batches:
+            found += [sample["n"] for sample in batch]
+    assert found == rows[order[: len(found)]].tolist()
+
+
 SHRINKING = """
 import os, sys, threading, time
 import mmapds

@@ -73,6 +73,28 @@ def test_bits_that_are_damaged_lead_nowhere(change, ranks, message):
         _native.Bits(*arguments).select(np.array(ranks), np.empty(len(ranks), np.int64))
 
 
+def test_numbers_of_a_file_are_taken_from_its_map_alone(tmp_path):
+    (tmp_path / "a").write_bytes(
+        np.array([3, 2**63 + 1, 5], np.uint64).tobytes() + np.array([7, 2**32 - 1], np.uint32).tobytes()
+    )
+    file, out = _native.Map(str(tmp_path / "a")), np.empty(3, np.int64)
+    file.take(0, 8, 3, np.array([2, 1, 0]), out)
+    assert out.view(np.uint64).tolist() == [5, 2**63 + 1, 3]
+    file.take(24, 4, 2, np.array([1, 0, 1]), out)
+    assert out.tolist() == [2**32 - 1, 7, 2**32 - 1]
+    with pytest.raises(IndexError, match="position 2 is out of range for an array of 2"):
+        file.take(24, 4, 2, np.array([0, 1, 2]), out)
+    with pytest.raises(IndexError, match="position -1 is out of range"):
+        file.take(24, 4, 2, np.array([0, 1, -1]), out)
+    for begin, width, count in ((24, 4, 3), (25, 4, 2), (0, 2, 3), (0, 8, 2**61), (2**63, 8, 0)):
+        with pytest.raises(ValueError, match="expected numbers of 4 or 8 bytes within 32 that are mapped"):
+            file.take(begin, width, count, np.array([0, 0, 0]), out)
+    with pytest.raises(ValueError, match="within 0 that are mapped"):
+        _native.Map(str(tmp_path / "a"), _native.IO_PREAD).take(0, 8, 1, np.array([0]), np.empty(1, np.int64))
+    with pytest.raises(TypeError, match="file: expected a Map or None, found 'a'"):
+        _native.Bits(*bits([1], 70), 70, "a")
+
+
 def test_bits_are_set_within_their_limit():
     with pytest.raises(IndexError, match="number 70 is out of range for a set of numbers below 70"):
         _native.bits_set(np.zeros(2, np.uint64), 70, np.array([3, 70]))

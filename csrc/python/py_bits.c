@@ -5,20 +5,34 @@ typedef struct {
     PyObject_HEAD Py_buffer views[2]; /* of the words and the directory */
     mds_py_buffers held;
     mds_bits bits;
+    PyObject *file; /* MapObject that holds the words and the directory; NULL if memory does */
 } BitsObject;
+
+static PyObject *raise_shorter(const BitsObject *self)
+{
+    const MapObject *file = (MapObject *)self->file;
+    return mds_py_raise_unread(MDS_SHRANK, PyBytes_AsString(file->path), file->map.size);
+}
 
 static PyObject *bits_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"words", "before", "limit", NULL};
-    PyObject *words, *before;
+    static char *names[] = {"words", "before", "limit", "file", NULL};
+    const mds_py_state *state = PyType_GetModuleState(type);
+    PyObject *words, *before, *file = Py_None;
     unsigned long long limit;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO&:Bits", names, &words, &before, mds_py_size, &limit))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO&|O:Bits", names, &words, &before, mds_py_size, &limit, &file))
         return NULL;
+    if (file != Py_None && !PyObject_TypeCheck(file, state->map_type))
+        return PyErr_Format(PyExc_TypeError, "file: expected a Map or None, found %R", file);
     BitsObject *self = (BitsObject *)mds_py_new(type);
     if (!self)
         return NULL;
     self->held = (mds_py_buffers){self->views, 0, 2, 0};
     self->bits.limit = limit;
+    if (file != Py_None) {
+        self->file = Py_NewRef(file);
+        self->bits.map = &((MapObject *)file)->map;
+    }
     self->bits.n = (size_t)(limit / 64 + (limit % 64 != 0));
     const size_t blocks = self->bits.n / MDS_BITS_BLOCK + (self->bits.n % MDS_BITS_BLOCK != 0);
     if ((self->bits.words = mds_py_take_words(&self->held, words, MDS_PY_READ, self->bits.n, "words")) &&
@@ -31,6 +45,7 @@ static PyObject *bits_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 static void bits_dealloc(PyObject *object)
 {
     mds_py_give_back(&((BitsObject *)object)->held);
+    Py_XDECREF(((BitsObject *)object)->file);
     mds_py_free(object);
 }
 
@@ -47,6 +62,8 @@ static PyObject *bits_select(PyObject *object, PyObject *args)
         LOOK_UP(lookup, self->bits.limit, status = mds_bits_select(&self->bits, lookup.at, lookup.count, lookup.out));
         if (status == MDS_OK)
             result = mds_py_looked_up(&lookup, "rank", "a set of numbers below");
+        else if (status == MDS_SHRANK)
+            raise_shorter(self);
         else
             PyErr_SetString(PyExc_ValueError, "expected a directory that fits the bits, found another");
     }
@@ -56,27 +73,32 @@ static PyObject *bits_select(PyObject *object, PyObject *args)
 
 static PyObject *bits_rank(PyObject *object, PyObject *args)
 {
+    const BitsObject *self = (BitsObject *)object;
     unsigned long long number;
+    uint64_t rank;
     if (!PyArg_ParseTuple(args, "O&:rank", mds_py_size, &number))
         return NULL;
-    return mds_py_offset(mds_bits_rank(&((BitsObject *)object)->bits, number));
+    return mds_bits_rank(&self->bits, number, &rank) == MDS_OK ? mds_py_offset(rank) : raise_shorter(self);
 }
 
 static PyMethodDef bits_methods[] = {
     {"select", bits_select, METH_VARARGS,
      "select($self, ranks, out, /)\n--\n\n"
      "Set out[k] to the number of the set that has ranks[k] smaller ones in it: i64, one shape, or the same array.\n\n"
-     "Raises IndexError for a rank beyond all numbers, ValueError where the directory does not fit the bits."},
+     "Raises IndexError for a rank beyond all numbers, ValueError where the directory does not fit the bits, EOFError "
+     "where\nthe file was cut short."},
     {"rank", bits_rank, METH_VARARGS,
      "rank($self, number, /)\n--\n\n"
-     "Return how many numbers of the set are smaller than one of it, or None if it is not in the set."},
+     "Return how many numbers of the set are smaller than one of it, or None if it is not in the set.\n\n"
+     "Raises EOFError where the file was cut short."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot bits_slots[] = {
-    {Py_tp_doc, "Bits(words, before, limit)\n--\n\n"
+    {Py_tp_doc, "Bits(words, before, limit, file=None)\n--\n\n"
                 "A set of numbers below limit, a bit for each; see mds_bits in csrc/sampling.h.\n\n"
-                "words: u64, the bits. before: u64, the directory that bits_count writes. Both are held.\n\n"
+                "words: u64, the bits. before: u64, the directory that bits_count writes. Both are held.\n"
+                "file: the Map that they lie in, if they do.\n\n"
                 "Raises ValueError when they have other shapes."},
     {Py_tp_new, bits_new},
     {Py_tp_dealloc, bits_dealloc},

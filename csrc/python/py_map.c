@@ -97,6 +97,31 @@ static PyObject *map_count_above(PyObject *object, PyObject *args)
     return mds_py_raise_unread(status, PyBytes_AsString(self->path), self->map.size);
 }
 
+static PyObject *map_take(PyObject *object, PyObject *args)
+{
+    const MapObject *self = (MapObject *)object;
+    unsigned long long begin, width, count;
+    PyObject *positions, *target, *result = NULL;
+    mds_py_lookup lookup;
+    MDS_PY_BUFFERS(buffers, 2);
+    if (!PyArg_ParseTuple(args, "O&O&O&OO:take", mds_py_size, &begin, mds_py_size, &width, mds_py_size, &count,
+                          &positions, &target))
+        return NULL;
+    const uint64_t size = self->map.data ? self->map.size : 0;
+    if ((width != 4 && width != 8) || begin > size || count > (size - begin) / width)
+        return PyErr_Format(PyExc_ValueError, "expected numbers of 4 or 8 bytes within %llu that are mapped",
+                            (unsigned long long)size);
+    mds_status status = MDS_OK;
+    if (mds_py_take_lookup(&buffers, positions, target, "positions", &lookup) == 0) {
+        LOOK_UP(lookup, count,
+                status = mds_array_select(&self->map, begin, (size_t)width, lookup.at, lookup.count, lookup.out));
+        result = status == MDS_OK ? mds_py_looked_up(&lookup, "position", "an array")
+                                  : mds_py_raise_unread(status, PyBytes_AsString(self->path), self->map.size);
+    }
+    mds_py_give_back(&buffers);
+    return result;
+}
+
 static PyObject *map_advise(PyObject *self, PyObject *args)
 {
     int advice;
@@ -145,6 +170,12 @@ static PyMethodDef map_methods[] = {
      "count_above($self, begin, count, wanted, /)\n--\n\n"
      "Return how many of some words are above another: u32, shape (count,), falling, from byte begin on.\n\n"
      "Raises as read does."},
+    {"take", map_take, METH_VARARGS,
+     "take($self, begin, width, count, positions, out, /)\n--\n\n"
+     "Set out[k] to the number at positions[k], of `count` of `width` bytes, 4 or 8, that lie from byte begin on: i64, "
+     "one\nshape, or the same array.\n\n"
+     "Raises IndexError for a position out of range, ValueError for numbers that are not in the map, EOFError as read "
+     "does."},
     {"advise", map_advise, METH_VARARGS,
      "advise($self, advice, /)\n--\n\n"
      "Advise the kernel how the whole file will be read: ADVISE_RANDOM or ADVISE_SEQUENTIAL.\n\n"

@@ -61,15 +61,17 @@ class BitRows:
       words: u64: bit i % 64 of words[i // 64] says whether record i is one of them.
       before: u64, the directory; see `_native.bits_count`.
       records: how many there are.
+      file: the one that has both, if one does: lookups raise EOFError where it was cut short.
     """
 
-    def __init__(self, words: NDArray[np.uint64], before: NDArray[np.uint64], records: int) -> None:
+    def __init__(
+        self, words: NDArray[np.uint64], before: NDArray[np.uint64], records: int, file: "_native.Map | None" = None
+    ) -> None:
         self.words = words
         self.before = before
         self.records = records
         self._shared = Shared(words, before)
-        self._bits = _native.Bits(words, before, records)
-        self._length = int(before[-1])
+        self._bits = _native.Bits(words, before, records, file)
 
     @classmethod
     def of(cls, words: NDArray[np.uint64], records: int) -> "BitRows":
@@ -79,7 +81,7 @@ class BitRows:
         return cls(words, before, records)
 
     def __len__(self) -> int:
-        return self._length
+        return int(self.before[-1])
 
     def one(self, position: int) -> int:
         return int(self.many(np.array([position], np.int64))[0])

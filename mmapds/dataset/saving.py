@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import __version__, _native
 from ..errors import Error
@@ -13,7 +14,7 @@ from ..index.length_order import write_length_order
 from ..storage.files import Io
 from ..storage.index_file import LENGTH_SECTIONS, Index, relative_to_index
 from ..storage.lock import locked
-from ..storage.numbers import U32, U64
+from ..storage.numbers import BY_DTYPE, U32, U64
 from ..storage.runs import Numbers
 from ..storage.sections import COLUMN
 from ..storage.sources import StrPath, working_directory
@@ -26,15 +27,54 @@ if TYPE_CHECKING:
     from .indexed import IndexedDataset
 
 
+class _MappedRows:
+    """Records as an array in a file, which may be cut short: EOFError, or FormatError, then."""
+
+    def __init__(self, file: SavedView) -> None:
+        self._file = file
+        section = file.sections["rows"]
+        self._place = section.offset, BY_DTYPE[section.dtype].width, section.items
+
+    def many(self, positions: Int64s) -> Int64s:
+        out = np.empty(len(positions), np.int64)
+        self._file.map.take(*self._place, np.ascontiguousarray(positions), out)
+        return out
+
+    def positions(self, record: int) -> list[int]:
+        found: list[int] = []
+        for begin, piece in self._pieces():
+            found += (np.flatnonzero(piece == record) + begin).tolist()
+        return found
+
+    @property
+    def rises(self) -> bool:
+        last = -1
+        for _, piece in self._pieces():
+            if piece[0] <= last or not (piece[1:] > piece[:-1]).all():
+                return False
+            last = int(piece[-1])
+        return True
+
+    def _pieces(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield the records, some at a time, each with its first position."""
+        begin = 0
+        for data in self._file.pieces("rows"):
+            piece = np.frombuffer(data, self._file.sections["rows"].dtype)
+            yield begin, piece
+            begin += len(piece)
+
+
 class SavedRows:
     """The records of a saved view, read where they lie."""
 
     def __init__(self, file: SavedView) -> None:
         self.file = file
-        self._inner: ArrayRows | BitRows
+        self._inner: ArrayRows | BitRows | _MappedRows
         if file.is_bits:
             words, before = (np.frombuffer(file.section(name), np.uint64) for name in ("row_bits", "row_ranks"))
-            self._inner = BitRows(words, before, file.total)
+            self._inner = BitRows(words, before, file.total, file.map if file.map.is_mapped else None)
+        elif file.map.is_mapped:
+            self._inner = _MappedRows(file)
         else:
             self._inner = ArrayRows(np.frombuffer(file.section("rows"), file.sections["rows"].dtype))
 
@@ -49,6 +89,8 @@ class SavedRows:
             numbers = self._inner.many(positions)
         except ValueError:
             raise self.file.damaged("section 'row_ranks': expected the counts of 'row_bits', found others") from None
+        except EOFError:
+            raise self.file.cut_short() from None
         if len(numbers) and int(numbers.view(np.uint64).max()) >= self.file.total:
             found = int(numbers.view(np.uint64).max())
             raise self.file.damaged(f"section 'rows': record {found} is out of range for {self.file.total} records")
@@ -58,7 +100,10 @@ class SavedRows:
         return NestedRows(self, RangeRows(positions))
 
     def positions(self, record: int) -> list[int]:
-        found = self._inner.positions(record)
+        try:
+            found = self._inner.positions(record)
+        except EOFError:
+            raise self.file.cut_short() from None
         if any(position >= len(self) or self.one(position) != record for position in found):
             raise self.file.damaged("section 'row_ranks': expected the counts of 'row_bits', found others")
         return found

@@ -83,9 +83,7 @@ def _rows(view: SavedView) -> "Iterator[tuple[int, NDArray[np.int64]]]":
 
     if view.is_bits:
         words, before = (np.frombuffer(view.section(name), np.uint64) for name in ("row_bits", "row_ranks"))
-        bits = _native.Bits(words, before, view.total)
-    else:
-        array: NDArray[Any] = np.frombuffer(view.section("rows"), view.sections["rows"].dtype)
+        bits = _native.Bits(words, before, view.total, view.map if view.map.is_mapped else None)
     for begin in range(0, view.records, _PIECE):
         end = min(begin + _PIECE, view.records)
         rows = np.arange(begin, end, dtype=np.int64)
@@ -94,8 +92,13 @@ def _rows(view: SavedView) -> "Iterator[tuple[int, NDArray[np.int64]]]":
                 bits.select(rows, rows)
             except ValueError:
                 raise view.damaged(f"row_bits: expected records below {view.total}, found others") from None
+            except EOFError:
+                raise view.cut_short() from None
         else:
-            rows = array[begin:end].astype(np.int64)
+            section = view.sections["rows"]
+            width = np.dtype(section.dtype).itemsize
+            data = view.read(section.offset + begin * width, (end - begin) * width)
+            rows = np.frombuffer(data, section.dtype).astype(np.int64)
         yield begin, rows
 
 

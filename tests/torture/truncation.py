@@ -59,7 +59,7 @@ def read_on(random, ds, expected, cutting):
     rounds = 0
     while cutting.is_alive() or rounds < 50:
         rounds += not cutting.is_alive()
-        positions = [random.randrange(COUNT) for _ in range(random.choice([1, 8, 64]))]
+        positions = [random.randrange(len(expected)) for _ in range(random.choice([1, 8, 64]))]
         assert plain(ds.take(positions)) == [expected[i] for i in positions]
         assert plain([ds[positions[0]]]) == [expected[positions[0]]]
 
@@ -67,7 +67,7 @@ def read_on(random, ds, expected, cutting):
 def in_process(random, path, victim):
     io = random.choice(["mmap", "pread"])
     ds = mmapds.open(path, decode="bytes", io=io)
-    expected = plain(ds.take(range(COUNT)))
+    expected = plain(ds.take(range(len(ds))))
     cutting = cut_soon(random, victim)
     try:
         check_refused(lambda: read_on(random, ds, expected, cutting))
@@ -78,8 +78,8 @@ def in_process(random, path, victim):
 def in_workers(random, path, victim):
     context = random.choice(["fork", "fork", "spawn"])
     ds = mmapds.open(path, decode="bytes")
-    expected = plain(ds.take(range(COUNT)))
-    order = [random.randrange(COUNT) for _ in range(4000)]
+    expected = plain(ds.take(range(len(ds))))
+    order = [random.randrange(len(ds)) for _ in range(4000)]
     loader = DataLoader(ds, 16, sampler=order, num_workers=2, multiprocessing_context=context, collate_fn=identity)
     batches = iter(loader)
     for _ in range(2):  # one of each worker, which then has opened the index: torch says nothing of errors before
@@ -124,16 +124,25 @@ def while_indexed(random, path, folder):
         is_refused(lambda: mmapds.open(out))
 
 
+def save_view(random, path):
+    """Save a view of a dataset, as bits or as an array; return its path."""
+    view = os.path.join(os.path.dirname(path), "view.mmx")
+    rows = [random.randrange(COUNT) for _ in range(3 * COUNT)]
+    mmapds.open(path)[random.choice([sorted({0, *rows[:COUNT]}), rows])].save(view)
+    return view
+
+
 def one(random):
     with tempfile.TemporaryDirectory() as folder:
         sources = write_all(Path(folder))
         name = random.choice(["jsonl", "fixed", "npy", "prefixed", "tfrecord", "tar", "megatron", "arrays"])
-        victim = random.choice([sources[name], sources[name], f"{sources[name]}.mmx"])
+        opened = save_view(random, sources[name]) if random.random() < 0.3 else sources[name]
+        victim = random.choice([sources[name], sources[name], f"{sources[name]}.mmx", opened])
         kind = random.choice([in_process] * 6 + [in_workers, while_indexed])
         if kind is while_indexed:
             while_indexed(random, sources[random.choice(["jsonl", "prefixed"])], folder)
         else:
-            kind(random, sources[name], victim)
+            kind(random, opened, victim)
 
 
 def run(seconds, seed):
