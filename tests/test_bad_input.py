@@ -347,6 +347,7 @@ BINARY = {
     "a NUL byte at byte 0": bytes(5000),
     "a NUL byte at byte 1023": b"\xfe" * 1023 + b"\0\n" * 9,
     "a NUL byte at byte 1": b"\1\0\n{\xff\n" * 900,
+    "a NUL byte at byte 2": b"\1\r\0\n7\n\xff true\nnull\n",  # compressed bytes hold such lines
 }
 
 

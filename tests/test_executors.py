@@ -396,6 +396,37 @@ def test_jobs_of_submitit_become_futures(corpus, tmp_path):
     assert mmapds.build(corpus, out=tmp_path / "all.mmx", executor=executor, **LENGTH).read_bytes() == direct
 
 
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_of_a_pool_end_with_a_driver_that_is_killed(corpus, tmp_path, context):
+    code = f"""
+        import multiprocessing, time
+        from concurrent.futures import ProcessPoolExecutor
+        import mmapds
+
+        if __name__ == "__main__":
+            pool = ProcessPoolExecutor(1, multiprocessing.get_context({context!r}))
+            mmapds.build({corpus!r}, out="all.mmx", executor=pool)
+            print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+            time.sleep(600)
+    """
+    (tmp_path / "driver.py").write_text(dedent(code))
+    with subprocess.Popen([sys.executable, "driver.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as driver:
+        workers = [int(pid) for pid in driver.stdout.readline().split()]
+        driver.kill()
+    assert workers
+    until = time.monotonic() + 60
+    while any(map(is_alive, workers)) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not any(map(is_alive, workers))
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def test_a_job_of_submitit_that_cannot_be_asked_hides_no_other():
     class Job:
         def __init__(self, answer):

@@ -1,6 +1,7 @@
 """Signals that raise while a file is made or written: no temporary stays, wherever they come."""
 
 import gc
+import gzip
 import inspect
 import itertools
 import os
@@ -250,4 +251,38 @@ print(count, threading.active_count())
 """
     count, left = run("-c", script, cwd=ROOT, timeout=100).stdout.split()
     assert int(count) > 3
+    assert left == "1"
+
+
+def test_a_signal_while_a_thread_starts_ends_all_threads(tmp_path):
+    """Nobody reads the source any more when it is closed, so that the signal's error is the one that is raised."""
+    script = """
+import signal, sys, threading, time
+import mmapds
+wait, left = threading.Event.wait, 0
+def interrupted_wait(event, timeout=None):
+    global left
+    if sys._getframe(1).f_code.co_name == "start" and threading.current_thread() is threading.main_thread():
+        left -= 1
+        if left == 0:
+            signal.raise_signal(signal.SIGINT)
+    return wait(event, timeout)
+mmapds.build("a.jsonl.gz", length="n")
+threading.Event.wait = interrupted_wait
+count = 0
+for number in range(1, 20):
+    left, count = number, count + 1
+    try:
+        mmapds.build("a.jsonl.gz", length="n", force=True, workers=2)
+    except KeyboardInterrupt:
+        continue
+    break
+until = time.monotonic() + 60
+while threading.active_count() > 1 and time.monotonic() < until:
+    time.sleep(0.01)
+print(count, threading.active_count())
+"""
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"n": 1}\n' * 400_000, 1))
+    count, left = run("-c", script, cwd=tmp_path).stdout.split()
+    assert int(count) > 1
     assert left == "1"

@@ -4,6 +4,7 @@ import json
 import re
 from itertools import islice
 
+import numpy as np
 import pytest
 import torch
 import torch.utils.data
@@ -305,3 +306,37 @@ def test_batches_in_no_order_have_no_state():
     assert sorted(index for (index,) in loader) == list(range(9))
     with pytest.raises(StateError, match="in_order = False, expected True"):
         loader.state_dict()
+
+
+TEXT, ARRAY = "AAAA", np.array([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(key, value) for key in ("random", "batches") for value in ("x", TEXT, "", 5000, -1, None, True, b"x", ARRAY, [])]
+    + [(key, ARRAY) for key in ("version", "sampler", "size", "batch_size", "dataset", "epoch")]
+    + [("epoch", 0), ("epoch", "x"), ("batches", 14), ("batches", 2**70)],
+)
+def test_a_forged_state_over_a_sampler_of_torch_is_refused_when_it_is_loaded(key, value):
+    loader = DataLoader(range(50), batch_size=4, shuffle=True)
+    next(iter(loader))
+    state = loader.state_dict()
+    other = DataLoader(range(50), batch_size=4, shuffle=True)
+    with pytest.raises(StateError, match="state"):
+        other.load_state_dict(state | {key: value})
+    assert other.state_dict()["batches"] == 0
+    assert len(list(other)) == 13
+    other.load_state_dict(state)
+    assert len(list(other)) == 12
+
+
+@pytest.mark.parametrize("epoch", ["x", None, -1, 1.5, True, 2**63, ARRAY])
+def test_a_forged_epoch_does_not_reach_a_sampler_of_torch(epoch):
+    sampler = TorchDistributedSampler(range(50), 2, 0)
+    loader = DataLoader(range(50), batch_size=4, sampler=sampler)
+    state = loader.state_dict()
+    with pytest.raises(StateError, match=r"state\['epoch'\] = .*, expected an integer from 0"):
+        loader.load_state_dict(state | {"epoch": epoch})
+    assert sampler.epoch == 0
+    loader.load_state_dict(state | {"epoch": np.int64(3)})
+    assert sampler.epoch == 3

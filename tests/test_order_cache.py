@@ -111,3 +111,9 @@ def test_an_order_of_wide_lengths_is_cached(path):
         assert order.tolist() == [0, 2, 1, 3]
         assert lengths.tolist() == [2**63, 5, 0]
         assert counts.tolist() == [2, 1, 1]
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\ud800"])
+def test_a_path_that_no_file_can_have_is_refused(path):
+    with pytest.raises(OrderError, match=r"order_cache = '.*', expected the path of a file"):
+        TokenBudgetBatchSampler([3, 4], 10, order_cache=path)

@@ -209,6 +209,12 @@ def test_a_mixture_in_the_datasets_own_order():
         (lambda: Mixture([1, 1], [1, float("nan")]), "expected finite numbers"),
         (lambda: Mixture([1, 1], [0, 0]), "not all 0"),
         (lambda: Mixture([1, 0], [1, 1]), r"sizes\[1\] = 0"),
+        (lambda: Mixture([2**62, 2**62], [1, 1]), r"sizes: expected fewer than 2\*\*63 records together, found 9223"),
+        (
+            lambda: Mixture([2**50, 10], [1, 65535], stop="longest"),
+            "epoch_size: expected .* of fewer than 2",
+        ),
+        (lambda: Mixture([1, 1], [1, 1], epoch_size=2**63), r"epoch_size = 9\d+, expected an integer below 2\*\*63"),
         (lambda: Mixture([1, 1], [1, 1], stop="last"), "stop = 'last', expected 'first' or 'longest'"),
     ],
 )

@@ -218,3 +218,17 @@ def test_with_drop_last_batches_are_left_out_rather_than_split():
     assert sampler.summary().dropped > 0
     with pytest.raises(OrderError, match="drop_last"):
         TokenBudgetBatchSampler(log_normal(100), 16_384, num_replicas=64, rank=0, drop_last=True)
+
+
+@pytest.mark.parametrize("seed", [5, 46, 139, 304, 371, 379])
+def test_windows_of_few_samples_for_many_ranks_repeat_none(seed):
+    """No budget nearby gives as many batches as are wanted, so others that fill the last step are taken."""
+    rng = np.random.RandomState(0)
+    for _ in range(seed + 1):
+        lengths = rng.randint(1, 60, rng.randint(30, 400))
+        world, limit = int(rng.choice([2, 3, 4, 8])), int(rng.choice([100, 300, 1000]))
+    options = {"planner": "window", "num_replicas": world, "seed": seed}
+    samplers = [TokenBudgetBatchSampler(lengths, limit, rank=rank, **options) for rank in range(world)]
+    assert len({len(sampler) for sampler in samplers}) == 1
+    assert samplers[0].summary().repeated == 0
+    assert sorted(i for sampler in samplers for batch in sampler for i in batch) == list(range(len(lengths)))

@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -173,6 +174,13 @@ def test_what_a_stream_refuses(ds):
     state = {"sampler": sampler.state_dict(), "worker": 1, "num_workers": 2, "given": 3}
     with pytest.raises(mmapds.StateError, match="state: expected one of worker 0 of 1, found one of worker 1 of 2; "):
         ds.stream(sampler).load_state_dict(state)
+    for key, value in (("worker", np.array([0, 1])), ("given", "x"), ("given", None), ("given", -1), ("given", True)):
+        begun = ds.stream(sampler).state_dict()
+        stream = ds.stream(seed=2, start_step=5)
+        before = stream.state_dict()
+        with pytest.raises(mmapds.StateError, match="state"):
+            stream.load_state_dict({"sampler": begun, "worker": 0, "num_workers": 1, "given": 0} | {key: value})
+        assert stream.state_dict() == before  # nothing of it was loaded
     with pytest.raises(mmapds.StateError, match="state: of another order"):
         ds.stream().load_state_dict(sampler.state_dict())
 

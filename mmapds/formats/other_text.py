@@ -89,13 +89,14 @@ def _encoding(path: str, head: bytes) -> str | None:
 def _binary(head: bytes) -> str | None:
     """Return what a file is that is not text; None for others.
 
-    JSON of which something is damaged may have NUL bytes too: it begins as JSON does, or has a line that is JSON.
+    JSON of which something is damaged may have NUL bytes too: it begins as JSON does, or has a line that is JSON
+    and no number: a digit between two line ends is no rare thing in compressed bytes.
     """
     if known := next((name for mark, name in _BINARY.items() if head.startswith(mark)), None):
         return known
     at = head.find(b"\0", 0, _PREFIX)
     begins_so = head.removeprefix(_BOM).lstrip(b" \t\r\n").startswith(_OPENERS)
-    if at < 0 or begins_so or any(map(_is_json, head.splitlines())):
+    if at < 0 or begins_so or any(line.lstrip().startswith(_OPENERS) and _is_json(line) for line in head.splitlines()):
         return None
     return f"a NUL byte at byte {at}"
 

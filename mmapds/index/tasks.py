@@ -19,6 +19,7 @@ from .. import __version__, errors, formats
 from ..errors import Error, FormatError
 from ..formats.measuring import Measuring
 from ..storage.index_file import Index
+from ..storage.processes import end_with_parent
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, Source, changed, inspect, reason
 from .write import Job, Scan, write
@@ -176,6 +177,7 @@ def outcome_of(text: str, work: Callable[[], str]) -> str:
       text: of the task, which says whether a command sent it.
       work: builds the part, and returns its key.
     """
+    end_with_parent()  # of a pool of processes, whose driver may be killed
     try:
         with errors.as_command() if json.loads(text)["command"] else nullcontext():
             return Outcome(work()).encode()

@@ -13,9 +13,9 @@ from typing import Any
 import torch.utils.data
 from torch.utils.data.distributed import DistributedSampler as TorchDistributedSampler
 
-from ..errors import StateError
+from ..errors import StateError, shortened
 from ..samplers.data import SampledData
-from ..samplers.epoch import Pass
+from ..samplers.epoch import Pass, is_same, number_in
 from ..samplers.resumable import ResumableSampler
 
 _VERSION = 1
@@ -223,12 +223,30 @@ class ReplayedPosition(Position):
         self._data.check(state["dataset"])
         own = {"version": _VERSION, "sampler": type(self._sampler).__name__, "size": len(self._sampler)}
         for key, value in {**own, "batch_size": self._batch_size}.items():
-            if state[key] != value:
+            if not is_same(state[key], value):
                 raise StateError(f"state[{key!r}] = {state[key]!r}, expected {value!r}")
+        self._check_place(state["epoch"], state["batches"], state["random"])
         self._loaded = dict(state)
         self._delivery = None
         if state["epoch"] is not None:
             self._sampler.set_epoch(state["epoch"])
+
+    def _check_place(self, epoch: Any, batches: Any, random: Any) -> None:
+        """Raise StateError unless a state says where a pass of this sampler may go on."""
+        if getattr(self._sampler, "epoch", None) is not None:
+            number_in("state['epoch']", epoch, 2**63 - 1)
+        elif epoch is not None:
+            raise StateError(f"state['epoch'] = {epoch!r}, expected None, as the sampler has no epochs")
+        begun = number_in("state['batches']", batches, len(self._index_sampler))  # type: ignore[arg-type]
+        if random is None and not begun:
+            return
+        try:
+            state = _decoded(random)
+            torch.Generator(self._generator.device if self._generator else "cpu").set_state(state)  # type: ignore[arg-type]
+        except (TypeError, ValueError, RuntimeError):
+            raise StateError(
+                f"state['random'] = {shortened(random, 40)}, expected the state of a generator, in base64"
+            ) from None
 
     def _before_the_next_pass(self) -> torch.Tensor:
         """Return the state of the generator when a pass that begins now draws its first index."""
@@ -282,4 +300,6 @@ def _encoded(random: torch.Tensor) -> str:
 
 
 def _decoded(random: str | None) -> torch.Tensor | None:
-    return None if random is None else torch.frombuffer(bytearray(base64.b64decode(random)), dtype=torch.uint8)
+    if random is None:
+        return None
+    return torch.frombuffer(bytearray(base64.b64decode(random, validate=True)), dtype=torch.uint8)

@@ -48,6 +48,8 @@ def integer(name: str, value: SupportsIndex, least: int | None = None) -> int:
     number = operator.index(value) if is_integer else None
     if number is not None and (least is None or least <= number < 2**63):
         return number
+    if number is not None and number >= 2**63:
+        expected = "expected an integer below 2**63"
     raise OrderError(f"{name} = {value!r}, {expected}")
 
 

@@ -57,6 +57,8 @@ class Mixture:
                 raise OrderError(
                     f"sizes[{d}] = 0, expected 1 or more records in a dataset that has a share; give it the weight 0"
                 )
+        if self.records >= 2**63:
+            raise OrderError(f"sizes: expected fewer than 2**63 records together, found {self.records}")
         self._seed = integer("seed", seed)
         self._shuffle = bool(shuffle)
         self._native = self._made()
@@ -64,6 +66,11 @@ class Mixture:
             which = self.members_at(np.arange(sum(self.weights)))
             ends = [self._end(d, which) for d, weight in enumerate(self.weights) if weight]
             self._epoch_size = min(ends) if stop == "first" else max(ends)
+            if self._epoch_size >= 2**63:
+                raise OrderError(
+                    f"epoch_size: expected an epoch of fewer than 2**63 samples, found {self._epoch_size} until the "
+                    f"{stop} dataset ends; give epoch_size"
+                )
         else:
             self._epoch_size = integer("epoch_size", epoch_size, 1)
 

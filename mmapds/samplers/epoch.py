@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..errors import OrderError, StateError, warn
+from ..errors import OrderError, StateError, shortened, warn
 from ..orders.basic import Int64s, InvertibleOrder, Order, integer
 from .data import SampledData
 from .exclusions import (
@@ -475,7 +475,7 @@ class EpochProgress:
             raise StateError(
                 f"state: expected the dict that state_dict() returned, found one without {', '.join(sorted(missing))}"
             )
-        if not _is_same(state["version"], STATE_VERSION):
+        if not is_same(state["version"], STATE_VERSION):
             raise StateError(f"state['version'] = {state['version']!r}, expected {STATE_VERSION}; use the same mmapds")
         if not isinstance(state["order"], Mapping):
             raise StateError(f"state['order'] = {state['order']!r}, expected a dict")
@@ -483,16 +483,24 @@ class EpochProgress:
         saved = {**state["order"], "epoch_size": state["epoch_size"]}
         own = {**self.contents.describe(), "epoch_size": self._total}
         for key in [*own, *saved]:
-            if not _is_same(saved.get(key), own.get(key)):
+            if not is_same(saved.get(key), own.get(key)):
                 raise StateError(
                     f"state: of another order: expected {key} = {own.get(key)!r}, found {saved.get(key)!r}; "
                     "make the sampler with the arguments it had when the state was saved"
                 )
 
 
-def _is_same(found: Any, expected: Any) -> bool:
+def is_same(found: Any, expected: Any) -> bool:
     """Whether a value of a state is what it should be; an array or a tensor of several numbers never is."""
     try:
         return bool(found == expected)
     except (ValueError, RuntimeError):
         return False
+
+
+def number_in(name: str, value: Any, most: int) -> int:
+    """Return a value of a state as an int; raise StateError unless it is an integer from 0 to `most`."""
+    is_integer = hasattr(value, "__index__") and not isinstance(value, bool) and not getattr(value, "ndim", 0)
+    if not is_integer or not 0 <= operator.index(value) <= most:
+        raise StateError(f"{name} = {shortened(value)}, expected an integer from 0 to {most}")
+    return operator.index(value)

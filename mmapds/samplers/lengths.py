@@ -39,6 +39,7 @@ def sorted_lengths(values: NDArray[Any], cache: str | None = None) -> LengthOrde
     """
     if cache is None:
         return LengthOrder.of_arrays(*_sort(values), values)
+    _check_path(cache)
     mark = xxh3_64(values.data).hexdigest()
     found = _cached(cache, len(values), mark)
     if found is not None:
@@ -60,6 +61,16 @@ def sorted_lengths(values: NDArray[Any], cache: str | None = None) -> LengthOrde
         except Error as error:
             raise OrderError(f"order_cache: {error}") from None
     return LengthOrder.of_arrays(*found, values, partial(_damaged_cache, cache))
+
+
+def _check_path(cache: str) -> None:
+    """Raise OrderError for what no file system can have as a name."""
+    try:
+        fits = b"\0" not in os.fsencode(cache)
+    except UnicodeEncodeError:
+        fits = False
+    if not fits:
+        raise OrderError(f"order_cache = {cache!r}, expected the path of a file")
 
 
 def _damaged_cache(cache: str, what: str) -> FormatError:

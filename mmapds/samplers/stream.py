@@ -8,10 +8,9 @@ from typing import Any, Protocol
 import torch.utils.data
 
 from ..errors import OrderError, StateError, arguments_of, names_its_arguments, refuse_unknown
-from ..orders.basic import integer
 from .data import check_same_samples
 from .distributed import DistributedBatchSampler, DistributedSampler
-from .epoch import Pass
+from .epoch import Pass, is_same, number_in
 from .resumable import ResumableSampler
 from .stream_ranks import StreamCheck
 
@@ -166,13 +165,14 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         worker = torch.utils.data.get_worker_info()
         own = (worker.id, worker.num_workers) if worker is not None else (0, 1)
         saved = state_dict["worker"], state_dict["num_workers"]
-        if saved != own:
+        if not all(map(is_same, saved, own)):
             raise StateError(
                 f"state: expected one of worker {own[0]} of {own[1]}, found one of worker {saved[0]} of {saved[1]}; "
                 "use the num_workers of then"
             )
+        given = number_in("state['given']", state_dict["given"], 2**63 - 1)
         self.sampler.load_state_dict(state_dict["sampler"])
-        self._part = _Part(dict(state_dict["sampler"]), integer("state['given']", state_dict["given"], 0))
+        self._part = _Part(dict(state_dict["sampler"]), given)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pass": None, "_part": None}

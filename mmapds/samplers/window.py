@@ -1,6 +1,6 @@
 """The window planner: batches of records that are near one another in an order."""
 
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from .plan import Budget, BudgetPlan, Cut, batches_in
 
 _MIXED = 1 << 32  # stream of the first permutation of ready batches; later ones have the streams after it
 _HALVINGS = 24  # of the part of the budget that makes a whole last step
-_NEARBY = 32  # parts tried above and below it
+_NEARBY = 32  # parts tried above it, below it, and from there to nothing
 _TABLE = 1 << 20  # lengths below this are looked up in a table
 _CHUNK = 65_536  # positions of an order that are read at a time
 
@@ -64,10 +64,9 @@ class WindowPlan(BudgetPlan):
     def _with_a_last_step(self) -> Uint64s:
         """Return buckets whose last step has a sample for each rank, whichever batches are in it; if there are any."""
         buckets, budget = self._cut_buckets(), self._budget
-        batches, rest = batches_in(buckets), batches_in(buckets) % self.ranks
-        wanted = batches - rest + self.ranks
-        smallest = np.sort(np.repeat(buckets[:, 3], np.minimum(buckets[:, 2], rest).astype(np.int64)))[:rest]
-        if not rest or smallest.sum() >= self.ranks or wanted > self.selection.records:
+        batches = batches_in(buckets)
+        wanted = batches - batches % self.ranks + self.ranks
+        if self._has_whole_steps(buckets) or wanted > self.selection.records:
             return buckets
         largest = int(buckets[:, 3].max())
 
@@ -80,11 +79,21 @@ class WindowPlan(BudgetPlan):
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             low, high = (middle, high) if batches_in(cut(middle)) >= wanted else (low, middle)
-        for i in range(2 * _NEARBY):
-            found = cut(min(low * (1 + (i // 2) * (-1) ** i / (8 * wanted)), 1.0))
+        fitting = buckets
+        near = (1 + (i // 2) * (-1) ** i / (8 * wanted) for i in range(2 * _NEARBY))
+        for factor in chain(near, (1 - i / (_NEARBY + 1) for i in range(_NEARBY))):
+            found = cut(min(low * factor, 1.0))
             if batches_in(found) == wanted:
                 return found
-        return buckets
+            if fitting is buckets and self._has_whole_steps(found):
+                fitting = found  # more batches than are wanted: better than a sample that comes twice
+        return fitting
+
+    def _has_whole_steps(self, buckets: Uint64s) -> bool:
+        """Whether the last step has a sample for each rank, whichever batches are in it."""
+        rest = batches_in(buckets) % self.ranks
+        smallest = np.sort(np.repeat(buckets[:, 3], np.minimum(buckets[:, 2], rest).astype(np.int64)))[:rest]
+        return not rest or int(smallest.sum()) >= self.ranks
 
     def __len__(self) -> int:
         return self._batches

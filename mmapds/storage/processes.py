@@ -6,6 +6,9 @@ import threading
 
 from ..errors import Error
 
+_watched_in = 0
+"""The process in which a thread waits for the end of its parent."""
+
 
 def is_worker() -> bool:
     """Return whether this process was started by multiprocessing, as loaders start theirs."""
@@ -25,8 +28,10 @@ def end_with_parent() -> None:
     """From now on, end this worker process when its parent ends, which may be killed: it would wait for it for ever."""
     import multiprocessing  # start-up time: only workers come here, and they have it loaded
 
+    global _watched_in
     parent = multiprocessing.parent_process()
-    if parent is not None:
+    if parent is not None and _watched_in != os.getpid():
+        _watched_in = os.getpid()
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
 
 

@@ -50,23 +50,25 @@ class _Pool(Generic[Task, Slot, Result]):
         """Numbers of tasks with their results; None for the number of tasks that there are."""
         self._taking = threading.Lock()  # of the workers alone
         self._taken = 0
+        self._is_over = False
+        self._entered: set[threading.Thread] = set()
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(workers)]
         for slot in slots:
             self._free.put(slot)
 
     def __iter__(self) -> Iterator[Result]:
-        started = []
         try:
             for thread in self._threads:
                 thread.start()
-                started.append(thread)
             for result, slot in self._finished():
                 yield result()
                 self._free.put(slot)
         finally:
+            self._is_over = True
             for _ in self._threads:
                 self._free.put(None)
-            for thread in started:  # not one whose start a signal cut short: its own lock may be taken for ever
+            # Where a signal cut a start short, that thread may wait for ever, but then it never came to `_run`.
+            for thread in self._entered.copy():
                 thread.join()
 
     def _finished(self) -> Iterator[tuple[Callable[[], Result], Slot]]:
@@ -84,9 +86,12 @@ class _Pool(Generic[Task, Slot, Result]):
                 wanted += 1
 
     def _run(self) -> None:
+        self._entered.add(threading.current_thread())
         # A thread takes its slot before its task, so that the oldest unfinished task always has one.
-        while (slot := self._free.get()) is not None:
+        while not self._is_over and (slot := self._free.get()) is not None:
             with self._taking:
+                if self._is_over:
+                    return
                 number, last = self._taken, False
                 try:
                     task = next(self._tasks)
@@ -123,9 +128,13 @@ def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, Non
     """
     room: SimpleQueue[None] = SimpleQueue()
     made: SimpleQueue[Callable[[], Result] | None] = SimpleQueue()
-    ended = False  # no threading.Event: a signal that raises in one leaves its lock taken
+    is_begun = ended = False  # no threading.Event: a signal that raises in one leaves its lock taken
 
     def run() -> None:
+        nonlocal is_begun
+        is_begun = True
+        if ended:
+            return
         try:
             for item in items:
                 room.get()
@@ -139,10 +148,9 @@ def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, Non
         if isinstance(items, Generator):
             items.close()  # here, as its own threads end then
 
-    thread, is_begun = threading.Thread(target=run, daemon=True), False
+    thread = threading.Thread(target=run, daemon=True)
     try:
         thread.start()
-        is_begun = True
         for _ in range(most):
             room.put(None)
         while (result := made.get()) is not None:
@@ -151,5 +159,5 @@ def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, Non
     finally:
         ended = True
         room.put(None)
-        if is_begun:
+        if is_begun:  # else a signal cut its start short, and it may wait for ever
             thread.join()
