@@ -50,7 +50,7 @@ class _MappedRows:
     def rises(self) -> bool:
         last = -1
         for _, piece in self._pieces():
-            if piece[0] <= last or not (piece[1:] > piece[:-1]).all():
+            if int(piece[0]) <= last or not (piece[1:] > piece[:-1]).all():
                 return False
             last = int(piece[-1])
         return True

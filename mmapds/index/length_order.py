@@ -96,6 +96,7 @@ def _merged(
         return None
     ends = np.cumsum(counts[::-1])[::-1].astype(np.uint64)
     places = ends - counts.astype(np.uint64)
+    stored = next(part.stored.base for part in parts if part.stored)
     for part, first in zip(parts, firsts, strict=False):
         if part.stored is not None:
             taken = (part.stored.records.start, part.stored.records.stop, first)
@@ -108,10 +109,10 @@ def _merged(
             order, spare = (writer.scratch(part.records * own) for _ in range(2))
             found = sort(lengths[first : first + part.records], width, order, own, spare)
             values, each = (np.frombuffer(numbers, np.uint64) for numbers in found)
-            _scatter((values, each), [order], own, (0, part.records, first), places, out, order_bytes(len(lengths)))
+            with _reporting_damage(stored):  # whose records may have taken the places of these
+                _scatter((values, each), [order], own, (0, part.records, first), places, out, order_bytes(len(lengths)))
     if not np.array_equal(places, ends):
-        base = next(part.stored for part in parts if part.stored).base
-        raise base.damaged(
+        raise stored.damaged(
             "length_order, of this part or of another: expected the records of each length, found others"
         )
     return _native.lengths_runs_of(ends.data)

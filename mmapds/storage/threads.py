@@ -57,9 +57,11 @@ class _Pool(Generic[Task, Slot, Result]):
             self._free.put(slot)
 
     def __iter__(self) -> Iterator[Result]:
+        started = []
         try:
             for thread in self._threads:
                 thread.start()
+                started.append(thread)
             for result, slot in self._finished():
                 yield result()
                 self._free.put(slot)
@@ -68,7 +70,7 @@ class _Pool(Generic[Task, Slot, Result]):
             for _ in self._threads:
                 self._free.put(None)
             # Where a signal cut a start short, that thread may wait for ever, but then it never came to `_run`.
-            for thread in self._entered.copy():
+            for thread in {*started, *self._entered.copy()}:
                 thread.join()
 
     def _finished(self) -> Iterator[tuple[Callable[[], Result], Slot]]:
