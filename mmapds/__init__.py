@@ -9,7 +9,6 @@ Names load when first used, so that indexing never imports numpy's or torch's ma
 """
 
 import os
-from _thread import RLock
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from .errors import (
     StaleIndexError,
     StateError,
 )
+from .storage.imports import importing as _importing
 
 if TYPE_CHECKING:
     from . import bench as bench
@@ -130,19 +130,15 @@ _LAZY = {
 _MODULES = ("bench", "convert", "executors", "index", "integrations", "orders", "report")
 """Public modules, which need no import of their own: `mmapds.convert.convert(...)`."""
 
-_imports = RLock()
-"""Held while a module is imported. A child forked meanwhile by another thread would wait for that import for ever."""
-os.register_at_fork(before=_imports.acquire, after_in_parent=_imports.release, after_in_child=_imports.release)
-
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        with _imports:
+        with _importing:
             return import_module(f".{name}", __name__)
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        with _imports:
+        with _importing:
             value = getattr(import_module(f".{_LAZY[name]}", __name__), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":

@@ -330,7 +330,7 @@ def test_formats_are_chosen_and_refused(write):
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_an_interrupted_build_leaves_the_old_index(tmp_path, number, status):
     path = tmp_path / "big.jsonl"
-    path.write_bytes(b"1\n")
+    path.write_bytes(b"[1]\n")
     mmapds.build(path)
     old = (tmp_path / "big.jsonl.mmx").read_bytes()
     os.truncate(path, 200 << 30)  # sparse, and far too long to finish

@@ -4,6 +4,7 @@ import sys
 from types import ModuleType
 
 from ..errors import Error
+from ..storage.imports import importing
 
 
 def zstd(path: str) -> ModuleType:
@@ -15,10 +16,11 @@ def zstd(path: str) -> ModuleType:
       Error: it is missing.
     """
     try:
-        if sys.version_info >= (3, 14):
-            from compression import zstd as module
-        else:
-            from backports import zstd as module
+        with importing:
+            if sys.version_info >= (3, 14):
+                from compression import zstd as module
+            else:
+                from backports import zstd as module
     except ModuleNotFoundError:
         if sys.version_info >= (3, 14):
             raise Error(f"{path}: reading zstd needs a Python that is built with libzstd; build it again") from None

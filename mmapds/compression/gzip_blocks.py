@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import _native
 from ..storage.blocks import AccessPoint, Edges
+from ..storage.imports import importing
 from .parts import BlockError, Pieces, content_of_parts
 
 _CUT = "a member is truncated"
@@ -26,7 +27,8 @@ _TRAILER = 8  # bytes behind the blocks of a member: its checksum, and its size
 def inflater() -> ModuleType:
     """Return the module that inflates: isal's, which is several times faster, or the standard library's."""
     try:
-        from isal import isal_zlib
+        with importing:
+            from isal import isal_zlib
     except ModuleNotFoundError:
         import zlib
 

@@ -185,7 +185,7 @@ class BlockReader:
         else:
             firsts, lasts = (np.array([self._table.find(at) for at in each.tolist()]) for each in (begins, ends - 1))
         if (firsts == lasts).all():
-            found: list[int] = np.unique(firsts).tolist()
+            found: list[int] = sorted(set(firsts.tolist()))
             return found
         ranges_of_blocks = zip(firsts.tolist(), lasts.tolist(), strict=True)
         return sorted({block for first, last in ranges_of_blocks for block in range(first, last + 1)})

@@ -11,6 +11,7 @@ import orjson
 from ..arrays.schema import EXTENDED, Schema
 from ..errors import Error
 from ..formats.format import ArrayOf, FieldsOf, Sample
+from ..storage.imports import importing
 from .decode import Decoder, RecordArray, is_same_decoder, resolve, wants_view
 
 
@@ -61,7 +62,8 @@ class TensorDecoder:
         self.inner = inner
         self._decode = resolve(inner)
         self.takes_view = wants_view(self._decode)
-        import torch  # optional: the extra mmapds[torch]
+        with importing:
+            import torch  # optional: the extra mmapds[torch]
 
         _expect_read_only()
         self._from_numpy = torch.from_numpy
@@ -119,7 +121,8 @@ def array_decoder(decode: Decoder) -> ArrayDecoder | None:
 
 def _has_ml_dtypes() -> bool:
     try:
-        import ml_dtypes  # noqa: F401 - optional
+        with importing:
+            import ml_dtypes  # noqa: F401 - optional
     except ImportError:
         return False
     return True

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import Error, OrderError, flag, names_its_arguments
 from ..orders.permutation import Permutation
+from ..storage.imports import importing
 from ..storage.runs import LengthOrder
 from ..storage.sources import StrPath
 from .chosen import of_mask, of_positions
@@ -123,7 +124,8 @@ class Dataset(_Samples):
         Raises:
           Error: the function is not a callable.
         """
-        from .mapped import MappedDataset  # here, as it is a dataset itself
+        with importing:
+            from .mapped import MappedDataset  # here, as it is a dataset itself
 
         if not callable(function):
             raise Error(f"function = {function!r}, expected a callable")
@@ -281,7 +283,8 @@ class Dataset(_Samples):
           OrderError: an argument is out of range, or stands beside a sampler.
         """
         # Start-up time: torch. It stands above this room, as samplers need no dataset.
-        from ..samplers.stream import make_stream
+        with importing:
+            from ..samplers.stream import make_stream
 
         if flag("shuffle", shuffle, OrderError):
             options["shuffle"] = True

@@ -169,7 +169,7 @@ class ChainedRows:
     def many(self, positions: Int64s) -> Int64s:
         out = np.empty_like(positions)
         parts = np.searchsorted(self._ends, positions, side="right")
-        for part in np.unique(parts):
+        for part in sorted(set(parts.tolist())):
             here = parts == part
             first, rows = self._parts[part]
             begin = self._ends[part - 1] if part else 0

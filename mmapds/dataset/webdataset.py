@@ -15,6 +15,7 @@ import orjson
 
 from ..errors import Error, warn
 from ..formats import tar
+from ..storage.imports import importing
 
 MOST_BYTES = "MMAPDS_MAX_NPZ_BYTES"
 """The environment variable for how many bytes the arrays of an npz may take, where it is compressed; else 1 GiB."""
@@ -100,7 +101,8 @@ def _image(data: bytes) -> Any:
     Raises:
       ValueError: it is of another type than those below, damaged, or has more than `PIL.Image.MAX_IMAGE_PIXELS`.
     """
-    pillow = import_module("PIL.Image")
+    with importing:
+        pillow = import_module("PIL.Image")
     try:
         image = pillow.open(BytesIO(data), formats=_TYPES)
     except pillow.UnidentifiedImageError:

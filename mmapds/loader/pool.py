@@ -8,6 +8,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
+from ..storage.threads import no_thread
+
 NAME = "mmapds-loader"
 """How the names of the threads begin."""
 _AT_EXIT = 5.0  # seconds that the end of the process waits for a thread to finish its batch
@@ -93,7 +95,10 @@ class Pool:
         _pools.add(self)
         try:
             for thread in self._threads:
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError as refused:
+                    raise no_thread(refused) from None
                 _running.add(thread)
             errors = [started.get() for _ in self._threads]
             for error in filter(None, errors):

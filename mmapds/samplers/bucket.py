@@ -7,6 +7,7 @@ import numpy as np
 from .. import _native
 from ..orders.basic import Int64s
 from ..orders.permutation import word
+from ..storage.numbers import distinct_counts
 from .groups import Groups
 from .lengths import Selection, Uint64s
 from .plan import Budget, BudgetPlan, Cut, batches_in
@@ -85,7 +86,7 @@ class BucketPlan(BudgetPlan):
         ranks = self.ranks_of(records)
         batches = np.empty_like(ranks)
         self.native(epoch).find(ranks, batches)
-        found, counts = np.unique(batches, return_counts=True)
+        found, counts = distinct_counts(batches)
         return self.groups.positions_of(epoch, found[counts == self.sizes(epoch, found)])
 
     def buckets(self, epoch: int) -> Uint64s:

@@ -10,6 +10,7 @@ from .. import _native
 from ..errors import OrderError, counted
 from ..orders.basic import Int64s
 from ..orders.permutation import word
+from ..storage.numbers import distinct_counts
 from ..storage.runs import LengthOrder
 from .groups import Groups
 from .lengths import Selection, Uint64s, classes, rounded_up
@@ -183,7 +184,7 @@ class PackPlan(Plan):
         ranks = self.ranks_of(records)
         packs = np.empty_like(ranks)
         self._native.find(word(self.seed), word(epoch), self._shuffle, ranks, packs)
-        found, counts = np.unique(packs, return_counts=True)
+        found, counts = distinct_counts(packs)
         return self.groups.positions_of(epoch, found[counts == self.sequences[self._kinds_of(found)]])
 
 

@@ -12,6 +12,7 @@ from .. import _native
 from ..orders.basic import Int64s
 from ..orders.chunked import Chunked
 from ..orders.permutation import word
+from ..storage.numbers import distinct
 from .groups import Groups
 from .lengths import Selection, Uint64s
 from .pack_plan import Kinds, PackLimits, falling
@@ -130,7 +131,7 @@ class PackWindowPlan(Plan):
         chunks, ends = self._windows(epoch)
         mixes = np.empty_like(chunks)
         mixes[chunks] = np.arange(len(chunks)) // self.chunks.order.mix_chunks
-        holding = np.unique(mixes[np.searchsorted(self.chunks.starts, records, side="right") - 1])
+        holding = distinct(mixes[np.searchsorted(self.chunks.starts, records, side="right") - 1])
         reader, found = self.reader(epoch), [np.empty(0, np.int64)]
         for number in holding.tolist():
             positions = np.arange(ends[number - 1] if number else 0, ends[number])

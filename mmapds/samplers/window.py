@@ -10,6 +10,7 @@ from .. import _native
 from ..errors import OrderError
 from ..orders.basic import Int64s, Order
 from ..orders.permutation import Permutation, word
+from ..storage.numbers import distinct
 from .lengths import Selection, Uint64s
 from .plan import Budget, BudgetPlan, Cut, batches_in
 
@@ -202,7 +203,7 @@ class _WindowReader:
         if len(blocks) and blocks[0] < self._block:
             self._begin()
         found: list[Int64s] = []
-        for block in np.unique(blocks).tolist():
+        for block in distinct(blocks).tolist():
             while self._block < block:
                 self._block += 1
                 size = min(self._together, len(self._plan) - self._block * self._together)

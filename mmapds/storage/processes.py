@@ -12,10 +12,9 @@ _watched_in = 0
 
 def is_worker() -> bool:
     """Return whether this process was started by multiprocessing, as loaders start theirs."""
-    import multiprocessing  # start-up time: whoever unpickles in a worker has it loaded
-
+    process = sys.modules.get("multiprocessing.process")  # which every such process has loaded
     # Its parent_process() is known only when what it was given has been unpickled.
-    return multiprocessing.current_process().name != "MainProcess"
+    return process is not None and process.current_process().name != "MainProcess"
 
 
 def is_spawning() -> bool:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..errors import Error
+from .numbers import distinct
 from .scratch import scratch
 
 Int64s = NDArray[np.int64]
@@ -269,7 +270,7 @@ def _distinct(histograms: list[Uint64s]) -> Uint64s:
         waiting.append(own)
         size += len(own)
         if size >= _AT_ONCE or number == len(histograms):
-            found, waiting, size = np.unique(np.concatenate([found, *waiting])), [], 0
+            found, waiting, size = distinct(np.concatenate([found, *waiting])), [], 0
     return np.ascontiguousarray(found[::-1])
 
 

@@ -180,7 +180,7 @@ class SectionWriter:
         dtype, (count,), offset = (self._sections[COLUMN + name][key] for key in ("dtype", "shape", "offset"))
         with self.writing():
             self._file.flush()
-        opened, size = open_file(self._temporary), count * BY_DTYPE[dtype].width
+            opened, size = open_file(self._temporary), count * BY_DTYPE[dtype].width
         return dtype, memoryview(opened)[offset:][:size] if opened.is_mapped else memoryview(opened.read(offset, size))
 
     @property
@@ -326,15 +326,19 @@ class _Flusher:
             return
         self._unsent = 0
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, args=(fd,), daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, args=(fd,), daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return  # there is no room for a thread: all is flushed in the end
+            self._thread = thread
         if self._wake.empty():
             self._wake.put(True)
 
     def stop(self) -> None:
         """Wait for the flush in progress; raise OSError if one failed, as the system reports a failure only once."""
+        self._wake.put(False)  # also for a thread whose start a signal cut short
         if self._thread is not None and not sys.is_finalizing():  # which ends it without a word
-            self._wake.put(False)
             self._thread.join()
         if self._error is not None:
             raise self._error

@@ -206,10 +206,12 @@ def _files_of(
     if not taken:
         raise _nothing_to_take(directory, sorted(there), suffixes)
     if not all(name.endswith(INDEX_SUFFIX) for name in taken):  # indexes may have the other files for sources
-        others = sorted(name for name in there.keys() - names if _may_be_data(name, there) and there[name].is_file())
+        others = sorted(name for name in there.keys() - names if _may_be_data(name, there) and _is(there[name].is_file))
         if others:
             report(_passed_over(directory, others, suffixes))
-        below = sorted(name for name, entry in there.items() if entry.is_dir() and _holds_sources(entry.path, suffixes))
+        below = sorted(
+            name for name, entry in there.items() if _is(entry.is_dir) and _holds_sources(entry.path, suffixes)
+        )
         if below:
             pattern = quoted(os.path.join(directory, "**", "*.jsonl"))
             report(
@@ -219,6 +221,14 @@ def _files_of(
     if indexed:
         _check_left_out([os.path.join(directory, name) for name in sorted(there)], paths, suffixes)
     yield from paths
+
+
+def _is(asked: Callable[[], bool]) -> bool:
+    """Return what an entry of a directory says of itself; False for one that cannot be read, as a circle of links."""
+    try:
+        return asked()
+    except OSError:
+        return False
 
 
 def _nothing_to_take(directory: str, names: Sequence[str], suffixes: tuple[str, ...]) -> SourceError:

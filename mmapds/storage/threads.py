@@ -7,6 +7,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Generic, NoReturn, TypeVar
 
+from ..errors import Error
+
 Task = TypeVar("Task")
 Slot = TypeVar("Slot")
 Result = TypeVar("Result")
@@ -57,10 +59,15 @@ class _Pool(Generic[Task, Slot, Result]):
             self._free.put(slot)
 
     def __iter__(self) -> Iterator[Result]:
-        started = []
+        started: list[threading.Thread] = []
         try:
             for thread in self._threads:
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    if not started:
+                        raise no_thread(error) from None
+                    break  # those there are do all of it
                 started.append(thread)
             for result, slot in self._finished():
                 yield result()
@@ -123,6 +130,14 @@ def _fail(error: BaseException) -> NoReturn:
     raise error
 
 
+def no_thread(error: RuntimeError) -> Error:
+    """Return the error to raise where the system refuses a thread."""
+    return Error(
+        f"expected room for a thread, found none ({error}); raise the limit of memory (ulimit -v) or of processes "
+        "(ulimit -u), or use fewer workers"
+    )
+
+
 def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, None]:
     """Yield items, of which a thread makes up to `most` ahead of whoever takes them.
 
@@ -152,7 +167,10 @@ def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, Non
 
     thread = threading.Thread(target=run, daemon=True)
     try:
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise no_thread(error) from None
         for _ in range(most):
             room.put(None)
         while (result := made.get()) is not None:
