@@ -351,3 +351,11 @@ def test_a_pattern_in_a_directory_that_cannot_be_listed(tmp_path, monkeypatch):
     for pattern in ("b*.jsonl", "c/*.jsonl"):
         with pytest.raises(mmapds.SourceError, match="expected a pattern that matches files, found no match"):
             mmapds.build(closed / pattern)
+
+
+def test_a_circle_of_links_does_not_stop_a_directory(write, tmp_path):
+    write([1, 2], "a.jsonl")
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "other.csv").symlink_to("other.csv")
+    assert len(mmapds.open(tmp_path, build=True)) == 2
+    mmapds.build(tmp_path, out=tmp_path / "all.mmx")

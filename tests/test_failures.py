@@ -1,12 +1,14 @@
 """Builds while sources change and disks fill up: an error that says so, the index before it untouched, nothing left."""
 
 import errno
+import gzip
 import itertools
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from mmapds.formats.jsonl import JsonLines
 from mmapds.index.build import ColumnRequest, build_each
 from mmapds.storage.index_file import IndexWriter
 from tests.support.commands import run
+from tests.support.compressed import one_frame
 from tests.support.index_file import rewrite
 
 RECORDS = 5_000_000  # whose lengths are sorted in a file, not in memory
@@ -276,3 +279,63 @@ def test_a_scan_that_forgets_something_is_not_committed(tmp_path, forget, found)
         list(build_each(list(map(str, paths)), out=index, format_name=Forgetful(forget), force=True))
     assert index.read_bytes() == before
     assert sorted(os.listdir(tmp_path)) == ["a.jsonl", "all.mmx", "b.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
+@pytest.mark.parametrize("room", range(9))
+def test_where_no_thread_can_start_others_do_the_work(tmp_path, monkeypatch, name, room):
+    path, text = tmp_path / name, b"".join(b'{"n": %d}\n' % n for n in range(5000))
+    path.write_bytes({"gz": gzip.compress, "zst": one_frame}.get(name.rpartition(".")[2], bytes)(text))
+    start, left = threading.Thread.start, iter(range(room))
+
+    def start_if_there_is_room(thread):
+        if next(left, None) is None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_if_there_is_room)
+    message = ""
+    try:
+        mmapds.build(path, length="n", workers=2)
+    except mmapds.Error as error:
+        message = str(error)
+    if room < 8:
+        assert not message or "expected room for a thread, found none (can't start new thread); raise the l" in message
+    else:
+        assert message == ""
+    assert (f"{name}.mmx" in os.listdir(tmp_path)) == (message == "")
+    assert not list(tmp_path.glob("*.tmp"))
+    monkeypatch.undo()
+    mmapds.build(path, length="n")
+    assert mmapds.open(path).lengths.tolist() == list(range(5000))
+
+
+@pytest.mark.parametrize(
+    "task",
+    ["ds[::3].save('v.mmx')", "merge(['a.jsonl'], out='m.mmx')", "add_column('a.jsonl', 'q', ds.lengths, workers=1)"],
+)
+def test_descriptors_that_run_out(tmp_path, task):
+    script = f"""
+import os, resource, sys
+import mmapds
+from mmapds import add_column, merge
+
+with open("a.jsonl", "w") as file:
+    file.write('{{"n": 1}}\\n' * 100)
+mmapds.build("a.jsonl", length="n")
+ds = mmapds.open("a.jsonl")
+ds[0]
+{task}  # which loads what is loaded once, and makes the file
+used, failed = len(os.listdir("/proc/self/fd")) - 1, 0
+for more in range(12):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + more, 4096))
+    try:
+        ds = mmapds.open("a.jsonl")
+        {task}
+    except mmapds.Error as error:
+        failed += "too many open files" in str(error).lower()
+print(failed)
+"""
+    ran = run("-c", script, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert int(ran.stdout) > 0

@@ -1,8 +1,18 @@
 """A child that is forked while other threads of its parent read: it reads too, and never waits for what they held."""
 
+import gzip
+import io
+from pathlib import Path
+
+import PIL.Image
+import pytest
+
 import mmapds
 from tests.support.commands import run
+from tests.support.compressed import one_frame
 from tests.support.forks import fork_beside_threads
+from tests.support.formats import write_all
+from tests.support.tars import archive
 
 
 def test_a_child_forked_beside_reading_threads_reads(write, tmp_path):
@@ -48,3 +58,59 @@ def test_a_child_forked_beside_a_first_import_reads(write):
     mmapds.build(path)
     ran = run("-c", FORKS_DURING_AN_IMPORT, path)
     assert (ran.returncode, ran.stdout) == (0, "{'n': 1}\n"), ran.stderr
+
+
+READS = """
+import sys
+import mmapds
+from mmapds.storage.imports import importing
+
+path, decode = sys.argv[1], eval(sys.argv[2])
+ds = mmapds.open(path, decode=decode)
+loose = []
+
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if not importing._is_owned():
+            loose.append(name)
+
+
+sys.meta_path.insert(0, Finder())
+n = len(ds)
+samples = [ds[1], *ds.take([0, n - 1, 1]), *ds.take(list(range(n))), ds[::2][1], *ds[[3, 0, 2]].take([1, 0])]
+samples += (ds + ds).take([0, n + 1, 2])
+samples += ds.map(lambda sample: sample).take([1])
+ds.raw(0), ds.where(1), ds.place(2), [ds.column(name) for name in ds.columns], ds.length_order, next(iter(ds))
+assert len(samples) > n
+print(*loose)
+"""
+
+
+KINDS = {"gz", "zst", "view", "images", "jsonl", "fixed", "npy", "prefixed", "tfrecord", "tar", "megatron", "arrays"}
+ARRAYS = {"fixed", "npy", "megatron", "arrays"}
+
+
+@pytest.mark.parametrize(
+    ("name", "decode"),
+    [*((name, "wds" if name == "images" else None) for name in sorted(KINDS))]
+    + [(name, "bytes") for name in sorted(KINDS)]
+    + [(name, "torch") for name in sorted(ARRAYS)],
+)
+def test_reads_import_nothing_that_a_child_could_wait_for(tmp_path, name, decode):
+    """All modules are loaded when a dataset is open, or while the lock is held for which a fork waits."""
+    sources = write_all(tmp_path)
+    text = Path(sources["jsonl"]).read_bytes()
+    for suffix, compressed in (("gz", gzip.compress(text)), ("zst", one_frame(text))):
+        sources[suffix] = str(tmp_path / f"c.jsonl.{suffix}")
+        Path(sources[suffix]).write_bytes(compressed)
+        mmapds.build(sources[suffix], length="bytes()")
+    sources["view"] = str(tmp_path / "view.mmx")
+    mmapds.open(sources["zst"])[[5, 3, 4, 1]].save(sources["view"])
+    sources["images"] = str(tmp_path / "i.tar")
+    png = io.BytesIO()
+    PIL.Image.new("L", (2, 2)).save(png, "png")
+    Path(sources["images"]).write_bytes(archive([(f"{i}.png", png.getvalue()) for i in range(9)]))
+    mmapds.build(sources["images"])
+    ran = run("-c", READS, sources[name], repr(decode))
+    assert (ran.returncode, ran.stdout.split()) == (0, []), ran.stderr

@@ -5,16 +5,19 @@ import os
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from xxhash import xxh3_64
 
 import mmapds
 from mmapds.index.build import ColumnRequest, build_each
-from mmapds.index.verify import verify
+from mmapds.index.verify import examine, verify
 from mmapds.storage.index_file import Index
 from tests.support.commands import command
 from tests.support.files import flip
+from tests.support.index_file import forge_section, rewrite
 from tests.support.indexes import OPTIONS, built, write_source
 from tests.test_merge import lines
 
@@ -328,3 +331,22 @@ def test_bounds_of_any_width_are_appended_to(tmp_path_factory, sizes, more):
         file.write(rest)
     mmapds.build(path, out=out)
     assert out.read_bytes() == built([path], directory / "direct.mmx")
+
+
+def test_a_source_that_grew_under_an_index_with_other_lengths_is_scanned_whole(write):
+    """The histogram still adds up, but records that come have the places of others."""
+    path = write([{"n": number} for number in [1, 2, 3, 4] * 15])
+    index = str(mmapds.build(path, length="n"))
+    forge_section(index, "length_values", np.array([3, 2, 1, 0], np.uint64))
+    digest = xxh3_64(np.array([3, 2, 1, 0], np.uint64).tobytes()).hexdigest()
+
+    def sealed(found):
+        found["sections"]["length_values"]["xxh3"] = digest
+        return found
+
+    rewrite(index, metadata=sealed)
+    with open(path, "a") as file:
+        file.write('{"n": 1}\n{"n": 1}\n')
+    mmapds.build(path, length="n")
+    assert not examine(Index(index)).problems
+    assert mmapds.open(path).lengths.tolist() == [*[1, 2, 3, 4] * 15, 1, 1]

@@ -95,14 +95,24 @@ def _most_bytes() -> int:
         raise ValueError(f"{MOST_BYTES}: expected a number of bytes, found {given!r}; set it to an integer") from None
 
 
+@cache
+def _pillow() -> Any:
+    """Return Pillow's module of images, with all that it would load later, at the first image of a type."""
+    with importing:
+        pillow: Any = import_module("PIL.Image")
+        pillow.preinit()
+        for name in ("PIL.WebPImagePlugin", "PIL.TiffImagePlugin"):
+            import_module(name)
+    return pillow
+
+
 def _image(data: bytes) -> Any:
     """Return an image, the first one of several in a file.
 
     Raises:
       ValueError: it is of another type than those below, damaged, or has more than `PIL.Image.MAX_IMAGE_PIXELS`.
     """
-    with importing:
-        pillow = import_module("PIL.Image")
+    pillow = _pillow()
     try:
         image = pillow.open(BytesIO(data), formats=_TYPES)
     except pillow.UnidentifiedImageError:
@@ -143,7 +153,7 @@ _DECODERS = {name: decode for decode, names in _EXTENSIONS.items() for name in n
 def check_pillow() -> None:
     """Raise Error unless images can be decoded."""
     try:
-        import_module("PIL.Image")
+        _pillow()
     except ImportError:
         raise Error("decode = 'pil' needs Pillow; run: pip install 'mmapds[images]'") from None
 
