@@ -507,3 +507,41 @@ def test_where_nothing_can_be_written_the_writer_says_so(write, tmp_path):
 def test_a_directory_in_which_no_file_can_be_made(write):
     with pytest.raises(mmapds.Error, match=r"^/proc/a\.mmx: cannot write the index here"):
         mmapds.build(write([1]), out="/proc/a.mmx")
+
+
+def test_a_child_keeps_no_lock_file_that_a_thread_of_its_parent_waits_for(tmp_path):
+    """Its copy would keep the lock when that thread gets it, and who else waits would wait for the child."""
+    path = str(tmp_path / "a.mmx.lock")
+    first, _ = lock._open(path)
+    assert lock._try(first.fileno())
+    second, is_new = lock._open(path)
+    assert not is_new
+    child = os.fork()
+    if child == 0:
+        held = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2 and is_open(fd)]
+        os._exit(path in held)
+    assert os.waitpid(child, 0)[1] == 0
+    for file in (first, second):
+        file.close()
+
+
+def is_open(fd):
+    return os.path.lexists(f"/proc/self/fd/{fd}")
+
+
+def test_who_waits_for_a_lock_file_that_was_removed_waits_no_more(tmp_path):
+    """Somebody else may keep the lock of that file, as a child does that was forked beside its holder."""
+    path = str(tmp_path / "a.mmx.lock")
+    first, _ = lock._open(path)
+    assert lock._try(first.fileno())
+    second, _ = lock._open(path)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(lock._wait, second.fileno(), path, path, time.monotonic(), True)
+        time.sleep(0.1)
+        assert not waiting.done()
+        os.unlink(path)
+        assert waiting.result(60)
+    with locked(str(tmp_path / "a.mmx")) as is_held:
+        assert is_held
+    lock._close(second)
+    lock._close(first)

@@ -4,6 +4,7 @@ A block that begins inside a member begins at any bit of a byte, while decoders 
 blocks of deflate before it, which end at that bit, and as their dictionary the content before it.
 """
 
+import zlib as standard_zlib
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
@@ -30,9 +31,7 @@ def inflater() -> ModuleType:
         with importing:
             from isal import isal_zlib
     except ModuleNotFoundError:
-        import zlib
-
-        return zlib
+        return standard_zlib
     found: ModuleType = isal_zlib
     return found
 

@@ -1,5 +1,6 @@
 """Readers of a conversion: the interface that they share, and the base of those that use another library."""
 
+import errno
 import shlex
 from abc import ABC, abstractmethod
 from bisect import bisect_right
@@ -10,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from ..arrays.columns import Columns
 from ..arrays.infer import common_type
 from ..arrays.schema import Schema
-from ..errors import FormatError, either
+from ..errors import Error, FormatError, either
 
 
 def fields_option(names: Iterable[str]) -> str:
@@ -142,8 +143,10 @@ class FileReader(ABC):
         self._firsts.clear()
 
 
-def cannot_be_read(path: str, title: str, error: Exception) -> FormatError:
+def cannot_be_read(path: str, title: str, error: Exception) -> Error:
     """Return the error for a file that its library refuses; of several lines of its message the first."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return Error(f"{path}: {error.strerror}; raise the limit (ulimit -n)")
     reason = str(error).partition("\n")[0].rstrip(".")
     return FormatError(
         f"{path}: not a readable {title} file: {reason}; copy the file again, or choose its format with "

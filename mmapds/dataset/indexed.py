@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
 from typing import Any, Literal, NoReturn, SupportsIndex
 
 import numpy as np
@@ -85,6 +84,7 @@ class IndexedDataset(Samples, Dataset):
         self._rows = rows  # None: all records, in order
         self._skips = skips  # None: a record that cannot be decoded is an error
         self._length = len(records) if rows is None else len(rows)
+        self._fingerprint: str | None = None
         if rows is None and not self._is_located:
             self._decode_record = None if self._decode is as_bytes else self._decode
 
@@ -253,8 +253,13 @@ class IndexedDataset(Samples, Dataset):
     def indexes(self) -> list[str]:
         return [index.path for index in self._catalog.indexes]
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
+        if self._fingerprint is None:  # not a cached_property: see `Index.bounds_at`
+            self._fingerprint = self._compute_fingerprint()
+        return self._fingerprint
+
+    def _compute_fingerprint(self) -> str:
         rows = np.linspace(0, self._length - 1, min(self._length, _ROWS_COMPARED)).astype(np.int64)
         if self._rows is not None and self._length:
             rows = self._rows.many(rows)

@@ -1,5 +1,6 @@
 """Samples from the members of a tar, as WebDataset makes them: their bytes by extension, or decoded."""
 
+import codecs
 import json
 import math
 import os
@@ -76,7 +77,16 @@ def _array(data: bytes) -> Any:
     return np.load(BytesIO(data), allow_pickle=False)
 
 
+@cache
+def _prepare_zips() -> None:
+    """Load what NumPy would load at the first npz."""
+    with importing:
+        import_module("zipfile")
+        codecs.lookup("cp437")  # of names in zips
+
+
 def _arrays(data: bytes) -> dict[str, Any]:
+    _prepare_zips()
     with np.load(BytesIO(data), allow_pickle=False) as arrays:
         size, limit = sum(part.file_size for part in arrays.zip.infolist()), _most_bytes()
         if size > max(limit, len(data)):  # parts that overlap make it larger, too

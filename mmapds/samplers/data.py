@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence, Sized
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,20 +25,26 @@ class SampledData:
     def __init__(self, datasets: Any, lengths: NDArray[Any] | None = None) -> None:
         self._datasets = datasets if isinstance(datasets, list | tuple) else [datasets]
         self._lengths = lengths
+        self._known: dict[str, str] | None = None
 
-    @cached_property
+    @property
     def described(self) -> dict[str, str] | None:
         """A small dict for states, or None where nothing is known: fingerprints, names of sources, a hash of lengths.
 
         The names are for messages alone, so that sources may be moved and renamed.
         """
+        if self._known is None:  # not a cached_property: see `Index.bounds_at`
+            self._known = self._describe()
+        return self._known or None
+
+    def _describe(self) -> dict[str, str]:
         known: dict[str, str] = {}
         if self._datasets and all(_has_fingerprint(each) for each in self._datasets):
             known["fingerprint"] = " ".join(each.fingerprint for each in self._datasets)
             known["sources"] = _names([path for each in self._datasets for path in each.sources])
         if self._lengths is not None:
             known["lengths"] = xxh3_64(self._lengths.data).hexdigest()
-        return known or None
+        return known
 
     @property
     def mark(self) -> str | None:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 from ..errors import Error
+from .imports import importing
 from .processes import seconds_of
 from .sources import reason, working_directory
 
@@ -51,15 +52,18 @@ _held: dict[str, _Hold] = {}
 """By the real path of what is locked."""
 
 
+_opened: WeakSet[FileIO] = WeakSet()
+"""Lock files, which this process holds or waits for."""
+
+
 _temporaries: WeakSet[BufferedWriter] = WeakSet()
 """What this process writes, and locks."""
 
 
 def _forget() -> None:
     """Drop, in a forked child, what its parent holds: else a child that outlives its parent keeps the locks."""
-    for hold in _held.values():
-        if hold.file is not None:
-            hold.file.close()
+    for lock_file in _opened:  # also those that other threads wait for
+        lock_file.close()
     _held.clear()
     for file in _temporaries:
         if not file.closed:  # its owner closes it when it is collected, so its number must not become that of another
@@ -109,10 +113,12 @@ def clean_up(target: str) -> None:
     path = real + LOCK_SUFFIX
     with suppress(OSError, Error):  # a read-only directory, or a file of somebody else's: nothing to be done
         file, _ = _open(path)
-        with file:
+        try:
             if _try(file.fileno()) and _is_at(file.fileno(), path):
                 _clean_up(file.fileno(), real)
                 os.unlink(path)
+        finally:
+            _close(file)
 
 
 def _real(target: str) -> str:
@@ -122,11 +128,17 @@ def _real(target: str) -> str:
 
 
 def _release(file: FileIO, path: str) -> None:
-    with file:
+    try:
         with suppress(OSError):
             os.unlink(path)
-        with suppress(OSError):
-            fcntl.flock(file.fileno(), fcntl.LOCK_UN)  # a child that another thread forked just now may have a copy
+    finally:
+        _close(file)
+
+
+def _close(file: FileIO) -> None:
+    """Close a lock file, and unlock it first: a child that another thread forked just now may have a copy."""
+    with file, suppress(OSError):
+        fcntl.flock(file.fileno(), fcntl.LOCK_UN)
 
 
 def _acquire(target: str, path: str) -> tuple[FileIO | None, bool]:
@@ -145,20 +157,20 @@ def _acquire(target: str, path: str) -> tuple[FileIO | None, bool]:
         try:
             fd = file.fileno()
             if not _try(fd):
-                has_spoken = _wait(fd, target, began, has_spoken)
+                has_spoken = _wait(fd, target, path, began, has_spoken)
             if _is_at(fd, path):
                 return file, is_new
         except OSError as error:
-            file.close()
+            _close(file)
             _say_without_locks(target, error)
             if is_new:
                 with suppress(OSError):
                     os.unlink(path)
             return None, True
         except BaseException:
-            file.close()
+            _close(file)
             raise
-        file.close()  # its holder removed it meanwhile: the lock is that on the next file of this name
+        _close(file)  # its holder removed it meanwhile: the lock is that on the next file of this name
 
 
 def _open(path: str) -> tuple[FileIO, bool]:
@@ -170,12 +182,15 @@ def _open(path: str) -> tuple[FileIO, bool]:
     """
     while True:
         with suppress(FileExistsError):
-            return FileIO(path, "x+"), True
+            file = FileIO(path, "x+")
+            _opened.add(file)
+            return file, True
         with suppress(FileNotFoundError):  # its holder removed it just now
             try:
                 file = FileIO(path, "r+", opener=_open_existing)
             except PermissionError:  # of another user, who lets others read it
                 file = FileIO(path, "r", opener=_open_existing)
+            _opened.add(file)
             break
     found = os.fstat(file.fileno())
     if not S_ISREG(found.st_mode) or (found.st_size and _signature(file.fileno()) is None):
@@ -215,18 +230,19 @@ def _try(fd: int) -> bool:
     return True
 
 
-def _wait(fd: int, target: str, began: float, has_spoken: bool) -> bool:
-    """Wait until a descriptor is locked; return whether a message has said so.
+def _wait(fd: int, target: str, path: str, began: float, has_spoken: bool) -> bool:
+    """Wait until a descriptor is locked, or has no longer the path; return whether a message has said so.
 
     Raises:
       Error: that takes longer than the limit.
       OSError: the file system has no locks.
     """
-    from filelock import lock_descriptor  # start-up time: it adds a half to it, and only who waits needs it
+    with importing:
+        from filelock import lock_descriptor  # start-up time: it adds a half to it, and only who waits needs it
 
     given = seconds_of(LIMIT)
     limit = _DEFAULT_LIMIT if given is None else given
-    while not lock_descriptor(fd, blocking=False):
+    while not lock_descriptor(fd, blocking=False) and _is_at(fd, path):
         waited = time.monotonic() - began
         if waited >= limit:
             raise Error(
