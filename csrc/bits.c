@@ -39,7 +39,9 @@ static uint64_t place_in(uint64_t word, uint64_t rank)
     return (uint64_t)__builtin_ctzll(word);
 }
 
-static mds_status select_numbers(const mds_bits *bits, const int64_t *ranks, size_t n, int64_t *out)
+/* Not inlined: a function that jumps may come back to keeps its variables in memory. */
+__attribute__((noinline)) static mds_status select_numbers(const mds_bits *bits, const int64_t *ranks, size_t n,
+                                                           int64_t *out)
 {
     const size_t blocks = (bits->n + MDS_BITS_BLOCK - 1) / MDS_BITS_BLOCK;
     size_t word = 0, end = 0;       /* of the block of the number before, from its word on */
@@ -132,14 +134,20 @@ static int64_t number_at(const uint8_t *numbers, size_t width, int64_t position)
     return (int64_t)narrow;
 }
 
+__attribute__((noinline)) static void take_numbers(const uint8_t *numbers, size_t width, const int64_t *positions,
+                                                   size_t n, int64_t *out)
+{
+    for (size_t k = 0; k < n; k++)
+        out[k] = number_at(numbers, width, positions[k]);
+}
+
 mds_status mds_array_select(const mds_map *map, uint64_t begin, size_t width, const int64_t *positions, size_t n,
                             int64_t *out)
 {
     mds_guard guard;
     if (MDS_GUARD(&guard))
         return MDS_SHRANK;
-    for (size_t k = 0; k < n; k++)
-        out[k] = number_at(map->data + begin, width, positions[k]);
+    take_numbers(map->data + begin, width, positions, n, out);
     const mds_status status = mds_map_was_whole(map, map->size, mds_now());
     mds_guard_leave();
     return status;
