@@ -2,8 +2,8 @@
  *
  * A read beyond the new end of a file is answered with SIGBUS, whoever made the map. It comes on the thread that reads,
  * at the instruction that reads, so a handler may jump out of it as long as that code holds no lock and has nothing
- * half done: memcpy and scans, which is all that runs under a guard. A SIGBUS of anybody else's goes on to whoever
- * handled it before, after a line that names the file, as torch would blame shared memory for it. */
+ * half done: memcpy, scans and lookups, which is all that runs under a guard. A SIGBUS of anybody else's goes on to
+ * whoever handled it before, after a line that names the file, as torch would blame shared memory for it. */
 #define _GNU_SOURCE /* siginfo of SIGBUS */
 #include "mmapds.h"
 

@@ -500,7 +500,10 @@ def is_same(found: Any, expected: Any) -> bool:
 
 def number_in(name: str, value: Any, most: int) -> int:
     """Return a value of a state as an int; raise StateError unless it is an integer from 0 to `most`."""
-    is_integer = hasattr(value, "__index__") and not isinstance(value, bool) and not getattr(value, "ndim", 0)
-    if not is_integer or not 0 <= operator.index(value) <= most:
+    try:
+        number = integer(name, value, 0)
+    except OrderError:
+        number = -1
+    if not 0 <= number <= most:
         raise StateError(f"{name} = {shortened(value)}, expected an integer from 0 to {most}")
-    return operator.index(value)
+    return number
