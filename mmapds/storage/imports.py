@@ -1,7 +1,11 @@
 """The lock that is held while a module is imported later than its package."""
 
+# Forks take locks of these two, too, which other imports need. They are loaded here, before the lock below is
+# registered: what is registered last is called first, so a fork waits for imports before it has their locks.
+import concurrent.futures.thread  # noqa: F401
+import logging  # noqa: F401
 import os
-from _thread import RLock  # start-up time: threading's is the same
+import threading
 
 _PATIENCE = 60.0  # seconds; a fork that waited for ever would be worse than a child that may not import
 
@@ -11,10 +15,9 @@ class _Importing:
     wait for that import for ever. So a fork waits for the end of such imports."""
 
     def __init__(self) -> None:
-        self._lock = RLock()
+        self._lock = threading.RLock()
         self._taken = 0  # times, by a fork
-        self._is_ready = False
-        self._watch_forks()
+        os.register_at_fork(before=self._take, after_in_parent=self._give_back, after_in_child=self._begin_again)
 
     def is_held(self) -> bool:
         """Whether this thread holds it."""
@@ -22,38 +25,25 @@ class _Importing:
 
     def __enter__(self) -> None:
         self._lock.acquire()
-        try:
-            if not self._is_ready:
-                # Forks take locks of these modules, too, which imports need. What is registered last is called first:
-                # so a fork waits here before it has theirs.
-                import concurrent.futures.thread  # noqa: F401
-                import logging  # noqa: F401
-
-                self._watch_forks()
-                self._is_ready = True
-        except BaseException:
-            self._lock.release()
-            raise
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def _watch_forks(self) -> None:
-        os.register_at_fork(before=self._take, after_in_parent=self._give_back, after_in_child=self._begin_again)
-
     def _take(self) -> None:
-        self._taken += self._lock.acquire(True, _PATIENCE)
+        if self._lock.acquire(True, _PATIENCE):
+            self._taken += 1
 
     def _give_back(self) -> None:
-        if self._taken:
+        if self._taken and self.is_held():  # not where this fork lost patience while another one had it
             self._taken -= 1
             self._lock.release()
 
     def _begin_again(self) -> None:
-        if self._taken:
+        if self.is_held():
             self._give_back()
-        elif not self.is_held():
+        else:
             self._lock._at_fork_reinit()  # type: ignore[attr-defined]
+            self._taken = 0
 
 
 importing = _Importing()
