@@ -80,6 +80,55 @@ def test_a_forged_section_is_found(index, name, change, message):
         verify(Index(index))
 
 
+def retype(path, name, dtype):
+    """Let a section be numbers of another type of the same width, whose bytes and checksum stay."""
+
+    def retyped(metadata):
+        assert metadata["sections"][name]["dtype"] != dtype
+        metadata["sections"][name]["dtype"] = dtype
+        return metadata
+
+    rewrite(str(path), metadata=retyped)
+
+
+RETYPED = [("i", -3, "<u8"), ("i", -3, "<f8"), ("f", 0.5, "<u8"), ("f", 0.5, "<i8"), ("u", 2**63, "<i8")]
+RETYPED += [("u", 2**63, "<f8")]
+
+
+@pytest.mark.parametrize(("name", "first", "dtype"), RETYPED)
+def test_a_column_of_another_type_is_found(write, name, first, dtype):
+    path = write([{"i": n - 3, "f": n + 0.5, "u": 2**63 + n} for n in range(9)])
+    mmapds.build(path, columns={"i": "i", "f": "f", "u": "u"})
+    retype(f"{path}.mmx", f"column:{name}", dtype)
+    with pytest.raises(mmapds.FormatError, match=f"column '{name}' differs from .* at record 0: expected {first}, "):
+        verify(Index(f"{path}.mmx"))
+
+
+@pytest.mark.parametrize(("name", "first", "dtype"), RETYPED)
+def test_a_column_of_an_array_file_of_another_type_is_found(tmp_path, name, first, dtype):
+    path = tmp_path / "a.mma"
+    with mmapds.Writer(path, {"i": "int64", "f": "float32", "u": "uint64"}, index=False) as writer:
+        for n in range(9):
+            writer.write({"i": n - 3, "f": n + 0.5, "u": 2**63 + n})
+    retype(path, f"column:{name}", dtype)
+
+    def build_and_verify():
+        mmapds.build(path)
+        verify(Index(f"{path}.mmx"))
+
+    said = rf"'column:{name}': expected numbers of .*, found {dtype}|column:{name}\[0\] = .*, expected {first}, "
+    with pytest.raises(mmapds.FormatError, match=f"a.mma: DAMAGED: .*({said})"):
+        build_and_verify()
+
+
+def test_a_column_of_a_wider_type_is_right(write):
+    path = write([{"n": 2**40 + n} for n in range(9)])
+    mmapds.build(path, columns={"n": "n"})
+    retype(f"{path}.mmx", "column:n", "<i8")
+    verify(Index(f"{path}.mmx"))
+    assert mmapds.open(path).column("n").tolist() == [2**40 + n for n in range(9)]
+
+
 @pytest.mark.parametrize(
     ("at", "message"),
     [

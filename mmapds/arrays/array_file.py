@@ -12,7 +12,7 @@ from .. import _native
 from ..errors import FormatError, SourceError
 from ..storage.files import open_file
 from ..storage.lock import remove_leftovers
-from ..storage.numbers import BY_DTYPE, U8, U32
+from ..storage.numbers import BY_DTYPE, F64, I64, U8, U32, U64
 from ..storage.sections import COLUMN, SectionFile, SectionWriter
 from ..storage.sources import INDEX_SUFFIX, kind_of_file, unreadable
 
@@ -115,7 +115,8 @@ class ArrayFile(ArraySections):
         self._check_numbers("offsets", ("<u4", "<u8"))
         for field in head.schema.fields:
             if field.column:
-                self._check_numbers(COLUMN + field.column, tuple(each.dtype for each in SectionFile.TYPES))
+                held = (F64,) if field.is_scalar and field.number_type == F64.cell else (U32, U64, I64)
+                self._check_numbers(COLUMN + field.column, tuple(each.dtype for each in held))
 
     def _check_numbers(self, name: str, dtypes: tuple[str, ...]) -> None:
         """Check a section that holds a number for each record."""
@@ -123,7 +124,7 @@ class ArrayFile(ArraySections):
         if section is None or section.items != self.records:
             found = "no such section" if section is None else section.items
             raise self.damaged(f"section {name!r}: expected {self.records} numbers, found {found}")
-        if section.dtype not in dtypes:
+        if section.items and section.dtype not in dtypes:
             raise self.damaged(f"section {name!r}: expected numbers of {' or '.join(dtypes)}, found {section.dtype}")
         self.verify_section(name)
 
@@ -155,11 +156,14 @@ class ArrayFile(ArraySections):
             f"up to byte {self.end}, found others"
         )
 
+    def numbers(self, name: str, begin: int, end: int) -> memoryview:
+        """Return the bytes of a section's numbers of records `begin` to `end`."""
+        width = BY_DTYPE[self.sections[name].dtype].width
+        return memoryview(self.map.read(self.sections[name].offset + begin * width, (end - begin) * width))
+
     def cells(self, name: str, begin: int, end: int) -> Cells:
         """Return the type of a section's numbers, and those of records `begin` to `end` as 64-bit cells."""
-        number_type = BY_DTYPE[self.sections[name].dtype]
-        at = self.sections[name].offset + begin * number_type.width
-        data = memoryview(self.map.read(at, (end - begin) * number_type.width))
+        number_type, data = BY_DTYPE[self.sections[name].dtype], self.numbers(name, begin, end)
         if number_type is U32:
             wide = memoryview(bytearray(2 * len(data)))
             _native.cells_widen(data, wide)

@@ -15,6 +15,7 @@ from .._native import NUMBER_F64, NUMBER_I64, NUMBER_U64
 from ..arrays.array_file import MAGIC, RECORD_ALIGNMENT, SUFFIX, ArrayFile, Cells, Head
 from ..errors import ColumnError, FormatError, option
 from ..storage.indexed_source import IndexedSource
+from ..storage.numbers import BY_CELL, differences, numbers, same_numbers
 from ..storage.sections import COLUMN
 from ..storage.sources import Source
 from .format import TRUNCATED, End, FieldsOf, Format, Layout, Piece, Sample, check_truncated, drops_truncated
@@ -163,13 +164,12 @@ def _check_records(source: Source, head: Head, file: ArrayFile) -> None:
     first = 0
     for piece in _walked(0, source, head, fields, drop=True):
         last = first + len(piece.starts)
-        for name, expected in zip(names, [piece.starts, *(cells for _, cells in piece.columns)], strict=True):
-            _, stored = file.cells(name, first, last)
-            if stored != expected:
-                at = next(k for k, (a, b) in enumerate(zip(stored, expected, strict=True)) if a != b)
-                raise file.damaged(
-                    f"{name}[{first + at}] = {stored[at]}, expected {expected[at]}, as the records have it"
-                )
+        for name, (cell, expected) in zip(names, [(NUMBER_U64, piece.starts), *piece.columns], strict=True):
+            dtype, stored = file.sections[name].dtype, file.numbers(name, first, last)
+            if not same_numbers(dtype, stored, cell, expected):
+                at = differences(dtype, stored, cell, expected)[0]
+                found, right = numbers(dtype, stored)[at], expected.cast("B").cast(BY_CELL[cell].code)[at]
+                raise file.damaged(f"{name}[{first + at}] = {found}, expected {right}, as the records have it")
         first = last
     if first != head.records:
         raise file.damaged(f"expected {head.records} records, found {first} one after another")

@@ -100,25 +100,26 @@ def numbers(dtype: str, data: memoryview) -> "memoryview[Any]":
 
 
 def same_numbers(dtype: str, stored: memoryview, cell: int, cells: memoryview) -> bool:
-    """Whether the numbers of a column equal some cells, bit by bit; a column's type may be wider."""
+    """Whether the numbers of a column equal some cells, and its type holds them; it may be wider than they need."""
     if not len(cells):
         return not len(stored)
     own, to, data = BY_CELL[cell], BY_DTYPE[dtype], cells.cast("B")
+    if own is F64 and to is not F64:
+        return False
     if to is U32:
-        if own is not U64 or _native.cells_largest(cells) >= 2**32:
-            return False
-        return narrowed(cells) == stored.cast("B")
+        return own is U64 and _native.cells_largest(cells) < 2**32 and narrowed(cells) == stored.cast("B")
+    if {own, to} == {I64, U64} and _native.cells_largest(cells) >= 2**63:
+        return False  # its bits are another number in the other type
     return (data if own is to else converted(data, own, to)) == stored.cast("B")
 
 
 def differences(dtype: str, stored: memoryview, cell: int, cells: memoryview) -> list[int]:
     """Return where the numbers of a column differ from as many cells, for which `same_numbers` is false."""
-    own, to, data = BY_CELL[cell], BY_DTYPE[dtype], stored.cast("B")
-    if to is U32:
-        data, to = converted(data, U32, U64), own
-    found = converted(cells.cast("B"), own, to)
-    pairs = zip(data.cast("Q"), found.cast("Q"), strict=True)
-    # Where all bits are the same, 0.0 in the cells is 0 in the column, which holds no floats.
+    own, to = BY_CELL[cell], BY_DTYPE[dtype]
+    if own is to:
+        own = to = U64  # bits, so that NaN equals itself
+    pairs = zip(stored.cast("B").cast(to.code), cells.cast("B").cast(own.code), strict=True)
+    # Where all values are the same, 0.0 in the cells is 0 in the column, which holds no floats.
     return [at for at, (one, other) in enumerate(pairs) if one != other] or [0]
 
 

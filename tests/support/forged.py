@@ -78,8 +78,10 @@ def make_source(folder, kind):
     path = folder / f"a.{'bin' if kind in ('fixed', 'megatron') else 'dat' if kind == 'prefixed' else kind}"
     options = {}
     if kind == "jsonl":
-        path.write_bytes(b"".join(b'{"n":%d,"text":"%s"}\n' % (i % 4, b"x" * (i % 6)) for i in range(MANY)))
-        options = {"length": "n", "columns": {"size": "bytes()"}}
+        line = b'{"n":%d,"text":"%s","i":%d,"f":%.1f,"u":%d}\n'
+        lines = [line % (i % 4, b"x" * (i % 6), i - 2, i / 2, 2**63 + i) for i in range(MANY)]
+        path.write_bytes(b"".join(lines))
+        options = {"length": "n", "columns": {"size": "bytes()", "i": "i", "f": "f", "u": "u"}}
     elif kind == "fixed":
         path.write_bytes(bytes(range(240)))
         options = {"format": "fixed", "dtype": "u2", "shape": (3, 4), "length": "bytes()"}
@@ -101,7 +103,8 @@ def make_source(folder, kind):
     else:
         with mmapds.Writer(path) as writer:
             for i in range(4):
-                writer.write({"a": np.arange(i, dtype="f4"), "n": i, "s": "é" * i, "j": {"a": [i]}})
+                sample = {"a": np.arange(i, dtype="f4"), "n": i, "s": "é" * i, "j": {"a": [i]}}
+                writer.write(sample | {"i": i - 2, "f": i / 2, "u": np.uint64(2**63 + i)})
         return path
     mmapds.build(path, **options)
     if kind == "jsonl":
@@ -167,7 +170,7 @@ class Forgery:
         """Change something; return what, for messages."""
         changes = [self._value] * 3 + [self._field] + [self._numbers] * 2
         names = self.metadata.get("sections")
-        changes += [self._swapped] * (isinstance(names, dict) and len(names) > 1)
+        changes += [self._swapped, self._retyped] * (isinstance(names, dict) and len(names) > 1)
         changes += [self._point] * (isinstance(names, dict) and POINTS in names)
         return random.choice(changes)(random)
 
@@ -217,6 +220,15 @@ class Forgery:
         one, other = random.sample(sorted(sections), 2)
         sections[one], sections[other] = sections[other], sections[one]
         return f"sections {one} and {other} swapped"
+
+    def _retyped(self, random):
+        """Let a section be numbers of another type, with the same bytes."""
+        with suppress(Exception):  # the metadata are forged already
+            name = random.choice(sorted(self.metadata["sections"]))
+            section = self.metadata["sections"][name]
+            section["dtype"] = random.choice(["<u8", "<i8", "<f8"] if section["dtype"][2:] == "8" else ["<u4", "|u1"])
+            return f"section {name} of {section['dtype']}"
+        return "nothing"
 
     def _point(self, random):
         """Change an access point: its checksum, its window, or both, deflated again."""
