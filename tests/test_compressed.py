@@ -115,6 +115,18 @@ def test_a_record_that_cannot_be_measured_is_named_by_its_line(write, bad):
     assert messages[0].startswith(f":1501 (byte {len(text(1500))}): ")
 
 
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_bad_line_is_named_while_a_thread_decodes_on(write, suffix, workers):
+    """With content behind the lines that threads hold when they meet it."""
+    rest = b"".join(b'{"id":%d,"h":"%s"}\n' % (n, os.urandom(32).hex().encode()) for n in range(30_000))
+    data = text(2400) + b'{"id":1, oops\n' + rest
+    path = write(gzip.compress(data, 1) if suffix == "gz" else b"".join(frames(data, 50_000)), f"a.jsonl.{suffix}")
+    for _ in range(8):
+        with pytest.raises(mmapds.DecodeError, match=r"a\.jsonl\.\w+:2401 "):
+            mmapds.build(path, length="id", workers=workers)
+
+
 def test_a_line_that_is_not_json_is_named_when_it_is_read(write):
     data = text(1500) + b'\n\n{"id": oh}\n' + text(10)
     messages = []

@@ -48,8 +48,8 @@ def scan(number: int, source: Source, measuring: Measuring, kept: int, workers: 
     """
     try:
         if measuring:
-            with closing(content_of(source, workers)) as content:
-                yield from _measured(number, source, _lines(content), measuring, kept, workers)
+            with closing(ahead(_lines(content_of(source, workers)))) as lines:
+                yield from _measured(number, source, lines, measuring, kept, workers)
         elif source.codec == "zstd" and (zstd := ZstdSource(source)).is_known:
             yield from _in_runs(number, source, zstd, workers)
         else:
@@ -211,30 +211,30 @@ def _lines(content: Iterable[Content]) -> Iterator[_Lines]:
 
 
 def _measured(
-    number: int, source: Source, lines: Iterator[_Lines], measuring: Measuring, kept: int, workers: int
+    number: int, source: Source, lines: Iterable[_Lines], measuring: Measuring, kept: int, workers: int
 ) -> Iterator[Piece]:
     """Measure lines in threads."""
     newlines = 0
     slots = list(range(workers + 2 if workers > 1 else 1))
-    scanned = in_order(partial(_measure, source.path, measuring), ahead(lines), workers=workers, slots=slots)
-    while (item := _next(scanned, source, kept, measuring)) is not None:
-        piece, measured = item
-        bad_at = tuple((newlines + before + 1, start) for before, start in measured.bad_at)
-        newlines += measured.newlines
-        kept += len(measured.starts)
-        pending = measured.pending if piece.end > piece.begin else piece.end
-        yield Piece(
-            number,
-            measured.starts,
-            measured.columns,
-            measured.skipped,
-            piece.scanned,
-            _end(newlines, pending, piece.end) if piece.is_last else None,
-            filled=measured.filled,
-            bad=measured.bad,
-            bad_at=bad_at,
-            blocks=piece.starts,
-        )
+    with closing(in_order(partial(_measure, source.path, measuring), lines, workers=workers, slots=slots)) as scanned:
+        while (item := _next(scanned, source, kept, measuring)) is not None:
+            piece, measured = item
+            bad_at = tuple((newlines + before + 1, start) for before, start in measured.bad_at)
+            newlines += measured.newlines
+            kept += len(measured.starts)
+            pending = measured.pending if piece.end > piece.begin else piece.end
+            yield Piece(
+                number,
+                measured.starts,
+                measured.columns,
+                measured.skipped,
+                piece.scanned,
+                _end(newlines, pending, piece.end) if piece.is_last else None,
+                filled=measured.filled,
+                bad=measured.bad,
+                bad_at=bad_at,
+                blocks=piece.starts,
+            )
 
 
 def _next(

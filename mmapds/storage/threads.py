@@ -23,7 +23,7 @@ def cores() -> int:
 
 def in_order(
     work: Callable[[Task, Slot], Result], tasks: Iterable[Task], *, workers: int, slots: list[Slot]
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Yield `work(task, slot)` for every task, in the order of the tasks, computed by `workers` threads.
 
     A slot is memory in which a task works and to which its result may refer. It is free again when the consumer asks
