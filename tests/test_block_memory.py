@@ -1,16 +1,22 @@
 """Decoded blocks in memory of their own, and zstd's own library, which decodes into it."""
 
+import gzip
 import os
+import zlib
+from types import SimpleNamespace
 
 import pytest
 
 import mmapds
 from mmapds import _native
-from mmapds.compression import libzstd
+from mmapds.compression import gzip_blocks, libzstd, zstd_blocks
 from mmapds.compression.cache import BlockCache
 from mmapds.compression.reader import BlockReader
+from mmapds.recompress import seekable
+from mmapds.recompress import text as source_text
+from mmapds.storage.blocks import Edges
 from mmapds.storage.index_file import Index
-from tests.support.compressed import WRITERS, codec, frames, skippable, text
+from tests.support.compressed import WRITERS, codec, frames, one_frame, skippable, text
 
 PAGE = os.sysconf("SC_PAGESIZE")
 DATA = text(3000)
@@ -185,3 +191,58 @@ def test_the_cache_counts_the_memory_of_blocks_and_makes_room_before_the_next():
     assert [key for key in range(8) if cache.find(key)] == [5, 6, 7]
     cache.make_room(11 * PAGE)
     assert cache.size == 6 * PAGE, "a block that is not kept needs no room"
+
+
+SHORT = [
+    "Unable to create ZSTD_DCtx instance.",
+    "Unable to create ZSTD_CCtx instance.",
+    "Unable to decompress Zstandard data: Allocation error : not enough memory",
+    "Unable to compress Zstandard data: Allocation error : not enough memory",
+]
+
+
+def without_memory(said):
+    """A codec that says so, where it makes a compressor or a decompressor, or where that is used."""
+
+    class Refusing:
+        FLUSH_FRAME, eof, needs_input, unused_data = 2, False, True, b""
+
+        def __init__(self, **_):
+            if "create" in said:
+                raise codec.ZstdError(said)
+
+        def compress(self, *_):
+            raise codec.ZstdError(said)
+
+        decompress = compress
+
+    return SimpleNamespace(**{**vars(codec), "ZstdCompressor": Refusing, "ZstdDecompressor": Refusing})
+
+
+@pytest.mark.parametrize("said", SHORT)
+def test_memory_that_is_short_is_a_memory_error_and_no_damage(write, tmp_path, monkeypatch, said):
+    path = write(one_frame(DATA), "a.jsonl.zst")
+    file = _native.Map(path)
+    refusing = without_memory(said)
+    with pytest.raises(MemoryError):
+        zstd_blocks.decode(refusing, bytes(memoryview(file)), len(DATA))
+    with pytest.raises(MemoryError):
+        zstd_blocks.Stream(refusing, file, 0, file.size).read()
+    for module in (source_text, seekable):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "zstd", lambda _: refusing)
+            for workers in (1, 2):
+                with pytest.raises(MemoryError):
+                    mmapds.seekable(path, tmp_path / "out.zst", frame=1 << 14, workers=workers, force=True)
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_zlib_says_that_memory_is_short_by_a_number():
+    def refuse(*_):
+        raise zlib.error("Error -4 while decompressing data: out of memory")
+
+    refusing = SimpleNamespace(
+        **{**vars(zlib), "decompressobj": lambda *_: SimpleNamespace(decompress=refuse, eof=False)}
+    )
+    with pytest.raises(MemoryError):
+        gzip_blocks.decode(refusing, gzip.compress(DATA), len(DATA), Edges())

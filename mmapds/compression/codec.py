@@ -1,7 +1,10 @@
 """The zstd codec: that of the standard library, or before Python 3.14 its backport. It is imported late."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 from ..errors import Error
 from ..storage.imports import importing
@@ -26,3 +29,33 @@ def zstd(path: str) -> ModuleType:
             raise Error(f"{path}: reading zstd needs a Python that is built with libzstd; build it again") from None
         raise Error(f"{path}: reading zstd needs backports.zstd; run: pip install backports.zstd") from None
     return module
+
+
+_NO_MEMORY = "not enough memory", "Unable to create ZSTD_", "Error -4 "
+"""What codecs say of memory: zstd's frames, its contexts, zlib."""
+
+
+def check_memory(error: Exception) -> None:
+    """Raise MemoryError where an error of a codec says that memory is short, so that sound data are not blamed."""
+    if any(said in str(error) for said in _NO_MEMORY):
+        raise MemoryError(str(error)) from None
+
+
+@contextmanager
+def memory_checked(codec: ModuleType) -> Iterator[None]:
+    """As `check_memory`, for what zstd raises meanwhile."""
+    try:
+        yield
+    except codec.ZstdError as error:
+        check_memory(error)
+        raise
+
+
+def decompressor(codec: ModuleType, options: dict[Any, int] | None = None) -> Any:
+    """Return a new decoder of zstd.
+
+    Raises:
+      MemoryError: there is no room for one.
+    """
+    with memory_checked(codec):
+        return codec.ZstdDecompressor(options=options)

@@ -13,6 +13,7 @@ from typing import Any
 from .. import _native
 from ..storage.blocks import AccessPoint, Edges
 from ..storage.imports import importing
+from .codec import check_memory
 from .parts import BlockError, Pieces, content_of_parts
 
 _CUT = "a member is truncated"
@@ -178,7 +179,13 @@ def _inflated(zlib: ModuleType, decoder: Any, data: "bytes | memoryview", most: 
 
 
 def _reason_of(error: Exception) -> str:
-    """Return what the module says, as part of a sentence: isal and zlib say it with a number, and a place."""
+    """Return what the module says of damaged data, as part of a sentence: isal and zlib say it with a number, and a
+    place.
+
+    Raises:
+      MemoryError: it says that memory is short.
+    """
+    check_memory(error)
     return str(error).rpartition(": ")[2].partition(" ")[2].lower() if str(error).startswith("Error") else str(error)
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from .. import _native
 from ..storage.blocks import LARGEST_BLOCK
+from .codec import check_memory, decompressor
 from .frames import UNKNOWN, Frames
 from .parts import SMALLEST, BlockError, Pieces, content_of_parts
 
@@ -61,7 +62,7 @@ def _frame(codec: ModuleType, data: memoryview, at: int, most: int) -> tuple[lis
         end = at + codec.get_frame_size(data[at:])
     except codec.ZstdError:
         end = len(data)  # it is cut short or damaged: decoding it says how
-    decoder, pieces = codec.ZstdDecompressor(), []
+    decoder, pieces = decompressor(codec), []
     given = data[at:end]
     try:
         while most and not decoder.eof and (piece := decoder.decompress(given, min(most, PIECE))):
@@ -82,7 +83,7 @@ class Stream:
 
     def __init__(self, codec: ModuleType, file: _native.Map, begin: int, end: int) -> None:
         self._codec, self._file, self._end = codec, file, end
-        self._decoder = codec.ZstdDecompressor()
+        self._decoder = decompressor(codec)
         self._rest = b""
         self._is_open = False  # inside a frame
         self.at = begin
@@ -97,7 +98,7 @@ class Stream:
         """
         while True:
             if self._decoder.eof:
-                self._rest, self._decoder = self._decoder.unused_data, self._codec.ZstdDecompressor()
+                self._rest, self._decoder = self._decoder.unused_data, decompressor(self._codec)
             if not self._rest and self._decoder.needs_input:
                 self._rest = self._file.read(self.at, min(_READ, self._end - self.at))
                 self.at += len(self._rest)
@@ -115,5 +116,10 @@ class Stream:
 
 
 def reason_of(error: Exception) -> str:
-    """Return what the codec says, as part of a sentence."""
+    """Return what the codec says of damaged data, as part of a sentence.
+
+    Raises:
+      MemoryError: it says that memory is short.
+    """
+    check_memory(error)
     return str(error).rpartition(": ")[2].lower()

@@ -2,7 +2,8 @@
 
 import os
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from io import BufferedWriter
 from itertools import accumulate
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 from .. import formats
 from ..build_index import build
-from ..compression.codec import zstd
+from ..compression.codec import memory_checked, zstd
 from ..compression.frames import Frames
 from ..compression.seek_table import MOST_FRAMES, read_table, table_bytes
 from ..errors import Error, FormatError, counted, either, names_its_arguments
@@ -132,9 +133,11 @@ def _recompress(
         with replacing(os.path.join(working_directory(), target), text.check) as file:
             lines = KnownLines(file) if is_indexed else None
             written = _Written(target, file, lines)
-            for compressed in _compressed(codec, text, frame, level, workers, is_indexed=is_indexed):
-                written.add(compressed)
-                progress(compressed.read)
+            frames = _compressed(codec, text, frame, level, workers, is_indexed=is_indexed)
+            with closing(frames):  # here, as its threads end then
+                for compressed in frames:
+                    written.add(compressed)
+                    progress(compressed.read)
             written.finish()
     except OSError as error:
         raise Error(
@@ -257,16 +260,18 @@ def _lines(text: Text, frame: int) -> Iterator[_Lines]:
 
 def _compressed(
     codec: ModuleType, text: Text, frame: int, level: int, workers: int, *, is_indexed: bool
-) -> Iterator[_Compressed]:
+) -> Generator[_Compressed, None, None]:
     """Yield the frames of a text, which threads compress, each with a compressor of its own."""
 
     def work(lines: _Lines, compressor: Any) -> _Compressed:
         records = records_of(lines.text, lines.begin) if is_indexed else None
-        compressed = compressor.compress(lines.text, compressor.FLUSH_FRAME)
+        with memory_checked(codec):
+            compressed = compressor.compress(lines.text, compressor.FLUSH_FRAME)
         return _Compressed(compressed, len(lines.text), lines.read, records)
 
     options = _options(codec, frame, level)
-    slots = [codec.ZstdCompressor(options=options) for _ in range(workers + 2 if workers > 1 else 1)]
+    with memory_checked(codec):
+        slots = [codec.ZstdCompressor(options=options) for _ in range(workers + 2 if workers > 1 else 1)]
     return in_order(work, _lines(text, frame), workers=workers, slots=slots)
 
 

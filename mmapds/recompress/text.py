@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from .. import _native
-from ..compression.codec import zstd
+from ..compression.codec import check_memory, decompressor, zstd
 from ..compression.frames import Frames
+from ..compression.zstd_blocks import reason_of
 from ..compression.zstd_frames import walk
 from ..errors import FormatError
 from ..storage.files import open_file
@@ -90,6 +91,7 @@ class Text:
                 try:
                     text = reader.read(_PIECE)
                 except errors as error:
+                    check_memory(error)
                     reason = str(error).partition("\n")[0].lower()
                     raise FormatError(f"{self.path}: not whole gzip members: {reason}; copy the file again") from None
                 if not text:
@@ -104,16 +106,15 @@ class Text:
         assert self._frames is not None
         for number, begin in enumerate(self._frames.begins[:-1]):
             at, end = begin, self._frames.begins[number + 1]
-            decoder = codec.ZstdDecompressor(options=options)
+            decoder = decompressor(codec, options)
             while not decoder.eof:
                 data = self._file.read(at, min(_PIECE, end - at)) if decoder.needs_input else b""
                 at += len(data)
                 try:
                     text = decoder.decompress(data, _PIECE)
                 except codec.ZstdError as error:
-                    reason = str(error).rpartition(": ")[2].lower()
                     place = f"{self.path}: frame {number} (byte {begin})"
-                    raise FormatError(f"{place}: not zstd: {reason}; copy the file again") from None
+                    raise FormatError(f"{place}: not zstd: {reason_of(error)}; copy the file again") from None
                 yield Piece(text, len(data))
 
 
