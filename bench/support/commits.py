@@ -71,11 +71,11 @@ def both(commit):
 
 
 def ratios(commit):
-    """The time of each path in this tree, as a ratio to that of another commit, paired in turn."""
+    """The time of each path that both have, in this tree, as a ratio to that of another commit, paired in turn."""
     pairs = defaultdict(list)
     for _ in range(PROCESSES):
         with both(commit) as (ours, theirs):
-            for path in ours.paths:
+            for path in [path for path in ours.paths if path in theirs.paths]:
                 pairs[path] += [(ours.seconds(path), theirs.seconds(path)) for _ in range(ROUNDS)]
     return {path: _ratio(found) for path, found in pairs.items()}
 

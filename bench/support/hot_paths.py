@@ -54,6 +54,18 @@ def index(path, out, **options):
     mmapds.build(path, out=out, force=True, **options)
 
 
+def paths_of_views(ds, what, out):
+    """Records of saved views: every third, which a file keeps as bits, and every second from the last, as an array."""
+    made = {}
+    for kept, rows in {"bits": slice(None, None, 3), "an array": slice(None, None, -2)}.items():
+        path = out.replace(".mmx", f"-{kept[-4:]}.mmx")
+        ds[rows].save(path)
+        view = mmapds.open(path, decode="bytes")
+        order = random.Random(0).choices(range(len(view)), k=READS)
+        made[f"`take` of 256, {what}, a view as {kept}"] = partial(batches, view, order), 30
+    return made
+
+
 def paths(directory, name):
     """What can be timed, by name: a call, and how often it is made."""
     made = {}
@@ -77,6 +89,8 @@ def paths(directory, name):
     lines, out = str(Path(directory, "lines.jsonl")), str(Path(directory, f"{name}-lines.mmx"))
     mmapds.build(lines, out=out)
     ds = mmapds.open(out, decode="bytes")
+    if hasattr(ds, "save"):
+        made |= paths_of_views(ds, "lines of 340 bytes", out)
     order = random.Random(0).choices(range(len(ds)), k=READS)
     made["`ds[i]`, lines of 340 bytes"] = partial(one_by_one, ds, order), 30
     made["`take` of 256, lines of 340 bytes"] = partial(batches, ds, order), 30
