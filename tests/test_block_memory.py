@@ -6,11 +6,13 @@ import zlib
 from types import SimpleNamespace
 
 import pytest
+from isal import isal_zlib
 
 import mmapds
 from mmapds import _native
 from mmapds.compression import gzip_blocks, libzstd, zstd_blocks
 from mmapds.compression.cache import BlockCache
+from mmapds.compression.parts import BlockError
 from mmapds.compression.reader import BlockReader
 from mmapds.recompress import seekable
 from mmapds.recompress import text as source_text
@@ -246,3 +248,9 @@ def test_zlib_says_that_memory_is_short_by_a_number():
     )
     with pytest.raises(MemoryError):
         gzip_blocks.decode(refusing, gzip.compress(DATA), len(DATA), Edges())
+
+
+def test_a_wrapper_that_isal_refuses_is_damage():
+    """It says so by the number that zlib has for memory."""
+    with pytest.raises(BlockError, match="wrapper"):
+        gzip_blocks.decode(isal_zlib, b"\x1f\x8b\x00" + bytes(20), 100, Edges())

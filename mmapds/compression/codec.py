@@ -31,8 +31,8 @@ def zstd(path: str) -> ModuleType:
     return module
 
 
-_NO_MEMORY = "not enough memory", "Unable to create ZSTD_", "Error -4 "
-"""What codecs say of memory: zstd's frames, its contexts, zlib."""
+_NO_MEMORY = "not enough memory", "Unable to create ZSTD_", "Error -4 while "
+"""What codecs say of memory: zstd's frames, its contexts, zlib. Error -4 of isal is another."""
 
 
 def check_memory(error: Exception) -> None:
