@@ -26,7 +26,7 @@ from .errors import (
     StaleIndexError,
     StateError,
 )
-from .storage.imports import importing as _importing
+from .imports import importing as _importing
 
 if TYPE_CHECKING:
     from . import bench as bench
@@ -130,15 +130,19 @@ _LAZY = {
 _MODULES = ("bench", "convert", "executors", "index", "integrations", "orders", "report")
 """Public modules, which need no import of their own: `mmapds.convert.convert(...)`."""
 
+_BUILDING = ("Writer", "add_column", "build", "convert", "executors", "index", "merge", "report", "seekable")
+"""What imports more while it runs; see index/late_imports.py."""
+
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        with _importing:
-            return import_module(f".{name}", __name__)
-    if name not in _LAZY:
+    if name not in _LAZY and name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         with _importing:
+            if name in _BUILDING:
+                import_module(".index.late_imports", __name__)
+            if name in _MODULES:
+                return import_module(f".{name}", __name__)
             value = getattr(import_module(f".{_LAZY[name]}", __name__), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import formats
 from .errors import ColumnError, Error, arguments_of, check_flags, names_its_arguments, refuse_unknown, shortened, warn
+from .imports import importing
 from .index.build import BuildResult, ColumnRequest, Complete, build_each, complaints
 from .index.engine import Engine
 from .storage.index_file import Index
@@ -220,7 +221,8 @@ def _complete(
     marks = {name: mark_of(compute) for name, compute in computed.items()}
     if unfinished is None and not _others(index_path, marks):
         return
-    from .columns import complete  # start-up time: it loads NumPy and datasets
+    with importing:
+        from .columns import complete  # start-up time: it loads NumPy and datasets
 
     with locked(index_path):
         # Again, as another process may have added some.

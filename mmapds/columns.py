@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -22,6 +22,7 @@ from .dataset.dataset import Dataset
 from .dataset.decode import Decoder
 from .dataset.opening import open as open_dataset
 from .errors import ColumnError, names_its_arguments, shortened
+from .imports import importing
 from .index.length_order import write_length_order
 from .index.marks import mark_of
 from .storage.index_file import LENGTH_SECTIONS, Index, IndexWriter
@@ -235,7 +236,8 @@ def _reporting(progress: Callable[[int], object] | None, name: str, samples: int
     if progress is not None or not sys.stderr.isatty():
         yield progress or (lambda _: None)
         return
-    from tqdm import tqdm  # start-up time: a run without a terminal needs no bar
+    with importing:
+        from tqdm import tqdm  # start-up time: a run without a terminal needs no bar
 
     with tqdm(total=samples, desc=f"column {name}", unit=" samples", unit_scale=True, leave=False) as bar:
         yield bar.update
@@ -251,26 +253,71 @@ def _compute_all(dataset: Dataset, name: str, compute: Callable[[Any], float], w
         return
     if multiprocessing.get_start_method() != "fork":
         _check_reaches_workers(work, compute)
-    with _pool(name, min(workers, len(pieces)), work) as pool:
-        waiting = iter(pieces)
-        running = [pool.submit(_run_in_worker, piece) for piece in islice(waiting, 4 * workers)]
+    waiting = iter(pieces)
+    pool, running = _begun(name, min(workers, len(pieces)), work, islice(waiting, 4 * workers))
+    with pool:
         try:
             for _ in pieces:
                 yield running.pop(0).result()
                 running.extend(pool.submit(_run_in_worker, more) for more in islice(waiting, 1))
         except BrokenProcessPool:
-            raise ColumnError(
-                f"column {name!r}: a worker process died, killed or out of memory; use workers=1 to see why"
-            ) from None
+            raise _died(name) from None
         finally:
             _cancel(running)
 
 
-def _pool(name: str, workers: int, work: Callable[[range], Any]) -> ProcessPoolExecutor:
+def _died(name: str) -> ColumnError:
+    return ColumnError(f"column {name!r}: a worker process died, killed or out of memory; use workers=1 to see why")
+
+
+class _KeepingContext:
+    """What starts processes by the method that is set, and keeps them."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context()
+        self.processes: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def Process(self, *given: Any, **named: Any) -> Any:  # noqa: N802 - the name that contexts have
+        process = self._context.Process(*given, **named)
+        self.processes.append(process)
+        return process
+
+
+def _begun(
+    name: str, workers: int, work: Callable[[range], Any], pieces: Iterable[range]
+) -> tuple[ProcessPoolExecutor, list[Future[Any]]]:
+    """Return a pool and the futures of some pieces, which its workers begin with.
+
+    Raises:
+      ColumnError: there is no room for a worker: semaphores in /dev/shm, descriptors, processes. None is left then.
+    """
+    context: Any = _KeepingContext()
+    pool = None
     try:
-        return ProcessPoolExecutor(workers, initializer=_begin_worker, initargs=(work,))
-    except OSError as error:  # no room in /dev/shm, as its queues need semaphores
-        raise ColumnError(f"column {name!r}: cannot start workers ({reason(error)}); use workers=1") from None
+        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker, initargs=(work,))
+        return pool, [pool.submit(_run_in_worker, piece) for piece in pieces]
+    except BaseException as error:
+        _end(pool, context.processes)
+        if isinstance(error, BrokenProcessPool):
+            raise _died(name) from None
+        if isinstance(error, OSError) or "start new thread" in str(error):
+            why = reason(error) if isinstance(error, OSError) else error
+            raise ColumnError(f"column {name!r}: cannot start workers ({why}); use workers=1") from None
+        raise
+
+
+def _end(pool: ProcessPoolExecutor | None, processes: list[Any]) -> None:
+    """End the workers of a pool that cannot start all of them: it would wait for them for ever, and they for it."""
+    for process in processes:
+        if process.pid is not None:  # it was started
+            process.kill()
+            process.join()
+    if pool is not None:
+        with suppress(RuntimeError):  # the pool's own thread was not started
+            pool.shutdown()
 
 
 def _check_reaches_workers(work: Callable[[range], Any], compute: Callable[[Any], float]) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
+from .imports import importing
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -133,7 +135,8 @@ def shortened(value: Any, most: int = 80) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the name that the user may mean; None if none resembles it."""
-    import difflib  # start-up time: only an error needs it
+    with importing:
+        import difflib  # start-up time: only an error needs it
 
     names = list(known)
     close = difflib.get_close_matches(name, names, 1, _CUTOFF)
@@ -152,7 +155,8 @@ def unknown_argument(function: str, name: str, value: Any, known: Iterable[str])
     Args:
       known: the arguments it has.
     """
-    from .other_arguments import remark_on  # start-up time: only an error needs it
+    with importing:
+        from .other_arguments import remark_on  # start-up time: only an error needs it
 
     names = list(known)
     meant = remark_on(function, name, names)

@@ -10,6 +10,8 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from .imports import importing
+
 _POLL = 2.0  # seconds between two looks at jobs
 
 
@@ -22,7 +24,8 @@ def dask(address: str) -> Any:
       ModuleNotFoundError: there is no distributed; the message says how to get it.
     """
     try:
-        from distributed import Client
+        with importing:
+            from distributed import Client
     except ModuleNotFoundError:
         raise _missing("mmapds.executors.dask", "distributed", "dask") from None
     client: Any = Client(address)  # type: ignore[no-untyped-call]
@@ -46,7 +49,8 @@ class Ray:
 
     def __init__(self, address: str | None, options: dict[str, Any]) -> None:
         try:
-            import ray
+            with importing:
+                import ray
         except ModuleNotFoundError:
             raise _missing("mmapds.executors.ray", "ray", "ray") from None
         if not ray.is_initialized():
@@ -68,7 +72,8 @@ def submitit(folder: str, **parameters: Any) -> "Submitit":
       ModuleNotFoundError: there is no submitit.
     """
     try:
-        import submitit
+        with importing:
+            import submitit
     except ModuleNotFoundError:
         raise _missing("mmapds.executors.submitit", "submitit", "") from None
     executor = submitit.AutoExecutor(folder=folder)

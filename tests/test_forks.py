@@ -1,5 +1,6 @@
 """A child that is forked while other threads of its parent read: it reads too, and never waits for what they held."""
 
+import ast
 import gzip
 import io
 from pathlib import Path
@@ -9,7 +10,7 @@ import PIL.Image
 import pytest
 
 import mmapds
-from tests.support.commands import run
+from tests.support.commands import python, run
 from tests.support.compressed import one_frame
 from tests.support.forks import fork_beside_threads
 from tests.support.formats import write_all
@@ -69,7 +70,7 @@ def test_a_child_forked_beside_a_first_import_reads(write):
 READS = """
 import sys
 import mmapds
-from mmapds.storage.imports import importing
+from mmapds.imports import importing
 
 path, decode = sys.argv[1], eval(sys.argv[2])
 ds = mmapds.open(path, decode=decode)
@@ -128,6 +129,100 @@ def test_reads_import_nothing_that_a_child_could_wait_for(tmp_path, name, decode
     Path(sources["images"]).write_bytes(archive(members))
     mmapds.build(sources["images"])
     ran = run("-c", READS, sources[name], repr(decode))
+    assert (ran.returncode, ran.stdout.split()) == (0, []), ran.stderr
+
+
+COMMANDS = {"cli.py", "command", "__main__.py"}
+"""Files that only command lines use."""
+LOADED = {"torch": "only a tensor is asked for it", "ml_dtypes": "optional, and loaded by whoever asks for it first"}
+
+
+def late_imports():
+    """Yield the imports of functions outside `with importing`: where, and the modules that are imported."""
+    root = Path(mmapds.__file__).parent
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root).with_suffix("").parts
+        if COMMANDS & {path.name, *parts}:
+            continue
+        for found in _in_functions(ast.parse(path.read_text()), is_late=False):
+            where = f"{path.relative_to(root)}:{found.lineno}"
+            if isinstance(found, ast.Import):
+                yield from ((where, name.name) for name in found.names)
+            else:
+                above = ("mmapds", *parts)[: len(parts) + 1 - found.level] if found.level else ()
+                inner = ".".join([*above, *([found.module] if found.module else [])])
+                yield from [(where, inner)] if found.module else [(where, f"{inner}.{n.name}") for n in found.names]
+
+
+def _in_functions(node, is_late):
+    if isinstance(node, ast.With) and "importing" in {ast.unparse(item.context_expr) for item in node.items}:
+        return
+    is_late = is_late or isinstance(node, ast.FunctionDef | ast.Lambda)
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.Import | ast.ImportFrom) and is_late:
+            yield inner
+        yield from _in_functions(inner, is_late)
+
+
+@pytest.mark.parametrize("name", ["build", "merge", "Writer", "add_column", "seekable", "convert", "report"])
+def test_what_functions_import_late_is_loaded_before_they_run(name):
+    """Or the lock is held for which a fork waits."""
+    found = [(where, module) for where, module in late_imports() if module not in LOADED]
+    assert len(found) > 40
+    loaded = set(python(f"import sys, mmapds\nmmapds.{name}\nprint(*sys.modules)").stdout.split())
+    assert not [(where, module) for where, module in found if module not in loaded]
+
+
+WRITES = """
+import gzip, os, sys
+import mmapds
+from mmapds.imports import importing
+
+sources = sys.argv[2:]
+os.chdir(sys.argv[1])
+lines = b"".join(b'{"n":%d,"t":"x"}\\n' % n for n in range(3000))
+for path, data in {"a.jsonl": lines, "bad.jsonl": lines + b"{oh\\n", "c.jsonl.gz": gzip.compress(lines)}.items():
+    open(path, "wb").write(data)
+loose = []
+
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if not importing.is_held():
+            loose.append(name)
+
+
+def attempt(function, *given, **options):
+    try:
+        return function(*given, **options)
+    except mmapds.Error:
+        pass
+
+
+sys.meta_path.insert(0, Finder())
+for source in sources:
+    attempt(mmapds.build, source, force=True)
+attempt(mmapds.open, "bad.jsonl", build=True)
+for path in ("a.jsonl", "bad.jsonl", "c.jsonl.gz"):
+    attempt(mmapds.build, path, length="n", columns={"size": "bytes()"})
+attempt(mmapds.build, "bad.jsonl", length="n", bad="skip", hash=True)
+attempt(mmapds.build, "a.jsonl", columns={"x": "t"}, out="x.mmx")
+attempt(mmapds.build, "a.jsonl", columns={"x": lambda sample: sample["n"]}, out="x.mmx")
+mmapds.merge(["a.jsonl.mmx", "c.jsonl.gz.mmx"], out="merged.mmx")
+mmapds.add_column("a.jsonl", "z", lambda sample: sample["n"])
+mmapds.open("a.jsonl")[[3, 1]].save("view.mmx")
+mmapds.seekable("c.jsonl.gz", "s.jsonl.zst")
+mmapds.convert.convert("a.jsonl", "a.mma")
+with mmapds.Writer("b.mma") as writer:
+    writer.write({"a": 1, "s": "x", "v": [1.5], "d": {"a": [1]}})
+print(*loose)
+"""
+
+
+def test_writes_import_nothing_that_a_child_could_wait_for(tmp_path):
+    sources = [str(source) for source in write_all(tmp_path).values()]
+    (tmp_path / "work").mkdir()
+    ran = run("-c", WRITES, str(tmp_path / "work"), *sources)
     assert (ran.returncode, ran.stdout.split()) == (0, []), ran.stderr
 
 

@@ -106,7 +106,6 @@ def test_64_processes_at_once_build_an_index_once(write, tmp_path):
     path = write([{"n": 1}] * 1000)
     script = """
 import os
-import filelock  # once, not in each child
 from mmapds.storage.lock import locked
 with locked(path + ".mmx"):
     children = []
@@ -174,12 +173,6 @@ def test_an_index_that_is_up_to_date_needs_no_lock(write):
     with ThreadPoolExecutor(1) as pool, locked(path + ".mmx"):
         assert len(pool.submit(mmapds.open, path, build=True).result(SECONDS)) == 2
         assert "up to date" in command(path).stdout
-
-
-def test_who_need_not_wait_loads_no_library_for_it(write):
-    """Its import takes as long as half a start."""
-    path = write([1])
-    python(f"import sys, mmapds; mmapds.build({path!r}); assert 'filelock' not in sys.modules")
 
 
 def test_a_lock_on_the_directory_is_not_waited_for(write, tmp_path):

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import Error
-from ..storage.imports import importing
+from ..imports import importing
 
 
 def zstd(path: str) -> ModuleType:

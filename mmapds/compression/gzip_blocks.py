@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from .. import _native
+from ..imports import importing
 from ..storage.blocks import AccessPoint, Edges
-from ..storage.imports import importing
 from .codec import check_memory
 from .parts import BlockError, Pieces, content_of_parts
 

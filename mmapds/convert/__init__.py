@@ -18,6 +18,7 @@ from ..arrays.array_file import SUFFIX
 from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
 from ..errors import Error, FormatError, arguments_of, check_flags, counted, either, refuse_unknown, warn
+from ..index import late_imports  # noqa: F401 - before anything is converted beside a fork
 from ..index.engine import Engine
 from ..storage.lock import create_temporary, locked
 from ..storage.sources import (

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..imports import importing
 from .tables import Table, TableReader
 
 _MAGIC = b"ARROW1"  # of a file; a stream has none
@@ -18,7 +19,8 @@ class ArrowReader(TableReader):
     @contextmanager
     def open(path: str) -> Iterator[Table]:
         """Map a file, or a stream that was written to one."""
-        import pyarrow as pa  # optional: the extra mmapds[parquet]
+        with importing:
+            import pyarrow as pa  # optional: the extra mmapds[parquet]
 
         with pa.memory_map(path) as source:
             is_file = source.read(len(_MAGIC)) == _MAGIC
@@ -30,7 +32,8 @@ class ArrowReader(TableReader):
 
 def _checked(batch: Any) -> Any:
     """Return a batch once its offsets are found valid: pyarrow does not check those of a mapped file."""
-    from .arrow_values import unjudged  # pyarrow is optional
+    with importing:
+        from .arrow_values import unjudged  # pyarrow is optional
 
     batch.validate()
     for array in batch.columns:

@@ -11,7 +11,7 @@ import orjson
 from ..arrays.schema import EXTENDED, Schema
 from ..errors import Error
 from ..formats.format import ArrayOf, FieldsOf, Sample
-from ..storage.imports import importing
+from ..imports import importing
 from .decode import Decoder, RecordArray, is_same_decoder, resolve, wants_view
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import Error, OrderError, flag, names_its_arguments
+from ..imports import importing
 from ..orders.permutation import Permutation
-from ..storage.imports import importing
 from ..storage.runs import LengthOrder
 from ..storage.sources import StrPath
 from .chosen import of_mask, of_positions

@@ -16,7 +16,7 @@ import orjson
 
 from ..errors import Error, warn
 from ..formats import tar
-from ..storage.imports import importing
+from ..imports import importing
 
 MOST_BYTES = "MMAPDS_MAX_NPZ_BYTES"
 """The environment variable for how many bytes the arrays of an npz may take, where it is compressed; else 1 GiB."""

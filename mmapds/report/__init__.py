@@ -14,6 +14,7 @@ from typing import Any
 from ..bench import bench
 from ..dataset.decode import Decoder
 from ..errors import Error, OrderError, either, names_its_arguments
+from ..index import late_imports  # noqa: F401 - before anything is counted beside a fork
 from ..storage.lock import create_temporary
 from ..storage.replaced import check_is_free
 from ..storage.sources import StrPath, listed, reason

@@ -21,7 +21,6 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 from ..errors import Error
-from .imports import importing
 from .processes import seconds_of
 from .sources import reason, working_directory
 
@@ -30,7 +29,7 @@ LIMIT = "MMAPDS_LOCK_SECONDS"
 """The environment variable that says how many seconds to wait for a lock."""
 _DEFAULT_LIMIT = 3600.0
 _SILENCE = 1.0  # seconds before a message says what is waited for
-_POLL = 0.05  # seconds between two attempts, as in filelock
+_POLL = 0.05  # seconds between two attempts
 _FOREIGN_AGE = 86400.0  # seconds; see `_clean_up`
 _HOLDER = re.compile(r"(\d{1,10}) on ([^\s/]{1,255})")
 _NAMED_BY_CHANCE = r"\.[0-9a-f]{8}"
@@ -218,7 +217,7 @@ def _signature(fd: int) -> re.Match[str] | None:
 
 
 def _try(fd: int) -> bool:
-    """Try to lock a descriptor, as filelock's `lock_descriptor` does.
+    """Try to lock a descriptor; return whether that is done.
 
     Raises:
       OSError: the file system has no locks.
@@ -237,12 +236,9 @@ def _wait(fd: int, target: str, path: str, began: float, has_spoken: bool) -> bo
       Error: that takes longer than the limit.
       OSError: the file system has no locks.
     """
-    with importing:
-        from filelock import lock_descriptor  # start-up time: it adds a half to it, and only who waits needs it
-
     given = seconds_of(LIMIT)
     limit = _DEFAULT_LIMIT if given is None else given
-    while not lock_descriptor(fd, blocking=False) and _is_at(fd, path):
+    while not _try(fd) and _is_at(fd, path):
         waited = time.monotonic() - began
         if waited >= limit:
             raise Error(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from typing import BinaryIO, NamedTuple
 
 from ..errors import UNPRINTABLE, SourceError, counted, either
+from ..imports import importing
 
 StrPath = str | os.PathLike[str]
 CODECS: dict[str, tuple[str, ...]] = {"gzip": (".gz", ".bgz"), "zstd": (".zst",)}
@@ -331,7 +332,8 @@ def _check_left_out(found: Sequence[str], taken: Sequence[str], suffixes: tuple[
     indexes = [path for path in found if path.endswith(INDEX_SUFFIX) and path.removesuffix(INDEX_SUFFIX) not in known]
     lone = [path for path in indexes if not os.path.lexists(path.removesuffix(INDEX_SUFFIX))]
     if lone:
-        from .gone import check_none_is_gone  # start-up time: it opens indexes, which a directory of sources lacks
+        with importing:
+            from .gone import check_none_is_gone  # start-up time: it opens indexes, which a directory of sources lacks
 
         check_none_is_gone(lone, parts=INDEX_SUFFIX in suffixes)
 
@@ -406,7 +408,8 @@ def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:
 def _expand_braces(pattern: str) -> Iterable[str]:
     if "{" not in pattern:
         return [pattern]
-    from braceexpand import braceexpand  # start-up time: only patterns with braces need it
+    with importing:
+        from braceexpand import braceexpand  # start-up time: only patterns with braces need it
 
     try:
         expanded: list[str] = list(braceexpand(pattern))

@@ -108,7 +108,7 @@ class _Pool(Generic[Task, Slot, Result]):
                     self._made.put((number, None))
                     return
                 except BaseException as error:  # the last task: the consumer raises it in its turn
-                    self._made.put((number, (partial(_fail, error), slot)))
+                    self._made.put((number, (partial(_fail, [error]), slot)))
                     last = True
                 self._taken += 1
                 if last:
@@ -118,7 +118,7 @@ class _Pool(Generic[Task, Slot, Result]):
             try:
                 result = partial(_value, self._work(task, slot))
             except BaseException as error:  # the consumer raises it
-                result = partial(_fail, error)
+                result = partial(_fail, [error])
             self._made.put((number, (result, slot)))
 
 
@@ -126,8 +126,8 @@ def _value(value: Result) -> Result:
     return value
 
 
-def _fail(error: BaseException) -> NoReturn:
-    raise error
+def _fail(error: list[BaseException]) -> NoReturn:
+    raise error.pop()  # which no frame keeps: it keeps the frames, with all that they hold, and a cycle is freed late
 
 
 def no_thread(error: RuntimeError) -> Error:
@@ -159,7 +159,7 @@ def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, Non
                     break
                 made.put(partial(_value, item))
         except BaseException as error:  # the consumer raises it
-            made.put(partial(_fail, error))
+            made.put(partial(_fail, [error]))
         else:
             made.put(None)
         if isinstance(items, Generator):
