@@ -6,44 +6,32 @@ import concurrent.futures.thread  # noqa: F401
 import logging  # noqa: F401
 import os
 import threading
+from functools import partial
 
 _PATIENCE = 60.0  # seconds; a fork that waited for ever would be worse than a child that may not import
 
 
-class _Importing:
+# Of a class in C: a signal that raises finds no moment between the lock and its `with`.
+class _Importing(type(threading.RLock())):  # type: ignore[misc]
     """Hold it around an import in a function that threads may call: a child that another thread forks meanwhile would
     wait for that import for ever. So a fork waits for the end of such imports."""
 
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._taken = 0  # times, by a fork
-        os.register_at_fork(before=self._take, after_in_parent=self._give_back, after_in_child=self._begin_again)
-
     def is_held(self) -> bool:
         """Whether this thread holds it."""
-        return self._lock._is_owned()  # type: ignore[no-any-return, attr-defined]
+        return bool(self._is_owned())
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def _take(self) -> None:
-        if self._lock.acquire(True, _PATIENCE):
-            self._taken += 1
-
-    def _give_back(self) -> None:
-        if self._taken and self.is_held():  # not where this fork lost patience while another one had it
-            self._taken -= 1
-            self._lock.release()
-
-    def _begin_again(self) -> None:
-        if self.is_held():
-            self._give_back()
+    def begin_again(self) -> None:
+        """Free it in a forked child."""
+        if self.is_held():  # else the fork lost patience, and the thread that held it is not here
+            self.release()
         else:
-            self._lock._at_fork_reinit()  # type: ignore[attr-defined]
-            self._taken = 0
+            self._at_fork_reinit()
 
 
 importing = _Importing()
+# In C, too, in the parent: a handler that raised in a function of Python would leave it locked.
+os.register_at_fork(
+    before=partial(importing.acquire, True, _PATIENCE),
+    after_in_parent=importing.release,
+    after_in_child=importing.begin_again,
+)

@@ -21,7 +21,7 @@ SCHEMA = {"x": ("float32", (None,)), "n": "int64"}
         ("offsets", {"shape": [2]}, "section 'offsets': expected 3 numbers, found 2"),
         ("column:x_length", {"shape": [4]}, "section 'column:x_length': expected 3 numbers, found 4"),
         ("offsets", {"dtype": "|u1"}, "section 'offsets': expected numbers of <u4 or <u8, found \\|u1"),
-        ("column:n", {"dtype": "|u1"}, "section 'column:n': expected numbers of <u4 or <u8 or <i8 or <f8, found \\|u1"),
+        ("column:n", {"dtype": "|u1"}, "section 'column:n': expected numbers of <u4 or <u8 or <i8, found \\|u1"),
         ("column:n", {"xxh3": "0"}, "section 'column:n' does not match its checksum: expected 0, found [0-9a-f]{16}"),
     ],
 )

@@ -209,7 +209,7 @@ def without_memory(said):
     class Refusing:
         FLUSH_FRAME, eof, needs_input, unused_data = 2, False, True, b""
 
-        def __init__(self, **_):
+        def __init__(self, *_, **__):
             if "create" in said:
                 raise codec.ZstdError(said)
 

@@ -67,6 +67,36 @@ def test_a_child_forked_beside_a_first_import_reads(write):
     assert (ran.returncode, ran.stdout) == (0, "{'n': 1}\n"), ran.stderr
 
 
+SIGNALS = """
+import os, signal
+from mmapds.imports import importing
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+signal.signal(signal.SIGALRM, interrupt)
+raised = 0
+while raised < 3000:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0002)
+        while True:
+            with importing:
+                pass
+    except KeyboardInterrupt:
+        raised += 1
+    if importing.is_held():
+        break
+print(raised, importing.is_held())
+"""
+
+
+def test_a_signal_at_any_moment_leaves_the_lock_of_imports_free():
+    ran = run("-c", SIGNALS)
+    assert (ran.returncode, ran.stdout) == (0, "3000 False\n"), ran.stderr
+
+
 READS = """
 import sys
 import mmapds

@@ -91,6 +91,16 @@ def test_an_end_of_iteration_in_a_dataset_does_not_end_the_epoch(kind):
         list(ours(Failing(9, 4, StopIteration), **KINDS[kind]))
 
 
+def end_early(_):
+    raise StopIteration
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_an_end_of_iteration_in_worker_init_fn_does_not_end_the_epoch(kind):
+    with pytest.raises(RuntimeError, match="worker_init_fn raised StopIteration"):
+        list(ours(Numbers(), **KINDS[kind], worker_init_fn=end_early))
+
+
 @pytest.mark.parametrize("kind", ["alone", "threads"])
 def test_an_exit_in_a_dataset_is_the_trainers(kind):
     with pytest.raises(SystemExit):

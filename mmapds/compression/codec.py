@@ -58,4 +58,4 @@ def decompressor(codec: ModuleType, options: dict[Any, int] | None = None) -> An
       MemoryError: there is no room for one.
     """
     with memory_checked(codec):
-        return codec.ZstdDecompressor(options=options)
+        return codec.ZstdDecompressor(None, options)

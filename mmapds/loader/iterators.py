@@ -329,6 +329,14 @@ def _is_of_torch(error: Exception) -> bool:
     return isinstance(error, StopIteration) or (type(error) is RuntimeError and str(error).startswith("DataLoader "))
 
 
+def _call(start: Callable[[int], None], number: int) -> None:
+    """Call what the user gave as `worker_init_fn`."""
+    try:
+        start(number)
+    except StopIteration as error:  # it would end the trainer's loop
+        raise RuntimeError("worker_init_fn raised StopIteration") from error
+
+
 class WorkerStart:
     """What a worker process calls first: from then on it ends with the trainer, however that ends.
 
@@ -342,7 +350,7 @@ class WorkerStart:
     def __call__(self, number: int) -> None:
         end_with_parent()
         if self._start is not None:
-            self._start(number)
+            _call(self._start, number)
 
 
 class Recorder:
@@ -382,7 +390,7 @@ def _start_thread(device: int | None, start: Callable[[int], None] | None, numbe
     devices = range(torch.cuda.device_count()) if _uses_cuda() else []
     try:
         with torch.random.fork_rng(devices=devices):
-            start(number)
+            _call(start, number)
     finally:
         random.setstate(pythons)
         np.random.set_state(numpys)
