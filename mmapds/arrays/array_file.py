@@ -118,7 +118,8 @@ class ArrayFile(ArraySections):
         for field in head.schema.fields:
             if field.column:
                 held = (F64,) if field.is_scalar and field.number_type == F64.cell else (U32, U64, I64)
-                self._check_numbers(COLUMN + field.column, tuple(each.dtype for each in held))
+                allowed = held if self.records else SectionFile.TYPES  # no numbers have no type of their own
+                self._check_numbers(COLUMN + field.column, tuple(each.dtype for each in allowed))
 
     def _check_numbers(self, name: str, dtypes: tuple[str, ...]) -> None:
         """Check a section that holds a number for each record."""
@@ -126,7 +127,7 @@ class ArrayFile(ArraySections):
         if section is None or section.items != self.records:
             found = "no such section" if section is None else section.items
             raise self.damaged(f"section {name!r}: expected {self.records} numbers, found {found}")
-        if section.items and section.dtype not in dtypes:
+        if section.dtype not in dtypes:
             raise self.damaged(f"section {name!r}: expected numbers of {' or '.join(dtypes)}, found {section.dtype}")
         self.verify_section(name)
 
