@@ -8,9 +8,7 @@ Build an index once with `python -m mmapds.index train.jsonl`, then:
 Names load when first used, so that indexing never imports numpy's or torch's machinery.
 """
 
-import os
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
@@ -56,12 +54,6 @@ if TYPE_CHECKING:
     from .writer import Writer
 
 __version__ = "0.1.0"
-
-if find_spec("._native", __name__) is None:  # not imported here, as names load when first used
-    raise ImportError(
-        f"{os.path.dirname(__file__)}: the core is not built here; run: pip install -e "
-        f"{os.path.dirname(os.path.dirname(__file__))} (or install mmapds and leave the source tree)"
-    )
 
 __all__ = [
     "ChunkedSampler",

@@ -5,33 +5,26 @@
 import concurrent.futures.thread  # noqa: F401
 import logging  # noqa: F401
 import os
-import threading
 from functools import partial
 
-_PATIENCE = 60.0  # seconds; a fork that waited for ever would be worse than a child that may not import
+try:
+    from ._native import ImportLock
+except ModuleNotFoundError:
+    package = os.path.dirname(__file__)
+    raise ImportError(
+        f"{package}: the core is not built here; run: pip install -e {os.path.dirname(package)} (or install mmapds and "
+        f"leave the source tree)"
+    ) from None
 
+_PATIENCE = 60  # seconds; a fork that waited for ever would be worse than a child that may not import
 
-# Of a class in C: a signal that raises finds no moment between the lock and its `with`.
-class _Importing(type(threading.RLock())):  # type: ignore[misc]
-    """Hold it around an import in a function that threads may call: a child that another thread forks meanwhile would
-    wait for that import for ever. So a fork waits for the end of such imports."""
+importing = ImportLock()
+"""Hold it around an import in a function that threads may call: a child that another thread forks meanwhile would wait
+for that import for ever. So a fork waits for the end of such imports."""
 
-    def is_held(self) -> bool:
-        """Whether this thread holds it."""
-        return bool(self._is_owned())
-
-    def begin_again(self) -> None:
-        """Free it in a forked child."""
-        if self.is_held():  # else the fork lost patience, and the thread that held it is not here
-            self.release()
-        else:
-            self._at_fork_reinit()
-
-
-importing = _Importing()
-# In C, too, in the parent: a handler that raised in a function of Python would leave it locked.
+# All in C: what a signal handler raised in a function of Python would end the hook, but not the fork.
 os.register_at_fork(
-    before=partial(importing.acquire, True, _PATIENCE),
-    after_in_parent=importing.release,
-    after_in_child=importing.begin_again,
+    before=partial(importing.before_fork, _PATIENCE),
+    after_in_parent=importing.after_fork,
+    after_in_child=importing.after_fork_in_child,
 )

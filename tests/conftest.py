@@ -32,8 +32,8 @@ def _free():
     """See that a test leaves the lock of imports free: threads of the next one would wait for it for ever."""
     yield
     assert not importing.is_held()
-    assert importing.acquire(timeout=60)
-    importing.release()
+    assert importing.before_fork(60)
+    importing.after_fork()
 
 
 @pytest.fixture

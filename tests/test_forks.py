@@ -3,6 +3,7 @@
 import ast
 import gzip
 import io
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import PIL.Image
 import pytest
 
 import mmapds
+from mmapds._native import ImportLock
 from tests.support.commands import python, run
 from tests.support.compressed import one_frame
 from tests.support.forks import fork_beside_threads
@@ -35,6 +37,10 @@ import mmapds
 importing, forking = threading.Event(), threading.Event()
 
 
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
 class Finder:
     def find_spec(self, name, path=None, target=None):
         # logging and concurrent.futures load the second one: forks take locks of theirs, too.
@@ -50,21 +56,117 @@ reader = threading.Thread(target=lambda: mmapds.open(sys.argv[1])[0])
 reader.start()
 importing.wait()
 forking.set()
-if (child := os.fork()) == 0:
+interrupted = child = None
+signal.signal(signal.SIGALRM, interrupt)
+signal.setitimer(signal.ITIMER_REAL, float(sys.argv[2]))
+try:
+    child = os.fork()
+except KeyboardInterrupt:  # after the fork, whose result is lost
+    interrupted = True
+if child == 0:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(60)
     print(mmapds.open(sys.argv[1])[0], flush=True)
     os._exit(0)
 reader.join()
-sys.exit(os.waitpid(child, 0)[1] != 0)
+_, status = os.wait()
+print(interrupted, status)
 """
 
 
-def test_a_child_forked_beside_a_first_import_reads(write):
+@pytest.mark.parametrize(("alarm", "interrupted"), [("0", None), ("0.1", True)])
+def test_a_child_forked_beside_a_first_import_reads(write, alarm, interrupted):
+    """Even if a signal handler raises while the fork waits for that import."""
     path = write([{"n": 1}])
     mmapds.build(path)
-    ran = run("-c", FORKS_DURING_AN_IMPORT, path, timeout=50)  # less than a fork waits for an import, at most
+    ran = run("-c", FORKS_DURING_AN_IMPORT, path, alarm, timeout=50)  # less than a fork waits for an import, at most
     assert not ran.stderr
-    assert (ran.returncode, ran.stdout) == (0, "{'n': 1}\n"), ran.stderr
+    assert (ran.returncode, ran.stdout) == (0, f"{{'n': 1}}\n{interrupted} 0\n"), ran.stderr
+
+
+HANDLER_WAITS = """
+import os, signal, threading, time
+from mmapds.imports import importing
+
+held = threading.Event()
+
+
+def first():
+    with importing:
+        held.set()
+        time.sleep(0.5)
+
+
+def second():
+    with importing:
+        print("second")
+
+
+def wait(*_):
+    threads[1].join()
+    print("handler")
+
+
+threads = [threading.Thread(target=first), threading.Thread(target=second)]
+threads[0].start()
+held.wait()
+threads[1].start()
+signal.signal(signal.SIGALRM, wait)
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+if (child := os.fork()) == 0:
+    os._exit(importing.is_held())
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_signal_handler_before_a_fork_may_wait_for_a_thread_that_imports():
+    ran = run("-c", HANDLER_WAITS, timeout=50)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "second\nhandler\n", "")
+
+
+def test_a_fork_that_loses_patience_leaves_the_lock_of_imports_to_its_thread():
+    lock, held, over = ImportLock(), threading.Event(), threading.Event()
+
+    def hold():
+        with lock, lock:
+            held.set()
+            over.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    assert not lock.before_fork(0)
+    lock.after_fork()
+    assert not lock.before_fork(0)
+    over.set()
+    thread.join()
+    assert lock.before_fork(0)
+    with lock:
+        lock.after_fork()
+        assert lock.is_held()
+    assert not lock.is_held()
+
+
+def test_a_child_of_a_fork_that_lost_patience_has_the_lock_of_imports_free():
+    lock, held, over = ImportLock(), threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            held.set()
+            over.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    lock.after_fork_in_child()  # as in the child, where that thread is not
+    with lock:
+        assert lock.is_held()
+        assert lock.before_fork(0)
+        lock.after_fork_in_child()
+        assert lock.is_held()
+    assert not lock.is_held()
+    over.set()
+    thread.join()
 
 
 SIGNALS = """
