@@ -108,19 +108,24 @@ static PyObject *lock_before_fork(PyObject *object, PyObject *seconds)
     return PyBool_FromLong(is_free);
 }
 
-static int raise(void *error)
+static int raise(void *object)
 {
-    PyErr_SetObject((PyObject *)Py_TYPE((PyObject *)error), error);
-    Py_DECREF((PyObject *)error);
-    return -1;
+    LockObject *self = (LockObject *)object;
+    PyObject *error = self->raised;
+    self->raised = NULL;
+    if (error)
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_XDECREF(error);
+    Py_DECREF((PyObject *)self);
+    return error ? -1 : 0;
 }
 
 static PyObject *lock_after_fork(PyObject *object, PyObject *Py_UNUSED(none))
 {
     LockObject *self = (LockObject *)object;
     give_back(self);
-    if (self->raised && Py_AddPendingCall(raise, self->raised) == 0)
-        self->raised = NULL; /* else the interpreter has no room for it: at the next fork */
+    if (self->raised && Py_AddPendingCall(raise, Py_NewRef(object)) != 0)
+        Py_DECREF(object); /* the interpreter has no room for it: at the next fork */
     Py_RETURN_NONE;
 }
 
