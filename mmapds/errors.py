@@ -17,10 +17,15 @@ UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u20
 """Control characters, halves of surrogate pairs, and what turns the direction of text or hides a break of lines."""
 _NOT_THE_USERS = ("mmapds.", "torch.utils.data", "torchdata.", "accelerate.", "multiprocessing.", "contextlib")
 """Modules that a warning does not point to."""
+_DEPTH = 8  # to which values in messages are shown
 _CUTOFF = 0.6  # of difflib, for names that resemble each other
 _NUMPY_BOOLS = (("numpy", "bool"), ("numpy", "bool_"))  # the names of their type; start-up time: NumPy is not loaded
 _FLAGS = (bool, "bool")  # annotations: as they are, and in modules that evaluate none
 _OPTIONAL_FLAGS = (bool | None, "bool | None")
+
+
+_NO_MEMORY = "not enough memory", "Not enough memory", "Unable to create ZSTD_", "Error -4 while "
+"""What zstd, orjson, zstd of contexts, and zlib say where memory is short. Error -4 of isal is another."""
 
 
 class Error(Exception):
@@ -109,23 +114,39 @@ def plain_counted(count: int, unit: str) -> str:
     return counted(count, unit).replace(",", "")
 
 
-def shortened(value: Any, most: int = 80) -> str:
+def check_memory(error: Exception) -> None:
+    """Raise MemoryError where an error says that memory is short, so that sound data are not blamed."""
+    if isinstance(error, MemoryError):
+        raise error
+    if any(said in str(error) for said in _NO_MEMORY):
+        raise MemoryError(str(error)) from None
+
+
+def shortened(value: Any, most: int = 80, depth: int = 0) -> str:
     """Return the repr of a value for messages: a long one ends in `...`, after a whole item, and is closed.
 
     Args:
       most: characters, about.
+      depth: of the value in others, of which the first few levels are shown.
     """
     if isinstance(value, str | bytes):
         text = repr(value[:most])
         return text if len(text) <= most and len(value) <= most else f"{text[: most - 4]}...{text[-1]}"
     if type(value) not in (list, tuple, dict):
-        text = repr(value)
+        try:
+            text = repr(value)
+        except RecursionError:
+            text = object.__repr__(value)
         return text if len(text) <= most else f"{text[: most - 3]}..."
     ends = "[]" if type(value) is list else "()" if type(value) is tuple else "{}"
+    if depth == _DEPTH and value:
+        return f"{ends[0]}...{ends[1]}"
     items: list[str] = []
     size = 0
     for item in value:
-        text = f"{item!r}: {shortened(value[item], most)}" if isinstance(value, dict) else shortened(item, most)
+        text = shortened(item, most, depth + 1)
+        if isinstance(value, dict):
+            text += f": {shortened(value[item], most, depth + 1)}"
         size += len(text) + 2
         if size > most and items:
             return f"{ends[0]}{', '.join(items)}, ...{ends[1]}"

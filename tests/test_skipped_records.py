@@ -1,10 +1,12 @@
 """Records that cannot be decoded: left out of batches by `on_error="skip"`, while positions and states stay exact."""
 
 import json
+import os
 import pickle
 import warnings
 from itertools import islice
 
+import orjson
 import pytest
 import torch.utils.data
 
@@ -210,6 +212,41 @@ def test_what_is_not_a_matter_of_decoding_is_an_error(path):
         mmapds.open(path, on_error="skip")
     with pytest.raises(mmapds.StaleIndexError):
         ds.take([1])
+
+
+def lacks_memory(record):
+    if record == b'{"n": 1}':
+        raise orjson.JSONDecodeError("Not enough memory to allocate buffer for parsing", "", 0)
+    return orjson.loads(record)
+
+
+def test_a_record_that_memory_is_too_short_for_is_not_left_out(write):
+    """orjson raises the error of damaged records."""
+    path = write([{"n": n} for n in range(3)])
+    for on_error in ("raise", "skip"):
+        ds = mmapds.open(path, build=True, decode=lacks_memory, on_error=on_error)
+        for read in (lambda ds: ds[1], lambda ds: ds.take([0, 1, 2]), list):
+            with pytest.raises(MemoryError, match="Not enough memory"):
+                read(ds)
+        assert not ds.skipped
+
+
+def test_the_end_of_a_file_that_was_cut_short_is_not_left_out(write):
+    path = write([{"n": n} for n in range(3)])
+
+    def ends(record):
+        if record == b'{"n": 1}':
+            os.truncate(path, size)
+            raise EOFError
+        return record
+
+    size = os.path.getsize(path)
+    ds = mmapds.open(path, build=True, decode=ends, on_error="skip")
+    with pytest.warns(RuntimeWarning, match="EOFError: ?; left out"):
+        assert len(ds.take([0, 1, 2])) == 2
+    size = 12
+    with pytest.raises(mmapds.StaleIndexError, match=r"train\.jsonl was 27 bytes when indexed and is 12 now"):
+        ds.take([0, 1, 2])
 
 
 # ---- ways out of an error -------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 import mmapds
+from mmapds.dataset.array_decoder import ArrayDecoder
+from mmapds.formats import tar
 from mmapds.index.build import build_each
 from mmapds.storage.blocks import BLOCK_SECTIONS
 from mmapds.storage.index_file import Index
@@ -18,6 +20,7 @@ from tests.support.commands import run
 from tests.support.compressed import codec
 from tests.support.formats import write_all
 from tests.support.sanitizers import raises_sigbus
+from tests.support.tars import archive
 
 STALE = r"a\.\w+\.mmx: STALE: a\.\w+ was \d+ bytes when indexed and is \d+ now; run: python -m mmapds.index "
 
@@ -79,6 +82,65 @@ def test_every_array_taken_after_the_cut_is_checked(sources, name):
             with pytest.raises(mmapds.StaleIndexError, match=STALE):
                 ds[k]
         assert (ds[40] == whole[40]).all()
+
+
+@pytest.mark.parametrize("decode", ["files", "wds"])
+def test_samples_of_a_tar_are_whole_though_it_is_cut_short_meanwhile(tmp_path, monkeypatch, decode):
+    path = tmp_path / "a.tar"
+    path.write_bytes(archive([(f"{n}.txt", b"%d" % n * 5000) for n in range(9)]))
+    ds = mmapds.open(path, build=True, decode=decode)
+    expected = ds.take(range(9))
+    found = tar.members
+
+    def members(record):
+        cut(path, 1000)
+        return found(record)
+
+    monkeypatch.setattr(tar, "members", members)
+    assert ds.take(range(9)) == expected
+    with pytest.raises(mmapds.StaleIndexError, match=STALE):
+        ds.take([8])
+
+
+@pytest.mark.parametrize("size", [4096, 60_000])
+@pytest.mark.parametrize(
+    ("kind", "value"), [("str", "x" * 100_000), ("bytes", b"x" * 100_000), ("json", ["x" * 100_000])]
+)
+def test_text_of_arrays_that_is_cut_off_before_it_is_decoded_is_an_error(tmp_path, kind, value, size):
+    path, schema = tmp_path / "a.mma", {"n": "int64", "text": kind}
+    fields = ArrayDecoder(schema)
+
+    def write():
+        with mmapds.Writer(path, schema) as writer:
+            for n in range(2):
+                writer.write({"n": n, "text": value})
+
+    write()
+
+    def decode(record):
+        cut(path, size)
+        return fields(record)
+
+    with pytest.raises(mmapds.StaleIndexError, match=STALE):
+        mmapds.open(path, decode=mmapds.takes_view(decode))[1]
+    write()
+    batch = mmapds.open(path).take([0, 1])
+    cut(path, size)
+    with pytest.raises(mmapds.StaleIndexError, match=STALE):
+        list(batch)
+
+
+def test_samples_of_a_batch_that_are_made_later_have_no_zeros_of_the_last_page(tmp_path):
+    path = tmp_path / "a.mma"
+    with mmapds.Writer(path, {"text": "str"}) as writer:
+        for _ in range(2):
+            writer.write({"text": "x" * 5000})
+    ds = mmapds.open(path)
+    batch = ds.take([0, 1])
+    cut(path, sum(ds.where(1)[1:]) - 100)
+    assert batch[0] == {"text": "x" * 5000}
+    with pytest.raises(mmapds.StaleIndexError, match=STALE):
+        batch[1]
 
 
 @pytest.mark.parametrize("io", ["mmap", "pread"])

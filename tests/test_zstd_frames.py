@@ -405,3 +405,18 @@ def test_a_missing_codec_is_said(monkeypatch):
         needed = "a Python that is built with libzstd; build it again"
     assert str(error.value) == f"a.jsonl.zst: reading zstd needs {needed}"
     check(str(error.value))
+
+
+class Unloadable:
+    def find_spec(self, name, path=None, target=None):
+        if name == zstd.__name__:
+            raise ImportError("_zstd.so: failed to map segment from shared object")
+
+
+def test_a_codec_that_cannot_be_loaded_is_said(monkeypatch):
+    package, _, name = zstd.__name__.rpartition(".")
+    monkeypatch.delitem(sys.modules, zstd.__name__)
+    monkeypatch.delattr(sys.modules[package], name)
+    monkeypatch.setattr(sys, "meta_path", [Unloadable(), *sys.meta_path])
+    with pytest.raises(mmapds.Error, match=r"^a\.jsonl\.zst: .* cannot be loaded: _zstd\.so: failed to map"):
+        codec.zstd("a.jsonl.zst")

@@ -205,6 +205,9 @@ int mds_py_records_request(RecordsObject *self, PyObject *rows, mds_request *req
  * where that is not mapped, `room`. */
 PyObject *mds_py_records_payload(const RecordsObject *self, const mds_request *request, PyObject *room);
 
+/* See that the source of a located record still holds it, before it is read once more; -1 with an exception. */
+int mds_py_records_check(RecordsObject *self, const mds_request *request);
+
 /* Raise for a request that cannot be read. */
 void mds_py_raise_unread_record(const RecordsObject *self, const mds_request *request, mds_status status);
 

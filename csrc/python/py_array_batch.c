@@ -95,7 +95,8 @@ static PyObject *array_batch_item(PyObject *object, Py_ssize_t k)
 {
     const ArrayBatchObject *self = (ArrayBatchObject *)object;
     if (k >= 0 && k < self->batch.n)
-        return batch_view(self, k);
+        return mds_py_records_check((RecordsObject *)self->records, &self->batch.requests[k]) == 0 ? batch_view(self, k)
+                                                                                                   : NULL;
     PyErr_Format(PyExc_IndexError, "index %zd is out of range for %zd record%s", k, self->batch.n,
                  self->batch.n == 1 ? "" : "s");
     return NULL;
@@ -129,6 +130,10 @@ static PyObject *array_batch_values(PyObject *object, PyObject *key)
             Py_CLEAR(list);
         else
             PyList_SetItem(list, k, made);
+        if (!made && PyErr_ExceptionMatches(PyExc_EOFError)) {
+            PyErr_Clear();
+            check_whole(self, MDS_SHRANK, (size_t)k);
+        }
     }
     return list;
 }

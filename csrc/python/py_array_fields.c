@@ -106,10 +106,37 @@ static PyObject *array_view(const ArrayFieldsObject *self, Py_ssize_t f, PyObjec
     return array;
 }
 
+static PyObject *raise_cut(void)
+{
+    PyErr_SetString(PyExc_EOFError, "the file became shorter while it was read");
+    return NULL;
+}
+
+static mds_status guarded_copy(const char *data, size_t size, char *out)
+{
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    memcpy(out, data, size);
+    mds_guard_leave();
+    return MDS_OK;
+}
+
+/* Copy bytes of a record, which may lie in a map. Text is decoded from a copy, as Python code has no guard. */
+static PyObject *bytes_of(const char *data, const mds_array_value *value)
+{
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)value->size);
+    if (!bytes || guarded_copy(data + value->begin, (size_t)value->size, PyBytes_AsString(bytes)) == MDS_OK)
+        return bytes;
+    Py_DECREF(bytes);
+    return raise_cut();
+}
+
 PyObject *mds_py_array_value(const ArrayFieldsObject *self, Py_ssize_t f, PyObject *record, const char *data,
                              const mds_array_value *value)
 {
     double number;
+    PyObject *bytes, *decoded;
     switch (self->slots[f].type) {
     case FIELD_UINT:
         return PyLong_FromUnsignedLongLong(value->word);
@@ -121,16 +148,17 @@ PyObject *mds_py_array_value(const ArrayFieldsObject *self, Py_ssize_t f, PyObje
     case FIELD_BOOL:
         return PyBool_FromLong(value->word != 0);
     case FIELD_BYTES:
-        return PyBytes_FromStringAndSize(data + value->begin, (Py_ssize_t)value->size);
+        return bytes_of(data, value);
     case FIELD_STR:
-        return PyUnicode_DecodeUTF8(data + value->begin, (Py_ssize_t)value->size, NULL);
-    case FIELD_JSON: {
-        PyObject *text =
-            PySequence_GetSlice(record, (Py_ssize_t)value->begin, (Py_ssize_t)(value->begin + value->size));
-        PyObject *loaded = text ? PyObject_CallFunctionObjArgs(self->loads, text, NULL) : NULL;
-        Py_XDECREF(text);
-        return loaded;
-    }
+        bytes = bytes_of(data, value);
+        decoded = bytes ? PyUnicode_DecodeUTF8(PyBytes_AsString(bytes), (Py_ssize_t)value->size, NULL) : NULL;
+        Py_XDECREF(bytes);
+        return decoded;
+    case FIELD_JSON:
+        bytes = bytes_of(data, value);
+        decoded = bytes ? PyObject_CallFunctionObjArgs(self->loads, bytes, NULL) : NULL;
+        Py_XDECREF(bytes);
+        return decoded;
     case FIELD_ARRAY:
         return array_view(self, f, record, value);
     }
@@ -176,6 +204,18 @@ PyObject *mds_py_array_fields_reason(const ArrayFieldsObject *self, size_t faile
                                 size);
 }
 
+/* Find the fields of a record, which may lie in a map; *whole is whether all of it is there. */
+static mds_status guarded_record(const ArrayFieldsObject *self, const uint8_t *data, uint64_t n,
+                                 mds_array_value *values, uint64_t *size, size_t *failed, int *whole)
+{
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    *whole = mds_array_record(self->fields, (size_t)self->count, data, n, values, size, failed);
+    mds_guard_leave();
+    return MDS_OK;
+}
+
 static PyObject *array_fields_call(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     const ArrayFieldsObject *self = (ArrayFieldsObject *)object;
@@ -184,6 +224,7 @@ static PyObject *array_fields_call(PyObject *object, PyObject *args, PyObject *k
     const uint8_t *data;
     uint64_t size;
     size_t failed;
+    int whole = 0;
     MDS_PY_BUFFERS(buffers, 1);
     if (kwargs && PyDict_Size(kwargs))
         return PyErr_Format(PyExc_TypeError, "ArrayFields: expected one record, found keywords %R", kwargs);
@@ -191,7 +232,9 @@ static PyObject *array_fields_call(PyObject *object, PyObject *args, PyObject *k
         return NULL;
     if (self->count > FEW_FIELDS && !(values = PyMem_Calloc((size_t)self->count, sizeof *values)))
         PyErr_NoMemory();
-    else if (mds_array_record(self->fields, (size_t)self->count, data, buffers.entries, values, &size, &failed))
+    else if (guarded_record(self, data, buffers.entries, values, &size, &failed, &whole) != MDS_OK)
+        raise_cut();
+    else if (whole)
         sample = array_sample(self, record, (const char *)data, values);
     else {
         PyObject *reason = mds_py_array_fields_reason(self, failed, (Py_ssize_t)buffers.entries);
@@ -205,25 +248,13 @@ static PyObject *array_fields_call(PyObject *object, PyObject *args, PyObject *k
     return sample;
 }
 
-/* Find the fields of a record, which may lie in a map; *whole is whether all of it is there. */
-static mds_status guarded_record(const ArrayFieldsObject *self, const uint8_t *data, uint64_t n,
-                                 mds_array_value *values, uint64_t *size, int *whole)
-{
-    size_t failed;
-    mds_guard guard;
-    if (MDS_GUARD(&guard))
-        return MDS_SHRANK;
-    *whole = mds_array_record(self->fields, (size_t)self->count, data, n, values, size, &failed);
-    mds_guard_leave();
-    return MDS_OK;
-}
-
 static PyObject *array_fields_words(PyObject *object, PyObject *args)
 {
     const ArrayFieldsObject *self = (ArrayFieldsObject *)object;
     PyObject *source;
     unsigned long long begin;
     uint64_t size = 0;
+    size_t failed;
     int whole = 0;
     const uint8_t *data;
     MDS_PY_BUFFERS(buffers, 1);
@@ -235,8 +266,8 @@ static PyObject *array_fields_words(PyObject *object, PyObject *args)
     mds_array_value *values = PyMem_Calloc((size_t)self->count + 1, sizeof *values);
     if (!values) {
         PyErr_NoMemory();
-    } else if (begin <= n && guarded_record(self, data + begin, n - begin, values, &size, &whole) != MDS_OK) {
-        PyErr_SetString(PyExc_EOFError, "the file became shorter while it was read");
+    } else if (begin <= n && guarded_record(self, data + begin, n - begin, values, &size, &failed, &whole) != MDS_OK) {
+        raise_cut();
     } else if (whole) {
         result = PyTuple_New(self->count + 1);
         for (Py_ssize_t k = 0; result && k <= self->count; k++) {
@@ -268,7 +299,8 @@ static PyType_Slot array_fields_slots[] = {
                 "Called with a record of named arrays, returns its fields as a dict; arrays are views of it.\n\n"
                 "fields: a tuple of (name, one of FIELD_*, bytes of an element, shape, dtype); None is a ragged axis.\n"
                 "make_array(shape, dtype, record, offset) returns an array, loads(text) the value of JSON.\n\n"
-                "Raises ValueError for malformed fields. A call raises error when the record is damaged."},
+                "Raises ValueError for malformed fields. A call raises error when the record is damaged,\n"
+                "and EOFError when it lies in a map whose file became shorter."},
     {Py_tp_new, array_fields_new},
     {Py_tp_dealloc, array_fields_dealloc},
     {Py_tp_call, array_fields_call},

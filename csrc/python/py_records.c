@@ -416,6 +416,24 @@ static mds_status find_whole(RecordsObject *self, mds_request *request)
     return status;
 }
 
+static mds_status was_whole(RecordsObject *self, const mds_request *request)
+{
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    const mds_status status = mds_map_was_whole(request->source->map, request->span.end, rarely_now(self));
+    mds_guard_leave();
+    return status;
+}
+
+int mds_py_records_check(RecordsObject *self, const mds_request *request)
+{
+    const mds_status status = request->source->map->data ? was_whole(self, request) : MDS_OK;
+    if (status != MDS_OK)
+        mds_py_raise_unread_record(self, request, status);
+    return status == MDS_OK ? 0 : -1;
+}
+
 /* A view of a record that is mapped. */
 static PyObject *view_mapped(RecordsObject *self, mds_request *request)
 {

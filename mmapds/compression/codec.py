@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from ..errors import Error
+from ..errors import Error, check_memory
 from ..imports import importing
 
 
@@ -16,7 +16,7 @@ def zstd(path: str) -> ModuleType:
     Args:
       path: the file that needs it.
     Raises:
-      Error: it is missing.
+      Error: it is missing, or cannot be loaded.
     """
     try:
         with importing:
@@ -28,17 +28,9 @@ def zstd(path: str) -> ModuleType:
         if sys.version_info >= (3, 14):
             raise Error(f"{path}: reading zstd needs a Python that is built with libzstd; build it again") from None
         raise Error(f"{path}: reading zstd needs backports.zstd; run: pip install backports.zstd") from None
+    except ImportError as error:  # as where the address space is too small for it
+        raise Error(f"{path}: reading zstd needs a library that cannot be loaded: {error}") from None
     return module
-
-
-_NO_MEMORY = "not enough memory", "Unable to create ZSTD_", "Error -4 while "
-"""What codecs say of memory: zstd's frames, its contexts, zlib. Error -4 of isal is another."""
-
-
-def check_memory(error: Exception) -> None:
-    """Raise MemoryError where an error of a codec says that memory is short, so that sound data are not blamed."""
-    if any(said in str(error) for said in _NO_MEMORY):
-        raise MemoryError(str(error)) from None
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from types import ModuleType
 from typing import Any
 
 from .. import _native
+from ..errors import check_memory
 from ..imports import importing
 from ..storage.blocks import AccessPoint, Edges
-from .codec import check_memory
 from .parts import BlockError, Pieces, content_of_parts
 
 _CUT = "a member is truncated"

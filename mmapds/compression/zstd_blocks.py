@@ -6,8 +6,9 @@ from types import ModuleType
 from typing import NamedTuple
 
 from .. import _native
+from ..errors import check_memory
 from ..storage.blocks import LARGEST_BLOCK
-from .codec import check_memory, decompressor
+from .codec import decompressor
 from .frames import UNKNOWN, Frames
 from .parts import SMALLEST, BlockError, Pieces, content_of_parts
 

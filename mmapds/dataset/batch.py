@@ -171,7 +171,7 @@ class StoredBatch(Batch):
     def sample(self, k: int) -> Any:
         try:
             return self._decode(self._found[k])
-        except ValueError as error:
+        except (ValueError, EOFError) as error:
             self._raise_at(k, error)
 
     @property
@@ -213,4 +213,6 @@ class StoredBatch(Batch):
             return [sample[name] for sample in self]  # raises with the place of the damaged record
 
     def _raise_at(self, k: int, error: Exception) -> NoReturn:
-        raise_at(self._catalog.place(self._records.locate(self._numbers[k])), error, self._decode)
+        located = self._records.locate(self._numbers[k])
+        self._catalog.check_source(located, error)
+        raise_at(self._catalog.place(located), error, self._decode)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 import orjson
 
-from ..errors import DecodeError, Error, FormatError, did_you_mean, is_command
+from ..errors import DecodeError, Error, FormatError, check_memory, did_you_mean, is_command
 from . import webdataset
 from .tf_example import tf_example
 
@@ -65,20 +65,17 @@ class RecordArray(partial[Any]):
 
 
 @takes_location
-@takes_view
-def _files(record: memoryview, location: Any) -> Any:
+def _files(record: bytes, location: Any) -> Any:
     return webdataset.members_of(record, location.source)
 
 
 @takes_location
-@takes_view
-def _wds(record: memoryview, location: Any) -> Any:
+def _wds(record: bytes, location: Any) -> Any:
     return webdataset.sample_of(record, location.source)
 
 
 @takes_location
-@takes_view
-def _pil(record: memoryview, location: Any) -> Any:
+def _pil(record: bytes, location: Any) -> Any:
     return webdataset.sample_of(record, location.source, rgb=True)
 
 
@@ -111,6 +108,7 @@ def raise_at(place: str, error: Exception, decode: str | Decoder, way_out: str =
       decode: the decoder as the user gave it.
       way_out: what to do, as the end of a message.
     """
+    check_memory_of_decoder(error)
     if type(error) is FormatError:
         raise FormatError(f"{place}: {error}") from None
     if type(error) is DecodeError:
@@ -119,6 +117,15 @@ def raise_at(place: str, error: Exception, decode: str | Decoder, way_out: str =
         raise DecodeError(f"{place}: {reason_of(error, decode)}{way_out}") from error
     error.add_note(f"while decoding {place}{way_out}")
     raise error
+
+
+def check_memory_of_decoder(error: Exception) -> None:
+    """Raise MemoryError where memory was short for a decoder: the record may be sound.
+
+    Decoders of the user's raise what they like; orjson raises a ValueError.
+    """
+    if isinstance(error, MemoryError | ValueError):
+        check_memory(error)
 
 
 def reason_of(error: Exception, decode: str | Decoder) -> str:

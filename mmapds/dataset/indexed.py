@@ -26,6 +26,7 @@ from .dataset import Dataset
 from .decode import (
     Decoder,
     as_bytes,
+    check_memory_of_decoder,
     decoder_name,
     is_same_decoder,
     raise_at,
@@ -153,7 +154,8 @@ class IndexedDataset(Samples, Dataset):
             except (MemoryError, RecursionError):
                 raise
             except Exception as error:
-                self._catalog.check_line(self._records.locate(number))
+                check_memory_of_decoder(error)
+                self._catalog.check_source(self._records.locate(number), error)
                 self._skips.add(number, f"{self._place(number)}: {reason_of(error, self._given_decode)}")
             else:
                 kept.append(k)
@@ -187,7 +189,7 @@ class IndexedDataset(Samples, Dataset):
     def _raise_at(self, number: SupportsIndex, position: Any, error: Exception) -> NoReturn:
         """Raise the error of the decoder, with the place of the record, its position, and what to do."""
         located = self._records.locate(number)
-        self._catalog.check_line(located)
+        self._catalog.check_source(located, error)
         record = bytes(self._records[number]) if self._given_decode == "json" else b""
         if why := not_utf_8(record):
             error = DecodeError(f"not JSON: {why}")

@@ -22,7 +22,7 @@ MOST_BYTES = "MMAPDS_MAX_NPZ_BYTES"
 """The environment variable for how many bytes the arrays of an npz may take, where it is compressed; else 1 GiB."""
 
 
-def members_of(record: memoryview, url: str) -> dict[str, Any]:
+def members_of(record: bytes, url: str) -> dict[str, Any]:
     """Return `{"__key__": ..., "__url__": ..., extension: bytes, ...}`, extensions in lower case."""
     key, members = tar.members(record)
     found: dict[str, Any] = {"__key__": key, "__url__": url}
@@ -30,11 +30,11 @@ def members_of(record: memoryview, url: str) -> dict[str, Any]:
         extension = extension.lower()
         if extension in found:
             raise ValueError(f"sample {key!r}: expected each extension once, found {extension!r} twice")
-        found[extension] = bytes(record[begin:end])
+        found[extension] = record[begin:end]
     return found
 
 
-def sample_of(record: memoryview, url: str, *, rgb: bool = False) -> dict[str, Any]:
+def sample_of(record: bytes, url: str, *, rgb: bool = False) -> dict[str, Any]:
     """Return a sample whose members are decoded by what follows the last dot of their extension.
 
     Members whose extension is not in the tables, pickles among them, stay bytes.

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from .. import _native
-from ..compression.codec import check_memory, decompressor, zstd
+from ..compression.codec import decompressor, zstd
 from ..compression.frames import Frames
 from ..compression.zstd_blocks import reason_of
 from ..compression.zstd_frames import walk
-from ..errors import FormatError
+from ..errors import FormatError, check_memory
 from ..imports import importing
 from ..storage.files import open_file
 from ..storage.sources import Source, changed, check_unchanged, inspect, unreadable
