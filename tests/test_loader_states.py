@@ -246,6 +246,23 @@ def test_samplers_of_torch_go_on(kind, workers, stop):
         assert begun == rest[:1]
 
 
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize("kind", TORCHS)
+def test_a_job_that_began_with_a_state_between_epochs_is_interrupted_again(kind, finished):
+    loader = ours(Numbers(N), **TORCHS[kind]())
+    if finished:
+        list(loader)
+    resumed = ours(Numbers(N), **TORCHS[kind]())
+    resumed.load_state_dict(as_json(loader.state_dict()))
+    batches = iter(resumed)
+    list(islice(batches, 3))
+    state = as_json(resumed.state_dict())
+    again = ours(Numbers(N), **TORCHS[kind]())
+    again.load_state_dict(state)
+    assert again.state_dict() == state
+    assert list(again) == list(batches)
+
+
 @pytest.mark.parametrize("kind", ["distributed", "shuffled by a generator"])
 def test_torchs_next_epoch_follows_a_complete_one(kind):
     first, second = epochs_of(TORCHS[kind], 2)
@@ -338,5 +355,8 @@ def test_a_forged_epoch_does_not_reach_a_sampler_of_torch(epoch):
     with pytest.raises(StateError, match=r"state\['epoch'\] = .*, expected an integer from 0"):
         loader.load_state_dict(state | {"epoch": epoch})
     assert sampler.epoch == 0
-    loader.load_state_dict(state | {"epoch": np.int64(3)})
-    assert sampler.epoch == 3
+    for odd in (np.int64(3), np.uint8(3), torch.tensor(3)):
+        loader.load_state_dict(state | {"epoch": odd, "batches": np.int64(0)})
+        assert type(sampler.epoch) is int
+        assert as_json(loader.state_dict()) == state | {"epoch": 3}
+        assert len(list(loader)) == 7

@@ -185,7 +185,7 @@ class ReplayedPosition(Position):
     def indices(self) -> Iterator[Any]:
         loaded, self._loaded = self._loaded, None
         self._epoch = getattr(self._sampler, "epoch", None)
-        if loaded is None or loaded["epoch"] != self._epoch:
+        if loaded is None or loaded["epoch"] != self._epoch or loaded["random"] is None:  # nothing of it was drawn yet
             self._first, self._random = 0, _encoded(self._random_state())
             return iter(self._index_sampler)
         self._first, self._random = loaded["batches"], loaded["random"]
@@ -224,29 +224,30 @@ class ReplayedPosition(Position):
         own = {"version": _VERSION, "sampler": type(self._sampler).__name__, "size": len(self._sampler)}
         for key, value in {**own, "batch_size": self._batch_size}.items():
             if not is_same(state[key], value):
-                raise StateError(f"state[{key!r}] = {state[key]!r}, expected {value!r}")
-        self._check_place(state["epoch"], state["batches"], state["random"])
-        self._loaded = dict(state)
+                raise StateError(f"state[{key!r}] = {shortened(state[key])}, expected {value!r}")
+        epoch, batches = self._place(state["epoch"], state["batches"], state["random"])
+        self._loaded = {**state, **own, "batch_size": self._batch_size, "epoch": epoch, "batches": batches}
         self._delivery = None
-        if state["epoch"] is not None:
-            self._sampler.set_epoch(state["epoch"])
+        if epoch is not None:
+            self._sampler.set_epoch(epoch)
 
-    def _check_place(self, epoch: Any, batches: Any, random: Any) -> None:
-        """Raise StateError unless a state says where a pass of this sampler may go on."""
+    def _place(self, epoch: Any, batches: Any, random: Any) -> tuple[int | None, int]:
+        """Return epoch and batches of a state; raise StateError unless a pass of this sampler may go on there."""
         if getattr(self._sampler, "epoch", None) is not None:
-            number_in("state['epoch']", epoch, 2**63 - 1)
+            epoch = number_in("state['epoch']", epoch, 2**63 - 1)
         elif epoch is not None:
-            raise StateError(f"state['epoch'] = {epoch!r}, expected None, as the sampler has no epochs")
+            raise StateError(f"state['epoch'] = {shortened(epoch)}, expected None, as the sampler has no epochs")
         begun = number_in("state['batches']", batches, len(self._index_sampler))  # type: ignore[arg-type]
         if random is None and not begun:
-            return
+            return epoch, begun
         try:
             state = _decoded(random)
-            torch.Generator(self._generator.device if self._generator else "cpu").set_state(state)  # type: ignore[arg-type]
+            torch.Generator(self._generator.device if self._generator else "cpu").set_state(state)
         except (TypeError, ValueError, RuntimeError):
             raise StateError(
                 f"state['random'] = {shortened(random, 40)}, expected the state of a generator, in base64"
             ) from None
+        return epoch, begun
 
     def _before_the_next_pass(self) -> torch.Tensor:
         """Return the state of the generator when a pass that begins now draws its first index."""
@@ -261,11 +262,9 @@ class ReplayedPosition(Position):
         return torch.get_rng_state() if self._generator is None else self._generator.get_state()
 
     @contextlib.contextmanager
-    def _begun_with(self, random: torch.Tensor | None) -> Iterator[None]:
+    def _begun_with(self, random: torch.Tensor) -> Iterator[None]:
         """Draw from random numbers as they were; the process's own are afterwards what they were before."""
-        if random is None:
-            yield
-        elif self._generator is not None:
+        if self._generator is not None:
             self._generator.set_state(random)
             yield
         else:
@@ -299,7 +298,5 @@ def _encoded(random: torch.Tensor) -> str:
     return base64.b64encode(random.numpy().tobytes()).decode()
 
 
-def _decoded(random: str | None) -> torch.Tensor | None:
-    if random is None:
-        return None
+def _decoded(random: str) -> torch.Tensor:
     return torch.frombuffer(bytearray(base64.b64decode(random, validate=True)), dtype=torch.uint8)
