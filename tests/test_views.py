@@ -132,6 +132,19 @@ def test_views_of_views_select_what_numpy_selects(records, data):
         assert again.many(np.arange(len(expected))).tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("step", [2**62, 2**63 - 1, 2**63, 2**64, -(2**63) - 1])
+def test_a_step_may_be_of_any_size(write, tmp_path, step):
+    ds = mmapds.open(write(list(range(9))), build=True)
+    for whole in (ds, ds[::2], ds[[5, 3, 0]], ds.split([1.0], seed=1)[0]):
+        views = [whole[::step], whole[1::2][::step], whole[::step][::step], whole[::step][::2]]
+        for view in views:
+            assert list(view) == list(view.take(range(len(view)))) == [view[0]]
+            view.save(tmp_path / "a.mmx")
+            assert list(mmapds.open(tmp_path / "a.mmx")) == list(view)
+        for view in (whole[2**70 :: step] if step > 0 else whole[: 2**70 : step], whole[::step][1:]):
+            assert list(view) == list(view.take([]) if not len(view) else view)
+
+
 def test_the_smaller_of_bits_and_arrays_is_held():
     mask = np.zeros(64_000, bool)
     mask[::64] = True

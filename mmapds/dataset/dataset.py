@@ -16,7 +16,7 @@ from .chosen import of_mask, of_positions
 from .location import Location
 from .other_names import OTHER_NAMES
 from .positions import checked, refuse_mask
-from .views import PermutedRows, RangeRows, Rows
+from .views import PermutedRows, RangeRows, Rows, with_small_step
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -326,7 +326,7 @@ class Dataset(_Samples):
     def _view(self, key: Any) -> "Dataset":
         """Return the view that a key stands for: a slice, an array of ints, or a mask."""
         if isinstance(key, slice):
-            return self._select(RangeRows(range(len(self))[key]))
+            return self._select(RangeRows(with_small_step(range(len(self))[key])))
         if isinstance(key, str):
             remedy = f"ds.column({key!r})" if key in self.columns else f"[sample[{key!r}] for sample in ds]"
             raise IndexError(f"index = {key!r}, expected an int, a slice, or an array of ints or bools; use {remedy}")

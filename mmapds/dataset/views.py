@@ -48,9 +48,15 @@ class Rows(Protocol):
         """Whether each record has a larger number than the one before it; False where that is not known."""
 
 
+def with_small_step(rows: range) -> range:
+    """Return the same numbers; of one or none, with a step of 1, as the step given may be of any size."""
+    return rows if len(rows) > 1 else range(rows[0], rows[0] + 1) if rows else range(0)
+
+
 def _compose(outer: range, inner: range) -> range:
     """Return the members of `outer` at the positions in `inner`."""
-    return range(outer.start + outer.step * inner.start, outer.start + outer.step * inner.stop, outer.step * inner.step)
+    start, step = outer.start, outer.step
+    return with_small_step(range(start + step * inner.start, start + step * inner.stop, step * inner.step))
 
 
 class RangeRows:
