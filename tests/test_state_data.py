@@ -215,6 +215,28 @@ def test_arrays_in_a_state_are_refused(key, odd):
         sampler.load_state_dict(state)
 
 
+def nested(levels):
+    value = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "key", ["version", "epoch", "position", "epoch_size", "order", "seed", "n", "dataset", "exclude"]
+)
+@pytest.mark.parametrize("odd", [nested(100_000), {"a": nested(100_000)}, int, {nested.__name__}])
+def test_what_no_message_can_show_is_refused_in_a_state(ds, key, odd):
+    if key == "dataset" and isinstance(odd, dict):
+        odd = {"fingerprint": odd}
+    sampler = DistributedSampler(ds, 1, 0)
+    state = sampler.state_dict()
+    (state["order"] if key in ("seed", "n") else state)[key] = odd
+    with pytest.raises(mmapds.StateError) as error:
+        sampler.load_state_dict(state)
+    assert len(str(error.value)) < 500
+
+
 @pytest.mark.parametrize("odd", [np.array(["a", "b"]), np.array([]), torch.ones(2), 5])
 def test_an_identity_that_is_no_text_is_refused(ds, odd):
     sampler = DistributedSampler(ds, 1, 0)

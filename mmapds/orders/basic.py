@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _native
-from ..errors import OrderError, names_its_arguments
+from ..errors import OrderError, names_its_arguments, shortened
 from .permutation import Permutation, word
 
 Int64s = NDArray[np.int64]
@@ -44,13 +44,13 @@ def integer(name: str, value: SupportsIndex, least: int | None = None) -> int:
     expected = f"expected an integer{'' if least is None else f' of {least} or more'}"
     if hasattr(type(value), "source_starts"):
         raise OrderError(f"{name}: {expected}, found a dataset; give the number of its records, len(dataset)")
-    is_integer = hasattr(value, "__index__") and not isinstance(value, bool) and not getattr(value, "ndim", 0)
+    is_integer = hasattr(type(value), "__index__") and not isinstance(value, bool) and not getattr(value, "ndim", 0)
     number = operator.index(value) if is_integer else None
     if number is not None and (least is None or least <= number < 2**63):
         return number
     if number is not None and number >= 2**63:
         expected = "expected an integer below 2**63"
-    raise OrderError(f"{name} = {value!r}, {expected}")
+    raise OrderError(f"{name} = {shortened(value)}, {expected}")
 
 
 def as_positions(positions: ArrayLike) -> Int64s:

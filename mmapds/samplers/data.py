@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64
 
-from ..errors import OrderError, StateError
+from ..errors import OrderError, StateError, shortened
 
 _NAMED = 3  # sources that a state names
 _COMPARED = 64  # positions of two datasets of the same sources
@@ -60,7 +60,7 @@ class SampledData:
         if saved is None:
             return
         if not isinstance(saved, Mapping):
-            raise StateError(f"state['dataset'] = {saved!r}, expected a dict or None")
+            raise StateError(f"state['dataset'] = {shortened(saved)}, expected a dict or None")
         own = self.described or {}
         if _differ(own, saved, "fingerprint"):
             raise StateError(_other_records(own, saved))

@@ -447,7 +447,7 @@ class EpochProgress:
                 records=ranges_of(exclude["records"]) + new["records"],
                 steps=new["steps"],
             )
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise StateError(
                 f"state: expected the dict that state_dict() returned, found a malformed one ({error!r})"
             ) from None
@@ -476,16 +476,18 @@ class EpochProgress:
                 f"state: expected the dict that state_dict() returned, found one without {', '.join(sorted(missing))}"
             )
         if not is_same(state["version"], STATE_VERSION):
-            raise StateError(f"state['version'] = {state['version']!r}, expected {STATE_VERSION}; use the same mmapds")
+            raise StateError(
+                f"state['version'] = {shortened(state['version'])}, expected {STATE_VERSION}; use the same mmapds"
+            )
         if not isinstance(state["order"], Mapping):
-            raise StateError(f"state['order'] = {state['order']!r}, expected a dict")
+            raise StateError(f"state['order'] = {shortened(state['order'])}, expected a dict")
         data.check(state["dataset"])
         saved = {**state["order"], "epoch_size": state["epoch_size"]}
         own = {**self.contents.describe(), "epoch_size": self._total}
         for key in [*own, *saved]:
             if not is_same(saved.get(key), own.get(key)):
                 raise StateError(
-                    f"state: of another order: expected {key} = {own.get(key)!r}, found {saved.get(key)!r}; "
+                    f"state: of another order: expected {key} = {own.get(key)!r}, found {shortened(saved.get(key))}; "
                     "make the sampler with the arguments it had when the state was saved"
                 )
 

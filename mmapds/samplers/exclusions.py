@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OrderError
+from ..errors import OrderError, shortened
 from ..orders.basic import Int64s
 
 Ranges = tuple[tuple[int, int], ...]
@@ -101,12 +101,12 @@ def ranges_of(pairs: Iterable[Sequence[Any]]) -> Ranges:
 def parse_exclude(exclude: Exclude | None) -> dict[str, Ranges]:
     parsed: dict[str, Ranges] = {"steps": (), "records": ()}
     if exclude is not None and not isinstance(exclude, Mapping):
-        raise OrderError(f"exclude: expected a dict with the keys 'steps' and 'records', found {exclude!r}")
+        raise OrderError(f"exclude: expected a dict with the keys 'steps' and 'records', found {shortened(exclude)}")
     for kind, given in (exclude or {}).items():
         if kind not in parsed:
-            raise OrderError(f"exclude: expected the keys 'steps' and 'records', found {kind!r}")
+            raise OrderError(f"exclude: expected the keys 'steps' and 'records', found {shortened(kind)}")
         if not isinstance(given, Iterable):
-            raise OrderError(f"exclude[{kind!r}] = {given!r}, expected a list of numbers and ranges")
+            raise OrderError(f"exclude[{kind!r}] = {shortened(given)}, expected a list of numbers and ranges")
         ranges = tuple(_parse_range(f"exclude[{kind!r}][{i}]", each) for i, each in enumerate(given))
         if len(ranges) > 2 and set(ranges) <= {(0, 1), (1, 2)}:
             raise OrderError(
@@ -138,4 +138,4 @@ def _parse_range(name: str, given: Any) -> tuple[int, int]:
             return min(operator.index(begin), LARGEST), min(operator.index(end), LARGEST)
     except (TypeError, ValueError):
         pass
-    raise OrderError(f"{name} = {given!r}, expected a number or 0 <= begin <= end")
+    raise OrderError(f"{name} = {shortened(given)}, expected a number or 0 <= begin <= end")
