@@ -267,6 +267,7 @@ def interrupted_wait(event, timeout=None):
         if left == 0:
             signal.raise_signal(signal.SIGINT)
     return wait(event, timeout)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores it
 mmapds.build("a.jsonl.gz", length="n")
 threading.Event.wait = interrupted_wait
 count = 0
