@@ -274,6 +274,25 @@ def test_torchs_next_epoch_follows_a_complete_one(kind):
     assert list(resumed) == second
 
 
+@pytest.mark.parametrize("epochs", [0, 1, 2])
+@pytest.mark.parametrize("persistent", [True, False])
+def test_processes_go_on_with_the_epochs_of_the_loaders_generator(persistent, epochs):
+    """A loader of torch's draws a number of it when it starts workers; those that persist start once."""
+
+    def make():
+        options = WORKERS["processes"] | {"persistent_workers": persistent}
+        return ours(Numbers(N), **TORCHS["shuffled by a generator"](), **options)
+
+    loader = make()
+    for _ in range(epochs):
+        list(loader)
+    state = as_json(loader.state_dict())
+    resumed = make()
+    resumed.load_state_dict(state)
+    for _ in range(2):
+        assert list(resumed) == list(loader)
+
+
 def test_another_epoch_clears_the_state_of_torchs_sampler():
     loader = ours(Numbers(N), **TORCHS["distributed"]())
     list(islice(loader, 4))

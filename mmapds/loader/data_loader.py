@@ -195,6 +195,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self._processes = loader, indices
         loader, indices = self._processes
         iterator = iter(loader)  # which asks for the indices once or twice, and uses the latest
+        self._position.draws_base_seed = not self.persistent_workers
         return iterator, indices.latest
 
     def set_epoch(self, epoch: int) -> None:

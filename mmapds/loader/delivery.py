@@ -83,7 +83,11 @@ class Position:
 
     Args:
       index_sampler: yields the indices of a batch, or of a sample where a loader makes no batches.
+    Attributes:
+      draws_base_seed: whether the next pass of the loader begins with one; none does over workers that wait for it.
     """
+
+    draws_base_seed = True
 
     def __init__(self, index_sampler: Iterable[Any]) -> None:
         self._index_sampler = index_sampler
@@ -254,7 +258,7 @@ class ReplayedPosition(Position):
         assert self._generator is not None
         later = torch.Generator()
         later.set_state(self._generator.get_state())
-        if self._generator is self._loaders_generator:
+        if self._generator is self._loaders_generator and self.draws_base_seed:
             draw_base_seed(later)
         return later.get_state()
 
