@@ -3,7 +3,9 @@
 import ast
 import gzip
 import io
+import signal
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +124,76 @@ assert os.waitpid(child, 0)[1] == 0
 def test_a_signal_handler_before_a_fork_may_wait_for_a_thread_that_imports():
     ran = run("-c", HANDLER_WAITS, timeout=50)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "second\nhandler\n", "")
+
+
+LATER_HOOKS = """
+import os, signal, threading
+from mmapds.imports import importing
+
+held, calls = threading.Event(), []
+
+
+def hook():
+    calls.append(sum(range(100)))
+
+
+def hold():
+    with importing:
+        held.set()
+        waiting.wait(0.5)
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+waiting = threading.Event()
+for _ in range(3):
+    os.register_at_fork(after_in_parent=hook)
+threading.Thread(target=hold).start()
+held.wait()
+signal.signal(signal.SIGALRM, interrupt)
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+child = None
+try:
+    child = os.fork()
+except KeyboardInterrupt:
+    print("interrupted", len(calls))
+if child == 0:
+    os._exit(0)
+print(os.wait()[1])
+"""
+
+
+def test_what_a_handler_raised_before_a_fork_is_not_lost_in_hooks_of_others():
+    ran = run("-c", LATER_HOOKS, timeout=50)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "interrupted 3\n0\n", "")
+
+
+def test_a_fork_waits_no_longer_where_the_lock_of_imports_is_taken_again_and_again():
+    lock, held, over = ImportLock(), threading.Event(), threading.Event()
+
+    def hold():
+        while not over.is_set():
+            with lock:
+                held.set()
+                over.wait(0.7)
+            over.wait(0.005)
+
+    before = signal.signal(signal.SIGALRM, lambda *_: time.sleep(0.03))
+    thread, giving_up = threading.Thread(target=hold), threading.Timer(30, over.set)
+    thread.start()
+    giving_up.start()
+    try:
+        held.wait()
+        signal.setitimer(signal.ITIMER_REAL, 0.05, 0.1)
+        assert not lock.before_fork(1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        over.set()
+        giving_up.cancel()
+        thread.join()
 
 
 def test_a_fork_that_loses_patience_leaves_the_lock_of_imports_to_its_thread():

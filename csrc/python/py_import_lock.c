@@ -2,10 +2,11 @@
  *
  * Signal handlers run between instructions of Python, and where a wait in C lets them. What one raises in a hook of
  * os.fork() is printed and forgotten, and the fork goes on. So the wait lets none run; those that are due run after it,
- * before hooks of others are called, and what they raise is raised when the fork is over. */
+ * before hooks of others are called, and what they raise is raised when the fork and all its hooks are over. */
 #include "binding.h"
 
-#define MICROSECONDS 1000000
+#define NS_A_SECOND 1000000000
+#define NS_A_MICROSECOND 1000
 
 /* All but the lock is read and written with the GIL. */
 typedef struct {
@@ -13,6 +14,7 @@ typedef struct {
     unsigned long holder; /* the thread, while `depth` is not 0 */
     size_t depth;
     PyObject *raised; /* by a signal handler, before a fork; NULL if nothing was */
+    PyObject *frame;  /* the one that forked then */
 } LockObject;
 
 static int is_held(const LockObject *self)
@@ -60,6 +62,7 @@ static void lock_dealloc(PyObject *object)
     if (self->lock)
         PyThread_free_lock(self->lock);
     Py_XDECREF(self->raised);
+    Py_XDECREF(self->frame);
     mds_py_free(object);
 }
 
@@ -94,13 +97,14 @@ static void run_handlers(LockObject *self)
 static PyObject *lock_before_fork(PyObject *object, PyObject *seconds)
 {
     LockObject *self = (LockObject *)object;
-    const long long patience = (long long)PyLong_AsUnsignedLong(seconds) * MICROSECONDS;
+    const int64_t end = mds_now() + (int64_t)PyLong_AsUnsignedLong(seconds) * NS_A_SECOND;
     if (PyErr_Occurred())
         return NULL;
     int is_free = 1;
     run_handlers(self);
     while (is_free && take(self, 0, 0) != PY_LOCK_ACQUIRED) {
-        is_free = take(self, patience, 0) == PY_LOCK_ACQUIRED;
+        const int64_t left = (end - mds_now()) / NS_A_MICROSECOND;
+        is_free = left > 0 && take(self, left, 0) == PY_LOCK_ACQUIRED;
         if (is_free)
             give_back(self); /* a handler may wait for another thread that imports */
         run_handlers(self);
@@ -108,11 +112,32 @@ static PyObject *lock_before_fork(PyObject *object, PyObject *seconds)
     return PyBool_FromLong(is_free);
 }
 
+/* Whether a function runs that the frame called which forked: mostly a hook of others, which would lose an error. */
+static int is_in_call(const LockObject *self)
+{
+    PyObject *frame = Py_XNewRef((PyObject *)PyEval_GetFrame());
+    const int is_itself = frame == self->frame;
+    while (frame && frame != self->frame) {
+        PyObject *caller = PyObject_GetAttrString(frame, "f_back");
+        Py_DECREF(frame);
+        frame = caller;
+        if (!frame)
+            PyErr_Clear();
+        else if (Py_IsNone(frame))
+            Py_CLEAR(frame);
+    }
+    Py_XDECREF(frame);
+    return frame && !is_itself;
+}
+
 static int raise(void *object)
 {
     LockObject *self = (LockObject *)object;
+    if (self->raised && is_in_call(self) && Py_AddPendingCall(raise, self) == 0)
+        return 0;
     PyObject *error = self->raised;
     self->raised = NULL;
+    Py_CLEAR(self->frame);
     if (error)
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
     Py_XDECREF(error);
@@ -124,7 +149,12 @@ static PyObject *lock_after_fork(PyObject *object, PyObject *Py_UNUSED(none))
 {
     LockObject *self = (LockObject *)object;
     give_back(self);
-    if (self->raised && Py_AddPendingCall(raise, Py_NewRef(object)) != 0)
+    if (!self->raised)
+        Py_RETURN_NONE;
+    PyObject *before = self->frame;
+    self->frame = Py_XNewRef((PyObject *)PyEval_GetFrame());
+    Py_XDECREF(before);
+    if (Py_AddPendingCall(raise, Py_NewRef(object)) != 0)
         Py_DECREF(object); /* the interpreter has no room for it: at the next fork */
     Py_RETURN_NONE;
 }
@@ -133,6 +163,7 @@ static PyObject *lock_after_fork_in_child(PyObject *object, PyObject *Py_UNUSED(
 {
     LockObject *self = (LockObject *)object;
     Py_CLEAR(self->raised); /* the parent's */
+    Py_CLEAR(self->frame);
     if (is_held(self)) {
         give_back(self);
         Py_RETURN_NONE;
