@@ -143,6 +143,36 @@ def test_samples_of_a_batch_that_are_made_later_have_no_zeros_of_the_last_page(t
         batch[1]
 
 
+@pytest.mark.parametrize(("kind", "value"), [("str", "x" * 5000), ("bytes", b"x" * 5000), ("json", ["x" * 5000])])
+def test_fields_of_a_batch_that_are_made_later_have_no_zeros_of_the_last_page(tmp_path, kind, value):
+    path = tmp_path / "a.mma"
+    with mmapds.Writer(path, {"text": kind, "n": "int64"}) as writer:
+        for n in range(2):
+            writer.write({"text": value, "n": n})
+    ds = mmapds.open(path)
+    batch = ds.take([0, 1])
+    assert batch.values("text") == [value, value]
+    cut(path, sum(ds.where(1)[1:]) - 100)
+    assert ds.take([0]).values("text") == [value]
+    for read in (lambda: batch.values("text"), lambda: mmapds.pad_collate(batch)):
+        with pytest.raises(mmapds.StaleIndexError, match=STALE):
+            read()
+
+
+def test_what_is_copied_of_views_has_no_zeros_of_the_last_page(tmp_path):
+    path = tmp_path / "a.tar"
+    path.write_bytes(archive([(f"{n}.txt", b"%d" % n * 3000) for n in range(3)]))
+    ds = mmapds.open(path, build=True, decode=mmapds.takes_view(lambda view: len(view)))
+    assert ds.raw(2) == mmapds.open(path, decode="bytes")[2]
+    assert ds.find("2") == 2
+    where = ds.where(2)
+    cut(path, where.offset + 600)
+    for read in (lambda: ds.raw(2), lambda: ds.find("2"), lambda: ds[2]):
+        with pytest.raises(mmapds.StaleIndexError, match=STALE):
+            read()
+    assert ds.find("1") == 1
+
+
 @pytest.mark.parametrize("io", ["mmap", "pread"])
 def test_the_rest_of_the_last_page_does_not_come_out_as_zeros(tmp_path, io):
     path = tmp_path / "a.bin"

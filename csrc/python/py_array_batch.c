@@ -114,12 +114,24 @@ static Py_ssize_t batch_field(const ArrayBatchObject *self, PyObject *key)
     return -1;
 }
 
+/* See that the sources were whole while values were copied. */
+static mds_status was_whole(const ArrayBatchObject *self, volatile size_t *failed)
+{
+    mds_guard guard;
+    if (MDS_GUARD(&guard))
+        return MDS_SHRANK;
+    const mds_status status = mds_records_were_whole(self->batch.requests, (size_t)self->batch.n, failed);
+    mds_guard_leave();
+    return status;
+}
+
 static PyObject *array_batch_values(PyObject *object, PyObject *key)
 {
     const ArrayBatchObject *self = (ArrayBatchObject *)object;
     const ArrayFieldsObject *fields = (ArrayFieldsObject *)self->fields;
     const Py_ssize_t f = batch_field(self, key);
     PyObject *list = f < 0 ? NULL : PyList_New(self->batch.n);
+    volatile size_t failed = 0;
     for (Py_ssize_t k = 0; list && k < self->batch.n; k++) {
         const mds_array_value *value = &self->values[k * fields->count + f];
         PyObject *view = batch_view(self, k);
@@ -135,6 +147,8 @@ static PyObject *array_batch_values(PyObject *object, PyObject *key)
             check_whole(self, MDS_SHRANK, (size_t)k);
         }
     }
+    if (list && check_whole(self, was_whole(self, &failed), failed) != 0)
+        Py_CLEAR(list);
     return list;
 }
 

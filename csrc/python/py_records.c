@@ -463,6 +463,36 @@ static PyObject *records_subscript(PyObject *object, PyObject *key)
     return payload;
 }
 
+static PyObject *records_check(PyObject *object, PyObject *key)
+{
+    RecordsObject *self = (RecordsObject *)object;
+    mds_request request = {0};
+    size_t s;
+    if (records_request_one(self, key, &request, &s) != 0)
+        return NULL;
+    const mds_status status = is_read(&request) ? MDS_OK : find_whole(self, &request);
+    if (status == MDS_OK)
+        Py_RETURN_NONE;
+    mds_py_raise_unread_record(self, &request, status);
+    return NULL;
+}
+
+static PyObject *records_copy(PyObject *object, PyObject *key)
+{
+    RecordsObject *self = (RecordsObject *)object;
+    mds_request request = {0};
+    PyObject *room = NULL, *bytes = NULL;
+    size_t s;
+    if (records_request_one(self, key, &request, &s) != 0)
+        return NULL;
+    if (!is_read(&request))
+        return copy_mapped(self, &request);
+    if (read_one(self, &request, &room) == 0)
+        bytes = PyBytes_FromStringAndSize((const char *)request.data, (Py_ssize_t)request_size(&request));
+    Py_XDECREF(room);
+    return bytes;
+}
+
 static Py_ssize_t records_length(PyObject *object)
 {
     return (Py_ssize_t)((RecordsObject *)object)->count;
@@ -498,6 +528,14 @@ static PyMethodDef records_methods[] = {
      "locate($self, record, /)\n--\n\n"
      "Return (source number, record number in it, begin, end): the payload is bytes [begin, end) of that source.\n\n"
      "Raises IndexError, and what the opener raises, as self[record] does."},
+    {"check", records_check, METH_O,
+     "check($self, record, /)\n--\n\n"
+     "See that the source of a record, if it is mapped, still has all of its bytes.\n\n"
+     "Raises what self[record] does."},
+    {"copy", records_copy, METH_O,
+     "copy($self, record, /)\n--\n\n"
+     "Return the payload of a record as bytes, where self[record] may be a view.\n\n"
+     "Raises what self[record] does."},
     {"many", mds_py_records_many, METH_O,
      "many($self, rows, /)\n--\n\n"
      "Return a list of the payloads at some record numbers; all pages are asked for before the first is read.\n\n"

@@ -213,6 +213,6 @@ class StoredBatch(Batch):
             return [sample[name] for sample in self]  # raises with the place of the damaged record
 
     def _raise_at(self, k: int, error: Exception) -> NoReturn:
-        located = self._records.locate(self._numbers[k])
-        self._catalog.check_source(located, error)
-        raise_at(self._catalog.place(located), error, self._decode)
+        number = self._numbers[k]
+        self._records.check(number)  # its source may be to blame
+        raise_at(self._catalog.place(self._records.locate(number)), error, self._decode)

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -251,21 +250,6 @@ class Catalog:
         line = self._line(index, number, record, offset)
         return f"{path}{'' if line is None else f':{line}'} (byte {offset})"
 
-    def check_source(self, located: tuple[int, int, int, int], error: Exception) -> None:
-        """Raise where the source or its index is to blame for the error of a decoder, and not the record.
-
-        Args:
-          located: what `Records.locate` gives for the record.
-        Raises:
-          FormatError: see `check_line`.
-          StaleIndexError: the decoder met the end of a file, and the source is shorter now.
-        """
-        self.check_line(located)
-        if isinstance(error, EOFError):
-            index, number = self.members[located[0]]
-            with suppress(OSError):  # gone: what is mapped is whole
-                index.check_size(number, os.stat(index.absolute(index.source_path(number))).st_size)
-
     def check_line(self, located: tuple[int, int, int, int]) -> None:
         """Raise FormatError where a record that cannot be decoded is not a whole line, so that the index is to blame.
 
@@ -331,7 +315,7 @@ class Catalog:
         Args:
           parts: where each begins and ends.
         Raises:
-          OSError, Error: it cannot be read.
+          OSError, Error: it cannot be read, or another file is there now.
         """
         index, number = self.members[member]
         if index.sources[number].compression is not None:
@@ -339,6 +323,8 @@ class Catalog:
             assert isinstance(content, BlockReader)
             return [content.read(begin, end) for begin, end in parts]
         with open_regular(index.absolute(index.source_path(number))) as file:
+            opened = os.fstat(file.fileno())
+            index.check_source(number, opened.st_size, opened.st_mtime_ns)
             found = []
             for begin, end in parts:
                 file.seek(begin)

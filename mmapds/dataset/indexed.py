@@ -155,7 +155,7 @@ class IndexedDataset(Samples, Dataset):
                 raise
             except Exception as error:
                 check_memory_of_decoder(error)
-                self._catalog.check_source(self._records.locate(number), error)
+                self._check_source(number)
                 self._skips.add(number, f"{self._place(number)}: {reason_of(error, self._given_decode)}")
             else:
                 kept.append(k)
@@ -186,10 +186,15 @@ class IndexedDataset(Samples, Dataset):
             return self._skips.records if self._skips is not None else []
         return sorted(position for record in self._skips.records for position in self._rows.positions(record))
 
+    def _check_source(self, number: SupportsIndex) -> None:
+        """Raise where the source or its index is to blame for the error of a decoder, and not the record."""
+        self._records.check(number)
+        self._catalog.check_line(self._records.locate(number))
+
     def _raise_at(self, number: SupportsIndex, position: Any, error: Exception) -> NoReturn:
         """Raise the error of the decoder, with the place of the record, its position, and what to do."""
+        self._check_source(number)
         located = self._records.locate(number)
-        self._catalog.check_source(located, error)
         record = bytes(self._records[number]) if self._given_decode == "json" else b""
         if why := not_utf_8(record):
             error = DecodeError(f"not JSON: {why}")
@@ -218,7 +223,7 @@ class IndexedDataset(Samples, Dataset):
         return tried
 
     def raw(self, position: SupportsIndex) -> bytes:
-        return bytes(self._records[as_position(position) if self._rows is None else self._record(position)])
+        return self._records.copy(as_position(position) if self._rows is None else self._record(position))
 
     def where(self, position: SupportsIndex) -> Location:
         return self._locate(self._record(position))
@@ -232,7 +237,7 @@ class IndexedDataset(Samples, Dataset):
         first = 0
         for index in self._catalog.indexes:
             for record in candidates(index, key):
-                if formats.of_index(index).key(self._records[first + record]) == key:
+                if formats.of_index(index).key(self._records.copy(first + record)) == key:
                     shown = [first + record] if self._rows is None else self._rows.positions(first + record)
                     if shown:
                         return min(shown)
