@@ -24,8 +24,8 @@ _FLAGS = (bool, "bool")  # annotations: as they are, and in modules that evaluat
 _OPTIONAL_FLAGS = (bool | None, "bool | None")
 
 
-_NO_MEMORY = "not enough memory", "Not enough memory", "Unable to create ZSTD_", "Error -4 while "
-"""What zstd, orjson, zstd of contexts, and zlib say where memory is short. Error -4 of isal is another."""
+_NO_MEMORY = "not enough memory", "Not enough memory", "Unable to create ZSTD_", "Error -4 while ", "out of memory"
+"""What zstd, orjson, zstd of contexts, zlib and Pillow say where memory is short. Error -4 of isal is another."""
 
 
 class Error(Exception):
@@ -115,7 +115,11 @@ def plain_counted(count: int, unit: str) -> str:
 
 
 def check_memory(error: Exception) -> None:
-    """Raise MemoryError where an error says that memory is short, so that sound data are not blamed."""
+    """Raise MemoryError where an error says that memory is short, so that sound data are not blamed.
+
+    Args:
+      error: of a library whose messages do not quote the data.
+    """
     if isinstance(error, MemoryError):
         raise error
     if any(said in str(error) for said in _NO_MEMORY):

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import warnings
+import zlib
 from itertools import islice
 
 import orjson
@@ -11,6 +12,7 @@ import pytest
 import torch.utils.data
 
 import mmapds
+from mmapds.dataset import webdataset
 from tests.support.commands import python
 from tests.support.tars import archive
 
@@ -247,6 +249,76 @@ def test_the_end_of_a_file_that_was_cut_short_is_not_left_out(write):
     size = 12
     with pytest.raises(mmapds.StaleIndexError, match=r"train\.jsonl was 27 bytes when indexed and is 12 now"):
         ds.take([0, 1, 2])
+
+
+@pytest.mark.parametrize("change", ["append", "replace"])
+@pytest.mark.parametrize("error", [EOFError, ValueError])
+def test_an_open_source_that_grew_or_was_replaced_is_not_blamed_for_a_decoder(write, tmp_path, change, error):
+    def refuse(record):
+        if record == b'{"n": 1}':
+            raise error("mine")
+        return record
+
+    path = write([{"n": n} for n in range(3)])
+    ds = mmapds.open(path, build=True, decode=refuse, on_error="skip")
+    ds[0]
+    if change == "append":
+        with open(path, "a") as file:
+            file.write("1\n")
+    else:
+        (tmp_path / "new").write_text("1\n" * 20)
+        os.replace(tmp_path / "new", path)
+    with pytest.warns(RuntimeWarning, match=f"{error.__name__}: mine; left out"):
+        assert ds.take([0, 1, 2]) == [b'{"n": 0}', b'{"n": 2}']
+    with pytest.raises(error, match="mine"):
+        ds[1]
+
+
+SHORT = ["not enough memory", "Not enough memory", "Error -4 while ", "Unable to create ZSTD_", "out of memory error"]
+
+
+@pytest.mark.parametrize("text", SHORT)
+def test_a_record_that_speaks_of_memory_is_left_out_as_others_are(tmp_path, text):
+    path = tmp_path / "a.tar"
+    path.write_bytes(archive([(f"{n}.cls", text.encode() if n == 1 else b"%d" % n) for n in range(3)]))
+    ds = mmapds.open(path, build=True, decode="wds", on_error="skip")
+    assert [sample["cls"] for sample in ds.take([0, 1, 2])] == [0, 2]
+    with pytest.raises(mmapds.DecodeError, match=text):
+        ds[1]
+
+
+def test_what_a_users_decoder_says_of_a_record_that_speaks_of_memory_is_its_own(write):
+    path = write(b"0\nnot enough memory\n2\n")
+    ds = mmapds.open(path, build=True, decode=int, on_error="skip")
+    assert ds.take([0, 1, 2]) == [0, 2]
+    with pytest.raises(ValueError, match="not enough memory"):
+        ds[1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 200. MiB for an array"),
+        zlib.error("Error -4 while decompressing data"),
+        OSError("out of memory error when reading image file"),
+    ],
+)
+def test_a_member_that_memory_is_too_short_for_is_not_left_out(tmp_path, monkeypatch, error):
+    def lacks(_):
+        raise error
+
+    path = tmp_path / "a.tar"
+    path.write_bytes(archive([("0.txt", b"0"), ("1.npy", b"1"), ("2.txt", b"2")]))
+    monkeypatch.setitem(webdataset._DECODERS, "npy", lacks)
+    for on_error in ("raise", "skip"):
+        ds = mmapds.open(path, build=True, decode="wds", on_error=on_error)
+        for read in (lambda ds: ds[1], lambda ds: ds.take([0, 1, 2]), list):
+            with pytest.raises(MemoryError, match=str(error)):
+                read(ds)
+        with pytest.raises(MemoryError) as raised:
+            ds[1]
+        assert f"a.tar: record 1 (byte {ds.where(1).offset})" in raised.value.__notes__[-1]
+        assert not ds.skipped
 
 
 # ---- ways out of an error -------------------------------------------------------------------------------------------

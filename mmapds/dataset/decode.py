@@ -108,7 +108,11 @@ def raise_at(place: str, error: Exception, decode: str | Decoder, way_out: str =
       decode: the decoder as the user gave it.
       way_out: what to do, as the end of a message.
     """
-    check_memory_of_decoder(error)
+    try:
+        check_memory_of_decoder(error)
+    except MemoryError as short:
+        short.add_note(f"while decoding {place}")
+        raise
     if type(error) is FormatError:
         raise FormatError(f"{place}: {error}") from None
     if type(error) is DecodeError:
@@ -122,9 +126,9 @@ def raise_at(place: str, error: Exception, decode: str | Decoder, way_out: str =
 def check_memory_of_decoder(error: Exception) -> None:
     """Raise MemoryError where memory was short for a decoder: the record may be sound.
 
-    Decoders of the user's raise what they like; orjson raises a ValueError.
+    Other errors than orjson's may quote the record, which may say anything.
     """
-    if isinstance(error, MemoryError | ValueError):
+    if isinstance(error, MemoryError | orjson.JSONDecodeError):
         check_memory(error)
 
 

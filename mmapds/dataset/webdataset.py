@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import zlib
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from ..errors import Error, warn
+from ..errors import Error, check_memory, warn
 from ..formats import tar
 from ..imports import importing
 
@@ -54,6 +55,7 @@ def decode_members(sample: dict[str, Any], image: Callable[[bytes], Any]) -> Non
       image: the decoder of images.
     Raises:
       ValueError: a member is not what its extension says.
+      MemoryError: there is no room for it.
     """
     for extension, data in sample.items():
         last = re.sub(r".*\.", "", extension)
@@ -63,7 +65,13 @@ def decode_members(sample: dict[str, Any], image: Callable[[bytes], Any]) -> Non
         try:
             sample[extension] = decoder(data)
         except Exception as error:
+            if isinstance(error, _QUOTE_NOTHING):
+                check_memory(error)
             raise ValueError(f"member {extension!r} of sample {sample['__key__']!r}: {error}") from error
+
+
+_QUOTE_NOTHING = (MemoryError, zlib.error, OSError)
+"""What NumPy, zlib and Pillow raise where memory is short; their messages do not have the data in them."""
 
 
 def _json(data: bytes) -> Any:
