@@ -102,6 +102,34 @@ def test_the_same_records_go_on_wherever_they_are(tmp_path, ds, kind):
     make(mmapds.open(moved)).load_state_dict(state)
 
 
+def scribble(state):
+    """Change every dict and list of a state in place."""
+    for value in state.values() if isinstance(state, dict) else state:
+        if isinstance(value, dict | list):
+            scribble(value)
+    if isinstance(state, dict):
+        state |= dict.fromkeys(state, 0)
+    else:
+        state.append(0)
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_a_state_is_a_copy_of_what_the_sampler_has(ds, kind):
+    sampler = SAMPLERS[kind](ds)
+    taken = sampler.state_dict()
+    first = saved(taken)
+    scribble(taken)
+    assert saved(sampler.state_dict()) == first
+    batches = iter(sampler)
+    next(batches)
+    loaded = saved(sampler.state_dict())
+    sampler.load_state_dict(loaded)
+    second = saved(sampler.state_dict())
+    scribble(loaded)
+    scribble(sampler.state_dict())
+    assert saved(sampler.state_dict()) == second
+
+
 @pytest.mark.parametrize("kind", ["records", "batches", "chunks", "mixture", "budget", "windows"])
 def test_a_file_that_grew_is_gone_on_with_as_the_message_says(write, ds, kind):
     """A sampler of the lengths or the range of the records of before has the rest of the epoch."""
@@ -237,10 +265,11 @@ def test_what_no_message_can_show_is_refused_in_a_state(ds, key, odd):
     assert len(str(error.value)) < 500
 
 
-@pytest.mark.parametrize("odd", [np.array(["a", "b"]), np.array([]), torch.ones(2), 5])
-def test_an_identity_that_is_no_text_is_refused(ds, odd):
+@pytest.mark.parametrize("key", ["fingerprint", "sources"])
+@pytest.mark.parametrize("odd", [np.array(["a", "b"]), np.array([]), torch.ones(2), 5, nested(100_000)])
+def test_an_identity_that_is_no_text_is_refused(ds, key, odd):
     sampler = DistributedSampler(ds, 1, 0)
     state = sampler.state_dict()
-    state["dataset"]["fingerprint"] = odd
+    state["dataset"] |= {"fingerprint": "0" * 16} | {key: odd}
     with pytest.raises(mmapds.StateError, match="of other records"):
         sampler.load_state_dict(state)

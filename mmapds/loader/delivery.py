@@ -201,7 +201,7 @@ class ReplayedPosition(Position):
         delivery = self._delivery
         epoch, batches, random = getattr(self._sampler, "epoch", None), 0, None
         if self._loaded is not None and self._loaded["epoch"] == epoch:
-            return dict(self._loaded)
+            return {**self._loaded, "dataset": self._data.described}
         if delivery is not None and epoch == self._epoch:
             if not delivery.complete:
                 batches, random = self._first + delivery.steps, self._random

@@ -117,8 +117,8 @@ class Mixture:
         return {
             "order": "mixture",
             "version": VERSION,
-            "sizes": self._sizes,
-            "weights": self.weights,
+            "sizes": list(self._sizes),
+            "weights": list(self.weights),
             "epoch_size": self._epoch_size,
             "shuffle": self._shuffle,
             "seed": self._seed,

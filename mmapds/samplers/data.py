@@ -35,7 +35,7 @@ class SampledData:
         """
         if self._known is None:  # not a cached_property: see `Index.bounds_at`
             self._known = self._describe()
-        return self._known or None
+        return dict(self._known) or None
 
     def _describe(self) -> dict[str, str]:
         known: dict[str, str] = {}
@@ -125,6 +125,7 @@ def _differ(own: Mapping[str, str], saved: Mapping[str, Any], key: str) -> bool:
 def _other_records(own: Mapping[str, str], saved: Mapping[str, Any]) -> str:
     """Return the message for a state whose records are others."""
     names, found = own["sources"], saved.get("sources")
+    found = found if type(found) is str else shortened(found)
     if names == found:
         what = f"expected the records of {names} that this sampler is of, found others of the same names"
         remark = (
