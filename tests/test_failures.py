@@ -222,9 +222,15 @@ ds = mmapds.open(sys.argv[1], build=True)
 assert list(pickle.loads(pickle.dumps(ds))) == [1, 2]
 with mmapds.Writer(sys.argv[1] + ".mma", {"n": "int64"}) as writer:
     writer.write({"n": 1})
+assert len(mmapds.open(sys.argv[1], roots="here")) == 2
+try:
+    mmapds.build(sys.argv[1], out="all.mmx")
+except mmapds.Error as error:
+    print(error)
 """
     ran = run("-c", script, path, tmp_path / "gone")
     assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("all.mmx: cannot write the index here (no such file or directory); ")
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="looks at /proc")

@@ -33,6 +33,7 @@ from .sources import (
     build_command,
     kind_of_file,
     quoted,
+    real_path,
     reason,
     way_to_index,
     word,
@@ -93,8 +94,10 @@ class PartWriter(IndexWriter):
 
 def relative_to_index(source: str, index: str) -> str:
     """Return a source's path as an index stores it, so that the two can be moved together."""
-    directory = os.path.realpath(os.path.dirname(index))
+    directory = real_path(os.path.dirname(index))
     parent, name = os.path.split(source)
+    if not directory:  # the working directory was deleted, and nothing can be written there
+        return source
     return os.path.normpath(os.path.join(os.path.relpath(os.path.realpath(parent), directory), name))
 
 

@@ -7,7 +7,7 @@ directory that the user gives as a root; or if the user named that very file in 
 import os
 from collections.abc import Iterable
 
-from .sources import INDEX_SUFFIX, StrPath, listed, working_directory
+from .sources import INDEX_SUFFIX, StrPath, listed, real_path, working_directory
 
 VARIABLE = "MMAPDS_ROOTS"
 """The environment variable with roots for all calls, separated like those of PATH."""
@@ -55,7 +55,7 @@ class Roots:
         return {self._real(path) for path in self._given} | self._used
 
     def _real(self, path: str) -> str:
-        return os.path.realpath(os.path.join(self._working, path))
+        return real_path(os.path.join(self._working, path))
 
 
 def _from_environment() -> list[str]:

@@ -578,6 +578,14 @@ def working_directory() -> str:
         return ""
 
 
+def real_path(path: str) -> str:
+    """Return a path without links; as it is where it is relative and the working directory was deleted."""
+    try:
+        return os.path.realpath(path)
+    except FileNotFoundError:
+        return path
+
+
 def kind_of_file(mode: int) -> str:
     """Return what a file is that is not a regular one."""
     names = [(stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket")]
