@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import shutil
 import sys
 import threading
 import warnings
@@ -414,6 +415,28 @@ def test_what_follows_the_last_block_may_be_large(write, suffix, compress, behin
     assert [mmapds.open(path).raw(i) for i in (0, 50, 99)] == [lines.splitlines()[i] for i in (0, 50, 99)]
 
 
+@pytest.mark.parametrize(
+    ("suffix", "compress", "between"),
+    [
+        (".zst", codec.compress, skippable(bytes(2 << 20))),
+        (".zst", codec.compress, codec.compress(b"") * 200_000),
+        (".gz", gzip.compress, gzip.compress(b"") * 70_000),
+    ],
+    ids=["skippable frame", "empty frames", "empty members"],
+)
+def test_what_lies_within_a_block_may_be_large(write, suffix, compress, between):
+    """As the seek table of a file that another was appended to."""
+    lines = text(100).splitlines(keepends=True)
+    parts = [b"".join(lines[begin:end]) for begin, end in ((0, 60), (60, 70), (70, 100))]
+    path = write(compress(parts[0]) + between + compress(parts[1]) + compress(parts[2]), "train.jsonl" + suffix)
+    mmapds.build(path)
+    ds = mmapds.open(path)
+    assert [ds.raw(i) for i in range(100)] == [line.rstrip(b"\n") for line in lines]
+    os.truncate(path, os.path.getsize(path) - 4000)
+    with pytest.raises(mmapds.StaleIndexError):
+        mmapds.open(path, check="none").raw(99)
+
+
 # ---- one large frame ----------------------------------------------------------------------------------------------
 
 
@@ -429,6 +452,15 @@ def large(tmp_path_factory):
         mmapds.build(folder / name, length="chars(text)")
     mmapds.build(folder / "a.jsonl", length="chars(text)")
     return folder
+
+
+@pytest.mark.parametrize("name", ["one.jsonl.zst", "streamed.jsonl.zst", "gzip.jsonl.gz"])
+def test_a_large_frame_that_was_cut_off_before_its_file_was_opened(large, tmp_path, name):
+    for path in (large / name, large / f"{name}.mmx"):
+        shutil.copy2(path, tmp_path)
+    os.truncate(tmp_path / name, os.path.getsize(large / name) // 2)
+    with pytest.raises(mmapds.StaleIndexError, match=f"{name} was "):
+        list(mmapds.open(tmp_path / name, check="none"))
 
 
 @pytest.mark.parametrize("name", ["one.jsonl.zst", "streamed.jsonl.zst", "gzip.jsonl.gz"])

@@ -57,6 +57,22 @@ def by_isal(level):
     return write
 
 
+@pytest.mark.parametrize("module", [isal_zlib, zlib])
+@pytest.mark.parametrize("step", [100, 5000, 1 << 20])
+def test_what_a_decoder_held_back_is_read_though_there_is_no_more_input(module, step):
+    """isal may have read all of its input when it has given as much as was asked for."""
+    for seed in range(20):
+        chosen = random.Random(seed)
+        words = [chosen.randbytes(4).hex().encode() for _ in range(200)]
+        size = 4096 * chosen.randint(1, 20) + chosen.choice((1, 2, 3, 100))
+        data = b" ".join(chosen.choice(words) for _ in range(size))[:size]
+        packer = isal_zlib.compressobj(0, isal_zlib.DEFLATED, 31)
+        packed = packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH)
+        parts = iter([packed[at : at + step] for at in range(0, len(packed), step)])
+        stream = gzip_blocks.Stream(module, lambda parts=parts: next(parts, b""), Edges(None, zlib.crc32(data)))
+        assert b"".join(iter(lambda stream=stream: stream.read(4096), b"")) == data
+
+
 def by(*command):
     def write(data):
         if not shutil.which(command[0]):

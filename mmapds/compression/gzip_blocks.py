@@ -120,20 +120,22 @@ class Stream:
             if self._decoder.eof:
                 self._end_member()
             self._rest = self._rest or self._take()
-            if not self._rest and self._is_open:
-                self._end_inside()
-                return b""
             if not self._is_open and _is_padding(self._rest):
                 self._pass_padding()
                 return b""
             if not self._is_open:
                 self._crc, self._is_open = 0, True
-            piece = _inflated(self._zlib, self._decoder, self._rest, most)
+            given = self._rest
+            piece = _inflated(self._zlib, self._decoder, given, most)
             self._rest = self._decoder.unconsumed_tail
             if piece:
                 if self.is_resumed or self._end_crc is not None:
                     self._crc = self._zlib.crc32(piece, self._crc)
                 return piece
+            # Without more to read, isal may still have had content, of which it gave as much as was asked for.
+            if not given and not self._decoder.eof:
+                self._end_inside()
+                return b""
 
     def _end_member(self) -> None:
         """Go on behind a member. That of one which the decoder began is compared with its checksum already."""

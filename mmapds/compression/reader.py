@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _native
 from ..errors import Error
-from ..storage.blocks import LARGEST_BLOCK, BlockTable, Place
+from ..storage.blocks import LARGEST_BLOCK, BlockTable, Edges, Place
 from ..storage.processes import is_worker
 from ..storage.sources import quoted, tool
 from ..storage.threads import cores, in_order
@@ -32,7 +32,7 @@ _TIMES, _MORE = 32, 1 << 20  # bytes that the frames of a block may have: so man
 
 
 def _most_bytes(place: Place) -> int:
-    """Return how many bytes of the file are read for a block."""
+    """Return how many bytes of the file are read at once for a block."""
     return _TIMES * place.size + _MORE
 
 
@@ -194,6 +194,7 @@ class BlockReader:
         """Yield the pieces of a large block that have some bytes; see `blocks`."""
         forward = self._forward.get(block)
         if forward is None:
+            self._check(place)
             begin = partial(self._decoder.stream, self._file, place.begin, place.end, self._table.edges(block))
             forward = self._forward[block] = Forward(begin, self._cache, (self._key, block))
             for old in list(self._forward)[:-_MOST_FORWARD]:
@@ -235,9 +236,15 @@ class BlockReader:
         return place.content, self._cache.get((self._key, block), partial(self._decode, block, place))
 
     def _decode(self, block: int, place: Place) -> Block:
+        self._check(place)
         self._cache.make_room(place.size)
         found = self._decode_at_once(place)
         return (found or self._cache.memory.copy(self._decode_in_pieces(block, place)),)
+
+    def _check(self, place: Place) -> None:
+        """Raise an error where the file was too short for a block when it was opened, and not compared."""
+        if place.end > self._file.size:
+            self._lost(0)
 
     def _decode_at_once(self, place: Place) -> _native.Block | None:
         """Return a block; None if there is no library for that, or something is wrong with the block."""
@@ -249,21 +256,31 @@ class BlockReader:
         )
 
     def _decode_in_pieces(self, block: int, place: Place) -> Pieces:
-        edges = self._table.edges(block)
         try:
-            data = self._file.read(place.begin, min(place.end - place.begin, _most_bytes(place)))
-        except (EOFError, OSError) as error:
-            self._lost(error.errno or 0 if isinstance(error, OSError) else 0)
-            raise
-        try:
-            content = self._decoder.decode(data, place.size, edges)
+            content = self._content(place, self._table.edges(block))
             size = None if content is None else sum(map(len, content))
             if content is None or size != place.size:
                 found = f"more than {place.size}" if size is None else str(size)
                 raise BlockError(f"expected {place.size} bytes of content, found {found}")
         except BlockError as error:
             raise not_decoded(self._path, block, place.begin, self._codec, error, self._records_of(place)) from None
+        except (EOFError, OSError) as error:
+            self._lost(error.errno or 0 if isinstance(error, OSError) else 0)
+            raise
         return content
+
+    def _content(self, place: Place, edges: Edges) -> Pieces | None:
+        """Return the content of a block; None if it is more than the index says."""
+        if place.end - place.begin <= _most_bytes(place):
+            return self._decoder.decode(self._file.read(place.begin, place.end - place.begin), place.size, edges)
+        # Mostly a frame without content, such as the seek table of a file to which another was appended.
+        stream = self._decoder.stream(self._file, place.begin, place.end, edges)
+        pieces: list[bytes] = []
+        left = place.size
+        while left >= 0 and (piece := stream.read()):
+            pieces.append(piece)
+            left -= len(piece)
+        return tuple(pieces) if left >= 0 else None
 
     def _records_of(self, place: Place) -> str:
         """Return which records a block has, as the remark of a message."""
