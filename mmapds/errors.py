@@ -24,8 +24,8 @@ _FLAGS = (bool, "bool")  # annotations: as they are, and in modules that evaluat
 _OPTIONAL_FLAGS = (bool | None, "bool | None")
 
 
-_NO_MEMORY = "not enough memory", "Not enough memory", "Unable to create ZSTD_", "Error -4 while ", "out of memory"
-"""What zstd, orjson, zstd of contexts, zlib and Pillow say where memory is short. Error -4 of isal is another."""
+_NO_MEMORY = "not enough memory", "Not enough memory", "Unable to create ZSTD_", "Error -4 while "
+"""What zstd, orjson, zstd of contexts, and zlib say where memory is short. Error -4 of isal is another."""
 
 
 class Error(Exception):

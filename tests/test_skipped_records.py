@@ -274,7 +274,7 @@ def test_an_open_source_that_grew_or_was_replaced_is_not_blamed_for_a_decoder(wr
         ds[1]
 
 
-SHORT = ["not enough memory", "Not enough memory", "Error -4 while ", "Unable to create ZSTD_", "out of memory error"]
+SHORT = ["not enough memory", "Not enough memory", "Error -4 while ", "Unable to create ZSTD_"]
 
 
 @pytest.mark.parametrize("text", SHORT)
@@ -300,7 +300,6 @@ def test_what_a_users_decoder_says_of_a_record_that_speaks_of_memory_is_its_own(
     [
         MemoryError("Unable to allocate 200. MiB for an array"),
         zlib.error("Error -4 while decompressing data"),
-        OSError("out of memory error when reading image file"),
     ],
 )
 def test_a_member_that_memory_is_too_short_for_is_not_left_out(tmp_path, monkeypatch, error):

@@ -136,6 +136,16 @@ def test_an_npy_that_says_it_is_large(write):
         out = io.BytesIO()
         np.lib.format.write_array_header_1_0(out, {"descr": "<f8", "fortran_order": False, "shape": shape})
         refused(write, "npy", out.getvalue() + bytes(64), "")
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as archive:
+            archive.writestr("a.npy", out.getvalue() + bytes(64))
+        refused(write, "npz", packed.getvalue(), "")
+
+
+def test_a_header_of_an_npy_that_is_nested_too_deep(write):
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (" + b"-" * 9000 + b"1,)}\n"
+    data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    refused(write, "npy", data, "")
 
 
 class Malice:

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from io import BytesIO
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import orjson
+from numpy.lib import format as npy
 
 from ..errors import Error, check_memory, warn
 from ..formats import tar
@@ -70,8 +71,8 @@ def decode_members(sample: dict[str, Any], image: Callable[[bytes], Any]) -> Non
             raise ValueError(f"member {extension!r} of sample {sample['__key__']!r}: {error}") from error
 
 
-_QUOTE_NOTHING = (MemoryError, zlib.error, OSError)
-"""What NumPy, zlib and Pillow raise where memory is short; their messages do not have the data in them."""
+_QUOTE_NOTHING = (MemoryError, zlib.error)
+"""What is raised where memory is short, by libraries whose messages do not have the data in them."""
 
 
 def _json(data: bytes) -> Any:
@@ -82,7 +83,29 @@ def _json(data: bytes) -> Any:
 
 
 def _array(data: bytes) -> Any:
-    return np.load(BytesIO(data), allow_pickle=False)
+    file = BytesIO(data)
+    _check_holds(file, len(data))
+    file.seek(0)
+    return np.load(file, allow_pickle=False)
+
+
+def _check_holds(file: IO[bytes], size: int) -> None:
+    """Raise ValueError for an npy that is smaller than it says, as NumPy makes room for all numbers before it reads.
+
+    Args:
+      size: of the file.
+    """
+    if file.read(len(npy.MAGIC_PREFIX)) != npy.MAGIC_PREFIX:
+        return  # NumPy says what it is not
+    file.seek(0)
+    read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
+    try:
+        shape, _, dtype = read(file)
+    except MemoryError:  # which Python's parser says of what is nested too deep
+        raise ValueError("expected a header of NumPy's, found one that is nested too deep") from None
+    expected, found = math.prod(shape) * dtype.itemsize, size - file.tell()
+    if expected > found and not dtype.hasobject:
+        raise ValueError(f"expected {expected} bytes of numbers, as its header says, found {found}")
 
 
 @cache
@@ -102,6 +125,9 @@ def _arrays(data: bytes) -> dict[str, Any]:
                 f"expected arrays of up to {limit} bytes, found {size} in an npz of {len(data)}; set {MOST_BYTES} to "
                 "read them"
             )
+        for part in arrays.zip.infolist():
+            with arrays.zip.open(part) as file:
+                _check_holds(file, part.file_size)
         return dict(arrays)
 
 
