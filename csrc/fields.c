@@ -20,6 +20,7 @@ typedef struct {
 
 /* ---- values ---------------------------------------------------------------------------------------------- */
 
+/* The text is read twice, and a file may be written to meanwhile: nothing beyond what was counted is written. */
 static size_t read_text(reader *r, size_t i, mds_value *value, uint8_t *out)
 {
     size_t bytes, chars, at;
@@ -33,16 +34,22 @@ static size_t read_text(reader *r, size_t i, mds_value *value, uint8_t *out)
         memcpy(out, r->text.p + i + 1, bytes);
         return end;
     }
-    for (size_t k = i + 1; k < end - 1;) {
+    const uint8_t *const limit = out + bytes;
+    for (size_t k = i + 1; k < end - 1 && out < limit;) {
         uint32_t point;
+        uint8_t character[4];
         if (r->text.p[k] != '\\') {
             *out++ = r->text.p[k++];
             continue;
         }
         k = mds_json_escape(r->text.p, k, r->text.n, &point);
-        out += mds_json_utf8(point, out);
+        const size_t size = k ? mds_json_utf8(point, character) : 0;
+        if (size == 0 || size > (size_t)(limit - out))
+            break;
+        memcpy(out, character, size);
+        out += size;
     }
-    return end;
+    return out == limit ? end : mds_refuse(&r->text, MDS_WANTED_TYPE, i);
 }
 
 /* Note the length of an axis, which is the same in all arrays there. */
@@ -79,7 +86,8 @@ static size_t read_axis(reader *r, size_t f, size_t i, size_t axis)
             length++;
         }
     } else {
-        i = mds_read_row(&r->text, field, i, r->items[f].items + (value->begin + value->count) * field->size, &length);
+        const uint64_t used = value->begin + value->count;
+        i = mds_read_row(&r->text, field, i, r->items[f].items + used * field->size, r->items[f].room - used, &length);
         if (i == 0)
             return 0;
         value->count += length;
@@ -104,14 +112,15 @@ static size_t read_ragged(reader *r, size_t f, size_t i)
     if (i < r->text.n && r->text.p[i] == ']')
         return i + 1;
     while (more) {
-        if (i == r->text.n || r->text.p[i] != '[')
+        if (i == r->text.n || r->text.p[i] != '[' || items->rows == items->room)
             return mds_refuse(&r->text, MDS_WANTED_SHAPE, i);
         length = 0;
+        const uint64_t used = value->begin + value->count;
         i = mds_json_spaces(r->text.p, i + 1, r->text.n);
         if (i < r->text.n && r->text.p[i] == ']')
             i++;
         else
-            i = mds_read_row(&r->text, field, i, items->items + (value->begin + value->count) * field->size, &length);
+            i = mds_read_row(&r->text, field, i, items->items + used * field->size, items->room - used, &length);
         if (i)
             i = mds_after_item(&r->text, i, &more);
         if (i == 0)
@@ -356,10 +365,12 @@ static int have_room(const mds_kernels *kernels, mds_fields_batch *batch, const 
     int all = 1;
     for (size_t f = 0; f < batch->count; f++) {
         const mds_items *items = &batch->items[f];
+        /* Each row takes bytes as an item does, but an empty one has no item. */
+        const uint64_t taken = items->used > items->rows ? items->used : items->rows;
         batch->wanted[f] = items->room;
-        if (items->room - items->used > n && items->room - items->used > batch->fields[f].fallback_size)
+        if (items->room - taken > n && items->room - taken > batch->fields[f].fallback_size)
             continue; /* enough, whatever the record is */
-        const uint64_t wanted = items->used + mds_fields_most(kernels, &batch->fields[f], data, n);
+        const uint64_t wanted = taken + mds_fields_most(kernels, &batch->fields[f], data, n);
         if (wanted > items->room) {
             batch->wanted[f] = wanted;
             all = 0;

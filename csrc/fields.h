@@ -68,7 +68,7 @@ typedef struct {
     size_t at;      /* the byte of the record that shows it */
 } mds_refusal;
 
-/* How many items a field may have at most in a record of n bytes. A text has up to n. */
+/* How many items, or rows of a ragged array, a field may have at most in a record of n bytes. A text has up to n. */
 uint64_t mds_fields_most(const mds_kernels *kernels, const mds_wanted *field, const uint8_t *data, uint64_t n);
 
 /* Read `count` fields, which are sorted by their paths and of which none lies in another, from the record data[0..n).

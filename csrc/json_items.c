@@ -134,17 +134,20 @@ ALWAYS_INLINE int store_numbers(const uint32_t *numbers, size_t count, uint64_t 
 /* Read numbers from p[i] on while they are short and a comma and `gap` - 1 spaces follow each; move *out behind them.
  * Returns where the next begins. Leaves those to the caller of which one is above `high`. */
 ALWAYS_INLINE size_t read_short(const mds_json_text *r, size_t i, size_t gap, uint64_t high, unsigned size,
-                                uint8_t **out)
+                                uint8_t **out, const uint8_t *end)
 {
     uint32_t numbers[AT_ONCE];
-    size_t consumed, count;
-    if (size == 4) { /* 8 digits fit, with a sign or without; a number takes two bytes of text or more */
-        count = r->kernels->short_numbers(r->p + i, r->n - i, gap, (uint32_t *)(void *)*out, (r->n - i) / 2, &consumed);
+    size_t consumed, count, room;
+    if (size == 4) { /* 8 digits fit, with a sign or without */
+        room = (size_t)(end - *out) / 4;
+        count = r->kernels->short_numbers(r->p + i, r->n - i, gap, (uint32_t *)(void *)*out, room, &consumed);
         *out += 4 * count;
         return i + consumed;
     }
     do {
-        count = r->kernels->short_numbers(r->p + i, r->n - i, gap, numbers, AT_ONCE, &consumed);
+        room = (size_t)(end - *out) / size;
+        room = room < AT_ONCE ? room : AT_ONCE;
+        count = r->kernels->short_numbers(r->p + i, r->n - i, gap, numbers, room, &consumed);
         if (!store_numbers(numbers, count, high, size, *out))
             return i;
         *out += size * count;
@@ -155,8 +158,10 @@ ALWAYS_INLINE size_t read_short(const mds_json_text *r, size_t i, size_t gap, ui
 
 #define RUN 16 /* short numbers one after another, after which more are expected */
 
-/* Each of these reads the items from p[i] on, one or more, into `out`, and returns the place after the bracket. */
-ALWAYS_INLINE size_t read_ints(mds_json_text *r, size_t i, uint8_t *out, uint64_t *count, int is_signed, unsigned size)
+/* Each of these reads the items from p[i] on, one or more, into [out, end), and returns the place after the bracket. There
+ * is room for all, but for a file that is written to after the room was chosen. */
+ALWAYS_INLINE size_t read_ints(mds_json_text *r, size_t i, uint8_t *out, const uint8_t *end, uint64_t *count,
+                               int is_signed, unsigned size)
 {
     const uint8_t *const p = r->p, *const first = out;
     const size_t n = r->n;
@@ -167,9 +172,11 @@ ALWAYS_INLINE size_t read_ints(mds_json_text *r, size_t i, uint8_t *out, uint64_
     while (more) {
         uint64_t bits, word;
         if (n - i >= AHEAD && run >= RUN) {
-            i = read_short(r, i, gap, high, size, &out);
+            i = read_short(r, i, gap, high, size, &out, end);
             run = 0;
         }
+        if (out == end)
+            return mds_refuse(r, MDS_WANTED_SHAPE, i);
         if (n - i >= AHEAD) {
             memcpy(&word, p + i, 8);
             const int negative = (uint8_t)word == '-';
@@ -213,20 +220,20 @@ ALWAYS_INLINE size_t read_ints(mds_json_text *r, size_t i, uint8_t *out, uint64_
     return i;
 }
 
-ALWAYS_INLINE size_t read_floats(mds_json_text *r, size_t i, uint8_t *out, uint64_t *count, mds_item_kind kind,
-                                 unsigned size)
+ALWAYS_INLINE size_t read_floats(mds_json_text *r, size_t i, uint8_t *out, const uint8_t *end, uint64_t *count,
+                                 mds_item_kind kind, unsigned size)
 {
     const uint8_t *const first = out;
     int more = 1;
     while (more) {
         double value;
-        const size_t end = read_double(r, i, &value);
-        if (end == 0)
+        const size_t behind = out < end ? read_double(r, i, &value) : mds_refuse(r, MDS_WANTED_SHAPE, i);
+        if (behind == 0)
             return 0;
         if (!store_float(out, value, kind, size))
             return mds_refuse(r, MDS_WANTED_RANGE, i);
         out += size;
-        i = mds_after_item(r, end, &more);
+        i = mds_after_item(r, behind, &more);
         if (i == 0)
             return 0;
     }
@@ -234,12 +241,12 @@ ALWAYS_INLINE size_t read_floats(mds_json_text *r, size_t i, uint8_t *out, uint6
     return i;
 }
 
-static size_t read_bools(mds_json_text *r, size_t i, uint8_t *out, uint64_t *count)
+static size_t read_bools(mds_json_text *r, size_t i, uint8_t *out, const uint8_t *end, uint64_t *count)
 {
     const uint8_t *const first = out;
     int more = 1;
     while (more) {
-        i = read_bool(r, i, out++);
+        i = out < end ? read_bool(r, i, out++) : mds_refuse(r, MDS_WANTED_SHAPE, i);
         if (i)
             i = mds_after_item(r, i, &more);
         if (i == 0)
@@ -249,30 +256,31 @@ static size_t read_bools(mds_json_text *r, size_t i, uint8_t *out, uint64_t *cou
     return i;
 }
 
-size_t mds_read_row(mds_json_text *r, const mds_wanted *field, size_t i, uint8_t *out, uint64_t *count)
+size_t mds_read_row(mds_json_text *r, const mds_wanted *field, size_t i, uint8_t *out, uint64_t room, uint64_t *count)
 {
     const int is_signed = field->kind == MDS_ITEM_INT;
+    const uint8_t *const end = out + room * field->size;
     switch (field->kind) {
     case MDS_ITEM_BOOL:
-        return read_bools(r, i, out, count);
+        return read_bools(r, i, out, end, count);
     case MDS_ITEM_INT:
     case MDS_ITEM_UINT:
         switch (field->size) {
         case 1:
-            return read_ints(r, i, out, count, is_signed, 1);
+            return read_ints(r, i, out, end, count, is_signed, 1);
         case 2:
-            return read_ints(r, i, out, count, is_signed, 2);
+            return read_ints(r, i, out, end, count, is_signed, 2);
         case 4:
-            return is_signed ? read_ints(r, i, out, count, 1, 4) : read_ints(r, i, out, count, 0, 4);
+            return is_signed ? read_ints(r, i, out, end, count, 1, 4) : read_ints(r, i, out, end, count, 0, 4);
         default:
-            return is_signed ? read_ints(r, i, out, count, 1, 8) : read_ints(r, i, out, count, 0, 8);
+            return is_signed ? read_ints(r, i, out, end, count, 1, 8) : read_ints(r, i, out, end, count, 0, 8);
         }
     case MDS_ITEM_FLOAT:
-        return field->size == 8   ? read_floats(r, i, out, count, MDS_ITEM_FLOAT, 8)
-               : field->size == 4 ? read_floats(r, i, out, count, MDS_ITEM_FLOAT, 4)
-                                  : read_floats(r, i, out, count, MDS_ITEM_FLOAT, 2);
+        return field->size == 8   ? read_floats(r, i, out, end, count, MDS_ITEM_FLOAT, 8)
+               : field->size == 4 ? read_floats(r, i, out, end, count, MDS_ITEM_FLOAT, 4)
+                                  : read_floats(r, i, out, end, count, MDS_ITEM_FLOAT, 2);
     case MDS_ITEM_BFLOAT:
-        return read_floats(r, i, out, count, MDS_ITEM_BFLOAT, 2);
+        return read_floats(r, i, out, end, count, MDS_ITEM_BFLOAT, 2);
     case MDS_ITEM_TEXT:
         break;
     }

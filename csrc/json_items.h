@@ -20,9 +20,10 @@ size_t mds_refuse(mds_json_text *text, mds_wanted_status status, size_t at);
 /* Read one item at p[i] into `out`, and return the place after it. */
 size_t mds_read_item(mds_json_text *text, const mds_wanted *field, size_t i, uint8_t *out);
 
-/* Read one item or more from p[i] on, up to the bracket that closes their array. Returns the place after it, and how many
- * they are. */
-size_t mds_read_row(mds_json_text *text, const mds_wanted *field, size_t i, uint8_t *out, uint64_t *count);
+/* Read one item or more from p[i] on, up to the bracket that closes their array, into `out`, which has room for `room`.
+ * Returns the place after the bracket, and how many they are. */
+size_t mds_read_row(mds_json_text *text, const mds_wanted *field, size_t i, uint8_t *out, uint64_t room,
+                    uint64_t *count);
 
 /* After an item: the place of the next one, or with *more 0 the place after the closing bracket. */
 static inline size_t mds_after_item(mds_json_text *text, size_t i, int *more)

@@ -297,3 +297,15 @@ def test_convert_with_fields_stores_what_they_are(tmp_path):
     stored = mmapds.open(tmp_path / "a.mma", decode=fields)
     assert stored[2]["ids"].dtype == np.int32
     assert equal(list(stored.take(range(5))), list(ds.take(range(5))))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 400])
+@pytest.mark.parametrize("size", [2, 300, 5000])
+def test_rows_without_items_have_room(write, rows, size):
+    """There may be more of them than items, of which there are none."""
+    ragged = [[number % 5] * (number % 31 == 0) for number in range(rows)]
+    fields = mmapds.Fields({"n": "int32", "x": ("int16", "ragged")}, defaults={"x": [[]] * rows})
+    path = write([{"n": number, "x": ragged} if number % 3 else {"n": number} for number in range(size)])
+    found = mmapds.open(path, build=True, decode=fields).take(range(size))
+    for number, sample in enumerate(found):
+        assert [row.tolist() for row in sample["x"]] == (ragged if number % 3 else [[]] * rows)

@@ -37,6 +37,10 @@ static void choose(mds_wanted *fields, unsigned choice)
     path(&fields[0], "a", NULL);
     path(&fields[1], "b", NULL);
     fields[1].layout = MDS_LAYOUT_RAGGED;
+    if (choice & 128) {
+        fields[1].fallback = (const uint8_t *)"[[],[],[],[],[],[]]";
+        fields[1].fallback_size = strlen((const char *)fields[1].fallback);
+    }
     path(&fields[2], "m", "a");
     fields[2].layout = MDS_LAYOUT_SHAPE;
     fields[2].dims = choice >> 4 & 3;

@@ -76,6 +76,8 @@ def field_records():
         "defaults": b'\x08{}\n{"a":null}\n{"m":null}',
         "ragged": b'\x08{"a":[[1,2],[3]]}\n{"a":[[[]],[]]}\n{"b":[1]}\n{"a":' + b"[" * 9 + b"]" * 9 + b"}",
         "lines": b"\x28" + lists + b"\n[]\n" + lists + b"\n{\n\n" + lists,
+        "empty_rows": b"\x08" + b"\n".join(b'{"b":[' + b",".join([b"[]"] * 50) + b"]}" for _ in range(4)),
+        "default_rows": b"\x88" + b"\n".join([b"{}"] * 9),
         "largest": b'\x0b{"a":[18446744073709551615,18446744073709551616,255,-1]}',
     }
 
