@@ -255,6 +255,25 @@ def test_an_evaluation_resumes():
             assert list(resumed) == list(make(rank))[5:]
 
 
+def test_an_evaluation_ends_on_all_ranks_though_some_lack_the_last_step():
+    for make in (
+        lambda rank: DistributedSampler(range(10), 3, rank, pad=False),
+        lambda rank: DistributedBatchSampler(range(9), 4, 2, rank, pad=False),
+    ):
+        samplers = [make(rank) for rank in range(2)]
+        first = [list(sampler) for sampler in samplers]
+        states = [sampler.state_dict() for sampler in samplers]
+        assert len(first[0]) == len(first[1]) + 1
+        assert states[0] == states[1]
+        assert states[0]["position"] == states[0]["epoch_size"]
+        for rank, sampler in enumerate(samplers):
+            resumed = make(rank)
+            resumed.load_state_dict(states[1])
+            sampler.set_epoch(1)
+            assert list(resumed) == list(sampler)
+            assert resumed.epoch == 1
+
+
 def test_padding_cannot_be_refused_together_with_drop_last():
     for make in (DistributedSampler, lambda ds, **options: DistributedBatchSampler(ds, 2, **options)):
         with pytest.raises(OrderError, match="drop_last = True, expected False with pad=False"):

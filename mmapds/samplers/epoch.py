@@ -226,6 +226,8 @@ class Pass:
             self._block = iter(make(first, positions))
             self._block_end = first + len(positions)
             yield from self._block
+        # A rank without a share of the last step has passed it, too.
+        self._block, self._block_end = iter(()), self.steps
 
     def remainder(self, step: int) -> Int64s:
         """Return the positions of a last step that is not full, without padding; empty for any other step."""
