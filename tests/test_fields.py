@@ -115,6 +115,17 @@ def test_floats_beyond_the_dtype_are_refused(dtype, beyond):
             fields(f'{{"x": [1, {text}]}}'.encode())
 
 
+def test_stored_nan_stays_nan_in_bfloat16(tmp_path):
+    odd = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7FFF8000, 0x7FC00000, 0x7F800001], np.uint32).view(np.float32)
+    with mmapds.Writer(tmp_path / "a.mma", {"x": ("float32", (None,))}) as writer:
+        writer.write({"x": odd})
+    for sample in (
+        mmapds.open(tmp_path / "a.mma", decode=Fields({"x": "bfloat16"}))[0],
+        mmapds.open(tmp_path / "a.mma", decode=Fields({"x": "bfloat16"})).take([0])[0],
+    ):
+        assert np.isnan(np.asarray(sample["x"], np.float32)).all()
+
+
 def test_bfloat16_is_that_of_torch():
     numbers = [*np.random.default_rng(0).standard_normal(500).tolist(), 1.0, 3.38e38, -0.0, 1e-40]
     found = Fields({"x": "bfloat16"})(json.dumps({"x": numbers}).encode())["x"]

@@ -184,7 +184,8 @@ def _rounded(array: Any, wanted: Wanted) -> NDArray[Any]:
         found = np.asarray(array).astype("float32" if wanted.dtype == "bfloat16" else wanted.dtype)
     if wanted.dtype == "bfloat16":
         bits = found.view(np.uint32)
-        found = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
+        rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
+        found = np.where(np.isnan(found), np.float32("nan"), rounded)
     fits = np.isfinite(found) | ~np.isfinite(array) if found.dtype.kind == "f" else found == array
     if not fits.all():
         number = array[~fits].flat[0] if array.shape else array
