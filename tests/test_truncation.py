@@ -159,6 +159,72 @@ def test_fields_of_a_batch_that_are_made_later_have_no_zeros_of_the_last_page(tm
             read()
 
 
+ESCAPES = """
+import os, sys, threading, time
+import mmapds
+
+path, count = sys.argv[1], 1_000_000
+for attempt in range(16):
+    with open(path, "wb") as file:
+        file.write(b'{"t":"' + rb"\\n" * count + b'"}\\n')
+    ds = mmapds.open(path, build=True, decode=mmapds.Fields({"t": "str"}))
+    begin = time.perf_counter()
+    assert len(ds.take([0]).values("t")[0]) == count
+    took = time.perf_counter() - begin
+    size = 6 + 2 * (count - 100 - 97 * attempt) + 1  # a backslash is the last byte that is left
+    thread = threading.Timer(took * (0.1 + attempt / 20), os.truncate, (path, size))
+    thread.start()
+    try:
+        ds.take([0])
+    except mmapds.Error:
+        print("refused")
+    thread.join()
+"""
+
+
+def test_text_that_is_cut_inside_an_escape_while_it_is_read(tmp_path):
+    """It is read twice: once to see that it is text, and once to copy it."""
+    ran = run("-c", ESCAPES, tmp_path / "a.jsonl")
+    assert (ran.returncode, set(ran.stdout.split()) - {"refused"}) == (0, set()), ran.stderr
+
+
+STORED = {"a": "int64", "s": "str", "x": "int64"}
+CONVERTING = mmapds.Fields({"a": "int64", "s": "str", "x": "float64"})
+
+
+def by_a_function(record):
+    return ArrayDecoder(STORED)(record)
+
+
+def with_location(record, _):
+    return ArrayDecoder(STORED)(record)
+
+
+@pytest.mark.parametrize(
+    ("options", "read"),
+    [
+        ({}, lambda ds: ds[150]),
+        ({}, lambda ds: ds[140:160][10]),
+        ({}, lambda ds: ds.take([5, 150])[1]),
+        ({"decode": mmapds.takes_view(by_a_function)}, lambda ds: ds.take([5, 150])),
+        ({"decode": mmapds.takes_location(mmapds.takes_view(with_location))}, lambda ds: ds.take([5, 150])),
+        ({"decode": CONVERTING, "on_error": "skip"}, lambda ds: ds.take([5, 150])),
+        ({"decode": CONVERTING, "on_error": "skip"}, lambda ds: ds[150]),
+    ],
+)
+def test_a_view_that_is_cut_while_it_is_decoded_gives_no_zeros(tmp_path, monkeypatch, options, read):
+    path = tmp_path / "a.mma"
+    with mmapds.Writer(path, STORED) as writer:
+        for n in range(200):
+            writer.write({"a": 7, "s": "hello", "x": 1000 + n})
+    ds, decode = mmapds.open(path, **options), ArrayDecoder.__call__
+    size = ds.where(150).offset + 24  # its first number and the length of its text are left, and zeros follow
+    monkeypatch.setattr(ArrayDecoder, "__call__", lambda self, record: cut(path, size) or decode(self, record))
+    with pytest.raises(mmapds.StaleIndexError, match=STALE):
+        read(ds)
+    assert not ds.skipped
+
+
 def test_what_is_copied_of_views_has_no_zeros_of_the_last_page(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(archive([(f"{n}.txt", b"%d" % n * 3000) for n in range(3)]))

@@ -208,6 +208,9 @@ PyObject *mds_py_records_payload(const RecordsObject *self, const mds_request *r
 /* See that the source of a located record still holds it, before it is read once more; -1 with an exception. */
 int mds_py_records_check(RecordsObject *self, const mds_request *request);
 
+/* The same for a record whose view was decoded; nothing where records are Records that give copies, or no Records. */
+int mds_py_records_check_view(PyObject *records, PyObject *key);
+
 /* Raise for a request that cannot be read. */
 void mds_py_raise_unread_record(const RecordsObject *self, const mds_request *request, mds_status status);
 

@@ -28,17 +28,18 @@ static int check_whole(const ArrayBatchObject *self, mds_status status, size_t k
     return -1;
 }
 
-/* Find the fields of all records; *found is how many have them, *at the record at hand. */
+/* Find the fields of all records; *found is how many have them. *cut is a record whose source was cut short. */
 static mds_status locate_fields(const ArrayBatchObject *self, const ArrayFieldsObject *fields, size_t *found,
-                                size_t *failed)
+                                size_t *failed, volatile size_t *cut)
 {
     mds_guard guard;
     if (MDS_GUARD(&guard))
         return MDS_SHRANK;
     *found = mds_array_records(fields->fields, (size_t)fields->count, self->batch.requests, (size_t)self->batch.n,
                                self->values, failed);
+    const mds_status status = mds_records_were_whole(self->batch.requests, (size_t)self->batch.n, cut);
     mds_guard_leave();
-    return MDS_OK;
+    return status;
 }
 
 static PyObject *array_batch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -64,9 +65,10 @@ static PyObject *array_batch_new(PyTypeObject *type, PyObject *args, PyObject *k
         goto fail;
     }
     size_t k = 0, failed = 0;
+    volatile size_t cut = 0;
     mds_status status;
-    RELEASE_GIL(status = locate_fields(self, fields, &k, &failed));
-    if (check_whole(self, status, 0) != 0)
+    RELEASE_GIL(status = locate_fields(self, fields, &k, &failed, &cut));
+    if (check_whole(self, status, cut) != 0)
         goto fail;
     if (k == (size_t)self->batch.n)
         return (PyObject *)self;
@@ -95,10 +97,23 @@ static PyObject *array_batch_item(PyObject *object, Py_ssize_t k)
 {
     const ArrayBatchObject *self = (ArrayBatchObject *)object;
     if (k >= 0 && k < self->batch.n)
-        return mds_py_records_check((RecordsObject *)self->records, &self->batch.requests[k]) == 0 ? batch_view(self, k)
-                                                                                                   : NULL;
+        return batch_view(self, k);
     PyErr_Format(PyExc_IndexError, "index %zd is out of range for %zd record%s", k, self->batch.n,
                  self->batch.n == 1 ? "" : "s");
+    return NULL;
+}
+
+static PyObject *array_batch_check(PyObject *object, PyObject *key)
+{
+    const ArrayBatchObject *self = (ArrayBatchObject *)object;
+    Py_ssize_t k = PyNumber_AsSsize_t(key, PyExc_IndexError);
+    k += k < 0 && !PyErr_Occurred() ? self->batch.n : 0;
+    if (k >= 0 && k < self->batch.n) {
+        const int status = mds_py_records_check((RecordsObject *)self->records, &self->batch.requests[k]);
+        return status == 0 ? Py_NewRef(Py_None) : NULL;
+    }
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_IndexError, "index %zd is out of range for %zd records", k, self->batch.n);
     return NULL;
 }
 
@@ -308,6 +323,10 @@ static PyObject *array_batch_join(PyObject *object, PyObject *args)
 }
 
 static PyMethodDef array_batch_methods[] = {
+    {"check", array_batch_check, METH_O,
+     "check($self, k, /)\n--\n\n"
+     "See that the source of a record, if it is mapped, still has all of its bytes: after what was read of them.\n\n"
+     "Raises what Records does."},
     {"values", array_batch_values, METH_O,
      "values($self, field, /)\n--\n\n"
      "Return a field's value in each record as a list, as in the dicts of ArrayFields.\n\n"

@@ -224,7 +224,8 @@ static void refuse(PyObject *refused, Py_ssize_t k)
 }
 
 /* Append the sample of record k. */
-static int decode_one(const mds_py_batch *batch, Py_ssize_t k, PyObject *decode, PyObject *refused, PyObject *samples)
+static int decode_one(RecordsObject *self, const mds_py_batch *batch, Py_ssize_t k, PyObject *decode, PyObject *refused,
+                      PyObject *samples)
 {
     PyObject *payload = batch->made[k];
     batch->made[k] = NULL; /* freed as soon as the decoder has no use for it */
@@ -235,7 +236,8 @@ static int decode_one(const mds_py_batch *batch, Py_ssize_t k, PyObject *decode,
             refuse(refused, k);
         return -1;
     }
-    const int status = PyList_Append(samples, sample);
+    const int is_whole = !self->views || mds_py_records_check(self, &batch->requests[k]) == 0;
+    const int status = is_whole ? PyList_Append(samples, sample) : -1;
     Py_DECREF(sample);
     return status;
 }
@@ -254,7 +256,7 @@ PyObject *mds_py_records_decode(PyObject *object, PyObject *args)
             made = batch.n - k < MADE_AHEAD ? batch.n : k + MADE_AHEAD;
             status = make_payloads(self, &batch, k, made);
         }
-        if (status != 0 || decode_one(&batch, k, decode, refused, samples) != 0)
+        if (status != 0 || decode_one(self, &batch, k, decode, refused, samples) != 0)
             Py_CLEAR(samples);
     }
     mds_py_batch_free(&batch);

@@ -463,18 +463,28 @@ static PyObject *records_subscript(PyObject *object, PyObject *key)
     return payload;
 }
 
-static PyObject *records_check(PyObject *object, PyObject *key)
+/* See that the source of a record has all of its bytes, if it is mapped; -1 with an exception. */
+static int check_one(RecordsObject *self, PyObject *key)
 {
-    RecordsObject *self = (RecordsObject *)object;
     mds_request request = {0};
     size_t s;
     if (records_request_one(self, key, &request, &s) != 0)
-        return NULL;
+        return -1;
     const mds_status status = is_read(&request) ? MDS_OK : find_whole(self, &request);
-    if (status == MDS_OK)
-        Py_RETURN_NONE;
-    mds_py_raise_unread_record(self, &request, status);
-    return NULL;
+    if (status != MDS_OK)
+        mds_py_raise_unread_record(self, &request, status);
+    return status == MDS_OK ? 0 : -1;
+}
+
+static PyObject *records_check(PyObject *object, PyObject *key)
+{
+    return check_one((RecordsObject *)object, key) == 0 ? Py_NewRef(Py_None) : NULL;
+}
+
+int mds_py_records_check_view(PyObject *records, PyObject *key)
+{
+    const int is_records = PyType_GetSlot(Py_TYPE(records), Py_mp_subscript) == (void *)records_subscript;
+    return is_records && ((RecordsObject *)records)->views ? check_one((RecordsObject *)records, key) : 0;
 }
 
 static PyObject *records_copy(PyObject *object, PyObject *key)

@@ -70,13 +70,15 @@ static PyObject *samples_subscript(PyObject *object, PyObject *key)
     PyObject *record = PyObject_GetItem(records, key);
     const int is_sample = !record || decode == Py_None;
     PyObject *sample = is_sample ? record : PyObject_CallFunctionObjArgs(decode, record, NULL);
+    if (!is_sample) {
+        Py_DECREF(record);
+        if (!sample && PyErr_ExceptionMatches(PyExc_Exception))
+            raise_at(self, key);
+        else if (sample && mds_py_records_check_view(records, key) != 0)
+            Py_CLEAR(sample); /* it may have zeros that follow the end of the file */
+    }
     Py_DECREF(records);
     Py_DECREF(decode);
-    if (is_sample)
-        return sample;
-    Py_DECREF(record);
-    if (!sample && PyErr_ExceptionMatches(PyExc_Exception))
-        raise_at(self, key);
     return sample;
 }
 

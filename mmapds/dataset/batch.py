@@ -170,9 +170,11 @@ class StoredBatch(Batch):
 
     def sample(self, k: int) -> Any:
         try:
-            return self._decode(self._found[k])
+            sample = self._decode(self._found[k])
         except (ValueError, EOFError) as error:
             self._raise_at(k, error)
+        self._found.check(k)
+        return sample
 
     @property
     def names(self) -> KeysView[str]:

@@ -79,7 +79,7 @@ class IndexedDataset(Samples, Dataset):
         self._origin = origin
         self._given_decode = decode
         self._decode = resolve(decode)
-        self._is_located = wants_location(self._decode)
+        self._is_located, self._takes_views = wants_location(self._decode), wants_view(self._decode)
         may_skip = skips is not None and isinstance(self._decode, StoredFields) and self._decode.converts
         self._gives_arrays = array_decoder(self._decode) is not None and not may_skip
         self._rows = rows  # None: all records, in order
@@ -101,9 +101,16 @@ class IndexedDataset(Samples, Dataset):
         number = key if self._rows is None else self._record(key)
         record = self._records[number]
         try:
-            return self._decode(record, self._locate(number)) if self._is_located else self._decode(record)
+            sample = self._decode(record, self._locate(number)) if self._is_located else self._decode(record)
         except Exception as error:
             self._raise_at(number, key, error)
+        self._check_view(number)
+        return sample
+
+    def _check_view(self, number: SupportsIndex) -> None:
+        """Raise the error for a source that was cut short while a view of it was decoded: the sample may have zeros."""
+        if self._takes_views:
+            self._records.check(number)
 
     def take(self, positions: Sequence[int] | NDArray[np.integer[Any]]) -> Sequence[Any]:
         decode = self._decode
@@ -132,9 +139,11 @@ class IndexedDataset(Samples, Dataset):
         samples: list[Any] = []
         for record, number in zip(self._records.many(numbers), numbers, strict=True):
             try:
-                samples.append(decode(record, self._locate(number)))
+                sample = decode(record, self._locate(number))
             except Exception as error:
                 refused(len(samples), error)
+            self._check_view(number)
+            samples.append(sample)
         return samples
 
     __getitems__ = take
@@ -150,7 +159,7 @@ class IndexedDataset(Samples, Dataset):
         kept: list[int] = []
         for k, (record, number) in enumerate(zip(self._records.many(numbers), numbers.tolist(), strict=True)):
             try:
-                samples.append(decode(record, self._locate(number)) if self._is_located else decode(record))
+                sample = decode(record, self._locate(number)) if self._is_located else decode(record)
             except (MemoryError, RecursionError):
                 raise
             except Exception as error:
@@ -158,6 +167,8 @@ class IndexedDataset(Samples, Dataset):
                 self._check_source(number)
                 self._skips.add(number, f"{self._place(number)}: {reason_of(error, self._given_decode)}")
             else:
+                self._check_view(number)
+                samples.append(sample)
                 kept.append(k)
         return samples, np.array(kept, np.int64)
 
