@@ -192,7 +192,7 @@ def _convert(
             written.copied.check_something_is_left()
             for source in before:
                 check_unchanged(source)
-        written.remove()
+        written.remove(target)
         kept = None if wanted.length is not None else rules.length
         return Converted(target, written.copied.left, written.copied.skipped, rules.schema, kept)
 

@@ -10,7 +10,7 @@ from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
 from ..errors import FormatError, either
 from ..index.distribute import GROUP
-from ..index.driver import Driver, make_directory, remove_parts
+from ..index.driver import Driver, directory_of, make_directory, parts_of, remove_parts
 from ..index.engine import Engine
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, listed
 from ..writer import Writer
@@ -117,7 +117,7 @@ def write_parts(
     Raises:
       Error: what the data did, at once; or an engine that lost a task again and again.
     """
-    directory = os.path.abspath(engine.directory or f"{writer.path}.parts")
+    directory = os.path.abspath(engine.directory or directory_of(writer.path))
     described = [[name, what] for name, what in rules.schema.describe().items()]
     roots, mark = [os.path.abspath(root) for root in listed(reading.roots)], mark_of(reading.decode)
     own = (reading.format_name, dict(reading.options), described, *rules[1:], roots, mark, directory, reading.decode)
@@ -139,13 +139,14 @@ class Written(NamedTuple):
     tasks: Sequence[Conversion] = ()
     directory: str = ""
 
-    def remove(self) -> None:
+    def remove(self, target: str) -> None:
         """Remove the parts, once the array file is in its place."""
-        if not self.tasks:
-            return
-        for task in self.tasks:
-            remove_hidden(task.path)
-        remove_parts(self.tasks, self.directory)
+        directory = self.directory or directory_of(target)
+        paths = parts_of(target, self.tasks, directory)
+        for path in paths:
+            remove_hidden(path)
+        if paths:
+            remove_parts(paths, directory)
 
 
 def _groups(paths: list[str]) -> Iterator[tuple[Source, ...]]:

@@ -35,6 +35,7 @@ from ..storage.lock import clean_up, locked
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, inspect
 from ..storage.threads import cores
+from .driver import directory_of, parts_of, remove_parts
 from .elsewhere import options_of, way_elsewhere
 from .engine import Engine
 from .keep import is_as_it_was, keep, lacking_hashes
@@ -210,6 +211,8 @@ def build_each(
                 result = None if force else _found(job, settle=settle, workers=workers, report=report)
                 how: dict[str, Any] = {"force": force, "inherit": inherit, "looks": not format_name, "workers": workers}
                 result = result or _build(job, asked, engine, **how, report=report)
+                if parts := parts_of(index_path):  # of a build by an engine that was killed
+                    remove_parts(parts, directory_of(index_path))
         if complete is not None and not result.fresh:
             complete(index_path, None)
         yield result

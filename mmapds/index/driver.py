@@ -5,6 +5,7 @@ that returns such an executor, which is called again where one broke.
 """
 
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
@@ -29,6 +30,8 @@ _ENGINES_FAIL_WITH = {
     "UncompletedJobError",  # submitit
 }
 """What engines raise for a worker that is gone, by name, as they are not imported here."""
+_PART = re.compile(r"\.?([0-9a-f]{32}\.mm[ax])")
+"""The name of a part, which begins those of its temporaries and, behind a dot, of the hidden index of a conversion."""
 
 
 class Sendable(Protocol[P_co]):
@@ -158,13 +161,32 @@ def make_directory(directory: str) -> None:
         ) from None
 
 
-def remove_parts(tasks: Iterable[Sendable[Any]], directory: str) -> None:
-    """Remove the parts of tasks, and what killed workers left of them, once nothing needs them any more."""
-    for task in tasks:
+def directory_of(target: str) -> str:
+    """Return the directory beside a file where its parts lie, unless the user gives another."""
+    return f"{os.path.abspath(target)}.parts"
+
+
+def parts_of(target: str, tasks: Iterable[Sendable[Any]] = (), directory: str | None = None) -> list[str]:
+    """Return the paths of the parts of a file, those of builds that were killed before its sources changed among them.
+
+    Args:
+      tasks: of this build.
+      directory: where parts lie; another than the one beside the file may have those of other files, too.
+    """
+    own, found = directory_of(target), {task.path for task in tasks}
+    if directory in (None, own):
+        with suppress(OSError):  # there is none
+            found |= {os.path.join(own, part[1]) for part in map(_PART.match, os.listdir(own)) if part is not None}
+    return sorted(found)
+
+
+def remove_parts(paths: Iterable[str], directory: str) -> None:
+    """Remove parts, and what killed workers left of them, once nothing needs them any more."""
+    for path in paths:
         with suppress(OSError):  # it was never written, or may not be removed
-            os.unlink(task.path)
-        clean_up(task.path)
-        remove_leftovers(task.path)
+            os.unlink(path)
+        clean_up(path)
+        remove_leftovers(path)
     with suppress(OSError):  # it was there before, and has other files
         os.rmdir(directory)
 
