@@ -187,6 +187,13 @@ def test_a_field_of_the_wrong_type_is_not_a_bad_line(write):
         mmapds.build(path, length="n", bad="skip", missing="skip")
 
 
+def test_byte_order_marks_alone_are_bad_lines(write):
+    """But for one where the file begins, which is blank then."""
+    for text in (b"\n\xef\xbb\xbf\n", b"\xef\xbb\xbf\n\xef\xbb\xbf\n"):
+        with pytest.raises(mmapds.DecodeError, match="expected JSON in one line or more, found it in 0 of 1: "):
+            mmapds.build(write(text), bad="skip")
+
+
 def test_what_bad_refuses(write):
     with pytest.raises(mmapds.ColumnError, match="bad = 'drop', expected 'error' or 'skip'"):
         mmapds.build(write([1]), bad="drop")

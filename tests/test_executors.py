@@ -393,6 +393,17 @@ def test_parts_of_a_killed_build_go_though_sources_changed_since(corpus, tmp_pat
     assert left_over(tmp_path) == []
 
 
+def test_a_large_source_that_goes_away_while_it_is_cut_is_an_error(corpus, tmp_path, monkeypatch):
+    def vanishing(*arguments):
+        os.unlink(corpus[2])
+        return pieces(*arguments)
+
+    pieces = distribute._pieces
+    monkeypatch.setattr(distribute, "_pieces", vanishing)
+    with pytest.raises(mmapds.SourceError, match=r"2\.jsonl: no such file or directory"):
+        mmapds.build(corpus, out=tmp_path / "all.mmx", executor=Inline())
+
+
 def test_other_files_beside_parts_stay(corpus, tmp_path):
     parts = tmp_path / "all.mmx.parts"
     parts.mkdir()

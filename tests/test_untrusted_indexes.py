@@ -459,3 +459,20 @@ def test_a_size_that_is_text_is_refused_before_anything_is_counted_with_it(tmp_p
 class Counted(str):
     def __mul__(self, times):
         raise AssertionError(times)
+
+
+@pytest.mark.parametrize("part", ["x", 5, {}, {"filled": "ab"}, {"filled": [1, 2, 3]}, {"filled": 5}, {"filled": [-1]}])
+def test_what_an_index_says_of_being_a_part(tmp_path, part):
+    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for path in paths:
+        path.write_bytes(b'{"n": 1}\n' * 50)
+        mmapds.build(path, length="n")
+    rewrite(f"{paths[0]}.mmx", metadata=lambda metadata: metadata | {"part": part})
+    with pytest.raises(mmapds.FormatError, match=r"a\.jsonl\.mmx: "):
+        mmapds.merge([f"{path}.mmx" for path in paths], out=tmp_path / "merged.mmx")
+    mmapds.build(paths, out=tmp_path / "all.mmx", length="n")
+    assert len(mmapds.open(tmp_path / "all.mmx")) == 100
+    with open(paths[0], "ab") as file:
+        file.write(b'{"n": 2}\n')
+    mmapds.build(paths[0])
+    assert len(mmapds.open(paths[0]).lengths) == 51

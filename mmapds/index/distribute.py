@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..storage.index_file import Index
 from ..storage.indexed_source import IndexedSource
-from ..storage.sources import Source
+from ..storage.sources import Source, unreadable
 from .driver import Driver, directory_of, make_directory, parts_of, remove_parts
 from .engine import Engine
 from .keep import Report
@@ -115,11 +115,14 @@ def _pieces(job: Job, numbers: range, workers: int, directory: str) -> Iterator[
 def _stretches(source: Source) -> Iterator[tuple[int, int]]:
     """Yield where stretches of a text begin and end, each at a line but the last."""
     begin = 0
-    with open(source.path, "rb", buffering=0) as file:
-        while begin < source.size:
-            end = _line_after(file, begin + STRETCH, source.size)
-            yield begin, end
-            begin = end
+    try:
+        with open(source.path, "rb", buffering=0) as file:
+            while begin < source.size:
+                end = _line_after(file, begin + STRETCH, source.size)
+                yield begin, end
+                begin = end
+    except OSError as error:
+        raise unreadable(source.path, error) from None
 
 
 def _line_after(file: FileIO, at: int, size: int) -> int:

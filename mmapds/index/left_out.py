@@ -38,7 +38,8 @@ def check_something_is_left(
         return
     from ..formats.unmeasured import error_of_all, lacks, not_json  # start-up time: only an error needs it
 
-    path, first = next((source.path, line) for source in sources for line in _lines(source.path))
+    lines = ((source.path, line) for source in sources for line in _lines(source.path))
+    path, first = next(lines, (sources[0].path, b""))
     if skipped and bad == skipped and not records:
         raise DecodeError(
             f"{path}: expected JSON in one line or more, found it in 0 of {bad:,}: the first one is {not_json(first)}; "
@@ -54,11 +55,13 @@ def check_something_is_left(
 
 
 def _lines(path: str) -> Iterator[bytes]:
-    """Yield the lines of a source that are not blank."""
+    """Yield the lines of a source that are not blank; at its begin alone, a byte order mark is."""
     with opened(path) as file:
+        mark = b"\xef\xbb\xbf"
         while line := file.readline(_LONGEST):
-            if stripped := line.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n"):
+            if stripped := line.removeprefix(mark).strip(b" \t\r\n"):
                 yield stripped
+            mark = b""
 
 
 def bad_lines(index: Index) -> list[str]:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from .. import __version__, _native
-from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError
+from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError, shortened
 from ..formats.format import End, Format, Piece
 from ..formats.measuring import Measuring
 from ..storage.blocks import BlocksWriter, Compression, end_of
@@ -337,8 +337,12 @@ class _Numbers:
 
     def copy(self, stored: Stored) -> None:
         """Append the numbers of records that another index has."""
-        if filled := stored.base.metadata.get("part", {}).get("filled"):
-            self.filled = [sum(each) for each in zip(self.filled, filled, strict=True)]
+        if "part" in stored.base.metadata:
+            with stored.base.reporting_malformed_metadata():
+                filled = stored.base.metadata["part"]["filled"]
+                if not all(type(each) is int and 0 <= each <= stored.base.records for each in filled):
+                    raise ValueError(f"part: expected numbers of records, found {shortened(filled)}")
+                self.filled = [sum(each) for each in zip(self.filled, filled, strict=True)]
         for name, spool in self._columns.items():
             stored.add_column(name, spool)
         if has_keys(stored.base):
