@@ -211,6 +211,30 @@ def test_scratch_files_have_their_blocks_before_they_are_written_to(tmp_path):
         assert max(found) >= size
 
 
+def test_rows_that_no_room_is_left_for_leave_no_file(tmp_path):
+    script = """
+import os, resource
+import numpy as np
+import mmapds
+from mmapds.storage import handed
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+handed.is_spawning = lambda: True
+shared = handed.Shared(np.zeros(1 << 20))
+for _ in range(3):
+    try:
+        shared.in_pickle()
+    except mmapds.Error as error:
+        print(error)
+    print(len(os.listdir(os.environ["TMPDIR"])), len(os.listdir("/proc/self/fd")))
+"""
+    ran = run("-c", script, env={**os.environ, "TMPDIR": str(tmp_path)})
+    lines = ran.stdout.splitlines()
+    assert (ran.returncode, len(lines)) == (0, 6), ran.stderr
+    assert all("cannot write the rows of a view for a process that is spawned" in line for line in lines[::2])
+    assert lines[1].startswith("0 ")
+    assert lines[1::2] == [lines[1]] * 3
+
+
 def test_absolute_paths_need_no_working_directory(write, tmp_path):
     path = write([1, 2])
     script = """

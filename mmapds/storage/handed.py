@@ -85,7 +85,7 @@ def _write(arrays: list[NDArray[Any]]) -> str:
     """Write arrays to a file that is there as long as this process; return its path."""
     import tempfile  # start-up time: few need it
 
-    target = os.path.join(tempfile.gettempdir(), f"mmapds-{os.getuid()}-rows")
+    target, path = os.path.join(tempfile.gettempdir(), f"mmapds-{os.getuid()}-rows"), ""
     remove_leftovers(target)
     try:
         if not _written:
@@ -97,11 +97,22 @@ def _write(arrays: list[NDArray[Any]]) -> str:
             file.write(np.ascontiguousarray(array).data)
         file.flush()
     except OSError as error:
+        _remove_last(path)
         raise Error(
             f"{target}: cannot write the rows of a view for a process that is spawned ({reason(error)}); "
             f"{make_room(error)}set TMPDIR to a directory with room"
         ) from None
     return path
+
+
+def _remove_last(path: str) -> None:
+    """Remove a file that could not be written."""
+    if path in _written:
+        _, file = _written.pop(path)
+        with suppress(OSError):
+            os.unlink(path)
+        with suppress(OSError):  # it writes what is left
+            file.close()
 
 
 def taken(handed: list[NDArray[Any]] | Handed) -> list[NDArray[Any]]:
