@@ -172,9 +172,8 @@ def run(work: Callable[[], int | None], *, interrupted: str) -> int:
         file is removed.
       interrupted: what to say after Ctrl-C.
     Returns:
-      What `work` returns, or exits with; 2 for a `UsageError`, as for unknown options; 1 for another `Error`; 130 after
-      Ctrl-C; 141, without a message, if nobody reads
-      the output any more.
+      What `work` returns, or exits with; 2 for a `UsageError`, as for unknown options; 1 for another `Error`, or where
+      memory is full; 130 after Ctrl-C; 141, without a message, if nobody reads the output any more.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     for stream in (sys.stdout, sys.stderr):
@@ -186,6 +185,10 @@ def run(work: Callable[[], int | None], *, interrupted: str) -> int:
             status = work() or 0
     except Error as error:
         status, message = _MISUSED if isinstance(error, UsageError) else _FAILED, one_line(error)
+    except MemoryError as error:
+        what = f" ({one_line(error)})" if str(error) else ""
+        message = f"expected room in memory, found none{what}; raise the limit, as with ulimit -v or of the container"
+        status = _FAILED
     except KeyboardInterrupt:
         status, message = _INTERRUPTED, interrupted
     except BrokenPipeError:
@@ -221,7 +224,7 @@ def _warnings_in_lines() -> Iterator[None]:
         yield
 
 
-def one_line(error: Error) -> str:
+def one_line(error: Exception) -> str:
     """Return the message of an error as a line."""
     return printable(" ".join(str(error).splitlines()))
 

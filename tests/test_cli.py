@@ -27,6 +27,11 @@ sys.exit(cli.run(work, interrupted="interrupted: nothing was written"))
         ("print('done')", 0, ""),
         ("raise Error('a.jsonl: one\\ntwo')", 1, "a.jsonl: one two\n"),
         ("raise KeyboardInterrupt", 130, "interrupted: nothing was written\n"),
+        (
+            "raise MemoryError('of a map')",
+            1,
+            "expected room in memory, found none (of a map); raise the limit, as with ulimit -v or of the container\n",
+        ),
         ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", 143, ""),
     ],
 )

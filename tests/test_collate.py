@@ -260,6 +260,18 @@ def test_a_batch_as_models_take_it(n):
     assert torch.equal(with_lengths["attention_mask"].sum(1), with_lengths["labels_lengths"])
 
 
+def test_a_mask_of_arrays_without_items_has_a_limit(tmp_path):
+    with mmapds.Writer(tmp_path / "a.mma", {"x": ("int32", (None, None))}) as writer:
+        writer.write({"x": np.empty((1 << 42, 0), np.int32)})
+        writer.write({"x": np.empty((3, 0), np.int32)})
+    ds = mmapds.open(tmp_path / "a.mma")
+    with pytest.raises(
+        mmapds.CollateError, match=r"^mask: expected arrays with items at 'x', .* found shape \(1, 4398"
+    ):
+        mmapds.pad_collate(ds.take([0]), mask="m")
+    assert mmapds.pad_collate(ds.take([1]), mask="m")["m"].tolist() == [[1, 1, 1]]
+
+
 def test_fields_can_have_a_mask_each():
     samples = [{"x": [1], "y": np.ones((3, 2))}, {"x": [1, 1], "y": np.ones((0, 2))}]
     batch = pad_collate(samples, mask={"y": "y_mask", "x": "mask"}, lengths=False)

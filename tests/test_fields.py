@@ -115,6 +115,13 @@ def test_floats_beyond_the_dtype_are_refused(dtype, beyond):
             fields(f'{{"x": [1, {text}]}}'.encode())
 
 
+def test_a_message_shows_the_begin_of_a_number():
+    with pytest.raises(DecodeError) as error:
+        Fields({"x": "int8"})(b'{"x": %s}' % (b"9" * 300))
+    assert len(str(error.value)) < 300
+    assert "found a number of 300 characters, 999" in str(error.value)
+
+
 def test_stored_nan_stays_nan_in_bfloat16(tmp_path):
     odd = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7FFF8000, 0x7FC00000, 0x7F800001], np.uint32).view(np.float32)
     with mmapds.Writer(tmp_path / "a.mma", {"x": ("float32", (None,))}) as writer:

@@ -32,6 +32,7 @@ from .tensors import (
 
 Array = NDArray[Any]
 _NUMERIC = "biufc"
+_LONGEST_EMPTY = 1 << 24  # entries that have no items, and still a mask
 """Kinds of NumPy dtypes that are numbers, supported or not."""
 
 
@@ -290,7 +291,7 @@ def _fields(samples: Sequence[Mapping[Any, Any]], path: str, pad: Any, rule: Pad
                 raise CollateError(
                     f"mask = {rule.mask!r}, expected a new name, found the field {mask!r}; leave mask out"
                 )
-            batch[mask] = _mask(*padded[name])
+            batch[mask] = _mask(name, *padded[name])
     return batch
 
 
@@ -320,8 +321,17 @@ def _masked(mask: str | Mapping[Any, str], padded: Mapping[Any, tuple[torch.Tens
     return {first: mask}
 
 
-def _mask(padded: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Return 1 where a padded tensor has something, and 0 elsewhere: shape (batch, longest)."""
+def _mask(name: Any, padded: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Return 1 where a padded tensor has something, and 0 elsewhere: shape (batch, longest).
+
+    Raises:
+      CollateError: it would be large for arrays without items, which may say that they are of any length.
+    """
+    if not padded.numel() and padded.shape[1] > _LONGEST_EMPTY:
+        raise CollateError(
+            f"mask: expected arrays with items at {name!r}, or of up to {_LONGEST_EMPTY} entries, found shape "
+            f"{tuple(padded.shape)}; leave the mask of {name!r} out"
+        )
     mask = empty((padded.shape[0], padded.shape[1]), torch.int64)
     np.less(np.arange(padded.shape[1]), lengths.numpy()[:, None], out=mask.numpy())
     return mask

@@ -25,6 +25,7 @@ _KINDS = {
 _DTYPES = [name for name in ITEM_BYTES if name[0] in _KINDS and not name.startswith("float8")]
 """The dtypes that fields have, bfloat16 among them."""
 _RAGGED = "ragged"
+_LONGEST_NUMBER = 80  # characters of a number that are shown
 
 Shape = tuple[int | None, ...]
 
@@ -161,6 +162,8 @@ class FieldsReader:
             return f"expected {each} at `{name}`, found shape {_shape_of(parsed(record), each)}{byte}"
         number = _number_at(record, at)
         is_integer = number.removeprefix("-").isdigit()  # of any size: those beyond 64 bits are parsed as floats
+        if len(number) > _LONGEST_NUMBER:
+            number = f"a number of {len(number)} characters, {number[:_LONGEST_NUMBER]}..."
         fitting = "" if is_integer else _type_of(value_at(parsed(record), each.keys))
         remark = f" (its type is {fitting!r} here)" if fitting and fitting != each.dtype else ""
         return f"expected {each} at `{name}`, found {number or kind}{byte}{remark}"
