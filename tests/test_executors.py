@@ -393,6 +393,18 @@ def test_parts_of_a_killed_build_go_though_sources_changed_since(corpus, tmp_pat
     assert left_over(tmp_path) == []
 
 
+def test_parts_beside_an_index_that_is_up_to_date_go(corpus, tmp_path):
+    """A driver may have been killed between its index and its parts."""
+    out, parts = tmp_path / "all.mmx", tmp_path / "all.mmx.parts"
+    mmapds.build(corpus, out=out)
+    before = out.stat().st_mtime_ns
+    parts.mkdir()
+    (parts / f"{'0123456789abcdef' * 2}.mmx").write_bytes(b"part")
+    mmapds.build(corpus, out=out)
+    assert out.stat().st_mtime_ns == before
+    assert left_over(tmp_path) == []
+
+
 def test_a_large_source_that_goes_away_while_it_is_cut_is_an_error(corpus, tmp_path, monkeypatch):
     def vanishing(*arguments):
         os.unlink(corpus[2])

@@ -586,24 +586,8 @@ static PyType_Slot records_slots[] = {
 static PyType_Spec records_spec = {"mmapds._native.Records", sizeof(RecordsObject), 0,
                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, records_slots};
 
-static const mds_py_constant constants[] = {
-    {"FRAMING_NONE", MDS_FRAMING_NONE},
-    {"FRAMING_LINES", MDS_FRAMING_LINES},
-    {"FRAMING_FIRST_LINE", MDS_FRAMING_FIRST_LINE},
-    {"FRAMING_U32LE", MDS_FRAMING_U32LE},
-    {"FRAMING_U32BE", MDS_FRAMING_U32BE},
-    {"FRAMING_U64LE", MDS_FRAMING_U64LE},
-    {"FRAMING_U64BE", MDS_FRAMING_U64BE},
-    {"FRAMING_VARINT", MDS_FRAMING_VARINT},
-    {"FRAMING_TFRECORD", MDS_FRAMING_TFRECORD},
-    {NULL, 0},
-};
-
 int mds_py_add_records(PyObject *module)
 {
     mds_py_state *state = PyModule_GetState(module);
-    if (mds_py_add_type(module, &records_spec, &state->records_type) != 0 ||
-        mds_py_add_constants(module, constants) != 0)
-        return -1;
-    return 0;
+    return mds_py_add_type(module, &records_spec, &state->records_type);
 }

@@ -35,7 +35,7 @@ from ..storage.lock import clean_up, locked
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, inspect
 from ..storage.threads import cores
-from .driver import directory_of, parts_of, remove_parts
+from .driver import parts_of, remove_dead_parts
 from .elsewhere import options_of, way_elsewhere
 from .engine import Engine
 from .keep import is_as_it_was, keep, lacking_hashes
@@ -187,7 +187,7 @@ def build_each(
     See `mmapds.build` for the others.
     """
     check_workers(workers)
-    workers = cores() if workers is None else workers
+    workers = workers or cores()
     given, asked = dict(options or {}), request or ColumnRequest()
 
     def plan(path: str | None) -> _Plan:
@@ -195,10 +195,9 @@ def build_each(
             return os.fspath(out or ""), paths, format_name, given
         return _plan(path, format_name, given, roots, force=force, inherit=inherit)
 
-    wanted = paths if out is None else [None]
-    for path, planned in [(path, plan(path)) for path in wanted]:
+    for path, planned in [(path, plan(path)) for path in (paths if out is None else [None])]:
         index_path, result = planned[0], None
-        if not force and os.path.exists(index_path):
+        if not force and os.path.exists(index_path) and not parts_of(index_path):
             job = _job(planned, asked, inherit=inherit)
             if not (settle and _is_to_settle(job)):  # else it may be written
                 result = _found(job, settle=settle, workers=workers, report=report)
@@ -211,8 +210,7 @@ def build_each(
                 result = None if force else _found(job, settle=settle, workers=workers, report=report)
                 how: dict[str, Any] = {"force": force, "inherit": inherit, "looks": not format_name, "workers": workers}
                 result = result or _build(job, asked, engine, **how, report=report)
-                if parts := parts_of(index_path):  # of a build by an engine that was killed
-                    remove_parts(parts, directory_of(index_path))
+                remove_dead_parts(index_path)
         if complete is not None and not result.fresh:
             complete(index_path, None)
         yield result

@@ -191,6 +191,12 @@ def remove_parts(paths: Iterable[str], directory: str) -> None:
         os.rmdir(directory)
 
 
+def remove_dead_parts(target: str) -> None:
+    """Remove the parts beside a file that builds by an engine left when they were killed; the caller holds its lock."""
+    if paths := parts_of(target):
+        remove_parts(paths, directory_of(target))
+
+
 def _is_of_engine(error: BaseException) -> bool:
     """Whether an error says that a task was dropped, or a worker or a node is gone."""
     named = any(kind.__name__ in _ENGINES_FAIL_WITH for kind in type(error).__mro__)
