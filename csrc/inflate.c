@@ -422,9 +422,10 @@ static const uint8_t *after_header(const uint8_t *at, const uint8_t *end)
     const unsigned flags = at[3];
     at += 10;
     if (flags & EXTRA) {
-        if (end - at < 2 || end - at - 2 < (at[0] | at[1] << 8))
+        const int extra = end - at < 2 ? 0 : at[0] | at[1] << 8;
+        if (end - at < 2 || end - at - 2 < extra)
             return NULL;
-        at += 2 + (at[0] | at[1] << 8);
+        at += 2 + extra;
     }
     if (flags & NAME)
         at = after_text(at, end);

@@ -33,14 +33,16 @@ static size_t settle(const uint8_t *data, size_t n, size_t p, uint64_t start, md
     return 1;
 }
 
+/* Newlines are found before the bytes behind them are looked at. A mapped file may be written to in between, and then seem
+ * to have more lines than fit it. */
 size_t mds_lines_scan(const mds_kernels *kernels, const uint8_t *data, size_t n, uint64_t base, mds_lines *state,
-                      uint64_t *starts)
+                      uint64_t *starts, size_t room)
 {
     uint64_t masks[TILE_WORDS];
     uint8_t tail[64];
     size_t count = 0;
 
-    if (state->pending != MDS_NONE)
+    if (state->pending != MDS_NONE && room)
         count += settle(data, n, 0, state->pending, state, starts);
 
     for (size_t at = 0; at < n;) {
@@ -57,7 +59,7 @@ size_t mds_lines_scan(const mds_kernels *kernels, const uint8_t *data, size_t n,
         }
         for (size_t w = 0; w < words; w++, at += 64) {
             uint64_t mask = masks[w];
-            while (mask) {
+            while (mask && count < room) {
                 const size_t p = at + (size_t)__builtin_ctzll(mask) + 1;
                 mask &= mask - 1;
                 state->newlines++;
@@ -84,7 +86,8 @@ mds_status mds_lines_scan_file(const mds_kernels *kernels, int fd, uint64_t begi
             return MDS_SYSTEM;
         if (got == 0)
             return MDS_SHRANK;
-        *count += mds_lines_scan(kernels, scratch, (size_t)got, begin, state, starts + *count);
+        *count += mds_lines_scan(kernels, scratch, (size_t)got, begin, state, starts + *count,
+                                 MDS_LINES_CAPACITY((size_t)got));
         begin += (uint64_t)got;
     }
     return MDS_OK;

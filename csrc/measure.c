@@ -187,8 +187,9 @@ mds_json_status mds_measure_lines(const mds_kernels *kernels, const mds_text *te
     for (uint64_t at = begin; at < end; at += WINDOW) {
         const size_t size = (size_t)(end - at < WINDOW ? end - at : WINDOW);
         const uint64_t *fresh = starts + measured->kept; /* kept starts overwrite only those already read */
+        const size_t room = MDS_LINES_CAPACITY((size_t)(end - begin)) - measured->kept - (open != MDS_NONE);
         const size_t count =
-            mds_lines_scan(kernels, text->data + (at - text->base), size, at, state, starts + measured->kept);
+            mds_lines_scan(kernels, text->data + (at - text->base), size, at, state, starts + measured->kept, room);
         for (size_t k = 0; k < count; k++) {
             const uint64_t next = fresh[k];
             if (at == begin && k == 0 && next == begin && mid_line)

@@ -161,7 +161,7 @@ uint8_t *mds_pages_resize(uint8_t *data, size_t from, size_t to);
  * HowTo: begin with pending = 0, cut the text into pieces of any size, and scan them in order. `base` is where a piece
  * begins in the file, and `starts` has room for MDS_LINES_CAPACITY(n) entries:
  *
- *     count = mds_lines_scan(kernels, piece, n, base, &state, starts);
+ *     count = mds_lines_scan(kernels, piece, n, base, &state, starts, MDS_LINES_CAPACITY(n));
  *
  * A scan may also begin in the middle of a file, at byte `base`, with pending = base. If the line there goes on with a
  * byte that is not blank, `base` is its first start; only the caller, who knows what comes before, can decide whether
@@ -173,9 +173,9 @@ typedef struct {
 
 #define MDS_LINES_CAPACITY(n) ((n) / 2 + 2) /* a record and its newline take two bytes or more */
 
-/* Write the starts of the records whose first byte that is not blank lies in the piece; return how many. */
+/* Write the starts of up to `room` records whose first byte that is not blank lies in the piece; return how many. */
 size_t mds_lines_scan(const mds_kernels *kernels, const uint8_t *data, size_t n, uint64_t base, mds_lines *state,
-                      uint64_t *starts);
+                      uint64_t *starts, size_t room);
 
 /* The same for bytes [begin, end) of a file, which are read into `scratch` piece by piece. Sets *count also on
  * failure. */

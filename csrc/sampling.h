@@ -132,7 +132,7 @@ size_t mds_runs_of(const uint64_t *ends, size_t digits, uint64_t *values, uint64
 /* Write the lengths that occur in a sorted order, and how many records have each; return how many occur. With `values`
  * NULL, only count them. */
 size_t mds_lengths_runs(const void *lengths, unsigned width, const void *order, unsigned order_width, size_t n,
-                        uint64_t *values, uint64_t *counts);
+                        uint64_t *values, uint64_t *counts, size_t room);
 
 /* ---- runs.c: numbers in many files ------------------------------------------------------------------------------ */
 

@@ -46,8 +46,12 @@ mds_status mds_lengths_sort(const void *lengths, unsigned width, size_t n, unsig
                             uint64_t *counts, const void *in, void *out, unsigned order_width)
 {
     memset(counts, 0, digits * sizeof *counts);
-    for (size_t i = 0; i < n; i++)
-        counts[mds_word_at(lengths, width, i) >> shift & mask]++;
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t digit = mds_word_at(lengths, width, i) >> shift & mask;
+        if (digit >= digits)
+            return MDS_CORRUPT;
+        counts[digit]++;
+    }
     uint64_t before = 0;
     for (size_t d = digits; d-- > 0;) {
         const uint64_t count = counts[d];
@@ -61,7 +65,8 @@ mds_status mds_lengths_sort(const void *lengths, unsigned width, size_t n, unsig
                 __builtin_prefetch((const char *)lengths + width * mds_word_at(in, order_width, i + 16));
             record = mds_word_at(in, order_width, i);
         }
-        const uint64_t place = counts[mds_word_at(lengths, width, record) >> shift & mask]++;
+        const uint64_t digit = mds_word_at(lengths, width, record) >> shift & mask; /* a mapped file may change */
+        const uint64_t place = digit < digits ? counts[digit]++ : n;
         if (place >= n)
             return MDS_CORRUPT;
         if (order_width == 4)
@@ -87,13 +92,15 @@ size_t mds_runs_of(const uint64_t *ends, size_t digits, uint64_t *values, uint64
 }
 
 size_t mds_lengths_runs(const void *lengths, unsigned width, const void *order, unsigned order_width, size_t n,
-                        uint64_t *values, uint64_t *counts)
+                        uint64_t *values, uint64_t *counts, size_t room)
 {
     size_t runs = 0;
     uint64_t last = 0;
     for (size_t i = 0; i < n; i++) {
         const uint64_t length = mds_word_at(lengths, width, mds_word_at(order, order_width, i));
         if (i == 0 || length != last) {
+            if (values && runs == room)
+                return room + 1;
             if (values) {
                 values[runs] = length;
                 counts[runs] = 0;

@@ -211,7 +211,7 @@ static uint64_t find_key(const uint8_t *name, uint64_t n)
     if (!before)
         return dot;
     uint64_t slash = before;
-    while (name[slash] != '/') /* there is one at base - 1 */
+    while (slash + 1 < base && name[slash] != '/') /* there is one at base - 1, unless the name changed meanwhile */
         slash++;
     return slash + 1 < dot && !memchr(name, '\n', (size_t)slash) ? dot : 0;
 }
@@ -317,7 +317,8 @@ static mds_tar_status next_member(const mds_tar_archive *archive, int far, uint6
         if (type == 'S')
             return fail(member, MDS_TAR_SPARSE, header);
         /* Before there were directories, a slash at the end of a name meant one. */
-        const int folder = type == 0 && text_size(block, NAME_SIZE) && block[text_size(block, NAME_SIZE) - 1] == '/';
+        const uint64_t named = text_size(block, NAME_SIZE);
+        const int folder = type == 0 && named && block[named - 1] == '/';
         const int regular = (type == 0 || type == '0' || type == '7') && !folder;
         if (folder || (type >= '1' && type <= '6'))
             size = 0; /* links may state the size of their target */

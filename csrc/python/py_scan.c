@@ -78,7 +78,7 @@ static PyObject *scan_buffer(PyObject *Py_UNUSED(module), PyObject *args)
     if (!(starts = mds_py_take_starts(&buffers, target, n)) || mds_py_expect_apart(&buffers, NULL, "starts") != 0)
         goto done;
     size_t count;
-    RELEASE_GIL(count = mds_lines_scan(chosen, data, n, base, &state, starts));
+    RELEASE_GIL(count = mds_lines_scan(chosen, data, n, base, &state, starts, MDS_LINES_CAPACITY(n)));
     result = mds_py_scanned(count, &state);
 done:
     mds_py_give_back(&buffers);

@@ -153,7 +153,7 @@ static PyObject *lengths_runs(PyObject *object, PyObject *args)
     RELEASE_GIL({
         largest = mds_lengths_largest(order, order_width, self->n);
         if (largest < self->n)
-            runs = mds_lengths_runs(self->lengths, self->width, order, order_width, self->n, NULL, NULL);
+            runs = mds_lengths_runs(self->lengths, self->width, order, order_width, self->n, NULL, NULL, 0);
     });
     if (self->n && largest >= self->n) {
         PyErr_Format(PyExc_ValueError, "order: expected record numbers below %zu, found %llu", self->n,
@@ -165,8 +165,14 @@ static PyObject *lengths_runs(PyObject *object, PyObject *args)
         PyErr_NoMemory();
         goto done;
     }
-    RELEASE_GIL(mds_lengths_runs(self->lengths, self->width, order, order_width, self->n, values, values + runs));
-    result = two_arrays(values, values + runs, runs);
+    size_t again;
+    RELEASE_GIL(
+        again = mds_lengths_runs(self->lengths, self->width, order, order_width, self->n, values, values + runs, runs));
+    if (again == runs)
+        result = two_arrays(values, values + runs, runs);
+    else
+        PyErr_Format(PyExc_ValueError, "lengths: expected %zu that stay the same during the call, found a change",
+                     self->n);
 done:
     PyMem_Free(values);
     mds_py_give_back(&buffers);

@@ -63,6 +63,8 @@ static void tar_scanner_dealloc(PyObject *self)
     mds_py_free(self);
 }
 
+#define SHOWN 1024 /* bytes of a name that a message shows */
+
 /* A call of the scanner, and what it found. */
 typedef struct {
     mds_tar_archive archive;
@@ -72,6 +74,8 @@ typedef struct {
     size_t room, count;
     mds_tar_status status;
     mds_tar_member member;
+    uint8_t key[SHOWN], extension[SHOWN]; /* of a member that comes twice: its name may lie in the map */
+    size_t key_size, extension_size;
 } tar_call;
 
 static int take_targets(tar_call *call, PyObject *const *targets)
@@ -87,6 +91,13 @@ static void scan(tar_call *call)
 {
     call->status = mds_tar_scan(&call->archive, &call->state, call->begins, call->sizes, call->hashes, call->room,
                                 &call->count, &call->member);
+    const mds_tar_member *member = &call->member;
+    if (call->status != MDS_TAR_DUPLICATE)
+        return;
+    call->key_size = member->key_size < SHOWN ? (size_t)member->key_size : SHOWN;
+    call->extension_size = member->extension_size < SHOWN ? (size_t)member->extension_size : SHOWN;
+    memcpy(call->key, member->name, call->key_size);
+    memcpy(call->extension, member->extension, call->extension_size);
 }
 
 static mds_status guarded_scan(tar_call *call)
@@ -105,8 +116,8 @@ static PyObject *found(const tar_call *call)
     const mds_tar_member *member = &call->member;
     PyObject *more = Py_None;
     if (call->status == MDS_TAR_DUPLICATE)
-        more = Py_BuildValue("NN", tar_text(member->name, member->key_size),
-                             tar_text(member->extension, member->extension_size));
+        more =
+            Py_BuildValue("NN", tar_text(call->key, call->key_size), tar_text(call->extension, call->extension_size));
     else if (call->status == MDS_TAR_MORE)
         more = Py_BuildValue("KK", (unsigned long long)member->held, (unsigned long long)member->needed);
     else

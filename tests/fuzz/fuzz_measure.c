@@ -45,7 +45,8 @@ static void one_by_one(const mds_text *text, const mds_measuring *measuring, uin
     const size_t n = (size_t)text->size;
     uint64_t *starts = fuzz_room(MDS_LINES_CAPACITY(n), sizeof *starts);
     mds_lines state = {first, 0};
-    const size_t count = mds_lines_scan(plain, text->data + first, n - (size_t)first, first, &state, starts);
+    const size_t count =
+        mds_lines_scan(plain, text->data + first, n - (size_t)first, first, &state, starts, MDS_LINES_CAPACITY(n));
     for (size_t k = 0; k < count && all->status == MDS_JSON_OK; k++) {
         const uint8_t *record = text->data + starts[k], *newline = memchr(record, '\n', n - (size_t)starts[k]);
         const size_t size = newline ? (size_t)(newline - record) + 1 : n - (size_t)starts[k];

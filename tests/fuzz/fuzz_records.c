@@ -9,8 +9,9 @@
 static size_t scan(const mds_kernels *kernels, const uint8_t *data, size_t n, size_t cut, uint64_t *starts)
 {
     mds_lines state = {0, 0};
-    size_t count = mds_lines_scan(kernels, data, cut, 0, &state, starts);
-    return count + mds_lines_scan(kernels, data + cut, n - cut, cut, &state, starts + count);
+    size_t count = mds_lines_scan(kernels, data, cut, 0, &state, starts, MDS_LINES_CAPACITY(cut));
+    return count +
+           mds_lines_scan(kernels, data + cut, n - cut, cut, &state, starts + count, MDS_LINES_CAPACITY(n - cut));
 }
 
 static void read_all(const mds_source *source)

@@ -36,9 +36,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         CHECK(k == 0 || length < before || (length == before && records[k - 1] < records[k]));
         distinct += k == 0 || length < before;
     }
-    CHECK(mds_lengths_runs(lengths, width, order, order_width, n, NULL, NULL) == distinct);
+    CHECK(mds_lengths_runs(lengths, width, order, order_width, n, NULL, NULL, 0) == distinct);
     uint64_t *values = fuzz_room(distinct, sizeof *values), *counts = fuzz_room(distinct, sizeof *counts);
-    CHECK(mds_lengths_runs(lengths, width, order, order_width, n, values, counts) == distinct);
+    CHECK(mds_lengths_runs(lengths, width, order, order_width, n, values, counts, distinct) == distinct);
     for (size_t v = 0, k = 0; v < distinct; k += counts[v++])
         CHECK(counts[v] && exact[records[k]] == values[v] && exact[records[k + counts[v] - 1]] == values[v]);
     if (used <= digit) { /* one pass, so the digits are the lengths */
