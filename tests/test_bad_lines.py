@@ -310,3 +310,10 @@ def test_a_column_whose_name_is_misspelt(write):
         mmapds.ColumnError, match=r"found 'length'; run: .* \(or use mmapds.add_column; did you mean 'length'\)"
     ):
         mmapds.open(path).column("lenght")
+
+
+@pytest.mark.parametrize("depth", [500, 990, 1020])
+def test_a_line_that_is_nested_deep_is_one_record(write, depth):
+    path = write(b"[" * depth + b"]" * depth)
+    mmapds.build(path)
+    assert len(mmapds.open(path, decode="bytes")) == 1

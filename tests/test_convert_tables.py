@@ -253,3 +253,34 @@ def named(data):
         return str(pa.ipc.open_file(pa.py_buffer(data)).schema)
     except (pa.ArrowException, KeyError, OSError):
         return ""
+
+
+@pytest.mark.parametrize("suffix", ["arrow", "parquet"])
+@pytest.mark.parametrize("lost", [None, 3, 4999])
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((2, 3), [1, 0]), ((3, 4, 5), [2, 0, 1]), ((3, 4, 5), [1, 2, 0]), ((2, 3, 4, 5), [3, 0, 2, 1])]
+)
+def test_tensors_whose_axes_are_permuted(tmp_path, suffix, lost, shape, axes):
+    """The logical axis k is the stored one axes[k], by the specification of Arrow."""
+    expected = np.arange(5000 * np.prod(shape), dtype=np.int32).reshape(5000, *shape)
+    kind = pa.fixed_shape_tensor(pa.int32(), shape, permutation=axes)
+    rows = [None if row == lost else tensor.ravel() for row, tensor in enumerate(expected)]
+    storage = pa.array(rows, kind.storage_type)
+    path = save(pa.table({"t": pa.ExtensionArray.from_storage(kind, storage)}), tmp_path / f"a.{suffix}")
+    convert(path, tmp_path / "a.mma", missing="skip")
+    found = np.stack([sample["t"] for sample in mmapds.open(tmp_path / "a.mma")])
+    kept = [row for row in range(5000) if row != lost]
+    assert (found == expected[kept].transpose(0, *(axis + 1 for axis in axes))).all()
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_lists_without_lists_that_are_stored_without_an_offset(tmp_path, is_large):
+    """As other writers leave them: the inner array has no list, and its buffer of offsets is empty."""
+    kind, made, offsets = (
+        (pa.large_list, pa.LargeListArray, np.int64) if is_large else (pa.list_, pa.ListArray, np.int32)
+    )
+    inner = made.from_buffers(kind(pa.int32()), 0, [None, pa.py_buffer(b"")], 0, 0, [pa.array([], pa.int32())])
+    bounds = [None, pa.py_buffer(np.zeros(3, offsets))]
+    outer = made.from_buffers(kind(kind(pa.int32())), 2, bounds, 0, 0, [inner])
+    convert(save(pa.table({"x": outer}), tmp_path / "a.arrow"), tmp_path / "a.mma")
+    assert [sample["x"].size for sample in mmapds.open(tmp_path / "a.mma")] == [0, 0]

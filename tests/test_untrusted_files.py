@@ -274,6 +274,27 @@ def test_hdf5_that_says_it_is_large(records):
         convert("a.h5", records=records)
 
 
+@pytest.mark.usefixtures("secret")
+def test_a_chunk_of_hdf5_that_is_larger_than_its_dataset():
+    """It is decompressed whole."""
+    with h5py.File("a.h5", "w") as file:
+        made = file.create_dataset("x", (1,), "i1", chunks=(2 << 30,), maxshape=(None,), compression="gzip")
+        made[0] = 1
+    with pytest.raises(mmapds.FormatError, match=r"chunks and records of up to 1073741824 bytes, found 2147483648, wh"):
+        convert("a.h5")
+
+
+@pytest.mark.usefixtures("secret")
+def test_groups_of_hdf5_that_say_together_that_they_are_large():
+    with h5py.File("a.h5", "w") as file:
+        for name in "abc":
+            file.create_dataset(f"g/{name}", (1 << 9, 1 << 17), "f8", chunks=(1, 1 << 17), compression="gzip")
+    with pytest.raises(
+        mmapds.FormatError, match=r"'/g': expected records of up to 1073741824 bytes, found 1610612736,"
+    ):
+        convert("a.h5", records="groups")
+
+
 # ---- Parquet and Arrow that decompress to much ----------------------------------------------------------------------
 
 UNDER_A_LIMIT = """

@@ -508,3 +508,15 @@ def test_an_index_that_cannot_be_written_costs_no_record(tmp_path):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.mma", "a.mma.mmx"]
     mmapds.build(path, out=tmp_path / "b.mmx")
     assert mmapds.open(tmp_path / "b.mmx")[0]["x"] == 1
+
+
+@pytest.mark.parametrize("depth", [300, 2000])
+def test_json_that_is_nested_too_deep(tmp_path, depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    with mmapds.Writer(tmp_path / "a.mma", {"x": "json"}) as writer:
+        writer.write({"x": [1]})
+        with pytest.raises(mmapds.FormatError, match=r"field 'x': expected what JSON can hold, .* \("):
+            writer.write({"x": value})
+    assert len(mmapds.open(tmp_path / "a.mma")) == 1

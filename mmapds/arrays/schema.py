@@ -5,6 +5,7 @@ import math
 import operator
 import re
 import struct
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -88,12 +89,10 @@ class Schema:
         if not isinstance(given, Mapping):
             raise FormatError(f"schema = {given!r}, expected a dict of field name to type")
         self.fields = tuple(_field(name, what) for name, what in given.items())
-        columns = [field.column for field in self.fields if field.column]
-        for name in columns:
-            if columns.count(name) > 1:
-                raise FormatError(
-                    f"schema: expected one field for column {name!r}, found {columns.count(name)}; rename one"
-                )
+        columns = Counter(field.column for field in self.fields if field.column)
+        for name, count in columns.items():
+            if count > 1:
+                raise FormatError(f"schema: expected one field for column {name!r}, found {count}; rename one")
         self.names = {field.name for field in self.fields}
         """The names of the fields."""
         words = (

@@ -133,7 +133,11 @@ def _as_json(value: Any) -> bytes:
     try:
         return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY, default=_plain)
     except TypeError:  # orjson asks for no other form of an array of another byte order
-        return orjson.dumps(_swapped(value), option=orjson.OPT_SERIALIZE_NUMPY, default=_plain)
+        try:
+            value = _swapped(value)
+        except RecursionError:
+            raise TypeError("it is nested too deep") from None
+        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY, default=_plain)
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ from ..arrays.columns import Columns, Values
 from ..arrays.schema import Field, Schema
 from ..arrays.values import as_bytes
 from ..errors import FormatError
-from .arrow_values import described, is_temporal, stored
+from .arrow_values import described, is_temporal, offsets, stored
 
 _OFFSETS = {"large_string": np.int64, "large_binary": np.int64, "string": np.int32, "binary": np.int32}
 
@@ -154,7 +154,7 @@ def _inner(array: Any, begins: Any, ends: Any) -> tuple[Any, Any, Any, Any] | No
         return np.full(len(begins), size), stored(items), begins * size, ends * size
     if not (is_type.is_list(array.type) or is_type.is_large_list(array.type)):  # but a view, whose lists may overlap
         return None
-    bounds = array.offsets.to_numpy().astype(np.int64)
+    bounds = offsets(array).astype(np.int64)
     items = array.values.slice(bounds[0], bounds[-1] - bounds[0])
     bounds -= bounds[0]
     sizes = np.diff(bounds)

@@ -1,11 +1,13 @@
 """The types and values of Arrow's columns as those of array files. Loaded only where Arrow's files are read."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as is_type
+from numpy.typing import NDArray
 
 from ..errors import FormatError
 from .reader import Refused
@@ -159,9 +161,7 @@ def stored(array: Any) -> Any:
 def _values(array: Any) -> Values:
 
     if isinstance(array, pa.FixedShapeTensorArray):
-        if not array.null_count:
-            return array.to_numpy_ndarray()  # type: ignore[no-any-return]
-        return [each.to_numpy() if each.is_valid else None for each in array]
+        return _tensors(array)
     if is_type.is_dictionary(array.type):
         is_small = array.dictionary.nbytes * len(array) <= _SPELLED_OUT
         return _values(array.dictionary_decode()) if is_small else _repeated(array)
@@ -175,6 +175,28 @@ def _values(array: Any) -> Values:
     if array.null_count or not is_number(leaf):
         return array.to_pylist()  # type: ignore[no-any-return]
     return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+
+
+def _tensors(array: Any) -> Values:
+    """Return tensors with their axes in the order that their type says.
+
+    The items are taken from the storage: PyArrow 26 gives other strides to tensors whose axes are permuted.
+    """
+    shape, storage = array.type.shape, array.storage
+    size = math.prod(shape)
+    items = storage.values.slice(storage.offset * size, len(storage) * size)
+    lacks = items.is_null().to_numpy(zero_copy_only=False).reshape(len(array), size).any(axis=1)
+    if items.null_count and not pa.types.is_floating(items.type):  # NumPy has no null: they would become floats
+        items = items.fill_null(pa.scalar(0).cast(items.type))
+    axes = [0, *(axis + 1 for axis in array.type.permutation or range(len(shape)))]
+    numbers = items.to_numpy(zero_copy_only=False).reshape(len(array), *shape).transpose(axes)
+    if not storage.null_count and not lacks.any():
+        return numbers  # type: ignore[no-any-return]
+    rows: list[Any] = []
+    for row, is_there in enumerate(storage.is_valid().to_pylist()):
+        found = storage[row].as_py() if lacks[row] else numbers[row]  # with None in it, which fits nowhere
+        rows.append(found if is_there else None)
+    return rows
 
 
 def _repeated(array: Any) -> Values:
@@ -208,8 +230,13 @@ def _bounds(array: Any) -> tuple[Any, Any, Any]:
         size = array.type.list_size
         bounds = np.arange(len(array) + 1) * size
         return bounds[:-1], bounds[1:], stored(array.values.slice(array.offset * size, len(array) * size))
-    bounds = array.offsets.to_numpy()
+    bounds = offsets(array)
     return bounds[:-1], bounds[1:], stored(array.values)
+
+
+def offsets(array: Any) -> NDArray[Any]:
+    """Return where lists begin and where the last one ends. Arrays without lists may be stored without an offset."""
+    return array.offsets.to_numpy() if len(array) else np.zeros(1, np.int64)
 
 
 def _elements(array: Any) -> Callable[[int, int], Any] | None:

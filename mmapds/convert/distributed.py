@@ -13,9 +13,10 @@ from ..index.distribute import GROUP
 from ..index.driver import Driver, directory_of, make_directory, parts_of, remove_parts
 from ..index.engine import Engine
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, listed
-from ..writer import Writer
+from ..writer import Writer, bytes_of
 from .fit import Rules
 from .indexed import remove_hidden
+from .limit import too_much
 from .parts import Conversion, Part, mark_of
 from .reader import Block, Reader
 from .records import FILE_READERS, Copied, open_reader
@@ -129,6 +130,8 @@ def write_parts(
     for task in tasks:
         writer.append_file(parts[task.key].file)
         copied += parts[task.key].copied
+        if rules.max_bytes is not None and bytes_of(writer) > rules.max_bytes:
+            raise too_much(task.title, bytes_of(writer), rules.max_bytes)
     return Written(copied, tasks, directory)
 
 

@@ -73,11 +73,28 @@ def _outside(found: Any, name: str, where: str) -> FormatError:
 
 
 def _check_bytes(dataset: Any, size: int, remark: str) -> None:
-    """Raise FormatError where reading so many bytes at once makes many times what the file holds of a dataset."""
+    """Raise FormatError where reading so many bytes at once makes many times what the file holds of a dataset.
+
+    A chunk is decompressed whole, also where it is larger than the dataset.
+    """
+    size = max(size, math.prod(dataset.chunks or ()) * dataset.dtype.itemsize)
     if size > max(_MOST_BYTES, _MOST_TIMES * dataset.id.get_storage_size()):
         raise FormatError(
             f"{_place(dataset)}: expected chunks and records of up to {_MOST_BYTES} bytes, found {size}, where the "
             f"file holds {dataset.id.get_storage_size()}; write it again with smaller chunks{remark}"
+        )
+
+
+def _check_record(where: str, datasets: Iterable[Any]) -> None:
+    """Raise FormatError where all datasets of a record are many times what the file holds of them."""
+    held, size = 0, 0
+    for dataset in datasets:
+        held += dataset.id.get_storage_size()
+        size += dataset.nbytes if dataset.shape is not None else 0
+    if size > max(_MOST_BYTES, _MOST_TIMES * held):
+        raise FormatError(
+            f"{where}: expected records of up to {_MOST_BYTES} bytes, found {size}, where the file holds {held}; "
+            f"convert rows, with {option('records', 'rows')}, or write the file again with fewer datasets in a group"
         )
 
 
@@ -226,6 +243,8 @@ def _record(path: str, found: Any, datasets: Mapping[str, Any], wanted: set[str]
         place = f"{found.file.filename}: attribute {name!r} of {found.name!r}"
         _check_names(where, record, (part.field for part in parts))
         record |= _values(place, parts, wanted, partial(_attribute, found, name))
+    if len(datasets) > 1:
+        _check_record(where, datasets.values())
     for name, dataset in datasets.items():
         parts = dataset_parts(name, dataset, dataset.shape or ())
         _check_names(where, record, (part.field for part in parts))

@@ -109,7 +109,10 @@ def _holds_objects(line: bytes, is_whole: bool) -> bool:
     """Whether a line is an array of objects, as `json.dump` writes rows; where it was cut off, whether it begins so."""
     if not is_whole:
         return line[1:].lstrip().startswith(b"{")
-    held = json.loads(line)
+    try:
+        held = json.loads(line)
+    except RecursionError:  # it is nested deeper than Python reads: no rows
+        return False
     return bool(held) and all(isinstance(each, dict) for each in held)
 
 
