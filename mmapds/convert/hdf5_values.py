@@ -90,7 +90,8 @@ def _check_record(where: str, datasets: Iterable[Any]) -> None:
     held, size = 0, 0
     for dataset in datasets:
         held += dataset.id.get_storage_size()
-        size += dataset.nbytes if dataset.shape is not None else 0
+        if dataset.shape is not None:  # of any type, also one that NumPy lacks
+            size += dataset.id.get_type().get_size() * math.prod(dataset.shape)
     if size > max(_MOST_BYTES, _MOST_TIMES * held):
         raise FormatError(
             f"{where}: expected records of up to {_MOST_BYTES} bytes, found {size}, where the file holds {held}; "
