@@ -187,7 +187,9 @@ def test_a_fork_waits_no_longer_where_the_lock_of_imports_is_taken_again_and_aga
     try:
         held.wait()
         signal.setitimer(signal.ITIMER_REAL, 0.05, 0.1)
-        assert not lock.before_fork(1)
+        if lock.before_fork(1):  # mostly not, but on a busy machine the thread may be late
+            lock.after_fork()
+        assert not over.is_set()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
