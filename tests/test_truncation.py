@@ -4,7 +4,6 @@ import os
 import pickle
 import signal
 import sys
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -82,8 +81,7 @@ def test_every_array_taken_after_the_cut_is_checked(sources, name):
         for k in (83, 84, len(ds) - 1):
             with pytest.raises(mmapds.StaleIndexError, match=STALE):
                 ds[k]
-        with suppress(mmapds.StaleIndexError):  # some reads look at the whole file
-            assert (ds[40] == whole[40]).all()
+        assert (ds[40] == whole[40]).all()
 
 
 @pytest.mark.parametrize("decode", ["files", "wds"])
@@ -139,9 +137,9 @@ def test_samples_of_a_batch_that_are_made_later_have_no_zeros_of_the_last_page(t
             writer.write({"text": "x" * 5000})
     ds = mmapds.open(path)
     batch = ds.take([0, 1])
+    _ = batch[0]  # one of 16 reads looks at the whole file; the next one does not
     cut(path, sum(ds.where(1)[1:]) - 100)
-    with suppress(mmapds.StaleIndexError):  # where more than 10 ms went by, the whole file is looked at
-        assert batch[0] == {"text": "x" * 5000}
+    assert batch[0] == {"text": "x" * 5000}
     with pytest.raises(mmapds.StaleIndexError, match=STALE):
         batch[1]
 

@@ -403,15 +403,16 @@ static int records_request_one(RecordsObject *self, PyObject *key, mds_request *
     return request->source ? 0 : -1;
 }
 
-/* Find a record whose payload is read later, and see that the source holds it: where its last byte is, the others are. */
-static mds_status find_whole(RecordsObject *self, mds_request *request)
+/* Find a record whose payload is read apart, and see that the source holds it: where its last byte is, the others are.
+ * `now` is as for mds_map_was_whole. */
+static mds_status find_whole(mds_request *request, int64_t now)
 {
     mds_guard guard;
     if (MDS_GUARD(&guard))
         return MDS_SHRANK;
     mds_status status = locate_one(request);
     if (status == MDS_OK && request->data)
-        status = mds_map_was_whole(request->source->map, request->span.end, rarely_now(self));
+        status = mds_map_was_whole(request->source->map, request->span.end, now);
     mds_guard_leave();
     return status;
 }
@@ -437,7 +438,7 @@ int mds_py_records_check(RecordsObject *self, const mds_request *request)
 /* A view of a record that is mapped. */
 static PyObject *view_mapped(RecordsObject *self, mds_request *request)
 {
-    const mds_status status = find_whole(self, request);
+    const mds_status status = find_whole(request, rarely_now(self));
     if (status == MDS_OK)
         return mds_py_records_payload(self, request, NULL);
     mds_py_raise_unread_record(self, request, status);
@@ -470,7 +471,7 @@ static int check_one(RecordsObject *self, PyObject *key)
     size_t s;
     if (records_request_one(self, key, &request, &s) != 0)
         return -1;
-    const mds_status status = is_read(&request) ? MDS_OK : find_whole(self, &request);
+    const mds_status status = is_read(&request) ? MDS_OK : find_whole(&request, 0); /* of this record alone */
     if (status != MDS_OK)
         mds_py_raise_unread_record(self, &request, status);
     return status == MDS_OK ? 0 : -1;

@@ -189,9 +189,9 @@ def _tensors(array: Any) -> Values:
     if items.null_count and not pa.types.is_floating(items.type):  # NumPy has no null: they would become floats
         items = items.fill_null(pa.scalar(0).cast(items.type))
     axes = [0, *(axis + 1 for axis in array.type.permutation or range(len(shape)))]
-    numbers = items.to_numpy(zero_copy_only=False).reshape(len(array), *shape).transpose(axes)
+    numbers: Values = items.to_numpy(zero_copy_only=False).reshape(len(array), *shape).transpose(axes)
     if not storage.null_count and not lacks.any():
-        return numbers  # type: ignore[no-any-return]
+        return numbers
     rows: list[Any] = []
     for row, is_there in enumerate(storage.is_valid().to_pylist()):
         found = storage[row].as_py() if lacks[row] else numbers[row]  # with None in it, which fits nowhere
