@@ -126,8 +126,9 @@ static int is_in_call(const LockObject *self)
         else if (Py_IsNone(frame))
             Py_CLEAR(frame);
     }
+    const int is_there = frame != NULL;
     Py_XDECREF(frame);
-    return frame && !is_itself;
+    return is_there && !is_itself;
 }
 
 static int raise(void *object)

@@ -10,7 +10,7 @@ from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
 from ..errors import FormatError, either
 from ..index.distribute import GROUP
-from ..index.driver import Driver, directory_of, make_directory, parts_of, remove_parts
+from ..index.driver import Driver, directory_of, make_directory, parts_of, remove_dead_parts, remove_parts
 from ..index.engine import Engine
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, listed
 from ..writer import Writer, bytes_of
@@ -143,13 +143,13 @@ class Written(NamedTuple):
     directory: str = ""
 
     def remove(self, target: str) -> None:
-        """Remove the parts, once the array file is in its place."""
-        directory = self.directory or directory_of(target)
-        paths = parts_of(target, self.tasks, directory)
-        for path in paths:
+        """Remove the parts, once the array file is in its place, and those of conversions that were killed."""
+        own = [task.path for task in self.tasks]
+        for path in (*own, *parts_of(target)):
             remove_hidden(path)
-        if paths:
-            remove_parts(paths, directory)
+        if own:
+            remove_parts(own, self.directory)
+        remove_dead_parts(target)
 
 
 def _groups(paths: list[str]) -> Iterator[tuple[Source, ...]]:

@@ -32,8 +32,8 @@ from .tensors import (
 
 Array = NDArray[Any]
 _NUMERIC = "biufc"
-_LONGEST_EMPTY = 1 << 24  # entries that have no items, and still a mask
 """Kinds of NumPy dtypes that are numbers, supported or not."""
+_LONGEST_EMPTY = 1 << 24  # entries that have no items, and still a mask
 
 
 class PadRule(NamedTuple):

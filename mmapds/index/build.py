@@ -172,8 +172,8 @@ def build_each(
 ) -> Iterator[BuildResult]:
     """Build the indexes of expanded paths one after another; yield each as it is done.
 
-    An index that is up to date is left as it is, without a lock. Others are built by one process at a time; those that
-    waited find them up to date.
+    An index that is up to date is left as it is, without a lock unless a killed build left parts. Others are built by
+    one process at a time; those that waited find them up to date.
 
     Args:
       options: of the format.

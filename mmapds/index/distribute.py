@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..storage.index_file import Index
 from ..storage.indexed_source import IndexedSource
 from ..storage.sources import Source, unreadable
-from .driver import Driver, directory_of, make_directory, parts_of, remove_parts
+from .driver import Driver, directory_of, make_directory, remove_parts
 from .engine import Engine
 from .keep import Report
 from .stored import Stored, sizes_of_first
@@ -63,20 +63,19 @@ def distribute(job: Job, plan: Plan, engine: Engine, report: Report) -> "Distrib
     found: list[Scan | Stored] = []
     for part in layout:
         found += _stored(job, part, parts) if isinstance(part, list) else [part]
-    return Distributed(found, job.index_path, tasks, directory)
+    return Distributed(found, tasks, directory)
 
 
 class Distributed(NamedTuple):
     """A plan whose parts are built."""
 
     plan: Plan
-    index_path: str
     tasks: list[Task]
     directory: str
 
     def remove(self) -> None:
         """Remove the parts, once the index is in its place."""
-        remove_parts(parts_of(self.index_path, self.tasks, self.directory), self.directory)
+        remove_parts([task.path for task in self.tasks], self.directory)
 
 
 def _parted(scan: Scan, first: int) -> "Iterator[tuple[Scan | None, range]]":

@@ -166,18 +166,14 @@ def directory_of(target: str) -> str:
     return f"{os.path.abspath(target)}.parts"
 
 
-def parts_of(target: str, tasks: Iterable[Sendable[Any]] = (), directory: str | None = None) -> list[str]:
-    """Return the paths of the parts of a file, those of builds that were killed before its sources changed among them.
-
-    Args:
-      tasks: of this build.
-      directory: where parts lie; another than the one beside the file may have those of other files, too.
-    """
-    own, found = directory_of(target), {task.path for task in tasks}
-    if directory in (None, own):
-        with suppress(OSError):  # there is none
-            found |= {os.path.join(own, part[1]) for part in map(_PART.match, os.listdir(own)) if part is not None}
-    return sorted(found)
+def parts_of(target: str) -> list[str]:
+    """Return the paths of the parts in the directory beside a file, those of builds that were killed among them."""
+    directory = directory_of(target)
+    try:
+        names = os.listdir(directory)
+    except OSError:  # there is none
+        return []
+    return sorted({os.path.join(directory, part[1]) for part in map(_PART.match, names) if part is not None})
 
 
 def remove_parts(paths: Iterable[str], directory: str) -> None:
