@@ -1,5 +1,6 @@
 """Numbers on their way into a file; their type is known only at the end."""
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from io import FileIO
@@ -34,8 +35,9 @@ class Spool:
     def __init__(self, path: str) -> None:
         self._path = path
         self._file: FileIO | None = None
-        self._pieces: list[bytes] = []
-        self._size = 0
+        self._spilled = 0  # bytes in the file
+        self._pieces: list[bytes] = []  # what follows, each of one run
+        self._size = 0  # bytes of the pieces
         self._runs: list[_Run] = []
         self._largest = 0
 
@@ -89,6 +91,7 @@ class Spool:
             while left:  # a write may take only a part
                 left = left[self._file.write(left) :]
         self._pieces.clear()
+        self._spilled += self._size
         self._size = 0
 
     @property
@@ -134,25 +137,25 @@ class Spool:
         return None
 
     def _in_pieces(self) -> Iterator[tuple[NumberType, memoryview]]:
-        """Yield the column's bytes in pieces of one type."""
-        stored = self._stored()
-        rest = memoryview(b"")
+        """Yield the column's bytes in pieces of whole numbers of one type."""
+        kept, at = iter(self._pieces), 0
         for number_type, items, elsewhere in self._runs:
-            left = items * number_type.width
-            while left and elsewhere is None:
-                rest = rest or memoryview(next(stored))
-                piece, rest = rest[:left], rest[left:]
-                left -= len(piece)
-                yield number_type, piece
-            for data in elsewhere() if elsewhere else ():
-                yield number_type, memoryview(data)
+            if elsewhere is not None:
+                yield from ((number_type, memoryview(data)) for data in elsewhere())
+                continue
+            end = at + items * number_type.width
+            while at < end:
+                piece = next(kept) if at >= self._spilled else self._read(at, min(end, self._spilled))
+                at += len(piece)
+                yield number_type, memoryview(piece)
 
-    def _stored(self) -> Iterator[bytes]:
-        at = 0
-        while self._file is not None and (piece := os.pread(self._file.fileno(), _COPY, at)):
-            at += len(piece)
-            yield piece
-        yield from self._pieces
+    def _read(self, begin: int, end: int) -> bytes:
+        """Return the first bytes of a part of the scratch file, which holds whole numbers."""
+        assert self._file is not None
+        piece = os.pread(self._file.fileno(), min(end - begin, _COPY), begin)
+        if len(piece) < min(end - begin, _COPY):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self._path)
+        return piece
 
     def close(self) -> None:
         """Drop the numbers, and the scratch file."""
