@@ -248,3 +248,52 @@ def test_indexes_without_records_have_nothing_to_sample(write, files):
     for sampler in (mmapds.TokenBudgetBatchSampler, mmapds.PackingBatchSampler):
         with pytest.raises(mmapds.OrderError, match="expected one sample or more, found 0"):
             sampler(mmapds.open(paths), 8)
+
+
+def joint_of(folder, *columns):
+    """A dataset of one index for each list of numbers, its column `x`."""
+    for number, numbers in enumerate(columns):
+        path = folder / f"{number}.jsonl"
+        path.write_text("".join(f"{json.dumps({'x': number})}\n" for number in numbers))
+        mmapds.build(path, columns={"x": "x"})
+    return mmapds.open([folder / f"{number}.jsonl" for number in range(len(columns))])
+
+
+HUGE = 2**53 + 1  # float64 does not hold it
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype"),
+    [
+        ([[1], [2**32]], "u8"),
+        ([[HUGE], [-1]], "i8"),
+        ([[HUGE, 2**63 - 1], [3], [-1, 5]], "i8"),
+        ([[2**53], [0.5], [-1]], "f8"),
+        ([[2**63], [-1]], "f8"),
+    ],
+)
+def test_columns_of_several_types_are_what_one_index_of_all_has(tmp_path, columns, dtype):
+    joint = joint_of(tmp_path, *columns)
+    merged = mmapds.open(mmapds.merge(joint.indexes, out=tmp_path / "all.mmx"))
+    expected = [number for column in columns for number in column]
+    for ds in (joint, merged):
+        assert (ds.column("x").dtype, ds.column("x").tolist()) == (np.dtype(dtype), expected)
+    joint[::-1].save(tmp_path / "view.mmx")
+    assert mmapds.open(tmp_path / "view.mmx").column("x").tolist() == expected[::-1]
+
+
+@pytest.mark.parametrize(
+    "columns", [[[4], [HUGE], [0.5]], [[4], [HUGE, 2**63], [-1]], [[4], [-HUGE], [2**63]]], ids=["f8", "u8", "i8"]
+)
+def test_no_integer_is_rounded_where_columns_have_several_types(tmp_path, columns):
+    joint = joint_of(tmp_path, *columns)
+    message = rf"column 'x': expected an integer .* found -?{HUGE}; .*record 1 of"
+    for action in (
+        lambda: joint.column("x"),
+        lambda: joint[::-1].column("x"),
+        lambda: joint[::-1].save(tmp_path / "view.mmx"),
+        lambda: mmapds.merge(joint.indexes, out=tmp_path / "all.mmx"),
+    ):
+        with pytest.raises(mmapds.ColumnError, match=message):
+            action()
+    assert not list(tmp_path.glob("*.tmp"))

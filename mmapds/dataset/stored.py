@@ -65,13 +65,13 @@ def numbers(parts: Sequence[Part], name: str) -> Numbers:
     """Return a column of parts of indexes.
 
     Raises:
-      ColumnError: an index does not have it.
+      ColumnError: an index does not have it, or its numbers have no type in common.
     """
     arrays = []
     for index, begin, end in parts:
         dtype, data = index.column(name)
         arrays.append(np.frombuffer(data, dtype)[begin:end])
-    return Numbers(arrays)
+    return Numbers(arrays, name)
 
 
 def whole(indexes: Sequence[Index], name: str) -> Numbers:

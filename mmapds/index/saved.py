@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import _native
-from ..errors import Error, StaleIndexError, counted
+from ..errors import ColumnError, Error, StaleIndexError, counted
 from ..storage.current import stat_source
 from ..storage.index_file import Index
 from ..storage.sections import COLUMN
@@ -110,7 +110,11 @@ def _check_column(findings: Findings, bases: list[Index], name: str) -> None:
 
     view = findings.index
     assert isinstance(view, SavedView)
-    column = Numbers([np.frombuffer(data, dtype) for dtype, data in (base.column(name) for base in bases)])
+    try:
+        column = Numbers([np.frombuffer(data, dtype) for dtype, data in (base.column(name) for base in bases)], name)
+    except ColumnError as error:
+        findings.add("columns", error)
+        return
     stored = np.frombuffer(view.section(COLUMN + name), view.sections[COLUMN + name].dtype)
     for begin, rows in _rows(view):
         expected, found = column.at(rows), stored[begin : begin + len(rows)]

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _native
-from ..errors import Error
-from .numbers import distinct
+from ..errors import ColumnError, Error
+from .numbers import APART, BY_DTYPE, distinct, inexact
 from .scratch import scratch
 
 Int64s = NDArray[np.int64]
@@ -23,12 +23,15 @@ class Numbers:
 
     Args:
       arrays: its parts, of any types that a column may have, one part or more.
+      name: of the column, for errors.
+    Raises:
+      ColumnError: the smallest type that all parts have in common does not hold an integer of one of them.
     """
 
-    def __init__(self, arrays: Sequence[NDArray[Any]]) -> None:
+    def __init__(self, arrays: Sequence[NDArray[Any]], name: str = "length") -> None:
         self._arrays = [np.ascontiguousarray(array) for array in arrays]
         types = {array.dtype for array in arrays}
-        self.dtype: np.dtype[Any] = np.result_type(*types)
+        self.dtype: np.dtype[Any] = next(iter(types)) if len(types) == 1 else _common_type(self._arrays, name)
         """Of the whole column."""
         self.starts = np.fromiter(accumulate(map(len, arrays), initial=0), np.uint64, len(arrays) + 1)
         """Where each part begins, and how many numbers there are."""
@@ -62,6 +65,32 @@ class Numbers:
             whole[at : at + len(part)] = part
             at += len(part)
         return whole
+
+
+def _common_type(arrays: Sequence[NDArray[Any]], name: str) -> np.dtype[Any]:
+    """Return the type of a column whose parts have several; see `Numbers`.
+
+    It is the one that an index of all their sources would have.
+    """
+    kinds = {array.dtype.kind for array in arrays}
+    if kinds == {"u"}:
+        return np.dtype(np.uint64)
+    if kinds == {"u", "i"} and all(
+        _native.cells_largest(array) < 2**63 for array in arrays if array.dtype == np.uint64
+    ):
+        return np.dtype(np.int64)
+    before = 0
+    for array in arrays:
+        if array.dtype.kind != "f" and array.itemsize == 8:
+            at = _native.cells_inexact(array, BY_DTYPE[array.dtype.str].cell)
+            if at >= 0:
+                number = int(array[at])
+                raise ColumnError(
+                    f"column {name!r}: expected {inexact(number)} found {number}; {APART} (record {before + at} of all "
+                    "indexes together)"
+                )
+        before += len(array)
+    return np.dtype(np.float64)
 
 
 def runs_of(
