@@ -164,6 +164,14 @@ def test_archives_without_samples(write, files):
     assert len(mmapds.open(path.replace("a.tar", "empty.tar"))) == 0
 
 
+def test_a_view_finds_the_first_position_that_shows_a_key(tmp_path):
+    (tmp_path / "a.tar").write_bytes(archive([(f"{key}.txt", b".") for key in "abcad"]))
+    ds = mmapds.open(mmapds.build(tmp_path / "a.tar"))
+    assert ds.find("a") == 0
+    assert [ds[::-1].find(key) for key in "dacb"] == [0, 1, 2, 3]
+    assert mmapds.concat([ds[[4, 2]], ds[[3, 0]]]).find("a") == 2
+
+
 def test_what_lies_behind_the_end_is_named(write, tmp_path):
     whole = archive([("a.txt", b"1"), ("b.txt", b"2"), ("nodot", b"3")])
     for behind, at in ((whole, 0), (bytes(100_000) + b"\1", 100_000), (b"x" * 5000, 0)):

@@ -1,6 +1,6 @@
 """The dataset that `open` returns: samples over one index or many, none of them held in memory."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NoReturn, SupportsIndex
 
@@ -245,15 +245,23 @@ class IndexedDataset(Samples, Dataset):
     def find(self, key: str) -> int:
         if not isinstance(key, str):
             raise TypeError(f"key = {key!r}, expected a string")
+        if self._rows is None:
+            record = next(self._records_of(key), None)
+            found = [] if record is None else [record]
+        else:
+            found = [position for record in self._records_of(key) for position in self._rows.positions(record)]
+        if found:
+            return min(found)
+        raise KeyMissingError(f"key = {key!r}, expected the key of one of the {self._length} records")
+
+    def _records_of(self, key: str) -> Iterator[int]:
+        """Yield the numbers of the records that have a key, ascending."""
         first = 0
         for index in self._catalog.indexes:
             for record in candidates(index, key):
                 if formats.of_index(index).key(self._records.copy(first + record)) == key:
-                    shown = [first + record] if self._rows is None else self._rows.positions(first + record)
-                    if shown:
-                        return min(shown)
+                    yield first + record
             first += index.records
-        raise KeyMissingError(f"key = {key!r}, expected the key of one of the {self._length} records")
 
     @property
     def _is_view(self) -> bool:
