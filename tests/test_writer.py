@@ -186,6 +186,19 @@ def test_a_record_that_does_not_fit_is_left_out(tmp_path, change, message):
         ("uint8", [-1], False),
         ("int64", [], True),
         ("int64", [2**70], False),
+        ("uint64", [2**64 - 1, 7], True),
+        ("uint64", [0, 2**63, np.uint64(5)], True),
+        ("uint64", [2**63, -1], False),
+        ("uint64", [2**63, 0.5], False),
+        ("float64", [2**53, 0.5], True),
+        ("float64", [2**53 + 1, 0.5], False),
+        ("float64", [np.int64(2**53 + 1), 0.5, float("inf")], False),
+        ("float64", [2**64 - 1, 2**63], False),
+        ("complex128", [2**53 + 1, 1j], False),
+        ("float32", [2**24 + 1, 0.5], False),
+        ("float32", [2**24 + 1, 2**24 + 2], False),
+        ("float16", [2**11, 0.5], True),
+        ("float16", [2**11 + 1, 0.5], False),
     ],
 )
 def test_lists_lose_nothing_but_digits(tmp_path, dtype, value, fits):
@@ -197,6 +210,18 @@ def test_lists_lose_nothing_but_digits(tmp_path, dtype, value, fits):
     else:
         with pytest.raises(mmapds.FormatError, match=f"expected {dtype}"):
             store(tmp_path, [{"x": value}], schema)
+
+
+@pytest.mark.parametrize("make", [int, np.int64, np.array, torch.tensor])
+@pytest.mark.parametrize(("dtype", "exact"), [("float16", 2**11), ("float32", 2**24), ("float64", 2**53)])
+def test_no_integer_is_rounded_whoever_made_it(tmp_path, dtype, exact, make):
+    with mmapds.Writer(tmp_path / "a.mma", {"x": dtype}) as writer:
+        writer.write({"x": make(exact)})
+        with pytest.raises(mmapds.FormatError, match=f"field 'x': expected {dtype}, found int"):
+            writer.write({"x": make(exact + 1)})
+        writer.write({"x": float(exact + 1)})  # digits of floats may be lost
+        writer.write({"x": np.float64(0.1)})
+    assert mmapds.open(writer.path).column("x")[:2].tolist() == [exact, exact]
 
 
 @pytest.mark.parametrize(

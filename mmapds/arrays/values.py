@@ -3,7 +3,7 @@
 import math
 import operator
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -193,7 +193,7 @@ def _as_number(field: Field, value: Any) -> float:
                 raise TypeError
             layout = _ROUND[field.dtype]
             rounded: float = struct.unpack(layout, struct.pack(layout, float(value)))[0]
-            if isinstance(value, int) and rounded != value:
+            if not isinstance(value, float) and _is_integer(value) and operator.index(value) != rounded:
                 raise TypeError
             return rounded
         number = operator.index(value.item() if field.type == _native.FIELD_BOOL and hasattr(value, "item") else value)
@@ -218,7 +218,7 @@ def _as_array(field: Field, value: Any) -> Any:
     if found is None and array.size == 0 and field.shape and field.shape[0] is None and array.ndim == 1:
         array = array.reshape(0, *(axis or 0 for axis in field.shape[1:]))  # an empty list has no axes of its own
     if found is None:  # a list has no dtype of its own
-        array = cast(array, wanted) if field.dtype not in EXTENDED else None
+        array = _of_list(value, array, wanted) if field.dtype not in EXTENDED else None
     elif dtype_name(value.dtype) != field.dtype:
         array = None
     fits = array is not None and array.ndim == len(field.shape or ())
@@ -277,18 +277,49 @@ def list_as_array(value: Any) -> Any:
 
     try:
         array = np.asarray(value)
+        if array.dtype.kind == "f" and (np.abs(array) >= 2**63).any() and all(map(_is_integer, _items(value))):
+            array = np.asarray(value, np.uint64)  # NumPy has floats for those on both sides of 2**63
     except (TypeError, ValueError, OverflowError):
         return None
-    if array.dtype.kind == "f" and array.size and np.abs(array).max() >= 2**53 and not _is_exact(value):
-        return None
-    return array if array.dtype.kind in "biufc" else None
+    return array if array.dtype.kind in "biufc" and _is_exact(value, array, array.dtype) else None
 
 
-def _is_exact(value: Any) -> bool:
-    """Whether no integer in a list changes when it becomes a float."""
+def _of_list(value: Any, array: Any, dtype: str) -> Any:
+    """Return the array of a list as another dtype; None where `cast` does, or where an integer would be rounded."""
+    import numpy as np  # start-up time: records without arrays do without
+
+    return cast(array, dtype) if _is_exact(value, array, np.dtype(dtype)) else None
+
+
+def _is_exact(value: Any, array: Any, dtype: Any) -> bool:
+    """Whether no integer in a list is rounded when the list, of which `array` was made, becomes floats of a dtype."""
+    import numpy as np  # start-up time: records without arrays do without
+
+    if array.dtype.kind not in "fc" or dtype.kind not in "fc" or not array.size:
+        return True
+    to = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+    if not (np.abs(array) >= 2 ** (np.finfo(to).nmant + 1)).any():
+        return True
+    with np.errstate(over="ignore"):
+        return all(float(to.type(item)) == operator.index(item) for item in _items(value) if _is_integer(item))
+
+
+def _items(value: Any) -> Iterator[Any]:
+    """Yield the items of a list, at any depth."""
     if isinstance(value, list | tuple):
-        return all(map(_is_exact, value))
-    return not isinstance(value, int) or float(value) == value
+        for item in value:
+            yield from _items(item)
+    else:
+        yield value
+
+
+def _is_integer(value: Any) -> bool:
+    """Whether a value is an integer, of Python or of a library."""
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
 
 
 def cast(array: Any, dtype: str) -> Any:
