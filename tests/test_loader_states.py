@@ -379,3 +379,33 @@ def test_a_forged_epoch_does_not_reach_a_sampler_of_torch(epoch):
         assert type(sampler.epoch) is int
         assert as_json(loader.state_dict()) == state | {"epoch": 3}
         assert len(list(loader)) == 7
+
+
+@every_kind
+@pytest.mark.parametrize("batches", ["of the sampler's own", "of torch's"])
+def test_ranks_that_lack_the_last_step_save_the_state_of_the_others(workers, batches):
+    """An evaluation of every record once: a loader knows early that a rank has no more, but other ranks have."""
+
+    def loader_of(rank, n, world, size):
+        options = {**workers, "collate_fn": as_list}
+        if batches == "of torch's":
+            sampler = DistributedSampler(range(n), world, rank, pad=False)
+            return DataLoader(range(n), size, sampler=sampler, **options)
+        sampler = DistributedBatchSampler(range(n), size, world, rank, pad=False)
+        return DataLoader(range(n), batch_sampler=sampler, **options)
+
+    for n, world, size in [(9, 2, 4), (5, 2, 1), (7, 3, 2), (10, 3, 3), (8, 2, 4), (3, 4, 2), (11, 2, 2), (31, 6, 2)]:
+        loaders = [loader_of(rank, n, world, size) for rank in range(world)]
+        loops = [iter(loader) for loader in loaders]
+        seen = []
+        for _ in range(max(map(len, loaders)) + 1):
+            states = [loader.state_dict() for loader in loaders]
+            assert len({json.dumps(state) for state in states}) == 1, (n, world, size)
+            resumed = [loader_of(rank, n, world, size) for rank in range(world)]
+            for loader, state in zip(resumed, states, strict=True):
+                loader.load_state_dict(state)
+            rest = [record for loader in resumed for batch in loader for record in batch]
+            whole = states[0]["position"] in (0, n)  # at the end of an epoch, the next one follows
+            assert sorted(rest if whole else seen + rest) == list(range(n)), (n, world, size)
+            seen += [record for loop in loops for record in next(loop, [])]
+        assert sorted(seen) == list(range(n))

@@ -35,6 +35,7 @@ class Delivery(Iterator[Any]):
 
     Attributes:
       exhausted: the sampler has no more indices.
+      ended: the trainer asked for more, and was told that there is none.
       steps: steps of the sampler in the batches up to the one delivered last.
     """
 
@@ -43,7 +44,7 @@ class Delivery(Iterator[Any]):
         self._indices: Iterator[Any] | None = None
         self._drawn: deque[int] = deque()  # steps in each batch that was drawn and not yet settled
         self._settled = 0
-        self.exhausted = False
+        self.exhausted = self.ended = False
         self.steps = 0
 
     def __next__(self) -> Any:
@@ -147,7 +148,18 @@ class SamplerPosition(Position):
         # set_epoch and load_state_dict of the sampler end its pass, and with it what was delivered of it.
         if delivery is None or self._pass is None or sampler.current_pass is not self._pass:
             return sampler.state_dict()
-        return sampler.state_dict(None if delivery.complete else self._pass.first_step + delivery.steps)
+        # A rank without a share of the last batch has passed it only when its loop is over: other ranks still have it.
+        shares = self._batches_of(self._pass.own_steps) == self._batches_of(self._pass.steps)
+        is_over = delivery.complete and (delivery.ended or shares)
+        return sampler.state_dict(None if is_over else self._pass.first_step + delivery.steps)
+
+    def _batches_of(self, steps: int) -> int:
+        """Return how many batches some steps of the sampler make."""
+        if not self._is_batched:
+            return steps
+        batches: Any = self._index_sampler
+        size: int = batches.batch_size
+        return steps // size if batches.drop_last else -(-steps // size)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._sampler.load_state_dict(state)

@@ -146,7 +146,11 @@ class LoaderIterator(Iterator[Any]):
                 f"loader: expected process {self._process}, which began this loop, found process {os.getpid()}, which "
                 "was forked from it; make another iterator with iter(loader)"
             )
-        indices, batch = self._next(begin)
+        try:
+            indices, batch = self._next(begin)
+        except StopIteration:
+            self._delivery.ended = True
+            raise
         self._number += 1
         self._delivery.settle(True)
         end = time.perf_counter()

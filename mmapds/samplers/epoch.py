@@ -159,6 +159,7 @@ class Pass:
       first_step: the steps of the epoch that come before this pass, so that its last one is the last of the epoch, also
         where the pass begins in the middle of a step of this number of replicas.
       steps: how many steps it has.
+      own_steps: in how many of them this rank has something.
     """
 
     def __init__(
@@ -175,6 +176,7 @@ class Pass:
         self._exclusions = Exclusions(self.start.positions, found, self._total)
         self._begin = self._exclusions.number(start.position)
         self.steps = sharding.steps(self._exclusions.left - self._begin)
+        self.own_steps = sharding.own_steps(self._exclusions.left - self._begin)
         self.first_step = sharding.steps(self._exclusions.left) - self.steps
         self._block: Iterator[Any] = iter(())
         self._block_end = 0
