@@ -413,10 +413,11 @@ static const uint8_t *after_text(const uint8_t *at, const uint8_t *end)
     return zero ? zero + 1 : NULL;
 }
 
+enum { CHECKED = 2, EXTRA = 4, NAME = 8, COMMENT = 16 }; /* flags of a member */
+
 /* Where the blocks of the member at `at` begin; NULL if its header is cut short. */
 static const uint8_t *after_header(const uint8_t *at, const uint8_t *end)
 {
-    enum { CHECKED = 2, EXTRA = 4, NAME = 8, COMMENT = 16 };
     if (end - at < 10)
         return NULL;
     const unsigned flags = at[3];
@@ -434,6 +435,19 @@ static const uint8_t *after_header(const uint8_t *at, const uint8_t *end)
     if (at && flags & CHECKED)
         at = end - at < 2 ? NULL : at + 2;
     return at;
+}
+
+/* Whether a header is what its checksum says, which is in its last two bytes: the lower half of its CRC-32. Hardly any
+ * header has one, so this takes a bit at a time. */
+static int is_as_checked(const uint8_t *at, const uint8_t *end)
+{
+    uint32_t crc = UINT32_MAX;
+    for (; at < end - 2; at++) {
+        crc ^= *at;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (crc & 1 ? UINT32_C(0xedb88320) : 0);
+    }
+    return (~crc & 0xffff) == ((uint32_t)at[0] | (uint32_t)at[1] << 8);
 }
 
 static int are_zeros(const uint8_t *at, const uint8_t *end)
@@ -457,6 +471,8 @@ static int begin_member(bits *in, mds_inflate_state *state)
     const uint8_t *blocks = after_header(in->at, in->end);
     if (!blocks)
         return MDS_INFLATE_CUT;
+    if (in->at[3] & CHECKED && !is_as_checked(in->at, blocks))
+        return MDS_INFLATE_DAMAGED;
     go_to(in, blocks);
     state->content = 0;
     state->inside = BEFORE_BLOCK;

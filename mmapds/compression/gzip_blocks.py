@@ -23,6 +23,8 @@ _READ = 256 << 10  # bytes of a file that are read at a time
 _PIECE = 1 << 20  # bytes of content that are decoded at a time
 _ANY_MEMBER = 31  # what zlib calls a window of any size, behind the header of gzip
 _RAW = -15  # and one without a header
+_HEADER = 10  # bytes of the header of a member, without what its flags say that follows
+_CHECKED, _EXTRA, _NAME, _COMMENT = 2, 4, 8, 16  # these flags, in byte 3
 _TRAILER = 8  # bytes behind the blocks of a member: its checksum, and its size
 
 
@@ -65,6 +67,9 @@ def _member(zlib: ModuleType, data: memoryview, at: int, most: int) -> tuple[lis
     if not data[at] and _is_padding(bytes(data[at:])):
         return [], len(data)
     decoder, pieces, step = zlib.decompressobj(_ANY_MEMBER), [], _FIRST
+    if behind := _end_of_checked_header(data[at:]):
+        _inflated(zlib, decoder, _plain_header(data[at:]), 1)
+        at += behind
     while most and at < len(data) and not decoder.eof:
         given = data[at : at + step]
         pieces.append(_inflated(zlib, decoder, given, most))
@@ -124,7 +129,7 @@ class Stream:
                 self._pass_padding()
                 return b""
             if not self._is_open:
-                self._crc, self._is_open = 0, True
+                self._begin_member()
             given = self._rest
             piece = _inflated(self._zlib, self._decoder, given, most)
             self._rest = self._decoder.unconsumed_tail
@@ -136,6 +141,14 @@ class Stream:
             if not given and not self._decoder.eof:
                 self._end_inside()
                 return b""
+
+    def _begin_member(self) -> None:
+        self._crc, self._is_open = 0, True
+        while (behind := _end_of_checked_header(self._rest)) is None and (more := self._take()):
+            self._rest += more
+        if behind:
+            _inflated(self._zlib, self._decoder, _plain_header(self._rest), 1)
+            self._rest = self._rest[behind:] or self._take()
 
     def _end_member(self) -> None:
         """Go on behind a member. That of one which the decoder began is compared with its checksum already."""
@@ -165,6 +178,31 @@ class Stream:
         while more := self._take():
             if more.strip(b"\0"):
                 raise BlockError("something behind zeros")
+
+
+def _end_of_checked_header(data: "bytes | memoryview") -> int | None:
+    """Return where the header of a member ends that has a checksum of its own; 0 for other headers, None if it is cut.
+
+    isal compares this checksum wrongly where it is not given all of the header at once. It was compared when the file
+    was indexed, so decoders are given a plain header instead.
+    """
+    if len(data) < _HEADER:
+        return None
+    flags, end = data[3], _HEADER
+    if not flags & _CHECKED:
+        return 0
+    if flags & _EXTRA:
+        end += 2 + int.from_bytes(data[end : end + 2], "little")
+    for flag in (_NAME, _COMMENT):
+        if flags & flag:
+            end += bytes(data[end:]).find(b"\0") + 1 or len(data)
+    end += 2
+    return end if end <= len(data) else None
+
+
+def _plain_header(data: "bytes | memoryview") -> bytes:
+    """Return the header of a member without what may follow the first part of it."""
+    return bytes([*data[:3], data[3] & ~(_CHECKED | _EXTRA | _NAME | _COMMENT), *data[4:_HEADER]])
 
 
 def _is_padding(data: bytes) -> bool:
