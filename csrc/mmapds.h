@@ -264,12 +264,12 @@ unsigned mds_next_cold(unsigned cold, long reads);
 
 #define MDS_COLD 16
 
-/* Notices reads in file order on a map that was advised to expect random ones, and asks for the bytes that come next.
- * Begin with all zeros, and note each read. */
+/* Notices reads in file order on a map that expects random ones, and asks for the bytes that come next. Begin with all
+ * zeros, and note the payload of each read. */
 typedef struct {
     const mds_source *source;
-    uint64_t next;  /* where the next record begins if reading goes on in order */
-    uint64_t ahead; /* bytes before this one were asked for */
+    uint64_t next, ahead; /* where the last payload ends; bytes before this one were asked for */
+    unsigned run;         /* reads in order, up to a few */
 } mds_readahead;
 
 void mds_readahead_note(mds_readahead *readahead, const mds_source *source, mds_span span);

@@ -334,12 +334,18 @@ unsigned mds_next_cold(unsigned cold, long reads)
 }
 
 #define READAHEAD_WINDOW (UINT64_C(2) << 20)
+#define READAHEAD_GAP 4096 /* bytes between payloads: framing, blank lines, or a few records that were passed over */
+#define READAHEAD_RUN 4    /* reads that are near the one before by chance hardly come in such a row */
 
 void mds_readahead_note(mds_readahead *readahead, const mds_source *source, mds_span span)
 {
-    if (readahead->source != source || span.begin != readahead->next) {
+    const uint64_t gap = span.begin - readahead->next; /* huge where the read goes back */
+    if (gap > READAHEAD_GAP || readahead->source != source) {
         readahead->source = source;
         readahead->ahead = span.end;
+        readahead->run = 0;
+    } else if (readahead->run < READAHEAD_RUN) {
+        readahead->run++;
     } else if (span.end + READAHEAD_WINDOW / 2 > readahead->ahead) {
         const uint64_t begin = readahead->ahead > span.begin ? readahead->ahead : span.begin;
         readahead->ahead = span.end + READAHEAD_WINDOW;

@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 
 import mmapds
 from mmapds.dataset.other_names import OTHER_NAMES
+from tests.support.commands import run
+from tests.support.samples import write_tfrecords
 
 
 class Sample(msgspec.Struct):
@@ -304,6 +306,34 @@ def test_getitems_in_any_order_with_repeats(opened, access):
         for _ in range(20):  # cold batches ask for pages, warm ones do not
             assert ids(ds.__getitems__(positions)) == expected
     assert ids(ds[::-1].__getitems__([0, 999])) == [999, 0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="drops pages from memory")
+@pytest.mark.parametrize("name", ["jsonl", "fixed", "tfrecord"])
+def test_reads_in_file_order_read_ahead(tmp_path, name):
+    """The payloads of framed records do not touch each other, but their order is that of the file all the same."""
+    path = tmp_path / f"a.{name}"
+    if name == "tfrecord":
+        write_tfrecords(path, ({"text": (bytes([k % 255]) * 500, "byte")} for k in range(8000)))
+    else:
+        path.write_bytes(b'{"text": "%s"}\n' % (b"x" * 495) * 8000)
+    options = {"format": "fixed", "record_bytes": 100} if name == "fixed" else {}
+    mmapds.build(path, **options)
+
+    def waits(access):
+        """How often a new process waits for the disk while it reads all of the file, in order, from a cold start."""
+        with open(path, "rb") as file:
+            os.fsync(file)
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        read = "import mmapds, resource, sys; ds = mmapds.open(sys.argv[1], decode='bytes', access=sys.argv[2]); ds[0]"
+        count = "before = {0}; [ds[k] for k in range(len(ds))]; print({0} - before)"
+        usage = "resource.getrusage(resource.RUSAGE_SELF).ru_majflt"
+        return int(run("-c", f"{read}; {count.format(usage)}", path, access, check=True).stdout)
+
+    random = waits("random")
+    if random < 500:
+        pytest.skip(f"pages of this file system stay in memory: {random} waits")
+    assert waits("auto") < random / 5
 
 
 def test_take_is_what_dataloaders_call(ds):
