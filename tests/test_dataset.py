@@ -83,6 +83,33 @@ def test_the_message_says_what_was_asked_and_what_there_is(ds):
         ds[[0, 1000]]
 
 
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({1, 2}, "a list of integers, found set"),
+        ({1: 2}, "a list of integers, found dict"),
+        ("ab", "a list of integers, found str"),
+        (b"ab", "a list of integers, found bytes"),
+        ((k for k in [1]), "a list of integers, found generator"),
+        (np.array([[1, 2]]), r"integers of one axis, found an array of shape \(1, 2\)"),
+        (np.array(3), r"integers of one axis, found an array of shape \(\)"),
+    ],
+)
+def test_what_is_no_list_of_positions_is_refused_alike_by_a_dataset_and_its_views(ds, given, found):
+    for dataset in (ds, ds[::-1], ds[[5, 3]]):
+        with pytest.raises(IndexError, match=f"^positions: expected {found}$"):
+            dataset.take(given)
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1, 2**70, -(2**63) - 1])
+def test_the_message_shows_numbers_that_no_integer_of_the_core_holds(ds, number):
+    for dataset in (ds, ds[:]):
+        with pytest.raises(IndexError, match=f"^index {number} is out of range for 1000 records$"):
+            dataset[number]
+    with pytest.raises(IndexError, match=f"^index {number} is out of range for 1000 records$"):
+        ds.take([0, number])
+
+
 @pytest.mark.parametrize("key", [1.5, "a", None, [0.5], [[1, 2]], np.zeros((2, 2), bool), ["a"]])
 def test_other_keys_are_refused(ds, key):
     with pytest.raises((IndexError, TypeError)):

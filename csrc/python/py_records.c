@@ -214,14 +214,17 @@ void mds_py_raise_unread_record(const RecordsObject *self, const mds_request *re
 /* A record number from a Python int, negative ones counting from the end; -1 and IndexError when out of range. */
 static int records_number(RecordsObject *self, PyObject *key, uint64_t *record)
 {
-    const Py_ssize_t row = PyNumber_AsSsize_t(key, PyExc_IndexError);
+    const Py_ssize_t row = PyNumber_AsSsize_t(key, NULL); /* the nearest that there is, which is out of range */
     if (row == -1 && PyErr_Occurred())
         return -1;
     *record = row < 0 ? (uint64_t)row + self->count : (uint64_t)row;
     if (*record < self->count)
         return 0;
-    PyErr_Format(PyExc_IndexError, "index %zd is out of range for %llu record%s", row, (unsigned long long)self->count,
-                 self->count == 1 ? "" : "s");
+    PyObject *index = PyNumber_Index(key);
+    if (index)
+        PyErr_Format(PyExc_IndexError, "index %S is out of range for %llu record%s", index,
+                     (unsigned long long)self->count, self->count == 1 ? "" : "s");
+    Py_XDECREF(index);
     return -1;
 }
 

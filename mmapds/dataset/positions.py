@@ -1,6 +1,7 @@
 """Positions that users give: in range, not bools, and not a mask whose bools have become numbers."""
 
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,9 @@ def checked(given: Any, length: int) -> NDArray[np.int64]:
     if not positions.size:
         return positions.astype(np.int64, copy=False)
     if positions.dtype.kind not in "iu" or int(positions.max()) > 2**63 - 1:
-        raise IndexError(f"positions: expected integers below 2^63, found {positions.dtype} up to {positions.max()}")
+        numbers = [number for number in positions.ravel().tolist() if isinstance(number, int | float)]
+        up_to = f" up to {max(numbers)}" if len(numbers) == positions.size else ""
+        raise IndexError(f"positions: expected integers below 2^63, found {positions.dtype}{up_to}")
     lowest, highest = int(positions.min()), int(positions.max())
     found = positions.astype(np.int64, copy=False)
     if lowest < -length or highest >= length:
@@ -61,7 +64,12 @@ def refuse_mask(positions: Any, length: int) -> None:
         if isinstance(positions, int | np.integer | slice):
             one = "ds[index]" if isinstance(positions, slice) else f"ds[{positions}] for one, ds[:n] for the first n"
             raise IndexError(f"positions = {positions!r}, expected a list of integers; use {one}")
+        is_text = isinstance(positions, str | bytes | bytearray)
+        if is_text or isinstance(positions, Mapping) or not hasattr(positions, "__getitem__"):
+            raise IndexError(f"positions: expected a list of integers, found {type(positions).__name__}")
         return
+    if isinstance(positions, np.ndarray) and positions.ndim != 1:
+        raise IndexError(f"positions: expected integers of one axis, found an array of shape {positions.shape}")
     if not len(positions):
         return
     if isinstance(positions[0], bool | np.bool_):
