@@ -90,7 +90,7 @@ mds_status mds_map_open(const char *path, mds_io io, mds_map *map, mds_file *fil
     } else if (!S_ISREG(st.st_mode)) {
         status = MDS_NOT_FILE;
     } else {
-        const int64_t mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+        const int64_t mtime_ns = (int64_t)((uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec);
         *map = (mds_map){NULL, (uint64_t)st.st_size, mtime_ns, file};
         if (io != MDS_IO_PREAD && map->size)
             status = io == MDS_IO_MAP ? map_file(fd, map) : copy_file(fd, map);
@@ -142,6 +142,7 @@ mds_status mds_map_check(const mds_map *map)
     struct stat st;
     if (!map->file)
         return MDS_OK;
+    mds_guard_install(); /* for the reads to come */
     atomic_store_explicit(&map->file->checked, mds_now(), memory_order_relaxed);
     /* Nobody reaches a file that was removed or replaced, to cut it short. */
     if (map->file->fd >= 0 ? fstat(map->file->fd, &st) : stat(map->file->path, &st))

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import signal
 import sys
 
@@ -474,6 +475,31 @@ def test_other_handlers_of_bus_errors_still_run(sources):
         "os.kill(os.getpid(), signal.SIGBUS)",
     )
     assert ran.returncode == -signal.SIGBUS
+
+
+LATER = """
+import faulthandler, os, sys, time
+import mmapds
+ds = mmapds.open(sys.argv[1])
+ds[0]
+faulthandler.enable()
+end = time.monotonic() + 0.05
+while time.monotonic() < end:
+    ds[0]
+os.truncate(sys.argv[1], 8192)
+try:
+    ds[len(ds) - 1]
+except mmapds.StaleIndexError as error:
+    print(error)
+"""
+
+
+@raises_sigbus
+@pytest.mark.parametrize("name", ["jsonl", "arrays"])
+def test_reads_take_the_handler_back_that_another_library_has_set(sources, name):
+    ran = run("-c", LATER, sources[name])
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert re.search(STALE, ran.stdout)
 
 
 class Cut:
