@@ -176,7 +176,8 @@ class Fields:
     without the GIL, and `pad_collate` fills its tensors from there; there is no Python object for a number. The same
     schema reads array files (`.mma`), so that code stays as it is when JSON is converted.
 
-    Every record is checked from its first byte to its last, as by orjson. Integers are exact, floats the nearest ones.
+    Every record is checked from its first byte to its last, as by orjson. Integers are exact; floats are the nearest
+    doubles, rounded to smaller types as NumPy and torch round them.
 
     Args:
       schema: path of a field to its type. Dots separate the keys of a path; a dot in a key is written `\\.`. Types are:
