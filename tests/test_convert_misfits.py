@@ -283,6 +283,18 @@ def test_fields_that_later_records_lack_are_named_at_once(tmp_path):
     assert re.search(r" \(field 'a' lacks values too, in the \d+ records from there on\)$", str(error.value))
 
 
+@pytest.mark.parametrize("make", [jsonl, groups])
+@pytest.mark.parametrize("last", [{"b": "y", "c": "late"}, {"a": 3, "c": "late"}, {"a": 3, "b": "y", "c": "late"}])
+def test_a_field_that_comes_late_is_an_error_whatever_else_its_record_lacks(tmp_path, make, last):
+    path = make(tmp_path, [{"a": 1, "b": "x"}, {"a": 2, "b": "x"}, last])
+    options = {"records": "groups"} if make is groups else {}
+    for missing in ({"defaults": {"a": 0, "b": ""}}, {"types": {"a": "json", "b": "json"}}):
+        with pytest.raises(
+            mmapds.FormatError, match=r"expected fields among .*, as in the records before it, found 'c'"
+        ):
+            convert(path, infer=2, **missing, **options)
+
+
 # ---- values of other types ------------------------------------------------------------------------------------------
 
 

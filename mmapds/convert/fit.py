@@ -58,14 +58,12 @@ def fit(record: Mapping[str, Any], rules: Rules) -> Mapping[str, Any] | None:
         if isinstance(value, np.ndarray) and field.shape is not None:
             value = _converted(value, field, rules.schema)
         fitted[field.name] = value
-    if rules.is_whole and len(record) > len(fitted):
-        more = [name for name in record if name not in fitted]
-        if more:
-            known = ", ".join(map(repr, fitted))
-            raise FormatError(
-                f"expected fields among {known}, as in the records before it, found {more[0]!r}; choose fields with "
-                f"{fields_option(fitted)}, or look at more records with {either('--infer N', 'infer=N')}"
-            )
+    if rules.is_whole and (more := [name for name in record if name not in fitted]):
+        known = ", ".join(map(repr, fitted))
+        raise FormatError(
+            f"expected fields among {known}, as in the records before it, found {more[0]!r}; choose fields with "
+            f"{fields_option(fitted)}, or look at more records with {either('--infer N', 'infer=N')}"
+        )
     return fitted
 
 
