@@ -14,6 +14,7 @@ import mmapds
 from mmapds import formats
 from mmapds.convert import SUFFIXES as CONVERTED
 from mmapds.convert import convert
+from mmapds.storage.sources import expand
 from tests.support import commands
 from tests.support.files import opened_to_all, unprivileged
 from tests.support.messages import check
@@ -351,6 +352,43 @@ def test_a_pattern_in_a_directory_that_cannot_be_listed(tmp_path, monkeypatch):
     for pattern in ("b*.jsonl", "c/*.jsonl"):
         with pytest.raises(mmapds.SourceError, match="expected a pattern that matches files, found no match"):
             mmapds.build(closed / pattern)
+
+
+@pytest.mark.parametrize("pattern", ["*/*.jsonl", "**/*.jsonl", "e[01]/*", "*/s*/*.jsonl", "e?/*/a.jsonl", "**"])
+def test_a_pattern_that_leads_to_a_directory_that_cannot_be_listed(tmp_path, pattern):
+    """The files of the others alone would be an index without the records there."""
+    opened_to_all(tmp_path)
+    for name in ("e0/sub", "e1/sub"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "a.jsonl").write_bytes(b"1\n")
+    (tmp_path / "e1").chmod(0o311)
+    refused = unprivileged(lambda: expand(tmp_path / pattern, (".jsonl",)))
+    assert refused == f"SourceError: {tmp_path}/e1: permission denied"
+    for known in ("e*/sub/a.jsonl", "e0/**/*.jsonl"):  # names that need no list of that directory
+        assert (
+            unprivileged(lambda known=known: expand(tmp_path / known, (".jsonl",)))[0] == f"{tmp_path}/e0/sub/a.jsonl"
+        )
+
+
+def test_a_directory_where_no_descriptor_is_free(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b"1\n")
+    script = """
+import mmapds, os, resource, sys
+mmapds.build(f"{sys.argv[1]}/*.jsonl")  # which loads what it needs
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+try:
+    while True:
+        os.dup(0)
+except OSError:
+    pass
+for given in (sys.argv[1], f"{sys.argv[1]}/*.jsonl"):
+    try:
+        mmapds.build(given)
+    except mmapds.SourceError as error:
+        print(error)
+"""
+    ran = commands.run("-c", script, tmp_path, check=True)
+    assert ran.stdout.splitlines() == [f"{tmp_path}: too many open files"] * 2
 
 
 def test_a_circle_of_links_does_not_stop_a_directory(write, tmp_path):

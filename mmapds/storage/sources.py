@@ -134,7 +134,7 @@ def _expand_one(
     if os.path.isdir(pattern):
         try:
             found = list(_files_of(pattern, suffixes, indexed, report))
-        except PermissionError as error:  # it cannot be listed, or what its links lead to cannot be looked at
+        except OSError as error:  # it cannot be listed, or what its links lead to cannot be looked at
             raise unreadable(pattern, error) from None
         yield from found
         return
@@ -145,10 +145,10 @@ def _expand_one(
         if _is_there(path):
             yield path
         elif glob.has_magic(path):
+            _check_listed(path)
             there = sorted(glob.glob(path, recursive=True))
             matches = _without_indexes(there, suffixes)
             if not matches:
-                _check_listed(path)
                 raise SourceError(f"{path}: expected a pattern that matches files, found no match")
             if indexed:
                 _check_left_out(there, matches, suffixes)
@@ -158,16 +158,21 @@ def _expand_one(
 
 
 def _check_listed(pattern: str) -> None:
-    """Raise SourceError if the directory in which a pattern begins cannot be listed, which glob passes over."""
-    directory = os.path.dirname(pattern)
-    while glob.has_magic(directory):
-        directory = os.path.dirname(directory)
-    try:
-        os.scandir(directory or ".").close()
-    except PermissionError as error:
-        raise unreadable(directory or ".", error) from None
-    except OSError:
-        return  # it is not there, so nothing matches
+    """Raise SourceError if a directory to which a pattern leads cannot be listed: glob passes over it."""
+    directory, name = os.path.split(pattern)
+    if not name:  # at the root, or the pattern is one of directories
+        return
+    _check_listed(directory)
+    if not glob.has_magic(name):
+        return
+    within = pattern if name == "**" else directory
+    for each in glob.glob(os.path.join(within, ""), recursive=True) if within else ["."]:
+        try:
+            os.scandir(each).close()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise unreadable(each.rstrip("/") or "/", error) from None
 
 
 def _is_there(path: str) -> bool:
