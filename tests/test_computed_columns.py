@@ -174,9 +174,40 @@ def noted(function, calls, sample):
 
 
 MODULE = """
-import functools, operator
+import dataclasses, enum, functools, operator, re
+from typing import NamedTuple
+import numpy as np
 LIMIT = 5
 calls = 0
+WORDS = re.compile("a")
+NUMBER, RANGE = np.float64(1), range(10)
+
+class Pair(NamedTuple):
+    n: int
+
+class Kind(enum.IntEnum):
+    FIRST = 1
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slots:
+    n: int
+
+class Counter:
+    STEP = 8
+    def __init__(self):
+        self.kept = []
+    def __call__(self, sample):
+        return self.count()
+    def count(self):
+        return 21
+    @staticmethod
+    def still():
+        return 22
+    @property
+    def size(self):
+        return 23
+
+PAIR, SLOTS, FIRST = Pair(4), Slots(6), Kind.FIRST
 
 class Tokenizer:
     def __init__(self, name):
@@ -240,6 +271,19 @@ FUNCTIONS = {
     "what a decorator calls": ("", "wrapped", "return 3", "return 4"),
     "the field that it takes": ("", "operator.itemgetter(1)", "", "2"),
     "the method that it calls": ("", "operator.methodcaller('m', k=1)", "", "2"),
+    "a pattern": ("return len(WORDS.findall('a'))", "function", '"a")', '"b")'),
+    "the flags of a pattern": ("return len(WORDS.findall('a'))", "function", '"a")', '"a", re.I)'),
+    "a number of NumPy": ("return NUMBER", "function", "np.float64(1)", "np.float64(2)"),
+    "the type of a number of NumPy": ("return NUMBER", "function", "np.float64(1)", "np.float32(1)"),
+    "a range": ("return len(RANGE)", "function", "range(10)", "range(11)"),
+    "a named tuple": ("return PAIR.n", "function", "Pair(4)", "Pair(5)"),
+    "a member of an enum": ("return int(FIRST)", "function", "FIRST = 1", "FIRST = 2"),
+    "a data class with slots": ("return SLOTS.n", "function", "Slots(6)", "Slots(7)"),
+    "a constant of a class": ("return Counter.STEP", "function", "STEP = 8", "STEP = 9"),
+    "a method that a method calls": ("", "Counter()", "return 21", "return 31"),
+    "a method of an object that it makes": ("return Counter().count()", "function", "return 21", "return 31"),
+    "a static method": ("return Counter.still()", "function", "return 22", "return 32"),
+    "a property": ("return Counter().size", "function", "return 23", "return 33"),
     "what a cache calls": ("return cached('')", "function", "return 4", "return 5"),
 }
 ALIKE = {
@@ -247,6 +291,7 @@ ALIKE = {
     "a line before it": ("return 1", "def function(", "# numbers\n\ndef function("),
     "a global that it does not read": ("return 1", "LIMIT = 5", "LIMIT = 6"),
     "a function that it does not call": ("return 1", "len(text)", "len(text) + 1"),
+    "a class that it does not use": ("return 1", "return 21", "return 31"),
     "a counter": ("global calls; calls += 1; return 1", "calls = 0", "calls = 9"),
 }
 
@@ -278,7 +323,9 @@ def test_a_function_is_not_known_by(change):
 
 def test_marks_are_the_same_in_every_process():
     module = MODULE.replace("BODY", "return sample in {'a', 'b', 'c'}")
-    script = module + "from mmapds.index.marks import mark_of\nprint(mark_of(function), mark_of(len))"
+    script = (
+        module + "from mmapds.index.marks import mark_of\nprint(mark_of(function), mark_of(len), mark_of(Counter()))"
+    )
     outputs = {run("-c", script, env=os.environ | {"PYTHONHASHSEED": str(seed)}).stdout for seed in range(4)}
     assert len(outputs) == 1
     assert outputs.pop().startswith("function:")

@@ -197,13 +197,23 @@ def test_decoders_are_told_apart_by_their_name_and_their_code():
 def test_the_code_of_a_decoder_is_part_of_its_mark(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     marks = []
-    for factor in (1, 2):
-        (tmp_path / f"decoder{factor}.py").write_text(f"def decode(record):\n    return [lambda: {factor}]\n")
-        module = __import__(f"decoder{factor}")
+    decoders = [
+        "def decode(record):\n    return [lambda: 1]\n",
+        "def decode(record):\n    return [lambda: 2]\n",
+        "def decode(record, k=1):\n    return k\n",
+        "def decode(record, k=2):\n    return k\n",
+        "def decode(record):\n    return {'x': record * 7, 'y': record * 10}\n",
+        "def decode(record):\n    return {'x': record * 10, 'y': record * 7}\n",
+        "def decode(record):\n    return called()\n\ndef called():\n    return 1\n",
+        "def decode(record):\n    return called()\n\ndef called():\n    return 2\n",
+    ]
+    for number, text in enumerate(decoders):
+        (tmp_path / f"decoder{number}.py").write_text(text)
+        module = __import__(f"decoder{number}")
         sys.modules["decoder"], module.decode.__module__ = module, "decoder"
         marks.append(mark_of(module.decode))
     del sys.modules["decoder"]
-    assert len(set(marks)) == 2
+    assert len(set(marks)) == len(decoders)
 
 
 def test_a_worker_that_is_killed_breaks_a_pool_which_is_made_again(corpus, tmp_path):

@@ -4,12 +4,10 @@ As for indexes (see `mmapds.index.tasks`), a task is a text, and what it runs is
 under a name that follows from what it covers, and is renamed when it is whole; so a task may run twice.
 """
 
-import functools
 import os
 import pickle
 from collections.abc import Callable
 from contextlib import closing
-from types import CodeType
 from typing import Any, NamedTuple
 
 from xxhash import xxh3_128
@@ -18,6 +16,7 @@ from ..arrays.array_file import SUFFIX, ArrayFile, Head
 from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
 from ..errors import Error
+from ..index import marks
 from ..index.tasks import as_sent, decoded, encoded, key_of, outcome_of
 from ..storage.sources import INDEX_SUFFIX, Source, check_unchanged
 from ..writer import Writer
@@ -132,7 +131,7 @@ class _PartWriter(Writer):
 
 
 def mark_of(decode: str | Decoder | None) -> str:
-    """Return what tells one decoder from another: of a function its name and its own code, not that of what it calls.
+    """Return what tells one decoder from another: its pickle, and of a function all that `mmapds.index.marks` sees.
 
     Raises:
       Error: other processes cannot import it.
@@ -145,16 +144,5 @@ def mark_of(decode: str | Decoder | None) -> str:
         raise Error(
             f"decode = {decode!r}, expected a decoder that workers can load ({error}); define the function in a module"
         ) from None
-    called = decode
-    while isinstance(called, functools.partial):
-        called = called.func
-    code = getattr(called, "__code__", None) or getattr(type(called).__call__, "__code__", None)
-    if code is not None:
-        mark.update(_code_of(code))
+    mark.update(marks.mark_of(decode).encode())
     return mark.hexdigest()
-
-
-def _code_of(code: CodeType) -> bytes:
-    """Return what a function does, and the functions in it; the same in every process."""
-    constants = [_code_of(each) if isinstance(each, CodeType) else repr(each).encode() for each in code.co_consts]
-    return b"\0".join([code.co_code, repr(code.co_names).encode(), *sorted(constants)])

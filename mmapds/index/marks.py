@@ -2,15 +2,22 @@
 
 A mark is the name of the function, a colon, and a hash of what can be seen of it: its code, with that of the functions
 in it and of those of its module that it calls; its defaults, what it closes over or is bound to, and the globals that
-it reads. Of values, numbers, strings and bytes count, and tuples and frozen sets of these; of an object its type, and
-attributes with such values: all those of a callable, else those that the code names, and the name of a tokenizer.
-Lists, dicts, files, and functions of other modules are not looked into.
+it reads. Of values, numbers, strings, bytes, patterns, dates, ranges and members of enums count, and tuples and frozen
+sets of these; of an object its type, and attributes with such values: all those of a callable, else those that the code
+names, and the name of a tokenizer. Of a class of its module, all functions and such values count. Lists, dicts, files,
+and functions and classes of other modules are not looked into.
 """
 
+import datetime
+import decimal
 import dis
+import enum
+import fractions
+import re
 import sys
+import uuid
 from collections.abc import Callable, Iterable, Iterator
-from functools import _lru_cache_wrapper, partial
+from functools import _lru_cache_wrapper, cached_property, partial
 from inspect import CO_OPTIMIZED
 from operator import attrgetter, itemgetter, methodcaller
 from pathlib import PurePath
@@ -19,7 +26,8 @@ from typing import Any
 
 from xxhash import xxh3_64
 
-_SIMPLE = (type(None), bool, int, float, complex, str, bytes)
+_SIMPLE = {type(None), bool, int, float, complex, str, bytes, range, decimal.Decimal, fractions.Fraction, uuid.UUID}
+_SIMPLE |= {datetime.date, datetime.datetime, datetime.time, datetime.timedelta}
 _HAS_DOCSTRING = 0x4000000  # a flag of code, from Python 3.13 on
 _OF_TOKENIZERS = ("name", "name_or_path")
 """Attributes that say which one it is, of tiktoken's and of those of Transformers."""
@@ -42,7 +50,7 @@ class _Description:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._home = _globals_of(function)  # functions of other modules are looked into where they are given
-        self._met: dict[int, int] = {}  # functions by their identity, for those that call one another
+        self._met: dict[int, int] = {}  # functions and classes by their identity, for those that use one another
         self.text = self._callable(function)
 
     def _callable(self, value: Any) -> str:
@@ -61,7 +69,7 @@ class _Description:
         if isinstance(value, itemgetter | attrgetter | methodcaller):
             return self._value(value.__reduce__())
         call = type(value).__call__
-        code = [self._function(call)] if isinstance(call, FunctionType) else []
+        code = [self._function(call)] if isinstance(call, FunctionType) and not self._is_own(type(value)) else []
         return _group("object", [*code, self._object(value, None)])
 
     def _function(self, function: FunctionType) -> str:
@@ -94,10 +102,10 @@ class _Description:
           names: those in its code.
         """
         value = _unwrapped(value)
-        if type(value) in _SIMPLE or isinstance(value, PurePath):
-            return repr(value)
-        if type(value) is tuple:
-            return _group("tuple", [self._value(each, names) for each in value])
+        if (simple := _simple(value)) is not None:
+            return simple
+        if isinstance(value, tuple):
+            return _group(type(value).__qualname__, [self._value(each, names) for each in value])
         if type(value) is frozenset:
             return _group("set", sorted(self._value(each, names) for each in value))
         if isinstance(value, FunctionType):
@@ -106,9 +114,30 @@ class _Description:
             return f"module {value.__name__}"
         if isinstance(value, partial | MethodType | itemgetter | attrgetter | methodcaller):
             return self._callable(value)
+        if isinstance(value, type) and self._is_own(value):
+            return self._class(value)
         if isinstance(value, BuiltinFunctionType | type):
             return f"name {value.__module__}.{value.__qualname__}"
         return self._object(value, names)
+
+    def _is_own(self, found: type) -> bool:
+        """Whether a class is one of the module of the function."""
+        return self._home is not None and found.__module__ == self._home.get("__name__")
+
+    def _class(self, found: type) -> str:
+        """Describe a class of the module, and its bases there, by their functions and values."""
+        if id(found) in self._met:
+            return f"class {self._met[id(found)]}"
+        self._met[id(found)] = len(self._met)
+        parts = []
+        for each in filter(self._is_own, found.__mro__):
+            for name, value in sorted(vars(each).items()):
+                functions = [function for function in _functions_in(value) if function.__globals__ is self._home]
+                if functions:
+                    parts.append(_group(name, map(self._function, functions)))
+                elif not name.startswith("__") and (simple := _simple(value)) is not None:
+                    parts.append(f"{name}={simple}")
+        return _group(f"class {found.__qualname__}", parts)
 
     def _object(self, value: Any, names: Iterable[str] | None) -> str:
         """Describe an object by its type and attributes.
@@ -116,17 +145,47 @@ class _Description:
         Args:
           names: of attributes; None for all.
         """
-        found = getattr(value, "__dict__", None)
-        attributes = found if isinstance(found, dict) else {}
+        attributes = _attributes(value)
         if names is not None:
             wanted = {*names, *(_OF_TOKENIZERS if hasattr(type(value), "encode") else ())}
             attributes = {name: each for name, each in attributes.items() if name in wanted}
-        simple = [
-            f"{name}={each!r}"
-            for name, each in sorted(attributes.items(), key=str)
-            if type(each) in _SIMPLE or isinstance(each, PurePath)
-        ]
-        return _group(f"object of {type(value).__qualname__}", simple)
+        described = [(name, _simple(each)) for name, each in sorted(attributes.items(), key=str)]
+        simple = [f"{name}={text}" for name, text in described if text is not None]
+        kind = [self._class(type(value))] if self._is_own(type(value)) else []
+        return _group(f"object of {type(value).__qualname__}", [*kind, *simple])
+
+
+def _simple(value: Any) -> str | None:
+    """Describe a value that has no parts which could change; None for any other."""
+    if isinstance(value, enum.Enum):
+        return _group(type(value).__qualname__, [value.name, _simple(value.value) or ""])
+    if type(value) in _SIMPLE or isinstance(value, PurePath):
+        return repr(value)
+    if isinstance(value, re.Pattern):
+        return _group("pattern", [repr(value.pattern), str(value.flags)])
+    if type(value).__module__ == "numpy" and hasattr(value, "dtype") and getattr(value, "shape", None) == ():
+        return _group(str(value.dtype), [repr(value.item())])
+    return None
+
+
+def _attributes(value: Any) -> dict[Any, Any]:
+    """Return the attributes of an object, also those in slots."""
+    slots = [vars(each).get("__slots__", ()) for each in type(value).__mro__]
+    names = [name for found in slots for name in ([found] if isinstance(found, str) else found)]
+    found = getattr(value, "__dict__", None)
+    held = {name: getattr(value, name) for name in names if name != "__dict__" and hasattr(value, name)}
+    return {**held, **(found if isinstance(found, dict) else {})}
+
+
+def _functions_in(value: Any) -> list[FunctionType]:
+    """Return the functions that an attribute of a class consists of."""
+    if isinstance(value, staticmethod | classmethod):
+        value = value.__func__
+    if isinstance(value, property):
+        held = [value.fget, value.fset, value.fdel]
+    else:
+        held = [value.func if isinstance(value, cached_property) else _unwrapped(value)]
+    return [each for each in held if isinstance(each, FunctionType)]
 
 
 def _group(kind: str, parts: Iterable[str]) -> str:
