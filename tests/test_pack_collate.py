@@ -309,3 +309,28 @@ TWO = made([2, 3])
 def test_bad_input_is_named(samples, options, message):
     with pytest.raises(CollateError, match=message):
         pack_collate(samples, **options)
+
+
+@pytest.mark.parametrize("layout", ["flash", "hf", "megatron", "segments"])
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        (
+            1 << 25,
+            r"samples\[1\]\['x'\]: expected an array with items, or one of up to 16777216 entries in a batch, found",
+        ),
+        (1 << 31, r"samples\[1\]: expected up to 2147483647 tokens, found 2147483648; give max_length=N to cut it"),
+        (1 << 40, r"samples\[1\]: expected up to 2147483647 tokens, found 1099511627776; give max_length=N to cut it"),
+    ],
+)
+def test_arrays_without_items_take_no_memory_whatever_length_they_say(tmp_path, layout, entries, message):
+    """They take no bytes in a file either."""
+    with mmapds.Writer(tmp_path / "a.mma", {"x": ("int32", (None, None))}) as writer:
+        for length in (2, entries):
+            writer.write({"x": np.empty((length, 0), np.int32)})
+    samples = mmapds.open(tmp_path / "a.mma").take([0, 1])
+    for each in (samples, list(samples)):
+        with pytest.raises(CollateError, match=message):
+            pack_collate(each, layout=layout)
+    packed = pack_collate(samples, layout="flash", max_length=3)
+    assert packed["cu_seqlens"].tolist() == [0, 2, 5]

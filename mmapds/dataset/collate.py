@@ -33,7 +33,8 @@ from .tensors import (
 Array = NDArray[Any]
 _NUMERIC = "biufc"
 """Kinds of NumPy dtypes that are numbers, supported or not."""
-_LONGEST_EMPTY = 1 << 24  # entries that have no items, and still a mask
+LONGEST_EMPTY = 1 << 24
+"""Entries that have no items, and still a mask, or what stands beside packs. They take no bytes in a file."""
 
 
 class PadRule(NamedTuple):
@@ -327,9 +328,9 @@ def _mask(name: Any, padded: torch.Tensor, lengths: torch.Tensor) -> torch.Tenso
     Raises:
       CollateError: it would be large for arrays without items, which may say that they are of any length.
     """
-    if not padded.numel() and padded.shape[1] > _LONGEST_EMPTY:
+    if not padded.numel() and padded.shape[1] > LONGEST_EMPTY:
         raise CollateError(
-            f"mask: expected arrays with items at {name!r}, or of up to {_LONGEST_EMPTY} entries, found shape "
+            f"mask: expected arrays with items at {name!r}, or of up to {LONGEST_EMPTY} entries, found shape "
             f"{tuple(padded.shape)}; leave the mask of {name!r} out"
         )
     mask = empty((padded.shape[0], padded.shape[1]), torch.int64)

@@ -14,6 +14,7 @@ from .. import _native
 from ..errors import CollateError, names_its_arguments
 from .batch import Batch, LateBatch
 from .collate import (
+    LONGEST_EMPTY,
     PadRule,
     check_lists,
     check_samples,
@@ -39,6 +40,7 @@ _INPUTS = ("tokens", "input_ids")
 """Fields that models read, which are never labels."""
 _IGNORED = -100  # the label that losses leave out
 _MOST = 2**31 - 1  # tokens, which cu_seqlens counts in int32
+_ANY = 2**62
 _PLAIN = PadRule(_MOST, 1, left=False, lengths=False, mask=None)
 
 
@@ -134,8 +136,9 @@ def _packed(samples: Sequence[Any], options: _Options, pad_value: Any, wanted: s
     fields = _gathered(_named(samples, options), "", options)
     if any(field.lengths.any() for field in _sequences(fields)):
         fields = _without_empty_lists(fields)
-    lengths = _shared_lengths(fields)
-    places = _Places.of(np.minimum(lengths, options.max_length), options)
+    lengths = np.minimum(_shared_lengths(fields), options.max_length)
+    _check_size(fields, lengths)
+    places = _Places.of(lengths, options)
     batch = _joined(fields, places, pad_value, options, "")
     if options.labels is not None:
         _set_labels(batch, fields, places, options)
@@ -176,7 +179,7 @@ def _options(
         None if packs is None else positive("packs", packs),
         None if max_sequences is None else positive("max_sequences", max_sequences),
         positive("round_to", round_to),
-        _MOST if max_length is None else positive("max_length", max_length),
+        _ANY if max_length is None else positive("max_length", max_length),
         left,
         "labels" if labels is None and layout == "hf" else labels,
         {},
@@ -312,6 +315,21 @@ def _shared_lengths(fields: Mapping[Any, Any]) -> Int64s:
                 f"found {field.lengths[i]}; give lists=[...] with the names of fields that have no entry for each token"
             )
     return found[0].lengths
+
+
+def _check_size(fields: Mapping[Any, Any], lengths: Int64s) -> None:
+    """Raise CollateError for samples that are too long to be counted, or long though they hold nothing."""
+    longest = int(lengths.argmax())
+    if lengths[longest] > _MOST:
+        raise CollateError(
+            f"samples[{longest}]: expected up to {_MOST} tokens, found {lengths[longest]}; give max_length=N to cut it"
+        )
+    first, *others = _sequences(fields)
+    if all(0 in field.tail for field in (first, *others)) and lengths.sum() > LONGEST_EMPTY:
+        raise CollateError(
+            f"samples[{longest}]{first.path}: expected an array with items, or one of up to {LONGEST_EMPTY} entries in "
+            f"a batch, found shape {(int(lengths[longest]), *first.tail)}; give max_length=N to cut it"
+        )
 
 
 # ---- where samples stand --------------------------------------------------------------------------------------
