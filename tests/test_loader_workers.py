@@ -291,6 +291,20 @@ def test_a_process_ends_with_its_loops(end, kind):
     assert "Fatal" not in ran.stderr
 
 
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_a_script_ends_without_a_word_in_the_middle_of_a_loop(kind):
+    script = """
+import sys
+import mmapds
+
+if __name__ == "__main__":
+    loop = iter(mmapds.DataLoader(list(range(100)), batch_size=4, num_workers=2, workers=sys.argv[1]))
+    next(loop)
+"""
+    ran = run("-c", script, kind)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
 # What is registered before the loader's own runs after it.
 LEFT = (
     "import atexit\natexit.register(lambda: print(len(loader_threads()), 'left'))\n"

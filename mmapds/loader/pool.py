@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -129,8 +130,8 @@ class Pool:
             for thread in self._threads:
                 thread.join(seconds)
 
-    def __del__(self) -> None:
-        if hasattr(self, "_threads"):
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if hasattr(self, "_threads") and not ending():  # when Python ends, modules are gone, and threads were told
             self.stop()
 
 
