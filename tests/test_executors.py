@@ -27,6 +27,7 @@ from tests.support.commands import command, run
 from tests.support.docs import blocks
 from tests.support.engines import Careless, Inline, Killing
 from tests.support.files import flip
+from tests.support.index_file import rewrite
 from tests.support.indexes import OPTIONS, built, write_source
 from tests.test_merge import lines
 
@@ -211,6 +212,16 @@ def task_of(corpus, tmp_path):
     executor = Inline()
     mmapds.build(corpus[:1], out=tmp_path / "all.mmx", executor=executor, **LENGTH)
     return Task.decode(*executor.calls[0])
+
+
+@pytest.mark.parametrize("part", [[], 5, "x", None, {}, {"key": 5}, {"filled": "ab"}])
+def test_a_part_that_says_odd_things_of_itself_is_none(corpus, tmp_path, part):
+    task = task_of(corpus, tmp_path)
+    os.makedirs(task.directory, exist_ok=True)
+    run_task(task.encode())
+    assert task.part() is not None
+    rewrite(task.path, metadata=lambda metadata: metadata | {"part": part})
+    assert task.part() is None
 
 
 def test_a_worker_that_lacks_the_file_says_which_host_it_is(corpus, tmp_path):

@@ -74,8 +74,9 @@ class Task(NamedTuple):
         """Return the part, if it is there and whole."""
         try:
             index = Index(self.path, Roots(named=[source.path for source in self.sources]))
-            if index.metadata.get("part", {}).get("key") != self.key:
-                return None
+            with index.reporting_malformed_metadata():
+                if index.metadata["part"]["key"] != self.key:
+                    return None
             index.verify_sections()
         except Error:
             return None
