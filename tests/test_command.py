@@ -239,3 +239,11 @@ def page_files(write):
         write(records[:100], f"shards/part-{shard:03}.jsonl")
     write(archive([(f"{number:03}.txt", b"hello") for number in range(20)]), "shards-000.tar")
     pq.write_table(pa.table({"id": range(9), "tokens": [[i] * i for i in range(9)]}), "corpus.parquet")
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+@pytest.mark.parametrize("arguments", [["verify"], ["index", "--merge", "-o", "all.mmx"]])
+def test_fewer_workers_than_one_are_refused(write, arguments, workers):
+    ran = mmapds(*arguments, indexed(write), "--workers", workers)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert f"workers = {workers}, expected 1 or more" in ran.stderr

@@ -99,6 +99,8 @@ def inspect(options: argparse.Namespace) -> int:
     """Print what indexes cover, or check them; return the exit status."""
     from .inspect import inspect_indexes  # start-up time: building does without
 
+    with cli.checking_options():
+        check_workers(options.workers)
     paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX), report=cli.print_aside)
     return inspect_indexes(
         paths,
@@ -184,6 +186,8 @@ def _merge_indexes(options: argparse.Namespace) -> None:
             raise cli.UsageError(
                 f"{option}: expected no option for how to index with --merge, found {value!r}; leave it out"
             )
+    with cli.checking_options():
+        check_workers(options.workers)
     paths = [index_path(path) for path in expand(options.sources, (INDEX_SUFFIX,), indexed=False)]
     roots = Roots(options.root, paths)
     with cli.Progress(paths, unit="B", total=lambda: bytes_to_merge(paths), quiet=options.quiet) as progress:
