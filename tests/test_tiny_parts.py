@@ -1,12 +1,14 @@
 """Blocks of tiny frames or members: what follows each of them is not copied for it."""
 
 import gzip
+import os
 import zlib
 from types import SimpleNamespace
 
 import pytest
 from isal import isal_zlib
 
+from mmapds import _native
 from mmapds.compression import gzip_blocks, zstd_blocks
 from mmapds.storage.blocks import Edges
 from tests.support.compressed import codec
@@ -49,3 +51,15 @@ def test_a_block_of_tiny_frames_is_read_once(decode, module, name, compress):
     counted, given = counting(module, name)
     assert b"".join(decode(counted, data, len(content))) == content
     assert sum(given) < 2 * len(data) + 4096 * len(parts)
+
+
+def test_frames_that_are_read_in_order_are_read_once(tmp_path):
+    """Also frames without content, which are in a block in any number."""
+    parts = [b"%d\n" % number if number % 3 == 0 else b"" for number in range(20_000)]
+    path = tmp_path / "a.zst"
+    path.write_bytes(b"".join(map(codec.compress, parts)))
+    counted, given = counting(codec, "ZstdDecompressor")
+    file = _native.Map(os.fspath(path))
+    stream = zstd_blocks.Stream(counted, file, 0, file.size)
+    assert b"".join(iter(stream.read, b"")) == b"".join(parts)
+    assert sum(given) < 2 * file.size + 4096 * len(parts)

@@ -15,6 +15,7 @@ from .parts import SMALLEST, BlockError, Pieces, content_of_parts
 PIECE = 32 << 10
 """Bytes of content that are decoded at a time: as many as the codec decodes without putting pieces together."""
 _CUT = "a frame is truncated"
+_FIRST = 4 << 10  # bytes of a frame that are decoded first; as a decoder copies what is behind, tiny ones want few
 _READ = 256 << 10  # bytes of a large frame that are read at a time
 _RATIO = 4  # the content of a frame that does not say how much it is, in times of its bytes
 
@@ -84,11 +85,16 @@ class Stream:
 
     def __init__(self, codec: ModuleType, file: _native.Map, begin: int, end: int) -> None:
         self._codec, self._file, self._end = codec, file, end
-        self._decoder = decompressor(codec)
-        self._rest = b""
+        self._data = memoryview(b"")  # that was read last
+        self._given = 0  # bytes of it that a decoder was given
+        self._begin_frame()
         self._is_open = False  # inside a frame
         self.at = begin
         """The byte of the file that is read next."""
+
+    def _begin_frame(self) -> None:
+        self._decoder = decompressor(self._codec)
+        self._step = _FIRST  # bytes that the decoder is given next
 
     def read(self) -> bytes:
         """Return the next piece of content; empty at the end.
@@ -99,21 +105,30 @@ class Stream:
         """
         while True:
             if self._decoder.eof:
-                self._rest, self._decoder = self._decoder.unused_data, decompressor(self._codec)
-            if not self._rest and self._decoder.needs_input:
-                self._rest = self._file.read(self.at, min(_READ, self._end - self.at))
-                self.at += len(self._rest)
-                if not self._rest and self._is_open:
-                    raise BlockError(_CUT)
-                if not self._rest:
-                    return b""
+                self._given -= len(self._decoder.unused_data)
+                self._begin_frame()
+            if self._given == len(self._data) and self._decoder.needs_input and not self._read_on():
+                return b""
+            begin = self._given
+            if self._decoder.needs_input:
+                self._given = min(begin + self._step, len(self._data))
+                self._step *= 2
             try:
-                piece: bytes = self._decoder.decompress(self._rest, PIECE)
+                piece: bytes = self._decoder.decompress(self._data[begin : self._given], PIECE)
             except self._codec.ZstdError as error:
                 raise BlockError(reason_of(error)) from None
-            self._rest, self._is_open = b"", not self._decoder.eof
+            self._is_open = not self._decoder.eof
             if piece:
                 return piece
+
+    def _read_on(self) -> bool:
+        """Read more of the file; return whether there is more. The end must not come inside a frame."""
+        self._data = memoryview(self._file.read(self.at, min(_READ, self._end - self.at)))
+        self._given = 0
+        self.at += len(self._data)
+        if not self._data and self._is_open:
+            raise BlockError(_CUT)
+        return bool(self._data)
 
 
 def reason_of(error: Exception) -> str:
