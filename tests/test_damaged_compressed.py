@@ -293,6 +293,19 @@ def test_a_description_of_the_compression_that_lies(packed, field, value):
         verify(Index(f"{packed}.mmx"))
 
 
+def test_more_content_than_blocks_have_is_found_before_room_is_made_for_it(packed):
+    def change(metadata):
+        (source,) = metadata["sources"]
+        compression = source["compression"]
+        return metadata | {"sources": [source | {"compression": compression | {"size": compression["size"] + 10**9}}]}
+
+    rewrite(f"{packed}.mmx", metadata=change)
+    ds = mmapds.open(packed)
+    for action in (lambda: ds[0], lambda: ds.take([0, 1]), lambda: list(ds), lambda: ds.block_starts):
+        with pytest.raises(mmapds.FormatError, match=r"blocks of .*: expected \d+ bytes of content, found \d+; run: "):
+            action()
+
+
 def test_an_index_of_compressed_sources_is_of_a_kind_of_its_own(packed, write):
     plain = write(DATA, "b.jsonl")
     mmapds.build(plain)

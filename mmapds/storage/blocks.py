@@ -178,6 +178,8 @@ class BlockTable:
 
     Args:
       number: of the source, a compressed one.
+    Raises:
+      FormatError: the blocks do not have as much content as the index says.
     """
 
     def __init__(self, index: "Index", number: int) -> None:
@@ -191,6 +193,11 @@ class BlockTable:
         if self._points:
             self._point_bounds = _Numbers(index, POINT_BOUNDS, first, self.count + 1)
             self._points_at = index.sections[POINTS].offset + index.points_at(number)
+        if self.bounds[self.count] != self._content:
+            raise index.damaged(
+                f"blocks of {index.source_path(number)}: expected {self._content} bytes of content, found "
+                f"{self.bounds[self.count]}"
+            )
 
     def starts(self, first: int) -> Iterator[BlockStart]:
         """Yield where the blocks from one on begin, and where the last one ends, as the table has them.
