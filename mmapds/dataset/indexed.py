@@ -134,17 +134,12 @@ class IndexedDataset(Samples, Dataset):
         def refused(k: int, error: Exception) -> NoReturn:
             self._raise_at(numbers[k], positions[k], error)
 
-        if not self._is_located:
-            return self._records.many(numbers) if decode is as_bytes else self._records.decode(numbers, decode, refused)
-        samples: list[Any] = []
-        for record, number in zip(self._records.many(numbers), numbers, strict=True):
-            try:
-                sample = decode(record, self._locate(number))
-            except Exception as error:
-                refused(len(samples), error)
-            self._check_view(number)
-            samples.append(sample)
-        return samples
+        if decode is as_bytes:
+            return self._records.many(numbers)
+        if self._is_located:
+            places = map(self._locate, numbers)
+            return self._records.decode(numbers, lambda record: decode(record, next(places)), refused)
+        return self._records.decode(numbers, decode, refused)
 
     __getitems__ = take
 
