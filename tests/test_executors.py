@@ -418,6 +418,26 @@ def test_parts_beside_an_index_that_is_up_to_date_go(corpus, tmp_path):
     assert left_over(tmp_path) == []
 
 
+def test_an_index_that_is_up_to_date_is_found_while_another_process_builds_it(corpus, tmp_path, monkeypatch):
+    """The parts of that build stay, and nobody waits for it."""
+
+    class Visited(Inline):
+        def submit(self, function, *arguments):
+            future = super().submit(function, *arguments)
+            if len(self.calls) == 2:
+                there = sorted(parts.iterdir())
+                said.append(command(out).stdout)
+                assert sorted(parts.iterdir()) == there != []
+            return future
+
+    out, parts, said = tmp_path / "all.mmx", tmp_path / "all.mmx.parts", []
+    monkeypatch.setenv("MMAPDS_LOCK_SECONDS", "0")
+    before = mmapds.build(corpus, out=out).read_bytes()
+    mmapds.build(corpus, out=out, executor=Visited(), force=True)
+    assert "up to date" in said[0]
+    assert (out.read_bytes(), left_over(tmp_path)) == (before, [])
+
+
 def test_a_large_source_that_goes_away_while_it_is_cut_is_an_error(corpus, tmp_path, monkeypatch):
     def vanishing(*arguments):
         os.unlink(corpus[2])

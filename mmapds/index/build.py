@@ -172,8 +172,8 @@ def build_each(
 ) -> Iterator[BuildResult]:
     """Build the indexes of expanded paths one after another; yield each as it is done.
 
-    An index that is up to date is left as it is, without a lock unless a killed build left parts. Others are built by
-    one process at a time; those that waited find them up to date.
+    An index that is up to date is left as it is, and nobody waits for a lock. Others are built by one process at a
+    time; those that waited find them up to date.
 
     Args:
       options: of the format.
@@ -197,12 +197,12 @@ def build_each(
 
     for path, planned in [(path, plan(path)) for path in (paths if out is None else [None])]:
         index_path, result = planned[0], None
-        if not force and os.path.exists(index_path) and not parts_of(index_path):
+        if not force and os.path.exists(index_path):
             job = _job(planned, asked, inherit=inherit)
             if not (settle and _is_to_settle(job)):  # else it may be written
                 result = _found(job, settle=settle, workers=workers, report=report)
         if result is not None:
-            clean_up(index_path)
+            clean_up(index_path, remove_dead_parts if parts_of(index_path) else None)
         else:
             with locked(index_path):
                 job = _job(plan(path), asked, inherit=inherit)  # again, as another process may have built it meanwhile

@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EROFS
 from io import BufferedWriter, FileIO
@@ -105,16 +105,24 @@ def locked(target: str) -> Iterator[bool]:
                 _release(file, path)
 
 
-def clean_up(target: str) -> None:
-    """Remove what a killed writer of a file left behind, where a lock file says that one was; wait for nobody."""
-    if not os.path.lexists(target + LOCK_SUFFIX) or (real := _real(target)) in _held:
+def clean_up(target: str, remove: Callable[[str], object] | None = None) -> None:
+    """Remove what a killed writer of a file left behind, where a lock file says that one was; wait for nobody.
+
+    Args:
+      remove: called with the target while nobody else holds its lock, whether there is a lock file or not; removes
+        what else such a writer left.
+    """
+    if (remove is None and not os.path.lexists(target + LOCK_SUFFIX)) or (real := _real(target)) in _held:
         return
     path = real + LOCK_SUFFIX
     with suppress(OSError, Error):  # a read-only directory, or a file of somebody else's: nothing to be done
-        file, _ = _open(path)
+        file, is_new = _open(path)
         try:
             if _try(file.fileno()) and _is_at(file.fileno(), path):
-                _clean_up(file.fileno(), real)
+                if not is_new:
+                    _clean_up(file.fileno(), real)
+                if remove is not None:
+                    remove(target)
                 os.unlink(path)
         finally:
             _close(file)
