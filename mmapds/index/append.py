@@ -13,7 +13,7 @@ from ..storage.index_file import Index
 from ..storage.indexed_source import BadLines, IndexedSource
 from ..storage.numbers import U32, numbers, same_numbers
 from ..storage.sources import Source, open_regular
-from .stored import Stored, sizes_of_first
+from .stored import Stored, sizes_before_last
 from .write import Job, Tally
 
 
@@ -96,10 +96,8 @@ def _without(index: Index, number: int, last: dict[str, Any]) -> IndexedSource:
       last: totals of these.
     """
     old = index.sources[number]
-    begin, end = index.bounds(number, old.records - 1, old.records + 1)
-    smallest, largest = old.smallest, old.largest
-    if not smallest < end - begin < largest:
-        smallest, largest = sizes_of_first(index, number, old.records - 1)
+    begin = index.bounds(number, old.records - 1, old.records)[0]
+    smallest, largest = sizes_before_last(index, number, old.records - 1)
     bad = BadLines(old.bad.lines - last["bad"].lines, tuple(place for place in old.bad.first if place[1] < begin))
     return old._replace(
         records=old.records - 1,

@@ -6,12 +6,11 @@ from io import FileIO
 from typing import NamedTuple
 
 from ..storage.index_file import Index
-from ..storage.indexed_source import IndexedSource
 from ..storage.sources import Source, unreadable
 from .driver import Driver, directory_of, make_directory, remove_parts
 from .engine import Engine
 from .keep import Report
-from .stored import Stored, sizes_of_first
+from .stored import Stored, sizes_before_last
 from .tasks import Task
 from .write import Job, Plan, Scan
 
@@ -160,32 +159,10 @@ def _seen(job: Job, piece: _Piece, parts: dict[str, Index]) -> Index:
 def _joined(stretches: Sequence[tuple[Task, Index]]) -> list[Stored]:
     """Return the records of the stretches of one source."""
     joined: list[Stored] = []
-    end = stretches[-1][0].sources[0].stop
-    following = end
-    for task, part in reversed(stretches):
+    for task, part in stretches:
         source = task.sources[0]
-        joined.append(
-            Stored(
-                part,
-                range(1),
-                range(part.records),
-                _totals(part, following),
-                source.stop - source.begin,
-                None if joined else end,
-            )
-        )
-        following = part.bounds(0, 0, 1)[0] if part.records else following
-    return joined[::-1]
-
-
-def _totals(part: Index, following: int) -> IndexedSource:
-    """Return the totals of a stretch, whose last record ends where the following one begins.
-
-    That can be later than the stretch ends: a record has the blank lines behind it, and the records that are left out.
-    """
-    totals = part.sources[0]
-    if not part.records or following == part.end(0):
-        return totals
-    size = following - part.bounds(0, part.records - 1, part.records)[0]
-    smallest, largest = sizes_of_first(part, 0, part.records - 1)
-    return totals._replace(smallest=min(smallest, size), largest=max(largest, size))
+        smallest, largest = sizes_before_last(part, 0, part.records)
+        totals = part.sources[0]._replace(smallest=smallest, largest=largest)
+        joined.append(Stored(part, range(1), range(part.records), totals, source.stop - source.begin))
+    joined[-1] = joined[-1]._replace(end=stretches[-1][0].sources[0].stop)
+    return joined

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import _native
@@ -33,7 +33,8 @@ class Stored(NamedTuple):
     records: range
     """Their numbers there."""
     totals: IndexedSource | None = None
-    """Of these records of the one source; None where all records of the sources are meant."""
+    """Of these records of the one source, with the sizes of all but the last; None where all records of the sources are
+    meant."""
     size: int = 0
     """Bytes of the source in which these lie."""
     end: int | None = None
@@ -65,6 +66,13 @@ class Stored(NamedTuple):
         each = records_in_group(width)
         full = len(self.records) // each
         return width, self._groups(begin, begin + full * GROUP), self._replace(records=self.records[full * each :])
+
+    def ends(self) -> tuple[memoryview, memoryview]:
+        """Return where the first of the records of the one source begins, and where the last one does, uint64 each."""
+        number = self.sources.start
+        before = sum(source.records for source in self.base.sources[:number])
+        first, last = self.records.start - before, self.records.stop - before - 1
+        return self.base.bounds(number, first, first + 1), self.base.bounds(number, last, last + 1)
 
     def starts(self) -> Iterator[memoryview]:
         """Yield where the records of the one source begin, uint64."""
@@ -103,11 +111,18 @@ class Stored(NamedTuple):
             spool.append(U64.cell, cells)
 
 
-def sizes_of_first(index: Index, number: int, records: int) -> tuple[int, int]:
-    """Return the smallest and the largest size of the first records of a source."""
+def sizes_before_last(index: Index, number: int, records: int) -> tuple[int, int]:
+    """Return the smallest and the largest size of the first records of a source, without the last of these.
+
+    The last one ends where the next record begins, which may be another one in the source as it is now.
+    """
+    source = index.sources[number]
+    others = pairwise(index.bounds(number, max(records - 1, 0), source.records + 1))
+    if all(source.smallest < end - begin < source.largest for begin, end in others):
+        return source.smallest, source.largest
     smallest, largest, previous = 2**64 - 1, 0, None
-    for begin in range(0, records + 1, _PIECE):
-        bounds = index.bounds(number, begin, min(begin + _PIECE, records + 1))
+    for begin in range(0, records, _PIECE):
+        bounds = index.bounds(number, begin, min(begin + _PIECE, records))
         smallest, largest = _native.record_sizes(bounds, previous, smallest, largest)
         previous = bounds[-1]
     return smallest, largest

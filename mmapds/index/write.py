@@ -151,7 +151,7 @@ class _Writing:
             for number in stored.sources:
                 self._adopt(stored.base.sources[number])
             return
-        self._tally.add_totals(stored.totals)
+        self._tally.add_stored(stored, stored.totals)
         self._report(stored.size)
         if stored.end is not None:
             self._end_source(End(0, stored.end))
@@ -250,17 +250,24 @@ class Tally:
             self._add_sizes(piece.starts)
             self._previous = piece.starts[-1]
 
-    def add_totals(self, totals: IndexedSource) -> None:
-        """Take in what an index has of the first records of the source, or of the next ones."""
+    def add_stored(self, stored: Stored, totals: IndexedSource) -> None:
+        """Take in what an index has of the first records of the source, or of the next ones.
+
+        Args:
+          totals: of these; the sizes are those of all but the last, which ends where the next record is found.
+        """
         self._records += totals.records
         if totals.records:
+            first, last = stored.ends()
+            self._add_sizes(first)
             self._smallest, self._largest = min(self._smallest, totals.smallest), max(self._largest, totals.largest)
+            self._previous = last[0]
         self._skipped += totals.skipped
         self._add_bad(totals.bad)
         self._lines += totals.lines
 
     def _add_bad(self, bad: BadLines) -> None:
-        """Take in bad lines, whose numbers are counted from the end of what was taken in by `add_totals`."""
+        """Take in bad lines, whose numbers are counted from the end of what was taken in by `add_stored`."""
         first = (*self._bad.first, *((line + self._lines, byte) for line, byte in bad.first))
         self._bad = BadLines(self._bad.lines + bad.lines, first[: _native.MOST_LISTED])
 
