@@ -13,8 +13,9 @@ from tests.support.indexes import built
 
 FIRST = '{"n": 1, "text": "there is one"}\n'
 
+numbers = st.one_of(st.integers(0, 99), st.sampled_from([2**32, 2**63, -1, -(2**63), 5.0, 0.5]))
 lines = st.one_of(
-    st.builds(lambda n, size: json.dumps({"n": n, "text": "x" * size}), st.integers(0, 99), st.integers(0, 40)),
+    st.builds(lambda n, size: json.dumps({"n": n, "text": "x" * size}), numbers, st.integers(0, 40)),
     st.sampled_from(['{"text": "lacks n"}', '{"n": 1, "te', "nonsense", "", "  "]),
 )
 texts = st.builds("{}{}".format, st.lists(lines, max_size=6).map("\n".join), st.sampled_from(["", "\n", "\n \n"]))
@@ -73,3 +74,11 @@ def test_each_is_the_index_of_a_build_of_everything(tmp_path_factory, begin, ste
 def test_a_last_line_that_goes_on_and_is_left_out_then_makes_the_record_before_it_longer(tmp_path):
     steps = [[(append, 0, '{"n": 4}\n{"n": 5}\n')]]
     check(tmp_path, ['{"n": 2, "text": "the largest of all"}\n{"n": 3}'], steps, {"columns": {"n": "n"}, "bad": "skip"})
+
+
+@pytest.mark.parametrize("number", [2**32, 2**63, -1, 0.5, 5.0])
+@pytest.mark.parametrize("others", [3, 2**32, -7, 3.0, 1.5])
+def test_a_column_becomes_as_narrow_as_the_sources_that_are_left_need(tmp_path, number, others):
+    begin = [f'{{"n": {n}}}\n' for n in (others, number, 4)]
+    for change in (remove, replace):
+        check(tmp_path, begin, [[(change, 1, "")]], {"columns": {"n": "n"}})

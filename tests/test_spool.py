@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mmapds import _native
-from mmapds.storage.numbers import U32
+from mmapds.storage.numbers import I64, U32, U64
 from mmapds.storage.spool import Spool
 
 CELLS = {"u": _native.NUMBER_U64, "i": _native.NUMBER_I64, "f": _native.NUMBER_F64}
@@ -61,6 +61,26 @@ def test_numbers_that_lie_elsewhere_keep_their_place(spool):
     found = column_of(spool)
     assert found[1:5].tolist() == found[-4:].tolist() == [1, 1, 1, 2]
     assert (found[5:-4] == LARGE).all()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ([1, 2], "<u4"),
+        ([1, 2**32 - 1], "<u4"),
+        ([1, 2**32], "<u8"),
+    ],
+)
+def test_a_part_of_numbers_that_lie_elsewhere_has_the_type_that_it_needs(spool, numbers, expected):
+    for number_type in (U64, I64):
+        spool.append_stored(number_type, 2, lambda: iter([np.array(numbers, "<u8").tobytes()]), is_part=True)
+    assert column_of(spool).dtype == expected
+    assert column_of(spool).tolist() == 2 * numbers
+
+
+def test_a_part_with_negative_numbers_stays_signed(spool):
+    spool.append_stored(I64, 2, lambda: iter([NEGATIVE.tobytes()]), is_part=True)
+    assert column_of(spool).tolist() == NEGATIVE.tolist()
 
 
 def test_a_scratch_file_that_lost_bytes_is_an_error(spool):

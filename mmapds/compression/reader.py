@@ -296,5 +296,4 @@ class BlockReader:
                 high = middle
             else:
                 low = middle + 1
-        before = sum(source.records for source in self._index.sources[: self._number])
-        return before + min(low, max(self._index.sources[self._number].records - 1, 0))
+        return self._index.firsts[self._number] + min(low, max(self._index.sources[self._number].records - 1, 0))

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from ..errors import FormatError, IndexMissingError, SourceError
 from ..storage.fingerprints import WAITING, each, fingerprint
 from ..storage.index_file import Index, relative_to_index
+from ..storage.numbers import F64
+from ..storage.sections import COLUMN
 from ..storage.sources import INDEX_SUFFIX, Source
 from .append import first_records
 from .stored import Stored
@@ -58,35 +60,61 @@ class _Known(NamedTuple):
 
 def reuse(job: Job) -> Reuse:
     """Return how to write an index with what other indexes know; they may be of any age, or damaged."""
-    known = _find(job)
+    found = {number: _records(job, number, source) for number, source in _find(job).items()}
+    known = {number: records for number, records in found.items() if records is not None}
+    if not _have_certain_types(job, known):
+        known = {number: records for number, records in known.items() if records.base is not job.before}
     kept = used = scanned = 0
     grown: dict[int, int] = {}
     plan: list[Scan | Stored] = []
     for number, source in enumerate(job.sources):
-        found = known.get(number)
-        if found is not None and found.base.sources[found.number].size == source.size:
-            _append_stored(plan, found)
-            kept += found.base is job.before
-            used += found.base is not job.before
-            continue
-        first = first_records(job, source, found.base, found.number) if found is not None else None
-        if found is None or first is None:
+        records = known.get(number)
+        if records is None:
             _append_scan(plan, source)
             scanned += 1
-            continue
-        plan += [first, Scan([source._replace(begin=first.size)])]
-        grown[number] = found.base.sources[found.number].records
+        elif records.totals is None:
+            _append_stored(plan, records)
+            kept += records.base is job.before
+            used += records.base is not job.before
+        else:
+            plan += [records, Scan([source._replace(begin=records.size)])]
+            grown[number] = records.base.sources[records.sources.start].records
     return Reuse(plan, kept, used, scanned, grown)
 
 
-def _append_stored(plan: list[Scan | Stored], found: _Known) -> None:
+def _records(job: Job, number: int, found: _Known) -> Stored | None:
+    """Return the records of a source that are known: all, or the first of one that grew; None if it must be scanned."""
+    if found.base.sources[found.number].size == job.sources[number].size:
+        return Stored.of(found.base, range(found.number, found.number + 1))
+    return first_records(job, job.sources[number], found.base, found.number)
+
+
+def _have_certain_types(job: Job, known: Mapping[int, Stored]) -> bool:
+    """Whether known records of the index that is replaced say which types a scan of their sources finds.
+
+    Where a column has floats and those of these records are all whole, it may have them for other sources, and integers
+    here. A damaged index says nothing.
+    """
+    own = [records for records in known.values() if records.base is job.before]
+    if not own:
+        return True
+    before = own[0].base
+    if sum(before.sources[records.sources.start].records for records in own) == before.records:
+        return True
+    floats = [name for name in job.measuring.columns if before.columns[name].dtype == F64.dtype]
+    try:
+        return all(any(records.has_fractions(COLUMN + name) for records in own) for name in floats)
+    except FormatError:
+        return False
+
+
+def _append_stored(plan: list[Scan | Stored], records: Stored) -> None:
     """Append a whole source to a plan; neighbours in an index become one part of it."""
-    last, begin = plan[-1] if plan else None, found.number
-    if isinstance(last, Stored) and last.base is found.base and last.totals is None and last.sources.stop == begin:
-        begin = last.sources.start
+    base, sources, last = records.base, records.sources, plan[-1] if plan else None
+    if isinstance(last, Stored) and last.base is base and last.totals is None and last.sources.stop == sources.start:
+        sources = range(last.sources.start, sources.stop)
         plan.pop()
-    sources = range(begin, found.number + 1)
-    plan.append(Stored.of(found.base, sources))
+    plan.append(Stored.of(base, sources))
 
 
 def _append_scan(plan: list[Scan | Stored], source: Source) -> None:

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import _native
 from ..storage.bounds import GROUP, SECTION, records_in_group, unpacked
 from ..storage.index_file import Index
 from ..storage.indexed_source import IndexedSource
-from ..storage.numbers import BY_DTYPE, U32, U64
+from ..storage.numbers import BY_DTYPE, F64, U32, U64
 from ..storage.sections import COLUMN
 from ..storage.spool import Spool
 from .keys import hashes_by_record
@@ -43,8 +43,7 @@ class Stored(NamedTuple):
     @classmethod
     def of(cls, index: Index, sources: range) -> "Stored":
         """Return all records of some sources."""
-        firsts = list(accumulate((source.records for source in index.sources), initial=0))
-        return cls(index, sources, range(firsts[sources.start], firsts[sources.stop]))
+        return cls(index, sources, range(index.firsts[sources.start], index.firsts[sources.stop]))
 
     def groups(self) -> Iterator[bytes]:
         """Yield the groups of the bounds of all records of the sources."""
@@ -61,7 +60,7 @@ class Stored(NamedTuple):
         """
         number = self.sources.start
         width, begin = self.base.sources[number].width, self.base.bounds_at(number)
-        if self.records.start != sum(source.records for source in self.base.sources[:number]):
+        if self.records.start != self.base.firsts[number]:
             return None
         each = records_in_group(width)
         full = len(self.records) // each
@@ -70,14 +69,14 @@ class Stored(NamedTuple):
     def ends(self) -> tuple[memoryview, memoryview]:
         """Return where the first of the records of the one source begins, and where the last one does, uint64 each."""
         number = self.sources.start
-        before = sum(source.records for source in self.base.sources[:number])
+        before = self.base.firsts[number]
         first, last = self.records.start - before, self.records.stop - before - 1
         return self.base.bounds(number, first, first + 1), self.base.bounds(number, last, last + 1)
 
     def starts(self) -> Iterator[memoryview]:
         """Yield where the records of the one source begin, uint64."""
         number = self.sources.start
-        before = sum(source.records for source in self.base.sources[:number])
+        before = self.base.firsts[number]
         begin, end = self.records.start - before, self.records.stop - before
         width, groups_at = self.base.sources[number].width, self.base.bounds_at(number)
         each = records_in_group(width)
@@ -92,10 +91,17 @@ class Stored(NamedTuple):
         width = BY_DTYPE[self.base.sections[section].dtype].width
         return self.base.checked_pieces(section, self.records.start * width, self.records.stop * width)
 
+    def has_fractions(self, section: str) -> bool:
+        """Whether a number of the records in a section of floats has a fraction; one that is not a number counts."""
+        import numpy as np  # start-up time: most builds do not ask
+
+        pieces = (np.frombuffer(piece, F64.dtype) for piece in self.numbers(section))
+        return any(bool((np.floor(floats) != floats).any()) for floats in pieces)
+
     def add_column(self, name: str, spool: Spool) -> None:
         """Append the numbers of a column to those of another index."""
-        number_type = BY_DTYPE[self.base.sections[COLUMN + name].dtype]
-        spool.append_stored(number_type, len(self.records), partial(self.numbers, COLUMN + name))
+        number_type, is_part = BY_DTYPE[self.base.sections[COLUMN + name].dtype], len(self.records) < self.base.records
+        spool.append_stored(number_type, len(self.records), partial(self.numbers, COLUMN + name), is_part=is_part)
 
     def add_keys(self, writer: "IndexWriter", spool: Spool) -> None:
         """Append the hash of every record's key to those of another index.

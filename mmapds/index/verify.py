@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from .. import formats
@@ -228,7 +227,6 @@ class _Comparison:
         self._columns = [
             (name, dtype, numbers(dtype, data)) for name in columns for dtype, data in [index.column(name)]
         ]
-        self._firsts = list(accumulate((source.records for source in index.sources), initial=0))
         self.forget()
 
     def forget(self) -> None:
@@ -335,7 +333,7 @@ class _Comparison:
 
     def _check_columns(self, piece: Piece, number: int, path: str, count: int, wrong: set[int]) -> None:
         """Check the numbers of the first records of a piece, but not of those that begin elsewhere."""
-        begin = self._firsts[number] + self._record
+        begin = self._index.firsts[number] + self._record
         for (name, dtype, values), (cell, cells) in zip(self._columns, piece.columns, strict=True):
             stored, expected = values[begin : begin + count], cells[:count]
             if same_numbers(dtype, stored, cell, expected):

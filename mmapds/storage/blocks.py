@@ -386,9 +386,10 @@ class BlocksWriter:
             self._copy(index, POINTS, *points)
 
     def _copy(self, index: "Index", name: str, begin: int, end: int) -> None:
-        kind = BY_DTYPE[index.sections[name].dtype]
+        section = index.sections[name]
+        kind, is_part = BY_DTYPE[section.dtype], end - begin < section.items
         pieces = partial(index.checked_pieces, name, begin * kind.width, end * kind.width)
-        self._spool(name).append_stored(kind, end - begin, pieces)
+        self._spool(name).append_stored(kind, end - begin, pieces, is_part=is_part)
 
     def _add_zeros(self, name: str, count: int) -> None:
         for at in range(0, count, _PIECE):

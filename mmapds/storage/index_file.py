@@ -213,8 +213,9 @@ class Index(SectionFile):
             self.sources = [IndexedSource.parse(source) for source in metadata["sources"]]
         except MALFORMED as error:
             raise self.malformed(error) from None
-        held = sum(source.records for source in self.sources)
-        if held != self.records:
+        self.firsts = list(accumulate((source.records for source in self.sources), initial=0))
+        """The number of the first record of each source, and that of all records."""
+        if (held := self.firsts[-1]) != self.records:
             raise self.damaged(f"expected {self.records} records, as the header says, found {held} in the sources")
         self.has_bounds = "offsets" in self.sections or "record_bytes" not in self.parameters
         self._check_sections()

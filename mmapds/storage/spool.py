@@ -19,8 +19,22 @@ class _Run(NamedTuple):
 
     number_type: NumberType
     items: int
-    elsewhere: Callable[[], Iterator[bytes]] | None = None
+    elsewhere: Callable[[], Iterator[bytes | memoryview]] | None = None
     """Yields their bytes, where they lie in another file."""
+
+
+def _smallest_type(number_type: NumberType, pieces: Iterator[bytes]) -> NumberType:
+    """Return the smallest type that holds integers which have another one; floats stay floats, also whole ones."""
+    if number_type not in (U64, I64):
+        return number_type
+    largest = max((_native.cells_largest(_cells(piece)) for piece in pieces), default=0)
+    if number_type is I64 and largest >= 2**63:  # the bits of a negative number
+        return I64
+    return U32 if largest < 2**32 else U64
+
+
+def _cells(piece: bytes) -> memoryview:
+    return memoryview(piece).cast("Q")
 
 
 class Spool:
@@ -74,14 +88,23 @@ class Spool:
         if self._size > _IN_MEMORY:
             self._spill()
 
-    def append_stored(self, number_type: NumberType, count: int, elsewhere: Callable[[], Iterator[bytes]]) -> None:
-        """Append numbers that lie in another file, in the smallest type that holds them; they are read at the end.
+    def append_stored(
+        self, number_type: NumberType, count: int, elsewhere: Callable[[], Iterator[bytes]], *, is_part: bool = False
+    ) -> None:
+        """Append numbers that lie in another file; they are read at the end.
 
         Args:
-          elsewhere: yields their bytes, in pieces of whole numbers; called once or twice.
+          number_type: their type there.
+          elsewhere: yields their bytes, in pieces of whole numbers; called up to three times.
+          is_part: whether there are others beside them, for which the type may be wider than these need.
         """
-        if count:
-            self._runs.append(_Run(number_type, count, elsewhere))
+        if not count:
+            return
+        smallest = _smallest_type(number_type, elsewhere()) if is_part else number_type
+        if smallest is U32 and number_type is not U32:
+            self._runs.append(_Run(U32, count, lambda: (narrowed(_cells(piece)) for piece in elsewhere())))
+        else:
+            self._runs.append(_Run(smallest, count, elsewhere))
 
     def _spill(self) -> None:
         if self._file is None:
