@@ -137,6 +137,28 @@ def test_sources_that_are_added_are_scanned_alone(shards, tmp_path, write):
     assert command(*more[1:], "-o", out, "--missing", "skip").stdout.count(", kept 3 sources, ") == 1
 
 
+@pytest.mark.parametrize("name", ["jsonl", "tar"])
+def test_an_index_of_which_every_other_source_changed_is_read_a_few_times(tmp_path, monkeypatch, name):
+    """However many runs of sources are kept, its orders and keys are not read for each."""
+    paths = [write_source(tmp_path, name, number, 100) for number in range(40)]
+    out = mmapds.build(paths, out=tmp_path / "all.mmx", **OPTIONS[name])
+    size = out.stat().st_size
+    for number, path in enumerate(paths[::2]):
+        os.replace(write_source(tmp_path, name, 100 + number, 90), path)
+    direct = built(paths, tmp_path / "direct.mmx", **OPTIONS[name])
+    sizes = []
+
+    def read(index, begin, size):
+        sizes.append(size)
+        return whole_read(index, begin, size)
+
+    whole_read = Index.read
+    monkeypatch.setattr(Index, "read", read)
+    mmapds.build(paths, out=out)
+    assert out.read_bytes() == direct
+    assert sum(sizes) < 4 * size
+
+
 # Sources that grew
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .stored import Stored
 
 _PIECE = 1 << 20  # records checked at a time
+_WORTH_MERGING = 2  # record numbers that are read for each record; sorting takes as long
 
 
 class OrderedPart(NamedTuple):
@@ -39,7 +40,8 @@ def write_length_order(writer: "SectionWriter", parts: Sequence[OrderedPart] = (
       length_counts   u64: how many records have each
 
     Args:
-      parts: all records, where other indexes have the order of some: these orders are merged, not sorted again.
+      parts: all records, where other indexes have the order of some: these orders are merged, not sorted again, unless
+        they would be read too often, each whole for every part of it.
     Raises:
       ColumnError: the column has negative or fractional numbers.
       FormatError: the order of one of these indexes is damaged.
@@ -52,7 +54,7 @@ def write_length_order(writer: "SectionWriter", parts: Sequence[OrderedPart] = (
     order_dtype, order_width, *_ = order_type(count)
     if count:
         order = writer.scratch(count * order_width)
-        found = _merged(writer, data, number_type.width, parts, order) if any(part.stored for part in parts) else None
+        found = _merged(writer, data, number_type.width, parts, order) if _is_worth_merging(parts) else None
         if found is None:
             found = sort(data, number_type.width, order, order_width, writer.scratch(count * order_width))
         values, counts = found
@@ -77,6 +79,12 @@ def _not_lengths(numbers: Iterable[float]) -> ColumnError:
         "column 'length': expected integers, found whole numbers with a fraction or an exponent, as 5.0 for 5; write "
         "them as integers, or add the column with mmapds.add_column, which takes whole floats"
     )
+
+
+def _is_worth_merging(parts: Sequence[OrderedPart]) -> bool:
+    """Whether orders of other indexes are merged faster than all records are sorted."""
+    read = sum(part.stored.base.records for part in parts if part.stored)
+    return 0 < read <= _WORTH_MERGING * sum(part.records for part in parts)
 
 
 def _merged(

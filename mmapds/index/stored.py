@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from .. import _native
 from ..storage.bounds import GROUP, SECTION, records_in_group, unpacked
@@ -12,10 +12,6 @@ from ..storage.indexed_source import IndexedSource
 from ..storage.numbers import BY_DTYPE, F64, U32, U64
 from ..storage.sections import COLUMN
 from ..storage.spool import Spool
-from .keys import hashes_by_record
-
-if TYPE_CHECKING:
-    from ..storage.index_file import IndexWriter
 
 _PIECE = 1 << 18  # hashes of keys, or bounds, that are read at a time
 
@@ -44,6 +40,11 @@ class Stored(NamedTuple):
     def of(cls, index: Index, sources: range) -> "Stored":
         """Return all records of some sources."""
         return cls(index, sources, range(index.firsts[sources.start], index.firsts[sources.stop]))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether they are all that the index has."""
+        return len(self.records) == self.base.records
 
     def groups(self) -> Iterator[bytes]:
         """Yield the groups of the bounds of all records of the sources."""
@@ -100,16 +101,15 @@ class Stored(NamedTuple):
 
     def add_column(self, name: str, spool: Spool) -> None:
         """Append the numbers of a column to those of another index."""
-        number_type, is_part = BY_DTYPE[self.base.sections[COLUMN + name].dtype], len(self.records) < self.base.records
-        spool.append_stored(number_type, len(self.records), partial(self.numbers, COLUMN + name), is_part=is_part)
+        number_type, numbers = BY_DTYPE[self.base.sections[COLUMN + name].dtype], partial(self.numbers, COLUMN + name)
+        spool.append_stored(number_type, len(self.records), numbers, is_part=not self.is_whole)
 
-    def add_keys(self, writer: "IndexWriter", spool: Spool) -> None:
+    def add_keys(self, hashes: memoryview, spool: Spool) -> None:
         """Append the hash of every record's key to those of another index.
 
         Args:
-          writer: of that index.
+          hashes: of the keys of all records of the base, u32.
         """
-        hashes = memoryview(hashes_by_record(writer, self.base))
         for begin in range(self.records.start, self.records.stop, _PIECE):
             piece = hashes[begin * U32.width : min(begin + _PIECE, self.records.stop) * U32.width]
             cells = memoryview(bytearray(len(piece) // U32.width * U64.width)).cast("Q")

@@ -17,7 +17,7 @@ from ..storage.numbers import U64
 from ..storage.sources import Source, check_unchanged
 from ..storage.spool import Spool
 from .keep import Report, with_hashes
-from .keys import has_keys, write_keys
+from .keys import has_keys, hashes_by_record, write_keys
 from .left_out import check_something_is_left
 from .length_order import OrderedPart, write_length_order
 from .stored import Stored
@@ -323,6 +323,7 @@ class _Numbers:
         self._columns = {name: writer.spool() for name in (*measuring.columns, *computed)}
         self._computed = computed
         self._keys: Spool | None = None
+        self._hashes: dict[str, memoryview] = {}  # of keys, by the path of the index that has them
         self._parts: list[OrderedPart] = []
         self.filled = [0] * len(measuring.columns)
         """For each measured column, how many records that were scanned lack it, and have the number for missing."""
@@ -344,7 +345,7 @@ class _Numbers:
 
     def copy(self, stored: Stored) -> None:
         """Append the numbers of records that another index has."""
-        if "part" in stored.base.metadata:
+        if stored.is_whole and "part" in stored.base.metadata:
             with stored.base.reporting_malformed_metadata():
                 filled = stored.base.metadata["part"]["filled"]
                 if not all(type(each) is int and 0 <= each <= stored.base.records for each in filled):
@@ -356,8 +357,17 @@ class _Numbers:
             self._keys = self._keys or self._writer.spool()
             if stored.records:
                 with self._writer.writing():
-                    stored.add_keys(self._writer, self._keys)
+                    stored.add_keys(self._hashes_of(stored), self._keys)
         self._parts.append(OrderedPart(len(stored.records), stored))
+
+    def _hashes_of(self, stored: Stored) -> memoryview:
+        """Return the hash of every record's key of an index; kept where more of its records may come."""
+        base = stored.base
+        if stored.is_whole:
+            return memoryview(hashes_by_record(self._writer, base))
+        if base.path not in self._hashes:
+            self._hashes[base.path] = memoryview(hashes_by_record(self._writer, base))
+        return self._hashes[base.path]
 
     def finish(self) -> None:
         """Write the columns, the order of lengths, and the keys; those that were computed last, as they were added."""
