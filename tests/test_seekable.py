@@ -387,6 +387,41 @@ def test_the_command_recompresses_every_source(write, tmp_path):
     assert again.stdout.count("already seekable, 4") == 2, again.stderr
 
 
+@pytest.mark.parametrize("force", [[], ["--force"]])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_no_source_of_a_command_is_replaced_by_what_another_becomes(write, tmp_path, is_first, force):
+    """As the shell's `*` gives them; nothing is written, whichever of the two comes first."""
+    plain, other = write(b'{"plain": 1}\n', "part.jsonl"), write(zstd.compress(b'{"other": 1}\n'), "part.jsonl.zst")
+    done = command("seekable", *((plain, other) if is_first else (other, plain)), *force)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"{other}: expected a name that is free, found the source {other}; give ")
+    check(done.stderr[:-1])
+    assert sorted(os.listdir(tmp_path)) == ["part.jsonl", "part.jsonl.zst"]
+    assert zstd.decompress((tmp_path / "part.jsonl.zst").read_bytes()) == b'{"other": 1}\n'
+
+
+def test_two_sources_of_a_command_do_not_become_one_file(write, tmp_path):
+    """Of one name, into one directory; or of names that differ in what they are compressed by."""
+    one, two = write(GZIP, "a/part.jsonl.gz"), write(GZIP, "b/part.jsonl.gz")
+    plain = write(TEXT, "a/part.jsonl")
+    (tmp_path / "out").mkdir()
+    for sources, place in (([one, two], ["-o", f"{tmp_path}/out"]), ([one, plain], [])):
+        done = command("seekable", *sources, *place, "--force")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"/part.jsonl.zst: expected one source for it, found {sources[0]} and {sources[1]}; " in done.stderr
+        check(done.stderr[:-1])
+    assert os.listdir(tmp_path / "out") == []
+    assert sorted(os.listdir(tmp_path / "a")) == ["part.jsonl", "part.jsonl.gz"]
+
+
+def test_a_seekable_source_has_no_target_that_another_could_have(write):
+    first = mmapds.seekable(write(TEXT), index=False).path
+    kept = write(ZSTD, "train.seekable.jsonl.zst")
+    done = command("seekable", first, kept, "--no-index")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "already seekable" in done.stdout.splitlines()[0]
+
+
 def test_the_module_is_the_same_command(write):
     path = write(TEXT)
     done = run("-m", "mmapds.seekable", path, "--quiet", "--no-index")

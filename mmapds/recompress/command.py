@@ -9,6 +9,7 @@ from .. import cli
 from ..errors import Error
 from ..storage.sources import expand
 from .seekable import FRAME, LEVEL, WINDOW_LOG, check_arguments, seekable
+from .targets import check_apart
 
 SUFFIXES = (".jsonl", ".ndjson", ".gz", ".bgz", ".zst", ".zstd")
 """What the names of files end in that are taken from a directory."""
@@ -55,6 +56,7 @@ def _recompress(options: argparse.Namespace) -> None:
             raise Error(
                 f"--out: expected a directory for {len(paths)} sources, found {options.out!r}; give a directory"
             )
+    check_apart(paths, options.out, frame, force=options.force)
 
     def total() -> int:
         return sum(os.path.getsize(path) for path in paths)

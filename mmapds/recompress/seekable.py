@@ -14,13 +14,14 @@ from .. import formats
 from ..build_index import build
 from ..compression.codec import memory_checked, zstd
 from ..compression.frames import Frames
-from ..compression.seek_table import MOST_FRAMES, read_table, table_bytes
+from ..compression.seek_table import MOST_FRAMES, table_bytes
 from ..errors import Error, FormatError, counted, either, names_its_arguments
 from ..formats.jsonl import JsonLines
-from ..storage.replaced import check_is_free, replacing
-from ..storage.sources import SEEKABLE, StrPath, make_room, named, reason, without_codec, working_directory
+from ..storage.replaced import replacing
+from ..storage.sources import StrPath, make_room, named, reason, working_directory
 from ..storage.threads import cores, in_order
 from .known_lines import KnownLines, Records, records_of
+from .targets import check_target, elsewhere, frames_as_they_are, target_of
 from .text import Text
 
 FRAME = 256 << 10
@@ -34,9 +35,6 @@ _SMALLEST_FRAME, _LARGEST_FRAME = 4 << 10, 256 << 20
 _LONGEST_LINE = 1 << 30  # bytes: a frame holds a whole line, and memory holds some frames
 _LEVELS = (1, 22)
 _WINDOW_LOGS = (10, 31)
-_SUFFIXES = (".zst", ".zstd", ".gz", ".bgz", ".gzip")
-_TARS = (".tgz", ".tzst")
-_SUFFIX = ".zst"
 _INDEXED = (*JsonLines.suffixes, ".json")
 
 
@@ -105,7 +103,10 @@ def seekable(
     text = Text(path, window_log=window_log)
     done = None if out is not None or force else _as_it_is(text, frame)
     if done is None:
-        target = _target(text, None if out is None else os.fspath(out), force)
+        place = None if out is None else os.fspath(out)
+        target = target_of(path, text.codec, place)
+        if not force:
+            check_target(target, path, place)
         is_indexed = index and named(target, _INDEXED)
         if is_indexed:
             formats.for_path(path)  # refuses what is not lines
@@ -142,7 +143,7 @@ def _recompress(
     except OSError as error:
         raise Error(
             f"{target}: cannot write the seekable file ({reason(error)}); nothing was changed; {make_room(error)}give "
-            f"another place with {_elsewhere()}"
+            f"another place with {elsewhere()}"
         ) from None
     return Seekable(target, len(written.sizes), sum(written.contents), written.size, is_new=True), lines
 
@@ -160,51 +161,10 @@ def check_arguments(frame: int, level: int, workers: int | None, window_log: int
 
 def _as_it_is(text: Text, frame: int) -> Seekable | None:
     """Return a source that is seekable already; None if it is not, or its frames are larger than is wanted."""
-    table = read_table(text.map()) if text.codec == "zstd" else None
-    if table is None or not table.contents:
+    found = frames_as_they_are(text.source, text.codec, frame)
+    if found is None:
         return None
-    size = sum(table.contents)
-    if size > len(table.contents) * frame:
-        return None
-    return Seekable(text.path, len(table.contents), size, text.source.size, is_new=False)
-
-
-# ---- where it is written
-
-
-def _elsewhere() -> str:
-    return either("-o OUT.zst", "out=...")
-
-
-def _beside(path: str, codec: str) -> str:
-    """Return the path of the file to write beside a source that is compressed by `codec`."""
-    stem, suffix = os.path.splitext(without_codec(path) if path.endswith(_TARS) else path)
-    plain = stem if codec and suffix in _SUFFIXES else stem + suffix
-    if plain + _SUFFIX != path:
-        return plain + _SUFFIX
-    stem, suffix = os.path.splitext(plain)
-    return f"{stem}{SEEKABLE}{suffix}{_SUFFIX}"
-
-
-def _target(text: Text, out: str | None, force: bool) -> str:
-    """Return the path to write.
-
-    Raises:
-      Error: its name is not that of a zstd file, its directory is missing, or it is there already.
-    """
-    beside = _beside(text.path, text.codec)
-    into_directory = out is not None and os.path.isdir(out)
-    target = beside if out is None else os.path.join(out, os.path.basename(beside)) if into_directory else out
-    if not target.endswith(_SUFFIX) or os.path.isdir(target):
-        raise Error(f"{target}: cannot write the seekable file here: expected a file name that ends in {_SUFFIX}")
-    if not os.path.isdir(os.path.dirname(target) or "."):
-        raise Error(
-            f"{target}: cannot write the seekable file here (no such directory); give another place with {_elsewhere()}"
-        )
-    is_source = out is not None and os.path.exists(target) and os.path.samefile(target, text.path)
-    if not force and not is_source:
-        check_is_free(target, _elsewhere())
-    return target
+    return Seekable(text.path, len(found.contents), sum(found.contents), text.source.size, is_new=False)
 
 
 # ---- frames

@@ -44,22 +44,13 @@ class Text:
 
     def __init__(self, path: str, *, window_log: int) -> None:
         self.path = path
-        self.source, self.codec = _inspect(path)
+        self.source, self.codec = inspected(path)
         self._window_log = window_log
         self._file: _native.Map | None = None
         self._frames: Frames | None = None
         if self.codec == "zstd":
-            self._file = self.map()
+            self._file = mapped(self.source)
             self._frames = walk(self._file, path, largest_window=1 << window_log)
-
-    def map(self) -> _native.Map:
-        """Return the file, mapped."""
-        try:
-            return open_file(self.path, scan=True)
-        except OSError as error:
-            raise unreadable(self.path, error) from None
-        except EOFError:
-            raise changed(self.source, os.path.getsize(self.path)) from None
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the text.
@@ -119,7 +110,21 @@ class Text:
                 yield Piece(text, len(data))
 
 
-def _inspect(path: str) -> tuple[Source, str]:
+def mapped(source: Source) -> _native.Map:
+    """Return a source, mapped.
+
+    Raises:
+      SourceError: it cannot be read, or became shorter.
+    """
+    try:
+        return open_file(source.path, scan=True)
+    except OSError as error:
+        raise unreadable(source.path, error) from None
+    except EOFError:
+        raise changed(source, os.path.getsize(source.path)) from None
+
+
+def inspected(path: str) -> tuple[Source, str]:
     """Return a file, and what it is compressed by: "gzip", "zstd" or nothing.
 
     Raises:
