@@ -17,10 +17,12 @@ import mmapds
 from mmapds.convert import convert
 from mmapds.formats.jsonl import JsonLines
 from mmapds.index.build import ColumnRequest, build_each
+from mmapds.report import report
 from mmapds.storage.index_file import IndexWriter
 from tests.support.commands import run
 from tests.support.compressed import one_frame
 from tests.support.index_file import rewrite
+from tests.support.messages import check
 
 RECORDS = 5_000_000  # whose lengths are sorted in a file, not in memory
 
@@ -261,6 +263,29 @@ except mmapds.Error as error:
 def test_files_of_the_system_that_have_no_size_are_refused(tmp_path):
     with pytest.raises(mmapds.SourceError, match="expected a file with a size, found one of 0 bytes with content"):
         mmapds.build("/proc/self/stat", out=tmp_path / "a.mmx", format="jsonl")
+
+
+WRITERS = {
+    "x.mmx": lambda out: mmapds.build("a.jsonl", out=out, force=True),
+    "x.mma": lambda out: convert("a.jsonl", out, force=True),
+    "x.jsonl.zst": lambda out: mmapds.seekable("a.jsonl", out, force=True),
+    "x.html": lambda out: report("a.jsonl", out, force=True),
+}
+
+
+@pytest.mark.parametrize("out", WRITERS)
+def test_what_is_not_a_regular_file_is_never_replaced(write, tmp_path, monkeypatch, out):
+    """As a device such as /dev/null, which a process of root would replace."""
+    monkeypatch.chdir(tmp_path)
+    mmapds.build(write([1, 2], "a.jsonl"))
+    os.mkfifo(out)
+    for found in ("a fifo", "a link to an open file"):
+        with pytest.raises(mmapds.Error, match=rf"\(expected a regular file, found {found}\); .*give another") as error:
+            WRITERS[out](out)
+        check(str(error.value))
+        assert sorted(os.listdir()) == sorted(["a.jsonl", "a.jsonl.mmx", out])
+        os.remove(out)
+        os.symlink("/proc/self/fd/1", out)  # as /dev/stdout is
 
 
 def test_very_many_columns(write):

@@ -20,7 +20,7 @@ from ..dataset.decode import Decoder
 from ..errors import Error, FormatError, arguments_of, check_flags, counted, either, refuse_unknown, warn
 from ..index import late_imports  # noqa: F401 - before anything is converted beside a fork
 from ..index.engine import Engine
-from ..storage.lock import create_temporary, locked
+from ..storage.lock import create_replacement, locked
 from ..storage.sources import (
     INDEX_SUFFIX,
     StrPath,
@@ -249,7 +249,7 @@ def _target(paths: list[str], out: StrPath | None) -> str:
             f"{target}: cannot write the array file here (no such directory); give another place with {_place()}"
         )
     try:
-        probe, file = create_temporary(os.path.join(working_directory(), target))
+        probe, file = create_replacement(os.path.join(working_directory(), target))
         try:
             file.close()
         finally:

@@ -7,15 +7,15 @@ section's in a file of its own; `sections` and `pictures` show them, by matplotl
 from __future__ import annotations  # help() shows them as they are written
 
 import os
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ..bench import bench
 from ..dataset.decode import Decoder
 from ..errors import Error, OrderError, either, names_its_arguments
 from ..index import late_imports  # noqa: F401 - before anything is counted beside a fork
-from ..storage.lock import create_temporary
+from ..storage.lock import check_is_file, create_replacement
 from ..storage.replaced import check_is_free
 from ..storage.sources import StrPath, listed, reason
 from .gather import Subject, gather
@@ -91,10 +91,12 @@ def report(
 
 
 def _check_page(path: str, *, force: bool) -> None:
-    """Raise Error where a page cannot be drawn, or would replace a file unasked."""
+    """Raise Error where a page cannot be drawn, or would replace a file unasked, or what is not a regular one."""
     check_matplotlib()
     if not force:
         check_is_free(path, _elsewhere())
+    with _writing(path):
+        check_is_file(path)
 
 
 def write_page(path: str, text: str) -> None:
@@ -103,8 +105,8 @@ def write_page(path: str, text: str) -> None:
     Raises:
       Error: the directory is missing or cannot be written to.
     """
-    try:
-        temporary, file = create_temporary(path)
+    with _writing(path):
+        temporary, file = create_replacement(path)
         try:
             with file:
                 file.write(text.encode())
@@ -115,6 +117,13 @@ def write_page(path: str, text: str) -> None:
             with suppress(FileNotFoundError):  # it was moved, and then a signal came
                 os.unlink(temporary)
             raise
+
+
+@contextmanager
+def _writing(path: str) -> Iterator[None]:
+    """Turn an OSError into an Error that names the page."""
+    try:
+        yield
     except OSError as error:
         raise Error(
             f"{path}: cannot write the report here ({reason(error)}); give another place with {_elsewhere()}"

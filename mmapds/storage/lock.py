@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from errno import EROFS
+from errno import EEXIST, EROFS
 from io import BufferedWriter, FileIO
 from stat import S_ISREG
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from weakref import WeakSet
 
 from ..errors import Error
 from .processes import seconds_of
-from .sources import reason, working_directory
+from .sources import kind_of_file, reason, working_directory
 
 LOCK_SUFFIX = ".lock"
 LIMIT = "MMAPDS_LOCK_SECONDS"
@@ -32,6 +32,8 @@ _SILENCE = 1.0  # seconds before a message says what is waited for
 _POLL = 0.05  # seconds between two attempts
 _FOREIGN_AGE = 86400.0  # seconds; see `_clean_up`
 _HOLDER = re.compile(r"(\d{1,10}) on ([^\s/]{1,255})")
+_OPEN_FILES = "/proc/"
+"""Links that begin so are names of what a process has open."""
 _NAMED_BY_CHANCE = r"\.[0-9a-f]{8}"
 TEMPORARY = rf"{_NAMED_BY_CHANCE}\.tmp"
 """The pattern of what follows the name of a file in that of a temporary."""
@@ -315,6 +317,34 @@ def create_temporary(target: str) -> tuple[str, BufferedWriter]:
             with suppress(OSError):
                 os.unlink(path)
             raise
+
+
+def create_replacement(target: str) -> tuple[str, BufferedWriter]:
+    """Create a file that is to replace `target`, as `create_temporary` does.
+
+    Raises:
+      OSError: also where a device or another special file would be replaced.
+    """
+    check_is_file(target)
+    return create_temporary(target)
+
+
+def check_is_file(path: str) -> None:
+    """Raise OSError where something lies that is not a regular file."""
+    found = special_file(path)
+    if found:
+        raise FileExistsError(EEXIST, f"expected a regular file, found {found}")
+
+
+def special_file(path: str) -> str:
+    """Return what lies at a path, or what a link there leads to; "" for a regular file, and for nothing."""
+    with suppress(OSError):
+        if os.readlink(path).startswith(_OPEN_FILES):  # as /dev/stdout does
+            return "a link to an open file"
+    with suppress(OSError):
+        mode = os.stat(path).st_mode
+        return "" if S_ISREG(mode) else kind_of_file(mode)
+    return ""
 
 
 def remove_leftovers(target: str, *, age: float = 0) -> None:

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from io import BufferedWriter
 
 from ..errors import Error, option
-from .lock import create_temporary, locked
+from .lock import create_replacement, locked, special_file
 from .sections import sync_directory
 
 
@@ -18,6 +18,8 @@ def check_is_free(path: str, elsewhere: str) -> None:
     Raises:
       Error: it is there already.
     """
+    if found := special_file(path):
+        raise Error(f"{path}: expected a name that is free, found {found}; give another place with {elsewhere}")
     if os.path.lexists(path):
         raise Error(
             f"{path}: expected a name that is free, found a file; give another place with {elsewhere}, or replace it "
@@ -35,11 +37,11 @@ def replacing(target: str, check: Callable[[], object]) -> Iterator[BufferedWrit
       target: absolute.
       check: called before the file is moved; if it raises, nothing is replaced.
     Raises:
-      OSError: it cannot be written.
+      OSError: it cannot be written, or a device or another special file would be replaced.
       Error: another process writes it for too long.
     """
     with locked(target):
-        temporary, file = create_temporary(target)
+        temporary, file = create_replacement(target)
         try:
             yield file
             file.flush()

@@ -18,7 +18,7 @@ from xxhash import xxh3_64
 from .. import _native
 from ..errors import ColumnError, Error, FormatError, either
 from .files import open_file
-from .lock import create_temporary, locked
+from .lock import create_replacement, locked
 from .numbers import APART, BY_DTYPE, COLUMN_TYPES, NumberType, inexact
 from .scratch import scratch_beside
 from .sources import make_room, reason, working_directory
@@ -95,7 +95,7 @@ class SectionWriter:
         self._flusher = _Flusher()
         self._written: os.stat_result | None = None  # once it is committed
         try:
-            self._temporary, self._file = create_temporary(self.target)
+            self._temporary, self._file = create_replacement(self.target)
             self._is_open = True
         except OSError as error:
             raise Error(f"{path}: cannot write {self.NAME} here ({reason(error)}); {self._elsewhere()}") from None
