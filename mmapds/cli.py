@@ -176,6 +176,7 @@ def run(work: Callable[[], int | None], *, interrupted: str) -> int:
       memory is full; 130 after Ctrl-C; 141, without a message, if nobody reads the output any more.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name may have characters that the terminal's encoding lacks
             stream.reconfigure(errors="backslashreplace")
@@ -196,8 +197,7 @@ def run(work: Callable[[], int | None], *, interrupted: str) -> int:
     except SystemExit as leaving:
         status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except OSError as error:  # nobody reads the pipe any more, or the disk is full
         if isinstance(error, BrokenPipeError):
             status = status or _CLOSED_PIPE
@@ -209,6 +209,13 @@ def run(work: Callable[[], int | None], *, interrupted: str) -> int:
         with suppress(BrokenPipeError):
             print(message, file=sys.stderr)
     return status
+
+
+def _open_closed_streams() -> None:
+    """Let what is printed go nowhere where a stream is closed, as by `2>&-`, and no file of ours get its number."""
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open as long as the process
 
 
 @contextmanager
@@ -245,8 +252,7 @@ def print_line(line: str) -> None:
 
 def print_aside(line: str) -> None:
     """Print a line on stderr, behind all that was printed on stdout before."""
-    if sys.stdout is not None:
-        sys.stdout.flush()
+    sys.stdout.flush()
     print(printable(line), file=sys.stderr)
 
 

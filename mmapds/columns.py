@@ -233,7 +233,7 @@ def _cells(name: str, values: NDArray[Any], first: int) -> NDArray[Any]:
 
 @contextmanager
 def _reporting(progress: Callable[[int], object] | None, name: str, samples: int) -> Iterator[Callable[[int], object]]:
-    if progress is not None or not sys.stderr.isatty():
+    if progress is not None or sys.stderr is None or not sys.stderr.isatty():
         yield progress or (lambda _: None)
         return
     with importing:

@@ -1,12 +1,14 @@
 """What the command lines share: exit codes, one-line errors, signals."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 
 import pytest
 
+import mmapds
 from tests.support.commands import run
 
 WORK = """
@@ -72,3 +74,32 @@ def test_a_full_disk_under_the_output_is_one_line(write):
             env = {**os.environ, **options}
             ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=env, text=True, check=False)
         assert (ran.returncode, ran.stderr) == (1, "standard output: no space left on device\n")
+
+
+CLOSED = ("stdin", "stdout", "stderr")
+
+
+@pytest.mark.parametrize("closed", [CLOSED[2:], CLOSED])
+def test_commands_run_where_streams_are_closed(write, tmp_path, closed):
+    """As by `2>&-`, and in daemons; nothing that is printed for a person comes into a file."""
+    path = write([{"n": 1}, {"n": 2}])
+    number = {"stdin": "<&-", "stdout": ">&-", "stderr": "2>&-"}
+    python = f"{shlex.quote(sys.executable)} -m mmapds"
+    streams = " ".join(number[each] for each in closed)
+    for line in (f"index {path}", f"verify {path}", f"convert {path}", f"seekable {path} --no-index"):
+        ran = subprocess.run(f"{python} {line} {streams}", shell=True, capture_output=True, text=True, check=False)
+        assert (ran.returncode, ran.stderr) == (0, ""), line
+        assert bool(ran.stdout) == ("stdout" not in closed)
+    ran = subprocess.run(f"{python} index {path}.absent {streams}", shell=True, capture_output=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (1, b"", b"")
+    names = ("train.jsonl", "train.jsonl.mmx", "train.jsonl.zst", "train.mma", "train.mma.mmx")
+    assert sorted(os.listdir(tmp_path)) == sorted(names)
+
+
+def test_columns_are_added_where_a_stream_is_closed(write):
+    path = write([{"n": 1}, {"n": 2}])
+    mmapds.build(path)
+    code = f"import mmapds; mmapds.add_column({path!r}, 'twice', len)"
+    line = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} 2>&-"
+    assert subprocess.run(line, shell=True, check=False).returncode == 0
+    assert mmapds.open(path).column("twice").tolist() == [1, 1]
