@@ -228,6 +228,13 @@ def test_steps_touch_the_pages_that_their_bytes_lie_on(given_):
     }
 
 
+def test_pages_of_records_of_any_size_are_counted():
+    """As an index may claim them; an entry for each page would not fit into memory."""
+    size = 1 << 50
+    found = reads.step_facts([Location("a", 0, size), Location("a", size // 2, size), Location("b", 5, 2 * size)])
+    assert (found["bytes"], found["pages"]) == (4 * size, 3 * size // 2 // 4096 + 2 * size // 4096 + 1)
+
+
 def test_reads_are_those_of_the_records_of_steps(tmp_path):
     paths = [words(tmp_path / f"{part}.jsonl", LENGTHS[:300]) for part in "abc"]
     ds = mmapds.open(paths)

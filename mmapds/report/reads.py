@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..dataset.location import Location
+from ..samplers.exclusions import merged
 from .blocks import Blocks
 from .numbers import Array
 from .plans import EpochPlan
@@ -57,18 +58,17 @@ def _some_steps(plan: EpochPlan, read: Blocks) -> list[Array]:
 
 
 def step_facts(locations: list[Location]) -> dict[str, int]:
-    """Return what the records of one step are on the disk: their bytes, and the different pages and sources."""
-    numbers: dict[str, int] = {}
-    sources = np.array([numbers.setdefault(each.source, len(numbers)) for each in locations], np.int64)
-    begins = np.array([each.offset for each in locations], np.int64)
-    sizes = np.array([each.size for each in locations], np.int64)
-    first, last = begins // PAGE, (begins + np.maximum(sizes, 1) - 1) // PAGE
-    counts = last - first + 1
-    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    pages = np.stack([np.repeat(sources, counts), np.repeat(first, counts) + within])
+    """Return what the records of one step are on the disk: their bytes, and the different pages and sources.
+
+    Pages are counted as ranges, as an index may claim records of any size.
+    """
+    ranges: dict[str, list[tuple[int, int]]] = {}
+    for each in locations:
+        last = (each.offset + max(each.size, 1) - 1) // PAGE
+        ranges.setdefault(each.source, []).append((each.offset // PAGE, last + 1))
     return {
         "records": len(locations),
-        "bytes": int(sizes.sum()),
-        "pages": np.unique(pages, axis=1).shape[1],
-        "sources": len(numbers),
+        "bytes": sum(each.size for each in locations),
+        "pages": sum(int(np.diff(merged(np.array(own, np.int64))).sum()) for own in ranges.values()),
+        "sources": len(ranges),
     }
