@@ -174,6 +174,16 @@ def test_the_padding_of_random_batches_is_that_of_all_draws(numbers_, size):
     assert batches.random_padding(values, counts, size) == pytest.approx(1 - np.mean(numbers_) / longest)
 
 
+@pytest.mark.parametrize(
+    ("lengths", "plan"), [([10] * 100 + [10**6, 0], {"max_tokens": 100}), ([0] * 100, {"batch_size": 4})]
+)
+def test_random_batches_are_of_the_records_that_are_planned(tmp_path, lengths, plan):
+    """Where these are of one length, no batch has padding, whatever is left out."""
+    path = words(tmp_path / "train.jsonl", lengths)
+    found = report(path, ranks=1, samples=False, **plan)["plans"][0]["batches"]
+    assert (found["records"], found["padding"], found["random_padding"]) == (100, 0.0, 0.0)
+
+
 @given(st.sets(st.integers(0, 300), min_size=3, max_size=60), st.integers(301, 500))
 def test_gaps_are_compared_with_random_ones_at_every_number(window, records):
     order = list(window)

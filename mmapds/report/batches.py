@@ -61,7 +61,8 @@ def fill_facts(lengths: Array, sizes: Array, kind: str) -> dict[str, Any]:
     facts: dict[str, Any] = {"tokens_of_batches": _spread(tokens)}
     if kind != "packs":
         padded = np.maximum.reduceat(lengths, _begins(sizes)) * sizes
-        facts["padding"] = 1 - int(tokens.sum()) / max(int(padded.sum()), 1)
+        places = int(padded.sum())
+        facts["padding"] = 1 - int(tokens.sum()) / places if places else 0.0
         facts["padded_of_batches"] = _spread(padded)
     return facts
 

@@ -93,11 +93,9 @@ def _plan(subject: Subject, coverage: Facts, wanted: Wanted) -> Facts:
         "shuffle": shuffle_facts(plan, read, len(subject.dataset)),
         "reads": None,
     }
-    if plan.lengths is not None and plan.kind != "packs":
-        by_length = subject.by_length
-        assert by_length is not None
-        size = plan.records / len(plan.batches)
-        facts["batches"]["random_padding"] = random_padding(by_length.values[::-1], by_length.counts[::-1], size)
+    if plan.selection is not None and plan.kind != "packs":
+        planned, size = plan.selection, plan.records / len(plan.batches)
+        facts["batches"]["random_padding"] = random_padding(planned.values[::-1], planned.counts[::-1], size)
     if coverage["is_current"]:
         facts["reads"] = _reads(subject, coverage, plan, read)
     return facts

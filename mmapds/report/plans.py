@@ -108,11 +108,22 @@ class EpochPlan(NamedTuple):
     batches: _Batches
     records: int
     """How many the epoch has."""
-    tokens: int | None
-    """Of these; None without lengths."""
     left_out: dict[str, int]
     """Records that are not planned, by the reason."""
-    lengths: Callable[[Int64s], NDArray[Any]] | None
+    selection: Selection | None
+    """Those that are, by their lengths; None without lengths."""
+
+    @property
+    def tokens(self) -> int | None:
+        """How many tokens the epoch has; None without lengths."""
+        if self.selection is None:
+            return None
+        return int((self.selection.values.astype(object) * self.selection.counts.astype(object)).sum())
+
+    @property
+    def lengths(self) -> Callable[[Int64s], NDArray[Any]] | None:
+        """What returns the lengths of records; None without lengths."""
+        return None if self.selection is None else self.selection.by_length.lengths.at
 
     @property
     def steps(self) -> int:
@@ -148,9 +159,7 @@ def _under_a_budget(dataset: Dataset, wanted: Wanted, max_tokens: int) -> EpochP
     else:
         plan = WindowPlan(selection, budget, order=_order(dataset, wanted), sort_window=_SORT_WINDOW, **common)
     found = {"empty": left_out.too_short, "over the budget": left_out.too_long}
-    return EpochPlan(
-        wanted, "budget", max_tokens, plan, selection.records, _tokens(selection), found, by_length.lengths.at
-    )
+    return EpochPlan(wanted, "budget", max_tokens, plan, selection.records, found, selection)
 
 
 def _in_packs(dataset: Dataset, wanted: Wanted, length: int) -> EpochPlan:
@@ -165,19 +174,17 @@ def _in_packs(dataset: Dataset, wanted: Wanted, length: int) -> EpochPlan:
         chunks = PackedChunks(selection, PackLimits(length, None, 1), _chunks(dataset, wanted, wanted.chunk_size))
         plan = PackWindowPlan(selection, chunks, **shape)
     found = {"empty": left_out.too_short, "longer than a pack": left_out.too_long}
-    return EpochPlan(wanted, "packs", length, plan, selection.records, _tokens(selection), found, by_length.lengths.at)
+    return EpochPlan(wanted, "packs", length, plan, selection.records, found, selection)
 
 
 def _of_one_size(dataset: Dataset, wanted: Wanted, size: int) -> EpochPlan:
     if not len(dataset):
         raise OrderError("dataset: expected one sample or more, found 0 (the dataset or the view is empty)")
     plan = _FixedBatches(_order(dataset, wanted), size, wanted.ranks)
-    tokens = lengths = None
+    selection = None
     if "length" in dataset.columns and dataset.lengths.dtype.kind == "u":
-        by_length = read_lengths(dataset, None, None)
-        lengths = by_length.lengths.at
-        tokens = _tokens(Selection(by_length, 0, slice(None)))
-    return EpochPlan(wanted, "fixed", size, plan, len(dataset), tokens, {}, lengths)
+        selection = Selection(read_lengths(dataset, None, None), 0, slice(None))
+    return EpochPlan(wanted, "fixed", size, plan, len(dataset), {}, selection)
 
 
 def _order(dataset: Dataset, wanted: Wanted) -> Order:
@@ -188,10 +195,6 @@ def _order(dataset: Dataset, wanted: Wanted) -> Order:
 
 def _chunks(dataset: Dataset, wanted: Wanted, size: int) -> Chunked:
     return Chunked(dataset, size, seed=wanted.seed)
-
-
-def _tokens(selection: Selection) -> int:
-    return int((selection.values.astype(object) * selection.counts.astype(object)).sum())
 
 
 class _FixedBatches:
