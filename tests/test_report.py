@@ -142,7 +142,11 @@ class _Numbers:
         return self.records
 
 
-@given(st.lists(st.integers(1, 4000), min_size=1, max_size=200), st.integers(1, 4500))
+TOKENS = st.integers(1, 4000) | st.integers(2**53 - 2, 2**53 + 2) | st.integers(2**64 - 3, 2**64 - 1)
+"""Lengths, large ones too: of these, float64 has not all."""
+
+
+@given(st.lists(st.integers(1, 4000), min_size=1, max_size=200) | st.lists(TOKENS, min_size=1), st.integers(1, 4500))
 def test_lengths_are_what_loops_find(numbers_, budget):
     values, counts = np.unique(np.array(numbers_, np.uint64), return_counts=True)
     facts = lengths.length_facts(values, counts, "tokens", [budget])
@@ -163,6 +167,17 @@ def test_lengths_are_what_loops_find(numbers_, budget):
     assert row["dropped_share"] == pytest.approx(sum(over) / sum(numbers_))
     assert row["truncated_share"] == pytest.approx(sum(each - budget for each in over) / sum(numbers_))
     assert facts["budgets"][-1]["over"] == 0  # the table ends where nothing is cut off
+
+
+def test_batches_of_large_lengths_are_what_loops_find(write):
+    """A batch of them has more tokens than 64 bits hold."""
+    tokens = [2**64 - 1, 2**63, *range(5, 35)]
+    path = write([{"n": n} for n in tokens])
+    mmapds.build(path, length="n")
+    found = report(path, ranks=1, samples=False)["plans"][0]["batches"]
+    assert found["padding"] == pytest.approx(1 - sum(tokens) / (max(tokens) * len(tokens)))
+    assert found["tokens_of_batches"]["quantiles"]["max"] == sum(tokens)
+    assert found["padded_of_batches"]["edges"] == [max(tokens) * len(tokens), max(tokens) * len(tokens) + 1]
 
 
 @settings(max_examples=30)

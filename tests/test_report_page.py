@@ -183,6 +183,18 @@ def test_odd_lengths_make_a_page_too(lengths, tmp_path):
         Page(page(report(path, ranks=1, **plan)))
 
 
+@pytest.mark.parametrize(
+    "lengths", [[2**64 - 1] + [5] * 200, [2**63 - 1, 2**62, 3], [2**53, 2**53 + 1, 2**53 + 2], [2**62] * 5]
+)
+def test_large_lengths_make_a_page_too(lengths, write):
+    """Also those that float64 cannot tell apart."""
+    path = write([{"n": n} for n in lengths])
+    mmapds.build(path, length="n")
+    found = Page(page(report(path, ranks=1)))
+    assert "How lengths are spread" in found.text
+    assert "nan" not in found.source
+
+
 def test_a_page_says_which_batches_are_measured(tmp_path):
     """Of 19 batches, 2 ranks have 9 whole steps."""
     path = words(tmp_path / "some.jsonl", range(1, 40))

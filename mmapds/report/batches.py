@@ -29,7 +29,7 @@ def batch_facts(plan: EpochPlan, read: Blocks) -> dict[str, Any]:
     }
     if plan.lengths is None:
         return facts
-    lengths = plan.lengths(read.records).astype(np.int64)
+    lengths = exact(plan.lengths(read.records))
     facts |= fill_facts(lengths, sizes, plan.kind)
     if plan.kind != "fixed" and plan.tokens is not None:
         facts["fill"] = plan.tokens / (len(plan.batches) * plan.limit)
@@ -41,6 +41,12 @@ def _spread(numbers: Array) -> dict[str, Any]:
     values, counts = distinct(numbers)
     edges = edges_of(values, counts)
     return {"quantiles": quantiles(values, counts), "edges": edges, "batches": histogram(values, counts, edges)}
+
+
+def exact(lengths: Array) -> Array:
+    """Return lengths as integers whose sums, and products with numbers of records, are exact: of Python, if large."""
+    is_small = int(lengths.max(initial=0)) * len(lengths) < 2**63
+    return lengths.astype(np.int64 if is_small else object)
 
 
 def _begins(sizes: Array) -> Array:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from .numbers import Array, edges_of, histogram, quantiles
+from .numbers import Array, bins_of, edges_of, histogram, quantiles
 
 _BUDGETS = 8
 _CURVE = 60
@@ -22,7 +22,7 @@ def length_facts(values: Array, counts: Array, unit: str, chosen: list[int]) -> 
     edges = edges_of(values, counts)
     tokens = values.astype(np.float64) * counts
     bins = histogram(values, counts, edges)
-    weights = np.histogram(values, np.array(edges, np.float64), weights=tokens)[0]
+    weights = np.bincount(bins_of(values, edges), tokens, minlength=len(edges) - 1)
     records, total = int(counts.sum()), int((values.astype(object) * counts.astype(object)).sum())
     return {
         "unit": unit,
@@ -62,5 +62,5 @@ def _budgets(values: Array, counts: Array, chosen: list[int]) -> list[int]:
 
 def _curve(edges: list[int]) -> list[int]:
     """Return budgets from the shortest length to the longest, as far apart as bins are."""
-    low, high = max(edges[0], 1), max(edges[-1] - 1, 1)
+    low, high = float(max(edges[0], 1)), float(max(edges[-1] - 1, 1))
     return [int(each) for each in np.unique(np.rint(np.geomspace(low, high, _CURVE)))]

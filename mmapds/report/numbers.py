@@ -33,7 +33,8 @@ def quantiles(values: Array, counts: Array) -> dict[str, float]:
     found = values[np.searchsorted(ends, places)].tolist()
     named = {f"{share * 100:g} %": value for share, value in zip(QUANTILES, found, strict=True)}
     mean = float((values.astype(np.float64) * counts).sum() / total)
-    return {"min": values[0].item(), **named, "max": values[-1].item(), "mean": mean}
+    low, high = values[[0, -1]].tolist()
+    return {"min": low, **named, "max": high, "mean": mean}
 
 
 def edges_of(values: Array, counts: Array) -> list[int]:
@@ -45,16 +46,22 @@ def edges_of(values: Array, counts: Array) -> list[int]:
     low, high = int(found["1 %"]), int(found["99.9 %"])
     first, end = int(values[0]), int(values[-1]) + 1
     if high > _WIDE * max(low, 1):
-        inner = np.rint(np.geomspace(max(low, 1), high + 1, _BINS + 1)).astype(np.int64).tolist()
-        return sorted({first, *map(int, inner), end})
+        grown = np.rint(np.geomspace(float(max(low, 1)), float(high + 1), _BINS + 1)).tolist()
+        return sorted({first, *(min(max(int(edge), first), end) for edge in grown), end})
     step = max((high - low) // _BINS, (end - first) // _NARROWEST, 1)
     inner = range(high + 1, low - step, -step)  # from above, where the bulk is of batches that are nearly full
     return sorted({first, *(edge for edge in inner if first + step <= edge <= end - step), end})
 
 
+def bins_of(values: Array, edges: list[int]) -> Array:
+    """Return the bin that each number lies in, compared as integers: of large ones, float64 has not all."""
+    begins = np.array(edges[:-1], values.dtype)
+    bins: Array = np.searchsorted(begins, values, side="right") - 1
+    return bins
+
+
 def histogram(values: Array, counts: Array, edges: list[int]) -> list[int]:
     """Return how many numbers lie in each bin."""
-    bins = np.searchsorted(np.array(edges), values.astype(np.int64), side="right") - 1
     found = np.zeros(len(edges) - 1, np.int64)
-    np.add.at(found, bins, counts.astype(np.int64))
+    np.add.at(found, bins_of(values, edges), counts.astype(np.int64))
     return [int(count) for count in found]

@@ -107,10 +107,9 @@ def _for_the_page(text: str, name: str, label: str) -> str:
 
 def histogram_of_lengths(edges: Sequence[int], records: Sequence[int], shares: Sequence[float], unit: str) -> Draw:
     """Return a chart of how records, and what they hold, are spread over lengths."""
-    bounds, is_log = _bins(edges)
-    widths = np.diff(bounds)
-    counts = np.array(records) / max(sum(records), 1) / widths
-    tokens = np.array(shares) / widths
+    bounds, begins, is_log = _bins(edges)
+    counts = _heights(records, bounds, begins) / max(sum(records), 1)
+    tokens = _heights(shares, bounds, begins)
 
     def draw(axes: Any) -> None:
         axes.stairs(counts, bounds, fill=True, color=_COLOURS["one"], alpha=0.55, linewidth=0, label="records")
@@ -129,7 +128,8 @@ def curve_of_budgets(curve: Sequence[dict[str, Any]], chosen: Sequence[int], uni
     """Return a chart of what is lost at each largest length, where longer records are dropped or cut off."""
     budgets = [each["budget"] for each in curve]
     is_log = budgets[-1] > 12 * budgets[0]
-    places = np.log10(budgets) if is_log else np.array(budgets, np.float64)
+    places = np.array(budgets, np.float64)
+    places = np.log10(places) if is_log else places
 
     def draw(axes: Any) -> None:
         for key, colour, dash, label in (
@@ -139,7 +139,7 @@ def curve_of_budgets(curve: Sequence[dict[str, Any]], chosen: Sequence[int], uni
             axes.plot(places, [100 * each[key] for each in curve], dash, color=_COLOURS[colour], label=label)
         for budget in chosen:
             if budgets[0] <= budget <= budgets[-1]:
-                axes.axvline(np.log10(budget) if is_log else budget, color=_COLOURS["ink"], linewidth=1)
+                axes.axvline(np.log10(float(budget)) if is_log else budget, color=_COLOURS["ink"], linewidth=1)
         _label(axes, places, is_log)
         axes.set_xlabel(f"longest record allowed, {unit}")
         axes.set_ylabel(f"% of all {unit} lost")
@@ -151,8 +151,8 @@ def curve_of_budgets(curve: Sequence[dict[str, Any]], chosen: Sequence[int], uni
 
 def histogram_of_batches(edges: Sequence[int], batches: Sequence[int], what: str) -> Draw:
     """Return a chart of a number of each batch."""
-    bounds, is_log = _bins(edges)
-    height = np.array(batches) / max(sum(batches), 1) / np.diff(bounds)
+    bounds, begins, is_log = _bins(edges)
+    height = _heights(batches, bounds, begins) / max(sum(batches), 1)
 
     def draw(axes: Any) -> None:
         axes.stairs(height, bounds, fill=True, color=_COLOURS["one"], alpha=0.75, linewidth=0)
@@ -233,8 +233,8 @@ def curve_of_gaps(gaps: dict[str, dict[str, Any]]) -> Draw:
 
 def bars_of_bytes(steps: Sequence[dict[str, int]], page: int) -> Draw:
     """Return a chart of what some steps read: the bytes of records, and of the pages that these lie on."""
-    wanted = np.array([each["bytes"] for each in steps]) / 1e6
-    touched = np.array([each["pages"] * page for each in steps]) / 1e6
+    wanted = np.array([each["bytes"] for each in steps], np.float64) / 1e6
+    touched = np.array([each["pages"] * page for each in steps], np.float64) / 1e6
     at = np.arange(len(steps))
 
     def draw(axes: Any) -> None:
@@ -287,18 +287,30 @@ def _legend(axes: Any) -> None:
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, borderaxespad=0.2, columnspacing=1.4)
 
 
-def _bins(edges: Sequence[int]) -> tuple[Any, bool]:
-    """Return the edges of bins on their axis, and whether these are logarithms, as where bins grow."""
+def _bins(edges: Sequence[int]) -> tuple[Any, Any, bool]:
+    """Return the edges of bins on their axis, the first bin behind each, and whether the axis is logarithmic.
+
+    It is where bins grow. Edges that float64 cannot tell apart are one, and what lies between them is of the bin beside
+    them.
+    """
     found = np.array(edges, np.float64)
     is_log = len(edges) > 2 and edges[-2] > 12 * max(edges[1], 1)
     if is_log:
         found = np.log10(np.maximum(found, 0.7))
-    return found, is_log
+    bounds, begins = np.unique(found, return_index=True)
+    if len(bounds) == 1:
+        return np.array([bounds[0], np.nextafter(bounds[0], np.inf)]), begins, is_log
+    return bounds, begins[:-1], is_log
+
+
+def _heights(numbers: Sequence[float], bounds: Any, begins: Any) -> Any:
+    """Return the heights of bins whose areas are numbers of the bins that they are made of: see `_bins`."""
+    return np.add.reduceat(np.array(numbers, np.float64), begins) / np.diff(bounds)
 
 
 def _label_powers(axes: Any, low: float, high: float) -> None:
     """Label an axis of logarithms with powers of two."""
-    powers = [power for power in range(64) if low <= np.log10(2.0**power) <= high]
+    powers = [power for power in range(65) if low <= np.log10(2.0**power) <= high]
     shown = powers[:: max(-(-len(powers) // 6), 1)]
     axes.set_xticks([np.log10(2.0**power) for power in shown], [short(2**power) for power in shown])
     axes.set_xlim(low, high)
