@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import os
 import re
 import shlex
@@ -114,6 +115,9 @@ def test_piece_by_piece_the_numbers_are_the_same(write, monkeypatch):
         (np.array([0.5, np.nan, np.inf]), "max", "0.5"),
         (np.array([np.nan] * 3), "max", "0"),
         (np.array([-1.7e308, 0, 1.7e308]), "max", "1.7e+308"),
+        (np.array([1.7e308] * 3), "mean", "1.7e+308"),
+        (np.array([1.7e308] * 3), "total", "too large"),
+        (np.array([1.7e308, -1.7e308, -1.7e308]), "mean", "-5.667e+307"),
         (np.array([5, 5, 5]), "mean", "5"),
         (np.array([1e-300, 2e-300, 3e-300]), "median", "2e-300"),
     ],
@@ -125,6 +129,30 @@ def test_extreme_numbers(write, ran, values, row, expected):
     status, out, err = ran("info", path, "--histogram", "x")
     assert (status, err) == (0, "")
     assert table(out)["x", row] == expected
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(2**64 - 6, 2**64, dtype=np.uint64),
+        np.arange(2**53, 2**53 + 6),
+        np.arange(-(2**63), -(2**63) + 6),
+        np.array([-(2**63), -(2**62), -1, 0, 2**62, 2**63 - 1]),
+        np.array([0, 1, 2**63, 2**63 + 1, 2**64 - 2, 2**64 - 1], np.uint64),
+        np.array([-0.25, 0.03, 0.13, 0.23, 0.33, 1.53]),
+    ],
+)
+def test_each_number_lies_in_the_bin_that_its_label_says(write, ran, values):
+    path = write([0] * 6)
+    mmapds.build(path)
+    mmapds.add_column(path, "x", values)
+    bins = spread(ran("info", path, "--histogram", "x")[1])
+    number = float if values.dtype.kind == "f" else int
+    begins = [number(re.match(r"[-\d.e+]+", label.replace(",", ""))[0]) for label, *_ in bins]
+    ends = [*begins[1:], math.inf]
+    each = values.tolist()
+    expected = [sum(low <= value < high for value in each) for low, high in zip(begins, ends, strict=True)]
+    assert [count for *_, count in bins] == expected
 
 
 def test_bins_are_round_and_cover_all(write, ran):

@@ -307,6 +307,15 @@ def test_coverage_says_what_the_index_covers_and_what_changed(tmp_path):
     assert changed["lengths"] == facts["lengths"]
 
 
+def test_facts_are_json_where_a_total_is_too_large_for_it(write):
+    path = write([1, 2, 3])
+    mmapds.build(path)
+    mmapds.add_column(path, "x", np.array([1.7e308] * 3))
+    facts = json.loads(json.dumps(report(path, ranks=1), allow_nan=False))
+    column = {each["name"]: each for each in facts["coverage"]["columns"]}["x"]
+    assert (column["mean"], column["total"]) == (1.7e308, None)
+
+
 def test_views_are_looked_at_as_datasets_are(path, tmp_path):
     ds = mmapds.open(path)
     ds[ds.lengths <= 60].save(tmp_path / "short.mmx")

@@ -1,7 +1,10 @@
 """Statistics of the numbers that indexes have of their records, piece by piece: memory does not grow with them."""
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,18 +18,21 @@ SIZES = "bytes"
 _PIECE = 1 << 20  # numbers that are looked at together
 _SAMPLE = 1 << 22  # numbers of which percentiles are exact
 _BINS = 12
+_LONGEST_MEAN = 1e15  # that is shown with all its digits
 _PERCENTILES = {"10 %": 0.1, "median": 0.5, "90 %": 0.9, "99 %": 0.99}
 
 Number = int | float
 
 
 class Numbers(NamedTuple):
-    """What is known of a column; `least`, `most` and `percentiles` are 0 where it has no finite number."""
+    """What is known of a column; `least`, `most`, `mean` and `percentiles` are 0 where it has no finite number."""
 
     type: str
     least: Number
     most: Number
-    total: Number
+    mean: float
+    total: Number | None
+    """None where it is larger than float64 holds."""
     finite: int
     """How many numbers are finite."""
     others: int
@@ -39,8 +45,8 @@ class Numbers(NamedTuple):
     def statistics(self) -> dict[str, str]:
         """Return what a table has of them, by the name that a row has."""
         percentiles = {name: text(value) for name, value in zip(_PERCENTILES, self.percentiles, strict=True)}
-        mean = self.total / self.finite if self.finite else 0.0
-        shown = {"mean": f"{mean:,.1f}" if abs(mean) >= 10 else f"{mean:.4g}", "total": text(self.total)}
+        mean = f"{self.mean:,.1f}" if 10 <= abs(self.mean) < _LONGEST_MEAN else f"{self.mean:.4g}"
+        shown = {"mean": mean, "total": "too large" if self.total is None else text(self.total)}
         others = {"not finite": text(self.others)} if self.others else {}
         return {"min": text(self.least), **percentiles, "max": text(self.most), **shown, **others}
 
@@ -60,7 +66,7 @@ def measure(indexes: Sequence[Index], name: str, report: Callable[[int], object]
     least: list[Number] = []
     most: list[Number] = []
     sample: list[NDArray[Any]] = []
-    total: Number = 0
+    total: int | Fraction = 0
     count = others = 0
     for piece, times in pieces(indexes, name):
         finite = piece[np.isfinite(piece)] if piece.dtype.kind == "f" else piece
@@ -78,9 +84,9 @@ def measure(indexes: Sequence[Index], name: str, report: Callable[[int], object]
     if len(whole):
         found = np.quantile(whole, list(_PERCENTILES.values()), method="inverted_cdf").tolist()
     types = sorted({np.dtype(index.column(name)[0]).name for index in indexes}) if name != SIZES else []
-    return Numbers(
-        ", ".join(types), min(least, default=0), max(most, default=0), total, count, others, tuple(found), len(whole)
-    )
+    low, high = min(least, default=0), max(most, default=0)
+    mean = float(min(max(Fraction(total, max(count, 1)), low), high))  # a sum of floats is rounded
+    return Numbers(", ".join(types), low, high, mean, _as_number(total), count, others, tuple(found), len(whole))
 
 
 def histogram(indexes: Sequence[Index], name: str, numbers: Numbers) -> list[tuple[str, int]]:
@@ -100,10 +106,10 @@ def histogram(indexes: Sequence[Index], name: str, numbers: Numbers) -> list[tup
     bins = max(int((high - first) // step) + 1, 1) if step else 1
     is_open = bool(step) and numbers.most >= first + bins * step
     counts = [0] * (bins + is_open)
+    begins = [first + step * number for number in range(1, len(counts))]
     for piece, times in pieces(indexes, name):
         finite = piece[np.isfinite(piece)] if piece.dtype.kind == "f" else piece
-        at = np.floor((finite.astype(np.float64) - first) / (step or 1)).clip(0, len(counts) - 1)
-        found = np.bincount(at.astype(np.int64), minlength=len(counts)).tolist()
+        found = np.bincount(_bins_of(finite, begins), minlength=len(counts)).tolist()
         counts = [count + more * times for count, more in zip(counts, found, strict=True)]
     edges = [first + step * number for number in range(bins + 1)]
     ends = [end - 1 for end in edges[1:]] if is_whole else edges[1:]
@@ -122,11 +128,34 @@ def _round(width: float) -> float:
     return next((factor * power for factor in (1, 2, 5) if factor * power >= width), 10 * power)
 
 
-def _sum(numbers: NDArray[Any], largest: Number) -> Number:
-    if numbers.dtype.kind != "f" and largest * len(numbers) >= 2**63:
+def _bins_of(numbers: NDArray[Any], begins: Sequence[Number]) -> NDArray[np.intp]:
+    """Return the bin that each number lies in; integers are compared as integers, as float64 has not all of them.
+
+    Args:
+      begins: where bins begin, but for the first.
+    """
+    if numbers.dtype.kind != "f" and all(isinstance(begin, int) for begin in begins):
+        limits = np.iinfo(numbers.dtype)
+        begins = [max(begin, int(limits.min)) for begin in begins if begin <= limits.max]
+        return np.searchsorted(np.array(begins, numbers.dtype), numbers, side="right")
+    return np.searchsorted(np.array(begins, np.float64), numbers, side="right")
+
+
+def _sum(numbers: NDArray[Any], largest: Number) -> int | Fraction:
+    """Return a sum, which may be larger than the numbers of any type; that of floats is rounded as theirs are."""
+    if numbers.dtype.kind == "f":
+        scale = 1 if largest * len(numbers) < sys.float_info.max else len(numbers)
+        return Fraction((numbers / scale).sum(dtype=np.float64).item()) * scale
+    if largest * len(numbers) >= 2**63:
         return sum(map(int, numbers.tolist()))
-    found: Number = numbers.sum(dtype=np.float64 if numbers.dtype.kind == "f" else np.int64).item()
-    return found
+    return int(numbers.sum(dtype=np.int64))
+
+
+def _as_number(total: int | Fraction) -> Number | None:
+    """Return a sum as an integer or a float; None where it is too large for this."""
+    with suppress(OverflowError):
+        return total if isinstance(total, int) else float(total)
+    return None
 
 
 def pieces(indexes: Sequence[Index], name: str) -> Iterator[tuple[NDArray[Any], int]]:

@@ -69,7 +69,6 @@ def _columns(indexes: Sequence[Index], sizes_of: str) -> list[dict[str, Any]]:
 
 def _described(numbers: Numbers) -> dict[str, Any]:
     low, median, high, highest = numbers.percentiles
-    mean = numbers.total / numbers.finite if numbers.finite else 0.0
     return {
         "type": numbers.type,
         "min": numbers.least,
@@ -78,7 +77,7 @@ def _described(numbers: Numbers) -> dict[str, Any]:
         "90 %": high,
         "99 %": highest,
         "max": numbers.most,
-        "mean": mean,
+        "mean": numbers.mean,
         "total": numbers.total,
         "not_finite": numbers.others,
         "sampled": numbers.sampled,
