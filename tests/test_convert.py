@@ -145,6 +145,8 @@ def test_the_command(tmp_path):
     assert command(path, "-o", out, "--schema", tmp_path / "schema.json", "--no-index", "--quiet").stdout == ""
     assert not os.path.exists(f"{out}.mmx")
     assert len(mmapds.open(out, build=True)) == 2
+    deep = tmp_path / "deep.json"
+    deep.write_text("[" * 100_000)
     for arguments, message in [
         (
             (path,),
@@ -153,6 +155,14 @@ def test_the_command(tmp_path):
         (
             (path, "--schema", "{"),
             "--schema: expected a JSON object, or the name of a file that holds one, found '{' (",
+        ),
+        (
+            (path, "--schema", deep),
+            "--schema: expected a JSON object, or the name of a file that holds one, found ",
+        ),
+        (
+            (path, "--schema", '{"x": [' + "[" * 500 + "]" * 500 + "]}"),
+            "schema['x'] = [[[[[[[[[...]]]]]]]]], expected a type or (dtype, shape)",
         ),
         (
             (path, "--schema", "no.json"),

@@ -326,7 +326,9 @@ RUN = {"batches": 10, "records": 80, "seconds": 4.0, "wait": 1.0, "wait_p50": 0.
 def test_a_training_run_adds_what_its_ranks_waited_for(path, tmp_path):
     """As `loader.stats()` gives it: an object, a list, or an object on each line."""
     one = [{"rank": 0, **RUN, "stalls": 0}, {"rank": 0, **RUN, "wait": 0.2, "wait_max": 0.9, "stalls": 1}]
-    (tmp_path / "rank0.jsonl").write_text("".join(json.dumps(each) + "\n" for each in one))
+    one[0]["host"] = "a\u2028b\x85c"  # which are breaks of lines, but not of JSON's
+    lines = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in one)
+    (tmp_path / "rank0.jsonl").write_text(lines, encoding="utf-8")
     (tmp_path / "rank1.json").write_text(json.dumps({"rank": 1, "epoch": 3, **RUN, "stalls": 0}))
     files = [tmp_path / "rank0.jsonl", tmp_path / "rank1.json"]
     facts = report(path, ranks=2, waits=files, samples=False)
@@ -352,6 +354,8 @@ def test_a_loader_writes_the_waits_that_a_report_takes(path, tmp_path):
     ("text", "message"),
     [
         ("nothing", "line 1: not JSON: "),
+        ("[" * 100_000, "line 1: not JSON: "),
+        (json.dumps({**RUN, "stalls": 10**400}), "record 0: stalls: expected a number of 0 or more, found 1000"),
         ("[]", "expected one record or more, found 0"),
         ("[7]", "record 0: expected an object, found int"),
         (json.dumps({**RUN, "wait": -1, "stalls": 0}), "record 0: wait: expected a number of 0 or more, found -1"),

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from .. import _native
-from ..errors import FormatError
+from ..errors import FormatError, shortened
 
 ITEM_BYTES = {
     "bool": 1,
@@ -87,7 +87,7 @@ class Schema:
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         if not isinstance(given, Mapping):
-            raise FormatError(f"schema = {given!r}, expected a dict of field name to type")
+            raise FormatError(f"schema = {shortened(given)}, expected a dict of field name to type")
         self.fields = tuple(_field(name, what) for name, what in given.items())
         columns = Counter(field.column for field in self.fields if field.column)
         for name, count in columns.items():
@@ -136,23 +136,23 @@ def _field(name: Any, what: Any) -> Field:
         raise FormatError(
             f"schema: {name!r} is not a valid field name: expected printable text without parentheses and backslashes"
         )
+    place = f"schema[{name!r}] = {shortened(what)}"
     if isinstance(what, str):
         if what in _TEXT or (what in ITEM_BYTES and what not in EXTENDED and what[0] != "c"):
             return Field(name, what, None)
         raise FormatError(
-            f"schema[{name!r}] = {what!r}, expected 'bytes', 'str', 'json', a number type such as 'int64' or 'float32'"
-            ", or (dtype, shape)"
+            f"{place}, expected 'bytes', 'str', 'json', a number type such as 'int64' or 'float32', or (dtype, shape)"
         )
     try:
         dtype, shape = what
         dtype = dtype if isinstance(dtype, str) else dtype_name(dtype)
         axes = tuple(axis if axis is None else operator.index(axis) for axis in shape)
     except (TypeError, ValueError):
-        raise FormatError(f"schema[{name!r}] = {what!r}, expected a type or (dtype, shape)") from None
+        raise FormatError(f"{place}, expected a type or (dtype, shape)") from None
     if dtype not in ITEM_BYTES:
-        raise FormatError(f"schema[{name!r}] = {what!r}, expected a dtype among {', '.join(ITEM_BYTES)}")
+        raise FormatError(f"{place}, expected a dtype among {', '.join(ITEM_BYTES)}")
     if len(axes) > MAX_DIMS or any(axis is not None and not 0 <= axis < 2**31 for axis in axes):
-        raise FormatError(f"schema[{name!r}] = {what!r}, expected up to {MAX_DIMS} axes, each None or 0 to 2^31 - 1")
+        raise FormatError(f"{place}, expected up to {MAX_DIMS} axes, each None or 0 to 2^31 - 1")
     return Field(name, dtype, axes)
 
 

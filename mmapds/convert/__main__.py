@@ -104,7 +104,7 @@ def _json_object(option: str, text: str | None) -> Any:
             with open(text, "rb") as file:
                 text = file.read().decode()
         return json.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FormatError(
             f"--{option}: expected a JSON object, or the name of a file that holds one, found {shortened(given, 60)} "
             f"({error})"

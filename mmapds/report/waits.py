@@ -1,7 +1,6 @@
 """The sections on waits: what a loader delivers here without a trainer, and what a training run waited for."""
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ _NUMBERS = ("batches", "records", "seconds", "wait", "wait_p50", "wait_p99", "wa
 """What each record of a run must have, as `DataLoader.stats()` returns it."""
 
 _LARGEST = 1 << 26  # bytes of a file
+_TOO_LARGE = 1e15  # for a number of a run
 
 
 def loader_facts(measured: Facts) -> Facts:
@@ -74,8 +74,8 @@ def _read(path: str) -> list[Facts]:
         raise FormatError(f"{path}: expected up to {_LARGEST} characters, found more")
     try:
         found = json.loads(text)
-    except ValueError:
-        found = [_line(path, number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    except (ValueError, RecursionError):
+        found = [_line(path, number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     records = found if isinstance(found, list) else [found]
     if not records:
         raise FormatError(f"{path}: expected one record or more, found 0")
@@ -97,7 +97,7 @@ def _checked(path: str, number: int, record: Any) -> Facts:
     for name, value in {"rank": 0, **record}.items():
         if name in (*_NUMBERS, "rank"):
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not is_number or not math.isfinite(value) or not 0 <= value < 1e15:
+            if not is_number or not 0 <= value < _TOO_LARGE:  # NaN neither
                 raise FormatError(
                     f"{path}: record {number}: {name}: expected a number of 0 or more, found {shortened(value, 40)}"
                 )
