@@ -24,6 +24,7 @@ TYPES = every_type(N) | {
     "at": pa.array(range(N), pa.timestamp("us")),
     "price": pa.array([f"{i}.5" for i in range(N)]).cast(pa.decimal128(9, 2)),
     "tags": pa.array([[{"a": i}, None] for i in range(N)]),
+    "clocks": pa.array([[i, None] for i in range(N)], pa.list_(pa.int64())).view(pa.list_(pa.time64("ns"))),
     "tensor": pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(N * 6, dtype=np.float32).reshape(N, 2, 3)),
 }
 

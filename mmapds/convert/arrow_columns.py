@@ -11,7 +11,7 @@ from ..arrays.columns import Columns, Values
 from ..arrays.schema import Field, Schema
 from ..arrays.values import as_bytes
 from ..errors import FormatError
-from .arrow_values import described, is_temporal, offsets, stored
+from .arrow_values import described, is_temporal, json_values, offsets, stored
 
 _OFFSETS = {"large_string": np.int64, "large_binary": np.int64, "string": np.int32, "binary": np.int32}
 
@@ -52,7 +52,7 @@ def _parts(name: str, array: Any) -> Iterator[tuple[str, Any]]:
 def _values(field: Field, array: Any, has_default: bool) -> Values | None:
     """Return the values of a field; None where they must be looked at one by one."""
     if field.dtype == "json":
-        values = array.to_pylist()
+        values = json_values(array)
         if has_default and any(value is None for value in values):
             return None
         try:

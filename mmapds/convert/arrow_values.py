@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,12 @@ from ..errors import FormatError
 from .reader import Refused
 
 _SPELLED_OUT = 1 << 30  # bytes that the values of a dictionary may take at most, if every row has the longest
+_LISTS = {
+    pa.lib.Type_LIST: pa.list_,
+    pa.lib.Type_LARGE_LIST: pa.large_list,
+    pa.lib.Type_LIST_VIEW: pa.list_view,
+    pa.lib.Type_LARGE_LIST_VIEW: pa.large_list_view,
+}
 Values = Sequence[Any]
 """The values of a column; None stands for null."""
 
@@ -29,7 +36,7 @@ def schema_fields(path: str, schema: Any) -> Iterator[tuple[str, Any]]:
             if name in seen:
                 raise FormatError(f"{path}: expected fields of different names, found two {name!r}; rename one")
             seen.add(name)
-            is_known = not _has_months(found)
+            is_known = not _holds(found, _is_months)
             yield name, described(found) if is_known else Refused(f"{path}: field {name!r}", str(found))
 
 
@@ -44,12 +51,19 @@ def flat_fields(field: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield name, found
 
 
-def _has_months(found: Any) -> bool:
-    """Whether a type is, or holds, an interval of months, which pyarrow can name but not read."""
+def _holds(found: Any, is_meant: Callable[[Any], bool]) -> bool:
+    """Whether a type, or one of its parts at any depth, is one that is meant."""
     parts = [found.field(part).type for part in range(found.num_fields)]
     if is_type.is_dictionary(found):
         parts.append(found.value_type)
-    return found.id == pa.lib.Type_INTERVAL_MONTHS or any(map(_has_months, parts))
+    elif isinstance(found, pa.BaseExtensionType):
+        parts.append(found.storage_type)
+    return is_meant(found) or any(_holds(part, is_meant) for part in parts)
+
+
+def _is_months(found: Any) -> bool:
+    """Whether a type is an interval of months, which pyarrow can name but not read."""
+    return bool(found.id == pa.lib.Type_INTERVAL_MONTHS)
 
 
 def _storage(found: Any) -> Any:
@@ -112,6 +126,53 @@ def _listed(found: Any) -> tuple[Any, list[int | None]]:
     return found, shape
 
 
+def _replaced(found: Any, leaf: Callable[[Any], Any]) -> Any:
+    """Return the type that arrays of a type can be viewed as, with others in place of the types of single values.
+
+    Args:
+      leaf: returns what stands for the type of single values, a type of the same width.
+    """
+    if isinstance(found, pa.BaseExtensionType):
+        inner = _replaced(found.storage_type, leaf)
+        return found if inner == found.storage_type else inner
+    if is_type.is_dictionary(found):
+        return pa.dictionary(found.index_type, _replaced(found.value_type, leaf), found.ordered)
+    if is_type.is_run_end_encoded(found):
+        return pa.run_end_encoded(found.run_end_type, _replaced(found.value_type, leaf))
+    parts = [part.with_type(_replaced(part.type, leaf)) for part in map(found.field, range(found.num_fields))]
+    if is_type.is_struct(found):
+        return pa.struct(parts)
+    if is_type.is_map(found):
+        return pa.map_(*parts[0].type, found.keys_sorted)
+    if is_type.is_fixed_size_list(found):
+        return pa.list_(parts[0], found.list_size)
+    if is_type.is_union(found):
+        return pa.union(parts, found.mode, found.type_codes)
+    return _LISTS[found.id](parts[0]) if found.id in _LISTS else leaf(found)
+
+
+def json_values(array: Any) -> Values:
+    """Return values as JSON has them: at any depth, dates, times and durations are integers and decimals are text.
+
+    What pyarrow makes of the former has microseconds at best, or depends on whether pandas is installed.
+    """
+    values = array.view(_replaced(array.type, _integer)).to_pylist()
+    return list(map(_with_texts, values)) if _holds(array.type, is_type.is_decimal) else values
+
+
+def _integer(found: Any) -> Any:
+    return getattr(pa, f"int{found.bit_width}")() if is_temporal(found) else found
+
+
+def _with_texts(value: Any) -> Any:
+    """Return a value with its decimals, at any depth, as text."""
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _with_texts(part) for name, part in value.items()}
+    return [_with_texts(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def rows_of(batch: Any, wanted: list[str], types: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a RecordBatch.
 
@@ -135,7 +196,7 @@ def _columns(array: Any, name: str, types: Mapping[str, Any]) -> Iterator[tuple[
         for part, values in zip(array.type, array.flatten(), strict=True):  # in which a null struct has null parts
             yield from _columns(values, f"{name}.{part.name}", types)
     elif name in types:
-        yield name, array.to_pylist() if types[name] == "json" else _values(array)
+        yield name, json_values(array) if types[name] == "json" else _values(array)
 
 
 def unjudged(array: Any) -> Any:
@@ -144,11 +205,13 @@ def unjudged(array: Any) -> Any:
     Others write dates that are no whole days, and decimals of more digits than their type says, which pyarrow refuses
     where it checks an array in full; they have a meaning all the same.
     """
-    if is_type.is_date64(array.type):
-        return array.view(pa.int64())
-    if is_type.is_decimal(array.type):
-        return array.view(pa.binary(array.type.bit_width // 8))
-    return array
+    return array.view(_replaced(array.type, _unjudged))
+
+
+def _unjudged(found: Any) -> Any:
+    if is_type.is_decimal(found):
+        return pa.binary(found.bit_width // 8)
+    return pa.int64() if is_type.is_date64(found) else found
 
 
 def stored(array: Any) -> Any:

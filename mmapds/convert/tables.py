@@ -28,8 +28,8 @@ class TableReader(FileReader):
     """The rows of tables as records.
 
     Numbers, text and bytes stay what they are. Lists of numbers become arrays, and each part of a struct a field,
-    "image.bytes". Dates, times and durations become integers in their own unit, decimals text, and maps and lists of
-    anything else JSON.
+    "image.bytes". Dates, times and durations become integers in their own unit, decimals text, also in JSON, which maps
+    and lists of anything else become.
 
     Raises:
       Error: pyarrow is missing.
