@@ -506,6 +506,21 @@ def test_a_writer_refuses_files_of_other_records_and_damaged_ones(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "nested",
+    [lambda text, many: [text, *many], lambda text, many: [1, text, *many], lambda text, many: [[text, *many]]],
+    ids=["texts", "a number and texts", "lists of texts"],
+)
+def test_lists_with_one_long_text_take_no_room_for_it_in_each_place(tmp_path, nested):
+    """As an array of NumPy has: here that is more than any machine has."""
+    value = nested("x" * 10**7, ["y"] * 5_000_000)
+    assert infer_schema([{"x": value}]).describe() == {"x": "json"}
+    with mmapds.Writer(tmp_path / "a.mma", {"x": ("int64", [None])}) as writer:
+        with pytest.raises(mmapds.FormatError, match=r"field 'x': expected int64 of shape .*, found list "):
+            writer.write({"x": value})
+        writer.write({"x": [1]})
+
+
+@pytest.mark.parametrize(
     ("dtype", "value", "found"),
     [
         ("uint8", [*range(300)], r"256 as item 256 of list \[0, 1, 2, .*, 9, 10, 11, \.\.\.\]$"),

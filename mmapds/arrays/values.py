@@ -5,6 +5,7 @@ import operator
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from .. import _native
@@ -12,6 +13,8 @@ from ..errors import FormatError, shortened
 from .schema import ALIGNMENT, EXTENDED, ITEM_BYTES, Field, Schema, dtype_name
 
 _ROUND = {"float16": "<e", "float32": "<f", "float64": "<d"}
+_TEXTS, _LISTS = {str, bytes}, {list, tuple}
+_NUMPY_DIMS = 64  # axes of an array at most
 _WIDTH = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}  # kinds of numbers; a kind can hold all kinds before it
 
 
@@ -275,6 +278,8 @@ def list_as_array(value: Any) -> Any:
     """Return a list of numbers, at any depth, as an array; None for any other list."""
     import numpy as np  # start-up time: records without arrays do without
 
+    if _has_text(value):  # of which NumPy would make an array that gives each the room of the longest
+        return None
     try:
         array = np.asarray(value)
         if array.dtype.kind == "f" and (np.abs(array) >= 2**63).any() and all(map(_is_integer, _items(value))):
@@ -282,6 +287,19 @@ def list_as_array(value: Any) -> Any:
     except (TypeError, ValueError, OverflowError):
         return None
     return array if array.dtype.kind in "biufc" and _is_exact(value, array, array.dtype) else None
+
+
+def _has_text(value: Sequence[Any]) -> bool:
+    """Whether a list, in which all lists of a depth are beside lists alone, has text or bytes in it."""
+    items = value
+    for _ in range(_NUMPY_DIMS):
+        kinds = set(map(type, items))
+        if not kinds.isdisjoint(_TEXTS):
+            return True
+        if not kinds or not kinds <= _LISTS:
+            return False
+        items = list(chain.from_iterable(items))
+    return False
 
 
 def _of_list(value: Any, array: Any, dtype: str) -> Any:
