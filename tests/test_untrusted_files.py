@@ -5,6 +5,7 @@ import os
 import pickle
 import struct
 import tarfile
+import tracemalloc
 import zipfile
 import zlib
 
@@ -293,6 +294,106 @@ def test_groups_of_hdf5_that_say_together_that_they_are_large():
         mmapds.FormatError, match=r"'/g': expected records of up to 1073741824 bytes, found 1610612736,"
     ):
         convert("a.h5", records="groups")
+
+
+TEXT, RUNS = h5py.string_dtype(), h5py.vlen_dtype("u1")
+LONG = 1 << 20  # bytes of each of 3,000 elements
+
+
+def unwritten(file, name, shape):
+    """A dataset whose elements are all its fill value, which the file holds once."""
+    return file.create_dataset(name, shape, TEXT, fillvalue="x" * LONG)
+
+
+def repeated_runs(file, shape, dtype):
+    """A dataset whose elements all lead to the same bytes."""
+    one = file.create_dataset("one", (1,), RUNS, chunks=(1,))
+    one[0] = np.ones(LONG, "u1")
+    many = file.create_dataset("g/x", shape, dtype, chunks=shape)
+    many.id.write_direct_chunk((0,) * len(shape), one.id.read_direct_chunk((0,))[1] * 3000)
+
+
+def many_names(file):
+    unwritten(file, "g/x", (30,))
+    for name in range(100):
+        file[f"g/{name}"] = file["g/x"]
+
+
+LONG_ELEMENTS = {
+    "texts": lambda file: unwritten(file, "g/x", (3000,)),
+    "rows of texts": lambda file: unwritten(file, "g/x", (1, 3, 1000)),
+    "texts of many names": many_names,
+    "runs of numbers": lambda file: repeated_runs(file, (3000,), RUNS),
+    "arrays of runs": lambda file: repeated_runs(file, (1,), np.dtype((RUNS, (3000,)))),
+    "compounds": lambda file: repeated_runs(file, (1500,), np.dtype([("a", RUNS), ("b", RUNS)])),
+    "arrays in compounds": lambda file: repeated_runs(file, (1,), np.dtype([("a", RUNS, (3000,))])),
+}
+
+
+@pytest.mark.parametrize("name", LONG_ELEMENTS)
+@pytest.mark.usefixtures("secret")
+def test_groups_of_hdf5_whose_texts_and_runs_are_the_same_bytes(name):
+    with h5py.File("a.h5", "w") as file:
+        LONG_ELEMENTS[name](file)
+    assert os.path.getsize("a.h5") < 3 * LONG
+    with pytest.raises(mmapds.FormatError, match=r"expected records with up to 1073741824 bytes of text and runs "):
+        convert("a.h5", records="groups")
+
+
+class EnoughError(Exception):
+    """Stops a conversion whose beginning shows what is to be seen."""
+
+
+@pytest.mark.parametrize("name", [name for name in LONG_ELEMENTS if name != "texts of many names"])
+@pytest.mark.usefixtures("secret")
+def test_rows_of_hdf5_whose_texts_and_runs_are_the_same_bytes(name):
+    """They are read a few at a time, and where one row has too many of them, it is refused."""
+    with h5py.File("a.h5", "w") as file:
+        LONG_ELEMENTS[name](file)
+
+    def stop(done, _):
+        if done:
+            raise EnoughError
+
+    is_long = name in ("rows of texts", "arrays of runs", "arrays in compounds")
+    tracemalloc.start()
+    with pytest.raises(mmapds.FormatError if is_long else EnoughError):
+        convert("a.h5", group="g", progress=stop)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 << 29
+
+
+@pytest.mark.usefixtures("secret")
+def test_rows_of_hdf5_that_say_together_that_they_are_large():
+    with h5py.File("a.h5", "w") as file:
+        for name in "abc":
+            file.create_dataset(name, (1 << 10, 1 << 16), "f8", chunks=(1 << 10, 1 << 16), compression="gzip")
+    with pytest.raises(
+        mmapds.FormatError, match=r"a\.h5: expected records of up to 1073741824 bytes, found 1610612736,"
+    ):
+        convert("a.h5")
+
+
+@pytest.mark.parametrize("records", ["rows", "groups"])
+@pytest.mark.usefixtures("secret")
+def test_texts_and_runs_that_are_read_in_pieces_are_what_was_written(records):
+    texts = [[f"{row} grün {k}" * (k % 3) for k in range(250)] for row in range(7)]
+    kind = np.dtype([("n", "i4"), ("inner", [("text", TEXT), ("run", RUNS)])])
+    with h5py.File("a.h5", "w") as file:
+        file.create_dataset("g/texts", data=texts, dtype=TEXT)
+        file.create_dataset("g/cube", data=np.array(texts, object).reshape(7, 2, 125), dtype=TEXT)
+        made = file.create_dataset("g/parts", (7, 3), kind)
+        for row, k in np.ndindex(7, 3):
+            made[row, k] = (row, (f"{k}", np.arange(k)))
+    convert(
+        "a.h5", records=records, group="/" if records == "groups" else "g", fields=["texts", "cube", "parts.inner.run"]
+    )
+    found = list(mmapds.open("a.mma"))
+    rows = [{name: value[k] for name, value in found[0].items()} for k in range(7)] if records == "groups" else found
+    assert [row["texts"] for row in rows] == texts
+    assert [[*row["cube"][0], *row["cube"][1]] for row in rows] == texts
+    assert all(row["parts.inner.run"] == [[], [0], [0, 1]] for row in rows)
 
 
 # ---- Parquet and Arrow that decompress to much ----------------------------------------------------------------------

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 from ..arrays.schema import Schema
 from ..errors import Error, FormatError, either
 from ..imports import importing
-from .reader import FileReader, cannot_be_read, too_large
+from .reader import FileReader, Refused, cannot_be_read, too_large
 
 _SHOWN = 8  # names in a message
+_CHUNK_BYTES = 8 << 20  # of a dataset's chunks, kept as decompressed: text is read in parts of a chunk
 
 
 class Hdf5Reader(FileReader):
@@ -59,7 +60,7 @@ class Hdf5Reader(FileReader):
         except ImportError:
             raise Error(f"{path}: reading HDF5 needs h5py; run: pip install 'mmapds[hdf5]'") from None
         try:
-            with h5py.File(path, "r") as file:
+            with h5py.File(path, "r", rdcc_nbytes=_CHUNK_BYTES) as file:
                 with importing:
                     from .hdf5_values import member  # h5py is optional
 
@@ -83,7 +84,7 @@ class Hdf5Reader(FileReader):
             raise cannot_be_read(path, self.TITLE, error) from error
 
     def _read(self, path: str, schema: Schema | None) -> Generator[Mapping[str, Any], None, int]:
-        wanted = None if schema is None else {field.name for field in schema.fields}
+        wanted = None if schema is None else [field.name for field in schema.fields]
         with self._reading(path) as root:
             with importing:
                 from .hdf5_values import group_records, rows  # h5py is optional
@@ -92,6 +93,15 @@ class Hdf5Reader(FileReader):
                 return (yield from rows(path, root, wanted))
             count = 0
             for record in group_records(root, wanted):
+                if schema is not None:
+                    _check_types(record, schema)
                 yield record
                 count += 1
             return count
+
+
+def _check_types(record: Mapping[str, Any], schema: Schema) -> None:
+    """Raise FormatError if array files lack the type of a field of a record."""
+    refused = {name: value for name, value in record.items() if isinstance(value, Refused)}
+    if refused:
+        raise next(iter(refused.values())).error(sorted(schema.names - refused.keys()))

@@ -1,21 +1,21 @@
 """The datasets and groups of HDF5 as records. Loaded only where HDF5 is read."""
 
-import math
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import h5py
-import numpy as np
 
 from ..errors import FormatError, either, option
+from .hdf5_limits import Room, alone, check_bytes, check_together, loose_rows, place_of, size_of
 from .hdf5_types import Part, dtype_of, parts_of
 from .reader import Refused
 
 _BYTES, _ROWS = 8 << 20, 1024  # read at a time, unless a chunk has more
+Column = tuple[Any, list[Part]]
+"""A dataset, and which of its parts become fields."""
 _MAX_DEPTH = 32  # of groups and links, which may form a circle
-_MOST_BYTES, _MOST_TIMES = 1 << 30, 100  # at once, and how many times what the file holds: compression has its limits
 
 
 def datasets_below(group: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -72,33 +72,6 @@ def _outside(found: Any, name: str, where: str) -> FormatError:
     )
 
 
-def _check_bytes(dataset: Any, size: int, remark: str) -> None:
-    """Raise FormatError where reading so many bytes at once makes many times what the file holds of a dataset.
-
-    A chunk is decompressed whole, also where it is larger than the dataset.
-    """
-    size = max(size, math.prod(dataset.chunks or ()) * dataset.dtype.itemsize)
-    if size > max(_MOST_BYTES, _MOST_TIMES * dataset.id.get_storage_size()):
-        raise FormatError(
-            f"{_place(dataset)}: expected chunks and records of up to {_MOST_BYTES} bytes, found {size}, where the "
-            f"file holds {dataset.id.get_storage_size()}; write it again with smaller chunks{remark}"
-        )
-
-
-def _check_record(where: str, datasets: Iterable[Any]) -> None:
-    """Raise FormatError where all datasets of a record are many times what the file holds of them."""
-    held, size = 0, 0
-    for dataset in datasets:
-        held += dataset.id.get_storage_size()
-        if dataset.shape is not None:  # of any type, also one that NumPy lacks
-            size += dataset.id.get_type().get_size() * math.prod(dataset.shape)
-    if size > max(_MOST_BYTES, _MOST_TIMES * held):
-        raise FormatError(
-            f"{where}: expected records of up to {_MOST_BYTES} bytes, found {size}, where the file holds {held}; "
-            f"convert rows, with {option('records', 'rows')}, or write the file again with fewer datasets in a group"
-        )
-
-
 def _check_depth(group: Any, depth: int) -> None:
     if depth > _MAX_DEPTH:
         raise FormatError(
@@ -126,16 +99,11 @@ def row_fields(path: str, root: Any) -> tuple[dict[str, Any], int]:
     count = 0
     for name, dataset in datasets_below(root):
         shape = dataset.shape or ()
-        found = {part.field: part.type(_place(dataset)) for part in dataset_parts(name, dataset, shape[1:])}
+        found = {part.field: part.type(place_of(dataset)) for part in dataset_parts(name, dataset, shape[1:])}
         _check_names(path, fields, found)
         fields |= found
         count = max(count, shape[0] if shape else 0)
     return fields, count
-
-
-def _place(dataset: Any) -> str:
-    """Return what messages call a dataset."""
-    return f"{dataset.file.filename}: dataset {dataset.name!r}"
 
 
 def _check_names(place: str, names: Container[str], more: Iterable[str]) -> None:
@@ -158,7 +126,7 @@ def _decoding(place: str) -> Iterator[None]:
         ) from None
 
 
-def rows(path: str, root: Any, wanted: set[str] | None) -> Generator[dict[str, Any], None, int]:
+def rows(path: str, root: Any, wanted: Container[str] | None) -> Generator[dict[str, Any], None, int]:
     """Yield row k of every dataset below a group as record k; return how many rows there are.
 
     Args:
@@ -166,25 +134,47 @@ def rows(path: str, root: Any, wanted: set[str] | None) -> Generator[dict[str, A
     Raises:
       FormatError: datasets have different numbers of rows.
     """
-    columns: dict[str, tuple[Any, list[Part]]] = {}
+    columns: dict[str, Column] = {}
     for name, dataset in datasets_below(root):
         parts = dataset_parts(name, dataset, (dataset.shape or ())[1:])
         if parts := [part for part in parts if wanted is None or part.field in wanted]:
             columns[name] = dataset, parts
-    datasets = {name: dataset for name, (dataset, _) in columns.items()}
-    count = _count_rows(path, datasets)
-    step = _step(list(datasets.values()))
-    for dataset in datasets.values():
-        _check_bytes(dataset, min(step, count) * dataset.dtype.itemsize * math.prod(dataset.shape[1:]), "")
-    for begin in range(0, count, step):
-        values: dict[str, Any] = {}
-        for dataset, parts in columns.values():
-            data = dataset[begin : begin + step]
-            with _decoding(_place(dataset)):
-                values |= {part.field: part.values(data) for part in parts}
-        for row in zip(*values.values(), strict=True):
-            yield dict(zip(values, row, strict=True))
+    count = _count_rows(path, {name: dataset for name, (dataset, _) in columns.items()})
+    loose = [column for column in columns.values() if column[0].dtype.hasobject]
+    steady = [column for column in columns.values() if not column[0].dtype.hasobject]
+    step, few = _step([dataset for dataset, _ in steady]), loose_rows([dataset for dataset, _ in loose])
+    for some, rows_at_once in ((steady, step), (loose, few)):
+        for dataset, _ in some:
+            check_bytes(dataset, size_of(dataset, min(rows_at_once, count)), "")
+    check_together(path, [dataset for dataset, _ in steady], min(step, count), "write it again with smaller chunks")
+    for begin, end in _ranges(0, count, step):
+        values = _read(root, steady, begin, end)
+        for first, last in _ranges(begin, end, few):
+            found = {name: column[first - begin : last - begin] for name, column in values.items()}
+            found |= _read(root, loose, first, last)
+            for row in zip(*found.values(), strict=True):
+                yield dict(zip(found, row, strict=True))
     return count
+
+
+def _ranges(begin: int, end: int, step: int) -> Iterator[tuple[int, int]]:
+    return ((first, min(first + step, end)) for first in range(begin, end, step))
+
+
+def _read(root: Any, columns: Iterable[Column], begin: int, end: int) -> dict[str, Any]:
+    """Return the values that each field has in some rows."""
+    room = Room(root.file)
+    values: dict[str, Any] = {}
+    for dataset, parts in columns:
+        data = room.entries(dataset, begin, end, _tops(parts))
+        with _decoding(place_of(dataset)):
+            values |= {part.field: part.values(data) for part in parts}
+    return values
+
+
+def _tops(parts: Iterable[Part]) -> list[str]:
+    """Return the parts of the outermost compound that have some parts; each once."""
+    return list(dict.fromkeys(part.within[0] for part in parts if part.within))
 
 
 def _count_rows(path: str, datasets: Mapping[str, Any]) -> int:
@@ -209,13 +199,15 @@ def _count_rows(path: str, datasets: Mapping[str, Any]) -> int:
 
 def _step(datasets: Sequence[Any]) -> int:
     """Return how many rows to read at a time: whole chunks, so that each is decompressed once."""
-    row = sum(dataset.dtype.itemsize * math.prod(dataset.shape[1:]) for dataset in datasets)
+    row = sum(size_of(dataset, 1) for dataset in datasets)
     chunk: int = max((dataset.chunks[0] for dataset in datasets if dataset.chunks), default=1)
     fitting: int = min(_BYTES // max(row, 1), _ROWS) // chunk
     return chunk * max(fitting, 1)
 
 
-def group_records(group: Any, wanted: set[str] | None, path: str = "", depth: int = 0) -> Iterator[dict[str, Any]]:
+def group_records(
+    group: Any, wanted: Container[str] | None, path: str = "", depth: int = 0
+) -> Iterator[dict[str, Any]]:
     """Yield each dataset of a group as a record, and each group below it that has datasets, the innermost first."""
     _check_depth(group, depth)
     datasets = {}
@@ -231,71 +223,68 @@ def group_records(group: Any, wanted: set[str] | None, path: str = "", depth: in
         yield _record(path[:-1], group, datasets, wanted)
 
 
-def _record(path: str, found: Any, datasets: Mapping[str, Any], wanted: set[str] | None) -> dict[str, Any]:
+def _record(path: str, found: Any, datasets: Mapping[str, Any], wanted: Container[str] | None) -> dict[str, Any]:
     """Return a record of datasets, and of the attributes of the group or dataset that `path` names.
 
-    A field that is not wanted is None, and one whose type array files lack a Refused.
+    A field that is not wanted is None and is not read; one whose type array files lack is a Refused.
     """
     record: dict[str, Any] = {"__key__": path}
     where = f"{found.file.filename}: {found.name!r}"
     for name in found.attrs:
         attribute = found.attrs.get_id(name)
         parts = list(parts_of(name, dtype_of(attribute), attribute.shape or ()))
-        place = f"{found.file.filename}: attribute {name!r} of {found.name!r}"
         _check_names(where, record, (part.field for part in parts))
+        place = f"{found.file.filename}: attribute {name!r} of {found.name!r}"
         record |= _values(place, parts, wanted, partial(_attribute, found, name))
-    if len(datasets) > 1:
-        _check_record(where, datasets.values())
+    columns: list[Column] = []
     for name, dataset in datasets.items():
         parts = dataset_parts(name, dataset, dataset.shape or ())
         _check_names(where, record, (part.field for part in parts))
-        record |= _values(_place(dataset), parts, wanted, partial(_whole, dataset))
+        record |= dict.fromkeys(part.field for part in parts)
+        columns.append((dataset, parts))
+    read = [dataset for dataset, parts in columns if any(_is_wanted(part, wanted) for part in parts)]
+    check_together(where, read, None, f"convert rows, with {option('records', 'rows')}")
+    room = Room(found.file)
+    for dataset, parts in columns:
+        record |= _values(place_of(dataset), parts, wanted, partial(_whole, dataset, room))
     return record
 
 
+def _is_wanted(part: Part, wanted: Container[str] | None) -> bool:
+    return wanted is None or part.field in wanted
+
+
 def _values(
-    place: str, parts: Sequence[Part], wanted: set[str] | None, read: Callable[[], Any]
+    place: str, parts: Sequence[Part], wanted: Container[str] | None, read: Callable[[Sequence[Part]], Any]
 ) -> Iterator[tuple[str, Any]]:
     """Yield the fields that a dataset or an attribute makes, and their values.
 
     Args:
-      read: returns what it holds as the only entry of an array; None if it is empty.
-    Raises:
-      FormatError: array files lack the type of a field that is wanted.
+      read: takes the parts that are meant; returns what the place holds of them as the only entry of an array, or None
+        if it is empty.
     """
     types = {part.field: part.type(place) for part in parts}
-    chosen = [part.field for part in parts if wanted is None or part.field in wanted]
-    refused = {name: types[name] for name in chosen if isinstance(types[name], Refused)}
-    if refused and wanted is not None:
-        raise next(iter(refused.values())).error(sorted(wanted - refused.keys()))
-    data = read() if len(refused) < len(chosen) else None
+    chosen = [part for part in parts if _is_wanted(part, wanted)]
+    readable = [part for part in chosen if not isinstance(types[part.field], Refused)]
+    data = read(readable) if readable else None
     for part in parts:
-        if part.field in refused:
-            yield part.field, refused[part.field]
-        elif data is None or part.field not in chosen:
-            yield part.field, None
-        else:
+        if part in readable and data is not None:
             with _decoding(place):
                 value = part.values(data)[0]
             yield part.field, value
+        else:
+            yield part.field, types[part.field] if part in chosen and part not in readable else None
 
 
-def _whole(dataset: Any) -> Any:
+def _whole(dataset: Any, room: Room, parts: Sequence[Part]) -> Any:
     """Return what a dataset holds as the only entry of an array; None if it is empty."""
     if dataset.shape is None:
         return None
-    _check_bytes(dataset, dataset.nbytes, f" (or convert each of its rows, with {option('records', 'rows')})")
-    return _alone(dataset[()], dataset.dtype, dataset.shape)
+    check_bytes(dataset, size_of(dataset), f" (or convert each of its rows, with {option('records', 'rows')})")
+    return room.whole(dataset, _tops(parts))
 
 
-def _attribute(found: Any, name: str) -> Any:
+def _attribute(found: Any, name: str, _: Sequence[Part]) -> Any:
     """Return what an attribute holds as the only entry of an array; None if it is empty."""
     attribute, value = found.attrs.get_id(name), found.attrs[name]
-    return None if isinstance(value, h5py.Empty) else _alone(value, attribute.dtype, attribute.shape)
-
-
-def _alone(value: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
-    """Return a value as the only entry of an array."""
-    data = np.empty((1, *shape), dtype)
-    data[0] = value
-    return data
+    return None if isinstance(value, h5py.Empty) else alone(value, attribute.dtype, attribute.shape)
