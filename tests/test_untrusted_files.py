@@ -396,6 +396,26 @@ def test_texts_and_runs_that_are_read_in_pieces_are_what_was_written(records):
     assert all(row["parts.inner.run"] == [[], [0], [0, 1]] for row in rows)
 
 
+@pytest.mark.usefixtures("secret")
+def test_what_is_not_asked_for_of_groups_is_not_read():
+    """Nor does it count how large it is: datasets are often allocated before they are written."""
+    with h5py.File("a.h5", "w") as file:
+        for group in "ab":
+            file[f"{group}/label"], file[f"{group}/ref"] = [1, 2], file.ref
+            file.create_dataset(f"{group}/mask", (2 << 30,), "u1", chunks=(1 << 20,), compression="gzip")
+            for name in range(12):
+                file.create_dataset(f"{group}/{name}", (100 << 20,), "u1", chunks=(1 << 20,), compression="gzip")
+    convert("a.h5", records="groups", fields=["label"])
+    assert [sample["label"].tolist() for sample in mmapds.open("a.mma")] == [[1, 2], [1, 2]]
+    convert("a.h5", records="groups", schema={"label": "json"})
+    assert [sample["label"] for sample in mmapds.open("a.mma")] == [[1, 2], [1, 2]]
+    for fields in ([f"{name}" for name in range(12)], ["label", "ref"]):
+        with pytest.raises(
+            mmapds.FormatError, match=r"'/a': expected records of .*; choose fewer|, found references; l"
+        ):
+            convert("a.h5", records="groups", fields=fields)
+
+
 # ---- Parquet and Arrow that decompress to much ----------------------------------------------------------------------
 
 UNDER_A_LIMIT = """

@@ -82,13 +82,13 @@ class FirstRecords:
         self._reader = open_one(paths[:1])
         self.schema = self._reader.schema
 
-    def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
+    def records(self, schema: Schema | None, fields: Container[str] | None = None) -> Iterator[Mapping[str, Any]]:
         """Yield the records of the first source, then of the next one."""
-        yield from self._reader.records(schema)
+        yield from self._reader.records(schema, fields)
         for path in self._paths[1:]:
             self._reader.close()
             self._reader = self._open([path])
-            yield from self._reader.records(schema)
+            yield from self._reader.records(schema, fields)
 
     def blocks(self, schema: Schema, defaults: Container[str]) -> Iterator[Block]:
         """Yield the records as one block."""

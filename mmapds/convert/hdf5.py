@@ -1,6 +1,6 @@
 """HDF5: datasets as columns, or every dataset or group of them as a record."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Container, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, ClassVar
@@ -83,8 +83,10 @@ class Hdf5Reader(FileReader):
         except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise cannot_be_read(path, self.TITLE, error) from error
 
-    def _read(self, path: str, schema: Schema | None) -> Generator[Mapping[str, Any], None, int]:
-        wanted = None if schema is None else [field.name for field in schema.fields]
+    def _read(
+        self, path: str, schema: Schema | None, fields: Container[str] | None
+    ) -> Generator[Mapping[str, Any], None, int]:
+        wanted = fields if schema is None else [field.name for field in schema.fields]
         with self._reading(path) as root:
             with importing:
                 from .hdf5_values import group_records, rows  # h5py is optional

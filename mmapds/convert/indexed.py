@@ -65,7 +65,7 @@ class IndexedReader:
             self.close()
             raise
 
-    def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
+    def records(self, schema: Schema | None, fields: Container[str] | None = None) -> Iterator[Mapping[str, Any]]:
         """Yield every sample as a dict; a sample that is not a dict becomes the field "data".
 
         Raises:

@@ -57,8 +57,12 @@ class Reader(Protocol):
     schema: Mapping[str, Any] | None
     """Their fields, as `mmapds.Writer` takes them or a Refused; None if only the records show them."""
 
-    def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
-        """Yield every record: what it has of the fields of a schema, or all it has."""
+    def records(self, schema: Schema | None, fields: Container[str] | None = None) -> Iterator[Mapping[str, Any]]:
+        """Yield every record: what it has of the fields of a schema, or all it has.
+
+        Args:
+          fields: where there is no schema, those to look at: any others may be None. None for all.
+        """
 
     def blocks(self, schema: Schema, defaults: Container[str]) -> Iterator[Block]:
         """Yield the same in blocks, as columns where the source has such.
@@ -94,7 +98,9 @@ class FileReader(ABC):
         self._firsts: list[int] = []  # number of the first record of each file, as far as they are read
 
     @abstractmethod
-    def _read(self, path: str, schema: Schema | None) -> Generator[Mapping[str, Any], None, int]:
+    def _read(
+        self, path: str, schema: Schema | None, fields: Container[str] | None
+    ) -> Generator[Mapping[str, Any], None, int]:
         """Yield the records of a file; return how many there were."""
 
     def _add_fields(self, path: str, fields: Iterable[tuple[str, Any]]) -> None:
@@ -118,15 +124,15 @@ class FileReader(ABC):
                 )
             self._types[name] = common
 
-    def records(self, schema: Schema | None) -> Iterator[Mapping[str, Any]]:
-        """Yield every record: what it has of the fields of a schema, or all it has.
+    def records(self, schema: Schema | None, fields: Container[str] | None = None) -> Iterator[Mapping[str, Any]]:
+        """Yield every record: what it has of the fields of a schema, or all it has; see `Reader.records`.
 
         Raises:
           FormatError: a file cannot be read.
         """
         self._firsts = [0]
         for path in self._paths:
-            count = yield from self._read(path, schema)
+            count = yield from self._read(path, schema, fields)
             self._firsts.append(self._firsts[-1] + count)
 
     def blocks(self, schema: Schema, defaults: Container[str]) -> Iterator[Block]:

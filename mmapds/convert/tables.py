@@ -80,7 +80,9 @@ class TableReader(FileReader):
         except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
             raise cannot_be_read(path, self.TITLE, error) from error
 
-    def _read(self, path: str, schema: Schema | None) -> Generator[Mapping[str, Any], None, int]:
+    def _read(
+        self, path: str, schema: Schema | None, fields: Container[str] | None
+    ) -> Generator[Mapping[str, Any], None, int]:
         types = {field.name: field.dtype for field in schema.fields} if schema else self._types
         count = 0
         for batch, wanted in self._batches(path, types):

@@ -63,7 +63,7 @@ class Wanted(NamedTuple):
         # As JSON, the field of lengths would give none: its nulls are refused where they are met, with what to do.
         inference = Inference(nulls=not self.skip, defaults=[*self.defaults, *filter(None, [self.length])])
         known: dict[str, Any] = {}
-        for number, record in enumerate(islice(reader.records(None), self.infer)):
+        for number, record in enumerate(islice(reader.records(None, self.fields), self.infer)):
             rest = {}
             for name, value in record.items():
                 known.setdefault(name, "json")
