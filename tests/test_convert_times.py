@@ -5,6 +5,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+import mmapds
 from mmapds.convert import convert
 from tests.support.conversions import samples, save
 
@@ -108,3 +109,26 @@ def test_dates_and_decimals_beyond_their_types_are_converted_at_any_depth(tmp_pa
             array.validate(full=True)
         path = save(pa.table({"x": made(array)}), tmp_path / "a.arrow", "arrow")
         assert samples(convert(path, types={"x": "json"}).path) == [{"x": value} for value in expected(values)]
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        (pa.timestamp("us"), pa.timestamp("ns", "UTC")),
+        (pa.duration("s"), pa.duration("ms")),
+        (pa.time64("us"), pa.time64("ns")),
+        (pa.date32(), pa.date64()),
+    ],
+    ids=str,
+)
+def test_files_whose_times_have_different_units_are_not_mixed(tmp_path, first, other, is_nested):
+    for name, kind in (("a", first), ("b", other), ("c", first)):
+        array = pa.array([0], f"int{kind.bit_width}").view(kind)
+        column = pa.ListArray.from_arrays([0, 1], array) if is_nested else array
+        save(pa.table({"at": column}), tmp_path / f"{name}.arrow", "arrow")
+    message = r"b\.arrow: field 'at': expected \w+\[\w+\], as in the files before, found \w+\[\w+\]; convert them one"
+    with pytest.raises(mmapds.FormatError, match=message):
+        convert([tmp_path / "a.arrow", tmp_path / "b.arrow"], tmp_path / "o.mma")
+    done = convert([tmp_path / "a.arrow", tmp_path / "c.arrow"], tmp_path / "o.mma")
+    assert [sample["at"] for sample in samples(done.path)] == ([[0], [0]] if is_nested else [0, 0])

@@ -40,6 +40,35 @@ def schema_fields(path: str, schema: Any) -> Iterator[tuple[str, Any]]:
             yield name, described(found) if is_known else Refused(f"{path}: field {name!r}", str(found))
 
 
+def check_units(path: str, schema: Any, units: dict[str, list[str]]) -> None:
+    """Raise FormatError if dates, times or durations have another unit than those of the files before.
+
+    Args:
+      units: those of each field, at any depth; the fields of this file are added.
+    """
+    for name, found in (each for field in schema for each in flat_fields(field)):
+        here = _units(found)
+        before = units.setdefault(name, here)
+        if here and before and here != before:
+            raise FormatError(
+                f"{path}: field {name!r}: expected {', '.join(before)}, as in the files before, found "
+                f"{', '.join(here)}; convert them one by one"
+            )
+
+
+def _units(found: Any) -> list[str]:
+    """Return the dates, times and durations that a type has in it, without time zones."""
+    units: list[str] = []
+
+    def add(leaf: Any) -> Any:
+        if is_temporal(leaf):
+            units.append(f"timestamp[{leaf.unit}]" if is_type.is_timestamp(leaf) else str(leaf))
+        return leaf
+
+    _replaced(found, add)
+    return units
+
+
 def flat_fields(field: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the name and Arrow type of a field, or of the parts of a struct."""
 

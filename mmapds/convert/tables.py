@@ -41,12 +41,14 @@ class TableReader(FileReader):
     def __init__(self, paths: Sequence[str]) -> None:
         super().__init__(paths)
         rows = []
+        units: dict[str, list[str]] = {}
         for path in paths:
             with self._reading(path) as table:
                 with importing:
-                    from .arrow_values import schema_fields  # pyarrow is optional
+                    from .arrow_values import check_units, schema_fields  # pyarrow is optional
 
                 rows.append(table.rows)
+                check_units(path, table.schema, units)
                 self._add_fields(path, schema_fields(path, table.schema))
         self.total = None if None in rows else sum(count or 0 for count in rows)
 
