@@ -187,7 +187,16 @@ def _as_numbers(name: str, values: ArrayLike, first: int) -> NDArray[Any]:
     Raises:
       ColumnError: an integer would be rounded, as others are floats.
     """
-    numbers = as_numbers(values)
+    try:
+        numbers = as_numbers(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # as of lists of other lengths, or of tensors
+        raise ColumnError(
+            f"column {name!r}: expected numbers, one for each record, found {type(values).__name__} ({error})"
+        ) from None
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise ColumnError(
+            f"column {name!r}: expected a number for each record, found a masked array; give values.filled(NUMBER)"
+        )
     if found := first_rounded(values, numbers):
         at, number = found
         raise ColumnError(

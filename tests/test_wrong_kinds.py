@@ -327,3 +327,61 @@ def test_an_expression_is_an_option_of_build(opened):
     )
     mmapds.build(path, columns={"q": "n"})
     assert list(mmapds.open(path).column("q")) == [1]
+
+
+# ---- numbers of other kinds ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [[1], [1, 2]],
+        torch.ones(2, requires_grad=True),
+        torch.ones(2, dtype=torch.bfloat16),
+        np.ma.array([1, 2], mask=[0, 1]),
+        ["a", "b"],
+        [1, None],
+        [1, 2j],
+    ],
+    ids=str,
+)
+def test_columns_of_other_than_numbers(opened, values):
+    path = opened([{"n": 1}, {"n": 2}]).sources[0]
+    message = refused(lambda: mmapds.add_column(path, "q", values), mmapds.ColumnError)
+    assert message.startswith("column 'q': expected ")
+    mmapds.add_column(path, "q", np.ma.array([1, 2]))  # nothing is masked
+    assert mmapds.open(path).column("q").tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"frame": "256K"}, "frame = '256K', expected 4096 to 268435456"),
+        ({"frame": 5e5}, "frame = 500000.0, expected 4096 to 268435456"),
+        ({"level": "3"}, "level = '3', expected 1 to 22"),
+        ({"window_log": 27.0}, "window_log = 27.0, expected 10 to 31"),
+        ({"workers": 1.5}, "workers = 1.5, expected 1 or more"),
+    ],
+)
+def test_options_of_seekable(opened, options, message):
+    assert refused(lambda: mmapds.seekable(opened([{"n": 1}]).sources[0], **options)) == message
+
+
+def test_decoders_that_no_other_process_can_load(opened):
+    message = refused(lambda: bench(opened([{"n": 1}]).sources[0], decode=lambda record: record))
+    assert "expected a decoder that another process can load (" in message
+
+
+def read_with(record, mean=None):
+    return record, mean
+
+
+def test_decoders_that_have_arrays_are_compared(opened):
+    path = opened([{"n": 1}]).sources[0]
+
+    def dataset(mean):
+        return mmapds.open(path, decode=partial(read_with, mean=mean))
+
+    assert len(dataset(np.zeros(3)) + dataset(np.zeros(3))) == 2
+    for other in (np.ones(3), np.zeros(4), torch.ones(3)):
+        assert "open them alike" in refused(lambda other=other: dataset(np.zeros(3)) + dataset(other))

@@ -74,6 +74,7 @@ def bench(
     check_arguments(max_tokens, batch_size, workers, seconds, collate)
     sources = tuple(os.fspath(each) for each in listed(source_or_index))
     allowed = tuple(os.fspath(each) for each in listed(roots, "roots"))
+    _check_pickles(decode)
     dataset = open_dataset(sources, decode=decode, roots=allowed)
     if not len(dataset):
         raise OrderError("dataset: expected one sample or more, found 0 (the dataset or the view is empty)")
@@ -88,6 +89,17 @@ def bench(
     title = ", ".join(os.path.basename(each) or each for each in sources[:3])
     about = {"mmapds": __version__, "title": title, "plan": plan, "seconds": seconds, "record_bytes": record_bytes}
     return about | _result(dataset, trials)
+
+
+def _check_pickles(decode: str | Decoder | None) -> None:
+    """Raise Error for a decoder that the processes of trials could not load."""
+    try:
+        pickle.dumps(decode)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise Error(
+            f"decode = {decode!r}, expected a decoder that another process can load ({error}); define the function in "
+            "a module"
+        ) from None
 
 
 def _result(dataset: Dataset, trials: list[dict[str, Any]]) -> dict[str, Any]:

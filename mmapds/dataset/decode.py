@@ -2,8 +2,10 @@
 
 from __future__ import annotations  # help() shows them as they are written
 
+import pickle
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -166,8 +168,18 @@ def _is_marked(decode: Decoder, mark: str) -> bool:
 def is_same_decoder(one: str | Decoder, other: str | Decoder) -> bool:
     """Whether two decoders do the same; two partials do if they give one function the same arguments."""
     if isinstance(one, partial) and isinstance(other, partial):
-        return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
-    return one == other
+        return _is_same((one.func, one.args, one.keywords), (other.func, other.args, other.keywords))
+    return _is_same(one, other)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, or arrays among them of the same bytes."""
+    try:
+        return bool(one == other)
+    except Exception:  # arrays and tensors compare item by item
+        with suppress(Exception):
+            return pickle.dumps(one) == pickle.dumps(other)
+        return False
 
 
 def resolve(decode: str | Decoder) -> Decoder:

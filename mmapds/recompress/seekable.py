@@ -17,6 +17,7 @@ from ..compression.frames import Frames
 from ..compression.seek_table import MOST_FRAMES, table_bytes
 from ..errors import Error, FormatError, counted, either, names_its_arguments
 from ..formats.jsonl import JsonLines
+from ..index.build import check_workers
 from ..storage.replaced import replacing
 from ..storage.sources import StrPath, make_room, named, reason, working_directory
 from ..storage.threads import cores, in_order
@@ -153,10 +154,9 @@ def check_arguments(frame: int, level: int, workers: int | None, window_log: int
     ranges = {"frame": (frame, _SMALLEST_FRAME, _LARGEST_FRAME), "level": (level, *_LEVELS)}
     ranges["window_log"] = (window_log, *_WINDOW_LOGS)
     for name, (value, least, most) in ranges.items():
-        if not least <= value <= most:
-            raise Error(f"{name} = {value}, expected {least} to {most}")
-    if workers is not None and workers < 1:
-        raise Error(f"workers = {workers}, expected 1 or more")
+        if type(value) is not int or not least <= value <= most:
+            raise Error(f"{name} = {value!r}, expected {least} to {most}")
+    check_workers(workers)
 
 
 def _as_it_is(text: Text, frame: int) -> Seekable | None:
