@@ -1,5 +1,7 @@
 """Writing array files: what fits is written, what does not is refused, and nothing is left of what is not finished."""
 
+import dataclasses
+import enum
 import multiprocessing
 import os
 import resource
@@ -224,6 +226,15 @@ def test_no_integer_is_rounded_whoever_made_it(tmp_path, dtype, exact, make):
     assert mmapds.open(writer.path).column("x")[:2].tolist() == [exact, exact]
 
 
+@dataclasses.dataclass
+class Point:
+    x: float
+
+
+class Odd(enum.Enum):
+    NOTHING = float("nan")
+
+
 @pytest.mark.parametrize(
     ("schema", "value", "message"),
     [
@@ -237,6 +248,13 @@ def test_no_integer_is_rounded_whoever_made_it(tmp_path, dtype, exact, make):
             "expected finite numbers, found NaN or infinity, which JSON cannot",
         ),
         ("json", np.array([np.inf, 1], np.float32), "expected finite numbers, found NaN or infinity"),
+        ("json", {"x": [Point(float("nan"))]}, "expected finite numbers, found NaN or infinity"),
+        ("json", Odd.NOTHING, "expected finite numbers, found NaN or infinity"),
+        (
+            ("float32", (None,)),
+            np.ma.array([1, 2], np.float32, mask=[0, 1]),
+            "expected float32 .*, found float32 of shape",
+        ),
     ],
 )
 def test_a_value_that_does_not_fit_costs_nothing_else(tmp_path, schema, value, message):

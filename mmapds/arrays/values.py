@@ -1,5 +1,7 @@
 """The values of a record as the bytes that an array file holds."""
 
+import dataclasses
+import enum
 import math
 import operator
 import struct
@@ -182,6 +184,10 @@ def _is_finite(value: Any) -> bool:
         return all(map(_is_finite, value))
     if isinstance(value, float):
         return math.isfinite(value)
+    if isinstance(value, enum.Enum):
+        return _is_finite(value.value)
+    if dataclasses.is_dataclass(value):
+        return all(_is_finite(getattr(value, each.name, None)) for each in dataclasses.fields(value))
     if getattr(getattr(value, "dtype", None), "kind", "") == "f":
         import numpy as np  # start-up time: records without arrays do without
 
@@ -255,6 +261,8 @@ def as_array(value: Any) -> Any:
 
     if isinstance(value, np.generic):
         value = np.asarray(value)
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        return None  # what stands behind a mask is no value
     if isinstance(value, np.ndarray):
         as_integers = EXTENDED.get(dtype_name(value.dtype))
         if as_integers is None:
