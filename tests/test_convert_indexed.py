@@ -176,3 +176,16 @@ def test_a_decoder_that_expects_a_sample_is_told_what_it_gets(tmp_path, write):
     with pytest.raises(mmapds.DecodeError) as error:
         convert(write(b"\xff\n", "c.jsonl"), tmp_path / "c.mma", decode="text")
     assert "on_error" not in str(error.value)
+
+
+def test_a_member_beside_an_array_of_its_name_is_refused(tmp_path):
+    files = [("a.x.npz", npz(y=np.arange(3))), ("a.x.npz.y", b"text")]
+    (tmp_path / "a.tar").write_bytes(archive(files))
+    with pytest.raises(mmapds.Error, match=r"record 0 .*: expected fields of different names, found two 'x\.npz\.y'"):
+        convert(tmp_path / "a.tar")
+
+
+def test_complex_numbers_of_one_axis(tmp_path):
+    (tmp_path / "a.npy").write_bytes(npy(np.array([1j, 2])))
+    found = samples(convert(tmp_path / "a.npy").path)
+    assert [sample["data"] for sample in found] == [1j, 2]

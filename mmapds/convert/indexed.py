@@ -16,7 +16,7 @@ from ..dataset import webdataset
 from ..dataset.decode import Decoder
 from ..dataset.opening import open as open_dataset
 from ..dataset.origin import open_stored
-from ..errors import DecodeError, Error, SourceError, StaleIndexError, either
+from ..errors import DecodeError, Error, FormatError, SourceError, StaleIndexError, either
 from ..formats.tar import Tar
 from ..storage.index_file import Index
 from ..storage.lock import remove_dead
@@ -156,7 +156,7 @@ def _index_schema(index: Index) -> Mapping[str, Any] | None:
         return None
     dtype = np.dtype(index.parameters["dtype"]).name
     shape = index.parameters.get("shape", [None])
-    return {"data": (dtype, shape) if shape else dtype}
+    return {"data": (dtype, shape) if shape or dtype.startswith("complex") else dtype}
 
 
 def _record(sample: Any) -> dict[str, Any]:
@@ -176,5 +176,8 @@ def _tar_record(sample: dict[str, Any]) -> dict[str, Any]:
     del sample["__url__"]
     webdataset.decode_members(sample, image=bytes)
     for name in [name for name in sample if name.rpartition(".")[2] == "npz"]:
-        sample |= {f"{name}.{part}": array for part, array in sample.pop(name).items()}
+        parts = {f"{name}.{part}": array for part, array in sample.pop(name).items()}
+        if clash := sample.keys() & parts.keys():
+            raise FormatError(f"expected fields of different names, found two {min(clash)!r}; rename one")
+        sample |= parts
     return sample
