@@ -244,6 +244,19 @@ def test_an_array_file_gives_fields_by_the_rules_of_paths(tmp_path):
     assert batch["none"].tolist() == [[5], [5]]
 
 
+def test_arrays_of_an_array_file_are_views_of_it_unless_they_are_converted(tmp_path):
+    with mmapds.Writer(tmp_path / "a.mma", {"x": ("int64", (None,)), "y": ("int64", (None,))}) as writer:
+        for number in range(2):
+            writer.write({"x": np.arange(number), "y": np.arange(number)})
+    fields = Fields({"x": "int64", "y": ("int16", (None,))})
+    ds = mmapds.open(tmp_path / "a.mma", decode=fields)
+    one, other = ds[1], ds.take([1])[0]
+    assert np.shares_memory(one["x"], other["x"])
+    assert not np.shares_memory(one["y"], other["y"])
+    batch = ds.take([1, 0])
+    assert equal([batch.values(name) for name in batch.names], [[s[name] for s in batch] for name in batch.names])
+
+
 @pytest.mark.parametrize(
     ("schema", "message"),
     [

@@ -131,6 +131,42 @@ def test_text_of_arrays_that_is_cut_off_before_it_is_decoded_is_an_error(tmp_pat
         list(batch)
 
 
+@pytest.mark.parametrize("end", ["table", "array"])
+@pytest.mark.parametrize(
+    ("stored", "wanted"),
+    [
+        (("float64", (None,)), "float32"),
+        (("int64", (100_000,)), ("int32", (None,))),
+        (("float32", (None,)), "bfloat16"),
+        (("float64", (None, 100)), ("float32", "ragged")),
+        (("int32", (None,)), ("int32", (100_000,))),
+    ],
+)
+def test_arrays_that_are_cut_off_before_they_are_converted_are_an_error(tmp_path, monkeypatch, stored, wanted, end):
+    path, (dtype, shape) = tmp_path / "a.mma", stored
+    value = np.ones(100_000, dtype).reshape([-1, *shape[1:]])
+
+    def write():
+        with mmapds.Writer(path, {"x": stored}) as writer:
+            for _ in range(2):
+                writer.write({"x": value})
+
+    write()
+    ds = mmapds.open(path, decode=mmapds.Fields({"x": wanted}))
+    where = ds.where(1)
+    size = where.offset + (4096 if end == "table" else where.size - 100)  # zeros follow in the last page that is left
+    batch = ds.take([0, 1])
+    cut(path, size)
+    with pytest.raises(mmapds.StaleIndexError, match=STALE):
+        mmapds.pad_collate(batch)
+    decode = ArrayDecoder.__call__
+    monkeypatch.setattr(ArrayDecoder, "__call__", lambda self, record: cut(path, size) or decode(self, record))
+    for read in (lambda ds: ds[1], lambda ds: ds.take([0, 1])[1]):
+        write()
+        with pytest.raises(mmapds.StaleIndexError, match=STALE):
+            read(mmapds.open(path, decode=mmapds.Fields({"x": wanted})))
+
+
 def test_samples_of_a_batch_that_are_made_later_have_no_zeros_of_the_last_page(tmp_path):
     path = tmp_path / "a.mma"
     with mmapds.Writer(path, {"text": "str"}) as writer:

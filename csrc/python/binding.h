@@ -10,8 +10,9 @@
  *
  * The GIL. A call whose work grows with the size of a buffer, a map or a file releases the GIL around that work,
  * checks included, by RELEASE_GIL. Calls of constant work keep it, and so do those about one record that make Python
- * objects as they go (Records[i], ArrayFields(record), JsonFields(record) of few bytes, tar_members(record)): releasing it would cost as much as they
- * do. Tables with an entry for each source, member or field are small, and may be checked with the GIL.
+ * objects as they go (Records[i], ArrayFields(record), JsonFields(record) of few bytes, tar_members(record)): releasing
+ * it would cost as much as they do. Where ArrayFields copies more than COPY_WITH_GIL bytes, it releases the GIL. Tables
+ * with an entry for each source, member or field are small, and may be checked with the GIL.
  *
  * Threads. Objects do not change once they are made, or a call works on a copy (TarScanner), or a second call is
  * refused while one is running (Stream, Inflater, TarStream). */
@@ -28,6 +29,8 @@
         Py_BEGIN_ALLOW_THREADS __VA_ARGS__;                                                                            \
         Py_END_ALLOW_THREADS                                                                                           \
     } while (0)
+
+#define COPY_WITH_GIL (256 << 10) /* bytes that take less time to copy than waiting for the GIL may take */
 
 /* ---- module.c: the module and its state ----------------------------------------------------------------- */
 
@@ -252,7 +255,7 @@ PyObject *mds_py_records_decode(PyObject *object, PyObject *args);
 /* ---- py_array_fields.c --------------------------------------------------------------------------------- */
 
 /* The type of a field's value in Python. Values of the first four lie in the record's table, those of the next three
- * are runs of bytes. */
+ * are runs of bytes, and those of the last two are arrays: views of the record, and copies. */
 typedef enum {
     FIELD_UINT,
     FIELD_INT,
@@ -261,7 +264,8 @@ typedef enum {
     FIELD_BYTES,
     FIELD_STR,
     FIELD_JSON,
-    FIELD_ARRAY
+    FIELD_ARRAY,
+    FIELD_COPY
 } field_type;
 
 typedef struct {
@@ -276,7 +280,8 @@ typedef struct {
     mds_array_field *fields;
 } ArrayFieldsObject;
 
-/* Make the value of field f of a record, whose bytes lie at `data`. */
+/* Make the value of field f of a record, whose bytes lie at `data`. Arrays are views of `record`, which holds them;
+ * where that is NULL, they are copies. */
 PyObject *mds_py_array_value(const ArrayFieldsObject *self, Py_ssize_t f, PyObject *record, const char *data,
                              const mds_array_value *value);
 

@@ -88,16 +88,11 @@ static Py_ssize_t array_batch_length(PyObject *object)
     return ((ArrayBatchObject *)object)->batch.n;
 }
 
-static PyObject *batch_view(const ArrayBatchObject *self, Py_ssize_t k)
-{
-    return mds_py_batch_payload((RecordsObject *)self->records, &self->batch, k);
-}
-
 static PyObject *array_batch_item(PyObject *object, Py_ssize_t k)
 {
     const ArrayBatchObject *self = (ArrayBatchObject *)object;
     if (k >= 0 && k < self->batch.n)
-        return batch_view(self, k);
+        return mds_py_batch_payload((RecordsObject *)self->records, &self->batch, k);
     PyErr_Format(PyExc_IndexError, "index %zd is out of range for %zd record%s", k, self->batch.n,
                  self->batch.n == 1 ? "" : "s");
     return NULL;
@@ -149,10 +144,7 @@ static PyObject *array_batch_values(PyObject *object, PyObject *key)
     volatile size_t failed = 0;
     for (Py_ssize_t k = 0; list && k < self->batch.n; k++) {
         const mds_array_value *value = &self->values[k * fields->count + f];
-        PyObject *view = batch_view(self, k);
-        PyObject *made =
-            view ? mds_py_array_value(fields, f, view, (const char *)self->batch.requests[k].data, value) : NULL;
-        Py_XDECREF(view);
+        PyObject *made = mds_py_array_value(fields, f, NULL, (const char *)self->batch.requests[k].data, value);
         if (!made)
             Py_CLEAR(list);
         else
@@ -329,7 +321,7 @@ static PyMethodDef array_batch_methods[] = {
      "Raises what Records does."},
     {"values", array_batch_values, METH_O,
      "values($self, field, /)\n--\n\n"
-     "Return a field's value in each record as a list, as in the dicts of ArrayFields.\n\n"
+     "Return a field's value in each record as a list, as in the dicts of ArrayFields; arrays are copies.\n\n"
      "Raises IndexError if there is no such field, and the error that decoding a value raises."},
     {"words", array_batch_words, METH_O,
      "words($self, field, /)\n--\n\n"

@@ -29,7 +29,7 @@ static int parse_array_field(PyObject *given, FieldSlot *slot, mds_array_field *
         !PyArg_ParseTuple(given, "UiO&O!O:fields", &name, &type, mds_py_size, &item, &PyTuple_Type, &shape, &dtype))
         return -1;
     const Py_ssize_t dims = PyTuple_Size(shape);
-    if (type < FIELD_UINT || type > FIELD_ARRAY || dims > MDS_ARRAY_DIMS || item > UINT32_MAX) {
+    if (type < FIELD_UINT || type > FIELD_COPY || dims > MDS_ARRAY_DIMS || item > UINT32_MAX) {
         PyErr_Format(
             PyExc_ValueError,
             "field %R: expected one of FIELD_*, up to %d axes and items of fewer than 2^32 bytes, found %d, %zd "
@@ -48,7 +48,7 @@ static int parse_array_field(PyObject *given, FieldSlot *slot, mds_array_field *
             return -1;
         }
     }
-    field->kind = type == FIELD_ARRAY ? MDS_ARRAY_ITEMS : type >= FIELD_BYTES ? MDS_ARRAY_BYTES : MDS_ARRAY_WORD;
+    field->kind = type >= FIELD_ARRAY ? MDS_ARRAY_ITEMS : type >= FIELD_BYTES ? MDS_ARRAY_BYTES : MDS_ARRAY_WORD;
     field->item = item;
     field->dims = (size_t)dims;
     *slot = (FieldSlot){Py_NewRef(name), Py_NewRef(dtype), ragged ? NULL : Py_NewRef(shape), (field_type)type};
@@ -86,7 +86,9 @@ fail:
     return NULL;
 }
 
-static PyObject *array_view(const ArrayFieldsObject *self, Py_ssize_t f, PyObject *record, const mds_array_value *value)
+/* Make an array whose items lie in `memory`, from byte `begin` on. */
+static PyObject *array_in(const ArrayFieldsObject *self, Py_ssize_t f, PyObject *memory, uint64_t begin,
+                          const mds_array_value *value)
 {
     const FieldSlot *slot = &self->slots[f];
     PyObject *shape = slot->shape ? Py_NewRef(slot->shape) : PyTuple_New((Py_ssize_t)self->fields[f].dims);
@@ -97,10 +99,10 @@ static PyObject *array_view(const ArrayFieldsObject *self, Py_ssize_t f, PyObjec
         else
             PyTuple_SetItem(shape, (Py_ssize_t)d, axis);
     }
-    PyObject *offset = shape ? PyLong_FromUnsignedLongLong(value->begin) : NULL;
+    PyObject *offset = shape ? PyLong_FromUnsignedLongLong(begin) : NULL;
     PyObject *array = NULL;
     if (offset)
-        array = PyObject_CallFunctionObjArgs(self->make_array, shape, slot->dtype, record, offset, NULL);
+        array = PyObject_CallFunctionObjArgs(self->make_array, shape, slot->dtype, memory, offset, NULL);
     Py_XDECREF(offset);
     Py_XDECREF(shape);
     return array;
@@ -122,14 +124,30 @@ static mds_status guarded_copy(const char *data, size_t size, char *out)
     return MDS_OK;
 }
 
-/* Copy bytes of a record, which may lie in a map. Text is decoded from a copy, as Python code has no guard. */
+/* Copy bytes of a record, which may lie in a map. What Python code reads is a copy, as it has no guard: text that is
+ * decoded, arrays that are converted. */
 static PyObject *bytes_of(const char *data, const mds_array_value *value)
 {
-    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)value->size);
-    if (!bytes || guarded_copy(data + value->begin, (size_t)value->size, PyBytes_AsString(bytes)) == MDS_OK)
+    const size_t size = (size_t)value->size;
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    char *out = bytes ? PyBytes_AsString(bytes) : NULL; /* nobody else has it yet */
+    mds_status status = MDS_OK;
+    if (out && size > COPY_WITH_GIL)
+        RELEASE_GIL(status = guarded_copy(data + value->begin, size, out));
+    else if (out)
+        status = guarded_copy(data + value->begin, size, out);
+    if (status == MDS_OK)
         return bytes;
     Py_DECREF(bytes);
     return raise_cut();
+}
+
+static PyObject *array_copy(const ArrayFieldsObject *self, Py_ssize_t f, const char *data, const mds_array_value *value)
+{
+    PyObject *bytes = bytes_of(data, value);
+    PyObject *array = bytes ? array_in(self, f, bytes, 0, value) : NULL;
+    Py_XDECREF(bytes);
+    return array;
 }
 
 PyObject *mds_py_array_value(const ArrayFieldsObject *self, Py_ssize_t f, PyObject *record, const char *data,
@@ -160,7 +178,9 @@ PyObject *mds_py_array_value(const ArrayFieldsObject *self, Py_ssize_t f, PyObje
         Py_XDECREF(bytes);
         return decoded;
     case FIELD_ARRAY:
-        return array_view(self, f, record, value);
+        return record ? array_in(self, f, record, value->begin, value) : array_copy(self, f, data, value);
+    case FIELD_COPY:
+        return array_copy(self, f, data, value);
     }
     return NULL;
 }
@@ -296,7 +316,8 @@ static PyMethodDef array_fields_methods[] = {
 
 static PyType_Slot array_fields_slots[] = {
     {Py_tp_doc, "ArrayFields(fields, make_array, loads, error)\n--\n\n"
-                "Called with a record of named arrays, returns its fields as a dict; arrays are views of it.\n\n"
+                "Called with a record of named arrays, returns its fields as a dict; arrays are views of it,\n"
+                "but for those of FIELD_COPY.\n\n"
                 "fields: a tuple of (name, one of FIELD_*, bytes of an element, shape, dtype); None is a ragged axis.\n"
                 "make_array(shape, dtype, record, offset) returns an array, loads(text) the value of JSON.\n\n"
                 "Raises ValueError for malformed fields. A call raises error when the record is damaged,\n"
@@ -312,9 +333,11 @@ static PyType_Spec array_fields_spec = {"mmapds._native.ArrayFields", sizeof(Arr
                                         array_fields_slots};
 
 static const mds_py_constant constants[] = {
-    {"FIELD_UINT", FIELD_UINT}, {"FIELD_INT", FIELD_INT},     {"FIELD_FLOAT", FIELD_FLOAT},
-    {"FIELD_BOOL", FIELD_BOOL}, {"FIELD_BYTES", FIELD_BYTES}, {"FIELD_STR", FIELD_STR},
-    {"FIELD_JSON", FIELD_JSON}, {"FIELD_ARRAY", FIELD_ARRAY}, {NULL, 0},
+    {"FIELD_UINT", FIELD_UINT},   {"FIELD_INT", FIELD_INT},
+    {"FIELD_FLOAT", FIELD_FLOAT}, {"FIELD_BOOL", FIELD_BOOL},
+    {"FIELD_BYTES", FIELD_BYTES}, {"FIELD_STR", FIELD_STR},
+    {"FIELD_JSON", FIELD_JSON},   {"FIELD_ARRAY", FIELD_ARRAY},
+    {"FIELD_COPY", FIELD_COPY},   {NULL, 0},
 };
 
 int mds_py_add_array_fields(PyObject *module)

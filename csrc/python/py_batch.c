@@ -89,8 +89,6 @@ PyObject *mds_py_batch_payload(const RecordsObject *self, const mds_py_batch *ba
                                   request->source->map->data || !request->source->map->size ? NULL : batch->room);
 }
 
-#define COPY_WITH_GIL (256 << 10) /* bytes that take less time to copy than waiting for the GIL may take */
-
 static size_t size_of(const mds_request *request)
 {
     return (size_t)(request->span.end - request->span.begin);

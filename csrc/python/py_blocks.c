@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COPY_WITH_GIL (256 << 10) /* bytes that take less time to copy than waiting for the GIL may take */
-
 /* Records of one source, sorted by where they begin, and what they are read into. */
 typedef struct {
     mds_block_record *records;

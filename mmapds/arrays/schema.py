@@ -6,7 +6,7 @@ import operator
 import re
 import struct
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any
 
@@ -120,10 +120,24 @@ class Schema:
                 size += -size % ALIGNMENT + ITEM_BYTES[field.dtype] * math.prod(axis or 0 for axis in field.shape)
         return size + -size % ALIGNMENT
 
-    def native(self, dtype: Callable[[str], Any], make_array: Any, loads: Any) -> _native.ArrayFields:
-        """Return the native reader of records; `dtype` returns the array type for a name."""
+    def native(
+        self, dtype: Callable[[str], Any], make_array: Any, loads: Any, copied: Collection[str] = ()
+    ) -> _native.ArrayFields:
+        """Return the native reader of records.
+
+        Args:
+          dtype: returns the array type for a name.
+          make_array, loads: as for `ArrayFields`.
+          copied: names of the fields whose arrays are copies; those of others are views.
+        """
         fields = tuple(
-            (field.name, field.type, ITEM_BYTES.get(field.dtype, 1), field.shape or (), dtype(field.dtype))
+            (
+                field.name,
+                _native.FIELD_COPY if field.name in copied else field.type,
+                ITEM_BYTES.get(field.dtype, 1),
+                field.shape or (),
+                dtype(field.dtype),
+            )
             if field.shape is not None
             else (field.name, field.type, 1, (), None)
             for field in self.fields

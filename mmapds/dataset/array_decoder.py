@@ -1,7 +1,7 @@
 """Decoders of arrays: records of named arrays as views of their file, and arrays of any format as tensors."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
@@ -20,36 +20,46 @@ class ArrayDecoder:
 
     Arrays of a dtype that NumPy lacks (bfloat16, float8) have a dtype of ml_dtypes, or are tensors if that is not
     installed.
+
+    Args:
+      schema: what the file has.
+      copied: the fields whose arrays are copies instead, for whoever reads them at once. They are copied under a guard:
+        where the file is cut short meanwhile, that is an error, and a view that is read would end the process.
     """
 
     takes_view = True
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
-        self._described = dict(schema)
+    def __init__(self, schema: Mapping[str, Any], copied: Collection[str] = ()) -> None:
+        self._given = dict(schema), frozenset(copied)
         parsed = Schema(schema)
         extended = {field.name: field.dtype for field in parsed.fields if field.dtype in EXTENDED}
         self._as_tensors = extended if not _has_ml_dtypes() else {}
         self.numbered = {field.name: (number, field) for number, field in enumerate(parsed.fields)}
         """Number and description of each field, by name."""
-        self.fields = parsed.native(numpy_dtype, np.ndarray, orjson.loads)
+        self.fields = parsed.native(numpy_dtype, np.ndarray, orjson.loads, copied)
 
     def __call__(self, record: Any) -> dict[str, Any]:
         sample: dict[str, Any] = self.fields(record)
-        for name, dtype in self._as_tensors.items():
-            sample[name] = as_tensor(sample[name], dtype)
+        for name in self._as_tensors:
+            sample[name] = self.finished_value(name, sample[name])
         return sample
 
+    def finished_value(self, name: str, value: Any) -> Any:
+        """Return the value of a field, as a tensor where NumPy lacks the dtype."""
+        dtype = self._as_tensors.get(name)
+        return value if dtype is None else as_tensor(value, dtype)
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ArrayDecoder) and self._described == other._described
+        return isinstance(other, ArrayDecoder) and self._given == other._given
 
     def __hash__(self) -> int:
-        return hash(repr(self._described))
+        return hash(repr(self._given[0]))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ArrayDecoder, (self._described,)
+        return ArrayDecoder, self._given
 
     def __repr__(self) -> str:
-        return f"arrays({', '.join(map(str, self._described))})"
+        return f"arrays({', '.join(map(str, self._given[0]))})"
 
 
 class TensorDecoder:

@@ -156,6 +156,7 @@ class StoredBatch(Batch):
         self._records = records
         self._numbers = numbers
         self._decode = decode
+        self._decoder = decoder
         self._fields: dict[str, tuple[int, Field]] = decoder.numbered
         try:
             self._found = _native.ArrayBatch(records, numbers, decoder.fields)
@@ -206,13 +207,20 @@ class StoredBatch(Batch):
         self._found.join(self._fields[name][0], (longest, left), self._row(out, 1), begins, fill, out)
 
     def values(self, name: str) -> list[Any]:
-        number, field = self._fields[name]
-        if field.shape is not None:
+        if self._fields[name][1].shape is not None:
             return [sample[name] for sample in self]
         try:
-            return self._found.values(number)
+            return self.copies(name)
         except ValueError:
             return [sample[name] for sample in self]  # raises with the place of the damaged record
+
+    def copies(self, name: str) -> list[Any]:
+        """Return what every record has in a field, whatever is made of it; arrays are copies.
+
+        Raises:
+          FormatError: text is damaged; the message does not say where.
+        """
+        return [self._decoder.finished_value(name, value) for value in self._found.values(self._fields[name][0])]
 
     def _raise_at(self, k: int, error: Exception) -> NoReturn:
         number = self._numbers[k]

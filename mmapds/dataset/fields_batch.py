@@ -110,4 +110,9 @@ class ChosenBatch(Batch):
         self._stored.join(self._decode.as_stored[name], begins, out, longest, left=left, fill=fill)
 
     def values(self, name: str) -> list[Any]:
-        return [sample[name] for sample in self]
+        source = self._decode.sources[name]
+        try:
+            stored = [None] * len(self) if source is None else self._stored.copies(source.name)
+            return [self._decode.value(name, each) for each in stored]
+        except ValueError:
+            return [sample[name] for sample in self]  # raises with the place of the record

@@ -28,8 +28,8 @@ _KINDS = {
 class StoredFields:
     """A decoder of records of named arrays, which gives the fields that are wanted of them.
 
-    Arrays that are stored as they are wanted are views of the file, and others are converted. A field of "json" is read
-    as a JSON record is. Each field of which no record can be as it is wanted is an error at once.
+    Arrays that are stored as they are wanted are views of the file; others are copied and converted. A field of "json"
+    is read as a JSON record is. Each field of which no record can be as it is wanted is an error at once.
 
     Args:
       fields: what the user wants.
@@ -47,42 +47,55 @@ class StoredFields:
         stored = {field.name: field for field in Schema(schema).fields}
         # The text of JSON is taken as it is, for the core to read.
         taken = {name: "bytes" if what in _AS_TEXT else what for name, what in schema.items()}
-        self.inner = ArrayDecoder(taken)
-        self._sources = {name: _source(each, stored, place) for name, each in fields.reader.wanted.items()}
+        self.sources = {name: _source(each, stored, place) for name, each in fields.reader.wanted.items()}
+        """The fields of the file that the wanted ones come from; None where a default has to do."""
+        converted = {
+            source.name
+            for name, source in self.sources.items()
+            if source is not None and source.dtype != fields.reader.wanted[name].dtype
+        }
+        self.inner = ArrayDecoder(taken, copied=converted)
         self.as_stored = {
             name: source.name
-            for name, source in self._sources.items()
+            for name, source in self.sources.items()
             if source is not None and _is_as_stored(fields.reader.wanted[name], source)
         }
         """The fields that need no conversion, and their names in the file."""
         self.converts = len(self.as_stored) < len(fields.reader.wanted)
         """Whether a value may turn out to be one that does not fit."""
         self._defaults: dict[str, Any] = {}
-        if absent := [name for name, source in self._sources.items() if source is None]:
+        if absent := [name for name, source in self.sources.items() if source is None]:
             self._defaults = _only(fields, absent)(b"{}")
         self._json = {
             name: _only(fields, [name])
-            for name, source in self._sources.items()
+            for name, source in self.sources.items()
             if source is not None and source.dtype == "json"
         }
 
     def __call__(self, record: Any) -> dict[str, Any]:
         stored = self.inner(record)
-        return {name: self._value(name, stored) for name in self.fields.reader.wanted}
+        return {
+            name: self.value(name, None if source is None else stored[source.name])
+            for name, source in self.sources.items()
+        }
 
-    def _value(self, name: str, stored: Mapping[str, Any]) -> Any:
-        source, wanted = self._sources[name], self.fields.reader.wanted[name]
+    def value(self, name: str, stored: Any) -> Any:
+        """Return the value of a field, made of what is stored; None where a default has to do.
+
+        Raises:
+          DecodeError: it does not fit.
+        """
+        source, wanted = self.sources[name], self.fields.reader.wanted[name]
         if source is None:
             value = self._defaults[name]
             return value.copy() if isinstance(value, np.ndarray) else value
-        value = stored[source.name]
         if name in self.as_stored:
-            return value
+            return stored
         if source.dtype == "str":
-            return value.decode()
+            return stored.decode()
         if source.dtype == "json":
-            return self._json[name](_inside(value, wanted.keys[:1]))[name]
-        return _converted(value, wanted)
+            return self._json[name](_inside(stored, wanted.keys[:1]))[name]
+        return _converted(stored, wanted)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StoredFields) and self._given[:2] == other._given[:2]
