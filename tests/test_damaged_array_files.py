@@ -65,6 +65,20 @@ def test_damaged_text(tmp_path):
         mmapds.open(path)[0]
 
 
+def test_damaged_text_of_fields_that_are_wanted(tmp_path):
+    path = store(tmp_path, [{"t": "text", "u": "more"}] * 2)
+    patched(path, mmapds.open(path).where(1).offset + 24, b"\xff")
+    ds = mmapds.open(path, decode=mmapds.Fields({"t": "str"}))
+    message = r"a\.mma: record 1 \(byte \d+\): field 't': expected UTF-8, found damaged bytes \('utf-8' codec .*\)"
+    for read in (lambda: ds[1], lambda: ds.take([0, 1])[1], lambda: mmapds.pad_collate(ds.take([0, 1]))):
+        with pytest.raises(mmapds.FormatError, match=message):
+            read()
+    skipping = mmapds.open(path, decode=mmapds.Fields({"t": "str"}), on_error="skip")
+    with pytest.warns(RuntimeWarning, match=f"{message}; left out"):
+        assert skipping.take([0, 1]) == [{"t": "text"}]
+    assert mmapds.open(path, decode=mmapds.Fields({"u": "str"}))[1] == {"u": "more"}
+
+
 @settings(max_examples=150)
 @given(st.data())
 def test_damage_anywhere_gives_errors_at_most(tmp_path_factory, data):

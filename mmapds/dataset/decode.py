@@ -136,7 +136,7 @@ def check_memory_of_decoder(error: Exception) -> None:
 
 def reason_of(error: Exception, decode: str | Decoder) -> str:
     """Return what a decoder found wrong, as messages say it."""
-    if type(error) is DecodeError:
+    if type(error) in (DecodeError, FormatError):
         return str(error)
     expected = _expected_by(decode)
     return f"not {expected}: {error}" if expected else f"{type(error).__name__}: {error}"

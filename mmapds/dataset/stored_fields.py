@@ -45,32 +45,22 @@ class StoredFields:
         self.fields = fields
         self._given = fields, dict(schema), place
         stored = {field.name: field for field in Schema(schema).fields}
-        # The text of JSON is taken as it is, for the core to read.
-        taken = {name: "bytes" if what in _AS_TEXT else what for name, what in schema.items()}
-        self.sources = {name: _source(each, stored, place) for name, each in fields.reader.wanted.items()}
+        wanted = fields.reader.wanted
+        self.sources = {name: _source(each, stored, place) for name, each in wanted.items()}
         """The fields of the file that the wanted ones come from; None where a default has to do."""
-        converted = {
-            source.name
-            for name, source in self.sources.items()
-            if source is not None and source.dtype != fields.reader.wanted[name].dtype
-        }
-        self.inner = ArrayDecoder(taken, copied=converted)
-        self.as_stored = {
-            name: source.name
-            for name, source in self.sources.items()
-            if source is not None and _is_as_stored(fields.reader.wanted[name], source)
-        }
+        found = [(wanted[name], source) for name, source in self.sources.items() if source is not None]
+        decoded = {source.name for _, source in found if source.dtype == "str"}
+        # The text of JSON is taken as it is, for the core to read; text that is not wanted is not decoded.
+        taken = {name: "bytes" if what in _AS_TEXT and name not in decoded else what for name, what in schema.items()}
+        self.inner = ArrayDecoder(taken, copied={source.name for each, source in found if source.dtype != each.dtype})
+        self.as_stored = {each.name: source.name for each, source in found if _is_as_stored(each, source)}
         """The fields that need no conversion, and their names in the file."""
-        self.converts = len(self.as_stored) < len(fields.reader.wanted)
+        self.converts = len(self.as_stored) < len(wanted)
         """Whether a value may turn out to be one that does not fit."""
         self._defaults: dict[str, Any] = {}
         if absent := [name for name, source in self.sources.items() if source is None]:
             self._defaults = _only(fields, absent)(b"{}")
-        self._json = {
-            name: _only(fields, [name])
-            for name, source in self.sources.items()
-            if source is not None and source.dtype == "json"
-        }
+        self._json = {each.name: _only(fields, [each.name]) for each, source in found if source.dtype == "json"}
 
     def __call__(self, record: Any) -> dict[str, Any]:
         stored = self.inner(record)
@@ -89,10 +79,8 @@ class StoredFields:
         if source is None:
             value = self._defaults[name]
             return value.copy() if isinstance(value, np.ndarray) else value
-        if name in self.as_stored:
+        if name in self.as_stored or source.dtype == "str":
             return stored
-        if source.dtype == "str":
-            return stored.decode()
         if source.dtype == "json":
             return self._json[name](_inside(stored, wanted.keys[:1]))[name]
         return _converted(stored, wanted)
