@@ -244,6 +244,24 @@ def test_an_array_file_gives_fields_by_the_rules_of_paths(tmp_path):
     assert batch["none"].tolist() == [[5], [5]]
 
 
+def test_a_default_that_a_sample_changes_stays_as_it_is_in_others(tmp_path):
+    schema = {"a": ("int32", (None,)), "r": ("int32", "ragged"), "b": "bfloat16"}
+    fields = Fields(schema, defaults={"a": [5], "r": [[1, 2]], "b": [1.5]})
+    dataset(tmp_path / "a.jsonl", [{"n": number} for number in range(3)], fields)
+    with mmapds.Writer(tmp_path / "a.mma", {"n": "int64"}) as writer:
+        for number in range(3):
+            writer.write({"n": number})
+    for name in ("a.jsonl", "a.mma"):
+        ds = mmapds.open(tmp_path / name, decode=fields)
+        batch = ds.take([1, 2])
+        for sample in (ds[0], batch[0], {field: batch.values(field)[0] for field in batch.names}):
+            sample["a"][0] = sample["b"][0] = sample["r"][0][0] = 99
+            sample["r"].append("more")
+        for sample in (ds[0], batch[0], batch[1], {field: batch.values(field)[1] for field in batch.names}):
+            assert (sample["a"].tolist(), sample["b"].tolist()) == ([5], [1.5])
+            assert [row.tolist() for row in sample["r"]] == [[1, 2]]
+
+
 def test_arrays_of_an_array_file_are_views_of_it_unless_they_are_converted(tmp_path):
     with mmapds.Writer(tmp_path / "a.mma", {"x": ("int64", (None,)), "y": ("int64", (None,))}) as writer:
         for number in range(2):

@@ -1,6 +1,7 @@
 """`Fields` over array files: the fields that are stored, converted where their types differ."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from .array_decoder import ArrayDecoder, as_tensor, numpy_dtype
 from .fields import Fields, Wanted
 
 _AS_TEXT = ("json", "str")
+_UNCHANGING = (bool, int, float, str)
 _KINDS = {
     "boo": ("boo",),
     "int": ("int", "uin"),
@@ -75,11 +77,12 @@ class StoredFields:
         Raises:
           DecodeError: it does not fit.
         """
+        if name in self.as_stored:
+            return stored
         source, wanted = self.sources[name], self.fields.reader.wanted[name]
         if source is None:
-            value = self._defaults[name]
-            return value.copy() if isinstance(value, np.ndarray) else value
-        if name in self.as_stored or source.dtype == "str":
+            return _own(self._defaults[name])
+        if source.dtype == "str":
             return stored
         if source.dtype == "json":
             return self._json[name](_inside(stored, wanted.keys[:1]))[name]
@@ -103,6 +106,13 @@ def _only(fields: Fields, names: list[str]) -> Fields:
     schema, defaults = fields.given
     chosen = {name: value for name, value in defaults.items() if name in names}
     return Fields({name: schema[name] for name in names}, defaults=chosen)
+
+
+def _own(default: Any) -> Any:
+    """Return a default for one sample, which may be changed; numbers and text cannot be."""
+    if isinstance(default, np.ndarray):
+        return default.copy()
+    return default if isinstance(default, _UNCHANGING) else deepcopy(default)
 
 
 def _source(wanted: Wanted, stored: Mapping[str, Field], place: str) -> Field | None:
