@@ -65,6 +65,18 @@ def test_damaged_text(tmp_path):
         mmapds.open(path)[0]
 
 
+@pytest.mark.parametrize("text", [b'7,"b":456', b"1}     \n", b'{"a":124]', b'["\xff", 11]', b"         "])
+@pytest.mark.parametrize("wanted", ["j", "j.a"])
+def test_damaged_json_of_fields_that_are_wanted(tmp_path, text, wanted):
+    """Text that ends the object around it, and begins another field of it, is not JSON either."""
+    path = store(tmp_path, [{"j": {"a": 123}}, {"j": {"a": 124}}])
+    patched(path, mmapds.open(path).where(1).offset + 16, text)
+    ds = mmapds.open(path, decode=mmapds.Fields({wanted: "int64"}, defaults={wanted: 0}))
+    for read in (lambda: ds[1], lambda: ds.take([0, 1])[1], lambda: mmapds.pad_collate(ds.take([1]))):
+        with pytest.raises(mmapds.FormatError, match=r"record 1 \(byte \d+\): field 'j': expected JSON, found damaged"):
+            read()
+
+
 def test_damaged_text_of_fields_that_are_wanted(tmp_path):
     path = store(tmp_path, [{"t": "text", "u": "more"}] * 2)
     patched(path, mmapds.open(path).where(1).offset + 24, b"\xff")

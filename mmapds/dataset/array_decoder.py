@@ -1,7 +1,7 @@
 """Decoders of arrays: records of named arrays as views of their file, and arrays of any format as tensors."""
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any
 
@@ -25,18 +25,21 @@ class ArrayDecoder:
       schema: what the file has.
       copied: the fields whose arrays are copies instead, for whoever reads them at once. They are copied under a guard:
         where the file is cut short meanwhile, that is an error, and a view that is read would end the process.
+      loads: returns the value of JSON.
     """
 
     takes_view = True
 
-    def __init__(self, schema: Mapping[str, Any], copied: Collection[str] = ()) -> None:
-        self._given = dict(schema), frozenset(copied)
+    def __init__(
+        self, schema: Mapping[str, Any], copied: Collection[str] = (), loads: Callable[[bytes], Any] = orjson.loads
+    ) -> None:
+        self._given = dict(schema), frozenset(copied), loads
         parsed = Schema(schema)
         extended = {field.name: field.dtype for field in parsed.fields if field.dtype in EXTENDED}
         self._as_tensors = extended if not _has_ml_dtypes() else {}
         self.numbered = {field.name: (number, field) for number, field in enumerate(parsed.fields)}
         """Number and description of each field, by name."""
-        self.fields = parsed.native(numpy_dtype, np.ndarray, orjson.loads, copied)
+        self.fields = parsed.native(numpy_dtype, np.ndarray, loads, copied)
 
     def __call__(self, record: Any) -> dict[str, Any]:
         sample: dict[str, Any] = self.fields(record)

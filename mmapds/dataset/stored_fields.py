@@ -12,6 +12,7 @@ from .. import _native
 from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
 from ..arrays.values import with_axes_of
 from ..errors import DecodeError, FormatError, did_you_mean
+from ..formats.unmeasured import not_json
 from .array_decoder import ArrayDecoder, as_tensor, numpy_dtype
 from .fields import Fields, Wanted
 
@@ -51,10 +52,11 @@ class StoredFields:
         self.sources = {name: _source(each, stored, place) for name, each in wanted.items()}
         """The fields of the file that the wanted ones come from; None where a default has to do."""
         found = [(wanted[name], source) for name, source in self.sources.items() if source is not None]
-        decoded = {source.name for _, source in found if source.dtype == "str"}
-        # The text of JSON is taken as it is, for the core to read; text that is not wanted is not decoded.
-        taken = {name: "bytes" if what in _AS_TEXT and name not in decoded else what for name, what in schema.items()}
-        self.inner = ArrayDecoder(taken, copied={source.name for each, source in found if source.dtype != each.dtype})
+        read = {source.name for _, source in found}
+        # Text that is not wanted is not decoded.
+        taken = {name: what if name in read or what not in _AS_TEXT else "bytes" for name, what in schema.items()}
+        converted = {source.name for each, source in found if source.dtype != each.dtype}
+        self.inner = ArrayDecoder(taken, copied=converted, loads=_checked)
         self.as_stored = {each.name: source.name for each, source in found if _is_as_stored(each, source)}
         """The fields that need no conversion, and their names in the file."""
         self.converts = len(self.as_stored) < len(wanted)
@@ -157,10 +159,21 @@ def _is_as_stored(wanted: Wanted, found: Field) -> bool:
     )
 
 
-def _inside(text: Any, keys: tuple[bytes, ...]) -> bytes:
+def _checked(text: bytes) -> bytes:
+    """Return the text of JSON, for the core to read what is wanted of it.
+
+    Raises:
+      ValueError: it is not JSON. Text that closes the object that it is put into would pass for more than a value.
+    """
+    if _native.json_error(None, text) is not None:
+        raise ValueError(not_json(text).removeprefix("not JSON: "))
+    return text
+
+
+def _inside(text: bytes, keys: tuple[bytes, ...]) -> bytes:
     """Return a value of JSON as that of a field."""
     (key,) = keys
-    return b"{" + orjson.dumps(key.decode()) + b":" + bytes(text) + b"}"
+    return b"{" + orjson.dumps(key.decode()) + b":" + text + b"}"
 
 
 def _converted(value: Any, wanted: Wanted) -> Any:
