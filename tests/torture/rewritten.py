@@ -71,7 +71,13 @@ def read(random, ds):
 def decoder(random, kind):
     """Something to decode records of this kind by."""
     fields = mmapds.Fields({"n": "int64", "text": "str", "f": "float32"}, defaults={"f": 0})
-    known = {"jsonl": ["json", "text", "bytes", fields], "tar": ["files", "wds", "bytes"]}
+    wanted = {"a": "float64", "n": "int32", "s": "str", "j.a": "int64", "i": "int64", "f": "float32", "none": "int8"}
+    stored = mmapds.Fields(wanted, defaults={"j.a": [], "none": [1]})
+    known = {
+        "jsonl": ["json", "text", "bytes", fields],
+        "tar": ["files", "wds", "bytes"],
+        "mma": [None, "bytes", stored],
+    }
     return random.choice(known.get(kind.partition(".")[0], [None, "bytes"]))
 
 
