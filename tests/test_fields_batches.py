@@ -244,6 +244,25 @@ def test_an_array_file_gives_fields_by_the_rules_of_paths(tmp_path):
     assert batch["none"].tolist() == [[5], [5]]
 
 
+@pytest.mark.parametrize("has_ml_dtypes", [True, False])
+def test_stored_arrays_of_bfloat16_in_every_shape_that_is_wanted(tmp_path, monkeypatch, has_ml_dtypes):
+    if not has_ml_dtypes:
+        monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    rows = torch.tensor([[1.5, 2], [3, 4]], dtype=torch.bfloat16)
+    with mmapds.Writer(tmp_path / "a.mma", {"x": ("bfloat16", (None, 2)), "y": ("float32", ())}) as writer:
+        for _ in range(2):
+            writer.write({"x": rows, "y": np.float32(1.5)})
+    for shape in ((None, 2), (2, 2), (2, None)):
+        fields = Fields({"x": ("bfloat16", shape), "y": ("bfloat16", ())})
+        batch = mmapds.open(tmp_path / "a.mma", decode=fields).take([0, 1])
+        assert {name: tuple(value.shape) for name, value in batch[0].items()} == {"x": (2, 2), "y": ()}
+        padded = pad_collate(batch)
+        assert torch.equal(padded["x"], torch.stack([rows] * 2))
+        assert torch.equal(padded["y"], torch.tensor([1.5, 1.5], dtype=torch.bfloat16))
+    ds = mmapds.open(tmp_path / "a.mma", decode=Fields({"x": ("bfloat16", "ragged")}))
+    assert [[float(number) for number in row] for row in ds[1]["x"]] == rows.tolist()
+
+
 def test_a_default_that_a_sample_changes_stays_as_it_is_in_others(tmp_path):
     schema = {"a": ("int32", (None,)), "r": ("int32", "ragged"), "b": "bfloat16"}
     fields = Fields(schema, defaults={"a": [5], "r": [[1, 2]], "b": [1.5]})

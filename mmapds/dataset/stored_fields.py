@@ -183,10 +183,10 @@ def _converted(value: Any, wanted: Wanted) -> Any:
       DecodeError: it does not fit.
     """
     if wanted.layout == _native.LAYOUT_RAGGED:
-        return [_of_dtype(_rounded(row, wanted), wanted) for row in value]
+        return [_of_dtype(row, wanted) for row in value]
     if wanted.layout == _native.LAYOUT_ANY and not hasattr(value, "shape"):
         return _rounded(np.asarray(value), wanted).item()
-    array = _of_dtype(_rounded(np.asarray(value), wanted), wanted)
+    array = _of_dtype(value if hasattr(value, "shape") else np.asarray(value), wanted)
     if wanted.layout == _native.LAYOUT_SHAPE and 0 in array.shape:
         array = array.reshape(with_axes_of(tuple(array.shape), wanted.shape))
     if wanted.layout == _native.LAYOUT_SHAPE and not all(
@@ -196,16 +196,30 @@ def _converted(value: Any, wanted: Wanted) -> Any:
     return array
 
 
-def _rounded(array: Any, wanted: Wanted) -> NDArray[Any]:
+def _of_dtype(array: Any, wanted: Wanted) -> Any:
+    """Return an array in the dtype that is wanted; one of bfloat16, without ml_dtypes, is a tensor.
+
+    Raises:
+      DecodeError: a number is beyond the dtype.
+    """
+    if dtype_name(array.dtype) == wanted.dtype:
+        return array
+    rounded = _rounded(array, wanted)
+    if wanted.dtype != "bfloat16":
+        return rounded
+    dtype = numpy_dtype(wanted.dtype)
+    halves = np.asarray(rounded.view(np.uint32) >> 16).astype(np.uint16).view(dtype)  # NumPy's 0 axes become a number
+    return as_tensor(halves, wanted.dtype) if dtype.kind == "i" else halves
+
+
+def _rounded(array: NDArray[Any], wanted: Wanted) -> NDArray[Any]:
     """Return numbers in the dtype that is wanted, floats rounded to it; those for bfloat16 as float32.
 
     Raises:
       DecodeError: a number is beyond the dtype.
     """
-    if wanted.dtype == dtype_name(array.dtype):
-        return np.asarray(array)
     with np.errstate(over="ignore"):
-        found = np.asarray(array).astype("float32" if wanted.dtype == "bfloat16" else wanted.dtype)
+        found = array.astype("float32" if wanted.dtype == "bfloat16" else wanted.dtype)
     if wanted.dtype == "bfloat16":
         bits = found.view(np.uint32)
         rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
@@ -215,12 +229,3 @@ def _rounded(array: Any, wanted: Wanted) -> NDArray[Any]:
         number = array[~fits].flat[0] if array.shape else array
         raise DecodeError(f"expected {wanted} at `{wanted.name}`, found {number}")
     return found
-
-
-def _of_dtype(array: NDArray[Any], wanted: Wanted) -> Any:
-    """Return rounded numbers for bfloat16 as an array, or without ml_dtypes a tensor, of it; and others as they are."""
-    if wanted.dtype != "bfloat16" or dtype_name(array.dtype) == "bfloat16":
-        return array
-    dtype = numpy_dtype(wanted.dtype)
-    halves = (array.view(np.uint32) >> 16).astype(np.uint16).view(dtype)
-    return as_tensor(halves, wanted.dtype) if dtype.kind == "i" else halves
