@@ -47,16 +47,16 @@ class BucketPlan(BudgetPlan):
         self.group_size = group_size
         self.ranks = ranks
         self._shuffle = shuffle
-        tables = [self._cut_buckets(between=between) for between in ((False, True) if shuffle else (False,))]
-        self._batches = max(batches_in(table) for table in tables)
-        if not all(self._last_step_can_be_split(table) for table in tables):
-            self._batches = min(-(-self._batches // ranks) * ranks, selection.records)
-        self._tables = [_with_more_batches(table, self._batches, budget.multiple) for table in tables]
-        self.groups = Groups(self._batches, group_size, seed, shuffle)
+        cut = [self._cut_buckets(between=between) for between in ((False, True) if shuffle else (False,))]
+        self._tables = _alike(cut, max(map(batches_in, cut)), budget.multiple)
+        if not all(map(self._last_step_can_be_split, self._tables)):
+            whole = -(-len(self) // ranks) * ranks
+            self._tables = _alike(cut, min(whole, selection.records), budget.multiple)
+        self.groups = Groups(len(self), group_size, seed, shuffle)
 
     def _last_step_can_be_split(self, buckets: Uint64s) -> bool:
         """Return whether the batches of the last step have a sample for each rank, whichever batches these are."""
-        rest = self._batches % self.ranks
+        rest = batches_in(buckets) % self.ranks
         smallest = rest * int(buckets[:, 3].min()) >= self.ranks
         if not rest or smallest or self.group_size != self.ranks:
             return not rest or smallest
@@ -65,7 +65,7 @@ class BucketPlan(BudgetPlan):
         return int(np.repeat(sizes, np.minimum(batches, rest))[-rest:].sum()) >= self.ranks
 
     def __len__(self) -> int:
-        return self._batches
+        return batches_in(self._tables[0])
 
     def describe(self) -> dict[str, Any]:
         """Return what identifies this plan, for states."""
@@ -110,6 +110,11 @@ class BucketPlan(BudgetPlan):
             epoch=word(epoch),
             shuffle=self._shuffle,
         )
+
+
+def _alike(cut: list[Uint64s], batches: int, multiple: int) -> list[Uint64s]:
+    """Return the buckets of each kind of epoch with so many batches."""
+    return [_with_more_batches(buckets, batches, multiple) for buckets in cut]
 
 
 def _with_more_batches(buckets: Uint64s, wanted: int, multiple: int) -> Uint64s:
