@@ -30,6 +30,18 @@ def sorted_buckets(lengths, limit, world):
     return budgets(lengths, limit, world, shuffle=False)
 
 
+def windows(lengths, limit, world):
+    return budgets(lengths, limit, world, planner="window")
+
+
+def short_windows(lengths, limit, world):
+    return budgets(lengths, limit, world, planner="window", sort_window=64)
+
+
+def windows_of_multiples(lengths, limit, world):
+    return budgets(lengths, limit, world, planner="window", batch_size_multiple=4)
+
+
 def all_packs(lengths, limit, world):
     return packs(lengths, limit, world)
 
@@ -42,12 +54,15 @@ PLANS = [
     buckets,
     buckets_of_fewer_ranks,
     sorted_buckets,
+    windows,
+    short_windows,
+    windows_of_multiples,
     all_packs,
     packs_of_chunks,
 ]
 
 
-SEEDS = [685, 737, 1374]  # in all of them a planner has a last step that is hard to fill
+SEEDS = [1, 28, 685, 737, 1374]  # in all of them a planner has a last step that is hard to fill
 
 
 def check(samplers, n):

@@ -222,7 +222,7 @@ def test_with_drop_last_batches_are_left_out_rather_than_split():
 
 @pytest.mark.parametrize("seed", [5, 46, 139, 304, 371, 379])
 def test_windows_of_few_samples_for_many_ranks_repeat_none(seed):
-    """No budget nearby gives as many batches as are wanted, so others that fill the last step are taken."""
+    """No budget gives as many batches as are wanted, so some batches are split."""
     rng = np.random.RandomState(0)
     for _ in range(seed + 1):
         lengths = rng.randint(1, 60, rng.randint(30, 400))

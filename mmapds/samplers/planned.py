@@ -17,7 +17,7 @@ from .data import SampledData
 from .epoch import EpochProgress, Pass, Sharding
 from .exclusions import Exclude, parse_exclude
 from .lengths import read_lengths
-from .plan import Plan
+from .plan import Plan, pieces
 from .resumable import ResumableSampler, refuse_injected, refuse_path
 from .world import World
 
@@ -204,18 +204,8 @@ def _split(batches: list[Int64s], replicas: int, multiple: int) -> list[Int64s]:
         if not sizes[largest]:
             break
         parts[largest] += 1
-    found = [piece for batch, part in zip(batches, parts, strict=True) for piece in _pieces(batch, part, multiple)]
+    found = [piece for batch, part in zip(batches, parts, strict=True) for piece in pieces(batch, part, multiple)]
     return [found[rank % len(found)] for rank in range(replicas)]
-
-
-def _pieces(batch: Int64s, parts: int, multiple: int) -> list[Int64s]:
-    """Return a batch in some parts of about the same size, which are multiples where none is smaller than one."""
-    whole = len(batch) - len(batch) % multiple
-    rest = [batch[whole:]] if whole < len(batch) else []
-    if parts > 1 and whole // multiple >= parts - len(rest):
-        units = np.array_split(np.arange(0, whole, multiple), parts - len(rest))
-        return [batch[unit[0] : unit[-1] + multiple] for unit in units] + rest
-    return np.array_split(batch, parts)
 
 
 def known_size(saved: object, own: int) -> int:

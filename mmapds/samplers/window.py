@@ -1,6 +1,7 @@
 """The window planner: batches of records that are near one another in an order."""
 
-from itertools import chain, pairwise
+from bisect import bisect_left
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +13,10 @@ from ..orders.basic import Int64s, Order
 from ..orders.permutation import Permutation, word
 from ..storage.numbers import distinct
 from .lengths import Selection, Uint64s
-from .plan import Budget, BudgetPlan, Cut, batches_in
+from .plan import Budget, BudgetPlan, Cut, batches_in, pieces
 
 _MIXED = 1 << 32  # stream of the first permutation of ready batches; later ones have the streams after it
 _HALVINGS = 24  # of the part of the budget that makes a whole last step
-_NEARBY = 32  # parts tried above it, below it, and from there to nothing
 _TABLE = 1 << 20  # lengths below this are looked up in a table
 _CHUNK = 65_536  # positions of an order that are read at a time
 
@@ -29,11 +29,14 @@ class WindowPlan(BudgetPlan):
     are like those of sorting windows and cutting them, but there are no edges, and every epoch has the same number of
     batches whatever its order, since a bucket always has the same number of records.
 
+    A last step that has fewer samples than ranks needs more batches. A part of the budget makes about as many, and the
+    first large batches that are ready are split for those that are still missing.
+
     A reader goes through the order from its beginning to the batch that is asked for, at about 10^7 records a second.
 
     Args:
       order: a bijection of the records.
-      ranks: as for buckets; here the whole plan has somewhat smaller batches for it.
+      ranks: as for buckets.
       shuffle: False gives batches in the order in which they become ready; else they are mixed, some at a time.
     """
 
@@ -56,39 +59,36 @@ class WindowPlan(BudgetPlan):
         self.shuffle = shuffle
         self._sort_window = sort_window
         self.ranks = ranks
-        buckets = self._with_a_last_step()
-        self._batches = batches_in(buckets)
+        buckets, self.more = self._with_a_last_step()
+        self._batches = batches_in(buckets) + self.more
+        self.most = _most_unsplit(buckets, self.more)
         self.multiple = budget.multiple
         self.buckets = _for_a_stream(buckets, budget.multiple)
         self.tables = _Tables.of(self)
 
-    def _with_a_last_step(self) -> Uint64s:
-        """Return buckets whose last step has a sample for each rank, whichever batches are in it; if there are any."""
+    def _with_a_last_step(self) -> tuple[Uint64s, int]:
+        """Return buckets, and how many more batches than theirs give each rank a sample in the last step.
+
+        If each batch holds one sample and the last step still lacks some, that is all there is.
+        """
         buckets, budget = self._cut_buckets(), self._budget
-        batches = batches_in(buckets)
-        wanted = batches - batches % self.ranks + self.ranks
-        if self._has_whole_steps(buckets) or wanted > self.selection.records:
-            return buckets
+        if self._has_whole_steps(buckets):
+            return buckets, 0
+        wanted = min(-(-batches_in(buckets) // self.ranks) * self.ranks, self.selection.records)
         largest = int(buckets[:, 3].max())
-
-        def cut(part: float) -> Uint64s:
-            smaller = (max(int(budget.max_tokens * part), 1), max(int(largest * part), 1))
-            return self._cut_buckets(budget=Budget(*smaller, *budget[2:]))
-
-        # The number of batches rises as the budget falls, but by more than one at times: so look around, too.
+        # The number of batches rises as the budget falls, but by more than one at times, past what is wanted.
         low, high = 0.0, 1.0
         for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if batches_in(cut(middle)) >= wanted else (low, middle)
-        fitting = buckets
-        near = (1 + (i // 2) * (-1) ** i / (8 * wanted) for i in range(2 * _NEARBY))
-        for factor in chain(near, (1 - i / (_NEARBY + 1) for i in range(_NEARBY))):
-            found = cut(min(low * factor, 1.0))
-            if batches_in(found) == wanted:
-                return found
-            if fitting is buckets and self._has_whole_steps(found):
-                fitting = found  # more batches than are wanted: better than a sample that comes twice
-        return fitting
+            part = (low + high) / 2
+            smaller = (max(int(budget.max_tokens * part), 1), max(int(largest * part), 1))
+            found = self._cut_buckets(budget=Budget(*smaller, *budget[2:]))
+            if batches_in(found) > wanted:
+                low = part
+            else:
+                high, buckets = part, found
+            if batches_in(buckets) == wanted:
+                break
+        return buckets, wanted - batches_in(buckets)
 
     def _has_whole_steps(self, buckets: Uint64s) -> bool:
         """Whether the last step has a sample for each rank, whichever batches are in it."""
@@ -123,6 +123,16 @@ class WindowPlan(BudgetPlan):
             wholly = np.logical_and.reduceat(np.isin(out, records), begins)
             found.append(begin + np.flatnonzero(wholly))
         return np.concatenate(found).astype(np.int64)
+
+
+def _most_unsplit(buckets: Uint64s, more: int) -> int:
+    """Return how many records a batch may hold unsplit: the most that leaves so many more batches than there were."""
+    batches, sizes = buckets[:, 2].astype(np.int64), buckets[:, 3].astype(np.int64)
+
+    def is_too_large(most: int) -> bool:
+        return int((batches * ((sizes - 1) // most)).sum()) < more
+
+    return 1 + bisect_left(range(2, int(sizes.max()) + 1), True, key=is_too_large)
 
 
 def _for_a_stream(buckets: Uint64s, multiple: int) -> Uint64s:
@@ -191,6 +201,7 @@ class _WindowReader:
         self._records = np.empty(0, np.int64)  # of the order, not yet in a batch
         self._lengths = np.empty(0, np.uint64)  # of these
         self._rest: list[Int64s] = []  # batches that are ready, of the next block
+        self._more = plan.more  # batches that are still to be made by splitting others
         self._native = _native.Stream(
             buckets=plan.buckets,
             ranks=plan.selection.records,
@@ -235,9 +246,20 @@ class _WindowReader:
                 raise self._not_a_bijection() from None
             self._records, self._lengths = self._records[consumed:], self._lengths[consumed:]
             found = [out[begin:end] for begin, end in pairwise([0, *ends[:ready].tolist()])]
-            batches += found if plan.multiple == 1 else _cut_to_multiples(found, plan.multiple)
+            batches += self._split(found if plan.multiple == 1 else _cut_to_multiples(found, plan.multiple))
         self._rest = batches[count:]
         return batches[:count]
+
+    def _split(self, batches: list[Int64s]) -> list[Int64s]:
+        """Return batches of which large ones are split, while more are wanted."""
+        found: list[Int64s] = []
+        for number, batch in enumerate(batches):
+            if not self._more:
+                return found + batches[number:]
+            parts = min(-(-len(batch) // self._plan.most), self._more + 1)
+            found += pieces(batch, parts, self._plan.multiple)
+            self._more -= parts - 1
+        return found
 
     def _read_on(self, records: Int64s) -> None:
         """Take the next records of the order, and look up their lengths."""
