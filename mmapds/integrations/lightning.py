@@ -51,5 +51,6 @@ def _batches_left(loader: Any) -> int | None:
     if isinstance(batches, ResumableSampler):
         return batches.current_pass.steps
     if batches is not None and isinstance(samples, ResumableSampler):
-        return -(-samples.current_pass.steps // int(batches.batch_size))
+        whole, rest = divmod(samples.current_pass.steps, int(batches.batch_size))
+        return whole + (rest > 0 and not batches.drop_last)
     return None

@@ -13,10 +13,11 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
 from mmapds.integrations.lightning import ResumeAtAnyWorldSize
-from tests.support.stacks import BATCH, EPOCHS, KINDS, Job, Model, ids_of, loader_options
+from tests.support.stacks import BATCH, EPOCHS, KINDS, Job, Model, N, ids_of, loader_options
 
 PROCESSES, LAUNCHED = 2, 3
 STOPS = (7, 26, 33)  # of 26 steps with batches of a fixed size: within an epoch, at its end, and within the next
+COUNTED = (7, 25, 26)  # an epoch of single samples ends after 25 batches, or after 26 with the smaller one
 OFTEN = (("ours", 2), ("ours", 5), ("stateful", 2), ("stateful", 5))  # how often a job over a loader is interrupted
 LOADERS = {"plain": DataLoader, "ours": mmapds.DataLoader, "stateful": StatefulDataLoader}
 
@@ -38,6 +39,19 @@ class Learner(pl.LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), 0.1)
+
+
+class Count(Callback):
+    """Notes the numbers that batches have, and when validation runs."""
+
+    def __init__(self):
+        self.noted = []
+
+    def on_train_batch_start(self, trainer, module, batch, number):
+        self.noted.append([module.current_epoch, number])
+
+    def on_validation_start(self, trainer, module):
+        self.noted.append([module.current_epoch, "validation"])
 
 
 class Interrupted(Exception):  # noqa: N818 - nothing is wrong
@@ -141,6 +155,22 @@ def go_on(job, name, loader, kind, part, path, stop):
     fit(job, name, made, part=part, stop=(path, stop), use_distributed_sampler=False, **more)
 
 
+def count(job):
+    """Checkpoints of loaders that keep a last batch which is smaller, or leave it out."""
+    for loader in ("ours", "stateful"):
+        for drop_last in (False, True):
+            for stop in COUNTED:
+                name = f"counted, {loader}, {drop_last}, interrupted after {stop}"
+                path = os.path.join(job.folder, f"{name}.ckpt")
+                noted = Count()
+                for more in ({"stop": (path, stop)}, {"resume": path}):
+                    _, options = loader_options("sampler", job.ds)
+                    made = LOADERS[loader](job.ds, collate_fn=ids_of, drop_last=drop_last, **options)
+                    validation = DataLoader(job.ds, N, collate_fn=ids_of)
+                    fit(job, name, made, validation=validation, callbacks=[ResumeAtAnyWorldSize(), noted], **more)
+                job.say(name, noted.noted)
+
+
 def validate(job):
     for flag, kind in ((True, "sampler"), (False, "batch")):
         _, options = loader_options(kind, job.ds)
@@ -156,6 +186,7 @@ def main(folder):
     if job.join(PROCESSES):
         fit_all_ways(job)
         interrupt(job)
+        count(job)
         validate(job)
     change_worlds(job)
     change_worlds_often(job)

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.stacks.job_lightning import LAUNCHED, OFTEN, PROCESSES, STOPS
+from tests.stacks.job_lightning import COUNTED, LAUNCHED, OFTEN, PROCESSES, STOPS
 from tests.support.stacks import EPOCHS, KINDS, N, Results, launch
 
 
@@ -47,6 +47,18 @@ def test_a_dataset_with_lightnings_own_sampler(results, loader):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_goes_on_exactly(results, kind, loader, stop):
     results.check(f"{kind}, {loader}, interrupted after {stop}")
+
+
+@pytest.mark.parametrize("stop", COUNTED)
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("loader", ["ours", "stateful"])
+def test_batches_keep_their_numbers_with_a_last_one_or_without(results, loader, drop_last, stop):
+    steps = 25 if drop_last else 26  # of 102 samples of a rank, 4 in each
+    expected = [[epoch, number] for epoch in range(EPOCHS) for number in [*range(steps), "validation"]]
+    if stop == steps:  # Lightning does not validate after a checkpoint of the last batch
+        expected.remove([0, "validation"])
+    said = results.said(f"counted, {loader}, {drop_last}, interrupted after {stop}")
+    assert said == [expected] * PROCESSES
 
 
 @pytest.mark.parametrize("flag", [True, False])
