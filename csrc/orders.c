@@ -5,6 +5,8 @@
 #define STREAM_MIX (UINT64_C(1) << 62)
 #define STREAM_MEMBER (UINT64_C(1) << 61)
 
+#define NOBODY UINT32_MAX /* a list of members ends */
+
 /* How many of sorted[0..n) are <= value. */
 static size_t count_up_to(const uint64_t *sorted, size_t n, uint64_t value)
 {
@@ -93,25 +95,67 @@ void mds_chunks_at(const mds_kernels *kernels, const mds_chunks *c, const mds_pe
  * each position to the member that deserves it already and must have it soonest keeps all counts within 1 of their
  * shares whenever that can be done, and it always can: R. Tijdeman, "The chairman assignment problem", 1980; S. Baruah
  * et al., "Proportionate progress", 1996, who schedule tasks so. */
-void mds_mixture_period(const uint64_t *weights, size_t members, uint32_t total, uint64_t *given, uint32_t *which,
+
+/* Whether a member must have its next position before another one; of those that must have it at once, the first. */
+static int is_sooner(const mds_claim *claims, uint32_t one, uint32_t other)
+{
+    const uint64_t a = claims[one].deadline, b = claims[other].deadline;
+    return a != b ? a < b : one < other;
+}
+
+static void push_claim(mds_claim *claims, size_t n, uint32_t member)
+{
+    size_t at = n;
+    for (; at && is_sooner(claims, member, claims[(at - 1) / 2].heap); at = (at - 1) / 2)
+        claims[at].heap = claims[(at - 1) / 2].heap;
+    claims[at].heap = member;
+}
+
+static uint32_t pop_claim(mds_claim *claims, size_t n)
+{
+    const uint32_t first = claims[0].heap, last = claims[n - 1].heap;
+    size_t at = 0, next;
+    for (; (next = 2 * at + 1) < n - 1; at = next) {
+        next += next + 2 < n && is_sooner(claims, claims[next + 1].heap, claims[next].heap);
+        if (!is_sooner(claims, claims[next].heap, last))
+            break;
+        claims[at].heap = claims[next].heap;
+    }
+    claims[at].heap = last;
+    return first;
+}
+
+/* Let a member wait in the list of the position at which it deserves its next one; until a position is given, rank[p] is
+ * the first member in its list. */
+static void await(mds_claim *claims, uint32_t member, uint64_t position, uint32_t *rank)
+{
+    claims[member].next = rank[position];
+    rank[position] = member;
+}
+
+void mds_mixture_period(const uint64_t *weights, size_t members, uint32_t total, mds_claim *claims, uint32_t *which,
                         uint32_t *rank)
 {
-    for (size_t d = 0; d < members; d++)
-        given[d] = 0;
+    size_t due = 0;
+    for (uint32_t p = 0; p < total; p++)
+        rank[p] = NOBODY;
+    for (size_t d = 0; d < members; d++) {
+        claims[d].given = 0;
+        if (weights[d])
+            await(claims, (uint32_t)d, 0, rank);
+    }
     for (uint32_t p = 0; p < total; p++) {
-        size_t best = members;
-        uint64_t soonest = MDS_NONE;
-        for (size_t d = 0; d < members; d++) {
-            if (given[d] * total >= (p + UINT64_C(1)) * weights[d])
-                continue; /* nothing deserved yet; a weight of 0 never does */
-            const uint64_t deadline = ((given[d] + 1) * total + weights[d] - 1) / weights[d];
-            if (deadline < soonest) {
-                soonest = deadline;
-                best = d;
-            }
+        for (uint32_t d = rank[p]; d != NOBODY; d = claims[d].next) {
+            claims[d].deadline = ((claims[d].given + 1) * total + weights[d] - 1) / weights[d];
+            push_claim(claims, due++, d);
         }
-        which[p] = (uint32_t)best;
-        rank[p] = (uint32_t)given[best]++;
+        const uint32_t d = pop_claim(claims, due--);
+        which[p] = d;
+        rank[p] = (uint32_t)claims[d].given++;
+        if (claims[d].given < weights[d]) {
+            const uint64_t deserved = claims[d].given * total / weights[d];
+            await(claims, d, deserved > p ? deserved : p + UINT64_C(1), rank);
+        }
     }
 }
 

@@ -70,10 +70,17 @@ void mds_chunks_at(const mds_kernels *kernels, const mds_chunks *c, const mds_pe
  * record. Where they do not, *table is the name of one that is wrong, and *entry the first entry that shows it. */
 int mds_chunks_agree(const mds_chunks *c, const mds_permutation *order, const char **table, size_t *entry);
 
+/* Where a member stands while a period is shared out. */
+typedef struct {
+    uint64_t given, deadline; /* positions it has, and before which one it must have the next */
+    uint32_t next;            /* of a list of members that deserve their next position at the same time */
+    uint32_t heap;            /* an entry of the heap of all that deserve one now; of any member */
+} mds_claim;
+
 /* Share a period of `total` positions among members with integer weights, whose sum is `total`: which[p] is the member
  * that has position p, and rank[p] how many earlier positions it has. At every prefix the count of each member is
- * within 1 of its exact share. `given` is scratch for `members` counts. */
-void mds_mixture_period(const uint64_t *weights, size_t members, uint32_t total, uint64_t *given, uint32_t *which,
+ * within 1 of its exact share. `claims` is scratch for all members, fewer than 2^32 - 1. */
+void mds_mixture_period(const uint64_t *weights, size_t members, uint32_t total, mds_claim *claims, uint32_t *which,
                         uint32_t *rank);
 
 typedef struct {

@@ -156,6 +156,51 @@ def test_simple_weights_are_exact(weights, expected):
     assert Mixture([10] * len(weights), weights).weights == expected
 
 
+@settings(max_examples=100)
+@given(weights=st.lists(st.integers(0, 30), min_size=1, max_size=12).filter(any))
+def test_each_position_goes_to_the_dataset_that_must_have_it_soonest(weights):
+    order = Mixture([10] * len(weights), weights, epoch_size=1)
+    weights, total, given = order.weights, sum(order.weights), [0] * len(weights)
+    for position, member in enumerate(order.members_at(np.arange(total))):
+        deserving = [d for d, weight in enumerate(weights) if given[d] * total < (position + 1) * weight]
+        assert member == min(deserving, key=lambda d: (-(-(given[d] + 1) * total // weights[d]), d))
+        given[member] += 1
+
+
+@pytest.mark.parametrize("count", [10, 1000, 20_000])
+def test_many_small_datasets_leave_a_large_one_its_share(count):
+    order = Mixture([10] * (count + 1), [0.9, *[0.1 / count] * count], epoch_size=1)
+    assert order.weights == [9 * count, *[1] * count]
+    uneven = 0.1 * np.arange(1, count + 1) / np.arange(1, count + 1).sum()
+    order = Mixture([10] * (count + 1), [0.9, *uneven], epoch_size=1)
+    shares = np.array(order.weights) / sum(order.weights)
+    assert shares.min() > 0
+    assert abs(shares[0] - 0.9) < 0.001
+    assert abs(shares[1:] - uneven).max() <= 1 / sum(order.weights)
+
+
+def test_many_tiny_datasets_take_a_64th_at_most():
+    count = 20_000
+    order = Mixture([10] * (count + 2), [0.6, 0.4, *[1e-12] * count], epoch_size=1)
+    period = sum(order.weights)
+    assert order.weights[2:] == [1] * count
+    assert period == 64 * (count + 2)
+    assert abs(np.array(order.weights[:2]) / (period - count) - [0.6, 0.4]).max() <= 1 / (period - count)
+
+
+def test_epochs_of_many_datasets_end_with_the_first_or_the_longest():
+    rng = np.random.default_rng(0)
+    sizes, weights = rng.integers(1, 50, 3000).tolist(), rng.lognormal(size=3000).tolist()
+    members = Mixture(sizes, weights, epoch_size=1).members_at(np.arange(3_000_000))
+    counts, ended = [0] * len(sizes), []
+    for position, member in enumerate(members.tolist(), 1):
+        counts[member] += 1
+        if counts[member] == sizes[member]:
+            ended.append(position)
+    assert len(Mixture(sizes, weights, stop="first")) == ended[0]
+    assert len(ended) < len(sizes) or len(Mixture(sizes, weights, stop="longest")) == ended[-1]
+
+
 def test_a_dataset_is_seen_whole_before_any_of_it_again_and_then_in_another_order():
     order = Mixture([1000, 20], [0.5, 0.5], seed=1, epoch_size=200)
     records = everything(order, 7)

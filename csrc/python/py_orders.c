@@ -189,7 +189,8 @@ static PyObject *mixture_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         return NULL;
     mds_mixture *m = &self->mixture;
     *m = (mds_mixture){.seed = seed, .shuffle = shuffle};
-    uint64_t *first_record, *given = NULL;
+    uint64_t *first_record;
+    mds_claim *claims = NULL;
     uint32_t *which, *rank;
     if (!(m->weights = mds_py_copy_words(weights, MDS_PY_ANY, "weights", &m->members)) ||
         !(m->sizes = mds_py_copy_words(sizes, m->members, "sizes", NULL)))
@@ -203,16 +204,16 @@ static PyObject *mixture_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         goto fail;
     m->which = which = PyMem_Calloc(m->total, sizeof *which);
     m->rank = rank = PyMem_Calloc(m->total, sizeof *rank);
-    given = PyMem_Calloc(m->members, sizeof *given);
-    if (!which || !rank || !given) {
+    claims = PyMem_Calloc(m->members, sizeof *claims);
+    if (!which || !rank || !claims) {
         PyErr_NoMemory();
         goto fail;
     }
-    RELEASE_GIL(mds_mixture_period(m->weights, m->members, m->total, given, which, rank));
-    PyMem_Free(given);
+    RELEASE_GIL(mds_mixture_period(m->weights, m->members, m->total, claims, which, rank));
+    PyMem_Free(claims);
     return (PyObject *)self;
 fail:
-    PyMem_Free(given);
+    PyMem_Free(claims);
     Py_DECREF(self);
     return NULL;
 }

@@ -4,6 +4,7 @@ from __future__ import annotations  # help() shows them as they are written
 
 from collections.abc import Sequence
 from fractions import Fraction
+from math import lcm
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from .. import _native
 from ..errors import OrderError, names_its_arguments
 from .basic import VERSION, Int64s, as_positions, integer
 from .permutation import word
+
+_PERIOD = 65_536  # positions after which proportions repeat, at most, where datasets are few
+_POSITIONS = 64  # of a period for each dataset, where they are many
 
 
 class Mixture:
@@ -23,8 +27,9 @@ class Mixture:
 
     Args:
       sizes: records in each dataset.
-      weights: share of each, on any scale. Shares that are fractions with a common denominator of up to 65,536 are
-        exact; others are rounded to 65,536ths. `order.weights` has the integers in use.
+      weights: share of each, on any scale. Shares that are fractions with a common denominator of up to 65,536, or 64
+        times the number of datasets if that is more, are exact; others are rounded to parts of such a period. A share
+        that is smaller than one of these is one, at the cost of the others. `order.weights` has the integers in use.
       seed: chooses the orders.
       stop: "first" ends an epoch when one dataset has been read whole, "longest" when all have.
       epoch_size: positions in an epoch, instead of `stop`.
@@ -32,8 +37,6 @@ class Mixture:
     Raises:
       OrderError: an argument is out of range.
     """
-
-    LONGEST_PERIOD = 65_536
 
     @names_its_arguments("orders.Mixture", error=OrderError)
     def __init__(
@@ -50,7 +53,7 @@ class Mixture:
             raise OrderError(f"weights: expected {len(sizes)}, one for each dataset, found {len(weights)}")
         if stop not in ("first", "longest"):
             raise OrderError(f"stop = {stop!r}, expected 'first' or 'longest'")
-        self.weights = _integer_weights(weights, self.LONGEST_PERIOD)
+        self.weights = _integer_weights(weights)
         self._sizes = [integer(f"sizes[{d}]", n, 0) for d, n in enumerate(sizes)]
         for d, size in enumerate(self._sizes):
             if self.weights[d] and not size:
@@ -63,8 +66,7 @@ class Mixture:
         self._shuffle = bool(shuffle)
         self._native = self._made()
         if epoch_size is None:
-            which = self.members_at(np.arange(sum(self.weights)))
-            ends = [self._end(d, which) for d, weight in enumerate(self.weights) if weight]
+            ends = self._ends()
             self._epoch_size = min(ends) if stop == "first" else max(ends)
             if self._epoch_size >= 2**63:
                 raise OrderError(
@@ -85,10 +87,17 @@ class Mixture:
         self.__dict__.update(state)
         self._native = self._made()
 
-    def _end(self, member: int, which: Int64s) -> int:
-        """Return the positions after which a dataset has been read whole; `which` are the members of a period."""
-        period, rank = divmod(self._sizes[member] - 1, self.weights[member])
-        return period * len(which) + int(np.flatnonzero(which == member)[rank]) + 1
+    def _ends(self) -> list[int]:
+        """Return the positions after which each dataset that has a share has been read whole."""
+        total = sum(self.weights)
+        positions = np.argsort(self.members_at(np.arange(total)), kind="stable")  # those of each dataset together
+        ends, first = [], 0
+        for size, weight in zip(self._sizes, self.weights, strict=True):
+            if weight:
+                period, rank = divmod(size - 1, weight)
+                ends.append(period * total + int(positions[first + rank]) + 1)
+            first += weight
+        return ends
 
     def __len__(self) -> int:
         return self._epoch_size
@@ -125,23 +134,52 @@ class Mixture:
         }
 
 
-def _integer_weights(weights: Sequence[float], longest: int) -> list[int]:
-    """Return integers in the proportions of `weights`, with a sum of at most `longest`."""
+def _integer_weights(weights: Sequence[float]) -> list[int]:
+    """Return integers in the proportions of `weights`."""
     values = np.asarray(weights, float)
     if values.ndim != 1 or not len(values):
         raise OrderError(f"weights = {weights}, expected one number for each dataset")
     if not np.isfinite(values).all() or (values < 0).any() or not values.any():
         raise OrderError(f"weights = {list(weights)}, expected finite numbers of 0 or more, not all 0")
-    total = sum(Fraction(weight) for weight in values.tolist())
-    shares = [Fraction(weight) / total for weight in values.tolist()]
-    simple = [share.limit_denominator(longest) for share in shares]
-    denominator = int(np.lcm.reduce([share.denominator for share in simple], dtype=object))
-    exact = all(abs(near - share) <= share / 2**40 for near, share in zip(simple, shares, strict=True))
-    if exact and sum(simple) == 1 and denominator <= longest:
-        return [int(share * denominator) for share in simple]
-    # Largest remainders: whole parts first, then one more for those that lost most. A weight above 0 keeps 1 or more.
-    whole = [max(int(share * longest), 1 if share else 0) for share in shares]
-    lost = sorted(range(len(shares)), key=lambda d: shares[d] * longest - whole[d], reverse=True)
-    for d in lost[: max(longest - sum(whole), 0)]:
+    ratios = [weight.as_integer_ratio() for weight in values.tolist()]
+    scale = max(denominator for _, denominator in ratios)  # all are powers of two
+    parts = [numerator * (scale // denominator) for numerator, denominator in ratios]
+    longest = max(_PERIOD, _POSITIONS * int((values > 0).sum()))
+    return _with_common_denominator(parts, longest) or _rounded(parts, longest)
+
+
+def _with_common_denominator(parts: list[int], longest: int) -> list[int] | None:
+    """Return the shares as integers, if they are fractions of one denominator of up to `longest` but for rounding."""
+    total, denominator = sum(parts), 1
+
+    def nearest(part: int) -> int:
+        return (2 * part * denominator + total) // (2 * total)
+
+    for part in parts:
+        if abs(nearest(part) * total - part * denominator) << 40 <= part * denominator:
+            continue
+        denominator = lcm(denominator, Fraction(part, total).limit_denominator(longest).denominator)
+        if denominator > longest or abs(nearest(part) * total - part * denominator) << 40 > part * denominator:
+            return None
+    whole = [nearest(part) for part in parts]
+    return whole if sum(whole) == denominator else None
+
+
+def _rounded(parts: list[int], longest: int) -> list[int]:
+    """Return integers with the sum `longest`, by largest remainders; a part above 0 has 1 or more."""
+    whole = [0] * len(parts)
+    left, total = longest, sum(parts)
+    rising = sorted((part, d) for d, part in enumerate(parts) if part)
+    small = 0
+    for part, d in rising:
+        if part * left >= total:
+            break
+        whole[d] = 1
+        left, total, small = left - 1, total - part, small + 1
+    others = [d for _, d in rising[small:]]
+    for d in others:
+        whole[d] = parts[d] * left // total
+    others.sort(key=lambda d: (-(parts[d] * left % total), d))
+    for d in others[: longest - sum(whole)]:
         whole[d] += 1
     return whole

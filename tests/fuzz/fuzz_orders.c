@@ -101,7 +101,8 @@ static void chunks(fuzz_input *input)
 
 static void mixture(fuzz_input *input)
 {
-    uint64_t weights[MEMBERS], sizes[MEMBERS], first_record[MEMBERS + 1] = {0}, given[MEMBERS];
+    uint64_t weights[MEMBERS], sizes[MEMBERS], first_record[MEMBERS + 1] = {0};
+    mds_claim claims[MEMBERS];
     mds_member members[MEMBERS];
     uint8_t *seen[MEMBERS];
     mds_mixture m = {.weights = weights, .sizes = sizes, .first_record = first_record};
@@ -121,7 +122,7 @@ static void mixture(fuzz_input *input)
     m.which = which;
     m.rank = rank;
     if (m.total)
-        mds_mixture_period(weights, m.members, m.total, given, which, rank);
+        mds_mixture_period(weights, m.members, m.total, claims, which, rank);
     uint64_t counts[MEMBERS] = {0};
     for (uint64_t p = 0; p < 2 * (uint64_t)m.total; p++) { /* two periods */
         const uint32_t d = which[p % m.total];
