@@ -24,6 +24,7 @@ _PIECE = 1 << 20  # bytes of content that are decoded at a time
 _ANY_MEMBER = 31  # what zlib calls a window of any size, behind the header of gzip
 _RAW = -15  # and one without a header
 _HEADER = 10  # bytes of the header of a member, without what its flags say that follows
+_SHORT = 256  # bytes of a name or a comment that are looked at first
 _CHECKED, _EXTRA, _NAME, _COMMENT = 2, 4, 8, 16  # these flags, in byte 3
 _TRAILER = 8  # bytes behind the blocks of a member: its checksum, and its size
 
@@ -67,7 +68,7 @@ def _member(zlib: ModuleType, data: memoryview, at: int, most: int) -> tuple[lis
     if not data[at] and _is_padding(bytes(data[at:])):
         return [], len(data)
     decoder, pieces, step = zlib.decompressobj(_ANY_MEMBER), [], _FIRST
-    if behind := _end_of_checked_header(data[at:]):
+    if behind := _end_of_odd_header(data[at:]):
         _inflated(zlib, decoder, _plain_header(data[at:]), 1)
         at += behind
     while most and at < len(data) and not decoder.eof:
@@ -144,11 +145,20 @@ class Stream:
 
     def _begin_member(self) -> None:
         self._crc, self._is_open = 0, True
-        while (behind := _end_of_checked_header(self._rest)) is None and (more := self._take()):
-            self._rest += more
+        while (behind := _end_of_odd_header(self._rest)) is None and self._take_as_many():
+            pass
         if behind:
             _inflated(self._zlib, self._decoder, _plain_header(self._rest), 1)
             self._rest = self._rest[behind:] or self._take()
+
+    def _take_as_many(self) -> bool:
+        """Take as many bytes as there are, so that long headers take linear time; return whether there were any."""
+        pieces, size = [self._rest], len(self._rest)
+        while size < 2 * len(self._rest) + 1 and (more := self._take()):
+            pieces.append(more)
+            size += len(more)
+        self._rest = b"".join(pieces)
+        return len(pieces) > 1
 
     def _end_member(self) -> None:
         """Go on behind a member. That of one which the decoder began is compared with its checksum already."""
@@ -180,24 +190,36 @@ class Stream:
                 raise BlockError("something behind zeros")
 
 
-def _end_of_checked_header(data: "bytes | memoryview") -> int | None:
-    """Return where the header of a member ends that has a checksum of its own; 0 for other headers, None if it is cut.
+def _end_of_odd_header(data: "bytes | memoryview") -> int | None:
+    """Return where the header of a member ends that has a checksum or several fields; 0 for others, None if it is cut.
 
-    isal compares this checksum wrongly where it is not given all of the header at once. It was compared when the file
-    was indexed, so decoders are given a plain header instead.
+    isal 1.9 reads these wrongly where it is not given all of the header at once. The checksum was compared when the
+    file was indexed, so decoders are given a plain header instead.
     """
     if len(data) < _HEADER:
         return None
     flags, end = data[3], _HEADER
-    if not flags & _CHECKED:
+    fields = flags & (_EXTRA | _NAME | _COMMENT)
+    if not flags & _CHECKED and not fields & (fields - 1):
         return 0
     if flags & _EXTRA:
         end += 2 + int.from_bytes(data[end : end + 2], "little")
     for flag in (_NAME, _COMMENT):
         if flags & flag:
-            end += bytes(data[end:]).find(b"\0") + 1 or len(data)
-    end += 2
+            end = _behind_zero(data, end)
+    end += 2 * bool(flags & _CHECKED)
     return end if end <= len(data) else None
+
+
+def _behind_zero(data: "bytes | memoryview", at: int) -> int:
+    """Return the byte behind the next zero; one beyond the end of the data without one."""
+    step = _SHORT
+    while at < len(data):
+        zero = bytes(data[at : at + step]).find(b"\0")
+        if zero >= 0:
+            return at + zero + 1
+        at, step = at + step, 2 * step
+    return len(data) + 1
 
 
 def _plain_header(data: "bytes | memoryview") -> bytes:
