@@ -55,8 +55,8 @@ class Mark(NamedTuple):
     """The checksum of the section up to there."""
 
 
-MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""Exceptions that malformed metadata can cause."""
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, SyntaxError)
+"""Exceptions that malformed metadata can cause; the last one if they are a dtype for NumPy."""
 
 
 class SectionWriter:

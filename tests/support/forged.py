@@ -21,7 +21,7 @@ from tests.support.samples import npy, write_pair, write_tfrecords
 from tests.support.tars import archive
 
 ODD = [None, True, -1, 0, 1, 5, 2**31, 2**63, 2**64, 1.5, "", "x", "<u8", "|u1", "<f8", [], [1], {}, {"a": 1}]
-ODD += ["../a.jsonl", "\udc80", "\0", "a" * 300, "fixed", "jsonl", "tar", "bytes()"]
+ODD += ["../a.jsonl", "\udc80", "\0", "03f4", "a" * 300, "fixed", "jsonl", "tar", "bytes()"]
 NUMBERS = [
     0,
     1,
