@@ -340,6 +340,21 @@ def test_groups_of_hdf5_whose_texts_and_runs_are_the_same_bytes(name):
         convert("a.h5", records="groups")
 
 
+@pytest.mark.parametrize("link", [lambda group: group, lambda group: h5py.SoftLink(group.name)], ids=["hard", "soft"])
+@pytest.mark.parametrize("records", ["rows", "groups"])
+@pytest.mark.usefixtures("secret")
+def test_groups_of_hdf5_that_share_groups_are_not_walked_on_each_of_a_billion_paths(link, records):
+    with h5py.File("a.h5", "w") as file:
+        group = file.create_group("30")
+        for level in reversed(range(30)):
+            above = file.create_group(str(level))
+            above["a"] = above["b"] = link(group)
+            group = above
+    assert os.path.getsize("a.h5") < 40_000
+    with pytest.raises(mmapds.FormatError, match="expected groups that do not share groups, found more paths than the"):
+        convert("a.h5", records=records, group="0")
+
+
 class EnoughError(Exception):
     """Stops a conversion whose beginning shows what is to be seen."""
 

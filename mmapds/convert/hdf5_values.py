@@ -15,16 +15,39 @@ from .reader import Refused
 _BYTES, _ROWS = 8 << 20, 1024  # read at a time, unless a chunk has more
 Column = tuple[Any, list[Part]]
 """A dataset, and which of its parts become fields."""
+_LINK_BYTES = 4  # fewer than any link takes in a file: groups may have several names
 _MAX_DEPTH = 32  # of groups and links, which may form a circle
 
 
-def datasets_below(group: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+class _Walk:
+    """Goes through all groups below one. Few links can make many paths, where groups share groups."""
+
+    def __init__(self, file: Any) -> None:
+        self._links = file.id.get_filesize() // _LINK_BYTES
+
+    def enter(self, group: Any, depth: int) -> None:
+        """Raise FormatError for a group that is too deep, or where more links were met than the file can hold."""
+        self._links -= 1 + len(group)
+        if depth > _MAX_DEPTH or self._links < 0:
+            found = f"groups up to {_MAX_DEPTH} deep, found deeper ones"
+            if depth <= _MAX_DEPTH:
+                found = "groups that do not share groups, found more paths than the file can hold"
+            raise FormatError(
+                f"{group.file.filename}: expected {found}; choose a group with {either('--group PATH', 'group=...')} "
+                "(links may form a circle)"
+            )
+
+
+def datasets_below(
+    group: Any, prefix: str = "", depth: int = 0, walk: _Walk | None = None
+) -> Iterator[tuple[str, Any]]:
     """Yield the path and dataset of everything below a group."""
-    _check_depth(group, depth)
+    walk = walk or _Walk(group.file)
+    walk.enter(group, depth)
     for name in group:
         found = member(group, name)
         if isinstance(found, h5py.Group):
-            yield from datasets_below(found, f"{prefix}{name}/", depth + 1)
+            yield from datasets_below(found, f"{prefix}{name}/", depth + 1, walk)
         elif isinstance(found, h5py.Dataset):
             yield prefix + name, found
 
@@ -70,14 +93,6 @@ def _outside(found: Any, name: str, where: str) -> FormatError:
         f"{found.file.filename}: {name}: expected data in this file, found them {where}; convert the files that hold "
         "the data (or copy the data into one file, if you trust who made it)"
     )
-
-
-def _check_depth(group: Any, depth: int) -> None:
-    if depth > _MAX_DEPTH:
-        raise FormatError(
-            f"{group.file.filename}: expected groups up to {_MAX_DEPTH} deep, found deeper ones; choose a group with "
-            f"{either('--group PATH', 'group=...')} (links may form a circle)"
-        )
 
 
 def dataset_parts(name: str, dataset: Any, shape: tuple[int, ...]) -> list[Part]:
@@ -206,15 +221,16 @@ def _step(datasets: Sequence[Any]) -> int:
 
 
 def group_records(
-    group: Any, wanted: Container[str] | None, path: str = "", depth: int = 0
+    group: Any, wanted: Container[str] | None, path: str = "", depth: int = 0, walk: _Walk | None = None
 ) -> Iterator[dict[str, Any]]:
     """Yield each dataset of a group as a record, and each group below it that has datasets, the innermost first."""
-    _check_depth(group, depth)
+    walk = walk or _Walk(group.file)
+    walk.enter(group, depth)
     datasets = {}
     for name in group:
         found = member(group, name)
         if isinstance(found, h5py.Group):
-            yield from group_records(found, wanted, f"{path}{name}/", depth + 1)
+            yield from group_records(found, wanted, f"{path}{name}/", depth + 1, walk)
         elif isinstance(found, h5py.Dataset) and depth:
             datasets[name] = found
         elif isinstance(found, h5py.Dataset):
