@@ -418,6 +418,34 @@ def test_parts_beside_an_index_that_is_up_to_date_go(corpus, tmp_path):
     assert left_over(tmp_path) == []
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_an_empty_directory_of_parts_goes(corpus, tmp_path, force):
+    """A driver may have been killed before the first part, or after the last one was removed."""
+    mmapds.build(corpus, out=tmp_path / "all.mmx")
+    (tmp_path / "all.mmx.parts").mkdir()
+    mmapds.build(corpus, out=tmp_path / "all.mmx", force=force)
+    assert left_over(tmp_path) == []
+
+
+def test_an_executor_that_cannot_be_made_leaves_nothing(corpus, tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        mmapds.build(corpus, out=tmp_path / "all.mmx", executor=lambda: 1 / 0)
+    assert left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize("target", ["fifo", "nowhere/all.mmx"])
+def test_where_no_index_can_be_written_nothing_is_scanned_for_it(corpus, tmp_path, target):
+    os.mkfifo(tmp_path / "fifo")
+    executor = Inline()
+    with pytest.raises(mmapds.Error, match="cannot write the index here") as by_engine:
+        mmapds.build(corpus, out=tmp_path / target, force=True, executor=executor)
+    with pytest.raises(mmapds.Error) as alone:
+        mmapds.build(corpus, out=tmp_path / target, force=True)
+    assert str(by_engine.value) == str(alone.value)
+    assert not executor.calls
+    assert not (tmp_path / "nowhere").exists()
+
+
 def test_an_index_that_is_up_to_date_is_found_while_another_process_builds_it(corpus, tmp_path, monkeypatch):
     """The parts of that build stay, and nobody waits for it."""
 

@@ -123,9 +123,10 @@ def write_parts(
     roots, mark = [os.path.abspath(root) for root in listed(reading.roots)], mark_of(reading.decode)
     own = (reading.format_name, dict(reading.options), described, *rules[1:], roots, mark, directory, reading.decode)
     tasks = [Conversion(group, *own) for group in _groups(paths)]
+    driver = Driver[Part](engine.executor, lambda _, part: report(part.copied.read))
     make_directory(directory)
     report(0)
-    parts = Driver[Part](engine.executor, lambda _, part: report(part.copied.read)).run(tasks)
+    parts = driver.run(tasks)
     copied = Copied(0, 0, "")
     for task in tasks:
         writer.append_file(parts[task.key].file)

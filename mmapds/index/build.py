@@ -35,7 +35,7 @@ from ..storage.lock import clean_up, locked
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, inspect
 from ..storage.threads import cores
-from .driver import parts_of, remove_dead_parts
+from .driver import has_parts, remove_dead_parts
 from .elsewhere import options_of, way_elsewhere
 from .engine import Engine
 from .keep import is_as_it_was, keep, lacking_hashes
@@ -202,7 +202,7 @@ def build_each(
             if not (settle and _is_to_settle(job)):  # else it may be written
                 result = _found(job, settle=settle, workers=workers, report=report)
         if result is not None:
-            clean_up(index_path, remove_dead_parts if parts_of(index_path) else None)
+            clean_up(index_path, remove_dead_parts if has_parts(index_path) else None)
         else:
             with locked(index_path):
                 job = _job(plan(path), asked, inherit=inherit)  # again, as another process may have built it meanwhile

@@ -12,7 +12,7 @@ from .engine import Engine
 from .keep import Report
 from .stored import Stored, sizes_before_last
 from .tasks import Task
-from .write import Job, Plan, Scan
+from .write import Job, Plan, Scan, check_target
 
 GROUP = 256 << 20
 """Bytes of small sources that are one task."""
@@ -56,9 +56,11 @@ def distribute(job: Job, plan: Plan, engine: Engine, report: Report) -> "Distrib
                 layout.append(own)
                 pieces += own
         number += len(each.sources)
+    check_target(job)
+    driver = Driver[Index](engine.executor, lambda task, _: report(task.size))
     make_directory(directory)
     tasks = [piece.task for piece in pieces]
-    parts = Driver[Index](engine.executor, lambda task, _: report(task.size)).run(tasks)
+    parts = driver.run(tasks)
     found: list[Scan | Stored] = []
     for part in layout:
         found += _stored(job, part, parts) if isinstance(part, list) else [part]

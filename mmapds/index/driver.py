@@ -188,9 +188,14 @@ def remove_parts(paths: Iterable[str], directory: str) -> None:
 
 
 def remove_dead_parts(target: str) -> None:
-    """Remove the parts beside a file that builds by an engine left when they were killed; the caller holds its lock."""
-    if paths := parts_of(target):
-        remove_parts(paths, directory_of(target))
+    """Remove what builds by an engine left beside a file when they were killed; the caller holds its lock."""
+    if has_parts(target):
+        remove_parts(parts_of(target), directory_of(target))
+
+
+def has_parts(target: str) -> bool:
+    """Whether there is a directory for parts beside a file; it may be empty."""
+    return os.path.isdir(directory_of(target))
 
 
 def _is_of_engine(error: BaseException) -> bool:

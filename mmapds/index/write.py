@@ -104,6 +104,12 @@ def _writer(job: Job, part: str) -> IndexWriter:
     return PartWriter(job.index_path) if part else IndexWriter(job.index_path, job.way_elsewhere)
 
 
+def check_target(job: Job) -> None:
+    """Raise Error where the index of a job cannot be written, for those that do much before they write it."""
+    with _writer(job, ""):
+        pass
+
+
 class _Writing:
     """An index of which some sources are written."""
 
