@@ -13,7 +13,15 @@ import torch.utils.data
 from torch.utils.data.distributed import DistributedSampler as TorchSampler
 
 import mmapds
-from mmapds import ChunkedSampler, DistributedBatchSampler, DistributedSampler, MixtureSampler, OrderError, orders
+from mmapds import (
+    ChunkedSampler,
+    DistributedBatchSampler,
+    DistributedSampler,
+    MixtureSampler,
+    OrderError,
+    TokenBudgetBatchSampler,
+    orders,
+)
 from tests.support.messages import check
 from tests.support.samplers import every_sampler, flat, make_samplers, union
 
@@ -396,6 +404,16 @@ def test_no_shuffle():
         (lambda: DistributedSampler(range(10), 2, 0, start_step=6), "start_step = 6, expected 0 to 5"),
         (lambda: DistributedSampler(range(10), epoch_size=0), "epoch_size = 0, expected 1 to 10"),
         (lambda: DistributedSampler(range(10), epoch_size=11), "expected 1 to 10; use orders.Resampled for"),
+        (
+            lambda: TokenBudgetBatchSampler([1, 2], 9, planner="window", order=[0, 1]),
+            r"order: expected an order with at\(\), describe\(\) and a length, found list",
+        ),
+        (
+            lambda: MixtureSampler([np.int64(5), 2**64], [1, 1]),
+            r"sizes\[1\] = 18446744073709551616, expected an integer",
+        ),
+        (lambda: MixtureSampler([None, 3], [1, 1]), r"sizes\[0\] = None, expected an integer of 0 or more"),
+        (lambda: MixtureSampler([np.array([3]), np.array(2.5)], [1, 1]), r"sizes\[1\] = .*2\.5.*, expected an integer"),
         (lambda: DistributedSampler(range(10), order=[1, 2]), r"order: expected an order with at\(\), .*, found list"),
         (lambda: DistributedSampler(range(10), exclude={"days": [1]}), "'steps' and 'records', found 'days'"),
         (

@@ -32,6 +32,15 @@ class InvertibleOrder(Order, Protocol):
     def positions_of(self, epoch: int, records: Int64s) -> Int64s: ...
 
 
+def check_is_order(order: Any) -> None:
+    """Raise OrderError for what lacks a method that orders have."""
+    if not isinstance(order, Order):
+        raise OrderError(
+            f"order: expected an order with at(), describe() and a length, found {type(order).__name__} (see "
+            "mmapds.orders)"
+        )
+
+
 def integer(name: str, value: SupportsIndex, least: int | None = None) -> int:
     """Return an integer of any type as an int.
 
@@ -45,7 +54,10 @@ def integer(name: str, value: SupportsIndex, least: int | None = None) -> int:
     if hasattr(type(value), "source_starts"):
         raise OrderError(f"{name}: {expected}, found a dataset; give the number of its records, len(dataset)")
     is_integer = hasattr(type(value), "__index__") and not isinstance(value, bool) and not getattr(value, "ndim", 0)
-    number = operator.index(value) if is_integer else None
+    try:
+        number = operator.index(value) if is_integer else None
+    except TypeError:  # an array of a fraction, whose type has integers
+        number = None
     if number is not None and (least is None or least <= number < 2**63):
         return number
     if number is not None and number >= 2**63:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import _native
-from ..errors import OrderError, names_its_arguments
+from ..errors import OrderError, names_its_arguments, shortened
 from .basic import VERSION, Int64s, as_positions, integer
 from .permutation import word
 
@@ -136,7 +136,10 @@ class Mixture:
 
 def _integer_weights(weights: Sequence[float]) -> list[int]:
     """Return integers in the proportions of `weights`."""
-    values = np.asarray(weights, float)
+    try:
+        values = np.asarray(weights, float)
+    except (TypeError, ValueError, OverflowError):
+        raise OrderError(f"weights = {shortened(weights)}, expected one number for each dataset") from None
     if values.ndim != 1 or not len(values):
         raise OrderError(f"weights = {weights}, expected one number for each dataset")
     if not np.isfinite(values).all() or (values < 0).any() or not values.any():

@@ -6,14 +6,14 @@ They use only the length of a dataset.
 from __future__ import annotations  # help() shows them as they are written
 
 from collections.abc import Iterator, Mapping, Sequence, Sized
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 import torch.utils.data.distributed
 from numpy.typing import NDArray
 
 from ..errors import OrderError, counted, names_its_arguments, plain_counted
-from ..orders.basic import Order, Sequential, Shuffled, integer
+from ..orders.basic import Order, Sequential, Shuffled, check_is_order, integer
 from ..orders.chunked import Chunked
 from ..orders.mixture import Mixture
 from .data import Chain, SampledData
@@ -111,11 +111,7 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
 
 def _check_order(order: Any, dataset: Sized, **instead: object) -> None:
     """Raise OrderError for an order beside arguments that make one, or for one of other records than the dataset's."""
-    if not isinstance(order, Order):
-        found = type(order).__name__
-        raise OrderError(
-            f"order: expected an order with at(), describe() and a length, found {found} (see mmapds.orders)"
-        )
+    check_is_order(order)
     for name, value in instead.items():
         if value is not None:
             raise OrderError(
@@ -217,11 +213,12 @@ class MixtureSampler(DistributedSampler):
         elif isinstance(datasets, Sequence):
             for d, each in enumerate(datasets):
                 refuse_path(f"datasets[{d}]", each)
-            sizes = [len(each) if isinstance(each, Sized) else each for each in datasets]  # of any integer type
-            self._chain = Chain(list(datasets))
+            sizes = [len(each) if _is_sized(each) else each for each in datasets]  # of any integer type
         else:
             raise OrderError(f"datasets: expected a list of datasets or sizes, found {type(datasets).__name__}")
         order = Mixture(sizes, weights, seed=seed, stop=stop, epoch_size=epoch_size, shuffle=shuffle)
+        if starts is None and isinstance(datasets, Sequence):
+            self._chain = Chain(list(datasets))
         super().__init__(
             range(sum(map(int, sizes))) if starts is None else datasets,
             num_replicas,
@@ -237,6 +234,11 @@ class MixtureSampler(DistributedSampler):
     @property
     def sampled(self) -> Any:
         return self._chain or self.dataset
+
+
+def _is_sized(found: Any) -> TypeGuard[Sized]:
+    """Whether something has a length; an array of one number has not, though its type says so."""
+    return isinstance(found, Sized) and bool(getattr(found, "ndim", True))
 
 
 class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):

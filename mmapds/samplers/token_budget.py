@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from ..errors import OrderError, counted, names_its_arguments
-from ..orders.basic import Order, Sequential, Shuffled, integer
+from ..orders.basic import Order, Sequential, Shuffled, check_is_order, integer
 from .bucket import BucketPlan
 from .exclusions import Exclude
 from .plan import Budget, select
@@ -139,6 +139,7 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         records, order = len(self._by_length), self._order
         if order is None:
             order = Shuffled(records, self.seed) if self.shuffle else Sequential(records)
+        check_is_order(order)
         if len(order) != records:
             raise OrderError(f"order: expected {records} positions, one for each record, found {len(order)}")
         return WindowPlan(
