@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -237,6 +238,19 @@ def test_the_command_writes_a_page_and_says_so(path, tmp_path):
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
     assert Page((tmp_path / "packs.html").read_text()).text.count("packs of 512 beside token budget 1,024") == 1
     assert sorted(os.listdir(tmp_path)) == ["packs.html", "report.html"]
+
+
+def test_no_page_replaces_what_it_is_on(path):
+    index = f"{path}.mmx"
+    before = [Path(each).read_bytes() for each in (path, index)]
+    for given in (path, index, os.path.dirname(path)):
+        for out in (path, index):
+            with pytest.raises(
+                mmapds.Error, match=f"^{out}: the page to write is a source or an index; give "
+            ) as error:
+                report(given, out, force=True)
+            check(str(error.value))
+    assert [Path(each).read_bytes() for each in (path, index)] == before
 
 
 def test_a_page_that_is_there_stays(path, tmp_path):

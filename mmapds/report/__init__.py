@@ -78,7 +78,7 @@ def report(
     others = [compare] if isinstance(compare, str) else compare
     wanted = [first, *(Wanted.parse(text, first) for text in others)]
     run = training_facts(listed(waits, "waits")) if waits else None
-    facts = gather(Subject(source_or_index, decode, roots), wanted, samples=samples)
+    facts = gather(_subject_beside(out, Subject(source_or_index, decode, roots)), wanted, samples=samples)
     facts["training"] = run
     if loader:
         measured = bench(
@@ -97,6 +97,15 @@ def _check_page(path: str, *, force: bool) -> None:
         check_is_free(path, _elsewhere())
     with _writing(path):
         check_is_file(path)
+
+
+def _subject_beside(out: StrPath | None, subject: Subject) -> Subject:
+    """Return what a report is on; raise Error where its page would replace a file of that."""
+    for each in [*subject.dataset.sources, *subject.dataset.indexes] if out is not None else []:
+        with suppress(OSError):
+            if os.path.samefile(each, str(out)):
+                raise Error(f"{out}: the page to write is a source or an index; give another place with {_elsewhere()}")
+    return subject
 
 
 def write_page(path: str, text: str) -> None:
