@@ -18,7 +18,7 @@ static void read_all(const mds_source *source)
 {
     mds_request *requests = fuzz_room(source->count, sizeof *requests);
     mds_request **order = fuzz_room(source->count, sizeof *order);
-    mds_readahead readahead = {NULL, 0, 0};
+    mds_readahead readahead = {.source = NULL};
     int all_fit = 1;
     for (uint64_t i = 0; i < source->count; i++) {
         mds_span span;
