@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from textwrap import dedent
 
@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmapds
-from mmapds import executors
 from mmapds.index import distribute, driver, tasks
 from mmapds.index.tasks import Outcome, Task, run_task
 from mmapds.index.verify import verify
@@ -490,23 +489,6 @@ def test_an_executor_needs_one_place(corpus):
         mmapds.build(corpus, executor=Inline())
 
 
-def test_jobs_of_submitit_become_futures(corpus, tmp_path):
-    class Job:
-        def __init__(self, future):
-            self.done, self.result, self.cancel = future.done, future.result, future.cancel
-
-    class AutoExecutor:
-        def __init__(self):
-            self.threads = ThreadPoolExecutor(2)
-
-        def submit(self, function, *arguments):
-            return Job(self.threads.submit(function, *arguments))
-
-    direct = built(corpus, tmp_path / "all.mmx", **LENGTH)
-    executor = executors.Submitit(AutoExecutor())
-    assert mmapds.build(corpus, out=tmp_path / "all.mmx", executor=executor, **LENGTH).read_bytes() == direct
-
-
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_workers_of_a_pool_end_with_a_driver_that_is_killed(corpus, tmp_path, context):
     code = f"""
@@ -536,70 +518,6 @@ def is_alive(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def test_a_job_of_submitit_that_cannot_be_asked_hides_no_other():
-    class Job:
-        def __init__(self, answer):
-            self.done = self.result = answer
-
-    class AutoExecutor:
-        def submit(self, function, *arguments):
-            return Job(lambda: function(*arguments))
-
-    executor = executors.Submitit(AutoExecutor())
-    lost = executor.submit(os.stat, "/no/such/file")
-    assert isinstance(lost.exception(60), FileNotFoundError)
-    cancelled = executor.submit(bool)  # never done
-    assert cancelled.cancel()
-    assert executor.submit(int, "7").result(60) == 7
-
-
-def test_a_signal_in_submit_of_submitit_leaves_no_future_waiting():
-    code = """
-        import itertools, sys
-        from mmapds import executors
-
-        class Job:
-            done = lambda self: True
-            result = lambda self: 7
-            cancel = lambda self: None
-
-        class AutoExecutor:
-            submit = lambda self, function, *arguments: Job()
-
-        class Stop(Exception):
-            pass
-
-        executor = executors.Submitit(AutoExecutor())
-        executor.submit(int).result(60)
-        for number in itertools.count():
-            left = number
-
-            def trace(frame, event, argument):
-                global left
-                if left < 0:
-                    return None
-                left -= 1
-                if left < 0:
-                    sys.settrace(None)
-                    raise Stop
-                return trace
-
-            sys.settrace(trace)
-            try:
-                executor.submit(int)
-            except Stop:
-                pass
-            else:
-                break
-            finally:
-                sys.settrace(None)
-            assert executor.submit(int).result(60) == 7
-        assert number > 3
-    """
-    done = run("-c", dedent(code))
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
