@@ -40,7 +40,7 @@ _INPUTS = ("tokens", "input_ids")
 """Fields that models read, which are never labels."""
 _IGNORED = -100  # the label that losses leave out
 _MOST = 2**31 - 1  # tokens, which cu_seqlens counts in int32
-_ANY = 2**62
+_ANY = 2**62  # the longest sample where no `max_length` is given
 _PLAIN = PadRule(_MOST, 1, left=False, lengths=False, mask=None)
 
 
