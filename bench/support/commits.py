@@ -1,6 +1,6 @@
 """This tree and another commit, in processes of their own that take paths in turn.
 
-The other commit is built below `build`, in a virtual environment of its own that sees the packages of this one.
+Both are built below `build`, each in a virtual environment of its own that sees the packages of this one.
 """
 
 import statistics
@@ -20,24 +20,46 @@ ROUNDS = 5
 HOT_PATHS = str(ROOT / "bench" / "support" / "hot_paths.py")
 
 
-def build(commit):
-    """Install a commit by itself; return its Python."""
-    folder = ROOT / "build" / "against" / commit
+def environment(name):
+    """Make a virtual environment that sees the packages of this one, unless it is there; return its Python."""
+    folder = ROOT / "build" / "against" / name
     python = folder / "bin" / "python"
-    if not (folder / "installed").exists():
+    if not (folder / "made").exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         purelib = subprocess.run(
             [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, check=True
         )
         # A path alone, so that the import hook of this tree's own build stays unseen.
         (ROOT / purelib.stdout.decode().strip() / "base.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        (folder / "made").touch()
+    return str(python)
+
+
+def install(python, tree):
+    """Install a tree as a wheel: what is imported through the hook of an editable build is a tenth slower."""
+    options = ["-q", "--disable-pip-version-check", "--no-deps", "--force-reinstall"]
+    cmake = f"--config-settings=build-dir={tree}/build/against/cmake"
+    subprocess.run([python, "-m", "pip", "install", *options, cmake, str(tree)], check=True)
+
+
+def build(commit):
+    """Install a commit by itself; return its Python."""
+    python = environment(commit)
+    folder = ROOT / "build" / "against" / commit
+    if not (folder / "installed").exists():
         (folder / "tree").mkdir(exist_ok=True)
         archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True)
         subprocess.run(["tar", "-x", "-C", folder / "tree"], input=archive.stdout, check=True)
-        command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", folder / "tree"]
-        subprocess.run(command, check=True)
+        install(python, folder / "tree")
         (folder / "installed").touch()
-    return str(python)
+    return python
+
+
+def build_this_tree():
+    """Install this tree by itself, as it is now; return its Python."""
+    python = environment("ours")
+    install(python, ROOT)
+    return python
 
 
 class Build:
@@ -59,10 +81,10 @@ class Build:
 
 
 @contextmanager
-def both(commit):
-    """Start both builds, on the same sources."""
+def both(own, other, commit):
+    """Start both builds, on the same sources, by their Pythons."""
     write_sources(FOLDER)
-    ours, theirs = Build(sys.executable, "ours"), Build(build(commit), commit)
+    ours, theirs = Build(own, "ours"), Build(other, commit)
     try:
         yield ours, theirs
     finally:
@@ -73,8 +95,9 @@ def both(commit):
 def ratios(commit):
     """The time of each path that both have, in this tree, as a ratio to that of another commit, paired in turn."""
     pairs = defaultdict(list)
+    pythons = build_this_tree(), build(commit)
     for _ in range(PROCESSES):
-        with both(commit) as (ours, theirs):
+        with both(*pythons, commit) as (ours, theirs):
             for path in [path for path in ours.paths if path in theirs.paths]:
                 pairs[path] += [(ours.seconds(path), theirs.seconds(path)) for _ in range(ROUNDS)]
     return {path: _ratio(found) for path, found in pairs.items()}
