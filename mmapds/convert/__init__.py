@@ -21,6 +21,7 @@ from ..errors import Error, FormatError, arguments_of, check_flags, counted, eit
 from ..index import late_imports  # noqa: F401 - before anything is converted beside a fork
 from ..index.engine import Engine
 from ..storage.lock import create_replacement, locked
+from ..storage.replaced import is_same_file
 from ..storage.sources import (
     INDEX_SUFFIX,
     StrPath,
@@ -258,17 +259,9 @@ def _target(paths: list[str], out: StrPath | None) -> str:
         raise Error(
             f"{target}: cannot write the array file here ({reason(error)}); give another place with {_place()}"
         ) from None
-    if any(_is_same(path, target) for path in paths):
+    if any(is_same_file(path, target) for path in paths):
         raise Error(f"{target}: the file to write is a source; name another file with {_place()}")
     return target
-
-
-def _is_same(path: str, other: str) -> bool:
-    """Whether two paths are of one file; not if one of them cannot be read, which whoever reads it says."""
-    try:
-        return os.path.samefile(path, other)
-    except OSError:
-        return False
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from ..dataset.decode import Decoder
 from ..errors import Error, OrderError, either, names_its_arguments
 from ..index import late_imports  # noqa: F401 - before anything is counted beside a fork
 from ..storage.lock import check_is_file, create_replacement
-from ..storage.replaced import check_is_free
+from ..storage.replaced import check_is_free, is_same_file
 from ..storage.sources import StrPath, listed, reason
 from .gather import Subject, gather
 from .page import page
@@ -101,10 +101,9 @@ def _check_page(path: str, *, force: bool) -> None:
 
 def _subject_beside(out: StrPath | None, subject: Subject) -> Subject:
     """Return what a report is on; raise Error where its page would replace a file of that."""
-    for each in [*subject.dataset.sources, *subject.dataset.indexes] if out is not None else []:
-        with suppress(OSError):
-            if os.path.samefile(each, str(out)):
-                raise Error(f"{out}: the page to write is a source or an index; give another place with {_elsewhere()}")
+    read = [*subject.dataset.sources, *subject.dataset.indexes]
+    if out is not None and any(is_same_file(each, os.fspath(out)) for each in read):
+        raise Error(f"{out}: the page to write is a source or an index; give another place with {_elsewhere()}")
     return subject
 
 

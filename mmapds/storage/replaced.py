@@ -10,6 +10,14 @@ from .lock import create_replacement, locked, special_file
 from .sections import sync_directory
 
 
+def is_same_file(path: str, other: str) -> bool:
+    """Whether two paths are of one file; not if one of them cannot be read, which whoever reads it says."""
+    try:
+        return os.path.samefile(path, other)
+    except OSError:
+        return False
+
+
 def check_is_free(path: str, elsewhere: str) -> None:
     """Refuse to replace a file that the user may not mean to replace.
 
