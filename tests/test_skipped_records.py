@@ -154,6 +154,21 @@ def test_a_damaged_sample_of_a_tar(tmp_path):
         mmapds.open(path, decode="wds")[1]
 
 
+def test_a_batch_of_array_files_says_what_to_do_as_one_record_does(tmp_path):
+    with mmapds.Writer(tmp_path / "a.mma", schema={"n": "json"}) as writer:
+        for n in (0, 1, "two"):
+            writer.write({"n": n})
+    view = mmapds.open(tmp_path / "a.mma", decode=mmapds.Fields({"n": "int32"}))[1:]
+    said = []
+    for ask in (lambda: view[1], lambda: view.take([0, 1])[-1], lambda: mmapds.pad_collate(view.take([0, 1]))):
+        with pytest.raises(mmapds.DecodeError) as refused:
+            ask()
+        said.append(str(refused.value))
+    assert said == said[:1] * 3
+    assert "a.mma: record 2 (byte " in said[0]
+    assert "; leave record 1 out with on_error='skip', or out of one pass with exclude={'records': [1]}" in said[0]
+
+
 def test_views_maps_and_pickles_keep_it(path):
     ds = mmapds.open(path, on_error="skip")
     both = mmapds.concat([ds, ds[:5]])

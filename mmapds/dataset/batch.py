@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, KeysView, Mapping, Sequence
+from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
 from typing import Any, NoReturn, overload
 
 import numpy as np
@@ -12,8 +12,10 @@ from .. import _native
 from ..arrays.schema import Field
 from ..errors import FormatError
 from .array_decoder import array_decoder
-from .catalog import Catalog
-from .decode import Decoder, raise_at
+from .decode import Decoder
+
+Refused = Callable[[int, Exception], NoReturn]
+"""Raises the error of a batch's record, which is given by its place in the batch."""
 
 
 class LateBatch(Sequence[Any]):
@@ -140,30 +142,28 @@ class StoredBatch(Batch):
     """Samples of named arrays, found and measured in the file.
 
     Args:
-      catalog: the indexes and sources of the records.
-      records: all records of the catalog.
+      records: all records of the dataset.
       numbers: which of them are the batch; shape (k,).
       decode: makes a sample of a record; an `ArrayDecoder`, or one around it.
+      refused: raises an error of one of the batch's records, with where that lies and what to do.
     Raises:
       IndexError: a number is out of range.
       FormatError: a record is damaged.
     """
 
-    def __init__(self, catalog: Catalog, records: _native.Records, numbers: Any, decode: Decoder) -> None:
+    def __init__(self, records: _native.Records, numbers: Any, decode: Decoder, refused: Refused) -> None:
         decoder = array_decoder(decode)
         assert decoder is not None
-        self._catalog = catalog
-        self._records = records
-        self._numbers = numbers
         self._decode = decode
         self._decoder = decoder
+        self._refused = refused
         self._fields: dict[str, tuple[int, Field]] = decoder.numbered
         try:
             self._found = _native.ArrayBatch(records, numbers, decoder.fields)
         except FormatError as error:
             if len(error.args) > 1:  # what is damaged, and in which record of the batch
                 reason, k = error.args
-                self._raise_at(k, FormatError(reason))
+                refused(k, FormatError(reason))
             raise
 
     def __len__(self) -> int:
@@ -173,7 +173,7 @@ class StoredBatch(Batch):
         try:
             sample = self._decode(self._found[k])
         except (ValueError, EOFError) as error:
-            self._raise_at(k, error)
+            self._refused(k, error)
         self._found.check(k)
         return sample
 
@@ -221,8 +221,3 @@ class StoredBatch(Batch):
           FormatError: text is damaged; the message does not say where.
         """
         return [self._decoder.finished_value(name, value) for value in self._found.values(self._fields[name][0])]
-
-    def _raise_at(self, k: int, error: Exception) -> NoReturn:
-        number = self._numbers[k]
-        self._records.check(number)  # its source may be to blame
-        raise_at(self._catalog.place(self._records.locate(number)), error, self._decode)

@@ -118,8 +118,12 @@ class IndexedDataset(Samples, Dataset):
             positions = positions.numpy(force=True)
         refuse_mask(positions, self._length)
         numbers = positions if self._rows is None else self._record_numbers(positions)
+
+        def refused(k: int, error: Exception) -> NoReturn:
+            self._raise_at(numbers[k], positions[k], error)
+
         if self._gives_arrays:
-            batch = StoredBatch(self._catalog, self._records, numbers, decode)
+            batch = StoredBatch(self._records, numbers, decode, refused)
             return ChosenBatch(batch, decode) if isinstance(decode, StoredFields) else batch
         if self._skips is not None:
             kept, _ = self.take_kept(positions)
@@ -130,9 +134,6 @@ class IndexedDataset(Samples, Dataset):
                 error = DecodeError(decode.reader.reason(bytes(self._records[numbers[place]]), *why))
                 self._raise_at(numbers[place], positions[place], error)
             return FieldsBatch(found, decode)
-
-        def refused(k: int, error: Exception) -> NoReturn:
-            self._raise_at(numbers[k], positions[k], error)
 
         if decode is as_bytes:
             return self._records.many(numbers)
