@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.fuzzing import CORPUS, TARGETS, build_core, build_target
 
-SECONDS = os.environ.get("MMAPDS_FUZZ_SECONDS", "3")
+SECONDS = os.environ.get("MMAPDS_FUZZ_SECONDS", "2")
 
 
 @pytest.fixture(scope="module")

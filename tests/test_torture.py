@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.torture import modules, repeat
 
-SECONDS = float(os.environ.get("MMAPDS_TORTURE_SECONDS", "8"))
+SECONDS = float(os.environ.get("MMAPDS_TORTURE_SECONDS", "6"))
 
 
 @pytest.mark.parametrize("name", modules())
