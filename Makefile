@@ -115,7 +115,7 @@ build/tsan/installed: SANITIZERS = thread
 # threads allocate, which stateful loaders do, so their tests are left out, and so are those of trainers.
 test-asan: build/asan/installed
 	LD_PRELOAD="$(call runtime,libasan.so) $(call runtime,libstdc++.so)" build/asan/bin/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile \
-	  -k "not stateful" --ignore=tests/stacks $(TESTS)
+	  -k "not stateful and not torchdata" --ignore=tests/stacks $(TESTS)
 
 test-tsan: build/tsan/installed
 	setarch -R env LD_PRELOAD="$(call runtime,libtsan.so)" build/tsan/bin/python -m pytest -q tests/test_threads.py
