@@ -282,6 +282,27 @@ def test_a_stream_goes_on_with_the_next_epochs(ds, batch_size, workers):
     assert found == expected[1:]
 
 
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_a_stream_ends_with_those_of_the_ranks_that_have_a_share_of_the_last_step(ds, batch_size):
+    """5 samples on 2 ranks: the second one has a sample less, and no batch more."""
+
+    def make(rank):
+        return ds[:5].stream(batch_size=batch_size, num_replicas=2, rank=rank, pad=False)
+
+    states = []
+    for rank in range(2):
+        stream = make(rank)
+        list(stream)
+        states.append(stream.state_dict())
+        assert states[-1] == stream.sampler.state_dict()
+    assert states[0] == states[1]
+    for rank in range(2):
+        stream = make(rank)
+        stream.load_state_dict(states[1])
+        assert stream.epoch == 1
+        assert list(stream) == list(make(rank))
+
+
 def test_a_stream_refuses_the_state_of_another_number_of_workers(ds):
     def make(workers):
         return StatefulDataLoader(ds.stream(batch_size=BATCH), batch_size=None, num_workers=workers)

@@ -81,6 +81,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
                 self._given = begin + k + 1
                 yield item
             self._given = begin + len(block)
+        self._pass = None  # it is over, also for a rank without a share of the last step: the sampler knows
 
     def _shared_by_ranks(self) -> dict[str, Any]:
         """Return what must be alike on all ranks: see `ResumableSampler`."""
