@@ -3,10 +3,22 @@
  * A read beyond the new end of a file is answered with SIGBUS, whoever made the map. It comes on the thread that reads,
  * at the instruction that reads, so a handler may jump out of it as long as that code holds no lock and has nothing
  * half done: memcpy, scans and lookups, which is all that runs under a guard. A SIGBUS of anybody else's goes on to
- * whoever handled it before, after a line that names the file, as torch would blame shared memory for it. */
+ * whoever handled it before, after a line that names the file, as torch would blame shared memory for it.
+ *
+ * Another library may set its handler after ours, keep ours as the one before, and pass on to it. To become the first
+ * again, ours must not be that same function: each would pass to the other for ever. So there are several handlers, and
+ * the one that comes first passes on to the library, the library to an older one of ours, and that one to whoever was
+ * before. Nothing has to count how often a SIGBUS was passed on, and no count could tell one that comes back from a new
+ * one: a library that recovers jumps out of its handler, as we do, so ours never learns that the first is over.
+ *
+ * All of this is safe in a handler. It calls only what POSIX allows there, and keeps errno. It takes no lock: what a
+ * handler reads of its place was written before the handler was set, and never changes. Its one thread-local variable
+ * lies in the block that every thread has from its beginning (initial-exec), so that no look at it allocates memory.
+ * A handler before ours that mends nothing and returns has the instruction run again, for ever, as it would alone. */
 #define _GNU_SOURCE /* siginfo of SIGBUS */
 #include "mmapds.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -21,10 +33,13 @@ __attribute__((tls_model("initial-exec")))
 #endif
 static _Thread_local mds_guard *volatile current;
 
+#define PLACES 8                        /* as many libraries may set a handler; ours stays behind a further one */
+static struct sigaction before[PLACES]; /* who handled SIGBUS when the handler of this place became the first */
+static int places;                      /* how many are in use; only the installing thread looks */
+
 static atomic_flag installing = ATOMIC_FLAG_INIT;
-static atomic_int installed;    /* in this process, since it was forked */
-static struct sigaction before; /* who handled SIGBUS when we came */
-static atomic_int unguarded;    /* how many SIGBUS were passed on */
+static atomic_int installed; /* in this process, since it was forked */
+static atomic_flag told = ATOMIC_FLAG_INIT;
 
 /* ---- the line: only calls that are safe in a handler -------------------------------------------------------- */
 
@@ -65,7 +80,7 @@ static const char *hexadecimal(const char *text, uint64_t *number)
 /* Tell which file is mapped at `address`, if a line of /proc/self/maps says so and the file really ends before it:
  *
  *     7f0c8e400000-7f0c8e402000 r--s 00001000 fe:00 1234    /data/train.jsonl */
-static int tell(const char *entry, uint64_t address)
+static int tell(const char *entry, uint64_t address, int ends)
 {
     uint64_t begin, end, offset;
     const char *at = hexadecimal(entry, &begin);
@@ -84,13 +99,15 @@ static int tell(const char *entry, uint64_t address)
     append_number(&out, byte);
     append(&out, ", found the end of the file at ");
     append_number(&out, (uint64_t)found.st_size);
-    append(&out, ": it became shorter while it was mapped, which ends this process (shared memory is not to blame)\n");
+    append(&out, ": it became shorter while it was mapped");
+    append(&out, ends ? ", which ends this process" : "");
+    append(&out, " (shared memory is not to blame)\n");
     const ssize_t written = write(STDERR_FILENO, out.text, out.size);
     (void)written;
     return 1;
 }
 
-static void tell_file(uint64_t address)
+static void tell_file(uint64_t address, int ends)
 {
     const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -99,9 +116,9 @@ static void tell_file(uint64_t address)
     size_t size = 0;
     char piece[2048];
     ssize_t got;
-    int told = 0;
-    while (!told && (got = read(fd, piece, sizeof piece)) > 0) {
-        for (ssize_t k = 0; !told && k < got; k++) {
+    int found = 0;
+    while (!found && (got = read(fd, piece, sizeof piece)) > 0) {
+        for (ssize_t k = 0; !found && k < got; k++) {
             if (piece[k] != '\n') {
                 if (size < sizeof entry - 1)
                     entry[size++] = piece[k];
@@ -109,34 +126,109 @@ static void tell_file(uint64_t address)
             }
             entry[size] = 0;
             size = 0;
-            told = tell(entry, address);
+            found = tell(entry, address, ends);
         }
     }
     close(fd);
 }
 
-/* ---- the handler ------------------------------------------------------------------------------------------------ */
+/* ---- the handlers ----------------------------------------------------------------------------------------------- */
 
-static void on_bus_error(int number, siginfo_t *info, void *context)
+static int is_handled(const struct sigaction *by)
+{
+    return by->sa_flags & SA_SIGINFO || (by->sa_handler != SIG_DFL && by->sa_handler != SIG_IGN);
+}
+
+/* Leave the next SIGBUS to the system: that of the same instruction, which runs again when the handler returns. */
+static void set_standard(void)
+{
+    const struct sigaction standard = {.sa_handler = SIG_DFL};
+    sigaction(SIGBUS, &standard, NULL);
+}
+
+static void on_bus_error(const struct sigaction *next, int number, siginfo_t *info, void *context)
 {
     mds_guard *guard = current;
     if (guard) {
         current = NULL;
         siglongjmp(guard->jump, 1);
     }
-    if (atomic_fetch_add(&unguarded, 1) == 0)
-        tell_file((uint64_t)(uintptr_t)info->si_addr);
-    const int handled = before.sa_flags & SA_SIGINFO || (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN);
-    if (!handled || atomic_load(&unguarded) > 2) { /* who came before may have passed it back to us */
-        const struct sigaction standard = {.sa_handler = SIG_DFL};
-        sigaction(SIGBUS, &standard, NULL);
-        if (info->si_code <= 0) /* sent by a process: it does not come again by itself */
-            raise(SIGBUS);
-    } else if (before.sa_flags & SA_SIGINFO) {
-        before.sa_sigaction(number, info, context);
-    } else {
-        before.sa_handler(number);
+    const int sent = info->si_code <= 0; /* by a process: it has no address, and does not come again by itself */
+    const int ends = !is_handled(next);
+    if (!sent && (!atomic_flag_test_and_set(&told) || ends)) {
+        const int error = errno;
+        tell_file((uint64_t)(uintptr_t)info->si_addr, ends);
+        errno = error;
     }
+    if (ends || (unsigned)next->sa_flags & (unsigned)SA_RESETHAND)
+        set_standard();
+    if (next->sa_flags & SA_SIGINFO)
+        next->sa_sigaction(number, info, context);
+    else if (!ends)
+        next->sa_handler(number);
+    else if (sent)
+        raise(number);
+}
+
+#define HANDLER(place)                                                                                                 \
+    static void on_bus_error_##place(int number, siginfo_t *info, void *context)                                       \
+    {                                                                                                                  \
+        on_bus_error(&before[place], number, info, context);                                                           \
+    }
+
+HANDLER(0)
+HANDLER(1)
+HANDLER(2)
+HANDLER(3)
+HANDLER(4)
+HANDLER(5)
+HANDLER(6)
+HANDLER(7)
+
+static void (*const handlers[PLACES])(int, siginfo_t *, void *) = {
+    on_bus_error_0, on_bus_error_1, on_bus_error_2, on_bus_error_3,
+    on_bus_error_4, on_bus_error_5, on_bus_error_6, on_bus_error_7,
+};
+
+/* ---- installing -------------------------------------------------------------------------------------------------- */
+
+static int is_ours(const struct sigaction *found)
+{
+    for (int k = 0; k < PLACES; k++)
+        if (found->sa_flags & SA_SIGINFO && found->sa_sigaction == handlers[k])
+            return 1;
+    return 0;
+}
+
+static int is_same(const struct sigaction *one, const struct sigaction *other)
+{
+    if (one->sa_flags != other->sa_flags)
+        return 0;
+    return one->sa_flags & SA_SIGINFO ? one->sa_sigaction == other->sa_sigaction : one->sa_handler == other->sa_handler;
+}
+
+/* The place whose handler passes on to `found`, a new one if there is none; PLACES if all are in use. */
+static int place_before(const struct sigaction *found)
+{
+    for (int k = 0; k < places; k++)
+        if (is_same(&before[k], found))
+            return k;
+    if (places == PLACES)
+        return PLACES;
+    before[places] = *found;
+    return places++;
+}
+
+static void become_the_first(void)
+{
+    struct sigaction ours = {.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK}, found;
+    if (sigaction(SIGBUS, NULL, &found) != 0 || is_ours(&found))
+        return;
+    const int place = place_before(&found);
+    if (place == PLACES)
+        return;
+    ours.sa_sigaction = handlers[place];
+    sigaction(SIGBUS, &ours, NULL);
 }
 
 static void after_fork(void)
@@ -148,14 +240,9 @@ static void after_fork(void)
 void mds_guard_install(void)
 {
     static int watches_forks;
-    struct sigaction found;
-    const struct sigaction ours = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK};
     while (atomic_flag_test_and_set(&installing))
         sched_yield();
-    if (sigaction(SIGBUS, NULL, &found) == 0 && !(found.sa_flags & SA_SIGINFO && found.sa_sigaction == on_bus_error)) {
-        before = found;
-        sigaction(SIGBUS, &ours, NULL);
-    }
+    become_the_first();
     if (!watches_forks)
         watches_forks = pthread_atfork(NULL, NULL, after_fork) == 0;
     atomic_store(&installed, 1);
