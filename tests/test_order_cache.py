@@ -3,11 +3,12 @@
 import multiprocessing
 import os
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mmapds import OrderError, TokenBudgetBatchSampler
+from mmapds import OrderError, PackingBatchSampler, TokenBudgetBatchSampler
 from mmapds.samplers.lengths import sorted_lengths
 from tests.support.index_file import arrays
 
@@ -113,7 +114,14 @@ def test_an_order_of_wide_lengths_is_cached(path):
         assert counts.tolist() == [2, 1, 1]
 
 
-@pytest.mark.parametrize("path", ["a\0b", "\ud800"])
+@pytest.mark.parametrize("sampler", [TokenBudgetBatchSampler, PackingBatchSampler])
+def test_a_cache_may_be_given_as_a_path_object(sampler, tmp_path):
+    for path in (tmp_path / "order", tmp_path / "order", str(tmp_path / "order")):
+        assert list(sampler(LENGTHS, 16_384, order_cache=path)) == list(sampler(LENGTHS, 16_384))
+    assert os.listdir(tmp_path) == ["order"]
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\ud800", "", b"order", 5, False, Path("a\0b")])
 def test_a_path_that_no_file_can_have_is_refused(path):
-    with pytest.raises(OrderError, match=r"order_cache = '.*', expected the path of a file"):
+    with pytest.raises(OrderError, match=r"order_cache = .*, expected the path of a file"):
         TokenBudgetBatchSampler([3, 4], 10, order_cache=path)

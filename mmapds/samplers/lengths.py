@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64
 
 from .. import _native
-from ..errors import ColumnError, Error, FormatError, OrderError
+from ..errors import ColumnError, Error, FormatError, OrderError, shortened
 from ..orders.basic import Int64s
 from ..storage.index_file import LENGTH_SECTIONS
 from ..storage.lock import clean_up, locked
@@ -20,7 +20,7 @@ from ..storage.runs import LengthOrder
 from ..storage.scratch import scratch
 from ..storage.sections import MALFORMED, SectionFile, SectionWriter
 from ..storage.sort import AT_ONCE, order_bytes, sort
-from ..storage.sources import kind_of_file, reason
+from ..storage.sources import StrPath, kind_of_file, reason
 
 Uint64s = NDArray[np.uint64]
 _CACHE = b"\x89MMO\r\n\x1a\n"  # the first bytes of a cache file
@@ -39,7 +39,6 @@ def sorted_lengths(values: NDArray[Any], cache: str | None = None) -> LengthOrde
     """
     if cache is None:
         return LengthOrder.of_arrays(*_sort(values), values)
-    _check_path(cache)
     mark = xxh3_64(values.data).hexdigest()
     found = _cached(cache, len(values), mark)
     if found is not None:
@@ -63,14 +62,16 @@ def sorted_lengths(values: NDArray[Any], cache: str | None = None) -> LengthOrde
     return LengthOrder.of_arrays(*found, values, partial(_damaged_cache, cache))
 
 
-def _check_path(cache: str) -> None:
-    """Raise OrderError for what no file system can have as a name."""
+def _path_of(cache: StrPath) -> str:
+    """Return the path of a cache; raise OrderError for what no file system can have as a name."""
     try:
-        fits = b"\0" not in os.fsencode(cache)
-    except UnicodeEncodeError:
+        path = os.fspath(cache)
+        fits = isinstance(path, str) and path != "" and b"\0" not in os.fsencode(path)
+    except (TypeError, UnicodeEncodeError):
         fits = False
     if not fits:
-        raise OrderError(f"order_cache = {cache!r}, expected the path of a file")
+        raise OrderError(f"order_cache = {shortened(cache)}, expected the path of a file")
+    return path
 
 
 def _damaged_cache(cache: str, what: str) -> FormatError:
@@ -185,14 +186,17 @@ def classes(taken: Uint64s, counts: Uint64s) -> tuple[Uint64s, Uint64s]:
     return np.ascontiguousarray(taken[firsts]), np.add.reduceat(counts, firsts)
 
 
-def read_lengths(given: Any, targets: Any, cache: str | None) -> LengthOrder:
+def read_lengths(given: Any, targets: Any, cache: StrPath | None) -> LengthOrder:
     """Return lengths and their order; both are those of the indexes, if these have them.
 
     Args:
       given: an mmapds dataset, or the lengths.
       targets: second lengths, or None; of each record, the larger length counts.
       cache: where to keep the order of lengths that are not those of indexes.
+    Raises:
+      OrderError: the lengths are not integers, or no file can have the path.
     """
+    path = None if cache is None else _path_of(cache)
     if hasattr(type(given), "length_order"):
         stored: LengthOrder | None = given.length_order if targets is None else None
         if stored is not None:
@@ -209,7 +213,7 @@ def read_lengths(given: Any, targets: Any, cache: str | None) -> LengthOrder:
         if len(second) != len(lengths):
             raise OrderError(f"target_lengths: expected {len(lengths)}, one for each length, found {len(second)}")
         lengths = np.maximum(lengths, second)
-    return sorted_lengths(np.ascontiguousarray(lengths), cache)
+    return sorted_lengths(np.ascontiguousarray(lengths), path)
 
 
 def _check_some(samples: int) -> None:

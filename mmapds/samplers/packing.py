@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from ..errors import OrderError, counted, names_its_arguments
 from ..orders.basic import Order, integer
 from ..orders.chunked import Chunked
+from ..storage.sources import StrPath
 from .exclusions import Exclude
 from .pack_plan import PackLimits, PackPlan, select_packed
 from .pack_windows import PackedChunks, PackWindowPlan
@@ -83,7 +84,7 @@ class PackingBatchSampler(PlannedBatchSampler):
         start_step: int = 0,
         order: Order | None = None,
         exclude: Exclude | None = None,
-        order_cache: str | None = None,
+        order_cache: StrPath | None = None,
         sampler: None = None,
     ) -> None:
         one_of("oversize", oversize, ("error", "drop", "truncate"))

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import OrderError
 from ..orders.basic import Int64s, integer
+from ..storage.sources import StrPath
 from .data import SampledData
 from .epoch import EpochProgress, Pass, Sharding
 from .exclusions import Exclude, parse_exclude
@@ -41,7 +42,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         shuffle: bool,
         seed: int,
         drop_last: bool,
-        order_cache: str | None,
+        order_cache: StrPath | None,
         sampler: None,
     ) -> None:
         refuse_injected(sampler)

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from ..errors import OrderError, counted, names_its_arguments
 from ..orders.basic import Order, Sequential, Shuffled, check_is_order, integer
+from ..storage.sources import StrPath
 from .bucket import BucketPlan
 from .exclusions import Exclude
 from .plan import Budget, select
@@ -87,7 +88,7 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         start_step: int = 0,
         order: Order | None = None,
         exclude: Exclude | None = None,
-        order_cache: str | None = None,
+        order_cache: StrPath | None = None,
         sampler: None = None,
     ) -> None:
         one_of("cost", cost, ("padded", "sum"))
