@@ -231,6 +231,19 @@ def test_a_mixture_in_the_datasets_own_order():
 # ---- bad arguments --------------------------------------------------------------------------------------------
 
 
+class Unreadable:
+    """As a tensor of torch that requires gradients."""
+
+    def __len__(self):
+        return 2
+
+    def __array__(self, *_, **__):
+        raise RuntimeError("there is no array of it")
+
+    def __repr__(self):
+        return "Unreadable"
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -244,12 +257,15 @@ def test_a_mixture_in_the_datasets_own_order():
         (lambda: Chunked([1, 5], 2), "begin with 0"),
         (lambda: Chunked([0, 0], 2), "n = 0"),
         (lambda: Chunked([0.5, 3], 2), "n: expected integers, found an array of type float64"),
+        (lambda: Chunked([[0], [1, 2]], 2), r"n: expected integers, found list \(setting an array element"),
+        (lambda: Chunked(Unreadable(), 2), "n: expected integers, found Unreadable"),
         (lambda: Chunked(range(9), 2), r"n = range\(0, 9\), expected an integer of 1 or more"),
         (lambda: Chunked(9, "blocks"), "chunk_size = 'blocks', expected an integer of 1 or more"),
         (lambda: Chunked(9, "block"), "chunk_size = 'block', expected a dataset of mmapds beside it, found int"),
         (lambda: Resampled(10, 0), "epoch_size = 0"),
         (lambda: Mixture([], []), r"weights = \[\], expected one number for each dataset"),
         (lambda: Mixture([5, 5], [[1], 0.5]), r"weights = \[\[1\], 0.5\], expected one number for each dataset"),
+        (lambda: Mixture([5, 5], Unreadable()), "weights = Unreadable, expected one number for each"),
         (lambda: Mixture([5, 5], [None, "x"]), r"weights = \[None, 'x'\], expected one number for each dataset"),
         (lambda: Mixture([None, 5], [1, 1]), r"sizes\[0\] = None, expected an integer of 0 or more"),
         (lambda: Mixture([1], [1, 2]), "weights: expected 1, one for each dataset, found 2"),

@@ -125,6 +125,13 @@ def test_what_nonzero_returns_is_a_tuple(opened):
     assert list(ds[np.flatnonzero(mask)]) == list(ds[mask]) == list(ds[np.nonzero(mask)[0]])
 
 
+def test_an_index_that_no_array_can_be_made_of(opened):
+    ds = opened([{"n": n} for n in range(6)])
+    for index in ([[0], [1, 2]], torch.ones(2, requires_grad=True), torch.ones(2, dtype=int, device="meta")):
+        message = refused(partial(operator.getitem, ds, index), IndexError)
+        assert message.startswith("index: expected an int, a slice, or a one-dimensional array of ints or bools, found")
+
+
 def test_one_in_the_place_of_several(opened):
     ds = opened([{"n": n} for n in range(6)])
     assert refused(lambda: mmapds.concat(ds)) == "datasets: expected a list of datasets, found one dataset; give [a, b]"

@@ -239,7 +239,10 @@ class Dataset(_Samples):
         if not isinstance(fractions, Iterable):
             raise Error(f"fractions = {fractions!r}, expected a list of numbers from 0 to 1 that add up to 1")
         fractions, length = list(fractions), len(self)
-        sizes = np.asarray(fractions, float)
+        try:
+            sizes = np.asarray(fractions, float)
+        except (TypeError, ValueError, RuntimeError):  # as of lists in the list, or of tensors
+            sizes = np.empty(0)
         if sizes.ndim != 1 or not len(sizes) or not (sizes >= 0).all() or abs(sizes.sum() - 1) > 1e-9:
             raise Error(f"fractions = {fractions}, expected numbers from 0 to 1 that add up to 1")
         ends = np.rint(np.cumsum(sizes) * length).astype(np.int64).tolist()
@@ -335,7 +338,13 @@ class Dataset(_Samples):
                 "index: expected an array of positions, found a tuple of one, as np.nonzero returns; use "
                 "ds[np.flatnonzero(mask)], or ds[mask]"
             )
-        positions = np.asarray(key)
+        try:
+            positions = np.asarray(key)
+        except (TypeError, ValueError, RuntimeError) as error:  # as of lists in the list, or of tensors
+            raise IndexError(
+                "index: expected an int, a slice, or a one-dimensional array of ints or bools, found "
+                f"{type(key).__name__} ({error})"
+            ) from None
         if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iub"):
             raise IndexError(
                 f"index: expected an int, a slice, or a one-dimensional array of ints or bools, found "

@@ -147,7 +147,10 @@ def _blocks_of(dataset: Any) -> Any:
 
 def _starts(n: Any) -> Int64s:
     """The record number at which each source begins, then the number of records."""
-    given = np.asarray(n) if isinstance(n, list | tuple) or hasattr(n, "__array__") else None
+    try:
+        given = np.asarray(n) if isinstance(n, list | tuple) or hasattr(n, "__array__") else None
+    except (TypeError, ValueError, RuntimeError) as error:  # as of lists in the list, or of tensors
+        raise OrderError(f"n: expected integers, found {type(n).__name__} ({error})") from None
     if given is None or given.ndim == 0:
         return np.array([0, integer("n", n, 1)], np.int64)
     if given.dtype.kind not in "iu":

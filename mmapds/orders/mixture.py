@@ -138,7 +138,7 @@ def _integer_weights(weights: Sequence[float]) -> list[int]:
     """Return integers in the proportions of `weights`."""
     try:
         values = np.asarray(weights, float)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last one of tensors that require gradients
         raise OrderError(f"weights = {shortened(weights)}, expected one number for each dataset") from None
     if values.ndim != 1 or not len(values):
         raise OrderError(f"weights = {weights}, expected one number for each dataset")

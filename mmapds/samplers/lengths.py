@@ -229,7 +229,13 @@ def as_lengths(name: str, given: Any) -> NDArray[Any]:
     """
     if not isinstance(given, list | tuple | np.ndarray) and not hasattr(given, "__array__"):
         given = _listed(name, given)
-    values = as_numbers(given)
+    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+        raise OrderError(f"{name}: expected a length for each record, found a masked array; give array.filled(NUMBER)")
+    try:
+        values = as_numbers(given)
+    except (TypeError, ValueError, RuntimeError) as error:  # as of lists of tokens, or of tensors
+        found = type(given).__name__
+        raise OrderError(f"{name}: expected integers of 1 or more, found {found} ({error})") from None
     if values.ndim != 1:
         raise OrderError(f"{name}: expected one dimension, found shape {values.shape}")
     if not values.size:
