@@ -549,7 +549,14 @@ def test_a_flag_is_true_or_false_and_no_text(kind, name):
         FLAGGED[kind](**{name: "no"})
 
 
-def test_sizes_of_a_mixture_may_be_of_a_narrow_type():
+@pytest.mark.parametrize("kind", [np.uint8, np.array, torch.tensor])
+def test_sizes_of_a_mixture_may_be_of_any_integer_type(kind):
     sizes = 200, 100
     expected = list(mmapds.MixtureSampler(sizes, [1, 1]))
-    assert list(mmapds.MixtureSampler([np.uint8(size) for size in sizes], [1, 1])) == expected
+    assert list(mmapds.MixtureSampler([kind(size) for size in sizes], [1, 1])) == expected
+    assert list(mmapds.MixtureSampler([kind(200), 100], [1, 1])) == expected
+
+
+def test_large_sizes_of_a_mixture_are_not_rounded():
+    sampler = mmapds.MixtureSampler([np.uint64(2**53 + 1), 4], [1, 1])
+    assert len(sampler.sampled) == len(sampler.dataset) == 2**53 + 5

@@ -1,7 +1,7 @@
 """Which data a sampler is of: states, ranks, loaders and streams compare it."""
 
 import os
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,12 +75,13 @@ class Chain:
     """Datasets one after another, as far as a loader compares them with its own.
 
     Args:
-      datasets: of mmapds or of others, or sizes.
+      datasets: of mmapds or of others, or anything in the place of those that are known by their sizes alone.
+      sizes: how many samples each has.
     """
 
-    def __init__(self, datasets: Sequence[Sized | int]) -> None:
+    def __init__(self, datasets: Sequence[Any], sizes: Sequence[int]) -> None:
         self._datasets = datasets
-        self._ends = np.cumsum([len(each) if isinstance(each, Sized) else each for each in datasets])
+        self._ends = np.cumsum(sizes, dtype=np.int64)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -88,7 +89,7 @@ class Chain:
     @property
     def sources(self) -> list[str]:
         """Paths of the files behind the datasets of mmapds."""
-        return [path for each in self._datasets if _has_places(each) for path in each.sources]  # type: ignore[union-attr]
+        return [path for each in self._datasets if _has_places(each) for path in each.sources]
 
     @property
     def source_starts(self) -> NDArray[np.int64]:
@@ -98,7 +99,7 @@ class Chain:
     def where(self, position: int) -> Any:
         """Return where a sample lies; None if its dataset is not one of mmapds."""
         number = int(np.searchsorted(self._ends, position, side="right"))
-        dataset: Any = self._datasets[number]
+        dataset = self._datasets[number]
         begin = int(self.source_starts[number])
         return dataset.where(position - begin) if _has_places(dataset) else None
 

@@ -218,9 +218,9 @@ class MixtureSampler(DistributedSampler):
             raise OrderError(f"datasets: expected a list of datasets or sizes, found {type(datasets).__name__}")
         order = Mixture(sizes, weights, seed=seed, stop=stop, epoch_size=epoch_size, shuffle=shuffle)
         if starts is None and isinstance(datasets, Sequence):
-            self._chain = Chain(list(datasets))
+            self._chain = Chain(list(datasets), list(map(int, sizes)))
         super().__init__(
-            range(sum(map(int, sizes))) if starts is None else datasets,
+            range(order.records) if starts is None else datasets,
             num_replicas,
             rank,
             drop_last=drop_last,
