@@ -21,7 +21,8 @@ class DataSource:
     records and their fingerprint, not paths: a dataset that was moved goes on, and other data are refused.
 
     Args:
-      dataset: a dataset of `mmapds.open`, or a view of one.
+      dataset: a dataset of `mmapds.open`, or a view of one; not with `on_error="skip"`, as grain expects a sample at
+        every position that it asks for.
     Raises:
       Error: it is something else.
     """
@@ -29,6 +30,11 @@ class DataSource:
     def __init__(self, dataset: Dataset) -> None:
         if not isinstance(dataset, Dataset):
             raise Error(f"dataset: expected a dataset of mmapds.open, found {type(dataset).__name__}")
+        if dataset._on_error == "skip":
+            raise Error(
+                "dataset: expected a sample at every position, found on_error='skip'; open it without, and give "
+                "ds[positions] of the records to keep"
+            )
         self.dataset = dataset
 
     def __len__(self) -> int:

@@ -200,6 +200,13 @@ def test_a_source_of_something_else_is_an_error():
         DataSource([1, 2])
 
 
+def test_a_source_leaves_no_record_out(path):
+    skipping = mmapds.open(path, on_error="skip")
+    for dataset in (skipping, skipping[5:], skipping.map(dict), mmapds.zip(a=skipping)):
+        with pytest.raises(mmapds.Error, match="dataset: expected a sample at every position, found on_error='skip'"):
+            DataSource(dataset)
+
+
 def test_a_source_reads_batches_at_once(ds):
     source = grain.MapDataset.source(DataSource(ds))
     assert source._getitems([7, N + 3, -1]) == ds.take([7, 3, N - 1])
