@@ -363,13 +363,28 @@ def test_the_facts_are_json_and_the_same_each_time(path):
         ({"pack": 5, "max_tokens": 7}, "pack = 5, expected None beside max_tokens; give one of the two"),
         ({"ranks": 5000}, "ranks = 5000, expected 1 to 1500, the number of records"),
         ({"compare": "pick=8"}, f"compare: expected {', '.join(Wanted._fields)}, found 'pick' (did you mean 'pack')"),
-        ({"compare": "pack=many"}, "compare: pack: expected an integer, found 'many'"),
+        ({"compare": "pack=many"}, "compare: pack: expected an integer below 2**63, found 'many'"),
+        ({"compare": "pack=" + "9" * 5000}, "compare: pack: expected an integer below 2**63, found '99"),
+        ({"compare": [5]}, "compare = 5, expected a plan such as 'pack=4096,ranks=16'"),
+        ({"compare": 5}, "compare = 5, expected a plan such as 'pack=4096,ranks=16'"),
     ],
 )
 def test_arguments_that_mean_no_plan_are_errors(path, options, message):
     with pytest.raises(OrderError) as raised:
         report(path, **options)
     assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize("size", [1500, 2**60, 2**63 - 1])
+def test_a_batch_may_be_larger_than_the_dataset(path, size):
+    found, wanted = (report(path, batch_size=each, samples=False)["plans"][0]["batches"] for each in (size, 188))
+    assert found == {**wanted, "limit": size}
+
+
+@pytest.mark.parametrize("waits", ["a\0b", ["\ud800"]])
+def test_a_path_of_waits_that_no_file_can_have_is_an_error(path, waits):
+    with pytest.raises(mmapds.FormatError, match=r"waits = '.*', expected the path of a file"):
+        report(path, waits=waits)
 
 
 def test_facts_load_neither_matplotlib_nor_torch(path):

@@ -75,7 +75,7 @@ def report(
         _check_page(os.fspath(out), force=force)
     given = {"max_tokens": max_tokens, "pack": pack, "batch_size": batch_size, "chunk_size": chunk_size}
     first = Wanted.of(**given, ranks=ranks, seed=seed)
-    others = [compare] if isinstance(compare, str) else compare
+    others = compare if isinstance(compare, Iterable) and not isinstance(compare, str) else [compare]
     wanted = [first, *(Wanted.parse(text, first) for text in others)]
     run = training_facts(listed(waits, "waits")) if waits else None
     facts = gather(_subject_beside(out, Subject(source_or_index, decode, roots)), wanted, samples=samples)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dataset.dataset import Dataset
-from ..errors import OrderError, did_you_mean
+from ..errors import OrderError, did_you_mean, shortened
 from ..orders.basic import Int64s, Order, Shuffled, integer
 from ..orders.chunked import Chunked
 from ..samplers.bucket import BucketPlan
@@ -25,6 +25,7 @@ BATCH_SIZE = 32
 _SORT_WINDOW = 8192  # the default of TokenBudgetBatchSampler
 _MANY_LENGTHS = 4096  # from which on packs are planned with rounded lengths
 _ANY_SIZE = 2**31
+_DIGITS = 19  # of the largest number in 63 bits
 
 
 class Wanted(NamedTuple):
@@ -62,6 +63,8 @@ class Wanted(NamedTuple):
         Raises:
           OrderError: it means none.
         """
+        if not isinstance(text, str):
+            raise OrderError(f"compare = {shortened(text)}, expected a plan such as 'pack=4096,ranks=16'")
         options: dict[str, Any] = {"ranks": others.ranks, "seed": others.seed}
         for part in text.split(","):
             name, _, value = (each.strip() for each in part.partition("="))
@@ -69,8 +72,8 @@ class Wanted(NamedTuple):
             if name not in cls._fields:
                 known = ", ".join(cls._fields)
                 raise OrderError(f"compare: expected {known}, found {name!r}{did_you_mean(name, cls._fields)}")
-            if not value.isascii() or not value.isdecimal():
-                raise OrderError(f"compare: {name}: expected an integer, found {value!r}")
+            if not value.isascii() or not value.isdecimal() or len(value) > _DIGITS:
+                raise OrderError(f"compare: {name}: expected an integer below 2**63, found {shortened(value)}")
             options[name] = int(value)
         return cls.of(**options)
 
@@ -180,7 +183,8 @@ def _in_packs(dataset: Dataset, wanted: Wanted, length: int) -> EpochPlan:
 def _of_one_size(dataset: Dataset, wanted: Wanted, size: int) -> EpochPlan:
     if not len(dataset):
         raise OrderError("dataset: expected one sample or more, found 0 (the dataset or the view is empty)")
-    plan = _FixedBatches(_order(dataset, wanted), size, wanted.ranks)
+    most = -(-len(dataset) // wanted.ranks)  # of a rank: a larger batch has no more, but products beyond 64 bits
+    plan = _FixedBatches(_order(dataset, wanted), min(size, most), wanted.ranks)
     selection = None
     if "length" in dataset.columns and dataset.lengths.dtype.kind == "u":
         selection = Selection(read_lengths(dataset, None, None), 0, slice(None))

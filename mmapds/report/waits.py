@@ -70,6 +70,8 @@ def _read(path: str) -> list[Facts]:
         raise FormatError(f"{path}: cannot read the waits of a run ({reason(error)}); give another {another}") from None
     except UnicodeDecodeError as error:
         raise FormatError(f"{path}: not JSON: {error.reason} at byte {error.start}") from None
+    except ValueError:
+        raise FormatError(f"waits = {path!r}, expected the path of a file") from None
     if len(text) > _LARGEST:
         raise FormatError(f"{path}: expected up to {_LARGEST} characters, found more")
     try:
