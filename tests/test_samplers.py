@@ -291,6 +291,16 @@ def test_a_restart_after_a_spike():
     assert list(resumed) == [whole[4], *whole[8:]]
 
 
+@pytest.mark.parametrize("size", [10, 2**62])
+def test_the_state_of_a_pass_without_its_last_step_can_be_loaded(size):
+    sampler = DistributedBatchSampler(range(20), size, 4, 1, exclude={"steps": [0]})
+    state = json.loads(json.dumps(sampler.state_dict()))
+    assert state["exclude"]["positions"] == [[0, 20]]
+    resumed = DistributedBatchSampler(range(20), 2, 2, 0)
+    resumed.load_state_dict(state)
+    assert list(sampler) == list(resumed) == []
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_records_beyond_a_short_epoch_may_be_excluded(shuffle):
     whole = list(DistributedSampler(range(1000), 1, 0, shuffle, epoch_size=100))

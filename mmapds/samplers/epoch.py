@@ -170,7 +170,11 @@ class Pass:
         self._sharding = sharding
         self._block_size = block_size
         step_zero = start.position % sharding.stride  # the position where step 0 would have begun
-        excluded = tuple((step_zero + b * sharding.stride, step_zero + e * sharding.stride) for b, e in start.steps)
+
+        def begin_of(step: int) -> int:
+            return min(step_zero + step * sharding.stride, self._total)
+
+        excluded = tuple((begin_of(first), begin_of(end)) for first, end in start.steps)
         self.start = start._replace(positions=start.positions + excluded, steps=())
         found = contents.positions_holding(epoch, start.records) if start.records else np.empty(0, np.int64)
         self._exclusions = Exclusions(self.start.positions, found, self._total)
