@@ -1,6 +1,7 @@
 """Epochs: where one ends and the next begins, what warns of a forgotten one, and evaluation without padding."""
 
 import json
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -272,6 +273,19 @@ def test_an_evaluation_ends_on_all_ranks_though_some_lack_the_last_step():
             sampler.set_epoch(1)
             assert list(resumed) == list(sampler)
             assert resumed.epoch == 1
+
+
+@pytest.mark.parametrize("make", [DistributedSampler, partial(DistributedBatchSampler, batch_size=1)])
+def test_without_padding_all_ranks_take_the_same_start_step(make):
+    """5 samples on 3 ranks: the last one has none in the second step."""
+    for step, left in enumerate([[2, 2, 1], [1, 1, 0], [0, 0, 0]]):
+        ranks = [make(range(5), num_replicas=3, rank=rank, pad=False, start_step=step) for rank in range(3)]
+        assert [rank.current_pass.own_steps for rank in ranks] == left
+        assert len({json.dumps(rank.state_dict()) for rank in ranks}) == 1
+        assert [len(list(rank)) for rank in ranks] == left
+    for rank in range(3):
+        with pytest.raises(OrderError, match="start_step = 3, expected 0 to 2, the steps of an epoch"):
+            make(range(5), num_replicas=3, rank=rank, pad=False, start_step=3)
 
 
 def test_padding_cannot_be_refused_together_with_drop_last():

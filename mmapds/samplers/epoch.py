@@ -59,7 +59,7 @@ class Sharding(NamedTuple):
         """Return the steps in which this rank has something: without padding, ranks may differ by one."""
         steps = self.steps(positions)
         alone = self.pad or self.drop_last or positions > (steps - 1) * self.stride + self.rank
-        return steps if alone else steps - 1
+        return steps if alone or not steps else steps - 1
 
 
 class EpochContents(Protocol):
@@ -280,8 +280,9 @@ class EpochProgress:
         self.epoch = 0
         self._block_size = block_size
         start_step = integer("start_step", start_step)
-        if not 0 <= start_step <= self._steps:
-            raise OrderError(f"start_step = {start_step}, expected 0 to {self._steps}, the steps of an epoch")
+        steps = sharding.steps(self._total)  # of all ranks, so that all of them take the same
+        if not 0 <= start_step <= steps:
+            raise OrderError(f"start_step = {start_step}, expected 0 to {steps}, the steps of an epoch")
         self._exclude = parse_exclude(exclude)
         if contents.records is not None:
             check_excluded("records", self._exclude["records"], contents.records, "the dataset")
