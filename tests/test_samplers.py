@@ -570,3 +570,15 @@ def test_sizes_of_a_mixture_may_be_of_any_integer_type(kind):
 def test_large_sizes_of_a_mixture_are_not_rounded():
     sampler = mmapds.MixtureSampler([np.uint64(2**53 + 1), 4], [1, 1])
     assert len(sampler.sampled) == len(sampler.dataset) == 2**53 + 5
+
+
+@pytest.mark.parametrize("wrong", ["1", 1.5, None])
+def test_epochs_and_steps_are_integers(wrong):
+    sampler = DistributedSampler(range(10), 1, 0)
+    with pytest.raises(OrderError, match=r"^epoch = .*, expected an integer"):
+        sampler.set_epoch(wrong)
+    with pytest.raises(OrderError, match=r"^step = .*, expected an integer"):
+        sampler.indices_at(wrong)
+    if wrong is not None:
+        with pytest.raises(OrderError, match=r"^step = .*, expected an integer"):
+            sampler.state_dict(wrong)

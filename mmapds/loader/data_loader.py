@@ -4,11 +4,14 @@ from __future__ import annotations  # help() shows them as they are written
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from math import isnan
+from numbers import Real
 from typing import Any, Literal
 
 import torch.utils.data
 
-from ..errors import OrderError, StateError, names_its_arguments, warn
+from ..errors import OrderError, StateError, names_its_arguments, shortened, warn
+from ..orders.basic import integer
 from ..samplers.resumable import ResumableSampler
 from ..samplers.world import World, refuse_to_repeat
 from .default import default_collate
@@ -86,9 +89,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 "torch.utils.data.DataLoader"
             )
         self.workers = workers
-        self.prefetch = prefetch
+        self.prefetch = None if prefetch is None else integer("prefetch", prefetch, 1)
         self.stall_after = stall_after
-        self._check(num_workers, timeout, multiprocessing_context, in_order)
+        self._check(integer("num_workers", num_workers, 0), timeout, multiprocessing_context, in_order)
         check_samplers(dataset, sampler, batch_sampler, batched=batch_size is not None)
         check_cut(batch_sampler, collate_fn)
         warn_of_collating(batch_sampler, collate_fn)
@@ -108,7 +111,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             worker_init_fn=worker_init_fn,
             multiprocessing_context=multiprocessing_context,
             generator=generator,
-            prefetch_factor=_prefetch_factor(num_workers, prefetch_factor, prefetch),
+            prefetch_factor=_prefetch_factor(num_workers, prefetch_factor, self.prefetch),
             persistent_workers=persistent_workers,
         )
         self._shuffles = bool(shuffle)
@@ -123,8 +126,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             is_count = isinstance(self.workers, int) and not isinstance(self.workers, bool)
             remedy = f"; give num_workers={self.workers}" if is_count else ""
             raise OrderError(f"workers = {self.workers!r}, expected 'threads' or 'processes'{remedy}")
-        if self.stall_after is not None and not self.stall_after > 0:
-            raise OrderError(f"stall_after = {self.stall_after!r}, expected seconds above 0, or None")
+        if self.stall_after is not None and not (_is_number(self.stall_after) and self.stall_after > 0):
+            raise OrderError(f"stall_after = {shortened(self.stall_after)}, expected seconds above 0, or None")
+        if not _is_number(timeout):
+            raise OrderError(f"timeout = {shortened(timeout)}, expected seconds, or 0 for any time")
         if timeout > 0 and num_workers == 0:
             raise OrderError(f"timeout = {timeout!r}, expected 0 with num_workers = 0, which waits for no worker")
         if self.workers == "threads" and num_workers > 0:
@@ -268,15 +273,13 @@ class _Indices:
 
 
 def _prefetch_factor(num_workers: int, prefetch_factor: int | None, prefetch: int | None) -> int | None:
-    """Return the batches that each worker makes ahead; torch checks what it is given."""
+    """Return the batches that each worker makes ahead; torch checks that there are workers."""
+    if prefetch_factor is not None:
+        prefetch_factor = integer("prefetch_factor", prefetch_factor, 1)
     if prefetch is None:
-        if prefetch_factor == 0:
-            raise OrderError("prefetch_factor = 0, expected 1 or more")
         return prefetch_factor
     if num_workers == 0:
         raise OrderError(f"prefetch = {prefetch!r}, expected None with num_workers = 0; give num_workers=1 or more")
-    if prefetch < 1:
-        raise OrderError(f"prefetch = {prefetch!r}, expected 1 or more")
     each = -(-prefetch // num_workers)
     if prefetch_factor not in (None, each):  # loaders that are made again from the attributes of another have both
         raise OrderError(
@@ -284,6 +287,10 @@ def _prefetch_factor(num_workers: int, prefetch_factor: int | None, prefetch: in
             f"num_workers = {num_workers}; give one of the two"
         )
     return each
+
+
+def _is_number(seconds: object) -> bool:
+    return isinstance(seconds, Real) and not isinstance(seconds, bool) and not isnan(seconds)
 
 
 def _can_pin() -> bool:

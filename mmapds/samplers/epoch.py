@@ -308,7 +308,7 @@ class EpochProgress:
 
         Of an epoch whose end was loaded, nothing is left to read.
         """
-        epoch = operator.index(epoch)
+        epoch = integer("epoch", epoch)
         self.choices += 1
         self.is_chosen, self._told = True, None
         if self._is_finished and self._pass is not None:
@@ -381,7 +381,7 @@ class EpochProgress:
 
     def pass_at(self, step: int) -> Pass:
         """Return the pass that has a step of the epoch: the current one, or a whole one for steps before it."""
-        steps = self.sharding.steps(self._total)
+        step, steps = integer("step", step), self.sharding.steps(self._total)
         if not 0 <= step < steps:
             raise IndexError(f"step {step} is out of range for the {steps} steps of an epoch")
         found = self.current()
@@ -405,7 +405,7 @@ class EpochProgress:
           data: what the positions are of.
         """
         current = self.current()
-        done = current.done if step is None else operator.index(step) - current.first_step
+        done = current.done if step is None else integer("step", step) - current.first_step
         if not 0 <= done <= current.steps:
             last = current.first_step + current.steps
             raise StateError(f"step = {step}, expected {current.first_step} to {last}, the steps of this pass")
