@@ -221,6 +221,21 @@ def test_stop_at_the_first_or_the_longest():
     assert len(Mixture([100, 10], [1, 0], stop="longest")) == 100
 
 
+@given(
+    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any),
+    weights=st.lists(st.integers(0, 9), min_size=4, max_size=4),
+    epoch_size=st.none() | st.integers(1, 36),
+)
+def test_a_mixture_knows_whether_every_record_comes_once(sizes, weights, epoch_size):
+    weights = [weight if size else 0 for size, weight in zip(sizes, weights, strict=False)]
+    if not any(weights):
+        weights = sizes
+    for given_weights in (weights, sizes):
+        order = Mixture(sizes, given_weights, epoch_size=epoch_size)
+        records = order.at(0, np.arange(len(order))).tolist()
+        assert order.is_bijection == (sorted(records) == list(range(sum(sizes))))
+
+
 def test_a_mixture_in_the_datasets_own_order():
     order = Mixture([4, 4], [1, 1], shuffle=False, epoch_size=8)
     records = everything(order)

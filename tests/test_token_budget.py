@@ -387,10 +387,25 @@ class Twice(orders.Sequential):
 
 def test_an_order_that_is_no_bijection_is_noticed():
     lengths = log_normal(2000)
-    for order in (Twice(2000), orders.Resampled(2000)):
-        sampler = TokenBudgetBatchSampler(lengths, 4000, planner="window", order=order)
-        with pytest.raises(OrderError, match="expected each of"):
-            list(sampler)
+    sampler = TokenBudgetBatchSampler(lengths, 4000, planner="window", order=Twice(2000))
+    with pytest.raises(OrderError, match="expected each of"):
+        list(sampler)
+
+
+@pytest.mark.parametrize(
+    "order", [orders.Resampled(50), orders.Resampled(50, 40), orders.Mixture([20, 30], [1, 1], epoch_size=50)]
+)
+def test_an_order_that_is_known_to_repeat_records_is_refused(order):
+    message = f"order: expected one with every record once an epoch, found {type(order).__name__}; give mmapds"
+    with pytest.raises(OrderError, match=message):
+        TokenBudgetBatchSampler([3] * 50, 10, planner="window", order=order)
+
+
+def test_a_mixture_in_the_proportions_of_its_datasets_is_planned():
+    sampler = TokenBudgetBatchSampler(
+        [3] * 50, 10, planner="window", order=orders.Mixture([20, 30], [2, 3], epoch_size=50)
+    )
+    assert sorted(i for batch in sampler for i in batch) == list(range(50))
 
 
 def test_lengths_are_taken_in_many_forms():

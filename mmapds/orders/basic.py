@@ -135,6 +135,9 @@ class Shuffled:
 class Resampled:
     """Records drawn with replacement. An epoch has any length; a record may come several times in it, or never."""
 
+    is_bijection = False
+    """Every record comes once an epoch: true of orders that do not say so."""
+
     @names_its_arguments("orders.Resampled")
     def __init__(self, n: int, epoch_size: int | None = None, seed: int = 0) -> None:
         self._n = integer("n", n, 1)

@@ -107,6 +107,12 @@ class Mixture:
         """How many records the datasets have together."""
         return sum(self._sizes)
 
+    @property
+    def is_bijection(self) -> bool:
+        """Whether every record comes once an epoch: where the weights are in the proportions of the sizes."""
+        read = sum(size for size, weight in zip(self._sizes, self.weights, strict=True) if weight)
+        return read == self.records == self._epoch_size == max(self._ends())
+
     def members_at(self, positions: Int64s) -> Int64s:
         """Return the dataset that each position reads; the same in every epoch."""
         positions = as_positions(positions)

@@ -48,7 +48,7 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
       seed: chooses the orders; the same on all ranks.
       drop_last: leave out a last step that has fewer batches than ranks, instead of splitting its batches.
       start_step: where the first pass begins, in batches.
-      order: for "window": the order to follow, a bijection of the records (see `mmapds.orders`).
+      order: for "window": the order to follow, with every record once an epoch (see `mmapds.orders`).
       exclude: steps and records that the first pass leaves out; see `DistributedSampler`.
       order_cache: a file to keep the order of lengths that are not an index's, for all ranks of a machine.
       sampler: for trainers that want to shard the epoch again; only None is accepted.
@@ -141,6 +141,11 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
         if order is None:
             order = Shuffled(records, self.seed) if self.shuffle else Sequential(records)
         check_is_order(order)
+        if not getattr(order, "is_bijection", True):
+            raise OrderError(
+                f"order: expected one with every record once an epoch, found {type(order).__name__}; give "
+                "mmapds.orders.Shuffled or Chunked"
+            )
         if len(order) != records:
             raise OrderError(f"order: expected {records} positions, one for each record, found {len(order)}")
         return WindowPlan(
