@@ -1,4 +1,4 @@
-"""Signals that raise while a file is made or written: no temporary stays, wherever they come."""
+"""Signals that raise, wherever they come: no temporary stays of a file, and what is read afterwards is right."""
 
 import gc
 import gzip
@@ -13,6 +13,9 @@ import pytest
 
 import mmapds
 from mmapds import report
+from mmapds.compression import forward
+from mmapds.compression.cache import BlockCache
+from mmapds.compression.forward import Forward
 from mmapds.convert import _target, indexed
 from mmapds.samplers.lengths import sorted_lengths
 from mmapds.storage import handed, lock, replaced, sections, spool
@@ -287,3 +290,36 @@ print(count, threading.active_count())
     count, left = run("-c", script, cwd=tmp_path).stdout.split()
     assert int(count) > 1
     assert left == "1"
+
+
+def test_a_block_that_is_read_in_order_goes_on_wherever_a_signal_raises(monkeypatch):
+    monkeypatch.setattr(forward, "PIECE", 4)
+    content = bytes(range(30))
+
+    class Decoding:
+        def __init__(self):
+            self.pieces = [content[at : at + 6] for at in range(0, len(content), 6)]
+
+        def read(self):
+            return self.pieces.pop(0) if self.pieces else b""
+
+    for number in itertools.count():
+        block = Forward(Decoding, BlockCache(), (0, 0))
+        block.piece(0)
+        went_on = interrupted(lambda block=block: block.piece(2), number)
+        assert [block.piece(k) for k in range(2, 8)] == [content[4 * k : 4 * k + 4] for k in range(2, 8)], number
+        if not went_on:
+            break
+    assert number > 10
+
+
+def test_the_cache_knows_its_size_wherever_a_signal_raises():
+    for number in itertools.count():
+        cache = BlockCache(3)
+        for key in range(3):
+            cache.put(key, (b"1",))
+        went_on = interrupted(lambda cache=cache: cache.put(3, (b"22",)), number)
+        assert cache.size == sum(len(*block) for block in cache.find_all(range(4)) if block), number
+        if not went_on:
+            break
+    assert number > 4

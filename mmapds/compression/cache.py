@@ -104,7 +104,11 @@ class BlockCache:
 
     def _drop(self, state: _State, more: int) -> None:
         while state.blocks and state.size > self.limit - more:
-            state.size -= _size(state.blocks.popitem(last=False)[1])
+            key, block = next(iter(state.blocks.items()))
+            size = _size(block)
+            # No call between the two: a signal may raise after any, and the block would still be counted.
+            del state.blocks[key]
+            state.size -= size
 
     @property
     def size(self) -> int:

@@ -57,7 +57,7 @@ class Forward:
             if (kept := self._cache.find(key)) is not None:  # another thread may have decoded it meanwhile
                 return kept[0]
             if state.decoding is None or (number == 0 and state.next):
-                state.decoding, state.next, state.rest = self._begin(), 0, b""
+                state.next, state.rest, state.decoding = 0, b"", self._begin()
             if state.next and number == state.next - 1:
                 return state.last
             if number < state.next:
@@ -67,18 +67,17 @@ class Forward:
             return state.last
 
     def _next(self, state: _State) -> None:
-        """Decode the next piece, and keep it; it is empty behind the end."""
-        assert state.decoding is not None
-        parts = [state.rest]
-        size = len(state.rest)
-        try:
-            while size < PIECE and (part := state.decoding.read()):
-                parts.append(part)
-                size += len(part)
-        except BaseException:
-            state.decoding = None
-            raise
+        """Decode the next piece, and keep it; it is empty behind the end.
+
+        The state has no decoder meanwhile: after an error, or a signal that raises, the next read begins anew.
+        """
+        decoding, state.decoding = state.decoding, None
+        assert decoding is not None
+        number, parts, size = state.next, [state.rest], len(state.rest)
+        while size < PIECE and (part := decoding.read()):
+            parts.append(part)
+            size += len(part)
         content = b"".join(parts)
-        piece, state.rest = content[:PIECE], content[PIECE:]
-        self._cache.put((*self._key, state.next), (piece,))
-        state.last, state.next = piece, state.next + 1
+        piece, rest = content[:PIECE], content[PIECE:]
+        state.last, state.next, state.rest, state.decoding = piece, number + 1, rest, decoding
+        self._cache.put((*self._key, number), (piece,))
