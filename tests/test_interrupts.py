@@ -323,3 +323,17 @@ def test_the_cache_knows_its_size_wherever_a_signal_raises():
         if not went_on:
             break
     assert number > 4
+
+
+def test_a_sampler_knows_its_step_wherever_a_signal_raises():
+    """A trainer that is interrupted saves its state."""
+    for number in itertools.count():
+        sampler = mmapds.DistributedSampler(range(20_000), num_replicas=1, rank=0)
+        steps = iter(sampler)
+        for _ in range(8192):  # the next step is the first one of a block
+            next(steps)
+        went_on = interrupted(lambda steps=steps: next(steps), number)
+        assert sampler.state_dict()["position"] in (8192, 8193), number
+        if not went_on:
+            break
+    assert number > 4

@@ -229,8 +229,8 @@ class Pass:
         """
         for first, positions in self._blocks():
             # The place in the epoch is read off this iterator, so that nothing is counted step by step.
-            self._block = iter(make(first, positions))
-            self._block_end = first + len(positions)
+            # Both at once: a signal may raise after any call, and a trainer then saves its state.
+            self._block, self._block_end = iter(make(first, positions)), first + len(positions)
             yield from self._block
         # A rank without a share of the last step has passed it, too.
         self._block, self._block_end = iter(()), self.steps
