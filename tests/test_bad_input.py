@@ -187,6 +187,12 @@ def test_a_table_of_one_column():
     assert message.startswith("a.csv: not JSON Lines: expected JSON, found a table with ',' between cells; give ")
 
 
+@pytest.mark.parametrize(("name", "delimiter"), [("a.csv", ","), ("a.csv", ";"), ("a.tsv", "\t")])
+def test_a_table_with_the_line_ends_of_old_macs(name, delimiter):
+    out = run(refused(write(name, TABLE.format(delimiter).replace("\n", "\r")))).rpartition(" > ")[2]
+    assert list(mmapds.open(out, build=True)) == [{"id": "1", "text": "a b"}, {"id": "2", "text": "é"}]
+
+
 def test_a_table_whose_names_hold_other_delimiters():
     message = refused(write("a.csv", '"a, b; c";text\n1;x\n'))
     out = run(message).rpartition(" > ")[2]
@@ -242,6 +248,8 @@ BAD_LINES = {
     "Latin-1": b'{"id": 0, "text": "\xe9"}\n{"id": 1, "text": "\xe9"}\n',
     "fields without braces": '"id": 0, "text": "a"\n"id": 1, "text": "b"\n',
     "numbers": "1,2,3\n4,5,6\n",
+    "a quote that is not closed": '"It was the best of times\n' + "it was the worst of times\n" * 400,
+    "separators alone": "\x1c\n\x1d\n",
     "lines that are cut off": '{"id": 0, "text": "a\n{"id": 1, "text": "b\n',
 }
 

@@ -147,12 +147,15 @@ def _delimiter(line: bytes, usual: str) -> str:
     """Return what cuts the first line of a table into most cells: the usual delimiter, unless another one does better.
 
     Args:
+      line: up to a '\\n'; its own line ends may be '\\r' alone.
       usual: what the suffix of the file says.
     """
     import csv  # start-up time: as below
 
+    first = line.decode("utf-8", "replace").splitlines()[:1]
+
     def cells(delimiter: str) -> int:
-        return max(map(len, csv.reader([line.decode("utf-8", "replace")], delimiter=delimiter)), default=0)
+        return max(map(len, csv.reader(first, delimiter=delimiter)), default=0)
 
     return max([usual, ";", "|", "\t", ","], key=cells)
 
@@ -166,11 +169,13 @@ def _is_table(text: bytes, delimiter: str, *, is_whole: bool) -> bool:
 
     if _looks_like_json(text):
         return False
-    names, *rows = [row for row in csv.reader(text.decode("utf-8", "replace").splitlines(), delimiter=delimiter) if row]
-    if not is_whole:
-        rows.pop()
+    found = [row for row in csv.reader(text.decode("utf-8", "replace").splitlines(), delimiter=delimiter) if row]
+    rows = found[1:] if is_whole else found[1:-1]
+    if not rows:  # as where a quote that is not closed makes one row of all lines
+        return False
+    names = found[0]
     are_names = len(set(names)) == len(names) > 1 and all(_NAME.fullmatch(name.strip()) for name in names)
-    return are_names and bool(rows) and all(len(row) == len(names) for row in rows)
+    return are_names and all(len(row) == len(names) for row in rows)
 
 
 def _looks_like_json(lines: bytes) -> bool:
