@@ -276,6 +276,19 @@ def test_damaged_blocks_are_refused_or_have_their_content(write, zlib_):
     assert caught > 1000
 
 
+@pytest.mark.parametrize("zlib_", [isal_zlib, zlib])
+@pytest.mark.parametrize("apart", range(1, 10))
+def test_a_checksum_is_compared_where_the_decoder_is_given_it_later(write, monkeypatch, zlib_, apart):
+    """That of a member behind the one which the block begins inside."""
+    last = b'{"n": 1}\n'
+    data, size, edges = list(blocks_of(build(write, member(LINES) + member(last, level=0))))[-1]
+    assert edges.begin is not None
+    monkeypatch.setattr(gzip_blocks, "_PART", len(data) - apart)
+    assert decode(zlib_, data, size, edges).endswith(last)
+    with pytest.raises(BlockError):
+        decode(zlib_, data.replace(last, b'{"n": 2}\n'), size, edges)
+
+
 def test_windows_and_checksums_that_lie_are_refused(write):
     path = build(write, WRITERS["level 6"](LINES))
     caught = 0

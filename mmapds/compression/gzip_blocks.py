@@ -52,14 +52,9 @@ def decode(zlib: ModuleType, data: bytes, most: int, edges: Edges) -> Pieces | N
     found = Stream(zlib, partial(next, parts, b""), edges)
     pieces: list[bytes] = []
     left = most + 1
-    try:
-        while left and (piece := found.read(left)):
-            pieces.append(piece)
-            left -= len(piece)
-    except BlockError:
-        # What follows the content of the last block may be cut off: the reader takes only so much of it.
-        if left > 1 or found.is_resumed or edges.end_crc is not None:
-            raise
+    while left and (piece := found.read(left)):
+        pieces.append(piece)
+        left -= len(piece)
     return tuple(pieces) if left else None
 
 
@@ -98,8 +93,7 @@ class Stream:
         self._rest = b""  # bytes that were taken and not yet decoded
         self._crc = 0  # of the content of the member so far
         self._is_open = edges.begin is not None  # inside a member
-        self.is_resumed = edges.begin is not None
-        """Whether that is the one which the block begins inside."""
+        self._is_resumed = edges.begin is not None  # that is the one which the block begins inside
         if edges.begin is None:
             self._decoder = zlib.decompressobj(_ANY_MEMBER)
         else:
@@ -135,7 +129,7 @@ class Stream:
             piece = _inflated(self._zlib, self._decoder, given, most)
             self._rest = self._decoder.unconsumed_tail
             if piece:
-                if self.is_resumed or self._end_crc is not None:
+                if self._is_resumed or self._end_crc is not None:
                     self._crc = self._zlib.crc32(piece, self._crc)
                 return piece
             # Without more to read, isal may still have had content, of which it gave as much as was asked for.
@@ -163,7 +157,7 @@ class Stream:
     def _end_member(self) -> None:
         """Go on behind a member. That of one which the decoder began is compared with its checksum already."""
         self._rest = self._decoder.unused_data
-        if self.is_resumed:
+        if self._is_resumed:
             while len(self._rest) < _TRAILER and (more := self._take()):
                 self._rest += more
             if len(self._rest) < _TRAILER:
@@ -171,7 +165,7 @@ class Stream:
             self._check(int.from_bytes(self._rest[:4], "little"))
             self._rest = self._rest[_TRAILER:]
         self._decoder = self._zlib.decompressobj(_ANY_MEMBER)
-        self._is_open = self.is_resumed = False
+        self._is_open = self._is_resumed = False
 
     def _end_inside(self) -> None:
         """End inside a member."""
