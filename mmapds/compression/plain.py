@@ -3,13 +3,14 @@
 import gzip
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-from ..errors import SourceError
+from ..errors import SourceError, check_memory
 from ..storage import files
 from ..storage.sources import Source, codec_of, open_regular, unreadable
 from .codec import zstd
+from .parts import COPY
 
 _PIECE = 1 << 20  # bytes read at a time
 
@@ -21,7 +22,7 @@ def opened(path: str, codec: str | None = None) -> Iterator[BinaryIO]:
     Args:
       codec: what it is compressed by, one of `sources.CODECS`; empty if by nothing. None looks.
     Raises:
-      SourceError: it is missing, unreadable, or not a regular file.
+      SourceError: it is missing, unreadable, or not a regular file; or what is read of it is damaged.
     """
     try:
         with open_regular(path) as file:
@@ -29,15 +30,28 @@ def opened(path: str, codec: str | None = None) -> Iterator[BinaryIO]:
                 codec = codec_of(file.read(4))
                 file.seek(0)
             if codec == "zstd":
-                with zstd(path).ZstdFile(file) as content:
+                module = zstd(path)
+                with _reporting_damage(path, codec, module.ZstdError), module.ZstdFile(file) as content:
                     yield content
             elif codec == "gzip":
-                with gzip.GzipFile(fileobj=file) as content:
+                errors = zlib.error, gzip.BadGzipFile
+                with _reporting_damage(path, codec, *errors), gzip.GzipFile(fileobj=file) as content:
                     yield content  # type: ignore[misc]
             else:
                 yield file
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+@contextmanager
+def _reporting_damage(path: str, codec: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raise SourceError for what a codec raises of a damaged file, which is one of `errors` or an early end."""
+    damage: tuple[type[Exception], ...] = (EOFError, *errors)
+    try:
+        yield
+    except damage as error:
+        check_memory(error)
+        raise SourceError(f"{path}: not {codec}: {error}; {COPY}") from None
 
 
 def codec_at(path: str) -> str:
@@ -50,34 +64,25 @@ def codec_at(path: str) -> str:
         return codec_of(file.read(4))
 
 
-def damage_of(path: str, codec: str) -> tuple[type[Exception], ...]:
-    """Return what reading the content of a damaged file raises."""
-    found = (SourceError, EOFError, ValueError, zlib.error)
-    return (*found, zstd(path).ZstdError) if codec == "zstd" else found
-
-
 def head_of(path: str, size: int) -> bytes:
     """Return the first bytes of the content of a file; those that can be decoded, and none of a damaged file.
 
     Raises:
       SourceError: it is missing or unreadable.
     """
-    codec = codec_at(path)
-    if not codec:
+    if not (codec := codec_at(path)):
         with opened(path, "") as file:
             return file.read(size)
-    try:
-        with opened(path, codec) as file:
-            return file.read(size)
-    except damage_of(path, codec):
-        return b""
+    with suppress(SourceError), opened(path, codec) as file:
+        return file.read(size)
+    return b""
 
 
 def line_number(source: Source, offset: int) -> int:
     """Return the line of the content of a source, counted from 1, that holds the byte at `offset`.
 
     Raises:
-      SourceError: the source is unreadable.
+      SourceError: the source is unreadable, or damaged before that byte.
     """
     if not source.codec:
         return files.line_number(source.path, offset)

@@ -7,8 +7,8 @@ from contextlib import suppress
 from itertools import pairwise
 
 from .. import _native
-from ..compression.plain import codec_at, damage_of, opened
-from ..errors import FormatError, either, option
+from ..compression.plain import codec_at, opened
+from ..errors import FormatError, SourceError, either, option
 from ..storage.sources import another_name, named, quoted, without_codec
 
 _SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -119,7 +119,7 @@ def _holds_objects(line: bytes, is_whole: bool) -> bool:
 def _has_one_line(path: str) -> bool:
     """Whether only blank lines come before and after the one that is not blank, as far as it can be decoded."""
     lines, is_inside, codec = 0, False, codec_at(path)
-    with opened(path, codec) as file, suppress(*damage_of(path, codec)):
+    with suppress(SourceError), opened(path, codec) as file:
         while lines < 2 and (part := file.readline(_PART)):
             if not is_inside and part.removeprefix(_BOM).strip():
                 is_inside, lines = True, lines + 1
@@ -133,7 +133,7 @@ def _has_old_ends(path: str) -> bool:
     One of the first two lines is whole JSON, and another one follows it.
     """
     codec = codec_at(path)
-    with opened(path, codec) as file, suppress(*damage_of(path, codec)):
+    with suppress(SourceError), opened(path, codec) as file:
         text = file.readline(_PART)
         lines = [] if b"\n" in text else text.removeprefix(_BOM).strip().split(b"\r", 3)
         return any(
