@@ -12,7 +12,7 @@ import pytest
 import torch.utils.data
 
 import mmapds
-from mmapds.dataset import webdataset
+from mmapds.dataset import catalog, webdataset
 from tests.support.commands import python
 from tests.support.tars import archive
 
@@ -114,6 +114,18 @@ def test_many_are_named_up_to_a_limit(write):
     assert len(caught) == 11
     assert "ds.skipped has all" in str(caught[-1].message)
     assert ds.skipped == list(range(1, 100, 2))
+
+
+@pytest.mark.parametrize("decode", [json.loads, mmapds.Fields({"n": "int64"})], ids=["json", "fields"])
+def test_lines_are_counted_for_the_records_alone_that_are_named(write, monkeypatch, decode):
+    """Counting them takes reading the source up to there."""
+    counted = []
+    monkeypatch.setattr(catalog, "line_number", lambda *where: counted.append(where))
+    ds = mmapds.open(write(b"\n" + b'{"n": 1}\nbad\n' * 50), build=True, decode=decode, on_error="skip")
+    for _ in range(2):
+        ds.take(range(100))
+    assert len(ds.skipped) == 50
+    assert len(counted) == 11
 
 
 def test_a_batch_of_which_nothing_is_left_is_an_error(path):

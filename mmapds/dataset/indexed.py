@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal, NoReturn, SupportsIndex
 
 import numpy as np
@@ -161,7 +162,7 @@ class IndexedDataset(Samples, Dataset):
             except Exception as error:
                 check_memory_of_decoder(error)
                 self._check_source(number)
-                self._skips.add(number, f"{self._place(number)}: {reason_of(error, self._given_decode)}")
+                self._skips.add(number, partial(self._described, number, reason_of(error, self._given_decode)))
             else:
                 self._check_view(number)
                 samples.append(sample)
@@ -180,11 +181,12 @@ class IndexedDataset(Samples, Dataset):
         for place, why in found.refused:
             number = int(numbers[place])
             self._catalog.check_line(self._records.locate(number))
-            what = f"{self._place(number)}: {decode.reader.reason(bytes(self._records[number]), *why)}"
+            what = partial(self._described, number, decode.reader.reason(bytes(self._records[number]), *why))
             self._skips.add(number, what)
             if why[1] is not None and self._skips.are_all(len(self._records)):
                 count = plain_counted(len(self._skips.records), "record")
-                raise DecodeError(f"{what}; give a field and a type that records have, as none of {count} can be read")
+                remedy = f"give a field and a type that records have, as none of {count} can be read"
+                raise DecodeError(f"{what()}; {remedy}")
         return FieldsBatch(found, decode), np.frombuffer(found.places, np.uint64).astype(np.int64)
 
     @property
@@ -192,6 +194,10 @@ class IndexedDataset(Samples, Dataset):
         if self._skips is None or self._rows is None:
             return self._skips.records if self._skips is not None else []
         return sorted(position for record in self._skips.records for position in self._rows.positions(record))
+
+    def _described(self, number: int, reason: str) -> str:
+        """Return the place of a record, and what is wrong with it."""
+        return f"{self._place(number)}: {reason}"
 
     def _check_source(self, number: SupportsIndex) -> None:
         """Raise where the source or its index is to blame for the error of a decoder, and not the record."""

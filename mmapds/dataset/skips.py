@@ -1,5 +1,7 @@
 """Records that a dataset leaves out because they cannot be decoded: counted, and named in warnings."""
 
+from collections.abc import Callable
+
 from ..errors import warn
 
 _NAMED = 10  # records that a process warns of, one by one
@@ -15,20 +17,21 @@ class Skips:
         self.any_kept = False
         """Whether a record was ever decoded; those who read `Fields` set it."""
 
-    def add(self, record: int, what: str) -> None:
+    def add(self, record: int, what: Callable[[], str]) -> None:
         """Take in a record that was left out; warn, if it is the first time.
 
         Args:
-          what: the place of the record, and what is wrong with it.
+          what: returns the place of the record, and what is wrong with it. It is called only where that is shown, as
+            it may read the source up to the record to count its lines.
         """
         mark = object()
         if self._records.setdefault(record, mark) is not mark:  # one step, so that threads need no lock
             return
         if len(self._records) <= _NAMED:
-            warn(f"{what}; left out", RuntimeWarning)
+            warn(f"{what()}; left out", RuntimeWarning)
         elif len(self._records) == _NAMED + 1:
             warn(
-                f"{what}; left out, the {_NAMED + 1}th record in this process; ds.skipped has all, and the next ones "
+                f"{what()}; left out, the {_NAMED + 1}th record in this process; ds.skipped has all, and the next ones "
                 "are left out without a warning",
                 RuntimeWarning,
             )
