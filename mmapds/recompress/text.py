@@ -15,12 +15,13 @@ from ..compression.zstd_frames import walk
 from ..errors import FormatError, check_memory
 from ..imports import importing
 from ..storage.files import open_file
-from ..storage.sources import Source, changed, check_unchanged, inspect, unreadable
+from ..storage.sources import Source, another_name, changed, check_unchanged, inspect, quoted, unreadable
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _SKIPPABLE = b"\x2a\x4d\x18"  # after a byte of 0x50 to 0x5f
 _PIECE = 1 << 20  # bytes of text, or of a file, that are read at a time
+_LONGEST_HEADER = 512 << 10  # bytes of the header of a member, with its name and comment, that isal reads
 
 
 class Piece(NamedTuple):
@@ -82,6 +83,8 @@ class Text:
             while True:
                 try:
                     text = reader.read(_PIECE)
+                except OverflowError:  # isal's
+                    raise self._header_too_long() from None
                 except errors as error:
                     check_memory(error)
                     reason = str(error).partition("\n")[0].lower()
@@ -90,6 +93,11 @@ class Text:
                     return
                 yield Piece(text, file.tell() - before)
                 before = file.tell()
+
+    def _header_too_long(self) -> FormatError:
+        command = f"gzip -dc < {quoted(self.path)} | gzip > {quoted(another_name(self.path))}"
+        what = f"expected headers of members of up to {_LONGEST_HEADER} bytes, found a longer one"
+        return FormatError(f"{self.path}: {what}; run: {command}")
 
     def _zstd(self) -> Iterator[Piece]:
         codec = zstd(self.path)
