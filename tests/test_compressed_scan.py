@@ -51,6 +51,14 @@ def test_lines_that_blocks_cut_anywhere(tmp_path, lines, sizes, has_mark, is_end
     verify(Index(f"{path}.mmx"))
 
 
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_a_byte_order_mark_that_a_block_as_large_as_may_be_cuts(write, monkeypatch, cut):
+    monkeypatch.setattr(zstd_blocks, "LARGEST_BLOCK", 200)
+    data = (b"\xef\xbb\xbf" + b"[1]\n" * 49).ljust(200 + cut)
+    path = write(framed(data, [cut, 200]), "a.jsonl.zst")
+    assert list(mmapds.open(path, build=True)) == [[1]] * 49
+
+
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("near", [1, 5, 1000])
 def test_places_of_blocks_near_each_other_and_far_apart(write, monkeypatch, near):

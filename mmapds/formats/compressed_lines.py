@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 from .. import _native
@@ -50,7 +50,7 @@ def scan(number: int, source: Source, measuring: Measuring, kept: int, workers: 
         if measuring:
             with closing(ahead(_lines(content_of(source, workers)))) as lines:
                 yield from _measured(number, source, lines, measuring, kept, workers)
-        elif source.codec == "zstd" and (zstd := ZstdSource(source)).is_known:
+        elif source.codec == "zstd" and (zstd := ZstdSource(source)).is_known and _has_whole_mark(zstd):
             yield from _in_runs(number, source, zstd, workers)
         else:
             with closing(ahead(_in_order(number, content_of(source, workers)))) as pieces:
@@ -92,6 +92,12 @@ def _runs(blocks: Iterable[FileBlock]) -> Iterator[_Run]:
             first, begin, size, held = first + len(held), begin + size, 0, []
     if held:
         yield _Run(first, begin, size, held)
+
+
+def _has_whole_mark(zstd: ZstdSource) -> bool:
+    """Whether a byte order mark would stand in one block."""
+    first = [block.content for block in islice(zstd.blocks(), 2)]
+    return len(first) < 2 or first[0] >= len(_BOM)
 
 
 def _in_runs(number: int, source: Source, zstd: ZstdSource, workers: int) -> Iterator[Piece]:
