@@ -1,11 +1,13 @@
 """Indexes whose metadata are odd and whose checksums are right: an error of mmapds's, and never another exception."""
 
+import numpy as np
 import pytest
 
 import mmapds
+from mmapds.dataset.decode import RecordArray
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
-from tests.support.forged import COMPRESSED, KINDS, ODD, changed, make_source, places, small_blocks
+from tests.support.forged import COMPRESSED, KINDS, OBJECTS, ODD, changed, make_source, places, plain, small_blocks
 from tests.support.index_file import rewrite
 
 
@@ -16,7 +18,7 @@ def use(path, thoroughly):
     def read():
         ds = mmapds.open(path)
         ds.columns, [ds.column(name) for name in ds.columns], ds.length_order, ds.sources, ds.fingerprint, repr(ds)
-        return list(ds), [ds.where(i) for i in range(len(ds))], ds.take(range(len(ds))), ds[::2]
+        return plain(list(ds)), [ds.where(i) for i in range(len(ds))], plain(list(ds.take(range(len(ds))))), ds[::2]
 
     yield read
     yield lambda: verify(Index(index))
@@ -62,3 +64,31 @@ def raw_errors(kind, path):
                     pass
                 except Exception as error:
                     yield place, value, repr(error)[:100]
+
+
+@pytest.mark.parametrize("kind", ["fixed", "npy", "megatron"])
+@pytest.mark.parametrize("dtype", OBJECTS)
+@pytest.mark.parametrize("shape", [[], [1], [2], [2, 2], [4]])
+def test_an_index_that_says_objects_is_damaged_whatever_their_shape(tmp_path, kind, dtype, shape):
+    """NumPy would take the bytes of the source for pointers."""
+    path = make_source(tmp_path, kind)
+    given = {"dtype": dtype} if kind == "megatron" else {"dtype": dtype, "shape": shape}
+    rewrite(f"{path}.mmx", metadata=lambda found: found | {"parameters": found["parameters"] | given})
+    for decode in (None, "bytes"):
+        with pytest.raises(mmapds.FormatError, match=r"\.mmx: DAMAGED: .*expected plain numbers, or strings"):
+            mmapds.open(path, decode=decode)
+
+
+def test_an_index_whose_arrays_are_not_as_large_as_its_records_is_damaged(tmp_path):
+    path = make_source(tmp_path, "fixed")
+    for shape in ([1, 2], [1, 4], [-1, -3], [1.5, 2], []):
+        rewrite(f"{path}.mmx", metadata=lambda found, shape=shape: changed(found, ("parameters", "shape"), shape))
+        with pytest.raises(mmapds.FormatError, match=r"\.mmx: DAMAGED: "):
+            mmapds.open(path)
+
+
+@pytest.mark.parametrize("shape", [None, (), (2,)])
+@pytest.mark.parametrize("dtype", OBJECTS)
+def test_no_decoder_makes_objects_of_bytes(dtype, shape):
+    with pytest.raises(ValueError, match="expected plain numbers, or strings of one size"):
+        RecordArray(np.dtype(dtype), shape)

@@ -7,8 +7,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..arrays.array_file import SUFFIX
 from ..arrays.schema import Schema
 from ..build_index import build
@@ -20,6 +18,7 @@ from ..errors import DecodeError, Error, FormatError, SourceError, StaleIndexErr
 from ..formats.tar import Tar
 from ..storage.index_file import Index
 from ..storage.lock import remove_dead
+from ..storage.numbers import plain_dtype
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, StrPath
 from .reader import Block
@@ -154,7 +153,7 @@ def _index_schema(index: Index) -> Mapping[str, Any] | None:
         return found
     if "dtype" not in index.parameters:
         return None
-    dtype = np.dtype(index.parameters["dtype"]).name
+    dtype = plain_dtype(index.parameters["dtype"]).name
     shape = index.parameters.get("shape", [None])
     return {"data": (dtype, shape) if shape or dtype.startswith("complex") else dtype}
 

@@ -12,6 +12,7 @@ from ..arrays.schema import EXTENDED, Schema
 from ..errors import Error
 from ..formats.format import ArrayOf, FieldsOf, Sample
 from ..imports import importing
+from ..storage.numbers import plain_dtype
 from .decode import Decoder, RecordArray, is_same_decoder, resolve, wants_view
 
 
@@ -122,7 +123,7 @@ def format_decoder(sample: Sample) -> str | Decoder:
     if isinstance(sample, FieldsOf):
         return ArrayDecoder(sample.schema)
     if isinstance(sample, ArrayOf):
-        return RecordArray(np.dtype(sample.dtype), sample.shape)
+        return RecordArray(sample.dtype, sample.shape)
     return sample
 
 
@@ -144,7 +145,7 @@ def _has_ml_dtypes() -> bool:
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Return the dtype of a name; one of integers of the same size where NumPy lacks it and ml_dtypes is missing."""
     if name not in EXTENDED:
-        return np.dtype(name).newbyteorder("<")
+        return plain_dtype(name).newbyteorder("<")
     if not _has_ml_dtypes():
         return np.dtype(EXTENDED[name])
     import ml_dtypes  # optional

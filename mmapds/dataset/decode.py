@@ -13,6 +13,7 @@ import numpy as np
 import orjson
 
 from ..errors import DecodeError, Error, FormatError, check_memory, did_you_mean, is_command
+from ..storage.numbers import plain_dtype
 from . import webdataset
 from .tf_example import tf_example
 
@@ -45,6 +46,8 @@ class RecordArray(partial[Any]):
     Args:
       dtype: of the numbers.
       shape: of the array; None for one axis with all numbers of the record.
+    Raises:
+      ValueError: the dtype is not one of plain numbers or strings of one size.
     """
 
     takes_view = True
@@ -52,6 +55,7 @@ class RecordArray(partial[Any]):
     shape: tuple[int, ...] | None
 
     def __new__(cls, dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> RecordArray:
+        dtype = plain_dtype(dtype)
         if shape is None:
             self = super().__new__(cls, np.frombuffer, dtype=dtype)
         else:

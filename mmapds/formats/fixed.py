@@ -3,11 +3,12 @@
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _native
 from ..errors import FormatError, either, option
 from ..storage.indexed_source import IndexedSource
+from ..storage.numbers import plain_dtype
 from ..storage.sources import Source
 from .format import (
     TRUNCATED,
@@ -23,6 +24,9 @@ from .format import (
     drops_truncated,
 )
 from .measuring import Measuring
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _STEP = 1 << 16  # records in a piece that has columns
 _AXES = 32  # every version of NumPy has these
@@ -61,12 +65,15 @@ class Fixed(Format):
                 )
             return {"record_bytes": size, "truncated": truncated}
         shape = _shape(given.get("shape", ()))
-        dtype, size = check_array(given["dtype"], shape)
+        try:
+            dtype, size = check_array(given["dtype"], shape)
+        except ValueError as error:
+            raise OptionError(str(error)) from None
         if given.get("record_bytes", size) != size:
             raise OptionError(
-                f"record_bytes = {given.get('record_bytes')}, expected {size}, the bytes of {dtype} of shape {shape}"
+                f"record_bytes = {given['record_bytes']}, expected {size}, the bytes of {dtype.str} of shape {shape}"
             )
-        return {"record_bytes": size, "dtype": dtype, "shape": list(shape), "truncated": truncated}
+        return {"record_bytes": size, "dtype": dtype.str, "shape": list(shape), "truncated": truncated}
 
     def layout(self, parameters: Mapping[str, Any], source: IndexedSource) -> Layout:
         """Records lie one after another, from the first."""
@@ -78,7 +85,11 @@ class Fixed(Format):
         """A payload is an array, or bytes where no dtype was given."""
         if "dtype" not in parameters:
             return "bytes"
-        return ArrayOf(parameters["dtype"], tuple(parameters["shape"]))
+        shape = tuple(map(operator.index, parameters["shape"]))
+        dtype, size = check_array(parameters["dtype"], shape)
+        if size != (found := parameters["record_bytes"]):
+            raise ValueError(f"record_bytes = {found}, expected {size}, the bytes of {dtype.str} of shape {shape}")
+        return ArrayOf(dtype, shape)
 
     def scan(
         self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int
@@ -130,34 +141,20 @@ def all_records(whole: Piece, size: int, measuring: Measuring) -> Iterator[Piece
             yield whole._replace(columns=filled, fixed=count)
 
 
-def is_plain(dtype: Any) -> bool:
-    """Whether the values of a type are numbers or strings of one size, and lie where an array of them lies."""
-    return not (dtype.hasobject or dtype.fields or dtype.subdtype)
-
-
-def check_array(name: Any, shape: Sequence[int]) -> tuple[str, int]:
-    """Return the name of an array's dtype, and the array's size in bytes.
+def check_array(given: Any, shape: Sequence[int]) -> "tuple[np.dtype[Any], int]":
+    """Return the dtype of a name and the size in bytes of an array of it.
 
     Raises:
-      OptionError: NumPy has no such type, its values are not plain numbers or strings, or no such array can exist.
+      ValueError: NumPy has no such type, its values are not plain numbers or strings, or no such array can exist.
     """
-    import numpy as np  # here, as indexes of other formats do without it
-
-    try:
-        dtype = np.dtype(name)
-    except (TypeError, ValueError, SyntaxError):
-        dtype = None
-    if dtype is None or name is None:  # NumPy takes None for float64
-        raise OptionError(f"dtype = {name!r}, expected a name that NumPy knows, such as 'uint16'")
-    if not is_plain(dtype):
-        raise OptionError(f"dtype = {name!r}, expected plain numbers, or strings of one size")
+    dtype = plain_dtype(given)
     size = prod(shape) * dtype.itemsize
-    if not 1 <= size < 2**63 or len(shape) > _AXES:
-        raise OptionError(
+    if not 1 <= size < 2**63 or len(shape) > _AXES or any(length < 0 for length in shape):
+        raise ValueError(
             f"shape = {tuple(shape)}, expected up to {_AXES} axes and records of 1 byte or more, found {len(shape)} "
             f"axes and {size} bytes of {dtype}"
         )
-    return dtype.str, size
+    return dtype, size
 
 
 def _shape(given: Any) -> tuple[int, ...]:

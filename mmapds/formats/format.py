@@ -3,13 +3,16 @@
 import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ..errors import Error, FormatError
 from ..storage.blocks import BlockStart
 from ..storage.indexed_source import IndexedSource
 from ..storage.sources import Source, reason
 from .measuring import Measuring
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class OptionError(FormatError):
@@ -85,14 +88,15 @@ class End(NamedTuple):
 class ArrayOf(NamedTuple):
     """A payload is an array of plain numbers, or of strings of one size."""
 
-    dtype: str
+    dtype: "np.dtype[Any]"
+    """By `storage.numbers.plain_dtype`."""
     shape: tuple[int, ...] | None
     """None means one axis, of all numbers in the payload."""
 
     @property
     def has_numbers(self) -> bool:
         """Whether it has numbers, and not strings of one size."""
-        return self.dtype.lstrip("<>=|")[0] not in "SUV"
+        return self.dtype.kind not in "SUV"
 
 
 class FieldsOf(NamedTuple):

@@ -23,6 +23,7 @@ from ..errors import FormatError, SourceError, option
 from ..storage.files import open_source
 from ..storage.fingerprints import fingerprint
 from ..storage.indexed_source import IndexedSource
+from ..storage.numbers import plain_dtype
 from ..storage.sources import Source, inspect
 from .format import TRUNCATED, ArrayOf, End, Format, Layout, Piece, Sample, check_truncated, drops_truncated
 from .measuring import Measuring
@@ -93,7 +94,7 @@ class Megatron(Format):
 
     def decoder(self, parameters: Mapping[str, Any]) -> Sample:
         """A payload is an array of tokens."""
-        return ArrayOf(parameters["dtype"], None)
+        return ArrayOf(plain_dtype(parameters["dtype"]), None)
 
     def scan(
         self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import FormatError, option
+from ..storage.numbers import plain_dtype
 from ..storage.sources import Source, open_regular, unreadable
-from .fixed import Fixed, all_records, check_array, count_records, is_plain, one_piece
+from .fixed import Fixed, all_records, check_array, count_records, one_piece
 from .format import TRUNCATED, Piece, check_truncated, drops_truncated
 from .measuring import Measuring
 
@@ -36,16 +37,18 @@ class Npy(Fixed):
                     f"{other}: expected records of {dtype} of shape {shape[1:]}, as in {path}, found {header[1]} of "
                     f"shape {header[0][1:]}; index the files apart"
                 )
-        if not is_plain(dtype):
+        try:
+            plain_dtype(dtype)
+        except ValueError:
             raise FormatError(
                 f"{path}: expected plain numbers, or strings of one size, found entries of type {dtype}; write them to "
                 "an array file (.mma) with mmapds.Writer, or save an array of numbers"
-            )
+            ) from None
         try:
-            name, size = check_array(dtype, shape[1:])
-        except FormatError as error:
+            _, size = check_array(dtype, shape[1:])
+        except ValueError as error:
             raise FormatError(f"{path}: {error}") from None
-        return {"record_bytes": size, "dtype": name, "shape": list(shape[1:]), "truncated": truncated}
+        return {"record_bytes": size, "dtype": dtype.str, "shape": list(shape[1:]), "truncated": truncated}
 
     def scan(
         self, sources: Sequence[Source], parameters: Mapping[str, Any], measuring: Measuring, *, workers: int

@@ -1,4 +1,4 @@
-"""The types of numbers that a section may hold, and how to get from one to another.
+"""The types of numbers that a section may hold, how to get from one to another, and which types any file may name.
 
 The core measures records into cells of 64 bits and says how to read them (`NUMBER_U64`, `NUMBER_I64`, `NUMBER_F64`); a
 section holds the narrowest type that fits all of its numbers.
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from .. import _native
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -35,7 +36,32 @@ I64 = NumberType("<i8", 8, "q", _native.NUMBER_I64)
 F64 = NumberType("<f8", 8, "d", _native.NUMBER_F64)
 COLUMN_TYPES = (U32, U64, I64, F64)
 BY_DTYPE = {number_type.dtype: number_type for number_type in (U8, *COLUMN_TYPES)}
+_PLAIN_KINDS = "biufcmMSUV"
+"""What NumPy calls the kinds of types whose values are all in the array: numbers, times, strings of one size."""
 BY_CELL = {number_type.cell: number_type for number_type in (U64, I64, F64)}
+
+
+def plain_dtype(given: Any) -> "np.dtype[Any]":
+    """Return the dtype that a file names; every such name comes here before bytes of a file become an array.
+
+    NumPy makes an array of objects of any bytes, and follows them as pointers when an entry is looked at.
+
+    Args:
+      given: a name, or a dtype.
+    Raises:
+      ValueError: NumPy has no such type, or its values are neither plain numbers nor strings of one size.
+    """
+    import numpy as np  # which indexing does without
+
+    try:
+        dtype: np.dtype[Any] | None = None if given is None else np.dtype(given)  # NumPy takes None for float64
+    except (TypeError, ValueError, SyntaxError):
+        dtype = None
+    if dtype is None:
+        raise ValueError(f"dtype = {given!r}, expected a name that NumPy knows, such as 'uint16'")
+    if dtype.hasobject or dtype.fields or dtype.subdtype or dtype.kind not in _PLAIN_KINDS:
+        raise ValueError(f"dtype = {given!r}, expected plain numbers, or strings of one size")
+    return dtype
 
 
 def as_numbers(values: Any) -> "NDArray[Any]":
