@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mmapds
-from mmapds.convert import convert
+from mmapds.convert import convert, tables
 from tests.support.conversions import WAYS, every_type, samples, save
 
 
@@ -284,3 +284,69 @@ def test_lists_without_lists_that_are_stored_without_an_offset(tmp_path, is_larg
     outer = made.from_buffers(kind(kind(pa.int32())), 2, bounds, 0, 0, [inner])
     convert(save(pa.table({"x": outer}), tmp_path / "a.arrow"), tmp_path / "a.mma")
     assert [sample["x"].size for sample in mmapds.open(tmp_path / "a.mma")] == [0, 0]
+
+
+IN_RUNS = {
+    "numbers": [5, 6],
+    "text": ["first", "second"],
+    "nulls": [None, 6],
+    "times": pa.array([5, 6], pa.timestamp("ns")),
+    "days": pa.array([0, 86_400_000], pa.date64()),
+    "prices": pa.array([decimal.Decimal("1.50"), decimal.Decimal("2.00")]),
+    "lists of times": pa.array([[5], [6]], pa.list_(pa.time64("ns"))),
+}
+AS_JSON = {"times": [5, 6], "days": [0, 86_400_000], "prices": ["1.50", "2.00"], "lists of times": [[5], [6]]}
+
+
+def in_places(array):
+    """Columns that hold an array at different depths."""
+    records = len(array) // 2
+    pairs = pa.array(range(0, len(array) + 1, 2), pa.int32())
+    lacks = pa.array([i % 3 == 0 for i in range(records)])
+    lists = pa.ListArray.from_arrays(pairs, array)
+    return {
+        "alone": array.slice(0, records),
+        "part": pa.StructArray.from_arrays([array], ["x"]).slice(0, records),
+        "lists": lists,
+        "lists and nulls": pa.ListArray.from_arrays(pairs, array, mask=lacks),
+        "lists of one size": pa.FixedSizeListArray.from_arrays(array, 2),
+        "views": pa.ListViewArray.from_arrays(pairs.slice(0, records), pa.array([2] * records, pa.int32()), array),
+        "lists of parts": pa.ListArray.from_arrays(pairs, pa.StructArray.from_arrays([array], ["x"])),
+        "lists of lists": pa.ListArray.from_arrays(pa.array(range(records + 1), pa.int32()), lists),
+    }
+
+
+@pytest.mark.parametrize("kind", IN_RUNS)
+def test_runs_are_as_their_values_in_every_block_of_rows(tmp_path, monkeypatch, kind):
+    """PyArrow views runs without the offset of the block, and at any depth with a wrong length."""
+    monkeypatch.setattr(tables, "_ROWS", 40)
+    values, ends = IN_RUNS[kind], [45, 90, 91, 200]
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), pa.concat_arrays([pa.array(values)] * 2))
+    wanted = [AS_JSON.get(kind, values)[i % 2] for i in range(4) for _ in range(ends[i] - [0, *ends][i])]
+    convert(save(pa.table(in_places(runs)), tmp_path / "a", "arrow"), format="arrow", types={"alone": "json"})
+    found = samples(tmp_path / "a.mma")
+    for name, column in in_places(pa.array(wanted)).items():
+        assert [sample["part.x" if name == "part" else name] for sample in found] == [
+            value["x"] if name == "part" else value for value in column.to_pylist()
+        ], name
+
+
+@pytest.mark.parametrize("ends", [[10, 20], [45, 99], [45, 45], [100, 45], [-1, 100]])
+@pytest.mark.parametrize("kind", ["numbers", "times", "prices"])
+def test_runs_that_do_not_end_where_the_rows_end_are_refused(tmp_path, kind, ends):
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([45, 100], pa.int32()), pa.array(IN_RUNS[kind]))
+    path = tmp_path / "a"
+    save(pa.table({"x": runs}), path, "arrow")
+    good, bad = (np.array(each, "<i4").tobytes() for each in ([45, 100], ends))
+    assert path.read_bytes().count(good) == 1
+    path.write_bytes(path.read_bytes().replace(good, bad))
+    with pytest.raises(mmapds.FormatError, match="a: not a readable Arrow file: "):
+        convert(path, format="arrow")
+
+
+def test_times_in_runs_in_maps_are_refused(tmp_path):
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 4], pa.int32()), pa.array([5, 6], pa.timestamp("ns")))
+    maps = pa.MapArray.from_arrays(pa.array(range(5), pa.int32()), pa.array(range(4)), runs)
+    save(pa.table({"x": maps}), tmp_path / "a", "arrow")
+    with pytest.raises(mmapds.FormatError, match="not a readable Arrow file: expected dates, times and decimals"):
+        convert(tmp_path / "a", format="arrow")

@@ -180,12 +180,37 @@ def _replaced(found: Any, leaf: Callable[[Any], Any]) -> Any:
     return _LISTS[found.id](parts[0]) if found.id in _LISTS else leaf(found)
 
 
+def _viewed(array: Any, leaf: Callable[[Any], Any]) -> Any:
+    """Return an array as one of the type that `_replaced` gives.
+
+    PyArrow 26 views run-end encoded arrays, at any depth, without their offset and with the length of what they are
+    in: as other rows. So what holds such is built again around views of single values.
+    """
+    wanted = _replaced(array.type, leaf)
+    if wanted.equals(array.type):
+        return array
+    if not _holds(array.type, is_type.is_run_end_encoded):
+        return array.view(wanted)
+    array = stored(array)
+    if is_type.is_struct(array.type):
+        parts = [_viewed(array.field(part), leaf) for part in range(array.type.num_fields)]
+        return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=array.is_null())
+    if is_type.is_run_end_encoded(array.type):
+        parts = [array.run_ends, _viewed(array.values, leaf)]
+    elif is_type.is_fixed_size_list(array.type) or _is_ragged(array.type):
+        parts = [_viewed(array.values, leaf)]
+    else:
+        raise pa.ArrowNotImplementedError(f"expected dates, times and decimals without runs, found {array.type}")
+    own = array.buffers()[: wanted.num_buffers]
+    return pa.Array.from_buffers(wanted, len(array), own, array.null_count, array.offset, parts)
+
+
 def json_values(array: Any) -> Values:
     """Return values as JSON has them: at any depth, dates, times and durations are integers and decimals are text.
 
     What pyarrow makes of the former has microseconds at best, or depends on whether pandas is installed.
     """
-    values = array.view(_replaced(array.type, _integer)).to_pylist()
+    values = _viewed(array, _integer).to_pylist()
     return list(map(_with_texts, values)) if _holds(array.type, is_type.is_decimal) else values
 
 
@@ -234,7 +259,7 @@ def unjudged(array: Any) -> Any:
     Others write dates that are no whole days, and decimals of more digits than their type says, which pyarrow refuses
     where it checks an array in full; they have a meaning all the same.
     """
-    return array.view(_replaced(array.type, _unjudged))
+    return _viewed(array, _unjudged)
 
 
 def _unjudged(found: Any) -> Any:
