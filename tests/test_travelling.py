@@ -1,6 +1,7 @@
 """How a dataset travels: by pickles, to workers and threads, and with how many descriptors."""
 
 import gc
+import hashlib
 import multiprocessing
 import os
 import pickle
@@ -31,6 +32,47 @@ def test_a_pickle_is_small_whatever_the_size(write, tmp_path):
     pickled = pickle.dumps(ds)
     assert len(pickled) < 1024
     assert list(pickle.loads(pickled)) == [1] * 30_000
+
+
+@pytest.fixture
+def many(write, tmp_path):
+    """A directory of sources whose paths are too long for a pickle, and one of them."""
+    names = [write([shard], f"d/{hashlib.sha256(b'%d' % shard).hexdigest()}.jsonl") for shard in range(60)]
+    mmapds.build(tmp_path / "d")
+    return tmp_path / "d", names[7]
+
+
+def test_joined_datasets_travel_where_they_share_sources(many):
+    folder, one = many
+    ds = mmapds.open(folder)
+    mmapds.build([one], out=f"{folder}/all.mmx")
+    again = mmapds.open(f"{folder}/all.mmx")
+    for parts in (
+        [ds, mmapds.open(one)],
+        [mmapds.open(one), ds, again],
+        [ds, ds],
+        [ds[::2], mmapds.concat([again, ds])],
+    ):
+        joined = mmapds.concat(parts)
+        assert list(pickle.loads(pickle.dumps(joined))) == list(joined)
+        again_joined = mmapds.concat([joined, joined])
+        assert list(pickle.loads(pickle.dumps(again_joined))) == list(joined) * 2
+
+
+def test_joined_datasets_that_share_sources_go_to_spawned_workers(many):
+    folder, one = many
+    joined = mmapds.concat([mmapds.open(folder), mmapds.open(one)])
+    spawn = multiprocessing.get_context("spawn")
+    loader = DataLoader(joined, batch_size=7, num_workers=1, collate_fn=identity, multiprocessing_context=spawn)
+    assert [*chain.from_iterable(loader)] == list(joined)
+
+
+def test_a_pickle_of_joined_datasets_does_not_open_other_indexes(many, write):
+    folder, one = many
+    pickled = pickle.dumps(mmapds.concat([mmapds.open(folder), mmapds.open(one)]))
+    mmapds.build(write([3, 4], one))
+    with pytest.raises(mmapds.StaleIndexError, match="not the indexes of the pickled dataset; open"):
+        pickle.loads(pickled)
 
 
 def test_relative_paths_travel_too(write, monkeypatch, tmp_path):

@@ -357,9 +357,9 @@ class IndexedDataset(Samples, Dataset):
         if told := differing([part._catalog.indexes[0] for part in parts]):  # `open` compares those of one dataset
             warn(told)
         indexes = [index for part in parts for index in part._catalog.indexes]
-        patterns = [pattern for part in parts for pattern in part._origin.given()]
         block_cache = max(part._catalog.blocks.limit for part in parts)
-        catalog, origin = Catalog(indexes, access, io, block_cache), Origin.of(patterns, indexes)
+        catalog = Catalog(indexes, access, io, block_cache)
+        origin = Origin.joined([part._origin for part in parts], indexes)
         if all(part._rows is None for part in parts):
             return make_dataset(catalog, origin, decode, parts[0]._on_error)
         firsts = np.cumsum([0, *(len(part._records) for part in parts)]).tolist()

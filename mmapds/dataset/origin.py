@@ -135,6 +135,8 @@ class Origin(NamedTuple):
     """A checksum over the checksums of the indexes: it changes when one of them is built again."""
     roots: tuple[str, ...]
     """Directories outside those of the indexes whose files they may name: the user allowed it when they were opened."""
+    parts: tuple["Origin", ...] = ()
+    """Of joined datasets whose paths are too long, the origin of each; the patterns of all may mean other files."""
 
     @classmethod
     def of(cls, patterns: Sequence[str] | None, indexes: Sequence[Index]) -> "Origin":
@@ -147,6 +149,14 @@ class Origin(NamedTuple):
         if len(paths) <= _SHORT:
             return cls(directory, paths, (), identity, roots)
         return cls(directory, b"", tuple(known if patterns is None else patterns), identity, roots)
+
+    @classmethod
+    def joined(cls, origins: Sequence["Origin"], indexes: Sequence[Index]) -> "Origin":
+        """Describe the open indexes of joined datasets, of which these are the origins."""
+        known = cls.of(None, indexes)
+        if known.paths:
+            return known
+        return known._replace(patterns=(), parts=tuple(part for each in origins for part in each.parts or (each,)))
 
     def given(self) -> list[str]:
         """Return the paths of the indexes, or the patterns that find them."""
@@ -164,6 +174,8 @@ class Origin(NamedTuple):
         Raises:
           StaleIndexError: they were built again meanwhile.
         """
+        if self.parts:
+            return [index for part in self.parts for index in part.open(io)]
         given = self.given()
         opened = open_indexes(given if self.paths else expand_indexed(given), given, Roots(self.roots), io)
         indexes = [index for index in opened if isinstance(index, Index)]
