@@ -34,7 +34,7 @@ from .storage.sources import StrPath, reason
 from .storage.spool import Spool
 from .storage.threads import cores
 
-_TASK_SAMPLES = 4096
+_TASK_SAMPLES = 4096  # computed by a worker at a time
 
 
 @names_its_arguments("mmapds.add_column")
@@ -367,7 +367,8 @@ def _run_in_worker(piece: range) -> NDArray[Any]:
 
 def _compute(dataset: Dataset, name: str, compute: Callable[[Any], float], piece: range) -> NDArray[Any]:
     numbers = []
-    for position, sample in zip(piece, dataset.take(piece), strict=True):
+    for position in piece:
+        sample = dataset[position]  # one by one, as a decoded sample may be large
         try:
             number = compute(sample)
         except Exception as error:

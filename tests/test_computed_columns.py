@@ -13,6 +13,7 @@ import pytest
 import mmapds
 from mmapds.index.marks import mark_of
 from mmapds.storage.index_file import Index
+from tests.support.alive import Counted
 from tests.support.commands import SECONDS, command, run
 from tests.support.index_file import rewrite
 from tests.support.messages import check
@@ -42,6 +43,15 @@ def path(write):
 
 def lengths(path):
     return mmapds.open(path).lengths.tolist()
+
+
+def test_samples_are_decoded_one_by_one(path):
+    """Each may be an image or a recording, whatever its bytes in the file."""
+    mmapds.build(path)
+    Counted.begin()
+    mmapds.add_column(path, "length", words, decode=Counted, workers=1)
+    assert Counted.most <= 3
+    assert lengths(path) == [number % 20 for number in range(100)]
 
 
 # ---- all columns, or the old index ---------------------------------------------------------------------------------

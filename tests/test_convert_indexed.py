@@ -8,6 +8,7 @@ import torch
 
 import mmapds
 from mmapds.convert import convert
+from tests.support.alive import Counted
 from tests.support.conversions import samples
 from tests.support.samples import npy, npz, write_tfrecords
 from tests.support.tars import archive
@@ -43,6 +44,14 @@ def test_json(tmp_path, write):
     assert sorted(os.listdir(tmp_path)) == ["train.jsonl", "train.mma", "train.mma.mmx"]  # and no index of the source
     assert convert(path, missing="skip").records == 34
     assert mmapds.open(done.path).column("score").tolist() == [i if i % 2 else i / 4 for i in range(0, 100, 3)]
+
+
+def test_samples_are_decoded_one_by_one(write):
+    """Each may be an image or a recording, whatever its bytes in the file."""
+    path = write([{"id": i} for i in range(1000)])
+    Counted.begin()
+    assert convert(path, decode=Counted).records == 1000
+    assert Counted.most <= 3
 
 
 def test_a_schema_is_inferred_from_the_first_records(write):

@@ -23,8 +23,6 @@ from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, StrPath
 from .reader import Block
 
-_BATCH = 256  # records read at a time
-
 
 class IndexedReader:
     """The decoded records of sources that can be indexed.
@@ -71,18 +69,16 @@ class IndexedReader:
           DecodeError: a record cannot be decoded.
           SourceError: a source changed meanwhile.
         """
-        for begin in range(0, len(self._samples), _BATCH):
-            numbers = range(begin, min(begin + _BATCH, len(self._samples)))
+        for number in range(len(self._samples)):  # one by one, as a decoded sample may be large
             try:
-                samples = self._samples.take(numbers)
+                sample = self._samples[number]
             except StaleIndexError as error:
                 changed = str(error).partition("STALE: ")[2].partition("; run:")[0]
                 raise SourceError(f"sources: {changed}; run again when nothing writes to them") from None
-            for number, sample in zip(numbers, samples, strict=True):
-                try:
-                    yield self._as_record(sample)
-                except ValueError as error:
-                    raise DecodeError(f"{self.place(number)}: {error}") from error
+            try:
+                yield self._as_record(sample)
+            except ValueError as error:
+                raise DecodeError(f"{self.place(number)}: {error}") from error
 
     def blocks(self, schema: Schema, defaults: Container[str]) -> Iterator[Block]:
         """Yield the records of all sources as one block."""
