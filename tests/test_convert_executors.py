@@ -30,6 +30,7 @@ from tests.support.conversions import save, utterances
 from tests.support.engines import Careless, Inline, Killing
 from tests.support.files import flip
 from tests.support.indexes import OPTIONS, write_source
+from tests.support.samples import write_tfrecords
 
 
 @pytest.fixture(autouse=True)
@@ -278,6 +279,21 @@ def test_what_the_data_did_is_raised_at_once_with_its_place(corpus, tmp_path, wr
     assert str(error.value).startswith(f"{bad}:2 (byte ")
     assert "field 'text': expected" in str(error.value)
     assert (out.read_bytes(), Path(f"{out}.mmx").read_bytes()) == before
+
+
+@pytest.mark.parametrize("before", [0, 1, 5])
+def test_a_field_without_one_type_is_found_where_it_is_in_a_later_source(tmp_path, before):
+    text, number = {"f": ([b"xx"], "byte")}, {"f": ([7], "int")}
+    paths = [str(tmp_path / name) for name in ("a.tfrecord", "b.tfrecord", "c.tfrecord")]
+    for path, examples in zip(paths, ([text] * 5, [text] * before, [text] * 2 + [number] * 2), strict=True):
+        write_tfrecords(path, examples)
+    found = []
+    for how in ({}, {"executor": Inline()}):
+        with pytest.raises(mmapds.FormatError) as error:
+            convert(paths, tmp_path / "all.mma", decode="tf_example", **how)
+        found.append(str(error.value))
+    assert found[0] == found[1]
+    assert re.match(rf"{paths[2]}: record 2 \(byte \d+\): field 'f': expected one type in all records", found[0])
 
 
 def test_records_that_lack_a_field_are_counted_over_all_parts(corpus, tmp_path, write):

@@ -80,23 +80,28 @@ class FirstRecords:
         self.total: int | None = None
         self._paths, self._open = paths, open_one
         self._reader = open_one(paths[:1])
+        self._before = 0  # records of the sources that are done
         self.schema = self._reader.schema
 
     def records(self, schema: Schema | None, fields: Container[str] | None = None) -> Iterator[Mapping[str, Any]]:
         """Yield the records of the first source, then of the next one."""
-        yield from self._reader.records(schema, fields)
-        for path in self._paths[1:]:
-            self._reader.close()
-            self._reader = self._open([path])
-            yield from self._reader.records(schema, fields)
+        for number, path in enumerate(self._paths):
+            if number:
+                self._reader.close()
+                self._reader = self._open([path])
+            read = 0
+            for record in self._reader.records(schema, fields):
+                yield record
+                read += 1
+            self._before += read
 
     def blocks(self, schema: Schema, defaults: Container[str]) -> Iterator[Block]:
         """Yield the records as one block."""
         yield Block(self.records(schema))
 
     def place(self, number: int) -> str:
-        """Return where a record of the first source lies."""
-        return self._reader.place(number)
+        """Return where a record lies, of the source that is open; its number counts those of all sources."""
+        return self._reader.place(number - self._before)
 
     def close(self) -> None:
         """Release the source that is open."""
