@@ -198,12 +198,18 @@ class Pair(NamedTuple):
 class Kind(enum.IntEnum):
     FIRST = 1
 
+class Size(enum.Enum):
+    SMALL = (11, 12)
+    def half(self):
+        return self.value[0] // 2
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slots:
     n: int
 
 class Counter:
     STEP = 8
+    STEPS, WANTED = (13, len, 1.5), frozenset({14})
     def __init__(self):
         self.kept = []
     def __call__(self, sample):
@@ -217,7 +223,7 @@ class Counter:
     def size(self):
         return 23
 
-PAIR, SLOTS, FIRST = Pair(4), Slots(6), Kind.FIRST
+PAIR, SLOTS, FIRST, SMALL = Pair(4), Slots(6), Kind.FIRST, Size.SMALL
 
 class Tokenizer:
     def __init__(self, name):
@@ -233,6 +239,21 @@ class Scaled:
     def method(self, sample):
         return 2
 
+class Hidden:
+    __slots__ = ("__factor", "empty")
+    def __init__(self, factor):
+        self.__factor = factor
+    def __call__(self, sample):
+        return self.__factor
+
+class Recurring:
+    def __init__(self):
+        self.step = self.run
+    def __call__(self, sample):
+        return self.step()
+    def run(self):
+        return 24
+
 tokenizer = Tokenizer("first")
 
 def helper(text):
@@ -240,6 +261,9 @@ def helper(text):
 
 def scaled(factor, sample):
     return factor
+
+def taking(slots, sample):
+    return slots.n
 
 def closing(factor):
     def inner(sample):
@@ -292,6 +316,19 @@ FUNCTIONS = {
     "a constant of a class": ("return Counter.STEP", "function", "STEP = 8", "STEP = 9"),
     "a method that a method calls": ("", "Counter()", "return 21", "return 31"),
     "a method of an object that it makes": ("return Counter().count()", "function", "return 21", "return 31"),
+    "a tuple of a class": ("return Counter.STEPS[0]", "function", "(13,", "(15,"),
+    "a frozen set of a class": ("return len(Counter.WANTED)", "function", "{14}", "{16}"),
+    "the tuple of a member of an enum": ("return Size.SMALL.value[0]", "function", "(11, 12)", "(11, 13)"),
+    "a method of a member of an enum": ("return SMALL.half()", "function", "// 2", "// 3"),
+    "what a tuple of an object has": ("", "Scaled((1, len))", "", "2"),
+    "what a frozen set of an object has": ("", "Scaled(frozenset({1}))", "", "2"),
+    "a slot whose name is private": ("", "Hidden(1)", "", "2"),
+    "the object that a partial function has": ("", "functools.partial(taking, Slots(1))", "", "2"),
+    "an object that a partial function has by name": ("", "functools.partial(taking, slots=Slots(1))", "", "2"),
+    "a function that an object has": ("return helper('')", "Scaled(function)", "len(text)", "len(text) + 1"),
+    "a partial function that an object has": ("", "Scaled(functools.partial(scaled, 1))", "", "2"),
+    "the object of a method that an object has": ("", "Scaled(Scaled(1).method)", "", "2"),
+    "its own method that an object has": ("", "Recurring()", "return 24", "return 34"),
     "a static method": ("return Counter.still()", "function", "return 22", "return 32"),
     "a property": ("return Counter().size", "function", "return 23", "return 33"),
     "what a cache calls": ("return cached('')", "function", "return 4", "return 5"),

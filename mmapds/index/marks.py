@@ -3,9 +3,9 @@
 A mark is the name of the function, a colon, and a hash of what can be seen of it: its code, with that of the functions
 in it and of those of its module that it calls; its defaults, what it closes over or is bound to, and the globals that
 it reads. Of values, numbers, strings, bytes, patterns, dates, ranges and members of enums count, and tuples and frozen
-sets of these; of an object its type, and attributes with such values: all those of a callable, else those that the code
-names, and the name of a tokenizer. Of a class of its module, all functions and such values count. Lists, dicts, files,
-and functions and classes of other modules are not looked into.
+sets of these; of an object its type, and attributes with such values or functions: all those of a callable, else those
+that the code names, and the name of a tokenizer. Of a class of its module, all functions and such values count. Lists,
+dicts, files, objects in attributes, and functions and classes of other modules are not looked into.
 """
 
 import datetime
@@ -17,11 +17,12 @@ import re
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import _lru_cache_wrapper, cached_property, partial
 from inspect import CO_OPTIMIZED
 from operator import attrgetter, itemgetter, methodcaller
 from pathlib import PurePath
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from xxhash import xxh3_64
@@ -49,16 +50,20 @@ class _Description:
     """What can be seen of a function, as text."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._home = _globals_of(function)  # functions of other modules are looked into where they are given
-        self._met: dict[int, int] = {}  # functions and classes by their identity, for those that use one another
+        innermost = _innermost(function)
+        # functions of other modules are looked into where they are given
+        self._home = innermost.__globals__ if innermost is not None else None
+        self._met: dict[Any, int] = {}  # functions, classes and objects by identity, for those that use one another
         self.text = self._callable(function)
 
     def _callable(self, value: Any) -> str:
         """Describe what is called, with all of its state."""
         value = _unwrapped(value)
         if isinstance(value, partial):
-            arguments = [self._value(each) for each in value.args]
-            named = [f"{name}={self._value(each)}" for name, each in sorted(value.keywords.items())]
+            innermost = _innermost(value)
+            names = _names(innermost.__code__) if innermost is not None else frozenset()
+            arguments = [self._value(each, names) for each in value.args]
+            named = [f"{name}={self._value(each, names)}" for name, each in sorted(value.keywords.items())]
             return _group("partial", [self._callable(value.func), *arguments, *named])
         if isinstance(value, FunctionType):
             return self._function(value)
@@ -73,10 +78,9 @@ class _Description:
         return _group("object", [*code, self._object(value, None)])
 
     def _function(self, function: FunctionType) -> str:
-        if id(function) in self._met:
-            return f"function {self._met[id(function)]}"
-        self._met[id(function)] = len(self._met)
-        names = frozenset(_names(function.__code__))
+        if (number := self._number(id(function))) is not None:
+            return f"function {number}"
+        names = _names(function.__code__)
         cells = [cell.cell_contents for cell in function.__closure__ or () if not _is_empty(cell)]
         given = [
             *(function.__defaults__ or ()),
@@ -88,37 +92,61 @@ class _Description:
             values += [f"{name}={self._global(function.__globals__[name], names)}" for name in known]
         return _group("function", [_code(function.__code__), *values])
 
-    def _global(self, value: Any, names: Iterable[str]) -> str:
+    def _number(self, key: Any) -> int | None:
+        """Return the number of what was met before, by its identity; None for what is new, which is given one."""
+        if key in self._met:
+            return self._met[key]
+        self._met[key] = len(self._met)
+        return None
+
+    def _global(self, value: Any, names: frozenset[str]) -> str:
         """Describe a global that a function reads."""
         value = _unwrapped(value)
         if isinstance(value, FunctionType) and value.__globals__ is not self._home:
             return f"name {value.__module__}.{value.__qualname__}"
         return self._value(value, names)
 
-    def _value(self, value: Any, names: Iterable[str] = ()) -> str:
+    def _value(self, value: Any, names: frozenset[str] = frozenset()) -> str:
         """Describe what a function has.
 
         Args:
           names: those in its code.
         """
         value = _unwrapped(value)
-        if (simple := _simple(value)) is not None:
-            return simple
-        if isinstance(value, tuple):
-            return _group(type(value).__qualname__, [self._value(each, names) for each in value])
-        if type(value) is frozenset:
-            return _group("set", sorted(self._value(each, names) for each in value))
-        if isinstance(value, FunctionType):
-            return self._function(value)
+        if (plain := self._plain(value, lambda each: self._value(each, names))) is not None:
+            return plain
         if isinstance(value, ModuleType):
             return f"module {value.__name__}"
-        if isinstance(value, partial | MethodType | itemgetter | attrgetter | methodcaller):
-            return self._callable(value)
         if isinstance(value, type) and self._is_own(value):
             return self._class(value)
         if isinstance(value, BuiltinFunctionType | type):
             return f"name {value.__module__}.{value.__qualname__}"
         return self._object(value, names)
+
+    def _attribute(self, value: Any) -> str | None:
+        """Describe what an object, a class or a member of an enum has; None for what is not looked into."""
+        return self._plain(_unwrapped(value), lambda each: self._attribute(each) or type(each).__qualname__)
+
+    def _plain(self, value: Any, part: Callable[[Any], str]) -> str | None:
+        """Describe a value without attributes, or a function; None for any other.
+
+        Args:
+          part: describes those of tuples and frozen sets.
+        """
+        if isinstance(value, enum.Enum):
+            held = [str(value.name), self._attribute(value.value) or ""]
+            return _group(type(value).__qualname__, [*self._kind(value), *held])
+        if isinstance(value, tuple):
+            return _group(type(value).__qualname__, [*self._kind(value), *map(part, value)])
+        if type(value) is frozenset:
+            return _group("set", sorted(map(part, value)))
+        if isinstance(value, FunctionType | partial | MethodType | itemgetter | attrgetter | methodcaller):
+            return self._callable(value)
+        return _simple(value)
+
+    def _kind(self, value: Any) -> list[str]:
+        """Describe the class of a value, if it is one of the module of the function."""
+        return [self._class(type(value))] if self._is_own(type(value)) else []
 
     def _is_own(self, found: type) -> bool:
         """Whether a class is one of the module of the function."""
@@ -126,39 +154,39 @@ class _Description:
 
     def _class(self, found: type) -> str:
         """Describe a class of the module, and its bases there, by their functions and values."""
-        if id(found) in self._met:
-            return f"class {self._met[id(found)]}"
-        self._met[id(found)] = len(self._met)
+        if (number := self._number(id(found))) is not None:
+            return f"class {number}"
         parts = []
         for each in filter(self._is_own, found.__mro__):
             for name, value in sorted(vars(each).items()):
                 functions = [function for function in _functions_in(value) if function.__globals__ is self._home]
                 if functions:
                     parts.append(_group(name, map(self._function, functions)))
-                elif not name.startswith("__") and (simple := _simple(value)) is not None:
-                    parts.append(f"{name}={simple}")
+                elif not name.startswith("__") and not isinstance(value, FunctionType):
+                    held = self._attribute(value)
+                    parts += [f"{name}={held}"] * (held is not None)
         return _group(f"class {found.__qualname__}", parts)
 
-    def _object(self, value: Any, names: Iterable[str] | None) -> str:
+    def _object(self, value: Any, names: frozenset[str] | None) -> str:
         """Describe an object by its type and attributes.
 
         Args:
           names: of attributes; None for all.
         """
+        if (number := self._number((id(value), names))) is not None:
+            return f"object {number}"
         attributes = _attributes(value)
         if names is not None:
             wanted = {*names, *(_OF_TOKENIZERS if hasattr(type(value), "encode") else ())}
             attributes = {name: each for name, each in attributes.items() if name in wanted}
-        described = [(name, _simple(each)) for name, each in sorted(attributes.items(), key=str)]
-        simple = [f"{name}={text}" for name, text in described if text is not None]
-        kind = [self._class(type(value))] if self._is_own(type(value)) else []
-        return _group(f"object of {type(value).__qualname__}", [*kind, *simple])
+        kind = self._kind(value)
+        described = [(name, self._attribute(each)) for name, each in sorted(attributes.items(), key=str)]
+        held = [f"{name}={text}" for name, text in described if text is not None]
+        return _group(f"object of {type(value).__qualname__}", [*kind, *held])
 
 
 def _simple(value: Any) -> str | None:
     """Describe a value that has no parts which could change; None for any other."""
-    if isinstance(value, enum.Enum):
-        return _group(type(value).__qualname__, [value.name, _simple(value.value) or ""])
     if type(value) in _SIMPLE or isinstance(value, PurePath):
         return repr(value)
     if isinstance(value, re.Pattern):
@@ -170,11 +198,14 @@ def _simple(value: Any) -> str | None:
 
 def _attributes(value: Any) -> dict[Any, Any]:
     """Return the attributes of an object, also those in slots."""
-    slots = [vars(each).get("__slots__", ()) for each in type(value).__mro__]
-    names = [name for found in slots for name in ([found] if isinstance(found, str) else found)]
-    found = getattr(value, "__dict__", None)
-    held = {name: getattr(value, name) for name in names if name != "__dict__" and hasattr(value, name)}
-    return {**held, **(found if isinstance(found, dict) else {})}
+    held = {}
+    for found in (vars(each) for each in type(value).__mro__ if "__slots__" in vars(each)):
+        for name, slot in found.items():
+            if isinstance(slot, MemberDescriptorType):
+                with suppress(AttributeError):  # a slot that has no value yet
+                    held[name] = slot.__get__(value)
+    others = getattr(value, "__dict__", None)
+    return {**held, **(others if isinstance(others, dict) else {})}
 
 
 def _functions_in(value: Any) -> list[FunctionType]:
@@ -197,8 +228,8 @@ def _unwrapped(value: Any) -> Any:
     return value.__wrapped__ if isinstance(value, _lru_cache_wrapper) else value
 
 
-def _globals_of(function: Any) -> dict[str, Any] | None:
-    """Return the globals of a function, of what is partial or decorated that function, or of the method of a call."""
+def _innermost(function: Any) -> FunctionType | None:
+    """Return a function, that which is partial or decorated, or the method of a call; None for one not in Python."""
     while not isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
         if isinstance(function, partial):
             function = function.func
@@ -208,8 +239,8 @@ def _globals_of(function: Any) -> dict[str, Any] | None:
             function = function.__wrapped__  # type: ignore[union-attr]
         else:
             call = type(function).__call__
-            return call.__globals__ if isinstance(call, FunctionType) else None
-    return function.__globals__
+            return call if isinstance(call, FunctionType) else None
+    return function
 
 
 def _is_empty(cell: Any) -> bool:
@@ -228,9 +259,8 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
             yield from _nested(each)
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    for each in _nested(code):
-        yield from each.co_names
+def _names(code: CodeType) -> frozenset[str]:
+    return frozenset(name for each in _nested(code) for name in each.co_names)
 
 
 def _globals_read(code: CodeType) -> set[str]:
