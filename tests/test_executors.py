@@ -354,6 +354,15 @@ def test_what_others_know_is_not_sent_out(corpus, tmp_path):
     assert out.read_bytes() == direct
 
 
+def test_a_damaged_index_is_not_used_by_an_executor_either(corpus, tmp_path):
+    direct = built(corpus, tmp_path / "all.mmx", **LENGTH)
+    out = mmapds.build(corpus[:3], out=tmp_path / "all.mmx", force=True, **LENGTH)
+    flip(out, Index(out).sections["column:length"].offset)
+    executor = Inline()
+    assert mmapds.build(corpus, out=out, executor=executor).read_bytes() == direct
+    assert left_over(tmp_path) == []
+
+
 DRIVER = """
 import sys, mmapds
 from concurrent.futures import ProcessPoolExecutor

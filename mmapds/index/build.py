@@ -303,11 +303,7 @@ def _build(
         for source in (source for scan in scans for source in scan.sources if not source.begin):
             formats.check_name(source.path, job.chosen)
     if engine is not None:
-        from .distribute import distribute  # start-up time: most builds have no engine
-
-        done = distribute(job, known.plan if known is not None else [Scan(job.sources)], engine, report)
-        write(job, done.plan, workers, lambda _: None)
-        done.remove()
+        known = _write_by(engine, job, known, workers, report)
     elif known is None or known.scanned == len(job.sources) or not _write_known(job, known, workers, report):
         known = None
         write(job, [Scan(job.sources)], workers, report)
@@ -335,6 +331,23 @@ def _write_known(job: Job, known: Reuse, workers: int, report: Callable[[int], o
             raise
         return False
     return True
+
+
+def _write_by(
+    engine: Engine, job: Job, known: Reuse | None, workers: int, report: Callable[[int], object]
+) -> Reuse | None:
+    """Write an index whose sources an engine scans; return what was known of them, None where that was of no use."""
+    from .distribute import distribute  # start-up time: most builds have no engine
+
+    done = distribute(job, known.plan if known is not None else [Scan(job.sources)], engine, report)
+    try:
+        write(job, done.plan, workers, lambda _: None)
+    except (FormatError, ColumnError, DecodeError):  # as in `_write_known`
+        if known is None or job.is_scanned:
+            raise
+        known = _write_by(engine, job, None, workers, report)
+    done.remove()
+    return known
 
 
 def result_of(job: Job, known: Reuse | None = None, *, scanned: bool = True) -> BuildResult:
