@@ -18,6 +18,8 @@ from mmapds.storage import fingerprints
 from mmapds.storage.fingerprints import BLOCK, BLOCKS, COVERED, fingerprint, full_hash
 from mmapds.storage.index_file import Index
 from tests.support.commands import command
+from tests.support.files import flip
+from tests.support.tars import archive
 
 RECORDS = 50_000
 SAMPLED = 7 * (20 * RECORDS - BLOCK) // (BLOCKS - 1) + 5  # a byte of the eighth block
@@ -236,6 +238,26 @@ def test_a_build_sees_an_edit_that_no_fingerprint_sees(corpus, hashed):
     assert done.fresh
     assert int(quiet_open(corpus).column("m")[BETWEEN // 20]) in (7, 8)
     verify(Index(f"{corpus}.mmx"))
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_build_sees_a_key_that_no_fingerprint_sees(tmp_path, damaged):
+    def pack(renamed=None):
+        names = (f"{number:04}.txt" for number in range(3000))
+        path.write_bytes(archive([("new.txt" if name == renamed else name, b"text") for name in names], "ustar"))
+        os.utime(path, ns=(0, 10**9 if renamed else 0))
+
+    path = tmp_path / "a.tar"
+    pack()
+    mmapds.build(path)
+    if damaged:
+        flip(f"{path}.mmx", Index(f"{path}.mmx").sections["key_hashes"].offset)
+    pack("0100.txt")
+    (done,) = build_each([os.fspath(path)])
+    assert done.fresh
+    ds = quiet_open(path)
+    assert (ds.find("new"), ds[100]["__key__"]) == (100, "new")
+    verify(Index(f"{path}.mmx"))
 
 
 def test_one_warning_for_many_copies(write, tmp_path):

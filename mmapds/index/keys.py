@@ -8,12 +8,13 @@ memory, whatever the number of records.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .. import _native
 from ..errors import FormatError
 from ..storage.numbers import U32, U64, NumberType
+from ..storage.scratch import scratch
 from ..storage.sort import order_type, sort_digits
 
 if TYPE_CHECKING:
@@ -104,9 +105,11 @@ def _sections(index: "Index") -> "tuple[Section, Section, NumberType]":
     return hashes, records, number_type
 
 
-def hashes_by_record(writer: "IndexWriter", index: "Index") -> "mmap.mmap":
-    """Return the hash of every record's key of an index that has keys and records, u32, as scratch memory of a writer.
+def hashes_by_record(index: "Index", scratch: "Callable[[int], mmap.mmap]" = scratch) -> "mmap.mmap":
+    """Return the hash of every record's key of an index that has keys and records, u32.
 
+    Args:
+      scratch: returns the memory for them.
     Raises:
       FormatError: the keys are damaged.
     """
@@ -115,8 +118,8 @@ def hashes_by_record(writer: "IndexWriter", index: "Index") -> "mmap.mmap":
     hashes, records, number_type = _sections(index)
     for name in ("key_hashes", "key_records"):
         index.verify_section(name)
-    scratch = writer.scratch(index.records * U32.width)
-    by_record = np.frombuffer(scratch, U32.dtype)
+    memory = scratch(index.records * U32.width)
+    by_record = np.frombuffer(memory, U32.dtype)
     for begin in range(0, index.records, _PIECE):
         count = min(_PIECE, index.records - begin)
         found = index.read(records.offset + begin * number_type.width, count * number_type.width)
@@ -124,7 +127,20 @@ def hashes_by_record(writer: "IndexWriter", index: "Index") -> "mmap.mmap":
         if (largest := int(numbers.max())) >= index.records:
             raise index.damaged(f"key_records: {largest} is out of range for {index.records} records")
         by_record[numbers] = np.frombuffer(index.read(hashes.offset + begin * U32.width, count * U32.width), U32.dtype)
-    return scratch
+    return memory
+
+
+def has_hashes(index: "Index", sources: Sequence[int], hashes: "NDArray[np.uint32]") -> bool:
+    """Whether the keys of some sources of an index, one after another, have these hashes.
+
+    Raises:
+      FormatError: the keys are damaged.
+    """
+    import numpy as np  # start-up time: most formats have no keys
+
+    stored = np.frombuffer(hashes_by_record(index), U32.dtype)
+    parts = [stored[index.firsts[number] : index.firsts[number + 1]] for number in sources]
+    return np.array_equal(np.concatenate(parts), hashes)
 
 
 def check_keys(findings: "Findings", hashes: "NDArray[np.uint32]") -> None:

@@ -17,7 +17,7 @@ from ..storage.sources import Source
 from ..storage.threads import cores
 from .build import ColumnRequest
 from .findings import Findings
-from .keys import check_keys
+from .keys import check_keys, has_hashes, has_keys
 from .length_order import check_length_order
 from .write import Tally, reading
 
@@ -97,10 +97,15 @@ def work(index: Index) -> int:
 
 
 def has_records(index: Index, members: Sequence[int], *, workers: int, report: Report) -> bool:
-    """Whether a scan of some sources finds just the records and columns that the index has of them."""
+    """Whether a scan of some sources finds just the records, columns and keys that the index has of them."""
     findings = Findings(index)
-    _check_records(findings, members, workers, report)
-    return not findings.count
+    hashes = _check_records(findings, members, workers, report)
+    if findings.count:
+        return False
+    try:
+        return hashes is None or not has_keys(index) or has_hashes(index, members, hashes)
+    except FormatError:  # the keys of the index are damaged
+        return False
 
 
 def _has_checksums(chosen: Format | None) -> bool:

@@ -370,9 +370,9 @@ class _Numbers:
         """Return the hash of every record's key of an index; kept where more of its records may come."""
         base = stored.base
         if stored.is_whole:
-            return memoryview(hashes_by_record(self._writer, base))
+            return memoryview(hashes_by_record(base, self._writer.scratch))
         if base.path not in self._hashes:
-            self._hashes[base.path] = memoryview(hashes_by_record(self._writer, base))
+            self._hashes[base.path] = memoryview(hashes_by_record(base, self._writer.scratch))
         return self._hashes[base.path]
 
     def finish(self) -> None:
