@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from ..storage.index_file import Index, column_option, rebuilt_with
+from ..storage.column_options import column_option, rebuilt_with
+from ..storage.index_file import Index
 
 
 def differing(indexes: Sequence[Index]) -> str | None:

@@ -22,15 +22,8 @@ from ..errors import (
 from ..formats.format import Format, OptionError
 from ..formats.measuring import Measuring
 from ..storage import current
-from ..storage.index_file import (
-    NOTHING,
-    Index,
-    SavedViewFoundError,
-    column_arguments,
-    column_option,
-    rebuilt_with,
-    relative_to_index,
-)
+from ..storage.column_options import column_arguments, column_option, rebuilt_with
+from ..storage.index_file import NOTHING, Index, SavedViewFoundError, relative_to_index
 from ..storage.lock import clean_up, locked
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, inspect

@@ -5,7 +5,8 @@ from typing import Any
 
 from ..errors import either
 from ..formats.format import Format
-from ..storage.index_file import NAMED, IndexWriter, measuring_options
+from ..storage.column_options import measuring_options
+from ..storage.index_file import NAMED, IndexWriter
 from ..storage.sources import Source, build_command, named, word
 
 _PLACE = f"-o OUT{IndexWriter.SUFFIX}"

@@ -11,7 +11,8 @@ from ..formats.measuring import Measuring
 from ..storage import current
 from ..storage.blocks import BLOCK_SECTIONS
 from ..storage.bounds import SECTION
-from ..storage.index_file import SECTION_TYPES, Index, rebuilt_with
+from ..storage.column_options import rebuilt_with
+from ..storage.index_file import SECTION_TYPES, Index
 from ..storage.lock import locked
 from ..storage.roots import Roots
 from ..storage.sections import COLUMN

@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -20,6 +19,7 @@ from ..errors import (
 )
 from .blocks import BLOCK_SECTIONS, numbers_in
 from .bounds import GROUP, SECTION, groups_of, records_in_group, unpacked
+from .column_options import column_option, measuring_options, rebuilt_with
 from .current import compare
 from .files import Io, open_file
 from .indexed_source import IndexedSource
@@ -36,7 +36,6 @@ from .sources import (
     real_path,
     reason,
     way_to_index,
-    word,
     working_directory,
 )
 
@@ -126,36 +125,6 @@ def open_index_file(path: str, directory: str, io: Io) -> _native.Map:
 def names_index(path: str) -> bool:
     """Whether a path is that of an index, or of one that is written and not in its place yet, not that of a source."""
     return path.endswith(INDEX_SUFFIX) or (INDEX_SUFFIX in path and _UNFINISHED.search(path) is not None)
-
-
-def rebuilt_with(expressions: Mapping[str, str], computed: Iterable[str]) -> str:
-    """Return how to build an index with more columns where others were computed in Python, which then are again."""
-    columns = {**{name: repr(text) for name, text in expressions.items()}, **dict.fromkeys(computed, "FUNCTION")}
-    return f"pass {column_arguments(columns)} to mmapds.build"
-
-
-def column_arguments(columns: Mapping[str, str], *, length: bool = True) -> str:
-    """Return the arguments of `mmapds.build` for columns, each by its name with what it is made of as Python has it.
-
-    Args:
-      length: name the argument of that name for the column `length`.
-    """
-    others = {name: code for name, code in columns.items() if not length or name != "length"}
-    alone = [f"length={columns['length']}"] if len(others) < len(columns) else []
-    pairs = ", ".join(f"{name!r}: {code}" for name, code in others.items())
-    return ", ".join(alone + ([f"columns={{{pairs}}}"] if pairs else []))
-
-
-def column_option(name: str, expression: str) -> str:
-    """Return the option of the command that measures a column."""
-    return f"--length {word(expression)}" if name == "length" else f"--column {word(f'{name}={expression}')}"
-
-
-def measuring_options(measured: Mapping[str, Any]) -> list[str]:
-    """Return the options of a command that measures the same again; see `Measuring.describe`."""
-    options = [column_option(name, text) for name, text in measured["expressions"].items()]
-    options += [f"--missing {measured['missing']}"] * (measured["missing"] != "error")
-    return options + ["--validate"] * measured["validate"] + ["--bad skip"] * (measured.get("bad") == "skip")
 
 
 class Index(SectionFile):
