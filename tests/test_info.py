@@ -14,7 +14,9 @@ import mmapds
 from mmapds.command import numbers
 from mmapds.command.main import main
 from mmapds.command.numbers import SIZES, histogram, measure
+from mmapds.index.inspect import states_of
 from mmapds.storage.index_file import Index
+from mmapds.storage.roots import Roots
 from tests.support import commands
 from tests.support.bounds import bounds_of
 from tests.support.index_file import rewrite
@@ -221,6 +223,28 @@ def test_thousands_of_sources_are_summarised(write, ran, tmp_path):
     assert "STALE: 0005.jsonl was 2 bytes when indexed and is 4 now; run: " in listed[2]
     everything = ran("info", "--all", tmp_path / "many.mmx")[1]
     assert len(everything.partition("\nsources\n")[2].partition("\n\n")[0].splitlines()) == 2000
+
+
+@pytest.mark.parametrize("place", ["all.mmx", "other/all.mmx"])
+@pytest.mark.parametrize("state", ["stale", "missing", "outside"])
+def test_what_is_said_of_a_source_looks_at_no_others(write, tmp_path, monkeypatch, state, place):
+    paths = [write([number], f"many/{number:03}.jsonl") for number in range(100)]
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    mmapds.build(paths, out=tmp_path / place)
+    for path in paths:
+        if state == "stale":
+            write([1, 2, 3], path)
+        elif state == "missing":
+            os.unlink(path)
+    looked = []
+    for name in ("realpath", "lexists"):
+        look = getattr(os.path, name)
+        monkeypatch.setattr(os.path, name, lambda path, look=look: looked.append(path) or look(path))
+    index = Index(str(tmp_path / place), Roots([] if state == "outside" else tmp_path / "many"))
+    found = states_of(index)
+    wanted = "unchanged" if (state, place) == ("outside", "all.mmx") else state
+    assert {each.word for each in found} == {wanted}
+    assert len(looked) <= 5 * len(paths)
 
 
 def test_several_indexes_are_taken_together(write, ran):

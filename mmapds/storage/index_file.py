@@ -2,7 +2,7 @@
 
 import os
 import re
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 
 from .. import _native
@@ -25,7 +25,7 @@ from .files import Io, open_file
 from .indexed_source import IndexedSource
 from .lock import TEMPORARY
 from .numbers import U8, U64
-from .roots import Roots, covering, is_inside
+from .roots import Roots, covering, is_below, is_inside
 from .sections import COLUMN, MALFORMED, Section, SectionFile, SectionWriter
 from .sources import (
     INDEX_MAGIC,
@@ -155,6 +155,10 @@ class Index(SectionFile):
         self.roots = roots or Roots()
         self._real_home: str | None = None
         self._folders: dict[str, bool] | None = None  # of sources: whether all plain files there lie inside
+        # What messages say, each of which may be one of thousands about this index:
+        self._found_outside: list[str] | None = None
+        self._refused: list[str] | None = None  # directories of sources outside that the user does not allow
+        self._there: list[str] | None = None  # the first sources that are there, one more than a command names
         opened = open_index_file(path, self.opened_in, io)
         self.sources: list[IndexedSource] = []
         self.check = "stat"
@@ -321,8 +325,11 @@ class Index(SectionFile):
         real = os.path.realpath(self.absolute(path))
         if is_inside(real, self._home) or self.roots.admit(real):
             return
-        outside = [path for path in (*self._outside(), real) if not self.roots.admit(path)]
-        roots = covering(outside)
+        if self._refused is None:
+            self._refused = covering(path for path in self._outside() if not self.roots.admit(path))
+        roots = self._refused
+        if not any(is_below(real, root) for root in roots):  # a file beside a source
+            roots = sorted({*roots, os.path.dirname(real)})
         options = " ".join(f"--root {quoted(root)}" for root in roots)
         raise SourceError(
             f"{self.path}: expected sources below its own directory that are not hidden, found {real}; "
@@ -335,8 +342,11 @@ class Index(SectionFile):
         return covering(self._outside())
 
     def _outside(self) -> list[str]:
-        paths = [self.source_path(number) for number in range(len(self.sources))]
-        return [real for real in map(os.path.realpath, map(self.absolute, paths)) if not is_inside(real, self._home)]
+        """Return the real paths of the sources that lie outside, as they are when this is first asked for."""
+        if self._found_outside is None:
+            paths = map(self.absolute, map(self.source_path, range(len(self.sources))))
+            self._found_outside = [real for real in map(os.path.realpath, paths) if not is_inside(real, self._home)]
+        return self._found_outside
 
     @property
     def _home(self) -> str:
@@ -521,20 +531,21 @@ class Index(SectionFile):
 
     def rebuild_command(self, *options: str) -> str:
         """Return the shell command that builds this index again."""
-        paths = [self.source_path(number) for number in range(len(self.sources))]
         if self.is_beside_its_source:
-            return build_command(paths, *options)
+            return build_command([self.source_path(0)], *options)
         # Roots that the user gave, and no others: the command must not go further than the user did.
         roots = sorted(self.roots.lasting()) if self._outside() else []
         return build_command([self.path], *options, *(f"--root {quoted(root)}" for root in roots))
 
     def new_command(self) -> str:
-        """Return the shell command that makes an index of the sources that are there, without reading this one.
+        """Return the shell command that makes an index of the sources that are there, when this is first asked for.
 
         Empty where none is there, or where the options of the format have to be given too.
         """
-        paths = [self.source_path(number) for number in range(len(self.sources))]
-        there = [path for path in paths if os.path.lexists(self.absolute(path))]
+        if self._there is None:
+            paths = map(self.source_path, range(len(self.sources)))
+            self._there = list(islice((path for path in paths if os.path.lexists(self.absolute(path))), NAMED + 1))
+        there = self._there
         if not there or self.format in _WITH_OPTIONS:
             return ""
         options = measuring_options(self.measuring)
@@ -561,7 +572,7 @@ class Index(SectionFile):
     @property
     def is_beside_its_source(self) -> bool:
         """Whether it is the index that a source of its own has, so that naming the source is naming the index."""
-        return [self.path] == [self.source_path(number) + INDEX_SUFFIX for number in range(len(self.sources))]
+        return len(self.sources) == 1 and self.path == self.source_path(0) + INDEX_SUFFIX
 
 
 _NONE: dict[str, str] = {}
