@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 import mmapds
 from mmapds import TokenBudgetBatchSampler, orders
 from mmapds.errors import FormatError
+from mmapds.index.saved import examine_view
 from mmapds.storage.runs import FileOrder, LengthOrder, Numbers
+from mmapds.storage.view_file import SavedView
 from tests.support.index_file import arrays, forge_section
 from tests.support.samplers import flat
 from tests.support.sanitizers import counts_memory
@@ -257,6 +259,17 @@ def joint_of(folder, *columns):
         path.write_text("".join(f"{json.dumps({'x': number})}\n" for number in numbers))
         mmapds.build(path, columns={"x": "x"})
     return mmapds.open([folder / f"{number}.jsonl" for number in range(len(columns))])
+
+
+@pytest.mark.parametrize(
+    "columns", [[[7, 2**33], [], [-1, 5]], [[7], [2**33, 5], [], [-1, 0.5], [-2]]], ids=["i8", "f8"]
+)
+def test_numbers_of_a_view_are_read_without_the_whole_column(tmp_path, monkeypatch, columns):
+    view = joint_of(tmp_path, *columns)[::-1]
+    monkeypatch.delattr(Numbers, "array")
+    assert view.column("x").tolist() == [number for column in columns for number in column][::-1]
+    view.save(tmp_path / "view.mmx")
+    assert not examine_view(SavedView(str(tmp_path / "view.mmx"))).count
 
 
 HUGE = 2**53 + 1  # float64 does not hold it

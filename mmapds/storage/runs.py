@@ -35,23 +35,27 @@ class Numbers:
         """Of the whole column."""
         self.starts = np.fromiter(accumulate(map(len, arrays), initial=0), np.uint64, len(arrays) + 1)
         """Where each part begins, and how many numbers there are."""
-        self._runs: _native.Runs | None = None
-        if len(types) == 1 or self.dtype.kind == "u":
-            self._runs = runs_of(
-                [(array, array.dtype.itemsize, 0, _ANY, 0) for array in self._arrays],
-                (self.starts[:-1], np.arange(len(arrays), dtype=np.uint32), np.zeros(len(arrays), np.uint64)),
-                len(self),
-            )
+        self._kinds: NDArray[Any] | None = None
+        """Of each part, where they differ and are not all integers of 64 bits or less, whose bits are the same."""
+        if len(types) > 1 and self.dtype.kind == "f":
+            self._kinds = np.array([array.dtype.kind for array in arrays], "U1")
+        self._runs = runs_of(
+            [(array, array.dtype.itemsize, 0, _ANY, 0) for array in self._arrays],
+            (self.starts[:-1], np.arange(len(arrays), dtype=np.uint32), np.zeros(len(arrays), np.uint64)),
+            len(self),
+        )
 
     def __len__(self) -> int:
         return int(self.starts[-1])
 
     def at(self, positions: Int64s) -> NDArray[Any]:
         """Return the numbers at some positions, which are in range; unsigned ones as u64."""
-        if self._runs is None:  # parts of different types, signed or not
-            return self.array[positions]
         out = np.empty(len(positions), np.uint64)
         self._runs.at(np.ascontiguousarray(positions), out)
+        if self._kinds is not None:
+            kinds = self._kinds[np.searchsorted(self.starts, positions.astype(np.uint64), side="right") - 1]
+            of_own_type = [out.view(np.float64), out.view(np.int64).astype(np.float64)]
+            return np.select([kinds == "f", kinds == "i"], of_own_type, out.astype(np.float64))
         return out if self.dtype.kind == "u" else out.view(self.dtype)
 
     @property
