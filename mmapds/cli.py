@@ -240,19 +240,27 @@ def _refused(error: OSError) -> str:
     return f"standard output: {(error.strerror or str(error)).lower()}"
 
 
-def print_line(line: str) -> None:
-    """Print a line on stdout; raise Error if the system refuses it."""
+@contextmanager
+def _printing() -> Iterator[None]:
+    """Raise Error where the system refuses what the block prints on stdout; BrokenPipeError as it is."""
     try:
-        print(line)
+        yield
     except BrokenPipeError:
         raise
     except OSError as error:
         raise Error(_refused(error)) from None
 
 
+def print_line(line: str) -> None:
+    """Print a line on stdout; raise Error if the system refuses it."""
+    with _printing():
+        print(line)
+
+
 def print_aside(line: str) -> None:
-    """Print a line on stderr, behind all that was printed on stdout before."""
-    sys.stdout.flush()
+    """Print a line on stderr, behind all that was printed on stdout before; raise Error if the system refuses that."""
+    with _printing():
+        sys.stdout.flush()
     print(printable(line), file=sys.stderr)
 
 
@@ -282,6 +290,8 @@ class Progress:
             return
         from tqdm import tqdm  # start-up time: only a terminal needs it
 
+        with _printing():
+            sys.stdout.flush()  # as tqdm does
         self._bar = tqdm(total=total(), desc=_title(sources), unit=unit, unit_scale=True, leave=False, file=sys.stderr)
 
     def update(self, count: int, total: int | None = None) -> None:
@@ -299,10 +309,11 @@ class Progress:
             self._bar.refresh()
 
     def print(self, line: str) -> None:
-        """Print a line on stdout, unless quiet."""
+        """Print a line on stdout, unless quiet; raise Error if the system refuses it."""
         line = printable(line)
         if self._bar is not None:
-            self._bar.write(line, file=sys.stdout)
+            with _printing():
+                self._bar.write(line, file=sys.stdout)
         elif not self._quiet:
             print_line(line)
 

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 import mmapds
-from tests.support.commands import run
+from tests.support.commands import command, run
+from tests.support.commands import mmapds as tool
 
 WORK = """
 import os, signal, sys, time
@@ -66,14 +67,46 @@ def test_sigterm_unwinds_the_work():
     assert (ran.returncode, ran.stdout) == (128 + signal.SIGTERM, "removed\n")
 
 
+FULL = {"capture_output": False, "stderr": subprocess.PIPE}
+REFUSED = "standard output: no space left on device\n"
+
+
 def test_a_full_disk_under_the_output_is_one_line(write):
     path = write([1, 2])
-    for options in ({}, {"PYTHONUNBUFFERED": "1"}):
+    for unbuffered in ("", "1"):
         with open("/dev/full", "w") as full:
-            command = [sys.executable, "-m", "mmapds.index", path, "--force"]
-            env = {**os.environ, **options}
-            ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=env, text=True, check=False)
-        assert (ran.returncode, ran.stderr) == (1, "standard output: no space left on device\n")
+            env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+            ran = command(path, "--force", **FULL, stdout=full, env=env)
+        assert (ran.returncode, ran.stderr) == (1, REFUSED)
+
+
+ON_A_TERMINAL = """sys.stderr.isatty = lambda: True
+    with cli.Progress(["a.jsonl"], unit="B", quiet=False) as progress:
+        for number in range(10_000):
+            progress.print("a line of an index")
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("aside", ["cli.print_aside('a.jsonl: wrong')", "warnings.warn('odd')", ON_A_TERMINAL])
+def test_a_full_disk_under_the_output_is_told_from_what_goes_to_stderr(aside, unbuffered):
+    work = WORK.format(work=f"import warnings; cli.print_line('a line'); {aside}")
+    with open("/dev/full", "w") as full:
+        env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        ran = run("-c", work, **FULL, stdout=full, env=env)
+    assert ran.returncode == 1
+    assert ran.stderr.rpartition("\r")[2].strip() == REFUSED.strip()
+    assert ran.stderr.count("Error") == 0
+
+
+def test_a_warning_behind_a_full_disk_is_one_line(write):
+    path = write([{"x": 1}])
+    mmapds.build(path)
+    with open(path, "a") as file:
+        file.write('{"x": 2}\n')
+    with open("/dev/full", "w") as full:
+        ran = tool("info", path, **FULL, stdout=full, env={**os.environ, "PYTHONUNBUFFERED": ""})
+    assert (ran.returncode, ran.stderr) == (1, REFUSED)
 
 
 CLOSED = ("stdin", "stdout", "stderr")
