@@ -395,6 +395,21 @@ def test_the_index_never_takes_the_place_of_something_else(write, tmp_path, out)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["other.txt", "train.jsonl"]
 
 
+def test_an_empty_place_for_an_index_is_refused(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = write([1])
+    mmapds.build(path)
+    before = sorted(os.listdir())
+    message = "cannot write the index here: expected a file name that ends in .mmx"
+    for build in (mmapds.build, mmapds.merge):
+        with pytest.raises(mmapds.Error, match=re.escape(message)):
+            build(path, out="")
+    for options in ([], ["--merge"]):
+        ran = command(path, *options, "-o", "")
+        assert (ran.returncode, ran.stderr) == (1, f": {message}\n")
+    assert sorted(os.listdir()) == before
+
+
 def test_a_full_disk_is_said_and_leaves_nothing(write, tmp_path):
     path = write(b"1\n" * 100_000)
     code = f"import resource, mmapds; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); mmapds.build({path!r})"

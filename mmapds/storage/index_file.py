@@ -118,7 +118,7 @@ def open_index_file(path: str, directory: str, io: Io) -> _native.Map:
     except OSError as error:
         raise Error(f"{path}: {reason(error)}") from None
     except ValueError:
-        kind = kind_of_file(os.stat(path).st_mode)
+        kind = kind_of_file(os.stat(os.path.join(directory, path)).st_mode)
         raise FormatError(f"{path}: NOT AN INDEX: expected a regular file, found {kind}") from None
 
 
