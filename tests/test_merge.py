@@ -70,6 +70,18 @@ def test_merged_indexes_have_the_types_and_totals_of_one_that_is_built(tmp_path_
     assert mmapds.merge(indexes, out=directory / "all.mmx").read_bytes() == direct
 
 
+def test_a_merged_index_keeps_that_its_format_was_chosen(write, tmp_path):
+    array = b'[\n{"x": 1},\n{"x": %d}\n]\n'
+    paths = [write(b'{"x": 1}\n', "a.jsonl"), write(array % 2, "b.jsonl")]
+    direct = built(paths, tmp_path / "all.mmx", format="jsonl")
+    parts = mmapds.build(paths, format="jsonl")
+    merged = mmapds.merge(parts, out=tmp_path / "all.mmx")
+    assert merged.read_bytes() == direct
+    parts[1].unlink()
+    write(array % 33, "b.jsonl")
+    assert len(mmapds.open(mmapds.build(merged))) == 5
+
+
 @pytest.fixture
 def two(write):
     """Two sources with an index each; their paths."""

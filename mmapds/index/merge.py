@@ -65,6 +65,7 @@ def merge(
     job.functions = {
         name: mark for name, mark in first.functions.items() if all(part.functions.get(name) == mark for part in parts)
     }
+    job.any_lines = any(part.metadata.get("any_lines") is True for part in parts)
     job.way_elsewhere = way_elsewhere(paths, "--merge")
     plan = [Stored.of(part, range(len(part.sources))) for part in parts]
     with locked(out):
