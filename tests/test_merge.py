@@ -1,6 +1,7 @@
 """One index from several: byte for byte the one that is built from all sources, or an error, and the old one intact."""
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import mmapds
 from mmapds import _native
+from mmapds.index.build import ColumnRequest, build_each
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
 from tests.support.commands import command
@@ -80,6 +82,22 @@ def test_a_merged_index_keeps_that_its_format_was_chosen(write, tmp_path):
     parts[1].unlink()
     write(array % 33, "b.jsonl")
     assert len(mmapds.open(mmapds.build(merged))) == 5
+
+
+def test_nan_for_missing_numbers_is_the_same_again(write, tmp_path):
+    paths = [write([{"x": 1.5}, {}], f"{name}.jsonl") for name in "ab"]
+    options = {"columns": {"x": "x"}, "missing": math.nan}
+    direct = built(paths, tmp_path / "all.mmx", **options)
+    parts = mmapds.build(paths, **options)
+    assert [done.fresh for done in build_each(paths, request=ColumnRequest({"x": "x"}, math.nan))] == [False, False]
+    (again,) = build_each([paths[0]], request=ColumnRequest({"x": "x"}, -1.0))
+    assert again.fresh
+    with pytest.raises(mmapds.ColumnError, match=r"missing: expected -1.0, .* found nan"):
+        mmapds.merge(parts, out=tmp_path / "all.mmx")
+    mmapds.build(paths, **options)
+    (used,) = build_each(paths, out=tmp_path / "all.mmx", request=ColumnRequest({"x": "x"}, math.nan))
+    assert used.reused == "used 2 indexes"
+    assert mmapds.merge(parts, out=tmp_path / "all.mmx").read_bytes() == direct
 
 
 @pytest.fixture

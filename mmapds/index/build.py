@@ -22,7 +22,7 @@ from ..errors import (
 from ..formats.format import Format, OptionError
 from ..formats.measuring import Measuring
 from ..storage import current
-from ..storage.column_options import column_arguments, column_option, rebuilt_with
+from ..storage.column_options import alike, column_arguments, column_option, rebuilt_with
 from ..storage.index_file import NOTHING, Index, SavedViewFoundError, relative_to_index
 from ..storage.lock import clean_up, locked
 from ..storage.roots import Roots
@@ -447,8 +447,8 @@ def _is_up_to_date(index: Index, job: Job) -> bool:
     """Whether an index covers exactly a job's sources, by name and size, in its format and with its columns."""
     known = [(source.path, source.size) for source in index.sources]
     wanted = [(relative_to_index(source.path, index.path), source.size) for source in job.sources]
-    how = (index.format, index.parameters, index.measuring)
-    return known == wanted and how == (job.chosen.name, job.parameters, job.measuring.describe())
+    how = (index.format, index.parameters) == (job.chosen.name, job.parameters)
+    return known == wanted and how and alike(index.measuring, job.measuring.describe())
 
 
 def _is_to_settle(job: Job) -> bool:

@@ -11,7 +11,7 @@ from ..formats.measuring import Measuring
 from ..storage import current
 from ..storage.blocks import BLOCK_SECTIONS
 from ..storage.bounds import SECTION
-from ..storage.column_options import rebuilt_with
+from ..storage.column_options import alike, rebuilt_with
 from ..storage.index_file import SECTION_TYPES, Index
 from ..storage.lock import locked
 from ..storage.roots import Roots
@@ -108,7 +108,7 @@ def _check_alike(first: Index, other: Index, chosen: Format) -> None:
         ("columns", list(first.columns), list(other.columns)),
         *((name, first.measuring.get(name), other.measuring.get(name)) for name in _MEASURED),
     ):
-        if found != expected:
+        if not alike(found, expected):
             raise ColumnError(
                 f"{other.path}: {what}: expected {expected!r}, as in {first.path}, found {found!r}; {_ALIKE}"
             )

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import FormatError, IndexMissingError, SourceError
+from ..storage.column_options import alike
 from ..storage.fingerprints import WAITING, each, fingerprint
 from ..storage.index_file import Index, relative_to_index
 from ..storage.numbers import F64
@@ -171,7 +172,7 @@ def _own_index(path: str, job: Job) -> Index | None:
 
 def _measures_the_same(index: Index, job: Job) -> bool:
     """Whether an index has the format of a job, and all its columns, measured in the same way."""
-    same = index.format == job.chosen.name and index.measuring == job.measuring.describe()
+    same = index.format == job.chosen.name and alike(index.measuring, job.measuring.describe())
     return same and index.has_bounds == job.has_bounds and all(name in index.columns for name in job.measuring.columns)
 
 

@@ -1,9 +1,15 @@
 """How the columns of an index are asked for, on a command line and in Python: what messages tell users to give."""
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .sources import word
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two things that `Measuring.describe` says are the same; NaN in the place of missing numbers is NaN."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def rebuilt_with(expressions: Mapping[str, str], computed: Iterable[str]) -> str:
