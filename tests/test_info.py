@@ -261,6 +261,20 @@ def test_several_indexes_are_taken_together(write, ran):
     assert ran("info", "--quiet", one) == (0, "", "")
 
 
+@pytest.mark.parametrize("damaged", ["index.jsonl.mmx", "view.mmx"])
+def test_what_cannot_be_read_hides_no_others(write, ran, tmp_path, damaged):
+    paths = [write([1, 2], f"{name}.jsonl") for name in ("first", "index")]
+    mmapds.build(paths)
+    for name in ("view", "other"):
+        mmapds.open(paths[0])[:1].save(tmp_path / f"{name}.mmx")
+    os.truncate(tmp_path / damaged, os.path.getsize(tmp_path / damaged) - 3)
+    status, out, err = ran("info", paths[0], tmp_path / damaged, tmp_path / "other.mmx")
+    assert (status, err.count("\n")) == (1, 1)
+    assert err.startswith(f"{tmp_path / damaged}: ")
+    assert f"\n{paths[0]}.mmx\n" in out
+    assert f"{tmp_path / 'other.mmx'}: a saved view" in out
+
+
 @pytest.mark.parametrize("tool", [commands.mmapds, commands.command], ids=["mmapds", "module"])
 def test_a_source_that_changed_or_is_gone_fails(write, tool):
     info = ["info"] if tool is commands.mmapds else ["--info"]

@@ -10,12 +10,12 @@ from .. import cli, formats
 from ..errors import ColumnError, Error, counted
 from ..index.__main__ import inspect
 from ..index.findings import LISTED
-from ..index.inspect import State, bad_lines, first_problem, states_of
+from ..index.inspect import State, bad_lines, first_problem, opened, states_of
 from ..index.saved import lines_of_view
 from ..index.summary import summarise
-from ..storage.index_file import Index, SavedViewFoundError
+from ..storage.index_file import Index
 from ..storage.roots import Roots
-from ..storage.sources import INDEX_SUFFIX, expand, index_path
+from ..storage.sources import INDEX_SUFFIX, expand
 from ..storage.view_file import SavedView
 from .numbers import SIZES, Numbers, histogram, measure
 from .screen import Screen, columns_of
@@ -47,20 +47,22 @@ def print_info(options: argparse.Namespace) -> int:
     if options.json:
         return inspect(options)
     paths = expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX), report=cli.print_aside)
-    roots, indexes, failed = Roots(options.root, paths), [], False
+    roots, failed = Roots(options.root, paths), False
+    indexes: list[Index] = []
     views: list[SavedView] = []
     with cli.Progress(paths, unit="B", quiet=options.quiet, bar=False) as output:
         for path in paths:
             try:
-                index = Index(index_path(path), roots)
-                index.check_covers(path)
-                indexes.append(index)
-            except SavedViewFoundError:
-                views.append(SavedView(index_path(path), roots))
+                found = opened(path, roots)
             except Error as error:
                 failed = True
                 output.complain(cli.one_line(error))
-    of_views, of_indexes = ([states_of(each) for each in opened] for opened in (views, indexes))
+                continue
+            if isinstance(found, SavedView):
+                views.append(found)
+            else:
+                indexes.append(found)
+    of_views, of_indexes = ([states_of(each) for each in kind] for kind in (views, indexes))
     for view, states in zip(views, of_views, strict=True) if not options.quiet else ():
         for line in lines_of_view(view, None, [state.text for state in states]):
             cli.print_line(cli.printable(line))

@@ -66,7 +66,7 @@ def inspect_indexes(
             documents.append(document)
             index: Index | SavedView
             try:
-                index, findings = _opened(path, roots), None
+                index, findings = opened(path, roots), None
                 if verify and isinstance(index, Index):
                     findings = examine(index, workers=workers, report=progress.update)
                 elif verify and isinstance(index, SavedView):
@@ -92,7 +92,7 @@ def inspect_indexes(
     return int(failed)
 
 
-def _opened(path: str, roots: Roots) -> Index | SavedView:
+def opened(path: str, roots: Roots) -> Index | SavedView:
     """Open the index of a source, or a saved view; raises as they do."""
     try:
         index = Index(index_path(path), roots)
