@@ -493,6 +493,17 @@ def test_other_files_beside_parts_stay(corpus, tmp_path):
     assert os.listdir(parts) == ["notes.txt"]
 
 
+def test_a_directory_is_not_listed_for_each_part(tmp_path, monkeypatch):
+    parts = [str(tmp_path / f"{number:032x}.mmx") for number in range(100)]
+    for path in [*parts[1:], f"{parts[5]}.0123abcd.tmp", f"{parts[6]}.lock"]:
+        Path(path).touch()
+    listed, listdir = [], os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: listed.append(path) or listdir(path))
+    driver.remove_parts(parts, str(tmp_path))
+    assert not tmp_path.exists()
+    assert len(listed) <= 5
+
+
 def test_an_executor_needs_one_place(corpus):
     with pytest.raises(mmapds.Error, match="executor: expected the place of one index with it, found none; give out="):
         mmapds.build(corpus, executor=Inline())

@@ -151,8 +151,7 @@ class Written(NamedTuple):
     def remove(self, target: str) -> None:
         """Remove the parts, once the array file is in its place, and those of conversions that were killed."""
         own = [task.path for task in self.tasks]
-        for path in (*own, *parts_of(target)):
-            remove_hidden(path)
+        remove_hidden(*own, *parts_of(target))
         if own:
             remove_parts(own, self.directory)
         remove_dead_parts(target)

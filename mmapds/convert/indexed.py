@@ -23,6 +23,9 @@ from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, StrPath
 from .reader import Block
 
+_HIDDEN = re.compile(rf"\.(.+)\.[0-9a-f]{{8}}{re.escape(INDEX_SUFFIX)}(\..*)?")
+"""The name of a hidden index and of what begins with it; its group is the name of the file that it lies beside."""
+
 
 class IndexedReader:
     """The decoded records of sources that can be indexed.
@@ -105,18 +108,18 @@ def _first_index(path: str, roots: Roots) -> Index:
     return found if isinstance(found, Index) else found.open_base(0)
 
 
-def remove_hidden(beside: str) -> None:
+def remove_hidden(*beside: str) -> None:
     """Remove the hidden indexes of killed conversions, and what they wrote of them; the caller holds the lock.
 
     Args:
-      beside: the file that they wrote.
+      beside: the files that they wrote.
     """
-    parent, file = os.path.split(beside)
-    ours = re.compile(rf"\.{re.escape(file)}\.[0-9a-f]{{8}}{re.escape(INDEX_SUFFIX)}(\..*)?")
-    with suppress(OSError):  # of a directory that can be written to, and not be read
-        for name in os.listdir(parent or "."):
-            if ours.fullmatch(name):
-                remove_dead(os.path.join(parent, name))
+    files = set(beside)
+    for parent in {os.path.dirname(path) for path in files}:
+        with suppress(OSError):  # of a directory that can be written to, and not be read
+            for found in filter(None, map(_HIDDEN.fullmatch, os.listdir(parent or "."))):
+                if os.path.join(parent, found[1]) in files:
+                    remove_dead(os.path.join(parent, found[0]))
 
 
 @contextmanager

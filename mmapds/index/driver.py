@@ -7,7 +7,7 @@ that returns such an executor, which is called again where one broke.
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
@@ -168,19 +168,28 @@ def directory_of(target: str) -> str:
 
 def parts_of(target: str) -> list[str]:
     """Return the paths of the parts in the directory beside a file, those of builds that were killed among them."""
-    directory = directory_of(target)
+    return sorted(_parts_in(directory_of(target)))
+
+
+def _parts_in(directory: str) -> set[str]:
+    """Return the paths of parts of which a directory has anything."""
     try:
         names = os.listdir(directory)
     except OSError:  # there is none
-        return []
-    return sorted({os.path.join(directory, part[1]) for part in map(_PART.match, names) if part is not None})
+        return set()
+    return {os.path.join(directory, part[1]) for part in map(_PART.match, names) if part is not None}
 
 
-def remove_parts(paths: Iterable[str], directory: str) -> None:
-    """Remove parts, and what killed workers left of them, once nothing needs them any more."""
+def remove_parts(paths: Collection[str], directory: str) -> None:
+    """Remove parts, which lie in a directory, and what killed workers left of them, once nothing needs them any more.
+
+    Args:
+      paths: of the parts, as the directory and a name.
+    """
     for path in paths:
         with suppress(OSError):  # it was never written, or may not be removed
             os.unlink(path)
+    for path in _parts_in(directory).intersection(paths):  # few: each takes a look at all of the directory
         clean_up(path)
         remove_leftovers(path)
     with suppress(OSError):  # it was there before, and has other files
