@@ -300,7 +300,18 @@ def test_sources_outside_the_roots_are_not_touched(two, tmp_path):
     assert out.read_bytes() == direct
 
 
-@pytest.mark.parametrize("options", [["--length", "n"], ["--force"], ["--hash"], ["--truncated", "drop"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--length", "n"],
+        ["--force"],
+        ["--hash"],
+        ["--truncated", "drop"],
+        ["--dask", "a:1"],
+        ["--ray", "auto"],
+        ["--parts", "d"],
+    ],
+)
 def test_options_of_building_are_refused(two, tmp_path, options):
     done = command(*indexes(two), "--merge", "-o", tmp_path / "all.mmx", *options)
     assert done.returncode == 2

@@ -180,7 +180,8 @@ def _merge_indexes(options: argparse.Namespace) -> None:
 
     if options.out is None:
         raise cli.UsageError("--merge: expected -o OUT.mmx with it, found none; give the place of the index")
-    for name in ("format", "length", "column", "missing", "validate", "bad", "hash", "force", *formats.OPTIONS):
+    of_building = ("format", "length", "column", "missing", "validate", "bad", "hash", "force", "dask", "ray", "parts")
+    for name in (*of_building, *formats.OPTIONS):
         if value := getattr(options, name):
             option = f"--{name.replace('_', '-')}"
             raise cli.UsageError(
