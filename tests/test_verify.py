@@ -10,7 +10,7 @@ import xxhash
 import mmapds
 from mmapds.arrays.array_file import ArrayFile, Head
 from mmapds.index.verify import verify
-from mmapds.storage.index_file import Index
+from mmapds.storage.index_file import Index, IndexWriter
 from tests.support.bounds import bounds_of, forge_bounds, records_in, write_groups
 from tests.support.index_file import rewrite
 from tests.support.tars import archive
@@ -77,6 +77,20 @@ def index(write):
 def test_a_forged_section_is_found(index, name, change, message):
     forge(index, name, change)
     with pytest.raises(mmapds.FormatError, match=f"DAMAGED: {message}"):
+        verify(Index(index))
+
+
+def test_a_length_that_no_record_has_is_found(index):
+    before = Index(index)
+    forged = {"length_values": [9, 7, 5, 3, 1], "length_counts": [1, 0, 1, 2, 1]}
+    with IndexWriter(index) as writer:
+        for name in before.sections:
+            if name in forged:
+                writer.write_array(name, "<u8", np.array(forged[name], np.uint64).tobytes())
+            else:
+                writer.copy_section(before, name)
+        writer.replace(before, {key: value for key, value in before.metadata.items() if key != "sections"})
+    with pytest.raises(mmapds.FormatError, match="expected falling lengths of 5 records, each of 1 or more, found"):
         verify(Index(index))
 
 

@@ -236,10 +236,11 @@ def check_length_order(findings: "Findings") -> None:
         for name in ("length_order", "length_values", "length_counts", COLUMN + "length")
     )
     ends = np.cumsum(counts, dtype=np.uint64)
-    if int(counts.sum(dtype=object) if len(counts) else 0) != index.records or (values[1:] >= values[:-1]).any():
+    total = int(counts.sum(dtype=object)) if len(counts) else 0
+    if total != index.records or (counts == 0).any() or (values[1:] >= values[:-1]).any():
         raise index.damaged(
-            f"length_values and length_counts: expected falling lengths of {index.records} records, found {values[:8]} "
-            f"and {counts[:8]}"
+            f"length_values and length_counts: expected falling lengths of {index.records} records, each of 1 or more, "
+            f"found {values[:8]} and {counts[:8]}"
         )
 
     def expected(places: "NDArray[np.uint64]") -> "NDArray[np.uint64]":

@@ -143,9 +143,9 @@ class FileOrder(NamedTuple):
         if not (values[1:] < values[:-1]).all():
             raise self.damaged("section 'length_values': expected unsigned numbers, each below the one before it")
         if (counts == 0).any() or (counts > records).any() or counts.sum() != records:
+            found = "a count of 0" if (counts == 0).any() else f"a sum of {counts.sum()}"
             raise self.damaged(
-                f"section 'length_counts': expected counts of 1 or more that add up to {records}, found a sum of "
-                f"{counts.sum()}"
+                f"section 'length_counts': expected counts of 1 or more that add up to {records}, found {found}"
             )
 
     def histogram(self) -> tuple[Uint64s, Uint64s, Int64s | None]:
