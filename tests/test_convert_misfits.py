@@ -16,6 +16,8 @@ from mmapds.errors import as_command
 from tests.support.commands import run
 from tests.support.conversions import run_remedies, samples, save
 from tests.support.messages import check
+from tests.support.samples import npy
+from tests.support.tars import archive
 
 
 @pytest.fixture(autouse=True)
@@ -368,6 +370,37 @@ def test_bytes_among_others_can_only_be_left_out(tmp_path, values, infer):
         convert(path, decode=decode, infer=infer)
     assert str(error.value).endswith("; choose other fields with --fields id")
     assert samples(convert(path, decode=decode, fields=["id"]).path) == [{"id": 0}, {"id": 1}]
+
+
+ODD_ARRAYS = [
+    (np.array(["ab"]), "str64", "choose other fields with --fields id"),
+    (np.array([b"ab"]), "bytes16", "choose other fields with --fields id"),
+    (np.array([], "U1"), "str32", "choose other fields with --fields id"),
+    (np.array([1, None], object), "object", "choose other fields with --fields id"),
+    (np.zeros(2, "i4,f4"), "void64", "choose other fields with --fields id"),
+    (np.array(["2020-01-01"], "M8[D]"), "datetime64[D]", """choose another type with --types '{"x": "json"}'"""),
+]
+
+
+@pytest.mark.parametrize(("array", "dtype", "remedy"), ODD_ARRAYS, ids=[dtype for _, dtype, _ in ODD_ARRAYS])
+def test_arrays_that_are_not_of_numbers_in_a_field_of_arrays(tmp_path, array, dtype, remedy):
+    path = jsonl(tmp_path, [{"id": 0}, {"id": 1}])
+
+    def decode(record):
+        number = json.loads(record)["id"]
+        return {"id": number, "x": array if number else np.arange(2)}
+
+    with pytest.raises(mmapds.FormatError) as error:
+        convert(path, decode=decode, infer=1)
+    expected = f"field 'x': expected int64 of shape (None,), found {dtype} of shape {array.shape}; {remedy}"
+    assert str(error.value) == f"{path}:2 (byte 10): {expected}"
+
+
+def test_an_array_of_text_among_those_of_numbers_is_not_said_to_be_a_type(tmp_path):
+    files = [("0.x.npy", npy(np.arange(3))), ("1.x.npy", npy(np.array(["a"])))]
+    (tmp_path / "a.tar").write_bytes(archive(files))
+    with pytest.raises(mmapds.FormatError, match=r"expected what JSON can hold, found str32 .*; choose other fields"):
+        convert(tmp_path / "a.tar")
 
 
 def test_types_of_some_fields_leave_the_others(tmp_path):

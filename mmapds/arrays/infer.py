@@ -5,7 +5,7 @@ from typing import Any
 
 from ..errors import FormatError
 from .schema import EXTENDED, ITEM_BYTES, MAX_DIMS, Field, Schema, dtype_name
-from .values import as_array, cast, list_as_array, shown
+from .values import as_array, cast, fits, list_as_array, shown
 
 _PYTHON = {bool: "bool", int: "int64", float: "float64", bytes: "bytes", str: "str", dict: "json"}
 _NULL, _EMPTY = "null", ("null", (None,))  # the types of null and of an empty list, which fit several others
@@ -94,7 +94,9 @@ def widened(field: Field, value: Any) -> Any:
         return None
     if found == before and alone != before and before != "json":  # integers that floats do not hold
         return "json"
-    return None if found == before or _is_undecided(found) else found
+    if found == "json" and not fits(Field(field.name, "json", None), value):
+        return None
+    return None if found == before or _is_undecided(found) or not _is_known(found) else found
 
 
 def common_type(one: Any, other: Any) -> Any:
@@ -110,6 +112,11 @@ def common_type(one: Any, other: Any) -> Any:
 def _is_undecided(what: Any) -> bool:
     """Whether all values of a field were null, or empty lists."""
     return bool(what == _NULL or what[0] == _NULL)
+
+
+def _is_known(what: Any) -> bool:
+    """Whether array files have a type; NumPy's text, dates and objects have others."""
+    return _dtype_of(what) in ITEM_BYTES or what in _PYTHON.values()
 
 
 def _dtype_of(what: Any) -> Any:

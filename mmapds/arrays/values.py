@@ -349,10 +349,15 @@ def _is_integer(value: Any) -> bool:
 
 
 def cast(array: Any, dtype: str) -> Any:
-    """Return numbers as another dtype; None where more than the last digits of fractions would be lost."""
+    """Return numbers as another dtype; None where more than the last digits of fractions would be lost.
+
+    None for any other array too, as for one of text, dates, objects or structs.
+    """
     import numpy as np  # start-up time: records without arrays do without
 
     to = np.dtype(dtype)
+    if array.dtype.kind not in _WIDTH:
+        return None
     if array.size == 0:
         return array.astype(to)
     if _WIDTH[array.dtype.kind] > _WIDTH[to.kind]:
