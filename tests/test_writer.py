@@ -240,6 +240,11 @@ class Odd(enum.Enum):
     [
         (("float32", (None,)), torch.eye(3).to_sparse(), "expected float32 .*, found float32 of shape"),
         (("float32", (None,)), torch.empty(3, device="meta"), "expected float32 .*, found float32 of shape"),
+        (
+            ("float32", (None,)),
+            [torch.ones((), requires_grad=True)],
+            r"expected float32 .*, found list \[tensor\(1\., requires_grad=True\)\]",
+        ),
         (("float16", (None,)), [1e9], r"expected float16 .*, found list \[1000000000.0\]"),
         (("float32", (None,)), [1.0, 1e300], r"expected float32 .*, found list \[1.0, 1e\+300\]"),
         (
@@ -296,6 +301,8 @@ def test_a_record_that_fails_is_left_out(tmp_path):
         ({"x": "complex64"}, {}, r"schema\['x'\] = 'complex64', expected 'bytes'"),
         ({"x": ("int8", (-1,))}, {}, "expected up to 8 axes, each None or 0 to"),
         ({"x": ("int8", (1,) * 9)}, {}, "expected up to 8 axes"),
+        ({"x": ("int8", (None, *[2**31 - 1] * 3))}, {}, "expected axes of less than 2\\^63 bytes together"),
+        ({"x": ("int8", (0, *[2**31 - 1] * 3))}, {}, "expected axes of less than 2\\^63 bytes together"),
         ({"x": ("int8", ("a",))}, {}, "expected a type or"),
         ({"x": 3}, {}, "expected a type or"),
         ({"": "str"}, {}, "is not a valid field name: expected printable text"),

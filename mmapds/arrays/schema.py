@@ -165,9 +165,20 @@ def _field(name: Any, what: Any) -> Field:
         raise FormatError(f"{place}, expected a type or (dtype, shape)") from None
     if dtype not in ITEM_BYTES:
         raise FormatError(f"{place}, expected a dtype among {', '.join(ITEM_BYTES)}")
+    check_axes(place, axes, ITEM_BYTES[dtype])
+    return Field(name, dtype, axes)
+
+
+def check_axes(place: str, axes: tuple[int | None, ...], item_bytes: int) -> None:
+    """Raise FormatError if no array has these axes, None for those of any length.
+
+    Args:
+      place: how the message begins.
+    """
     if len(axes) > MAX_DIMS or any(axis is not None and not 0 <= axis < 2**31 for axis in axes):
         raise FormatError(f"{place}, expected up to {MAX_DIMS} axes, each None or 0 to 2^31 - 1")
-    return Field(name, dtype, axes)
+    if item_bytes * math.prod(axis or 1 for axis in axes) >= 2**63:  # which array libraries refuse, with 0 elements too
+        raise FormatError(f"{place}, expected axes of less than 2^63 bytes together")
 
 
 @cache

@@ -292,7 +292,7 @@ def list_as_array(value: Any) -> Any:
         array = np.asarray(value)
         if array.dtype.kind == "f" and (np.abs(array) >= 2**63).any() and all(map(_is_integer, _items(value))):
             array = np.asarray(value, np.uint64)  # NumPy has floats for those on both sides of 2**63
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last of tensors that need a gradient
         return None
     return array if array.dtype.kind in "biufc" and _is_exact(value, array, array.dtype) else None
 

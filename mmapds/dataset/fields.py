@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from .. import _native
-from ..arrays.schema import EXTENDED, ITEM_BYTES, MAX_DIMS, dtype_name
+from ..arrays.schema import EXTENDED, ITEM_BYTES, check_axes, dtype_name
 from ..errors import DecodeError, FormatError, did_you_mean, names_its_arguments, shortened
 from ..formats.measuring import keys_of
 from ..formats.unmeasured import instead, kind_of, nearest_field, not_json, parsed, value_at
@@ -196,6 +196,8 @@ class Fields:
     def __init__(self, schema: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None) -> None:
         if not isinstance(schema, Mapping):
             raise FormatError(f"schema = {schema!r}, expected a dict of field name to type")
+        if defaults is not None and not isinstance(defaults, Mapping):
+            raise FormatError(f"defaults = {defaults!r}, expected a dict of field name to value")
         self.given = dict(schema), dict(defaults or {})
         """The schema and the defaults."""
         for name in self.given[1]:
@@ -264,7 +266,10 @@ def _wanted(name: Any, what: Any, defaults: Mapping[str, Any]) -> Wanted:
     if what == "str":
         return Wanted(name, keys, "str", _native.LAYOUT_ANY, (), fallback)
     dtype, shape = what if isinstance(what, tuple | list) and len(what) == 2 else (what, None)
-    dtype = dtype if isinstance(dtype, str) else dtype_name(dtype)
+    try:
+        dtype = dtype if isinstance(dtype, str) else dtype_name(dtype)
+    except TypeError:  # a list or a dict, which has no name
+        dtype = ""
     if dtype not in _DTYPES:
         near = [f"{dtype}64"] if f"{dtype}64" in _DTYPES else ["str", *_DTYPES]  # as in Python
         raise FormatError(
@@ -273,20 +278,19 @@ def _wanted(name: Any, what: Any, defaults: Mapping[str, Any]) -> Wanted:
         )
     if shape is None:
         return Wanted(name, keys, dtype, _native.LAYOUT_ANY, (), fallback)
-    if shape == _RAGGED:
+    if isinstance(shape, str) and shape == _RAGGED:
         return Wanted(name, keys, dtype, _native.LAYOUT_RAGGED, (), fallback)
-    return Wanted(name, keys, dtype, _native.LAYOUT_SHAPE, _axes(name, what, shape), fallback)
+    return Wanted(name, keys, dtype, _native.LAYOUT_SHAPE, _axes(name, what, shape, ITEM_BYTES[dtype]), fallback)
 
 
-def _axes(name: str, what: Any, shape: Any) -> Shape:
+def _axes(name: str, what: Any, shape: Any, item_bytes: int) -> Shape:
     try:
         if isinstance(shape, str):
             raise TypeError
         axes = tuple(axis if axis is None else operator.index(axis) for axis in shape)
     except TypeError:
         raise FormatError(f"schema[{name!r}] = {what!r}, expected a shape or 'ragged' after the dtype") from None
-    if len(axes) > MAX_DIMS or any(axis is not None and not 0 <= axis < 2**31 for axis in axes):
-        raise FormatError(f"schema[{name!r}] = {what!r}, expected up to {MAX_DIMS} axes, each None or 0 to 2^31 - 1")
+    check_axes(f"schema[{name!r}] = {what!r}", axes, item_bytes)
     return axes
 
 
