@@ -136,6 +136,10 @@ def test_one_in_the_place_of_several(opened):
     ds = opened([{"n": n} for n in range(6)])
     assert refused(lambda: mmapds.concat(ds)) == "datasets: expected a list of datasets, found one dataset; give [a, b]"
     assert refused(lambda: ds.split(0.9)).startswith("fractions = 0.9, expected a list of numbers from 0 to 1 that add")
+    message = refused(lambda: ds.split(["a", "b"]))
+    assert message == "fractions = ['a', 'b'], expected numbers from 0 to 1 that add up to 1"
+    assert refused(lambda: ds.split([[0.5], [0.25, 0.25]])).endswith("expected numbers from 0 to 1 that add up to 1")
+    assert refused(lambda: ds.split([0.5, 0.5], seed=1.5)) == "seed = 1.5, expected an integer"
     for dataset in (ds, ds[::-1], ds.map(dict), mmapds.zip(a=ds)):
         for given, use in (
             (3, "ds[3] for one, ds[:n] for the first n"),
@@ -146,6 +150,15 @@ def test_one_in_the_place_of_several(opened):
             assert message == f"positions = {given!r}, expected a list of integers; use {use}"
     message = refused(lambda: mmapds.build(ds.sources[0], workers="4", force=True))
     assert message == "workers = '4', expected 1 or more"
+
+
+def test_lists_of_different_lengths_in_the_place_of_positions(opened):
+    ds = opened([{"n": n} for n in range(6)])
+    for dataset in (ds, ds[::-1], ds.map(dict), mmapds.zip(a=ds)):
+        message = refused(partial(operator.getitem, dataset, [[1], [2, 3]]), IndexError)
+        assert message == "index: expected integers of one axis, found lists of different lengths"
+    message = refused(lambda: ds[::-1].take([1, [2, 3]]), IndexError)
+    assert message == "positions: expected integers of one axis, found lists of different lengths"
 
 
 # ---- columns ----------------------------------------------------------------------------------------------------

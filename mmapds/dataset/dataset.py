@@ -9,13 +9,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import Error, OrderError, flag, names_its_arguments
 from ..imports import importing
+from ..orders.basic import integer
 from ..orders.permutation import Permutation
 from ..storage.runs import LengthOrder
 from ..storage.sources import StrPath
 from .chosen import of_mask, of_positions
 from .location import Location
 from .other_names import OTHER_NAMES
-from .positions import checked, refuse_mask
+from .positions import as_array, checked, refuse_mask
 from .views import PermutedRows, RangeRows, Rows, with_small_step
 
 if TYPE_CHECKING:
@@ -234,7 +235,8 @@ class Dataset(_Samples):
           seed: decides which records go where, and their order; a view is shuffled in constant memory. None does not
             shuffle: each view is a run of neighbours.
         Raises:
-          Error: they are no list, a fraction is negative or not finite, or they do not add up to 1.
+          Error: they are not a list of numbers, a fraction is negative or not finite, they do not add up to 1, or the
+            seed is not an integer.
         """
         if not isinstance(fractions, Iterable):
             raise Error(f"fractions = {fractions!r}, expected a list of numbers from 0 to 1 that add up to 1")
@@ -250,7 +252,7 @@ class Dataset(_Samples):
         runs = [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
         if seed is None or length == 0:
             return [self._select(RangeRows(run)) for run in runs]
-        permutation = Permutation(length, seed)
+        permutation = Permutation(length, integer("seed", seed))
         return [self._select(PermutedRows(permutation, run)) for run in runs]
 
     @names_its_arguments("Dataset.save")
@@ -338,13 +340,7 @@ class Dataset(_Samples):
                 "index: expected an array of positions, found a tuple of one, as np.nonzero returns; use "
                 "ds[np.flatnonzero(mask)], or ds[mask]"
             )
-        try:
-            positions = np.asarray(key)
-        except (TypeError, ValueError, RuntimeError) as error:  # as of lists in the list, or of tensors
-            raise IndexError(
-                "index: expected an int, a slice, or a one-dimensional array of ints or bools, found "
-                f"{type(key).__name__} ({error})"
-            ) from None
+        positions = as_array("index", key)
         if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iub"):
             raise IndexError(
                 f"index: expected an int, a slice, or a one-dimensional array of ints or bools, found "

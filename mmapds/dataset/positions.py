@@ -33,13 +33,27 @@ def as_position(key: Any) -> int:
     return operator.index(key)
 
 
+def as_array(name: str, given: Any) -> NDArray[Any]:
+    """Return what is given for positions as an array.
+
+    Raises:
+      IndexError: NumPy makes no array of it, as of lists of different lengths, or of tensors that need a gradient.
+    """
+    try:
+        return np.asarray(given)
+    except ValueError:
+        raise IndexError(f"{name}: expected integers of one axis, found lists of different lengths") from None
+    except (TypeError, RuntimeError) as error:
+        raise IndexError(f"{name}: expected integers of one axis, found {type(given).__name__} ({error})") from None
+
+
 def checked(given: Any, length: int) -> NDArray[np.int64]:
     """Return positions of so many records as int64, not negative.
 
     Raises:
       IndexError: they are not integers, or one is out of range.
     """
-    positions = np.asarray(given)
+    positions = as_array("positions", given)
     if not positions.size:
         return positions.astype(np.int64, copy=False)
     if positions.dtype.kind not in "iu" or int(positions.max()) > 2**63 - 1:
