@@ -319,7 +319,8 @@ def test_all_else_is_passed_through():
     for values in (["a", "b"], [b"a", b"b"], [None, "a"], [{1}, {2}], [np.str_("a")], [1j], [np.timedelta64(1)]):
         assert pad_collate([{"x": value} for value in values]) == {"x": values}
         assert pad_collate(values) == values
-    for values in ([["a"], []], [[1, "a"], ["b"]], [[[1], [2]]], [({},), ()], [[{}], [{}, {}]]):
+    durations = [np.timedelta64(5, "s"), np.timedelta64(5, "m")]
+    for values in ([["a"], []], [durations], [[1, "a"], ["b"]], [[[1], [2]]], [({},), ()], [[{}], [{}, {}]]):
         assert pad_collate([{"x": value} for value in values]) == {"x": values}
     words = [np.array(["a"]), np.array(["b", "c"])]
     assert pad_collate(words) == words

@@ -48,7 +48,7 @@ _LISTED = (int, float, np.bool_, np.integer, np.floating)
 def _listed(value: list[Any], i: int, path: str) -> Array | list[Any]:
     """Return a list of numbers as an array, and any other list as it is."""
     types = set(map(type, value))
-    if not all(issubclass(each, _LISTED) for each in types):
+    if not all(issubclass(each, _LISTED) and not issubclass(each, np.timedelta64) for each in types):
         return value
     if not types:
         return []
