@@ -403,7 +403,7 @@ class IndexedDataset(Samples, Dataset):
 
 
 class Unopened:
-    """What a worker process has in place of a dataset that it cannot open: the error, for whoever asks it for a sample.
+    """What a worker process has in place of a dataset that it cannot open: the error, for whoever asks it for anything.
 
     A worker that raised while it starts would end, and torch would only say that it did.
     """
@@ -415,6 +415,12 @@ class Unopened:
         raise self._error
 
     __getitems__ = __getitem__
+
+    def __len__(self) -> int:
+        raise self._error
+
+    def __iter__(self) -> Iterator[Any]:
+        raise self._error
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what Python itself looks for, as copy and pickle do
