@@ -1,5 +1,6 @@
 """Lists of lists with no list inside: nothing says how long those would be, so they go with any length."""
 
+import itertools
 import json
 
 import numpy as np
@@ -82,6 +83,29 @@ def test_others_must_agree(kind):
     for other in (0, 3), (2, 0), (0,), (0, 0, 0):
         with pytest.raises(CollateError, match=r"samples\[2\]: expected shape \(n, 2\), as in samples\[1\], found "):
             pad_collate([kind((0, 0)), kind((1, 2)), kind(other)])
+
+
+@pytest.mark.parametrize("kind", [np.zeros, torch.zeros])
+@pytest.mark.parametrize("sizes", [[(0, 0), (0, 5)], [(0, 0, 3), (0, 5, 0), (0, 0, 0)], [(0, 0), (0, 5), (0, 0)]])
+def test_a_batch_without_entries_has_the_axes_that_any_of_them_has(kind, sizes):
+    for order in itertools.permutations(sizes):
+        tail = np.max(sizes, axis=0).tolist()[1:]
+        assert list(pad_collate([kind(each) for each in order])[0].shape) == [len(sizes), 0, *tail]
+        assert list(pack_collate([{"x": kind(each)} for each in order])["x"].shape) == [0, *tail]
+    for order in itertools.permutations([(0, 4), (0, 0), (0, 5)]):
+        with pytest.raises(CollateError, match=r": expected shape \(n, 5\), as in samples\[\d\], found \(0, 4\); "):
+            pad_collate([kind(each) for each in order])
+
+
+def test_records_without_entries_are_a_batch_in_any_order(tmp_path):
+    with mmapds.Writer(tmp_path / "a.mma", {"x": ("float32", (None, None))}) as writer:
+        for value in [], np.zeros((0, 80), np.float32), []:
+            writer.write({"x": value})
+    ds = mmapds.open(tmp_path / "a.mma")
+    for rows in itertools.permutations(range(3)):
+        for samples in ds.take(rows), [ds[row] for row in rows]:
+            assert pad_collate(samples)["x"].shape == (3, 0, 80)
+            assert pack_collate(samples)["x"].shape == (0, 80)
 
 
 def test_others_must_agree_in_array_files(tmp_path):

@@ -11,7 +11,6 @@ import numpy as np
 import torch.utils.data
 from numpy.typing import NDArray
 
-from ..arrays.values import with_axes_of
 from ..errors import CollateError, shortened
 from .array_decoder import as_tensor
 
@@ -213,35 +212,39 @@ def memories(values: Sequence[Any], dtype: torch.dtype, path: str) -> list[Array
         raise CollateError(
             f"samples[{len(arrays)}]{path}: expected a dense tensor on the CPU, without a gradient ({error})"
         ) from error
+    shapes = [array.shape for array in arrays]
+    if all(shape[1:] == shapes[0][1:] for shape in shapes):
+        return arrays
     alike = next((k for k, array in enumerate(arrays) if len(array)), 0)
-    shape = arrays[alike].shape
-    for i, array in enumerate(arrays):
-        if array.shape[1:] == shape[1:]:
-            continue
-        if with_axes_of(array.shape, (None, *shape[1:]))[1:] != shape[1:]:
-            raise CollateError(_shapes_message(i, array.shape, alike, shape, path))
-        arrays[i] = array.reshape(0, *shape[1:])
-    return arrays
+    for i, shape in enumerate(shapes):
+        if len(shape) != len(shapes[alike]):
+            raise CollateError(_shapes_message(i, shape, alike, shapes[alike][1:], path))
+    tail = common_tail(np.array(shapes), path)
+    return [array if len(array) else array.reshape(0, *tail) for array in arrays]
 
 
 def common_tail(shapes: Array, path: str) -> tuple[int, ...]:
     """Return the shape beyond the first axis of arrays of these shapes, (arrays, axes).
 
+    It is that of the arrays with entries. Where none has any, each axis has the length that is not 0, if there is one.
+
     Raises:
       CollateError: they differ in it, and not only as axes are 0 in an array without entries.
     """
-    alike = int((shapes[:, 0] != 0).argmax())
-    differs = shapes[:, 1:] != shapes[alike, 1:]
-    is_wrong = (differs & ((shapes[:, :1] != 0) | (shapes[:, 1:] != 0))).any(axis=1)
-    first: tuple[int, ...] = tuple(shapes[alike].tolist())
+    has_entries = shapes[:, 0] != 0
+    tails = shapes[:, 1:]
+    lengths = tails[has_entries.argmax()] if has_entries.any() else tails.max(axis=0)
+    is_wrong = (tails != lengths) & (has_entries[:, None] | (tails != 0))
+    tail: tuple[int, ...] = tuple(lengths.tolist())
     if is_wrong.any():
-        i = int(is_wrong.argmax())
-        raise CollateError(_shapes_message(i, tuple(shapes[i].tolist()), alike, first, path))
-    return first[1:]
+        i, axis = map(int, np.argwhere(is_wrong)[0])
+        alike = int(has_entries.argmax() if has_entries.any() else tails[:, axis].argmax())
+        raise CollateError(_shapes_message(i, tuple(shapes[i].tolist()), alike, tail, path))
+    return tail
 
 
-def _shapes_message(i: int, shape: tuple[int, ...], alike: int, first: tuple[int, ...], path: str) -> str:
-    expected = f"(n, {', '.join(map(str, first[1:]))})" if first[1:] else "(n,)"
+def _shapes_message(i: int, shape: tuple[int, ...], alike: int, tail: tuple[int, ...], path: str) -> str:
+    expected = f"(n, {', '.join(map(str, tail))})" if tail else "(n,)"
     return (
         f"samples[{i}]{path}: expected shape {expected}, as in samples[{alike}]{path}, found {shape}; "
         "only first axes may differ: make samples alike with ds.map(function)"
