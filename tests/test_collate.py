@@ -184,6 +184,11 @@ def test_lists_of_floats_have_the_default_dtype(default, request):
     assert pad_collate([[1.5]])[0].dtype == (default if default == torch.float64 else torch.float32)
 
 
+def test_a_mask_that_hides_nothing_counts_for_nothing():
+    masked = np.ma.array([1, 2], mask=[0, 1])
+    assert pad_collate([np.ma.array([1, 2], mask=[0, 0]), masked.filled(7)])[0].tolist() == [[1, 2], [1, 7]]
+
+
 def test_an_empty_list_goes_with_anything():
     batch, lengths = pad_collate([[], np.ones((2, 3), np.float16)], pad_value=-1)
     assert (batch.dtype, batch.shape, lengths.tolist()) == (torch.float16, (2, 2, 3), [0, 2])
@@ -457,6 +462,12 @@ ERRORS = [
         {},
         "samples[1]: expected a dense tensor on the CPU, without a gradient (Can't call numpy() on Tensor",
     ),
+    (
+        [{"x": [1, 2]}, {"x": np.ma.array([1, 2, 3], mask=[0, 1, 1])}],
+        {},
+        "samples[1]['x']: expected numbers without a mask, found 2 of 3 masked; give what stands for them with array.f",
+    ),
+    ([1, np.ma.masked], {}, "samples[1]: expected numbers without a mask, found 1 of 1 masked; give"),
     ([[1]], {"mask": "m"}, "mask = 'm', expected None for samples that have no fields"),
     ([([1], 2)], {"mask": "m"}, "mask = 'm', expected None for samples that have no fields"),
     ([{"x": 1}], {"mask": "m"}, "mask = 'm', expected None for samples that have no field of arrays"),

@@ -17,6 +17,7 @@ from ..errors import CollateError, did_you_mean, names_its_arguments, warn
 from ..formats.measuring import keys_of
 from .batch import Batch, LateBatch
 from .tensors import (
+    NUMERIC,
     STORED,
     Number,
     as_arrays,
@@ -31,8 +32,6 @@ from .tensors import (
 )
 
 Array = NDArray[Any]
-_NUMERIC = "biufc"
-"""Kinds of NumPy dtypes that are numbers, supported or not."""
 LONGEST_EMPTY = 1 << 24
 """Entries that have no items, and still a mask, or what stands beside packs. They take no bytes in a file."""
 
@@ -223,11 +222,11 @@ def _warn_of_empty_lists(path: str) -> None:
 def kind_of(value: Any) -> str:
     """Return what a value counts as: a key of `_KINDS`, or "other"."""
     if isinstance(value, np.ndarray):
-        return "other" if value.dtype.kind not in _NUMERIC else "array" if value.ndim else "number"
+        return "other" if value.dtype.kind not in NUMERIC else "array" if value.ndim else "number"
     if isinstance(value, torch.Tensor):
         return "array" if value.ndim else "number"
     if isinstance(value, np.generic):
-        return "number" if value.dtype.kind in _NUMERIC else "other"
+        return "number" if value.dtype.kind in NUMERIC else "other"
     if isinstance(value, int | float):
         return "number"
     if isinstance(value, Mapping):

@@ -16,6 +16,8 @@ from .array_decoder import as_tensor
 
 Array = NDArray[Any]
 Number = int | float | bool
+NUMERIC = "biufc"
+"""Kinds of NumPy dtypes that are numbers, supported or not."""
 _NUMPY = {
     torch.bool: np.dtype(np.bool_),
     torch.uint8: np.dtype(np.uint8),
@@ -69,12 +71,28 @@ def _native(value: Any) -> Any:
 
 
 def as_arrays(values: Sequence[Any], path: str) -> Sequence[Any]:
-    """Return values, of which lists of numbers have become arrays, and ml_dtypes' bfloat16 tensors."""
+    """Return values, of which lists of numbers have become arrays, and ml_dtypes' bfloat16 tensors.
+
+    Raises:
+      CollateError: a number is behind a mask, or beyond its dtype.
+    """
+    for i, value in enumerate(values):
+        if isinstance(value, np.ma.MaskedArray) and value.dtype.kind in NUMERIC:
+            _refuse_masked(value, f"samples[{i}]{path}")
     if any(isinstance(value, np.ndarray) and value.dtype.kind == "V" for value in values):  # not a dtype of NumPy's own
         values = [_native(value) for value in values]
     if any(issubclass(each, list) for each in set(map(type, values))):
         values = [_listed(value, i, path) if isinstance(value, list) else value for i, value in enumerate(values)]
     return values
+
+
+def _refuse_masked(value: np.ma.MaskedArray[Any, Any], place: str) -> None:
+    """Raise CollateError if numbers of an array are behind its mask, so that they are no values."""
+    if count := int(np.ma.count_masked(value)):
+        raise CollateError(
+            f"{place}: expected numbers without a mask, found {count} of {value.size} masked; give what stands for "
+            "them with array.filled(number)"
+        )
 
 
 def number_tensor(values: Sequence[Any], path: str) -> torch.Tensor:
