@@ -273,6 +273,29 @@ def test_tensors_whose_axes_are_permuted(tmp_path, suffix, lost, shape, axes):
     assert (found == expected[kept].transpose(0, *(axis + 1 for axis in axes))).all()
 
 
+@pytest.mark.parametrize("suffix", ["arrow", "parquet"])
+@pytest.mark.parametrize("axes", [None, [1, 0]])
+def test_tensors_are_lists_in_lists_as_json(tmp_path, suffix, axes):
+    kind = pa.fixed_shape_tensor(pa.int32(), [2, 3], permutation=axes)
+    storage = pa.array([[0, 1, 2, 3, 4, None], None, [6, 7, 8, 9, 10, 11]], kind.storage_type)
+    tensors = pa.ExtensionArray.from_storage(kind, storage)
+    columns = {
+        "t": tensors,
+        "part": pa.StructArray.from_arrays([tensors], ["of"]),
+        "listed": pa.ListArray.from_arrays(pa.array([0, 2, 2, 3]), tensors),
+        "inside": pa.ListArray.from_arrays(pa.array([0, 1, 1, 3]), pa.StructArray.from_arrays([tensors], ["of"])),
+    }
+    path = save(pa.table(columns), tmp_path / f"a.{suffix}")
+    done = convert(path, tmp_path / "a.mma", types={"t": "json", "part.of": "json"})
+    first, last = [[0, 1, 2], [3, 4, None]], [[6, 7, 8], [9, 10, 11]]
+    if axes:
+        first, last = [list(row) for row in zip(*first, strict=True)], [list(row) for row in zip(*last, strict=True)]
+    found = list(mmapds.open(done.path))
+    assert [sample["t"] for sample in found] == [sample["part.of"] for sample in found] == [first, None, last]
+    assert [sample["listed"] for sample in found] == [[first, None], [], [last]]
+    assert [sample["inside"] for sample in found] == [[{"of": first}], [], [{"of": None}, {"of": last}]]
+
+
 @pytest.mark.parametrize("is_large", [False, True])
 def test_lists_without_lists_that_are_stored_without_an_offset(tmp_path, is_large):
     """As other writers leave them: the inner array has no list, and its buffer of offsets is empty."""

@@ -97,7 +97,7 @@ def _is_months(found: Any) -> bool:
 
 def _storage(found: Any) -> Any:
     """Return the type that an extension type is stored as; tensors are left as they are."""
-    while isinstance(found, pa.BaseExtensionType) and not isinstance(found, pa.FixedShapeTensorType):
+    while isinstance(found, pa.BaseExtensionType) and not _is_tensor(found):
         found = found.storage_type
     return found
 
@@ -105,7 +105,7 @@ def _storage(found: Any) -> Any:
 def described(found: Any) -> Any:
     """Return a type as a schema describes it."""
     found = _storage(found)
-    if isinstance(found, pa.FixedShapeTensorType):
+    if _is_tensor(found):
         axes = found.permutation or range(len(found.shape))
         return np.dtype(found.value_type.to_pandas_dtype()).name, [found.shape[axis] for axis in axes]
     if is_type.is_dictionary(found):
@@ -206,12 +206,15 @@ def _viewed(array: Any, leaf: Callable[[Any], Any]) -> Any:
 
 
 def json_values(array: Any) -> Values:
-    """Return values as JSON has them: at any depth, dates, times and durations are integers and decimals are text.
+    """Return values as JSON has them: at any depth, dates, times and durations are integers, decimals are text, and
+    tensors are lists in lists.
 
     What pyarrow makes of the former has microseconds at best, or depends on whether pandas is installed.
     """
     values = _viewed(array, _integer).to_pylist()
-    return list(map(_with_texts, values)) if _holds(array.type, is_type.is_decimal) else values
+    if _holds(array.type, is_type.is_decimal):
+        values = list(map(_with_texts, values))
+    return [_with_axes(value, array.type) for value in values] if _holds(array.type, _is_tensor) else values
 
 
 def _integer(found: Any) -> Any:
@@ -225,6 +228,31 @@ def _with_texts(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _with_texts(part) for name, part in value.items()}
     return [_with_texts(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _with_axes(value: Any, found: Any) -> Any:
+    """Return a value of a type with its tensors, at any depth, as lists in lists; pyarrow has one list for all axes."""
+    if value is None:
+        return None
+    if _is_tensor(found):
+        items = np.array(value, object).reshape(found.shape)  # objects, as one may be None
+        return items.transpose(found.permutation or range(len(found.shape))).tolist()
+    if isinstance(found, pa.BaseExtensionType):
+        return _with_axes(value, found.storage_type)
+    if is_type.is_dictionary(found) or is_type.is_run_end_encoded(found):
+        return _with_axes(value, found.value_type)
+    if is_type.is_struct(found):
+        return {part.name: _with_axes(value[part.name], part.type) for part in found}
+    if is_type.is_map(found):
+        return [(_with_axes(key, found.key_type), _with_axes(item, found.item_type)) for key, item in value]
+    if is_type.is_fixed_size_list(found) or _is_ragged(found):
+        return [_with_axes(item, found.value_type) for item in value]
+    return value
+
+
+def _is_tensor(found: Any) -> bool:
+    """Whether values are tensors of one shape."""
+    return isinstance(found, pa.FixedShapeTensorType)
 
 
 def rows_of(batch: Any, wanted: list[str], types: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
