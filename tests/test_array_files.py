@@ -15,8 +15,11 @@ from torch.utils.data import DataLoader
 
 import mmapds
 from mmapds.arrays.schema import EXTENDED, ITEM_BYTES
+from mmapds.index.verify import verify
+from mmapds.storage.index_file import Index
 from tests.support.array_files import equal, store, utterances
 from tests.support.commands import command
+from tests.support.index_file import rewrite
 
 # ---- there and back ------------------------------------------------------------------------------------------
 
@@ -110,6 +113,34 @@ def test_round_trips(tmp_path_factory, given):
     for name, kind in schema.items():
         if kind in DTYPES:
             np.testing.assert_equal(ds.column(name).astype(float), np.array([float(r[name]) for r in records]))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "str", ("int64", (2,))], ids=str)
+def test_files_whose_fields_lie_in_another_order_are_not_alike(tmp_path, dtype):
+    """Their records would be read as those of the first file, each field as another one."""
+    value = {"int64": [1, 2], "str": ["a", "b"]}.get(dtype, [[1, 1], [2, 2]])
+    record = dict(zip("xy", value, strict=True))
+    paths = [store(tmp_path, [record], dict.fromkeys(names, dtype), f"{names}.mma") for names in ("xy", "yx")]
+    for decode in (None, "torch", mmapds.Fields({"x": dtype})):
+        with pytest.raises(mmapds.Error, match=r"yx\.mma\.mmx: expected records "):
+            mmapds.open(paths, decode=decode)
+        with pytest.raises(mmapds.Error, match=r"datasets\[1\]: expected "):
+            mmapds.concat([mmapds.open(path, decode=decode) for path in paths])
+    with pytest.raises(mmapds.Error, match=r"yx\.mma\.mmx: (schema|columns): expected "):
+        mmapds.merge(paths, out=tmp_path / "all.mmx")
+
+
+def test_an_index_whose_fields_lie_in_another_order_is_damaged(tmp_path):
+    def turned(metadata):
+        schema = metadata["parameters"]["schema"]
+        metadata["parameters"]["schema"] = dict(reversed(schema.items()))
+        return metadata
+
+    path = store(tmp_path, [{"x": "a", "y": "b"}])
+    verify(Index(f"{path}.mmx"))
+    rewrite(f"{path}.mmx", metadata=turned)
+    with pytest.raises(mmapds.FormatError, match=r"a\.mma\.mmx: DAMAGED: schema = \{'y': .*, expected \{'x': "):
+        verify(Index(f"{path}.mmx"))
 
 
 # ---- the index of an array file ------------------------------------------------------------------------------

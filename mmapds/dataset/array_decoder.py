@@ -34,7 +34,9 @@ class ArrayDecoder:
     def __init__(
         self, schema: Mapping[str, Any], copied: Collection[str] = (), loads: Callable[[bytes], Any] = orjson.loads
     ) -> None:
-        self._given = dict(schema), frozenset(copied), loads
+        self.schema = dict(schema)
+        """Field name to type, in the order in which fields lie in a record."""
+        self._given = self.schema, frozenset(copied), loads
         parsed = Schema(schema)
         extended = {field.name: field.dtype for field in parsed.fields if field.dtype in EXTENDED}
         self._as_tensors = extended if not _has_ml_dtypes() else {}
@@ -54,7 +56,9 @@ class ArrayDecoder:
         return value if dtype is None else as_tensor(value, dtype)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ArrayDecoder) and self._given == other._given
+        if not isinstance(other, ArrayDecoder) or self._given != other._given:
+            return False
+        return list(self.schema) == list(other.schema)  # dicts are equal in any order
 
     def __hash__(self) -> int:
         return hash(repr(self._given[0]))

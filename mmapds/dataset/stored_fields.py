@@ -46,7 +46,9 @@ class StoredFields:
 
     def __init__(self, fields: Fields, schema: Mapping[str, Any], place: str) -> None:
         self.fields = fields
-        self._given = fields, dict(schema), place
+        self.schema = dict(schema)
+        """What the file has, in the order in which it lies in a record."""
+        self._given = fields, self.schema, place
         stored = {field.name: field for field in Schema(schema).fields}
         wanted = fields.reader.wanted
         self.sources = {name: _source(each, stored, place) for name, each in wanted.items()}
@@ -91,7 +93,9 @@ class StoredFields:
         return _converted(stored, wanted)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StoredFields) and self._given[:2] == other._given[:2]
+        if not isinstance(other, StoredFields) or self._given[:2] != other._given[:2]:
+            return False
+        return list(self.schema) == list(other.schema)  # dicts are equal in any order
 
     def __hash__(self) -> int:
         return hash(self.fields)

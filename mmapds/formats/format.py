@@ -237,3 +237,10 @@ def reserve_bytes(count: int) -> mmap.mmap:
 def reserve_words(count: int) -> memoryview:
     """Return room for 64-bit words, as `reserve_bytes` does."""
     return memoryview(reserve_bytes(8 * count)).cast("Q")
+
+
+def is_same_parameter(one: Any, other: Any) -> bool:
+    """Whether two values of a parameter say the same; that of a schema says by its order where its fields lie."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return list(one.items()) == list(other.items())
+    return bool(one == other)

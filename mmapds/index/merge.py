@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import formats
 from ..errors import ColumnError, FormatError, SourceError, either
-from ..formats.format import Format
+from ..formats.format import Format, is_same_parameter
 from ..formats.measuring import Measuring
 from ..storage import current
 from ..storage.blocks import BLOCK_SECTIONS
@@ -94,7 +94,7 @@ def _check_alike(first: Index, other: Index, chosen: Format) -> None:
         )
     for name in sorted({*first.parameters, *other.parameters}.difference(chosen.per_source)):
         expected, found = first.parameters.get(name), other.parameters.get(name)
-        if found != expected:
+        if not is_same_parameter(expected, found):
             raise FormatError(
                 f"{other.path}: {name}: expected {expected!r}, as in {first.path}, found {found!r}; {_ALIKE}"
             )

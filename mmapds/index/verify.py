@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import formats
 from ..errors import Error, FormatError
-from ..formats.format import Format, OptionError, Piece
+from ..formats.format import Format, OptionError, Piece, is_same_parameter
 from ..storage.blocks import BlockStart, BlockTable, BlockTally, end_of, unpacked_point
 from ..storage.bounds import GROUP, gaps, groups_of, records_in_group
 from ..storage.current import other_content, stat_source
@@ -176,7 +176,7 @@ def _check_parameters(findings: Findings) -> bool:
         return True
     for name, value in expected.items():
         found = index.parameters.get(name, _WHERE_MISSING.get(name))
-        if found != value and (found is not None or name not in _NEEDLESS):
+        if not is_same_parameter(value, found) and (found is not None or name not in _NEEDLESS):
             what = f"{name} = {found!r}, expected {value!r}, as {paths[0]} has it"
             findings.add("parameters", index.damaged(what))
     return True
