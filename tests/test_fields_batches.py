@@ -336,7 +336,7 @@ def test_json_and_array_files_are_not_opened_together(tmp_path):
     fields = Fields({"x": "int32"})
     dataset(tmp_path / "a.jsonl", [{"x": [1]}], fields)
     convert(str(tmp_path / "a.jsonl"), str(tmp_path / "a.mma"))
-    with pytest.raises(mmapds.Error, match="expected records for decode = "):
+    with pytest.raises(mmapds.Error, match=r"expected records of JSON, as in .*, found the fields "):
         mmapds.open([tmp_path / "a.jsonl", tmp_path / "a.mma"], decode=fields, build=True)
 
 

@@ -8,6 +8,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import mmapds
+from mmapds.convert import convert
 from mmapds.storage.index_file import Index, IndexWriter
 from tests.support.commands import command
 from tests.support.messages import check
@@ -31,6 +32,33 @@ def test_formats_that_differ_have_no_common_decoder(write, tmp_path):
     ):
         mmapds.open([tmp_path / "a.jsonl", tmp_path / "b.bin"])
     assert list(mmapds.open([tmp_path / "a.jsonl", tmp_path / "b.bin"], decode="json")) == [1, 2]
+
+
+@pytest.mark.parametrize(("first", "second"), [("a.mma", "b.mma"), ("a.mma", "c.jsonl"), ("c.jsonl", "b.mma")])
+def test_fields_of_different_schemas_are_told_apart_and_converted(write, tmp_path, first, second):
+    records = {
+        "a.mma": "the fields {'x': 'int32'}",
+        "b.mma": "the fields {'y': 'str', 'x': 'int32'}",
+        "c.jsonl": "JSON",
+    }
+    for name, sample in (("a.mma", {"x": 1}), ("b.mma", {"y": "a", "x": 2})):
+        with mmapds.Writer(tmp_path / name, {each: "int32" if each == "x" else "str" for each in sample}) as writer:
+            writer.write(sample)
+    mmapds.build(write([{"x": 3}], "c.jsonl"))
+    paths = [tmp_path / first, tmp_path / second]
+    fields = mmapds.Fields({"x": "int32"})
+    expected = f"expected records of {records[first]}, as in "
+    found = f", found {records[second]}; give all one schema with mmapds convert"
+    with pytest.raises(mmapds.Error) as error:
+        mmapds.open(paths, decode=fields)
+    check(str(error.value))
+    assert str(error.value) == f"{paths[1]}.mmx: {expected}{paths[0]}.mmx{found}"
+    with pytest.raises(mmapds.Error) as error:
+        mmapds.concat([mmapds.open(path, decode=fields) for path in paths])
+    check(str(error.value))
+    assert str(error.value) == f"datasets[1]: {expected}datasets[0]{found}"
+    alike = [convert(path, f"{path}.x.mma", schema={"x": "int32"}, fields=["x"]).path for path in paths]
+    assert len(mmapds.open(alike, decode=fields)) == len(mmapds.open(alike)) == 2
 
 
 def test_files_are_known_by_their_first_bytes_too(tmp_path, write):

@@ -23,7 +23,7 @@ from .array_decoder import TensorDecoder, format_decoder
 from .decode import Decoder, decoder_name, is_same_decoder
 from .fields import Fields
 from .location import BlockLocation, Location
-from .stored_fields import StoredFields
+from .stored_fields import StoredFields, differing_records
 from .webdataset import check_pillow
 
 _ADVICE = {
@@ -145,6 +145,8 @@ class Catalog:
         """Return the one decoder of all indexes."""
         for index, decode in zip(self.indexes, found, strict=True):
             if not is_same_decoder(decode, found[0]):
+                if differ := differing_records(found[0], decode, self.indexes[0].path):
+                    raise Error(f"{index.path}: {differ}")
                 raise Error(
                     f"{index.path}: expected records for decode = {decoder_name(found[0])}, as in "
                     f"{self.indexes[0].path}, found records for {decoder_name(decode)}; give decode="

@@ -43,7 +43,7 @@ from .meanings import differing
 from .origin import Origin
 from .positions import as_position, checked, is_position, refuse_mask
 from .skips import Skips
-from .stored_fields import StoredFields
+from .stored_fields import StoredFields, differing_records
 from .views import ChainedRows, RangeRows, Rows
 
 OnError = Literal["raise", "skip"]
@@ -345,6 +345,8 @@ class IndexedDataset(Samples, Dataset):
         for k, part in enumerate(parts):
             alike = (part._catalog.access, part._catalog.io) == (access, io)
             if not is_same_decoder(part._given_decode, decode) or not alike:
+                if differ := differing_records(decode, part._given_decode, "datasets[0]"):
+                    raise Error(f"datasets[{k}]: {differ}")
                 raise Error(
                     f"datasets[{k}]: expected decode = {decoder_name(decode)}, access = {access!r} and io = {io!r}, as "
                     f"in datasets[0], found {decoder_name(part._given_decode)}, {part._catalog.access!r} and "

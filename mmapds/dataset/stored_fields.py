@@ -13,7 +13,7 @@ from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
 from ..arrays.values import with_axes_of
 from ..errors import DecodeError, FormatError, did_you_mean
 from ..formats.unmeasured import not_json
-from .array_decoder import ArrayDecoder, as_tensor, numpy_dtype
+from .array_decoder import ArrayDecoder, TensorDecoder, as_tensor, numpy_dtype
 from .fields import Fields, Wanted
 
 _AS_TEXT = ("json", "str")
@@ -105,6 +105,26 @@ class StoredFields:
 
     def __repr__(self) -> str:
         return repr(self.fields)
+
+
+def differing_records(one: Any, other: Any, place: str) -> str | None:
+    """Return how messages say that two decoders read records of different schemas; None if those are the same.
+
+    Args:
+      place: where the records of the first one are.
+    """
+    expected, found = _records_of(one), _records_of(other)
+    if expected is None or found is None or expected == found:
+        return None
+    return f"expected records of {expected}, as in {place}, found {found}; give all one schema with mmapds convert"
+
+
+def _records_of(decode: Any) -> str | None:
+    """Return what a decoder reads named fields of; None for other decoders."""
+    decode = decode.inner if isinstance(decode, TensorDecoder) else decode
+    if isinstance(decode, ArrayDecoder | StoredFields):
+        return f"the fields {Schema(decode.schema).describe()}"
+    return "JSON" if isinstance(decode, Fields) else None
 
 
 def _only(fields: Fields, names: list[str]) -> Fields:
