@@ -319,6 +319,19 @@ def test_arrays_are_shown_by_type_shape_and_first_values(lines):
     assert np.allclose(np.array("".join(whole[1:]).replace("[", " ").replace("]", " ").split(), float), array.ravel())
 
 
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_text_beyond_unicode_is_shown_as_bytes(tmp_path, shown, order, shape):
+    texts = np.full((2, *shape), "é", f"{order}U2")
+    texts.view(f"{order}u4").reshape(2, -1)[1] = 0x41414141
+    np.save(tmp_path / "a.npy", texts)
+    package.build(tmp_path / "a.npy")
+    printed = "".join(shown("head", tmp_path / "a.npy"))
+    assert "é" in printed
+    assert "b'" + r"\x41" * 8 + "'" in printed
+    shown("show", "--full", tmp_path / "a.npy", "1")
+
+
 def test_bytes_are_text_or_a_hex_dump(lines):
     assert lines(b"hello\nyou") == ["hello", "you"]
     dump = lines(bytes(range(256)) * 2)

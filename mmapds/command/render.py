@@ -3,11 +3,13 @@
 import codecs
 import json
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..cli import printable
 from ..errors import counted
@@ -262,9 +264,17 @@ def _is_array(value: Any) -> bool:
 def _first(array: Any, count: int) -> list[Any]:
     """Return the first numbers of an array or a tensor, and no copy of the others."""
     if isinstance(array, np.ndarray):
-        return list(array.flat[:count])
+        return list(_with_text(array.flat[:count]))
     found: list[Any] = array.flatten()[:count].tolist()
     return found
+
+
+def _with_text(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array; as bytes, if it has text beyond Unicode, of which NumPy makes strings that Python cannot use."""
+    if array.dtype.kind != "U" or not array.dtype.itemsize:
+        return array
+    characters = array.astype(array.dtype.newbyteorder("=")).view(np.uint32)
+    return array if (characters <= sys.maxunicode).all() else array.view(f"V{array.dtype.itemsize}")
 
 
 def _number(value: Any) -> str:
