@@ -88,7 +88,7 @@ def as_arrays(values: Sequence[Any], path: str) -> Sequence[Any]:
 
 def _refuse_masked(value: np.ma.MaskedArray[Any, Any], place: str) -> None:
     """Raise CollateError if numbers of an array are behind its mask, so that they are no values."""
-    if count := int(np.ma.count_masked(value)):
+    if count := int(np.ma.getmaskarray(value).sum()):
         raise CollateError(
             f"{place}: expected numbers without a mask, found {count} of {value.size} masked; give what stands for "
             "them with array.filled(number)"
