@@ -74,7 +74,7 @@ class Forward:
         decoding, state.decoding = state.decoding, None
         assert decoding is not None
         number, parts, size = state.next, [state.rest], len(state.rest)
-        while size < PIECE and (part := decoding.read()):
+        while size <= PIECE and (part := decoding.read()):  # one byte more, so that the last piece ends with the block
             parts.append(part)
             size += len(part)
         content = b"".join(parts)
