@@ -6,6 +6,7 @@ import math
 import os
 import re
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from mmapds.command import numbers
 from mmapds.command.main import main
 from mmapds.command.numbers import SIZES, histogram, measure
 from mmapds.index.inspect import states_of
+from mmapds.report.coverage import coverage_facts
 from mmapds.storage.index_file import Index
 from mmapds.storage.roots import Roots
 from tests.support import commands
@@ -178,6 +180,21 @@ def test_without_a_column_the_sizes_of_records_are_shown(write, ran, tmp_path):
     _, out, _ = ran("info", tmp_path / "a.npy")
     assert "  format      npy, record_bytes 8, dtype int16, shape (4)\n" in out.replace("<i2", "int16")
     assert [(label, count) for label, _, count in spread(out)] == [("8", 5)]
+
+
+def test_a_column_may_have_the_name_of_the_sizes(write, ran):
+    path = write([{"x": "a" * n, "pad": "b" * 100} for n in (3, 4)])
+    mmapds.build(path, columns={"bytes": "bytes(x)"})
+    _, out, _ = ran("info", path, "--histogram", "bytes")
+    rows = {line.split()[0]: line.split()[-2:] for line in out.splitlines() if line.startswith("  ")}
+    sizes = [len(line) for line in Path(path).read_bytes().splitlines(keepends=True)]
+    assert (rows["of"], rows["min"], rows["max"]) == (
+        ["records", "bytes(x)"],
+        [f"{sizes[0]}", "3"],
+        [f"{sizes[1]}", "4"],
+    )
+    assert [(label, count) for label, _, count in spread(out)] == [("3", 1), ("4", 1)]
+    assert [each["of"] for each in coverage_facts([Index(f"{path}.mmx")], 2)["columns"]][1:] == ["bytes(x)"]
 
 
 @pytest.mark.parametrize("records", [10**15, 2**62])

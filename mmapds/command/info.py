@@ -17,7 +17,7 @@ from ..storage.index_file import Index
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, expand
 from ..storage.view_file import SavedView
-from .numbers import SIZES, Numbers, histogram, measure
+from .numbers import CALLED, SIZES, Numbers, histogram, made_of, measure
 from .screen import Screen, columns_of
 
 _LISTED = 10  # sources without --all
@@ -89,10 +89,12 @@ class _Report:
         self._have_left_out = any(summary.sizes_have_left_out for summary in self._summaries)
         common = [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
         self._columns = common
-        self._chosen = options.histogram or ("length" if "length" in common else SIZES)
-        if self._chosen not in (SIZES, *common):
-            known = ", ".join(map(repr, (SIZES, *common)))
-            raise ColumnError(f"--histogram: expected one of {known}, found {options.histogram!r}")
+        wanted = options.histogram or ("length" if "length" in common else CALLED)
+        known = dict.fromkeys((CALLED, *common))
+        if wanted not in known:
+            listed = ", ".join(map(repr, known))
+            raise ColumnError(f"--histogram: expected one of {listed}, found {wanted!r}")
+        self._chosen: str | None = wanted if wanted in common else SIZES
 
     def lines(self) -> Iterator[str]:
         """Yield all lines."""
@@ -101,7 +103,7 @@ class _Report:
         yield from self._listed()
         if not sum(summary.records for summary in self._summaries):
             return
-        names = [SIZES, *self._columns]
+        names: list[str | None] = [SIZES, *self._columns]
         sizes = sum(section.size for index in self._indexes for section in index.sections.values())
         path = [index.path for index in self._indexes]
         with cli.Progress(path, unit="B", total=lambda: sizes, quiet=False, bar=sizes > 1 << 26) as progress:
@@ -163,7 +165,7 @@ class _Report:
             totals = ", ".join(f"{count:,} {state}" for state, count in states.items())
             yield f"  {self._paint(f'{totals}; --all lists them', 'note')}"
 
-    def _table(self, measured: dict[str, Numbers]) -> Iterator[str]:
+    def _table(self, measured: dict[str | None, Numbers]) -> Iterator[str]:
         """Yield a table with a row for each statistic, and as many columns side by side as the screen has room for."""
         statistics = {row: None for numbers in measured.values() for row in numbers.statistics()}
         rows = ["", "type", "of", *statistics]
@@ -196,14 +198,15 @@ class _Report:
             line += "  " + " " * (width - columns_of(text)) + (self._paint(text, style) if style else text)
         return line.rstrip()
 
-    def _cells(self, name: str, numbers: Numbers, rows: Sequence[str]) -> list[_Styled]:
-        """Return what the rows of the table have of a column."""
-        meanings = {index.meaning(name) for index in self._indexes}
-        sizes_of = "records, left-out ones included" if self._have_left_out else "records"
-        made_of = sizes_of if name == SIZES else meanings.pop() if len(meanings) == 1 else "several"
+    def _cells(self, name: str | None, numbers: Numbers, rows: Sequence[str]) -> list[_Styled]:
+        """Return what the rows of the table have of a column, or of the sizes of records."""
+        if name is SIZES:
+            title, of = CALLED, "records, left-out ones included" if self._have_left_out else "records"
+        else:
+            title, of = cli.printable(name), made_of(self._indexes, name)
         statistics = numbers.statistics()
-        cells = [(cli.printable(text), "note") for text in (numbers.type, made_of[:_EXPRESSION])]
-        return [(cli.printable(name), "title"), *cells, *((statistics.get(row, ""), "") for row in rows[3:])]
+        cells = [(cli.printable(text), "note") for text in (numbers.type, of[:_EXPRESSION])]
+        return [(title, "title"), *cells, *((statistics.get(row, ""), "") for row in rows[3:])]
 
     def _bars(self, bins: Sequence[tuple[str, int]]) -> Iterator[str]:
         total, most = sum(count for _, count in bins), max(count for _, count in bins)
@@ -211,7 +214,7 @@ class _Report:
         digits = len(f"{most:,}")
         room = max(min(self._screen.width, _WIDEST) - longest - digits - len("  " * 4 + "100.0 %"), 4)
         sizes = f"bytes, with framing{' and records left out behind' * self._have_left_out}"
-        what = sizes if self._chosen == SIZES else cli.printable(self._chosen)
+        what = sizes if self._chosen is SIZES else cli.printable(self._chosen)
         yield self._paint(what, "title") + self._paint(f", {counted(total, 'record')}", "note")
         for label, count in bins:
             bar = self._screen.bar(count / most, room)

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from ..storage.index_file import Index
 
-SIZES = "bytes"
-"""The name of what is not a column: the size of a record, with its framing."""
+SIZES = None
+"""Stands for what is not a column: the size of a record, with its framing."""
+CALLED = "bytes"
+"""What users call these sizes; a column may have that name, too."""
 
 _PIECE = 1 << 20  # numbers that are looked at together
 _SAMPLE = 1 << 22  # numbers of which percentiles are exact
@@ -56,10 +58,17 @@ def text(value: Number) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
 
 
-def measure(indexes: Sequence[Index], name: str, report: Callable[[int], object]) -> Numbers:
+def made_of(indexes: Sequence[Index], name: str) -> str:
+    """Return the expression or the function that made a column of all indexes; "several" where they differ."""
+    meanings = {index.meaning(name) for index in indexes}
+    return meanings.pop() if len(meanings) == 1 else "several"
+
+
+def measure(indexes: Sequence[Index], name: str | None, report: Callable[[int], object]) -> Numbers:
     """Return the statistics of a column that all indexes have, or of the sizes of their records.
 
     Args:
+      name: of the column; `SIZES` for those.
       report: called with the number of bytes that were read since the last call.
     """
     step = max(math.ceil(sum(index.records for index in indexes) / _SAMPLE), 1)
@@ -83,13 +92,13 @@ def measure(indexes: Sequence[Index], name: str, report: Callable[[int], object]
     found = [0] * len(_PERCENTILES)
     if len(whole):
         found = np.quantile(whole, list(_PERCENTILES.values()), method="inverted_cdf").tolist()
-    types = sorted({np.dtype(index.column(name)[0]).name for index in indexes}) if name != SIZES else []
+    types = sorted({np.dtype(index.column(name)[0]).name for index in indexes}) if name is not SIZES else []
     low, high = min(least, default=0), max(most, default=0)
     mean = float(min(max(Fraction(total, max(count, 1)), low), high))  # a sum of floats is rounded
     return Numbers(", ".join(types), low, high, mean, _as_number(total), count, others, tuple(found), len(whole))
 
 
-def histogram(indexes: Sequence[Index], name: str, numbers: Numbers) -> list[tuple[str, int]]:
+def histogram(indexes: Sequence[Index], name: str | None, numbers: Numbers) -> list[tuple[str, int]]:
     """Return bins of a column, each with its label and how many numbers it has; the last one takes all above it.
 
     Bins begin at round numbers, and are as wide as suits 99 % of the numbers.
@@ -158,7 +167,7 @@ def _as_number(total: int | Fraction) -> Number | None:
     return None
 
 
-def pieces(indexes: Sequence[Index], name: str) -> Iterator[tuple[NDArray[Any], int]]:
+def pieces(indexes: Sequence[Index], name: str | None) -> Iterator[tuple[NDArray[Any], int]]:
     """Yield all numbers, some at a time, in the order of records; and how often they come one after another.
 
     The sizes of records of one size are one number, as an index may claim any number of them.
@@ -178,10 +187,10 @@ def pieces(indexes: Sequence[Index], name: str) -> Iterator[tuple[NDArray[Any], 
         yield np.concatenate(waiting), 1
 
 
-def _parts(indexes: Sequence[Index], name: str) -> Iterator[tuple[NDArray[Any], int]]:
+def _parts(indexes: Sequence[Index], name: str | None) -> Iterator[tuple[NDArray[Any], int]]:
     """Yield the numbers of each index, or source, in parts of up to `_PIECE`."""
     for index in indexes:
-        if name != SIZES:
+        if name is not SIZES:
             dtype, data = index.column(name)
             whole = np.frombuffer(data, dtype)
             yield from ((whole[begin : begin + _PIECE], 1) for begin in range(0, len(whole), _PIECE))

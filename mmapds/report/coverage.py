@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..command.numbers import SIZES, Numbers, measure, pieces
+from ..command.numbers import CALLED, SIZES, Numbers, made_of, measure, pieces
 from ..index.inspect import state_of
 from ..index.summary import summarise
 from ..storage.index_file import Index
@@ -59,11 +59,9 @@ def _columns(indexes: Sequence[Index], sizes_of: str) -> list[dict[str, Any]]:
     """
     names = [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
     found = []
-    for name in [SIZES, *names]:
-        meanings = {index.meaning(name) for index in indexes}
+    for name, title, of in [(SIZES, CALLED, sizes_of), *((name, name, made_of(indexes, name)) for name in names)]:
         numbers = measure(indexes, name, lambda _: None)
-        made_of = sizes_of if name == SIZES else meanings.pop() if len(meanings) == 1 else "several"
-        found.append({"name": name, "of": made_of, **_described(numbers)})
+        found.append({"name": title, "of": of, **_described(numbers)})
     return found
 
 
