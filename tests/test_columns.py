@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import os
 import random
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -686,6 +688,17 @@ def test_integers_are_not_rounded_beside_floats(write, numbers, at):
         assert "x" not in mmapds.open(path).columns
     mmapds.add_column(path, "x", [float(number) for number in numbers])
     assert mmapds.open(path).column("x").tolist() == [float(number) for number in numbers]
+
+
+@pytest.mark.parametrize("make", [torch.tensor, np.array], ids=["tensors", "arrays"])
+def test_a_column_may_be_a_list_of_arrays_of_one_number(write, make):
+    path = write([1, 2, 3])
+    mmapds.build(path)
+    for numbers in ([0.5, 0.25, 2.0], [math.nan, 0.5, 1], [3, 4, 5]):
+        mmapds.add_column(path, "x", [make(number) for number in numbers])
+        np.testing.assert_array_equal(mmapds.open(path).column("x"), numbers)
+    with pytest.raises(mmapds.ColumnError, match=f"float64 holds exactly, .* found {2**53 + 1} at record 1"):
+        mmapds.add_column(path, "x", [make(0.5), make(2**53 + 1), make(1.0)])
 
 
 def test_integers_of_indexes_are_not_rounded_beside_floats(write, tmp_path):

@@ -101,8 +101,9 @@ def first_rounded(values: Any, found: "NDArray[Any]") -> tuple[int, int] | None:
     """
     if found.dtype.kind == "f" and isinstance(values, list | tuple):
         for at, value in enumerate(values):
-            if hasattr(value, "__index__") and int(float(value)) != operator.index(value):
-                return at, operator.index(value)
+            with suppress(TypeError):  # not an integer, as arrays and tensors of one float
+                if (number := operator.index(value)) != int(float(number)):
+                    return at, number
     return None
 
 
