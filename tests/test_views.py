@@ -252,6 +252,35 @@ def test_the_file_goes_with_the_process_that_wrote_it(corpus, tmp_path):
         pickle.loads(out.read_bytes())
 
 
+FORKING = """
+import multiprocessing, os, sys
+import mmapds
+def use(view):
+    assert len(os.listdir(os.environ["TMPDIR"])) == 1
+    view[0]
+def spawn(view):
+    worker = multiprocessing.get_context("spawn").Process(target=use, args=(view,))
+    worker.start()
+    worker.join()
+    sys.exit(worker.exitcode)
+if __name__ == "__main__":
+    ds = mmapds.open(sys.argv[1])
+    rank = multiprocessing.get_context("fork").Process(target=spawn, args=(ds[ds.lengths < 50],))
+    rank.start()
+    rank.join()
+    sys.exit(rank.exitcode)
+"""
+
+
+def test_the_file_goes_with_a_forked_process_that_wrote_it(corpus, tmp_path):
+    folder, script = tmp_path / "forking", tmp_path / "forking.py"
+    folder.mkdir()
+    script.write_text(FORKING)
+    run = [sys.executable, script, corpus.sources[0]]
+    subprocess.run(run, env={**os.environ, "TMPDIR": str(folder)}, check=True)
+    assert not list(folder.iterdir())
+
+
 def test_what_a_killed_process_left_is_removed_by_the_next(corpus, tmp_path, monkeypatch):
     folder, out, _ = pickled_by_another(corpus, tmp_path, "kill")
     (left,) = folder.iterdir()

@@ -1,6 +1,5 @@
 """Arrays handed to spawned processes: by the path of a file that all of them map, and not byte by byte."""
 
-import atexit
 import os
 from contextlib import suppress
 from io import BufferedWriter
@@ -83,14 +82,16 @@ class Shared:
 
 def _write(arrays: list[NDArray[Any]]) -> str:
     """Write arrays to a file that is there as long as this process; return its path."""
-    import tempfile  # start-up time: few need it
+    import tempfile  # start-up time: few need these
+    from multiprocessing.util import Finalize
 
     target, path = os.path.join(tempfile.gettempdir(), f"mmapds-{os.getuid()}-rows"), ""
     remove_leftovers(target)
     try:
-        if not _written:
-            atexit.register(_remove_all)
         process = os.getpid()
+        if all(writer != process for writer, _ in _written.values()):
+            # Not atexit, without which processes end that multiprocessing forks. The last, once children are joined.
+            Finalize(None, _remove_all, exitpriority=-100)
         path, file = create_temporary(target)
         _written[path] = process, file
         for array in arrays:
