@@ -8,12 +8,13 @@
  * Another library may set its handler after ours, keep ours as the one before, and pass on to it. To become the first
  * again, ours must not be that same function: each would pass to the other for ever. So there are several handlers, and
  * the one that comes first passes on to the library, the library to an older one of ours, and that one to whoever was
- * before. Nothing has to count how often a SIGBUS was passed on, and no count could tell one that comes back from a new
- * one: a library that recovers jumps out of its handler, as we do, so ours never learns that the first is over.
+ * before. A library that becomes the first again and again keeps a newer one of ours instead, and may pass on in a ring:
+ * see goes_round. How often a SIGBUS was passed on does not tell one that comes back from a new one, as a library that
+ * recovers jumps out of its handler, as we do, so that ours never learns that the first is over.
  *
  * All of this is safe in a handler. It calls only what POSIX allows there, and keeps errno. It takes no lock: what a
- * handler reads of its place was written before the handler was set, and never changes. Its one thread-local variable
- * lies in the block that every thread has from its beginning (initial-exec), so that no look at it allocates memory.
+ * handler reads of its place was written before the handler was set, and never changes. Its thread-local variables lie
+ * in the block that every thread has from its beginning (initial-exec), so that no look at them allocates memory.
  * A handler before ours that mends nothing and returns has the instruction run again, for ever, as it would alone. */
 #define _GNU_SOURCE /* siginfo of SIGBUS */
 #include "mmapds.h"
@@ -28,10 +29,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#ifdef __GLIBC__ /* else the handler's first look at it could allocate memory */
-__attribute__((tls_model("initial-exec")))
+#ifdef __GLIBC__ /* else the handler's first look at one could allocate memory */
+#define THREAD_LOCAL __attribute__((tls_model("initial-exec"))) static _Thread_local
+#else
+#define THREAD_LOCAL static _Thread_local
 #endif
-static _Thread_local mds_guard *volatile current;
+THREAD_LOCAL mds_guard *volatile current;
+THREAD_LOCAL volatile uintptr_t deepest; /* the frame of the last call of a handler of ours without a guard */
+THREAD_LOCAL volatile int deeper;        /* how many calls before it were each less deep on the stack */
 
 #define PLACES 8                        /* as many libraries may set a handler; ours stays behind a further one */
 static struct sigaction before[PLACES]; /* who handled SIGBUS when the handler of this place became the first */
@@ -146,6 +151,17 @@ static void set_standard(void)
     sigaction(SIGBUS, &standard, NULL);
 }
 
+/* Whether a SIGBUS comes back for ever, from a library whose handler before is the one of ours that passes on to it. Such
+ * calls lie in each other, so each is deeper on the stack. One place after another is passed on to in turn, so fewer
+ * calls than there are places are no ring; and of a library that jumps out, so many would each have to fail deeper. */
+static int goes_round(void)
+{
+    const uintptr_t here = (uintptr_t)__builtin_frame_address(0);
+    deeper = here < deepest ? deeper + 1 : 0;
+    deepest = here;
+    return deeper > 2 * PLACES;
+}
+
 static void on_bus_error(const struct sigaction *next, int number, siginfo_t *info, void *context)
 {
     mds_guard *guard = current;
@@ -154,7 +170,7 @@ static void on_bus_error(const struct sigaction *next, int number, siginfo_t *in
         siglongjmp(guard->jump, 1);
     }
     const int sent = info->si_code <= 0; /* by a process: it has no address, and does not come again by itself */
-    const int ends = !is_handled(next);
+    const int ends = goes_round() || !is_handled(next);
     if (!sent && (!atomic_flag_test_and_set(&told) || ends)) {
         const int error = errno;
         tell_file((uint64_t)(uintptr_t)info->si_addr, ends);
@@ -162,7 +178,7 @@ static void on_bus_error(const struct sigaction *next, int number, siginfo_t *in
     }
     if (ends || (unsigned)next->sa_flags & (unsigned)SA_RESETHAND)
         set_standard();
-    if (next->sa_flags & SA_SIGINFO)
+    if (!ends && next->sa_flags & SA_SIGINFO)
         next->sa_sigaction(number, info, context);
     else if (!ends)
         next->sa_handler(number);
