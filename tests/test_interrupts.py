@@ -337,3 +337,17 @@ def test_a_sampler_knows_its_step_wherever_a_signal_raises():
         if not went_on:
             break
     assert number > 4
+
+
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_a_stream_that_gave_nothing_has_passed_nothing_wherever_a_signal_raises(opened, batch_size):
+    ds = opened([{"n": n} for n in range(20)])
+    for number in itertools.count():
+        stream = ds.stream(batch_size=batch_size)
+        items, got = iter(stream), []
+        went_on = interrupted(lambda items=items, got=got: got.append(next(items)), number)
+        position = stream.state_dict()["position"]
+        assert position == (batch_size or 1) * len(got) or (not got and position == (batch_size or 1)), number
+        if not went_on:
+            break
+    assert number > 4

@@ -51,6 +51,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         self._in_batches = isinstance(sampler, torch.utils.data.BatchSampler)
         self._pass: Pass | None = None  # the pass that this object yields
         self._given = 0  # items of it that were yielded, and records before the last of them that were left out
+        self._is_beginning = False  # the sampler may be ahead of a pass of which nothing was yielded
         self._part: _Part | None = None  # of one of several workers
         self._check = StreamCheck() if sampler._synchronised().sharding.num_replicas > 1 else None
 
@@ -73,15 +74,18 @@ class Stream(torch.utils.data.IterableDataset[Any]):
 
     def _items(self) -> Iterator[Any]:
         """Yield all items of this rank."""
+        self._is_beginning = True
         for block in self._blocks():
             if self._pass is not self.sampler.current_pass:
                 self._pass, self._given = self.sampler.current_pass, 0
+            self._is_beginning = False
             begin = self._given
             for k, item in self._read(block):
                 self._given = begin + k + 1
                 yield item
             self._given = begin + len(block)
-        self._pass = None  # it is over, also for a rank without a share of the last step: the sampler knows
+        # It is over, also for a rank without a share of the last step: the sampler knows.
+        self._pass, self._is_beginning = None, False
 
     def _shared_by_ranks(self) -> dict[str, Any]:
         """Return what must be alike on all ranks: see `ResumableSampler`."""
@@ -127,6 +131,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass, as with a sampler; persistent workers do not learn of it."""
+        self._is_beginning = False
         self.sampler.set_epoch(epoch)
 
     @property
@@ -152,6 +157,8 @@ class Stream(torch.utils.data.IterableDataset[Any]):
             return {"sampler": part.begin, **own}
         if step is None and self._pass is not None and self._pass is self.sampler.current_pass:
             step = self._pass.first_step + self._given  # the sampler itself is a block ahead
+        elif step is None and self._is_beginning:  # as where a signal raised while it drew the first block
+            step = self.sampler.first_step
         return self.sampler.state_dict(step)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -160,6 +167,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         Raises:
           StateError: the state belongs to another order, or to another worker.
         """
+        self._is_beginning = False
         if not isinstance(state_dict, Mapping) or set(state_dict) != _KEYS:
             self.sampler.load_state_dict(state_dict)
             return
@@ -176,7 +184,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         self._part = _Part(dict(state_dict["sampler"]), given)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pass": None, "_part": None}
+        return {**self.__dict__, "_pass": None, "_part": None, "_is_beginning": False}
 
     def __repr__(self) -> str:
         return f"<mmapds stream of {'batches' if self._in_batches else 'samples'}: {self.sampler!r}>"
