@@ -222,6 +222,19 @@ class Counter:
     @property
     def size(self):
         return 23
+    @classmethod
+    def made(cls, sample):
+        return cls.STEP
+    class Inner:
+        KIND = 25
+
+class Caller:
+    def __init__(self, number):
+        self.number = number
+    def __call__(self, sample):
+        return self.number
+
+CALLER, MADE = Caller(26), Counter.made
 
 PAIR, SLOTS, FIRST, SMALL = Pair(4), Slots(6), Kind.FIRST, Size.SMALL
 
@@ -330,6 +343,10 @@ FUNCTIONS = {
     "the object of a method that an object has": ("", "Scaled(Scaled(1).method)", "", "2"),
     "its own method that an object has": ("", "Recurring()", "return 24", "return 34"),
     "a static method": ("return Counter.still()", "function", "return 22", "return 32"),
+    "the class that a method is bound to": ("", "Counter.made", "STEP = 8", "STEP = 9"),
+    "the class of a method that it calls": ("return MADE(sample)", "function", "STEP = 8", "STEP = 9"),
+    "a class in a class": ("return Counter.Inner.KIND", "function", "KIND = 25", "KIND = 35"),
+    "an object that it calls": ("return CALLER(sample)", "function", "Caller(26)", "Caller(36)"),
     "a property": ("return Counter().size", "function", "return 23", "return 33"),
     "what a cache calls": ("return cached('')", "function", "return 4", "return 5"),
 }

@@ -3,9 +3,10 @@
 A mark is the name of the function, a colon, and a hash of what can be seen of it: its code, with that of the functions
 in it and of those of its module that it calls; its defaults, what it closes over or is bound to, and the globals that
 it reads. Of values, numbers, strings, bytes, patterns, dates, ranges and members of enums count, and tuples and frozen
-sets of these; of an object its type, and attributes with such values or functions: all those of a callable, else those
-that the code names, and the name of a tokenizer. Of a class of its module, all functions and such values count. Lists,
-dicts, files, objects in attributes, and functions and classes of other modules are not looked into.
+sets of these; of an object its type, and attributes with such values or functions: all those of the callable itself and
+of one whose class is of its module, else those that the code names, and the name of a tokenizer. Of a class of its
+module, all functions, classes and such values count. Lists, dicts, files, objects in attributes, what `singledispatch`
+registers, metaclasses, and functions and classes of other modules are not looked into.
 """
 
 import datetime
@@ -68,7 +69,9 @@ class _Description:
         if isinstance(value, FunctionType):
             return self._function(value)
         if isinstance(value, MethodType):
-            return _group("method", [self._callable(value.__func__), self._object(value.__self__, None)])
+            bound = value.__self__
+            of = self._value(bound) if isinstance(bound, type) else self._object(bound, None)
+            return _group("method", [self._callable(value.__func__), of])
         if isinstance(value, BuiltinFunctionType | type):
             return self._value(value)
         if isinstance(value, itemgetter | attrgetter | methodcaller):
@@ -121,7 +124,7 @@ class _Description:
             return self._class(value)
         if isinstance(value, BuiltinFunctionType | type):
             return f"name {value.__module__}.{value.__qualname__}"
-        return self._object(value, names)
+        return self._object(value, None if callable(value) and self._is_own(type(value)) else names)
 
     def _attribute(self, value: Any) -> str | None:
         """Describe what an object, a class or a member of an enum has; None for what is not looked into."""
@@ -163,7 +166,8 @@ class _Description:
                 if functions:
                     parts.append(_group(name, map(self._function, functions)))
                 elif not name.startswith("__") and not isinstance(value, FunctionType):
-                    held = self._attribute(value)
+                    is_own_class = isinstance(value, type) and self._is_own(value)
+                    held = self._class(value) if is_own_class else self._attribute(value)
                     parts += [f"{name}={held}"] * (held is not None)
         return _group(f"class {found.__qualname__}", parts)
 
