@@ -385,8 +385,43 @@ def test_a_function_is_not_known_by(change):
     assert mark(body, "function") == mark(body, "function", old, new)
 
 
-def test_marks_are_the_same_in_every_process():
-    module = MODULE.replace("BODY", "return sample in {'a', 'b', 'c'}")
+SETS = """
+import enum
+from typing import NamedTuple
+
+class Color(enum.Enum):
+    RED = "red"
+    GREEN = "green"
+    BLUE = "blue"
+
+class Named(NamedTuple):
+    name: str
+
+def upper(text):
+    return text.upper() if upper in STEPS else text
+
+def lower(text):
+    return text.lower() if upper in STEPS else text
+
+COLORS = frozenset(Color)
+NAMES = frozenset({Named("a"), Named("b"), Named("c")})
+STEPS = frozenset({upper, lower})
+
+def function(sample):
+    return (sample in COLORS) + (sample in NAMES) + (sample in STEPS)
+
+class Counter:
+    COUNTED = frozenset(Color)
+
+    def __call__(self, sample):
+        return sample in self.COUNTED
+"""
+
+
+@pytest.mark.parametrize(
+    "module", [MODULE.replace("BODY", "return sample in {'a', 'b', 'c'}"), SETS], ids=["code", "sets"]
+)
+def test_marks_are_the_same_in_every_process(module):
     script = (
         module + "from mmapds.index.marks import mark_of\nprint(mark_of(function), mark_of(len), mark_of(Counter()))"
     )

@@ -142,10 +142,21 @@ class _Description:
         if isinstance(value, tuple):
             return _group(type(value).__qualname__, [*self._kind(value), *map(part, value)])
         if type(value) is frozenset:
-            return _group("set", sorted(map(part, value)))
+            return self._set(value, part)
         if isinstance(value, FunctionType | partial | MethodType | itemgetter | attrgetter | methodcaller):
             return self._callable(value)
         return _simple(value)
+
+    def _set(self, value: frozenset[Any], part: Callable[[Any], str]) -> str:
+        """Describe a frozen set, each entry as if it came first: which one does differs from process to process."""
+        if id(value) in self._met:
+            return f"set {self._met[id(value)]}"
+        met, entries = self._met, []
+        for each in value:
+            self._met = {**met, id(value): len(met)}  # an entry may be a function that reads this set
+            entries.append(part(each))
+        self._met = met
+        return _group("set", sorted(entries))
 
     def _kind(self, value: Any) -> list[str]:
         """Describe the class of a value, if it is one of the module of the function."""
