@@ -367,8 +367,7 @@ def _run_in_worker(piece: range) -> NDArray[Any]:
 
 def _compute(dataset: Dataset, name: str, compute: Callable[[Any], float], piece: range) -> NDArray[Any]:
     numbers = []
-    for position in piece:
-        sample = dataset[position]  # one by one, as a decoded sample may be large
+    for position, sample in zip(piece, dataset._one_by_one(piece), strict=True):
         try:
             number = compute(sample)
         except Exception as error:

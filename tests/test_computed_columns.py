@@ -1,9 +1,11 @@
 """Columns that `mmapds.build` computes by functions: all of them or the old index, and again by another function."""
 
+import gzip
 import os
 import re
 import signal
 import sys
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import mmapds
+from mmapds.compression.reader import BlockReader
 from mmapds.index.marks import mark_of
 from mmapds.storage.index_file import Index
 from tests.support.alive import Counted
@@ -52,6 +55,33 @@ def test_samples_are_decoded_one_by_one(path):
     mmapds.add_column(path, "length", words, decode=Counted, workers=1)
     assert Counted.most <= 3
     assert lengths(path) == [number % 20 for number in range(100)]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
+def test_few_bytes_of_large_records_are_in_memory(tmp_path, suffix):
+    path = tmp_path / f"train.{suffix}"
+    with gzip.open(path, "wb") if suffix.endswith("gz") else path.open("wb") as file:
+        for size in [10] * 2000 + [1 << 20] * 32:
+            file.write(b"x" * size + b"\n")
+    mmapds.build(path)
+    tracemalloc.start()
+    try:
+        mmapds.add_column(path, "length", len, decode="bytes", workers=1)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert lengths(path) == [10] * 2000 + [1 << 20] * 32
+
+
+def test_records_of_a_block_are_read_together(tmp_path, monkeypatch):
+    """As each look for a block takes as long as many records."""
+    path, asked, blocks = tmp_path / "train.txt.gz", [], BlockReader.blocks
+    path.write_bytes(gzip.compress(b"".join(b"%d\n" % number for number in range(3000))))
+    mmapds.build(path)
+    monkeypatch.setattr(BlockReader, "blocks", lambda self, wanted: asked.append(wanted) or blocks(self, wanted))
+    mmapds.add_column(path, "length", int, workers=1)
+    assert len(asked) <= 3000 / 100
+    assert lengths(path) == list(range(3000))
 
 
 # ---- all columns, or the old index ---------------------------------------------------------------------------------

@@ -321,6 +321,20 @@ class Opener:
         raise ValueError(where)
 
 
+@pytest.mark.parametrize("room", range(12))
+def test_as_many_records_fit_as_have_so_many_bytes(tmp_path, room):
+    path, bounds = tmp_path / "source", tmp_path / "bounds"
+    path.write_bytes(bytes(10))
+    bounds.write_bytes(grouped([0, 0, 4, 5, 10], 2))
+    records = _native.Records(words(0, 4), Opener(path, bounds), False, False, False)
+    sizes = [0, 4, 1, 5]
+    for rows in ([0, 1, 2, 3], [3, -2, 0], np.array([1, 1, 1]), range(2, 4), []):
+        totals = np.cumsum([sizes[row] for row in rows])
+        assert records.fitting(rows, room) == (totals <= room).sum()
+    with pytest.raises(IndexError, match="index 4 is out of range for 4 records"):
+        records.fitting([0, 4], room)
+
+
 @pytest.mark.parametrize("inside", ["open", "collection"])
 def test_a_source_may_be_opened_while_it_is_opened(tmp_path, inside):
     path, bounds = tmp_path / "source", tmp_path / "bounds"

@@ -248,7 +248,8 @@ void mds_py_batch_free(mds_py_batch *batch);
 /* Return the payload of record k of a batch as bytes, or as a read-only memoryview, which keeps its memory alive. */
 PyObject *mds_py_batch_payload(const RecordsObject *self, const mds_py_batch *batch, Py_ssize_t k);
 
-/* The methods many and decode of Records. */
+/* The methods fitting, many and decode of Records. */
+PyObject *mds_py_records_fitting(PyObject *object, PyObject *args);
 PyObject *mds_py_records_many(PyObject *object, PyObject *rows);
 PyObject *mds_py_records_decode(PyObject *object, PyObject *args);
 

@@ -60,8 +60,22 @@ static int batch_read(RecordsObject *self, mds_py_batch *batch, mds_request **or
     return status == MDS_OK ? 0 : -1;
 }
 
-/* Fetch a batch of n records. */
-static int batch_fetch(RecordsObject *self, PyObject *rows, mds_py_batch *batch)
+/* Find the records of a batch, and read nothing but their bounds. */
+static int batch_locate(RecordsObject *self, mds_py_batch *batch, mds_request **order)
+{
+    size_t failed = 0;
+    uint64_t room = 0;
+    mds_status status;
+    mds_guard_install();
+    RELEASE_GIL(status = mds_records_locate(batch->requests, order, (size_t)batch->n, 0, &room, &failed));
+    if (status != MDS_OK)
+        mds_py_raise_unread_record(self, &batch->requests[failed], status);
+    return status == MDS_OK ? 0 : -1;
+}
+
+/* Begin a batch of n records, and do `next` with it: locate them, or read them too. */
+static int batch_begin(RecordsObject *self, PyObject *rows, mds_py_batch *batch,
+                       int (*next)(RecordsObject *, mds_py_batch *, mds_request **))
 {
     batch->requests = PyMem_Calloc((size_t)batch->n + 1, sizeof *batch->requests);
     mds_request **order = PyMem_Calloc((size_t)batch->n + 1, sizeof *order);
@@ -69,7 +83,7 @@ static int batch_fetch(RecordsObject *self, PyObject *rows, mds_py_batch *batch)
     if (!batch->requests || !order)
         PyErr_NoMemory();
     else if (mds_py_records_request(self, rows, batch->requests, batch->n) == 0)
-        result = batch_read(self, batch, order);
+        result = next(self, batch, order);
     PyMem_Free(order);
     if (result != 0)
         mds_py_batch_free(batch);
@@ -79,7 +93,7 @@ static int batch_fetch(RecordsObject *self, PyObject *rows, mds_py_batch *batch)
 int mds_py_batch_fetch(RecordsObject *self, PyObject *rows, mds_py_batch *batch)
 {
     *batch = (mds_py_batch){.n = PySequence_Size(rows)};
-    return batch->n < 0 ? -1 : batch_fetch(self, rows, batch);
+    return batch->n < 0 ? -1 : batch_begin(self, rows, batch, batch_read);
 }
 
 PyObject *mds_py_batch_payload(const RecordsObject *self, const mds_py_batch *batch, Py_ssize_t k)
@@ -182,9 +196,26 @@ static int fetch_for_making(RecordsObject *self, PyObject *rows, mds_py_batch *b
         return -1;
     batch->made = PyMem_Calloc((size_t)batch->n + 1, sizeof *batch->made);
     if (batch->made)
-        return batch_fetch(self, rows, batch);
+        return batch_begin(self, rows, batch, batch_read);
     PyErr_NoMemory();
     return -1;
+}
+
+PyObject *mds_py_records_fitting(PyObject *object, PyObject *args)
+{
+    RecordsObject *self = (RecordsObject *)object;
+    PyObject *rows;
+    unsigned long long room;
+    if (!PyArg_ParseTuple(args, "OO&:fitting", &rows, mds_py_size, &room))
+        return NULL;
+    mds_py_batch batch = {.n = PySequence_Size(rows)};
+    if (batch.n < 0 || batch_begin(self, rows, &batch, batch_locate) != 0)
+        return NULL;
+    Py_ssize_t k = 0;
+    for (; k < batch.n && size_of(&batch.requests[k]) <= room; k++)
+        room -= size_of(&batch.requests[k]);
+    mds_py_batch_free(&batch);
+    return PyLong_FromSsize_t(k);
 }
 
 PyObject *mds_py_records_many(PyObject *object, PyObject *rows)

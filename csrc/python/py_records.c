@@ -550,6 +550,9 @@ static PyMethodDef records_methods[] = {
      "copy($self, record, /)\n--\n\n"
      "Return the payload of a record as bytes, where self[record] may be a view.\n\n"
      "Raises what self[record] does."},
+    {"fitting", mds_py_records_fitting, METH_VARARGS,
+     "fitting($self, rows, room, /)\n--\n\n"
+     "Return how many of the first rows have up to `room` bytes of records together; reads nothing but bounds."},
     {"many", mds_py_records_many, METH_O,
      "many($self, rows, /)\n--\n\n"
      "Return a list of the payloads at some record numbers; all pages are asked for before the first is read.\n\n"

@@ -72,9 +72,11 @@ class IndexedReader:
           DecodeError: a record cannot be decoded.
           SourceError: a source changed meanwhile.
         """
-        for number in range(len(self._samples)):  # one by one, as a decoded sample may be large
+        numbers = range(len(self._samples))
+        samples = self._samples._one_by_one(numbers)
+        for number in numbers:
             try:
-                sample = self._samples[number]
+                sample = next(samples)
             except StaleIndexError as error:
                 changed = str(error).partition("STALE: ")[2].partition("; run:")[0]
                 raise SourceError(f"sources: {changed}; run again when nothing writes to them") from None

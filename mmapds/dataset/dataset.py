@@ -94,6 +94,11 @@ class Dataset(_Samples):
         samples = self.take(positions)
         return samples, np.arange(len(samples), dtype=np.int64)
 
+    def _one_by_one(self, positions: range) -> Iterator[Any]:
+        """Yield the samples at `positions`, each made when it is asked for: it may be far larger than its record."""
+        for position in positions:
+            yield self[position]
+
     @property
     def skipped(self) -> list[int]:
         """Positions, ascending, of the records that this process left out so far; only with `on_error="skip"`."""

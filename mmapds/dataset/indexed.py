@@ -49,6 +49,8 @@ from .views import ChainedRows, RangeRows, Rows
 OnError = Literal["raise", "skip"]
 """What to do with records that cannot be decoded."""
 _ROWS_COMPARED = 65_536  # of a view, by its fingerprint
+_READ_TOGETHER = 1024  # records, at most, where samples are made one by one
+_ROOM = 1 << 20  # bytes of these records; a larger one is read alone
 _TRIED = 4  # records that tell a decoder of other records from a bad record
 _SHOWN = 3  # sources that a repr names
 
@@ -100,13 +102,26 @@ class IndexedDataset(Samples, Dataset):
                 return self._view(key)
             key = as_position(key)
         number = key if self._rows is None else self._record(key)
-        record = self._records[number]
+        return self._sample(self._records[number], number, key)
+
+    def _sample(self, record: Any, number: int, position: int) -> Any:
+        """Return the sample of a record that was read."""
         try:
             sample = self._decode(record, self._locate(number)) if self._is_located else self._decode(record)
         except Exception as error:
-            self._raise_at(number, key, error)
+            self._raise_at(number, position, error)
         self._check_view(number)
         return sample
+
+    def _one_by_one(self, positions: range) -> Iterator[Any]:
+        while positions:
+            some = positions[:_READ_TOGETHER]
+            numbers: Any = some if self._rows is None else self._record_numbers(some)
+            fitting = max(1, self._records.fitting(numbers, _ROOM))
+            records = self._records.many(numbers[:fitting])
+            for position, number, record in zip(some, numbers, records, strict=False):
+                yield self._sample(record, number, position)
+            positions = positions[fitting:]
 
     def _check_view(self, number: SupportsIndex) -> None:
         """Raise the error for a source that was cut short while a view of it was decoded: the sample may have zeros."""
