@@ -101,6 +101,8 @@ def first_rounded(values: Any, found: "NDArray[Any]") -> tuple[int, int] | None:
     """
     if found.dtype.kind == "f" and isinstance(values, list | tuple):
         for at, value in enumerate(values):
+            if not hasattr(value, "__index__"):  # a float, as most are: an error for each takes ten times as long
+                continue
             with suppress(TypeError):  # not an integer, as arrays and tensors of one float
                 if (number := operator.index(value)) != int(float(number)):
                     return at, number
