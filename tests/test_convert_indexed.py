@@ -54,6 +54,19 @@ def test_samples_are_decoded_one_by_one(write):
     assert Counted.most <= 3
 
 
+@pytest.mark.parametrize("spelled", ["a.mma", "parts/a.mma", "parts//a.mma", ".//a.mma", "a\nb.mma"])
+def test_what_a_killed_conversion_left_goes_however_out_is_spelled(write, tmp_path, monkeypatch, spelled):
+    path = write([{"id": 0}])
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / spelled
+    out.parent.mkdir(exist_ok=True)
+    left, other = f".{out.name}.0123abcd.mmx", f".b{out.name}.0123abcd.mmx"
+    for name in (left, f"{left}.lock", other):
+        (out.parent / name).touch()
+    convert(path, spelled)
+    assert [name for name in os.listdir(out.parent) if name.startswith(".")] == [other]
+
+
 def test_a_schema_is_inferred_from_the_first_records(write):
     records = [{"id": i} for i in range(50)] + [{"id": 50, "late": 1}, {"id": 51.5}]
     path = write(records)

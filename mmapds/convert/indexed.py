@@ -23,7 +23,7 @@ from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, StrPath
 from .reader import Block
 
-_HIDDEN = re.compile(rf"\.(.+)\.[0-9a-f]{{8}}{re.escape(INDEX_SUFFIX)}(\..*)?")
+_HIDDEN = re.compile(rf"\.(.+)\.[0-9a-f]{{8}}{re.escape(INDEX_SUFFIX)}(\..*)?", re.DOTALL)
 """The name of a hidden index and of what begins with it; its group is the name of the file that it lies beside."""
 
 
@@ -116,11 +116,11 @@ def remove_hidden(*beside: str) -> None:
     Args:
       beside: the files that they wrote.
     """
-    files = set(beside)
-    for parent in {os.path.dirname(path) for path in files}:
+    files = {os.path.split(path) for path in beside}  # as one path has several spellings: a/b and a//b
+    for parent in {parent for parent, _ in files}:
         with suppress(OSError):  # of a directory that can be written to, and not be read
             for found in filter(None, map(_HIDDEN.fullmatch, os.listdir(parent or "."))):
-                if os.path.join(parent, found[1]) in files:
+                if (parent, found[1]) in files:
                     remove_dead(os.path.join(parent, found[0]))
 
 
