@@ -55,7 +55,7 @@ def plain_dtype(given: Any) -> "np.dtype[Any]":
 
     try:
         dtype: np.dtype[Any] | None = None if given is None else np.dtype(given)  # NumPy takes None for float64
-    except (TypeError, ValueError, SyntaxError):
+    except (TypeError, ValueError, SyntaxError, OverflowError):
         dtype = None
     if dtype is None:
         raise ValueError(f"dtype = {given!r}, expected a name that NumPy knows, such as 'uint16'")

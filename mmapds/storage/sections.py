@@ -55,7 +55,7 @@ class Mark(NamedTuple):
     """The checksum of the section up to there."""
 
 
-MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, SyntaxError)
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, SyntaxError)
 """Exceptions that malformed metadata can cause; the last one if they are a dtype for NumPy."""
 
 

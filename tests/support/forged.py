@@ -22,6 +22,7 @@ from tests.support.tars import archive
 
 ODD = [None, True, -1, 0, 1, 5, 2**31, 2**63, 2**64, 1.5, "", "x", "<u8", "|u1", "<f8", [], [1], {}, {"a": 1}]
 ODD += ["../a.jsonl", "\udc80", "\0", "03f4", "a" * 300, "fixed", "jsonl", "tar", "bytes()"]
+ODD += [{"names": ["a"], "formats": ["i4"], "offsets": [2**70]}]
 OBJECTS = ["|O", "O", "T", "O,O", "i4,O", "2O"]
 """Types whose values are pointers, alone or beside numbers."""
 ODD += OBJECTS
