@@ -19,9 +19,9 @@ _OFFSETS = {"large_string": np.int64, "large_binary": np.int64, "string": np.int
 def columns_of(batch: Any, schema: Schema, defaults: Container[str]) -> Columns | None:
     """Return the rows of a RecordBatch as columns; None where its values must be looked at one by one.
 
-    That is so where a value is null or a list does not make an array, where the schema has another type than the batch,
-    and for types that are not made of one run of bytes a row. A null of a field of JSON is a value, unless the field is
-    among those with `defaults`.
+    That is so where a value or a struct is null or a list does not make an array, where the schema has another type
+    than the batch, and for types that are not made of one run of bytes a row. A null of a field of JSON is a value,
+    unless the field is among those with `defaults`.
     """
     arrays = dict(_flat(batch))
     values = []
@@ -35,16 +35,16 @@ def columns_of(batch: Any, schema: Schema, defaults: Container[str]) -> Columns 
 
 
 def _flat(batch: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the name and array of every column; of a struct, those of its parts."""
+    """Yield the name and array of every column; of a struct without nulls, those of its parts."""
     for name, array in zip(batch.schema.names, batch.columns, strict=True):
         yield from _parts(name, array)
 
 
 def _parts(name: str, array: Any) -> Iterator[tuple[str, Any]]:
     array = stored(array)
-    if is_type.is_struct(array.type) and array.type.num_fields:
-        for part, values in zip(array.type, array.flatten(), strict=True):
-            yield from _parts(f"{name}.{part.name}", values)
+    if is_type.is_struct(array.type) and array.type.num_fields and not array.null_count:
+        for number, part in enumerate(array.type):
+            yield from _parts(f"{name}.{part.name}", array.field(number))
     else:
         yield name, array
 

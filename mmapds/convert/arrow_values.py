@@ -272,13 +272,24 @@ def rows_of(batch: Any, wanted: list[str], types: Mapping[str, Any]) -> Iterator
 
 
 def _columns(array: Any, name: str, types: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
-    """Yield the name and values of a column, or of each part of a struct."""
+    """Yield the name and values of a column, or of each part of a struct; a null struct has null parts.
+
+    The nulls are put in here: PyArrow 26's `flatten` puts none into run-end encoded parts, and ends the process where a
+    part is a union.
+    """
     array = stored(array)
     if is_type.is_struct(array.type) and array.type.num_fields:
-        for part, values in zip(array.type, array.flatten(), strict=True):  # in which a null struct has null parts
-            yield from _columns(values, f"{name}.{part.name}", types)
+        is_valid = array.is_valid().to_pylist() if array.null_count else []
+        for number, part in enumerate(array.type):
+            for each, values in _columns(array.field(number), f"{name}.{part.name}", types):
+                yield each, _masked(values, is_valid) if is_valid else values
     elif name in types:
         yield name, json_values(array) if types[name] == "json" else _values(array)
+
+
+def _masked(values: Values, is_valid: list[bool]) -> Values:
+    """Return values with None for those that are not valid."""
+    return [value if is_there else None for value, is_there in zip(values, is_valid, strict=True)]
 
 
 def unjudged(array: Any) -> Any:
