@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -65,7 +64,7 @@ def _units(found: Any) -> list[str]:
             units.append(f"timestamp[{leaf.unit}]" if is_type.is_timestamp(leaf) else str(leaf))
         return leaf
 
-    _replaced(found, add)
+    _replaced(found, is_temporal, add)
     return units
 
 
@@ -155,20 +154,25 @@ def _listed(found: Any) -> tuple[Any, list[int | None]]:
     return found, shape
 
 
-def _replaced(found: Any, leaf: Callable[[Any], Any]) -> Any:
-    """Return the type that arrays of a type can be viewed as, with others in place of the types of single values.
+def _replaced(found: Any, is_meant: Callable[[Any], bool], leaf: Callable[[Any], Any]) -> Any:
+    """Return the type that arrays of a type can be rebuilt as, with others in place of some types of single values.
+
+    Whether it is another type, `_holds` says: in PyArrow 26, dictionaries of any two types are equal where an extension
+    type is among their parts.
 
     Args:
-      leaf: returns what stands for the type of single values, a type of the same width.
+      is_meant: which types of single values are replaced.
+      leaf: returns what stands for such a type, a type of the same width.
     """
+    if not _holds(found, is_meant):
+        return found
     if isinstance(found, pa.BaseExtensionType):
-        inner = _replaced(found.storage_type, leaf)
-        return found if inner == found.storage_type else inner
+        return _replaced(found.storage_type, is_meant, leaf)
     if is_type.is_dictionary(found):
-        return pa.dictionary(found.index_type, _replaced(found.value_type, leaf), found.ordered)
+        return pa.dictionary(found.index_type, _replaced(found.value_type, is_meant, leaf), found.ordered)
     if is_type.is_run_end_encoded(found):
-        return pa.run_end_encoded(found.run_end_type, _replaced(found.value_type, leaf))
-    parts = [part.with_type(_replaced(part.type, leaf)) for part in map(found.field, range(found.num_fields))]
+        return pa.run_end_encoded(found.run_end_type, _replaced(found.value_type, is_meant, leaf))
+    parts = [part.with_type(_replaced(part.type, is_meant, leaf)) for part in map(found.field, range(found.num_fields))]
     if is_type.is_struct(found):
         return pa.struct(parts)
     if is_type.is_map(found):
@@ -180,74 +184,102 @@ def _replaced(found: Any, leaf: Callable[[Any], Any]) -> Any:
     return _LISTS[found.id](parts[0]) if found.id in _LISTS else leaf(found)
 
 
-def _viewed(array: Any, leaf: Callable[[Any], Any]) -> Any:
-    """Return an array as one of the type that `_replaced` gives.
-
-    PyArrow 26 views run-end encoded arrays, at any depth, without their offset and with the length of what they are
-    in: as other rows. So what holds such is built again around views of single values.
-    """
-    wanted = _replaced(array.type, leaf)
-    if wanted.equals(array.type):
-        return array
-    if not _holds(array.type, is_type.is_run_end_encoded):
-        return array.view(wanted)
-    array = stored(array)
-    if is_type.is_struct(array.type):
-        parts = [_viewed(array.field(part), leaf) for part in range(array.type.num_fields)]
-        return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=array.is_null())
-    if is_type.is_run_end_encoded(array.type):
-        parts = [array.run_ends, _viewed(array.values, leaf)]
-    elif is_type.is_fixed_size_list(array.type) or _is_ragged(array.type):
-        parts = [_viewed(array.values, leaf)]
-    else:
-        raise pa.ArrowNotImplementedError(f"expected dates, times and decimals without runs, found {array.type}")
-    own = array.buffers()[: wanted.num_buffers]
-    return pa.Array.from_buffers(wanted, len(array), own, array.null_count, array.offset, parts)
-
-
 def json_values(array: Any) -> Values:
     """Return values as JSON has them: at any depth, dates, times and durations are integers, decimals are text, and
     tensors are lists in lists.
 
-    What pyarrow makes of the former has microseconds at best, or depends on whether pandas is installed.
+    What pyarrow makes of the former has microseconds at best, or depends on whether pandas is installed. What holds
+    such is taken apart here: PyArrow 26 views nulls and run-end encoded arrays in others without their offset and with
+    the length of what they are in, as other rows.
     """
-    values = _viewed(array, _integer).to_pylist()
-    if _holds(array.type, is_type.is_decimal):
-        values = list(map(_with_texts, values))
-    return [_with_axes(value, array.type) for value in values] if _holds(array.type, _is_tensor) else values
+    found = array.type
+    if not _holds(found, _is_spelled):
+        return array.to_pylist()  # type: ignore[no-any-return]
+    if isinstance(array, pa.ExtensionArray):
+        values = json_values(array.storage)
+        return [_with_axes(value, found) for value in values] if _is_tensor(found) else values
+    if is_type.is_run_end_encoded(found):
+        rows = np.arange(array.offset, array.offset + len(array))
+        return _values_at(array.values, np.searchsorted(array.run_ends.to_numpy(), rows, side="right"))
+    if is_type.is_union(found):
+        return _of_union(array)
+    if is_type.is_dictionary(found):
+        return _of_dictionary(array)
+    if is_temporal(found):
+        return array.view(f"int{found.bit_width}").to_pylist()  # type: ignore[no-any-return]
+    if is_type.is_decimal(found):
+        return [None if value is None else str(value) for value in array.to_pylist()]
+    values = _of_struct(array) if is_type.is_struct(found) else _of_lists(array)
+    return _masked(values, array.is_valid().to_pylist()) if array.null_count else values
 
 
-def _integer(found: Any) -> Any:
-    return getattr(pa, f"int{found.bit_width}")() if is_temporal(found) else found
+def _is_spelled(found: Any) -> bool:
+    """Whether values are another in JSON than pyarrow makes of them."""
+    return is_temporal(found) or bool(is_type.is_decimal(found)) or _is_tensor(found)
 
 
-def _with_texts(value: Any) -> Any:
-    """Return a value with its decimals, at any depth, as text."""
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, dict):
-        return {name: _with_texts(part) for name, part in value.items()}
-    return [_with_texts(item) for item in value] if isinstance(value, list | tuple) else value
+def _values_at(array: Any, places: NDArray[Any]) -> Values:
+    """Return the values of an array at places, of which none beyond the first and last place is looked at."""
+    if not len(places):
+        return []
+    first = int(places.min())
+    values = json_values(array.slice(first, int(places.max()) + 1 - first))
+    return [values[place] for place in (places - first).tolist()]
+
+
+def _of_dictionary(array: Any) -> Values:
+
+    found = iter(_values_at(array.dictionary, array.indices.drop_null().to_numpy()))
+    return [next(found) if is_there else None for is_there in array.indices.is_valid().to_pylist()]
+
+
+def _of_struct(array: Any) -> Values:
+
+    names = [part.name for part in array.type]
+    if len(set(names)) < len(names):
+        raise pa.ArrowInvalid(f"expected parts of different names, found {array.type}")
+    parts = [json_values(array.field(number)) for number in range(len(names))]
+    return [dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True)]
+
+
+def _of_union(array: Any) -> Values:
+    """Return the values of a union. Its buffers are taken as they are: what pyarrow gives lacks the offset."""
+    _, codes, *places = array.buffers()[: array.type.num_buffers]
+    if not len(array):
+        return []
+    of_rows = np.frombuffer(codes, np.int8, len(array), array.offset)
+    rows_of_parts = np.arange(len(array))
+    if places:  # it is dense
+        rows_of_parts = np.frombuffer(places[0], np.int32, len(array), array.offset * 4)
+    values: list[Any] = [None] * len(array)
+    for number, code in enumerate(array.type.type_codes):
+        rows = np.flatnonzero(of_rows == code)
+        for row, value in zip(rows.tolist(), _values_at(array.field(number), rows_of_parts[rows]), strict=True):
+            values[row] = value
+    return values
+
+
+def _of_lists(array: Any) -> Values:
+    """Return lists of any kind, or maps as lists of pairs; those that are null have any value."""
+    begins, ends, parts = _bounds(array)
+    if not len(begins):
+        return []
+    first, last = int(begins.min()), int(ends.max())
+    parts = parts.slice(first, last - first)
+    if is_type.is_map(array.type):
+        items: Values = list(zip(json_values(parts.field(0)), json_values(parts.field(1)), strict=True))
+    else:
+        items = json_values(parts)
+    bounds = zip((begins - first).tolist(), (ends - first).tolist(), strict=True)
+    return [items[begin:end] for begin, end in bounds]
 
 
 def _with_axes(value: Any, found: Any) -> Any:
-    """Return a value of a type with its tensors, at any depth, as lists in lists; pyarrow has one list for all axes."""
+    """Return a tensor as lists in lists, in the order of axes that its type says; pyarrow has one list for all axes."""
     if value is None:
         return None
-    if _is_tensor(found):
-        items = np.array(value, object).reshape(found.shape)  # objects, as one may be None
-        return items.transpose(found.permutation or range(len(found.shape))).tolist()
-    if isinstance(found, pa.BaseExtensionType):
-        return _with_axes(value, found.storage_type)
-    if is_type.is_dictionary(found) or is_type.is_run_end_encoded(found):
-        return _with_axes(value, found.value_type)
-    if is_type.is_struct(found):
-        return {part.name: _with_axes(value[part.name], part.type) for part in found}
-    if is_type.is_map(found):
-        return [(_with_axes(key, found.key_type), _with_axes(item, found.item_type)) for key, item in value]
-    if is_type.is_fixed_size_list(found) or _is_ragged(found):
-        return [_with_axes(item, found.value_type) for item in value]
-    return value
+    items = np.array(value, object).reshape(found.shape)  # objects, as one may be None
+    return items.transpose(found.permutation or range(len(found.shape))).tolist()
 
 
 def _is_tensor(found: Any) -> bool:
@@ -296,15 +328,42 @@ def unjudged(array: Any) -> Any:
     """Return an array as one that may have any values.
 
     Others write dates that are no whole days, and decimals of more digits than their type says, which pyarrow refuses
-    where it checks an array in full; they have a meaning all the same.
+    where it checks an array in full; they have a meaning all the same. What holds such is built again around views of
+    single values, as `json_values` says.
     """
-    return _viewed(array, _unjudged)
+    if not _holds(array.type, _is_judged):
+        return array
+    wanted = _replaced(array.type, _is_judged, _unjudged)
+    while isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    found = array.type
+    if is_type.is_dictionary(found):
+        values = unjudged(array.dictionary)
+        return pa.DictionaryArray.from_arrays(array.indices, values, ordered=found.ordered, safe=False)
+    own, offset = array.buffers()[: wanted.num_buffers], array.offset
+    if is_type.is_struct(found) or is_type.is_union(found):
+        parts = [unjudged(array.field(number)) for number in range(found.num_fields)]
+        if is_type.is_struct(found):
+            return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=array.is_null())
+        widths = (1, 4)  # of codes, and of places in dense unions; sparse parts are slices of the same rows
+        own[1:] = [buffer and buffer.slice(offset * width) for buffer, width in zip(own[1:], widths, strict=False)]
+        return pa.Array.from_buffers(wanted, len(array), own, 0, 0, parts)
+    if is_type.is_run_end_encoded(found):
+        parts = [array.run_ends, unjudged(array.values)]
+    elif is_type.is_map(found) or is_type.is_fixed_size_list(found) or _is_ragged(found):
+        parts = [unjudged(array.values)]
+    else:
+        return array.view(wanted)
+    return pa.Array.from_buffers(wanted, len(array), own, array.null_count, offset, parts)
+
+
+def _is_judged(found: Any) -> bool:
+    """Whether pyarrow refuses some values of a type."""
+    return bool(is_type.is_decimal(found) or is_type.is_date64(found))
 
 
 def _unjudged(found: Any) -> Any:
-    if is_type.is_decimal(found):
-        return pa.binary(found.bit_width // 8)
-    return pa.int64() if is_type.is_date64(found) else found
+    return pa.binary(found.bit_width // 8) if is_type.is_decimal(found) else pa.int64()
 
 
 def stored(array: Any) -> Any:
@@ -386,6 +445,9 @@ def _bounds(array: Any) -> tuple[Any, Any, Any]:
         size = array.type.list_size
         bounds = np.arange(len(array) + 1) * size
         return bounds[:-1], bounds[1:], stored(array.values.slice(array.offset * size, len(array) * size))
+    if _is_view(array.type):
+        begins = array.offsets.to_numpy()
+        return begins, begins + array.sizes.to_numpy(), stored(array.values)
     bounds = offsets(array)
     return bounds[:-1], bounds[1:], stored(array.values)
 
