@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import mmapds
+from mmapds.dataset.array_decoder import TensorDecoder
 from mmapds.dataset.decode import RecordArray, takes_view
 from tests.support.commands import command, run
 
@@ -254,8 +255,11 @@ def test_records_that_are_no_array(write):
         with pytest.raises(ValueError, match="buffer size") as told:
             mmapds.open(path, decode=of_a_user)[1]
         assert type(told.value) is ValueError
-    with pytest.raises(mmapds.DecodeError, match=r"x.bin: record 1 \(byte 5\): not an array of that type: buffer size"):
-        mmapds.open(path, decode=RecordArray(np.dtype("u2"), None))[1]
+    message = r"x.bin: record 1 \(byte 5\): not an array of that type: buffer size"
+    own = RecordArray(np.dtype("i2"), None)
+    for decode in (own, TensorDecoder(own)):
+        with pytest.raises(mmapds.DecodeError, match=message):
+            mmapds.open(path, decode=decode)[1]
 
 
 def test_decoders_are_shown_as_one_would_write_them(write):

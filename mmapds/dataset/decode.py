@@ -149,7 +149,8 @@ def reason_of(error: Exception, decode: str | Decoder) -> str:
 def _expected_by(decode: str | Decoder) -> str | None:
     """What a decoder of mmapds expects of a record; None for a decoder of the user's."""
     if callable(decode):
-        return "an array of that type" if isinstance(decode, RecordArray) else None
+        inner = getattr(decode, "inner", decode)  # of a TensorDecoder
+        return "an array of that type" if isinstance(inner, RecordArray) else None
     return _EXPECTS.get(BY_NAME[decode])
 
 
