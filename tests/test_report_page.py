@@ -294,7 +294,7 @@ def test_json_has_the_facts_and_needs_no_matplotlib(path, tmp_path):
     ("arguments", "status", "message"),
     [
         (["--max-tokens", "0"], 2, "max_tokens = 0, expected an integer of 1 or more"),
-        (["--compare", "pack"], 2, "compare: pack: expected an integer, found ''"),
+        (["--compare", "pack"], 2, "compare: pack: expected an integer below 2**63, found ''"),
         (["--pack", "8", "--batch-size", "8"], 2, "batch_size = 8, expected None beside pack; give one of the two"),
         (["--ranks", "1000"], 1, "ranks = 1000, expected 1 to 600, the number of records"),
         (
