@@ -48,7 +48,7 @@ def test_fields_of_different_schemas_are_told_apart_and_converted(write, tmp_pat
     paths = [tmp_path / first, tmp_path / second]
     fields = mmapds.Fields({"x": "int32"})
     expected = f"expected records of {records[first]}, as in "
-    found = f", found {records[second]}; give all one schema with mmapds convert"
+    found = f", found {records[second]}; convert each by itself to one schema, with mmapds convert --fields"
     with pytest.raises(mmapds.Error) as error:
         mmapds.open(paths, decode=fields)
     check(str(error.value))

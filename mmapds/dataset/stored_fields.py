@@ -116,7 +116,8 @@ def differing_records(one: Any, other: Any, place: str) -> str | None:
     expected, found = _records_of(one), _records_of(other)
     if expected is None or found is None or expected == found:
         return None
-    return f"expected records of {expected}, as in {place}, found {found}; give all one schema with mmapds convert"
+    way_out = "convert each by itself to one schema, with mmapds convert --fields"
+    return f"expected records of {expected}, as in {place}, found {found}; {way_out}"
 
 
 def _records_of(decode: Any) -> str | None:
