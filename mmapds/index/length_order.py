@@ -128,7 +128,7 @@ def _merged(
 
 def _added(lengths: "NDArray[Any]", parts: Sequence[OrderedPart], firsts: Sequence[int]) -> "NDArray[np.int64] | None":
     """Return how many records have each length, shape (largest + 1,); None if one has more than 20 bits."""
-    import numpy as np
+    import numpy as np  # start-up time: most builds do without
 
     counts = np.zeros(1 << AT_ONCE, np.int64)
     for part, first in zip(parts, firsts, strict=False):
@@ -154,7 +154,7 @@ def _added(lengths: "NDArray[Any]", parts: Sequence[OrderedPart], firsts: Sequen
 
 def _count(lengths: "NDArray[Any]", counts: "NDArray[np.int64]", sign: int) -> bool:
     """Add to the counts how many lengths there are of each, or subtract that; return False if one has no count."""
-    import numpy as np
+    import numpy as np  # start-up time: most builds do without
 
     for begin in range(0, len(lengths), _PIECE):
         piece = lengths[begin : begin + _PIECE]
@@ -171,7 +171,7 @@ def _distinct(index: "Index") -> "tuple[NDArray[np.uint64], NDArray[np.uint64]]"
     Raises:
       KeyError, ValueError: it does not say so.
     """
-    import numpy as np
+    import numpy as np  # start-up time: most builds do without
 
     read = [b"".join(index.checked_pieces(name)) for name in ("length_values", "length_counts")]
     values, counts = (np.frombuffer(numbers, np.uint64) for numbers in read)
@@ -210,7 +210,7 @@ def _scatter(
       taken: the first and the end of the record numbers that are taken, and what the first of them becomes.
       places: for each length, where its next record goes in `out`; advanced.
     """
-    import numpy as np
+    import numpy as np  # start-up time: most builds do without
 
     values, counts = distinct
     known = values < len(places)  # a record that is not taken may be longer than all that are

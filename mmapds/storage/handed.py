@@ -82,7 +82,8 @@ class Shared:
 
 def _write(arrays: list[NDArray[Any]]) -> str:
     """Write arrays to a file that is there as long as this process; return its path."""
-    import tempfile  # start-up time: few need these
+    # Both for the sake of start-up time, as few need them.
+    import tempfile
     from multiprocessing.util import Finalize
 
     target, path = os.path.join(tempfile.gettempdir(), f"mmapds-{os.getuid()}-rows"), ""
