@@ -214,6 +214,12 @@ int mds_py_records_check(RecordsObject *self, const mds_request *request);
 /* The same for a record whose view was decoded; nothing where records are Records that give copies, or no Records. */
 int mds_py_records_check_view(PyObject *records, PyObject *key);
 
+/* ---- py_sources.c -------------------------------------------------------------------------------------- */
+
+/* Ask the opener for source `s`, which is closed: (map or reader, index, where its bounds begin there, their width,
+ * framing, first, stride). If stride is not 0, there are no bounds. NULL with an exception. */
+const mds_source *mds_py_records_open(RecordsObject *self, size_t s);
+
 /* Raise for a request that cannot be read. */
 void mds_py_raise_unread_record(const RecordsObject *self, const mds_request *request, mds_status status);
 

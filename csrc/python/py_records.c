@@ -1,7 +1,6 @@
 /* py_records.c - the payloads of all records behind a list of sources. */
 #include "binding.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,102 +83,6 @@ static void records_dealloc(PyObject *object)
     mds_py_free(object);
 }
 
-/* Check that an index holds the bounds of a source where the opener says. */
-static int check_bounds(const mds_map *index, uint64_t at, unsigned width, uint64_t count)
-{
-    if (!mds_is_width(width)) {
-        PyErr_Format(PyExc_ValueError, "width: expected 2, 3, 4 or 8, found %u", width);
-        return -1;
-    }
-    const uint64_t groups = mds_group_of(width, count) + 1;
-    if (at % MDS_GROUP == 0 && at <= index->size && groups <= (index->size - at) / MDS_GROUP)
-        return 0;
-    PyErr_Format(PyExc_ValueError,
-                 "bounds: expected %llu groups at a multiple of %d within %llu bytes, found byte %llu",
-                 (unsigned long long)groups, MDS_GROUP, (unsigned long long)index->size, (unsigned long long)at);
-    return -1;
-}
-
-/* Fill a slot that is still empty. From the look at slot->map on, no other Python code runs. */
-static int fill_slot(RecordsObject *self, size_t s, PyObject *map, PyObject *index, const mds_source *source)
-{
-    SourceSlot *slot = &self->slots[s];
-    const int is_file = source->map->file != NULL;
-    const int has_buffer = is_file && (source->map->data || !source->map->size);
-    PyObject *view = has_buffer && self->views ? PyMemoryView_FromObject(map) : NULL;
-    if (PyErr_Occurred())
-        return -1;
-    if (slot->map) { /* another thread was quicker: its result stays */
-        Py_XDECREF(view);
-        return 0;
-    }
-    slot->view = view;
-    slot->index = source->index ? Py_NewRef(index) : NULL;
-    slot->source = *source;
-    if (!is_file) {
-        slot->content = *source->map;
-        slot->source.map = &slot->content;
-        slot->reader = map;
-    }
-    slot->map = Py_NewRef(map);
-    return 0;
-}
-
-/* Ask a reader how many bytes it has. */
-static int read_size(PyObject *reader, uint64_t *size)
-{
-    unsigned long long found;
-    PyObject *number = PyObject_GetAttrString(reader, "size");
-    const int status = number && mds_py_size(number, &found) ? 0 : -1;
-    Py_XDECREF(number);
-    *size = status == 0 ? found : 0;
-    return status;
-}
-
-/* Ask the opener for source `s`: (map or reader, index, where its bounds begin there, their width, framing, first, stride). If
- * stride is not 0, there are no bounds. */
-static const mds_source *records_open(RecordsObject *self, size_t s)
-{
-    const mds_py_state *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
-    PyObject *opened = PyObject_CallMethod(self->opener, "open", "n", (Py_ssize_t)s);
-    if (!opened)
-        return NULL;
-    PyObject *map, *index;
-    int framing;
-    unsigned width;
-    unsigned long long bounds_at, first, stride;
-    const mds_source *source = NULL;
-    if (mds_py_expect_tuple(opened, "opener.open") != 0 ||
-        !PyArg_ParseTuple(opened, "OO!O&IiO&O&:open", &map, state->map_type, &index, mds_py_size, &bounds_at, &width,
-                          &framing, mds_py_size, &first, mds_py_size, &stride))
-        goto done;
-    const int is_file = PyObject_TypeCheck(map, state->map_type);
-    mds_map content = {NULL, 0, 0, NULL};
-    if (!is_file && read_size(map, &content.size) != 0)
-        goto done;
-    mds_source found = {
-        .map = is_file ? &((MapObject *)map)->map : &content,
-        .first = first,
-        .stride = stride,
-        .count = self->firsts[s + 1] - self->firsts[s],
-        .framing = (mds_framing)framing,
-    };
-    if (!stride) {
-        const mds_map *bounds = &((MapObject *)index)->map;
-        if (check_bounds(bounds, bounds_at, width, found.count) != 0)
-            goto done;
-        found.index = bounds;
-        found.bounds_at = bounds_at;
-        found.bounds = bounds->data ? bounds->data + bounds_at : NULL;
-        found.width = width;
-    }
-    if (fill_slot(self, s, map, index, &found) == 0)
-        source = &self->slots[s].source;
-done:
-    Py_DECREF(opened);
-    return source;
-}
-
 /* The source that holds `record`, opened, and the record's number in it. Needs record < count. */
 static const mds_source *records_find(RecordsObject *self, uint64_t record, size_t *source_number, uint64_t *i)
 {
@@ -193,22 +96,7 @@ static const mds_source *records_find(RecordsObject *self, uint64_t record, size
     }
     *source_number = low;
     *i = record - self->firsts[low];
-    return self->slots[low].map ? &self->slots[low].source : records_open(self, low);
-}
-
-void mds_py_raise_unread_record(const RecordsObject *self, const mds_request *request, mds_status status)
-{
-    const Py_ssize_t s = mds_py_slot_of(request->source) - self->slots;
-    PyObject *result;
-    if (status == MDS_CORRUPT)
-        result = PyObject_CallMethod(self->opener, "corrupt", "nKKKK", s, (unsigned long long)request->i,
-                                     (unsigned long long)request->span.begin, (unsigned long long)request->span.end,
-                                     (unsigned long long)request->source->map->size);
-    else
-        result = PyObject_CallMethod(self->opener, "lost", "ni", s, status == MDS_SYSTEM ? errno : 0);
-    Py_XDECREF(result);
-    if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_SystemError, "opener: expected an exception, found none");
+    return self->slots[low].map ? &self->slots[low].source : mds_py_records_open(self, low);
 }
 
 /* A record number from a Python int, negative ones counting from the end; -1 and IndexError when out of range. */
@@ -237,6 +125,8 @@ int mds_py_records_request(RecordsObject *self, PyObject *rows, mds_request *req
         uint64_t record;
         size_t s;
         const int found = records_number(self, row, &record);
+        if (found != 0 && PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_IndexError, "positions[%zd]: expected an integer, found %.80R", k, row);
         Py_DECREF(row);
         if (found != 0)
             return -1;
