@@ -97,6 +97,13 @@ def test_what_is_no_list_of_positions_is_refused_alike_by_a_dataset_and_its_view
             dataset.take(given)
 
 
+@pytest.mark.parametrize("wrong", ["a", 1.5, None])
+def test_what_is_no_integer_among_positions_is_named(ds, wrong):
+    for decode in ("json", mmapds.Fields({"id": "int64"})):
+        with pytest.raises(IndexError, match=f"^positions\\[2\\]: expected an integer, found {wrong!r}$"):
+            mmapds.open(ds.sources[0], decode=decode).take([0, 1, wrong])
+
+
 @pytest.mark.parametrize("number", [2**63, 2**64 - 1, 2**70, -(2**63) - 1])
 def test_the_message_shows_numbers_that_no_integer_of_the_core_holds(ds, number):
     for dataset in (ds, ds[:]):

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmapds import OrderError
+from mmapds import DistributedBatchSampler, OrderError, TokenBudgetBatchSampler
 from mmapds.orders.basic import Order, Resampled, Sequential, Shuffled
 from mmapds.orders.chunked import Chunked
 from mmapds.orders.mixture import Mixture
@@ -318,3 +319,47 @@ def test_sources_of_other_sizes_are_another_order():
 def test_a_chunk_may_be_as_large_as_one_likes():
     order = Chunked([0, 10, 31], 2**62, mix_chunks=2**62)
     assert sorted(order.at(0, np.arange(31)).tolist()) == list(range(31))
+
+
+class Answering:
+    """An order of a user's own, whose `at` returns what it was given."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def __len__(self):
+        return 6
+
+    def at(self, epoch, positions):
+        return self.answer(positions)
+
+    def describe(self):
+        return {"order": "answering"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (lambda positions: positions.tolist(), "list"),
+        (lambda _: None, "NoneType"),
+        (lambda positions: positions / 1, "one of float64 and shape (6,)"),
+        (lambda positions: positions[:3], "one of int64 and shape (3,)"),
+        (lambda positions: positions[:, None], "one of int64 and shape (6, 1)"),
+    ],
+    ids=["list", "None", "floats", "too few", "two axes"],
+)
+def test_what_an_order_of_a_users_own_returns_is_checked(answer, found):
+    message = f"order: expected at() of Answering to return an int64 array of shape (6,), found {found}"
+    order = Answering(answer)
+    for sampler in (
+        DistributedBatchSampler(range(6), 6, 1, 0, order=order),
+        TokenBudgetBatchSampler([3] * 6, 100, num_replicas=1, rank=0, planner="window", order=order),
+    ):
+        with pytest.raises(OrderError, match=f"^{re.escape(message)}$"):
+            list(sampler)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint64])
+def test_an_order_of_a_users_own_may_return_other_integers(dtype):
+    order = Answering(lambda positions: positions[::-1].astype(dtype))
+    assert list(DistributedBatchSampler(range(6), 3, 1, 0, order=order)) == [[5, 4, 3], [2, 1, 0]]

@@ -139,6 +139,7 @@ def test_one_in_the_place_of_several(opened):
     message = refused(lambda: ds.split(["a", "b"]))
     assert message == "fractions = ['a', 'b'], expected numbers from 0 to 1 that add up to 1"
     assert refused(lambda: ds.split([[0.5], [0.25, 0.25]])).endswith("expected numbers from 0 to 1 that add up to 1")
+    assert refused(lambda: ds.split([10**400])).endswith("expected numbers from 0 to 1 that add up to 1")
     assert refused(lambda: ds.split([0.5, 0.5], seed=1.5)) == "seed = 1.5, expected an integer"
     for dataset in (ds, ds[::-1], ds.map(dict), mmapds.zip(a=ds)):
         for given, use in (

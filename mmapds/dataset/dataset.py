@@ -248,7 +248,7 @@ class Dataset(_Samples):
         fractions, length = list(fractions), len(self)
         try:
             sizes = np.asarray(fractions, float)
-        except (TypeError, ValueError, RuntimeError):  # as of lists in the list, or of tensors
+        except (TypeError, ValueError, RuntimeError, OverflowError):  # as of lists in the list, or of tensors
             sizes = np.empty(0)
         if sizes.ndim != 1 or not len(sizes) or not (sizes >= 0).all() or abs(sizes.sum() - 1) > 1e-9:
             raise Error(f"fractions = {fractions}, expected numbers from 0 to 1 that add up to 1")

@@ -4,7 +4,6 @@ from __future__ import annotations  # help() shows them as they are written
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from math import isnan
 from numbers import Real
 from typing import Any, Literal
 
@@ -29,6 +28,7 @@ from .iterators import (
 from .sampled import check_cut, check_samplers, warn_of_collating
 from .waits import Waits
 
+_LONGEST_TIMEOUT = 2_000_000  # seconds: their milliseconds are an int of C where worker processes are polled
 _OWN = ("_position", "_waits", "_processes")  # what a pickled loader makes anew
 
 
@@ -128,8 +128,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             raise OrderError(f"workers = {self.workers!r}, expected 'threads' or 'processes'{remedy}")
         if self.stall_after is not None and not (_is_number(self.stall_after) and self.stall_after > 0):
             raise OrderError(f"stall_after = {shortened(self.stall_after)}, expected seconds above 0, or None")
-        if not _is_number(timeout):
-            raise OrderError(f"timeout = {shortened(timeout)}, expected seconds, or 0 for any time")
+        if not (_is_number(timeout) and 0 <= timeout <= _LONGEST_TIMEOUT):
+            longest = f"{_LONGEST_TIMEOUT:,}"
+            raise OrderError(f"timeout = {shortened(timeout)}, expected up to {longest} seconds, or 0 for any time")
         if timeout > 0 and num_workers == 0:
             raise OrderError(f"timeout = {timeout!r}, expected 0 with num_workers = 0, which waits for no worker")
         if self.workers == "threads" and num_workers > 0:
@@ -290,7 +291,7 @@ def _prefetch_factor(num_workers: int, prefetch_factor: int | None, prefetch: in
 
 
 def _is_number(seconds: object) -> bool:
-    return isinstance(seconds, Real) and not isinstance(seconds, bool) and not isnan(seconds)
+    return isinstance(seconds, Real) and not isinstance(seconds, bool) and seconds == seconds  # and no NaN
 
 
 def _can_pin() -> bool:

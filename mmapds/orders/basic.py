@@ -41,6 +41,20 @@ def check_is_order(order: Any) -> None:
         )
 
 
+def records_at(order: Order, epoch: int, positions: Int64s) -> Int64s:
+    """Return the record numbers that an order has at positions, shape (n,), as int64.
+
+    Raises:
+      OrderError: `at` of the order, which may be a user's own, returns something else.
+    """
+    found = order.at(epoch, positions)
+    if isinstance(found, np.ndarray) and found.dtype.kind in "iu" and found.shape == positions.shape:
+        return found.astype(np.int64, copy=False)
+    what = f"one of {found.dtype} and shape {found.shape}" if isinstance(found, np.ndarray) else type(found).__name__
+    expected = f"at() of {type(order).__name__} to return an int64 array of shape {positions.shape}"
+    raise OrderError(f"order: expected {expected}, found {what}")
+
+
 def integer(name: str, value: SupportsIndex, least: int | None = None) -> int:
     """Return an integer of any type as an int.
 

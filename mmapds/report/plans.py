@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..dataset.dataset import Dataset
 from ..errors import OrderError, did_you_mean, shortened
-from ..orders.basic import Int64s, Order, Shuffled, integer
+from ..orders.basic import Int64s, Order, Shuffled, integer, records_at
 from ..orders.chunked import Chunked
 from ..samplers.bucket import BucketPlan
 from ..samplers.lengths import Selection, read_lengths
@@ -229,4 +229,4 @@ class _FixedReader(NamedTuple):
         ends = np.cumsum(sizes)
         within = np.arange(int(sizes.sum())) - np.repeat(ends - sizes, sizes)
         places = np.repeat(begins + ranks, sizes) + within * self.ranks
-        return self.order.at(self.epoch, places % len(self.order)), ends
+        return records_at(self.order, self.epoch, places % len(self.order)), ends

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..errors import OrderError, StateError, shortened, warn
-from ..orders.basic import Int64s, InvertibleOrder, Order, integer
+from ..orders.basic import Int64s, InvertibleOrder, Order, integer, records_at
 from .data import SampledData
 from .exclusions import (
     LARGEST,
@@ -108,7 +108,7 @@ class OrderedRecords:
 
     def at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the records at positions, in the shape of these."""
-        return self._order.at(epoch, positions.ravel()).reshape(positions.shape)
+        return records_at(self._order, epoch, positions.ravel()).reshape(positions.shape)
 
     def changes_after(self, epoch: int) -> bool:
         """Return whether the next epoch has another order."""
@@ -126,7 +126,7 @@ class OrderedRecords:
         for first in range(0, self._size, _SEARCH):
             positions = np.arange(first, min(first + _SEARCH, self._size), dtype=np.int64)
             # A record is in a range where an odd number of bounds is not above it.
-            before = np.searchsorted(bounds, self._order.at(epoch, positions), side="right")
+            before = np.searchsorted(bounds, records_at(self._order, epoch, positions), side="right")
             parts.append(positions[before % 2 == 1])
         return np.concatenate(parts)
 

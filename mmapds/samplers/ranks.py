@@ -13,12 +13,13 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from numbers import Real
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from xxhash import xxh3_64
 
-from ..errors import OrderError, names_its_arguments, warn
+from ..errors import OrderError, names_its_arguments, shortened, warn
 from ..storage.processes import seconds_of
 from .epoch import EpochProgress
 
@@ -26,6 +27,7 @@ LIMIT = "MMAPDS_RANKS_SECONDS"
 """The environment variable that says how many seconds to wait for other ranks; 0 compares nothing."""
 PATIENCE = 10.0
 """Seconds before a warning names the ranks that are waited for."""
+_LONGEST_TIMEOUT = 10**9  # seconds: a timedelta holds not much more
 _LONGEST_PAUSE = 0.1  # seconds between two looks into the store: many ranks share it
 _MISSING = "ranks: expected"
 _LINGER = 2.0  # seconds for other ranks to hear of an error
@@ -149,8 +151,8 @@ def check_ranks(of: Any, *, group: Any = None, timeout: float | None = None) -> 
     fields = of if isinstance(of, Mapping) else getattr(of, "_shared_by_ranks", None)
     if fields is None:
         raise OrderError(f"of: expected a sampler or a stream of mmapds, or a dict, found {type(of).__name__}")
-    if timeout is not None and not timeout > 0:
-        raise OrderError(f"timeout = {timeout!r}, expected a number of seconds above 0")
+    if timeout is not None and not (isinstance(timeout, Real) and 0 < timeout < _LONGEST_TIMEOUT):
+        raise OrderError(f"timeout = {shortened(timeout)}, expected seconds above 0, below {_LONGEST_TIMEOUT:,}")
     store = store_of_process()
     if store is None:
         return

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..errors import OrderError
-from ..orders.basic import Int64s, Order
+from ..orders.basic import Int64s, Order, records_at
 from ..orders.permutation import Permutation, word
 from ..storage.numbers import distinct
 from .lengths import Selection, Uint64s
@@ -236,7 +236,7 @@ class _WindowReader:
                 if stop == self._position:
                     raise OrderError(f"order: expected each of {plan.records} records once, found only some of them")
                 positions = np.arange(self._position, stop, dtype=np.int64)
-                self._read_on(np.ascontiguousarray(order.at(self._epoch, positions), np.int64))
+                self._read_on(np.ascontiguousarray(records_at(order, self._epoch, positions)))
                 self._position = stop
             out = np.empty(len(self._records) + largest, np.int64)
             ends = np.empty(count - len(batches), np.int64)
