@@ -1,18 +1,22 @@
 """Array files that are damaged or cut short: nothing but errors that say where, and what is left can be read."""
 
 import os
+import pickle
 import re
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 import mmapds
 from tests.support.array_files import equal, store, utterances
-from tests.support.commands import command
+from tests.support.commands import SECONDS, command
 from tests.support.files import patched
 
 
@@ -50,6 +54,54 @@ def test_a_damaged_record_is_named(tmp_path, word, value, message):
             with pytest.raises(mmapds.FormatError, match=message) as damaged:
                 read()
             assert str(damaged.value).startswith(f"{path}: record 1 (byte {at}): ")
+
+
+def as_it_is(batch):
+    return batch
+
+
+def within_a_dict(batch):
+    return {"samples": batch}
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_worker_that_sends_a_batch_as_it_is_sends_its_error(tmp_path, context):
+    """A batch makes its samples when it is sent, by a thread that drops what it can't send."""
+    path = store(tmp_path, [{"n": n, "j": {"n": n}} for n in range(10)])
+    patched(path, Path(path).read_bytes().index(b'{"n":7}'), b"(")
+    message = r"record 7 \(byte \d+\): field 'j': expected JSON, found damaged bytes"
+    workers = {"num_workers": 1, "multiprocessing_context": context, "timeout": 60}
+    for dataset in (mmapds.open(path), mmapds.zip(a=mmapds.open(path))):
+        batches = iter(DataLoader(dataset, 2, collate_fn=as_it_is, **workers))
+        assert [len(next(batches)) for _ in range(3)] == [2, 2, 2]
+        with pytest.raises(mmapds.FormatError, match=message):
+            next(batches)
+        assert len(next(batches)) == 2
+        assert next(batches, None) is None
+    inner = [batch["samples"] for batch in DataLoader(mmapds.open(path), 2, collate_fn=within_a_dict, **workers)]
+    assert len(inner) == 5
+    for read in (len, list, lambda batch: batch[0]):
+        with pytest.raises(mmapds.FormatError, match=message):
+            read(inner[3])
+
+
+def test_a_queue_without_torch_gives_the_error_to_whoever_waits(tmp_path):
+    path = store(tmp_path, [{"j": {"n": 1}}])
+    patched(path, Path(path).read_bytes().index(b'{"n":1}'), b"(")
+    script = f"""
+import multiprocessing, sys
+import mmapds
+queue = multiprocessing.Queue()
+queue.put(mmapds.open({path!r}).take([0]))
+try:
+    queue.get(timeout=60)
+except mmapds.FormatError as error:
+    print("torch" in sys.modules, error)
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SECONDS, check=True)
+    assert re.match(r"False .*: record 0 \(byte \d+\): field 'j': expected JSON, found damaged bytes", found.stdout)
+    with pytest.raises(mmapds.FormatError, match="expected JSON"):
+        pickle.dumps(mmapds.open(path).take([0]))
 
 
 def test_damaged_text(tmp_path):

@@ -1,6 +1,8 @@
 """Batches that are made into samples only when these are asked for."""
 
 import math
+import sys
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
 from typing import Any, NoReturn, overload
@@ -58,10 +60,24 @@ class LateBatch(Sequence[Any]):
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return list, (list(self),)
+        try:
+            return list, (list(self),)
+        except Exception as error:
+            # A queue of multiprocessing would print the error and drop the batch, for which a trainer waits for ever.
+            if threading.current_thread().name != "QueueFeederThread":
+                raise
+            if "torch" not in sys.modules:
+                return _raise, (error,)
+            from .failed_batch import FailedBatch, wrapped  # which import torch
+
+            return FailedBatch, (wrapped(error),)
 
     def __repr__(self) -> str:
         return repr(list(self))
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 class ZippedBatch(LateBatch):
