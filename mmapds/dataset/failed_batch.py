@@ -1,7 +1,7 @@
 """Batches of which a worker process of torch could not make the samples."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from torch._utils import ExceptionWrapper
 from torch.utils.data import get_worker_info
@@ -21,14 +21,18 @@ class FailedBatch(ExceptionWrapper, Sequence[Any]):
         self.__dict__.update(error.__dict__)
 
     def __len__(self) -> int:
-        return self.reraise()
+        self.reraise()
 
     def __getitem__(self, key: Any) -> Any:
-        return self.reraise()
+        self.reraise()
+
+    def reraise(self) -> NoReturn:
+        super().reraise()  # type: ignore[no-untyped-call]
+        raise AssertionError("expected it to raise")
 
 
 def wrapped(error: Exception) -> ExceptionWrapper:
     """Return an error with its traceback as text, which can be sent."""
     worker = get_worker_info()
     where = "in a process" if worker is None else f"in DataLoader worker process {worker.id}"
-    return ExceptionWrapper((type(error), error, error.__traceback__), where)
+    return ExceptionWrapper((type(error), error, error.__traceback__), where)  # type: ignore[no-untyped-call]
