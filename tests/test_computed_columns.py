@@ -1,5 +1,6 @@
 """Columns that `mmapds.build` computes by functions: all of them or the old index, and again by another function."""
 
+import functools
 import gzip
 import os
 import re
@@ -413,6 +414,47 @@ def test_a_function_is_known_by(change):
 def test_a_function_is_not_known_by(change):
     body, old, new = ALIKE[change]
     assert mark(body, "function") == mark(body, "function", old, new)
+
+
+LAZY = """
+class Lazy:
+    def __init__(self):
+        self.model, self.calls, self.width = None, 0, 1
+    def __call__(self, sample):
+        self.calls += 1
+        return self.words(sample)
+    def words(self, sample):
+        if self.model is None:
+            self._load()
+        return self.width
+    def _load(self):
+        self.model = "loaded"
+    def widen(self):
+        self.width = 2
+    def __repr__(self):
+        raise RuntimeError("not loaded yet")
+
+lazy = Lazy()
+lazy.inner = Lazy()
+
+def calling(sample):
+    return lazy(sample)
+
+def naming(sample):
+    return lazy.words(sample)
+"""
+
+
+@pytest.mark.parametrize("function", ["lazy", "lazy.words", "calling", "naming", "functools.partial(calling)"])
+def test_what_an_object_loads_when_it_is_called_does_not_change_a_mark(function):
+    names = {"__name__": "job", "functools": functools}
+    exec(compile(LAZY, "job.py", "exec"), names)
+    function = eval(function, names)
+    new = mark_of(function)
+    function({})
+    assert mark_of(function) == new
+    names["lazy"].widen()  # which is not called for a record
+    assert mark_of(function) != new
 
 
 SETS = """
