@@ -1,10 +1,12 @@
 """Converting columns of Arrow that hold other arrays: structs, unions, runs and lists, in each other and in slices."""
 
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 
 import mmapds
-from mmapds.convert import convert, tables
+from mmapds.convert import arrow_values, convert, tables
 from tests.support.conversions import samples, save
 
 
@@ -116,3 +118,19 @@ def test_parts_of_one_name_are_refused(tmp_path):
     path = save(pa.table({"x": pa.ListArray.from_arrays([0, 1], pairs)}), tmp_path / "a.arrow", "arrow")
     with pytest.raises(mmapds.FormatError, match=r"a\.arrow: not a readable Arrow file: .*different names"):
         convert(path)
+
+
+def test_a_batch_that_uses_little_of_a_dictionary_looks_at_little_of_it(monkeypatch):
+    count = 100_000
+    dictionary = pa.array([Decimal(entry) for entry in range(count)], pa.decimal128(18, 2))
+    places = [99_999, 5, 70_000, 5, 20, 70_001, None, 50_000]
+    array = pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), dictionary)
+    looked_at, values_of = [], arrow_values.json_values
+
+    def counted(array):
+        looked_at.append(len(array))
+        return values_of(array)
+
+    monkeypatch.setattr(arrow_values, "json_values", counted)
+    assert counted(array) == [None if place is None else f"{place}.00" for place in places]
+    assert sum(looked_at) < 100

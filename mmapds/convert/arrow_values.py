@@ -13,6 +13,7 @@ from ..errors import FormatError
 from .reader import Refused
 
 _SPELLED_OUT = 1 << 30  # bytes that the values of a dictionary may take at most, if every row has the longest
+_GAP = 16  # values that are made in vain rather than those on both sides apart
 _LISTS = {
     pa.lib.Type_LIST: pa.list_,
     pa.lib.Type_LARGE_LIST: pa.large_list,
@@ -219,12 +220,13 @@ def _is_spelled(found: Any) -> bool:
 
 
 def _values_at(array: Any, places: NDArray[Any]) -> Values:
-    """Return the values of an array at places, of which none beyond the first and last place is looked at."""
-    if not len(places):
-        return []
-    first = int(places.min())
-    values = json_values(array.slice(first, int(places.max()) + 1 - first))
-    return [values[place] for place in (places - first).tolist()]
+    """Return the values of an array at places; few others are looked at, as a batch may use little of a dictionary."""
+    used, found = np.unique(places), {}
+    for run in np.split(used, np.flatnonzero(np.diff(used) > _GAP) + 1) if len(used) else []:
+        first = int(run[0])
+        values = json_values(array.slice(first, int(run[-1]) + 1 - first))
+        found.update((place, values[place - first]) for place in run.tolist())
+    return [found[place] for place in places.tolist()]
 
 
 def _of_dictionary(array: Any) -> Values:
