@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from ast import literal_eval
 
 import numpy as np
 import pytest
@@ -34,21 +35,27 @@ def test_formats_that_differ_have_no_common_decoder(write, tmp_path):
     assert list(mmapds.open([tmp_path / "a.jsonl", tmp_path / "b.bin"], decode="json")) == [1, 2]
 
 
-@pytest.mark.parametrize(("first", "second"), [("a.mma", "b.mma"), ("a.mma", "c.jsonl"), ("c.jsonl", "b.mma")])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("a.mma", "b.mma"), ("a.mma", "c.jsonl"), ("c.jsonl", "b.mma"), ("a.mma", "d.mma"), ("b.mma", "e.mma")],
+)
 def test_fields_of_different_schemas_are_told_apart_and_converted(write, tmp_path, first, second):
     records = {
         "a.mma": "the fields {'x': 'int32'}",
         "b.mma": "the fields {'y': 'str', 'x': 'int32'}",
         "c.jsonl": "JSON",
+        "d.mma": "the fields {'x': 'int64'}",
+        "e.mma": "the fields {'x': 'int32', 'y': 'str'}",
     }
-    for name, sample in (("a.mma", {"x": 1}), ("b.mma", {"y": "a", "x": 2})):
-        with mmapds.Writer(tmp_path / name, {each: "int32" if each == "x" else "str" for each in sample}) as writer:
-            writer.write(sample)
+    for name in ("a.mma", "b.mma", "d.mma", "e.mma"):
+        schema = literal_eval(records[name].removeprefix("the fields "))
+        with mmapds.Writer(tmp_path / name, schema) as writer:
+            writer.write({field: {"x": 1, "y": "a"}[field] for field in schema})
     mmapds.build(write([{"x": 3}], "c.jsonl"))
     paths = [tmp_path / first, tmp_path / second]
     fields = mmapds.Fields({"x": "int32"})
     expected = f"expected records of {records[first]}, as in "
-    found = f", found {records[second]}; convert each by itself to one schema, with mmapds convert --fields"
+    found = f", found {records[second]}; convert each by itself to one schema, with mmapds convert --schema"
     with pytest.raises(mmapds.Error) as error:
         mmapds.open(paths, decode=fields)
     check(str(error.value))

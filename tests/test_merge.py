@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import mmapds
 from mmapds import _native
+from mmapds.convert import convert
 from mmapds.index.build import ColumnRequest, build_each
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
@@ -110,6 +111,22 @@ def two(write):
 
 def indexes(paths):
     return [f"{path}.mmx" for path in paths]
+
+
+@pytest.mark.parametrize("second", [{"y": ["float32", [None]], "x": "int64"}, {"x": "int32", "y": ["float32", [None]]}])
+def test_array_files_of_two_schemas_are_converted_to_one(tmp_path, second):
+    """Where fields lie in another order, the columns of these do, too; the schema is what to change."""
+    first = {"x": "int64", "y": ["float32", [None]]}
+    for name, schema in (("a", first), ("b", second)):
+        with mmapds.Writer(tmp_path / f"{name}.mma", schema) as writer:
+            writer.write({"x": 1, "y": [0.5]})
+    indexes = [tmp_path / "a.mma.mmx", tmp_path / "b.mma.mmx"]
+    with pytest.raises(
+        mmapds.FormatError, match=r"b\.mma\.mmx: schema: expected .*; convert each by itself to one schema"
+    ):
+        mmapds.merge(indexes, out=tmp_path / "all.mmx")
+    convert(tmp_path / "b.mma", tmp_path / "c.mma", schema=first)
+    assert len(mmapds.open(mmapds.merge([indexes[0], tmp_path / "c.mma.mmx"], out=tmp_path / "all.mmx"))) == 2
 
 
 def test_the_command_merges(two, tmp_path):

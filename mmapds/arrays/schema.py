@@ -33,6 +33,8 @@ _WORDS = {_native.FIELD_INT: "q", _native.FIELD_FLOAT: "d"}
 MAX_DIMS = 8
 ALIGNMENT = 64
 """What the sizes of records, and the places of arrays in them, are multiples of."""
+TO_ONE_SCHEMA = "convert each by itself to one schema, with mmapds convert --schema"
+"""What to do about array files whose fields differ in their names, types or order."""
 _NAME = re.compile(r"[^()\\]+")
 
 

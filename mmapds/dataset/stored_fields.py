@@ -9,7 +9,7 @@ import orjson
 from numpy.typing import NDArray
 
 from .. import _native
-from ..arrays.schema import EXTENDED, Field, Schema, dtype_name
+from ..arrays.schema import EXTENDED, TO_ONE_SCHEMA, Field, Schema, dtype_name
 from ..arrays.values import with_axes_of
 from ..errors import DecodeError, FormatError, did_you_mean
 from ..formats.unmeasured import not_json
@@ -116,8 +116,7 @@ def differing_records(one: Any, other: Any, place: str) -> str | None:
     expected, found = _records_of(one), _records_of(other)
     if expected is None or found is None or expected == found:
         return None
-    way_out = "convert each by itself to one schema, with mmapds convert --fields"
-    return f"expected records of {expected}, as in {place}, found {found}; {way_out}"
+    return f"expected records of {expected}, as in {place}, found {found}; {TO_ONE_SCHEMA}"
 
 
 def _records_of(decode: Any) -> str | None:

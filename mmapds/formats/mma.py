@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _native
 from .._native import NUMBER_F64, NUMBER_I64, NUMBER_U64
 from ..arrays.array_file import MAGIC, RECORD_ALIGNMENT, SUFFIX, ArrayFile, Cells, Head
+from ..arrays.schema import TO_ONE_SCHEMA
 from ..errors import ColumnError, FormatError, option
 from ..storage.indexed_source import IndexedSource
 from ..storage.numbers import BY_CELL, differences, numbers, same_numbers
@@ -51,8 +52,8 @@ class ArrayFiles(Format):
             for part, found in (("schema", other.schema.describe()), ("columns", other.columns)):
                 if list(found.items()) != list(described[part].items()):
                     raise FormatError(
-                        f"{other.path}: {part}: expected {described[part]}, as in {first.path}, found {found}; index "
-                        "the files apart"
+                        f"{other.path}: {part}: expected {described[part]}, as in {first.path}, found {found}; "
+                        + (TO_ONE_SCHEMA if part == "schema" else "index the files apart")
                     )
         return {**described, "truncated": truncated}
 

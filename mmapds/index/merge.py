@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import formats
+from ..arrays.schema import TO_ONE_SCHEMA
 from ..errors import ColumnError, FormatError, SourceError, either
 from ..formats.format import Format, is_same_parameter
 from ..formats.measuring import Measuring
@@ -92,11 +93,13 @@ def _check_alike(first: Index, other: Index, chosen: Format) -> None:
             f"{other.path}: expected format {first.format!r}, as in {first.path}, found {other.format!r}; merge "
             "indexes of one format"
         )
-    for name in sorted({*first.parameters, *other.parameters}.difference(chosen.per_source)):
+    names = {*first.parameters, *other.parameters}.difference(chosen.per_source)
+    for name in sorted(names, key=lambda name: (name != "schema", name)):  # of which columns follow
         expected, found = first.parameters.get(name), other.parameters.get(name)
         if not is_same_parameter(expected, found):
+            way_out = TO_ONE_SCHEMA if name == "schema" else _ALIKE
             raise FormatError(
-                f"{other.path}: {name}: expected {expected!r}, as in {first.path}, found {found!r}; {_ALIKE}"
+                f"{other.path}: {name}: expected {expected!r}, as in {first.path}, found {found!r}; {way_out}"
             )
     if other.has_bounds != first.has_bounds:
         raise other.damaged("expected bounds of records in both indexes or in neither")
