@@ -170,6 +170,8 @@ static void on_bus_error(const struct sigaction *next, int number, siginfo_t *in
         siglongjmp(guard->jump, 1);
     }
     const int sent = info->si_code <= 0; /* by a process: it has no address, and does not come again by itself */
+    if (sent && !(next->sa_flags & SA_SIGINFO) && next->sa_handler == SIG_IGN)
+        return;
     const int ends = goes_round() || !is_handled(next);
     if (!sent && (!atomic_flag_test_and_set(&told) || ends)) {
         const int error = errno;

@@ -79,6 +79,12 @@ def test_other_handlers_of_bus_errors_still_run(sources):
         "os.kill(os.getpid(), signal.SIGBUS)",
     )
     assert ran.returncode == -signal.SIGBUS
+    ran = run(
+        "-c",
+        "import mmapds, os, signal; from mmapds import _native; signal.signal(signal.SIGBUS, signal.SIG_IGN); "
+        "_native.Map(os.__file__); os.kill(os.getpid(), signal.SIGBUS); print('still there')",
+    )
+    assert (ran.returncode, ran.stdout) == (0, "still there\n")
 
 
 LATER = """
