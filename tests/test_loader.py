@@ -123,6 +123,15 @@ def test_the_default_collate_is_torchs():
     assert torch.equal(batch, torch.tensor([0, 1, 2]))
 
 
+def test_the_default_collate_refuses_numbers_behind_a_mask():
+    samples = [{"x": np.ma.array([1, 2], mask=mask)} for mask in ([0, 0], [0, 1])]
+    assert next(iter(DataLoader(samples[:1], batch_size=1)))["x"].tolist() == [[1, 2]]
+    with pytest.raises(
+        mmapds.CollateError, match=r"samples\[1\]: expected numbers without a mask, found 1 of 2 masked"
+    ):
+        list(DataLoader(samples, batch_size=2))
+
+
 def test_a_batch_is_taken_at_once():
     class Counting(Numbers):
         def __getitems__(self, indices):

@@ -139,3 +139,20 @@ def test_a_mask_says_no_records_to_exclude(given):
     with pytest.raises(OrderError, match=r"exclude\['records'\]"):
         mmapds.DistributedSampler(range(50), exclude={"records": given})
     assert mmapds.DistributedSampler(range(50), exclude={"records": [0, 1]})
+
+
+def test_positions_behind_a_mask_of_numpy_are_no_positions(ds):
+    masked = np.ma.array([0, 1, 2], mask=[0, 1, 0])
+    of_bools = np.ma.array(np.ones(len(ds), bool), mask=[1] + [0] * (len(ds) - 1))
+    for view in (ds, ds[::-1]):
+        for read in (
+            lambda view=view: view[masked],
+            lambda view=view: view[of_bools],
+            lambda view=view: view.take(masked),
+        ):
+            with pytest.raises(
+                IndexError, match=r"no entries behind a mask, found a masked array; give array\.compressed"
+            ):
+                read()
+        assert list(view[masked.compressed()]) == [view[0], view[2]] == list(view.take(masked.compressed()))
+        assert list(view[np.ma.array([0, 2])]) == [view[0], view[2]]  # nothing is masked

@@ -73,7 +73,8 @@ def pack(schema: Schema, record: Mapping[str, Any], out: bytearray) -> list[floa
 def shown(value: Any) -> str:
     """Return what messages call a value."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
-        return f"{dtype_name(value.dtype)} of shape {tuple(value.shape)}"
+        behind = " with a mask" if hasattr(value, "mask") else ""
+        return f"{dtype_name(value.dtype)} of shape {tuple(value.shape)}{behind}"
     if isinstance(value, int | float | str | list | tuple):
         return f"{type(value).__name__} {shortened(value, 40)}"
     return "null" if value is None else type(value).__name__

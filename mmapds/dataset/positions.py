@@ -37,8 +37,11 @@ def as_array(name: str, given: Any) -> NDArray[Any]:
     """Return what is given for positions as an array.
 
     Raises:
-      IndexError: NumPy makes no array of it, as of lists of different lengths, or of tensors that need a gradient.
+      IndexError: NumPy makes no array of it, as of lists of different lengths, or of tensors that need a gradient; or
+        entries are behind a mask, so that they are no positions.
     """
+    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+        raise IndexError(f"{name}: expected no entries behind a mask, found a masked array; give array.compressed()")
     try:
         return np.asarray(given)
     except ValueError:
@@ -71,6 +74,8 @@ def checked(given: Any, length: int) -> NDArray[np.int64]:
 def refuse_mask(positions: Any, length: int) -> None:
     """Raise IndexError for batches or a mask in the place of positions: for bools, and for zeros and ones alone.
 
+    Positions behind a mask of NumPy are refused, too.
+
     A list of zeros and ones is a batch: samplers give lists, of few records some of them again and again. One position
     and a slice are refused, too.
     """
@@ -82,6 +87,8 @@ def refuse_mask(positions: Any, length: int) -> None:
         if is_text or isinstance(positions, Mapping) or not hasattr(positions, "__getitem__"):
             raise IndexError(f"positions: expected a list of integers, found {type(positions).__name__}")
         return
+    if isinstance(positions, np.ma.MaskedArray):
+        positions = as_array("positions", positions)
     if isinstance(positions, np.ndarray) and positions.ndim != 1:
         raise IndexError(f"positions: expected integers of one axis, found an array of shape {positions.shape}")
     if not len(positions):

@@ -78,7 +78,7 @@ def as_arrays(values: Sequence[Any], path: str) -> Sequence[Any]:
     """
     for i, value in enumerate(values):
         if isinstance(value, np.ma.MaskedArray) and value.dtype.kind in NUMERIC:
-            _refuse_masked(value, f"samples[{i}]{path}")
+            refuse_masked(value, f"samples[{i}]{path}")
     if any(isinstance(value, np.ndarray) and value.dtype.kind == "V" for value in values):  # not a dtype of NumPy's own
         values = [_native(value) for value in values]
     if any(issubclass(each, list) for each in set(map(type, values))):
@@ -86,7 +86,7 @@ def as_arrays(values: Sequence[Any], path: str) -> Sequence[Any]:
     return values
 
 
-def _refuse_masked(value: np.ma.MaskedArray[Any, Any], place: str) -> None:
+def refuse_masked(value: np.ma.MaskedArray[Any, Any], place: str) -> None:
     """Raise CollateError if numbers of an array are behind its mask, so that they are no values."""
     if count := int(np.ma.getmaskarray(value).sum()):
         raise CollateError(

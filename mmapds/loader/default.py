@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
+from ..dataset.tensors import refuse_masked
+
 Table = Mapping[Any, Callable[..., Any]] | None
 """How torch collates each type."""
 
@@ -20,7 +22,14 @@ def default_collate(samples: Any) -> Any:
 
 
 def _arrays(batch: Any, *, collate_fn_map: Table = None) -> Any:
-    """Return the tensor of some arrays of one shape."""
+    """Return the tensor of some arrays of one shape.
+
+    Raises:
+      CollateError: a number is behind a mask.
+    """
+    for i, array in enumerate(batch):
+        if isinstance(array, np.ma.MaskedArray):
+            refuse_masked(array, f"samples[{i}]")
     own = [array if array.flags.writeable else array.copy() for array in batch]
     return default_collate_fn_map[np.ndarray](own, collate_fn_map=collate_fn_map)
 
