@@ -14,6 +14,7 @@ import sys
 import pytest
 
 import mmapds
+from mmapds.convert import convert
 from tests.support.commands import command
 from tests.support.messages import check
 from tests.support.zstd_files import zstd
@@ -121,6 +122,37 @@ def test_a_compressed_json_array(name, array):
     assert message.startswith(f"{name}: not JSON Lines: expected a record a line, found one JSON array; give ")
     assert run(message).rpartition(" > ")[2] == "'a b.jsonl'"
     assert list(mmapds.open("a b.jsonl", build=True)) == json.loads(array.removeprefix("\ufeff"))
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.jsonl.gz", b""),
+        ("a.JSONL.GZ", b"\x1f"),
+        ("a.json.bgz", b'{"n": 1}\n'),
+        ("a.jsonl.gz", b"\x1f\x8a" + gzip.compress(b"{}\n" * 9)[2:]),
+        ("a.jsonl.zst", b"\x28\xb5\x2f\xfc"),
+        ("a.tgz", bytes(10_240)),
+        ("a.tzst", bytes(10_240)),
+    ],
+)
+def test_a_name_of_compressed_files_for_what_is_not_compressed(name, data):
+    """As where a copy ended early, or changed one of the bytes by which compressed files are known."""
+    codec, found = "zstd" if "zst" in name else "gzip", "other bytes" if data else "an empty file"
+    message = refused(write(name, data), mmapds.SourceError)
+    assert message == (
+        f"{name}: expected {codec}, as its name says, found {found}; copy the file again, or rename it if it is not "
+        "compressed"
+    )
+    with pytest.raises(mmapds.SourceError, match=f"expected {codec}, as its name says"):
+        convert(name, "out.mma")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.tar", "a.npy"])
+def test_what_git_lfs_keeps_in_the_place_of_a_file(name):
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\nsize 12345\n"
+    expected = "expected data, found what Git LFS keeps in its place; run: git lfs pull"
+    assert refused(write(name, pointer), mmapds.SourceError) == f"{name}: {expected}"
 
 
 @pytest.mark.parametrize("name", COMPRESSED)

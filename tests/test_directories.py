@@ -95,6 +95,7 @@ def test_a_file_with_an_index_beside_it_is_taken_whatever_its_name(mixed):
         mmapds.build(mixed / name)
     with pytest.warns(UserWarning, match=r"passed over 1 file .*: d\.json\.gz; give"):
         assert names(mmapds.open(mixed, build=True)) == ["a.jsonl", "b.json", "c", "f.JSONL"]
+    (mixed / "d.json.gz").write_bytes(gzip.compress(b'{"name": "d.json.gz"}\n'))
     mmapds.build(mixed / "d.json.gz")
     assert names(mmapds.open(mixed)) == ["a.jsonl", "b.json", "c", "d.json.gz", "f.JSONL"]
 

@@ -221,7 +221,8 @@ def _is_spelled(found: Any) -> bool:
 
 def _values_at(array: Any, places: NDArray[Any]) -> Values:
     """Return the values of an array at places; few others are looked at, as a batch may use little of a dictionary."""
-    used, found = np.unique(places), {}
+    used = np.unique(places)
+    found: dict[int, Any] = {}
     for run in np.split(used, np.flatnonzero(np.diff(used) > _GAP) + 1) if len(used) else []:
         first = int(run[0])
         values = json_values(array.slice(first, int(run[-1]) + 1 - first))

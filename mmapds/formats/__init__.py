@@ -28,7 +28,7 @@ FORMATS: dict[str, Format] = {
 """By the name that `--format` takes and an index stores. If several fit a file, it has the first of them."""
 
 SUFFIXES: tuple[str, ...] = tuple(suffix for each in FORMATS.values() for suffix in each.suffixes)
-"""Those of files that are compressed follow them: see `sources.CODECS`."""
+"""Those of files that are compressed follow them: see `compressed_by.CODECS`."""
 
 OPTIONS: dict[str, Option] = {name: option for each in FORMATS.values() for name, option in each.options.items()}
 

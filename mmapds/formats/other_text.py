@@ -9,7 +9,8 @@ from itertools import pairwise
 from .. import _native
 from ..compression.plain import codec_at, opened
 from ..errors import FormatError, SourceError, either, option
-from ..storage.sources import another_name, named, quoted, without_codec
+from ..storage.compressed_by import without_codec
+from ..storage.sources import another_name, named, quoted
 
 _SUFFIXES = (".jsonl", ".ndjson", ".json")
 """Names of files that should hold JSON."""

@@ -9,8 +9,9 @@ import orjson
 from .. import _native
 from ..compression.plain import head_of, opened
 from ..errors import ColumnError, DecodeError, Error, SourceError, either, nearest, option
+from ..storage.compressed_by import without_codec
 from ..storage.numbers import APART, inexact
-from ..storage.sources import another_name, quoted, without_codec
+from ..storage.sources import another_name, quoted
 from .measuring import ROUNDED, Expression, UnmeasuredError
 
 _EXPECTED = {

@@ -4,8 +4,9 @@ import os
 from collections.abc import Sequence
 
 from ..errors import Error, SourceError
+from .compressed_by import CODECS, without_codec
 from .index_file import Index
-from .sources import CODECS, quoted, without_codec
+from .sources import quoted
 
 
 def check_none_is_gone(paths: Sequence[str], *, parts: bool) -> None:

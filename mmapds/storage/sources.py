@@ -12,10 +12,9 @@ from typing import BinaryIO, NamedTuple
 
 from ..errors import UNPRINTABLE, SourceError, counted, either
 from ..imports import importing
+from .compressed_by import CODECS, codec_of, named_codec, without_codec
 
 StrPath = str | os.PathLike[str]
-CODECS: dict[str, tuple[str, ...]] = {"gzip": (".gz", ".bgz"), "zstd": (".zst",)}
-"""What sources may be compressed by, and what their names end in."""
 # What others are compressed by: a record has no bytes of its own in such a file, and cannot be found there.
 _COMPRESSED = {
     b"PK\x03\x04": ("zip", "unzip", ""),
@@ -29,6 +28,8 @@ CONVERTED: dict[str, tuple[str, ...]] = {
 }
 """What is not read in place, but converted, and what the names of such files end in."""
 _IN_PLACE = "expected a file whose records can be read in place"
+_HEAD = 32  # bytes that are looked at to tell what a file is
+_LFS = b"version https://git-lfs."
 _BZIP2 = (b"BZh", b"1AY&")  # with a digit between them
 INDEX_SUFFIX = ".mmx"
 SEEKABLE = ".seekable"
@@ -379,23 +380,6 @@ def named(path: str, suffixes: tuple[str, ...]) -> bool:
     return re.sub(r"-\d+-of-\d+$", "", without_codec(path)).lower().endswith(suffixes)
 
 
-def without_codec(path: str) -> str:
-    """Return a file's name without the suffix that says what it is compressed by; case does not count."""
-    for suffixes in CODECS.values():
-        for suffix in suffixes:
-            if path.lower().endswith(suffix):
-                return path[: -len(suffix)]
-    return re.sub(r"\.(tgz|tzst)$", ".tar", path, flags=re.IGNORECASE)
-
-
-def codec_of(head: bytes) -> str:
-    """Return what a file is compressed by, by its first 4 bytes; empty if by none of `CODECS`."""
-    if head.startswith(b"\x1f\x8b"):
-        return "gzip"
-    is_skippable = len(head) >= 4 and 0x184D2A50 <= int.from_bytes(head[:4], "little") <= 0x184D2A5F
-    return "zstd" if is_skippable or head.startswith(b"\x28\xb5\x2f\xfd") else ""
-
-
 _UNFINISHED = re.compile(r"\.mm[ax]\.([0-9a-f]{8}\.tmp(\.[0-9a-f]{8})?|lock)$")
 """The files that writers have while they write, and leave behind when they are killed."""
 _NOT_DATA = re.compile(r"^(README|LICENSE|_)|\.(mmx|lock|md)$", re.IGNORECASE)
@@ -427,7 +411,8 @@ def inspect(path: str) -> Source:
     """Return a file to index, with its size and time.
 
     Raises:
-      SourceError: the file is missing, unreadable, not a regular file, an index, or compressed by none of `CODECS`.
+      SourceError: the file is missing, unreadable, not a regular file, an index, or compressed by none of `CODECS`;
+        or it is compressed by nothing though its name says so.
     """
     try:
         path.encode()
@@ -435,14 +420,14 @@ def inspect(path: str) -> Source:
         if not stat.S_ISREG(found.st_mode):
             raise SourceError(f"{path}: expected a regular file, found {kind_of_file(found.st_mode)}")
         with open(path, "rb", buffering=0) as file:
-            head = file.read(8)
+            head = file.read(_HEAD)
     except UnicodeEncodeError:
         raise SourceError(f"{os.fsencode(path)!r}: expected a name in UTF-8; rename the file") from None
     except OSError as error:
         raise unreadable(path, error) from None
     if head and not found.st_size:
         raise SourceError(f"{path}: expected a file with a size, found one of 0 bytes with content; copy it to a disk")
-    if head == INDEX_MAGIC:
+    if head.startswith(INDEX_MAGIC):
         raise SourceError(
             f"{path}: expected a source, found an index; give the source, or the index without "
             f"{either('-o', 'out=...')}"
@@ -452,7 +437,16 @@ def inspect(path: str) -> Source:
             raise _refused(path, name, command, suffix)
     if head.startswith(_BZIP2[0]) and head[4:].startswith(_BZIP2[1]):
         raise _refused(path, "bzip2", "bzip2 -dk", ".bz2")
-    return Source(path, found.st_size, found.st_mtime_ns, codec=codec_of(head))
+    if head.startswith(_LFS):
+        raise SourceError(f"{path}: expected data, found what Git LFS keeps in its place; run: git lfs pull")
+    codec = codec_of(head)
+    if not codec and (expected := named_codec(path)):
+        what = "other bytes" if head else "an empty file"
+        raise SourceError(
+            f"{path}: expected {expected}, as its name says, found {what}; copy the file again, or rename it if it is "
+            "not compressed"
+        )
+    return Source(path, found.st_size, found.st_mtime_ns, codec=codec)
 
 
 def open_regular(path: str) -> BinaryIO:
