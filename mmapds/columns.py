@@ -5,14 +5,10 @@ from __future__ import annotations  # help() shows them as they are written
 import multiprocessing
 import os
 import pickle
-import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -28,11 +24,11 @@ from .index.marks import mark_of
 from .storage.index_file import LENGTH_SECTIONS, Index, IndexWriter
 from .storage.lock import locked
 from .storage.numbers import BY_DTYPE, as_numbers, first_rounded, inexact
-from .storage.processes import end_with_parent
 from .storage.sections import COLUMN
 from .storage.sources import StrPath, reason
 from .storage.spool import Spool
 from .storage.threads import cores
+from .storage.workers import WorkerDiedError, Workers
 
 _TASK_SAMPLES = 4096  # computed by a worker at a time
 
@@ -165,12 +161,9 @@ def _spooled(
     progress: Callable[[int], object] | None,
 ) -> Spool:
     """Return the numbers of a column on their way into an index."""
-    if callable(values):
-        pieces = _compute_all(dataset, name, values, workers)
-    else:
-        pieces = iter([_checked(_as_numbers(name, values, 0), len(dataset))])
     spool = writer.spool()
-    with _reporting(progress, name, len(dataset)) as report:
+    pieces = _pieces(dataset, name, values, workers)
+    with _reporting(progress, name, len(dataset)) as report, closing(pieces):  # which ends workers, whatever happens
         for piece in pieces:
             cells = _cells(name, piece, spool.count)
             with writer.writing():
@@ -252,81 +245,44 @@ def _reporting(progress: Callable[[int], object] | None, name: str, samples: int
         yield bar.update
 
 
-def _compute_all(dataset: Dataset, name: str, compute: Callable[[Any], float], workers: int) -> Iterator[NDArray[Any]]:
-    """Yield the column piece by piece, in the order of records; workers compute some pieces ahead."""
+def _pieces(
+    dataset: Dataset, name: str, values: ArrayLike | Callable[[Any], float], workers: int
+) -> Generator[NDArray[Any], None, None]:
+    """Yield a column piece by piece, in the order of records."""
+    if callable(values):
+        yield from _computed(dataset, name, values, workers)
+    else:
+        yield _checked(_as_numbers(name, values, 0), len(dataset))
+
+
+def _computed(dataset: Dataset, name: str, compute: Callable[[Any], float], workers: int) -> Iterator[NDArray[Any]]:
+    """Yield a column that a function computes; workers compute some pieces ahead."""
     pieces = [range(begin, min(begin + _TASK_SAMPLES, len(dataset))) for begin in range(0, len(dataset), _TASK_SAMPLES)]
     work = partial(_compute, dataset, name, compute)
     if workers == 1 or len(pieces) <= 1:
-        for piece in pieces:
-            yield work(piece)
+        yield from map(work, pieces)
         return
     if multiprocessing.get_start_method() != "fork":
         _check_reaches_workers(work, compute)
-    waiting = iter(pieces)
-    pool, running = _begun(name, min(workers, len(pieces)), work, islice(waiting, 4 * workers))
-    with pool:
-        try:
-            for _ in pieces:
-                yield running.pop(0).result()
-                running.extend(pool.submit(_run_in_worker, more) for more in islice(waiting, 1))
-        except BrokenProcessPool:
-            raise _died(name) from None
-        finally:
-            _cancel(running)
+    try:
+        with _begun(name, work, min(workers, len(pieces))) as begun:
+            yield from begun.compute(pieces)
+    except WorkerDiedError:
+        raise ColumnError(
+            f"column {name!r}: a worker process died, killed or out of memory; use workers=1 to see why"
+        ) from None
 
 
-def _died(name: str) -> ColumnError:
-    return ColumnError(f"column {name!r}: a worker process died, killed or out of memory; use workers=1 to see why")
-
-
-class _KeepingContext:
-    """What starts processes by the method that is set, and keeps them."""
-
-    def __init__(self) -> None:
-        self._context = multiprocessing.get_context()
-        self.processes: list[Any] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._context, name)
-
-    def Process(self, *given: Any, **named: Any) -> Any:  # noqa: N802 - the name that contexts have
-        process = self._context.Process(*given, **named)
-        self.processes.append(process)
-        return process
-
-
-def _begun(
-    name: str, workers: int, work: Callable[[range], Any], pieces: Iterable[range]
-) -> tuple[ProcessPoolExecutor, list[Future[Any]]]:
-    """Return a pool and the futures of some pieces, which its workers begin with.
+def _begun(name: str, work: Callable[[range], NDArray[Any]], count: int) -> Workers[range, NDArray[Any]]:
+    """Return workers.
 
     Raises:
-      ColumnError: there is no room for a worker: semaphores in /dev/shm, descriptors, processes. None is left then.
+      ColumnError: there is no room for one of them: descriptors, processes. None is left then.
     """
-    context: Any = _KeepingContext()
-    pool = None
     try:
-        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker, initargs=(work,))
-        return pool, [pool.submit(_run_in_worker, piece) for piece in pieces]
-    except BaseException as error:
-        _end(pool, context.processes)
-        if isinstance(error, BrokenProcessPool):
-            raise _died(name) from None
-        if isinstance(error, OSError) or "start new thread" in str(error):
-            why = reason(error) if isinstance(error, OSError) else error
-            raise ColumnError(f"column {name!r}: cannot start workers ({why}); use workers=1") from None
-        raise
-
-
-def _end(pool: ProcessPoolExecutor | None, processes: list[Any]) -> None:
-    """End the workers of a pool that cannot start all of them: it would wait for them for ever, and they for it."""
-    for process in processes:
-        if process.pid is not None:  # it was started
-            process.kill()
-            process.join()
-    if pool is not None:
-        with suppress(RuntimeError):  # the pool's own thread was not started
-            pool.shutdown()
+        return Workers(work, count)
+    except OSError as error:
+        raise ColumnError(f"column {name!r}: cannot start workers ({reason(error)}); use workers=1") from None
 
 
 def _check_reaches_workers(work: Callable[[range], Any], compute: Callable[[Any], float]) -> None:
@@ -343,26 +299,6 @@ def _check_reaches_workers(work: Callable[[range], Any], compute: Callable[[Any]
         raise ColumnError(
             "values: worker processes cannot import the callable from here; define it in a module, or use workers=1"
         )
-
-
-def _cancel(futures: Sequence[Future[Any]]) -> None:
-    for future in futures:
-        future.cancel()
-
-
-_worker_task: list[Callable[[range], NDArray[Any]]] = []
-"""In a worker process, the one function it runs: sent once, not with every piece."""
-
-
-def _begin_worker(work: Callable[[range], NDArray[Any]]) -> None:
-    _worker_task[:] = [work]
-    # A handler of the parent's that raises, as commands and trainers have, would keep a worker from being ended.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    end_with_parent()
-
-
-def _run_in_worker(piece: range) -> NDArray[Any]:
-    return _worker_task[0](piece)
 
 
 def _compute(dataset: Dataset, name: str, compute: Callable[[Any], float], piece: range) -> NDArray[Any]:

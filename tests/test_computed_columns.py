@@ -3,7 +3,6 @@
 import functools
 import gzip
 import os
-import re
 import signal
 import sys
 import tracemalloc
@@ -552,21 +551,6 @@ def test_functions_in_metadata_are_checked(path, functions):
     rewrite(f"{path}.mmx", metadata=lambda found: {**found, "functions": functions})
     with pytest.raises(mmapds.FormatError, match="expected functions by name, found"):
         mmapds.open(path)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="semaphores are files of another kind")
-def test_no_room_for_workers(write):
-    path = write([{"n": n} for n in range(5000)])
-    mmapds.build(path)
-    script = """
-import resource, sys, mmapds
-def number(sample):
-    return sample["n"]
-resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))  # less than a semaphore has
-mmapds.add_column(sys.argv[1], "x", number, workers=2)
-"""
-    told = run("-c", script, path).stderr.strip().splitlines()[-1]
-    assert re.fullmatch(r"mmapds\.errors\.ColumnError: column 'x': cannot start workers \(.*\); use workers=1", told)
 
 
 SHORT_OF_DESCRIPTORS = """
