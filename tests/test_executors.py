@@ -509,28 +509,33 @@ def test_an_executor_needs_one_place(corpus):
         mmapds.build(corpus, executor=Inline())
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_workers_of_a_pool_end_with_a_driver_that_is_killed(corpus, tmp_path, context):
+    """Though another process that it forked lives on, and has the pipe by which they would see its end."""
     code = f"""
-        import multiprocessing, time
+        import multiprocessing, os, signal
         from concurrent.futures import ProcessPoolExecutor
         import mmapds
 
         if __name__ == "__main__":
             pool = ProcessPoolExecutor(1, multiprocessing.get_context({context!r}))
             mmapds.build({corpus!r}, out="all.mmx", executor=pool)
-            print(*(child.pid for child in multiprocessing.active_children()), flush=True)
-            time.sleep(600)
+            if (other := os.fork()) != 0:
+                print(other, *(child.pid for child in multiprocessing.active_children()), flush=True)
+            signal.pause()
     """
     (tmp_path / "driver.py").write_text(dedent(code))
     with subprocess.Popen([sys.executable, "driver.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as driver:
-        workers = [int(pid) for pid in driver.stdout.readline().split()]
+        other, *workers = [int(pid) for pid in driver.stdout.readline().split()]
         driver.kill()
     assert workers
     until = time.monotonic() + 60
-    while any(map(is_alive, workers)) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not any(map(is_alive, workers))
+    try:
+        while any(map(is_alive, workers)) and time.monotonic() < until:
+            time.sleep(0.02)
+        assert not any(map(is_alive, workers))
+    finally:
+        os.kill(other, signal.SIGKILL)
 
 
 def is_alive(pid):

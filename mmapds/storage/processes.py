@@ -6,6 +6,8 @@ import threading
 
 from ..errors import Error
 
+_POLL = 1.0  # seconds between two looks at the parent
+
 _watched_in = 0
 """The process in which a thread waits for the end of its parent."""
 
@@ -31,14 +33,30 @@ def end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None and _watched_in != os.getpid():
         _watched_in = os.getpid()
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+        threading.Thread(target=_end_with, args=(parent.sentinel, parent.pid), daemon=True).start()
 
 
-def _end_with(sentinel: int) -> None:
+def _end_with(sentinel: int, parent: int) -> None:
+    """End this process when its parent ends.
+
+    The sentinel alone does not say so as long as another process lives that was forked of the parent later.
+    """
     from multiprocessing import connection
 
-    connection.wait([sentinel])
+    started_by = os.getppid()  # the parent, or the server that forks for it; another process when that ends
+    while not connection.wait([sentinel], _POLL) and os.getppid() == started_by and _exists(parent):
+        pass
     os._exit(1)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it has another user now
+        pass
+    return True
 
 
 def seconds_of(variable: str, error: type[Error] = Error) -> float | None:
