@@ -6,7 +6,7 @@ import inspect
 import itertools
 import os
 import sys
-from contextlib import closing, nullcontext
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from mmapds.compression.cache import BlockCache
 from mmapds.compression.forward import Forward
 from mmapds.convert import _target, indexed
 from mmapds.samplers.lengths import sorted_lengths
-from mmapds.storage import handed, lock, replaced, sections, spool
+from mmapds.storage import handed, lock, spool
 from mmapds.storage.numbers import U8
 from mmapds.storage.replaced import replacing
 from mmapds.storage.scratch import scratch_beside
@@ -101,8 +101,6 @@ JOBS = {
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_no_temporary_stays_wherever_a_signal_raises(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    for module in (replaced, sections):  # a lock file may stay, which the next holder removes
-        monkeypatch.setattr(module, "locked", lambda _: nullcontext(True))
     monkeypatch.setattr(spool, "_IN_MEMORY", 1)
     monkeypatch.setattr("mmapds.storage.scratch._IN_MEMORY", 1)
     JOBS[name]()  # which loads what is loaded once
@@ -181,6 +179,17 @@ def test_an_array_file_and_its_index_are_old_or_new_together(tmp_path, monkeypat
 def use_lock():
     with lock.locked("a"):
         os.getpid()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_no_lock_file_stays_wherever_a_signal_raises(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number in itertools.count():
+        went_on = interrupted(use_lock, number)
+        assert os.listdir() == [], number
+        if not went_on:
+            break
+    assert number > 100
 
 
 @pytest.mark.parametrize("work", [use_lock, replace, lambda: lock.clean_up("a.txt")])

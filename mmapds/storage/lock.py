@@ -82,7 +82,7 @@ def locked(target: str) -> Iterator[bool]:
 
     One thread of one process at a time holds it; a thread that holds it already goes on. Who waits says so on stderr
     after a second. In a directory that cannot be written to there is no lock, as nothing can be replaced there. A
-    signal that raises leaves it free, wherever it comes.
+    signal that raises leaves it free, and no lock file, wherever it comes.
 
     Raises:
       Error: another process held the lock for longer than the limit, or the lock file is not one.
@@ -93,18 +93,23 @@ def locked(target: str) -> Iterator[bool]:
         yield hold.file is not None
         return
     path = real + LOCK_SUFFIX
-    file, is_new = _acquire(target, path)
     try:
-        _held[real] = _Hold(threading.get_ident(), file)
-        if file is not None:
-            _sign(file.fileno(), real, is_new)
-        yield file is not None
-    finally:
+        file, is_new = _acquire(target, path)
         try:
-            _held.pop(real, None)
+            _held[real] = _Hold(threading.get_ident(), file)
+            if file is not None:
+                _sign(file.fileno(), real, is_new)
+            yield file is not None
         finally:
-            if file is not None and not file.closed:  # a child that was forked meanwhile has closed it
-                _release(file, path)
+            try:
+                _held.pop(real, None)
+            finally:
+                if file is not None and not file.closed:  # a child that was forked meanwhile has closed it
+                    with file:
+                        _release(file, path)
+    except BaseException:
+        clean_up(target)  # a signal that raises may come when the lock file was just made, or was to be removed
+        raise
 
 
 def clean_up(target: str, remove: Callable[[str], object] | None = None) -> None:
