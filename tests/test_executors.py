@@ -1,6 +1,7 @@
 """Building an index elsewhere: byte for byte what this process builds, whatever happens to workers and driver."""
 
 import errno
+import multiprocessing
 import os
 import platform
 import resource
@@ -127,6 +128,14 @@ def test_a_worker_that_is_killed_breaks_a_pool_which_is_made_again(corpus, tmp_p
         each.executor.shutdown()
     assert out.read_bytes() == direct
     assert len(made) == 2
+
+
+def test_the_class_of_a_pool_makes_one(corpus, tmp_path):
+    direct = built(corpus, tmp_path / "all.mmx", **LENGTH)
+    out = mmapds.build(corpus, out=tmp_path / "all.mmx", executor=ProcessPoolExecutor, force=True, **LENGTH)
+    for child in multiprocessing.active_children():  # the pool was told to end
+        child.join()
+    assert out.read_bytes() == direct
 
 
 def test_a_pool_that_broke_for_good_is_an_error_and_the_next_build_goes_on(corpus, tmp_path):

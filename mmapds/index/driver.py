@@ -64,7 +64,8 @@ class Driver(Generic[P]):
     """
 
     def __init__(self, executor: Any, taken: Callable[[Any, P], object]) -> None:
-        self._make = None if hasattr(executor, "submit") else executor
+        is_one = hasattr(executor, "submit") and not isinstance(executor, type)  # a class is a function that makes one
+        self._make = None if is_one else executor
         self._executor = executor if self._make is None else executor()
         self._taken = taken
         self._parts: dict[str, P] = {}
