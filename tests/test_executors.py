@@ -4,6 +4,7 @@ import errno
 import multiprocessing
 import os
 import platform
+import re
 import resource
 import signal
 import subprocess
@@ -29,6 +30,7 @@ from tests.support.engines import Careless, Inline, Killing
 from tests.support.files import flip
 from tests.support.index_file import rewrite
 from tests.support.indexes import OPTIONS, built, write_source
+from tests.support.messages import check
 from tests.test_merge import lines
 
 LENGTH = {"length": "chars(text)"}
@@ -136,6 +138,53 @@ def test_the_class_of_a_pool_makes_one(corpus, tmp_path):
     for child in multiprocessing.active_children():  # the pool was told to end
         child.join()
     assert out.read_bytes() == direct
+
+
+@pytest.mark.parametrize("refusal", [OSError(24, "Too many open files"), NotImplementedError("no semaphores")])
+@pytest.mark.parametrize("is_made", [True, False])
+def test_an_executor_that_the_system_refuses_something_is_an_error(corpus, tmp_path, refusal, is_made):
+    class Refused:
+        def __init__(self):
+            if not is_made:
+                raise refusal
+
+        def submit(self, function, *arguments):
+            raise refusal
+
+    message = f"executor: {type(refusal).__name__}: {refusal}; give another one, or leave it out"
+    with pytest.raises(mmapds.Error, match=f"^{re.escape(message)}$"):
+        mmapds.build(corpus, out=tmp_path / "all.mmx", executor=Refused)
+    check(message)
+    mmapds.build(corpus, out=tmp_path / "all.mmx")
+
+
+SHORT_OF_DESCRIPTORS = """
+import multiprocessing, multiprocessing.popen_fork, resource, sys, mmapds
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+multiprocessing.set_start_method("fork")
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+make = partial(ProcessPoolExecutor, 4)
+mmapds.build(sys.argv[2:], out=sys.argv[1], executor=make)
+for child in multiprocessing.active_children():
+    child.join()
+for limit in [*range(8, 40), 256]:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        mmapds.build(sys.argv[2:], out=sys.argv[1], force=True, executor=make)
+        print("built")
+    except mmapds.Error as error:
+        print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it counts descriptors")
+def test_workers_of_a_pool_that_cannot_all_be_started_are_not_waited_for(corpus, tmp_path):
+    ran = run("-c", SHORT_OF_DESCRIPTORS, tmp_path / "all.mmx", *corpus)
+    said = ran.stdout.splitlines()
+    assert (ran.returncode, len(said)) == (0, 33), ran.stderr
+    assert "executor: OSError: [Errno 24] Too many open files; give another one, or leave it out" in said
+    assert said[-1] == "built"
 
 
 def test_a_pool_that_broke_for_good_is_an_error_and_the_next_build_goes_on(corpus, tmp_path):

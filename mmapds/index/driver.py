@@ -30,6 +30,8 @@ _ENGINES_FAIL_WITH = {
     "UncompletedJobError",  # submitit
 }
 """What engines raise for a worker that is gone, by name, as they are not imported here."""
+_REFUSALS = (OSError, RuntimeError)
+"""What executors raise where there are too few descriptors, processes, threads or semaphores; and after their end."""
 _PART = re.compile(r"\.?([0-9a-f]{32}\.mm[ax])")
 """The name of a part, which begins those of its temporaries and, behind a dot, of the hidden index of a conversion."""
 
@@ -66,7 +68,7 @@ class Driver(Generic[P]):
     def __init__(self, executor: Any, taken: Callable[[Any, P], object]) -> None:
         is_one = hasattr(executor, "submit") and not isinstance(executor, type)  # a class is a function that makes one
         self._make = None if is_one else executor
-        self._executor = executor if self._make is None else executor()
+        self._executor = executor if self._make is None else _made(executor)
         self._taken = taken
         self._parts: dict[str, P] = {}
         self._running: dict[Future[str], tuple[Sendable[P], int]] = {}
@@ -107,9 +109,13 @@ class Driver(Generic[P]):
                     f"executor: {type(error).__name__}: {error}; run again, which builds only missing parts (or give "
                     "a function that makes an executor)"
                 ) from error
-            self._executor = self._make()
+            self._executor = _made(self._make)
             self._lost(task, attempt, error)
             return
+        except _REFUSALS as error:
+            if self._make is not None:
+                _end_workers(self._executor)
+            raise _refused(error) from error
         self._running[future] = task, attempt
 
     def _collect(self) -> None:
@@ -145,6 +151,31 @@ class Driver(Generic[P]):
                 f"{type(error).__name__}: {error}; run again, which builds only missing parts"
             ) from error
         self._left.append((task, attempt + 1))
+
+
+def _made(make: Callable[[], Any]) -> Any:
+    """Return an executor of a function that makes one.
+
+    Raises:
+      Error: the system refuses it something.
+    """
+    try:
+        return make()
+    except _REFUSALS as error:
+        raise _refused(error) from error
+
+
+def _refused(error: OSError | RuntimeError) -> Error:
+    return Error(f"executor: {type(error).__name__}: {error}; give another one, or leave it out")
+
+
+def _end_workers(executor: Any) -> None:
+    """End the workers of a pool of processes that cannot start all of them: this process would wait for them for ever.
+
+    Pools have a method for that from Python 3.14 on.
+    """
+    for process in list((getattr(executor, "_processes", None) or {}).values()):
+        process.kill()
 
 
 def make_directory(directory: str) -> None:
