@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from .errors import UNPRINTABLE, Error, as_command, did_you_mean
+from .errors import EXPECTED_ROOM, RAISE_LIMIT, UNPRINTABLE, Error, as_command, did_you_mean
 
 Options = Mapping[str, tuple[type, str, str]]
 """Options of formats, by name: (type, placeholder, help)."""
@@ -187,9 +187,10 @@ def run(work: Callable[[], int | None], *, interrupted: str) -> int:
     except Error as error:
         status, message = _MISUSED if isinstance(error, UsageError) else _FAILED, one_line(error)
     except MemoryError as error:
-        what = f" ({one_line(error)})" if str(error) else ""
-        message = f"expected room in memory, found none{what}; raise the limit, as with ulimit -v or of the container"
-        status = _FAILED
+        status, message = _FAILED, one_line(error)
+        if EXPECTED_ROOM not in message:
+            what = f" ({message})" if message else ""
+            message = f"{EXPECTED_ROOM}, found none{what}; {RAISE_LIMIT}"
     except KeyboardInterrupt:
         status, message = _INTERRUPTED, interrupted
     except BrokenPipeError:

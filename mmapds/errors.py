@@ -13,6 +13,8 @@ from .imports import importing
 P = ParamSpec("P")
 R = TypeVar("R")
 
+EXPECTED_ROOM = "expected room in memory"
+RAISE_LIMIT = "raise the limit, as with ulimit -v or of the container"
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 """Control characters, halves of surrogate pairs, and what turns the direction of text or hides a break of lines."""
 _NOT_THE_USERS = ("mmapds.", "torch.utils.data", "torchdata.", "accelerate.", "multiprocessing.", "contextlib")
@@ -22,8 +24,6 @@ _CUTOFF = 0.6  # of difflib, for names that resemble each other
 _NUMPY_BOOLS = (("numpy", "bool"), ("numpy", "bool_"))  # the names of their type; start-up time: NumPy is not loaded
 _FLAGS = (bool, "bool")  # annotations: as they are, and in modules that evaluate none
 _OPTIONAL_FLAGS = (bool | None, "bool | None")
-
-
 _NO_MEMORY = "not enough memory", "Not enough memory", "Unable to create ZSTD_", "Error -4 while "
 """What zstd, orjson, zstd of contexts, and zlib say where memory is short. Error -4 of isal is another."""
 
@@ -112,6 +112,15 @@ def counted(count: int, unit: str) -> str:
 def plain_counted(count: int, unit: str) -> str:
     """Return how many there are, for messages, whose numbers can be copied: `12000 records`."""
     return counted(count, unit).replace(",", "")
+
+
+def short_of_memory(place: str, what: str, others: str = "") -> MemoryError:
+    """Return the error to raise where memory has no room for something.
+
+    Args:
+      others: what else than to raise the limit can be done, from the comma on.
+    """
+    return MemoryError(f"{place}: {EXPECTED_ROOM} for {what}, found none; {RAISE_LIMIT}{others}")
 
 
 def check_memory(error: Exception) -> None:

@@ -15,7 +15,7 @@ from tests.support.commands import mmapds as tool
 WORK = """
 import os, signal, sys, time
 from mmapds import cli
-from mmapds.errors import Error
+from mmapds.errors import Error, short_of_memory
 
 def work():
     {work}
@@ -34,6 +34,12 @@ sys.exit(cli.run(work, interrupted="interrupted: nothing was written"))
             "raise MemoryError('of a map')",
             1,
             "expected room in memory, found none (of a map); raise the limit, as with ulimit -v or of the container\n",
+        ),
+        (
+            "raise short_of_memory('a.jsonl:2 (byte 8)', 'a record of 9 bytes')",
+            1,
+            "a.jsonl:2 (byte 8): expected room in memory for a record of 9 bytes, found none; "
+            "raise the limit, as with ulimit -v or of the container\n",
         ),
         ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", 143, ""),
     ],

@@ -223,6 +223,9 @@ const mds_source *mds_py_records_open(RecordsObject *self, size_t s);
 /* Raise for a request that cannot be read. */
 void mds_py_raise_unread_record(const RecordsObject *self, const mds_request *request, mds_status status);
 
+/* Raise for n located records, one or more, that memory has no room for together; replaces an exception that is set. */
+void mds_py_raise_no_room(const RecordsObject *self, const mds_request *requests, Py_ssize_t n);
+
 /* ---- py_blocks.c --------------------------------------------------------------------------------------- */
 
 /* Read the located records of compressed sources into `room`, which has the bytes of all records that are not mapped,
@@ -242,9 +245,10 @@ int mds_py_blocks_make(const RecordsObject *self, const mds_request *requests, P
 typedef struct {
     mds_request *requests;
     Py_ssize_t n;
-    PyObject *room;  /* bytes, or NULL if all are mapped */
-    PyObject **made; /* the payloads that are made and not taken yet; NULL if none are to be made */
-    int is_made;     /* whether all are, as they were read: those that come from blocks alone */
+    PyObject *room;    /* bytes, or NULL if all are mapped */
+    PyObject **made;   /* the payloads that are made and not taken yet; NULL if none are to be made */
+    Py_ssize_t copied; /* payloads that are copied at a time; 0 if none are */
+    int is_made;       /* whether all are, as they were read: those that come from blocks alone */
 } mds_py_batch;
 
 /* Locate the payloads of some rows and bring them into memory; -1 with an exception. */

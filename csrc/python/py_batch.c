@@ -1,7 +1,10 @@
 /* py_batch.c - the payloads of a batch of records, and the samples that a decoder makes of them. */
 #include "binding.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+#define MUCH (64 << 20) /* bytes of records: room for them is looked for before pages that may not be needed are read */
 
 void mds_py_batch_free(mds_py_batch *batch)
 {
@@ -24,10 +27,12 @@ static mds_status batch_load(const RecordsObject *self, mds_py_batch *batch, uin
     }
     uint8_t *memory = (uint8_t *)batch->requests; /* for records of 0 bytes: not NULL */
     if (room) {
-        batch->room = room <= PY_SSIZE_T_MAX ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)room) : PyErr_NoMemory();
+        batch->room = room <= PY_SSIZE_T_MAX ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)room) : NULL;
         memory = batch->room ? (uint8_t *)PyBytes_AsString(batch->room) : NULL;
-        if (!memory)
+        if (!memory) {
+            mds_py_raise_no_room(self, batch->requests, batch->n);
             return MDS_SYSTEM;
+        }
         if (mds_py_blocks_fill(self, batch->requests, batch->n, memory) != 0)
             return MDS_SYSTEM;
     }
@@ -35,12 +40,44 @@ static mds_status batch_load(const RecordsObject *self, mds_py_batch *batch, uin
     return status;
 }
 
+static size_t size_of(const mds_request *request)
+{
+    return (size_t)(request->span.end - request->span.begin);
+}
+
+/* Whether there is room for some bytes now, which is looked at where reading so many takes long. */
+static int has_room(size_t size)
+{
+    if (size < MUCH)
+        return 1;
+    void *volatile room = malloc(size); /* else a compiler may leave both calls out */
+    const int has = room != NULL;
+    free(room);
+    return has;
+}
+
+/* Find the first of the located payloads, copied together, that there is no room for; *n is how many they are. */
+static size_t first_without_room(const mds_py_batch *batch, size_t *n)
+{
+    const size_t count = (size_t)batch->n, step = (size_t)batch->copied;
+    for (size_t begin = 0; step && begin < count; begin += step) {
+        size_t total = 0;
+        *n = count - begin < step ? count - begin : step;
+        for (size_t k = begin; k < begin + *n; k++)
+            if (__builtin_add_overflow(total, size_of(&batch->requests[k]), &total))
+                return begin;
+        if (!has_room(total))
+            return begin;
+    }
+    return count;
+}
+
 static int batch_read(RecordsObject *self, mds_py_batch *batch, mds_request **order)
 {
     const size_t n = (size_t)batch->n;
     const int check = self->views;                          /* others are copied, and checked then */
     const unsigned cold = self->will_need ? self->cold : 0; /* a copy: other threads use the original meanwhile */
-    size_t failed = 0;
+    size_t failed = 0, lacking = n, together = 0;
     uint64_t room = 0;
     long reads;
     mds_status status;
@@ -48,11 +85,15 @@ static int batch_read(RecordsObject *self, mds_py_batch *batch, mds_request **or
     RELEASE_GIL({
         reads = self->will_need ? mds_disk_reads() : 0;
         status = mds_records_locate(batch->requests, order, n, cold > 0, &room, &failed);
-        if (status == MDS_OK && !room)
+        if (status == MDS_OK && !room && (lacking = first_without_room(batch, &together)) == n)
             status = mds_records_load(batch->requests, n, (uint8_t *)batch->requests, check, &failed);
     });
     if (status == MDS_OK && room)
         status = batch_load(self, batch, room, check, &failed);
+    if (lacking != n) {
+        mds_py_raise_no_room(self, &batch->requests[lacking], (Py_ssize_t)together);
+        return -1;
+    }
     if (self->will_need)
         self->cold = mds_next_cold(cold, reads);
     if (status != MDS_OK && !PyErr_Occurred())
@@ -103,12 +144,7 @@ PyObject *mds_py_batch_payload(const RecordsObject *self, const mds_py_batch *ba
                                   request->source->map->data || !request->source->map->size ? NULL : batch->room);
 }
 
-static size_t size_of(const mds_request *request)
-{
-    return (size_t)(request->span.end - request->span.begin);
-}
-
-/* Make bytes for the k-th payload, and return their memory; NULL with an exception. */
+/* Make bytes for the k-th payload, and return their memory; NULL where there is no room. */
 static uint8_t *make_bytes(const mds_py_batch *batch, Py_ssize_t k)
 {
     batch->made[k] = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size_of(&batch->requests[k]));
@@ -167,9 +203,13 @@ static int copy_payloads(const RecordsObject *self, const mds_py_batch *batch, P
     for (Py_ssize_t k = begin; k < end; k++)
         total += size_of(&batch->requests[k]);
     const mds_status status = (total > COPY_WITH_GIL ? copy_large : copy_small)(batch, begin, end, &at);
-    if (status != MDS_OK)
+    if (status == MDS_OK && !PyErr_Occurred())
+        return 0;
+    if (status == MDS_OK)
+        mds_py_raise_no_room(self, batch->requests + begin, end - begin);
+    else
         mds_py_raise_unread_record(self, &batch->requests[at], status);
-    return PyErr_Occurred() ? -1 : 0;
+    return -1;
 }
 
 static int view_payloads(const RecordsObject *self, const mds_py_batch *batch, Py_ssize_t begin, Py_ssize_t end)
@@ -188,10 +228,10 @@ static int make_payloads(const RecordsObject *self, const mds_py_batch *batch, P
     return (self->views ? view_payloads : copy_payloads)(self, batch, begin, end);
 }
 
-/* Fetch a batch whose payloads are made next. */
-static int fetch_for_making(RecordsObject *self, PyObject *rows, mds_py_batch *batch)
+/* Fetch a batch whose payloads are made next, `step` at a time. */
+static int fetch_for_making(RecordsObject *self, PyObject *rows, Py_ssize_t step, mds_py_batch *batch)
 {
-    *batch = (mds_py_batch){.n = PySequence_Size(rows)};
+    *batch = (mds_py_batch){.n = PySequence_Size(rows), .copied = self->views ? 0 : step};
     if (batch->n < 0)
         return -1;
     batch->made = PyMem_Calloc((size_t)batch->n + 1, sizeof *batch->made);
@@ -222,7 +262,7 @@ PyObject *mds_py_records_many(PyObject *object, PyObject *rows)
 {
     RecordsObject *self = (RecordsObject *)object;
     mds_py_batch batch;
-    if (fetch_for_making(self, rows, &batch) != 0)
+    if (fetch_for_making(self, rows, PY_SSIZE_T_MAX, &batch) != 0)
         return NULL;
     PyObject *list = make_payloads(self, &batch, 0, batch.n) == 0 ? PyList_New(batch.n) : NULL;
     if (list) { /* which takes the payloads */
@@ -276,7 +316,8 @@ PyObject *mds_py_records_decode(PyObject *object, PyObject *args)
     RecordsObject *self = (RecordsObject *)object;
     PyObject *rows, *decode, *refused;
     mds_py_batch batch;
-    if (!PyArg_ParseTuple(args, "OOO:decode", &rows, &decode, &refused) || fetch_for_making(self, rows, &batch) != 0)
+    if (!PyArg_ParseTuple(args, "OOO:decode", &rows, &decode, &refused) ||
+        fetch_for_making(self, rows, MADE_AHEAD, &batch) != 0)
         return NULL;
     PyObject *samples = PyList_New(0);
     for (Py_ssize_t k = 0, made = 0; samples && k < batch.n; k++) {

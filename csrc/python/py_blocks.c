@@ -9,6 +9,7 @@ typedef struct {
     mds_block_record *records;
     size_t n;
     const mds_request *requests;
+    const RecordsObject *owner; /* of the records */
     PyObject **made; /* the payload of each request, as bytes that are made here; NULL if all goes to the room */
 } block_work;
 
@@ -45,8 +46,10 @@ static int make_bytes(const block_work *work, const mds_block_record *record, co
 {
     const mds_span payload = mds_record_payload(record->request->source->framing, data, size);
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(payload.end - payload.begin));
-    if (!bytes)
+    if (!bytes) {
+        mds_py_raise_no_room(work->owner, record->request, 1);
         return -1;
+    }
     PyObject **made = &work->made[record->request - work->requests];
     Py_XDECREF(*made); /* the reader gave the block twice */
     *made = bytes;
@@ -81,6 +84,7 @@ static int make_records(const block_work *work, uint64_t begin, uint64_t end, co
         } else if (record->out || (record->out = PyMem_Malloc((size_t)size + 1))) {
             mds_blocks_copy(record, 1, begin, end, piece);
         } else {
+            mds_py_raise_no_room(work->owner, record->request, 1);
             result = -1;
         }
     }
@@ -165,7 +169,7 @@ static PyObject *bounds_of(const mds_block_record *records, size_t n)
 }
 
 /* Read records of one source, sorted by where they begin. */
-static int read_source(const RecordsObject *self, const block_work *work)
+static int read_source(const block_work *work)
 {
     const mds_block_record *records = work->records;
     const size_t n = work->n;
@@ -183,7 +187,7 @@ static int read_source(const RecordsObject *self, const block_work *work)
         return -1;
     for (size_t k = 0; k < n; k++) {
         if (records[k].left) {
-            mds_py_raise_unread_record(self, records[k].request, MDS_CORRUPT);
+            mds_py_raise_unread_record(work->owner, records[k].request, MDS_CORRUPT);
             return -1;
         }
     }
@@ -191,7 +195,7 @@ static int read_source(const RecordsObject *self, const block_work *work)
 }
 
 /* Read records of one source or several. */
-static int read_all(const RecordsObject *self, const block_work *work)
+static int read_all(const block_work *work)
 {
     qsort(work->records, work->n, sizeof *work->records, compare);
     int result = 0;
@@ -199,7 +203,7 @@ static int read_all(const RecordsObject *self, const block_work *work)
         const mds_source *source = work->records[k].request->source;
         for (end = k + 1; end < work->n && work->records[end].request->source == source; end++)
             ;
-        result = read_source(self, &(block_work){work->records + k, end - k, work->requests, work->made});
+        result = read_source(&(block_work){work->records + k, end - k, work->requests, work->owner, work->made});
     }
     return result;
 }
@@ -225,7 +229,7 @@ int mds_py_blocks_fill(const RecordsObject *self, const mds_request *requests, P
         if (!source->map->data)
             room += size;
     }
-    const int result = read_all(self, &(block_work){records, count, requests, NULL});
+    const int result = read_all(&(block_work){records, count, requests, self, NULL});
     PyMem_Free(records);
     return result;
 }
@@ -248,8 +252,8 @@ int mds_py_blocks_make(const RecordsObject *self, const mds_request *requests, P
     }
     for (size_t k = 0; k < count; k++)
         records[k] = (mds_block_record){&requests[k], NULL, requests[k].span.end - requests[k].span.begin};
-    const block_work work = {records, count, requests, made};
-    const int result = read_all(self, &work);
+    const block_work work = {records, count, requests, self, made};
+    const int result = read_all(&work);
     const int others = make_others(&work); /* frees memory of theirs in any case */
     PyMem_Free(records);
     return result == 0 ? others : result;

@@ -81,7 +81,7 @@ static mds_status read_some(mds_fields_batch *work, int *done, volatile size_t *
     return status;
 }
 
-/* Read all records; *full becomes 0 if there is no memory. */
+/* Read all records; *full becomes 1 if there is no memory. */
 static mds_status read_all(mds_fields_batch *work, int *full, volatile size_t *at)
 {
     mds_status status = MDS_OK;
@@ -135,7 +135,7 @@ static int read_batch(JsonBatchObject *self, const RecordsObject *records, const
     self->n = work.kept;
     self->refused = work.refused;
     if (full)
-        PyErr_NoMemory();
+        mds_py_raise_no_room(records, batch->requests, batch->n);
     else if (status != MDS_OK)
         mds_py_raise_unread_record(records, &batch->requests[at], status);
     return full || status != MDS_OK ? -1 : 0;

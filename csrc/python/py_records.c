@@ -191,11 +191,24 @@ static PyObject *copy_mapped(RecordsObject *self, mds_request *request)
         }
         mds_guard_leave();
     }
-    if (status == MDS_OK)
+    if (status == MDS_OK && bytes)
         return bytes;
     Py_XDECREF(bytes);
-    mds_py_raise_unread_record(self, request, status);
+    if (status == MDS_OK)
+        mds_py_raise_no_room(self, request, 1);
+    else
+        mds_py_raise_unread_record(self, request, status);
     return NULL;
+}
+
+/* Make bytes for the payload of a record, or of the record where nothing narrowed the request; NULL with an exception.
+ * `data` may be NULL: what they hold is written later. */
+static PyObject *make_bytes(const RecordsObject *self, const mds_request *request, const uint8_t *data)
+{
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)data, (Py_ssize_t)request_size(request));
+    if (!bytes)
+        mds_py_raise_no_room(self, request, 1);
+    return bytes;
 }
 
 /* Copy the payload, and see that the source was whole. */
@@ -216,7 +229,7 @@ static int read_one(const RecordsObject *self, mds_request *request, PyObject **
 {
     mds_status status = find_one(request);
     const uint64_t begin = request->span.begin, size = request->span.end - begin;
-    *room = status == MDS_OK ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size) : NULL;
+    *room = status == MDS_OK ? make_bytes(self, request, NULL) : NULL;
     uint8_t *record = *room ? (uint8_t *)PyBytes_AsString(*room) : NULL; /* nobody else has it yet */
     if (status == MDS_OK && !record)
         return -1;
@@ -260,7 +273,6 @@ static PyObject *empty_payload(const RecordsObject *self)
 
 PyObject *mds_py_records_payload(const RecordsObject *self, const mds_request *request, PyObject *room)
 {
-    const Py_ssize_t size = (Py_ssize_t)(request->span.end - request->span.begin);
     if (!room && !request->source->map->data)
         return empty_payload(self);
     if (self->views && room)
@@ -270,8 +282,8 @@ PyObject *mds_py_records_payload(const RecordsObject *self, const mds_request *r
         return PySequence_GetSlice(view, (Py_ssize_t)request->span.begin, (Py_ssize_t)request->span.end);
     }
     if (room)
-        return PyBytes_FromStringAndSize((const char *)request->data, size);
-    PyObject *bytes = PyBytes_FromStringAndSize(NULL, size);
+        return make_bytes(self, request, request->data);
+    PyObject *bytes = make_bytes(self, request, NULL);
     const mds_status status = bytes ? copy_one(request, (uint8_t *)PyBytes_AsString(bytes)) : MDS_OK;
     if (status == MDS_OK)
         return bytes;
@@ -392,7 +404,7 @@ static PyObject *records_copy(PyObject *object, PyObject *key)
     if (!is_read(&request))
         return copy_mapped(self, &request);
     if (read_one(self, &request, &room) == 0)
-        bytes = PyBytes_FromStringAndSize((const char *)request.data, (Py_ssize_t)request_size(&request));
+        bytes = make_bytes(self, &request, request.data);
     Py_XDECREF(room);
     return bytes;
 }
@@ -468,6 +480,9 @@ static PyType_Slot records_slots[] = {
      "(begin, pieces) of each block of content that has some of the bytes wanted, u64 bounds in pairs that rise.\n"
      "opener.corrupt(source, record, begin, end, size) raises the error for bounds that do not fit the source, and\n"
      "opener.lost(source, errno) that for a source or an index that was cut short (errno 0) or cannot be read.\n"
+     "opener.no_room(source, record, begin, size, count) raises MemoryError for that many records of `size` "
+     "bytes\n"
+     "together, and names the largest.\n"
      "readahead: notice reads in file order. will_need: ask for cold pages. views: give memoryviews.\n\n"
      "Raises ValueError when firsts fall or do not begin with 0."},
     {Py_tp_new, records_new},

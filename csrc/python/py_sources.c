@@ -97,6 +97,14 @@ done:
     return source;
 }
 
+/* See that the opener raised an error. */
+static void expect_raised(PyObject *result)
+{
+    Py_XDECREF(result);
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_SystemError, "opener: expected an exception, found none");
+}
+
 void mds_py_raise_unread_record(const RecordsObject *self, const mds_request *request, mds_status status)
 {
     const Py_ssize_t s = mds_py_slot_of(request->source) - self->slots;
@@ -107,7 +115,22 @@ void mds_py_raise_unread_record(const RecordsObject *self, const mds_request *re
                                      (unsigned long long)request->source->map->size);
     else
         result = PyObject_CallMethod(self->opener, "lost", "ni", s, status == MDS_SYSTEM ? errno : 0);
-    Py_XDECREF(result);
-    if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_SystemError, "opener: expected an exception, found none");
+    expect_raised(result);
+}
+
+void mds_py_raise_no_room(const RecordsObject *self, const mds_request *requests, Py_ssize_t n)
+{
+    const mds_request *largest = requests;
+    uint64_t total = 0;
+    for (const mds_request *request = requests; request < requests + n; request++) {
+        const uint64_t size = request->span.end - request->span.begin;
+        if (size > largest->span.end - largest->span.begin)
+            largest = request;
+        if (__builtin_add_overflow(total, size, &total))
+            total = UINT64_MAX;
+    }
+    PyErr_Clear();
+    const Py_ssize_t s = mds_py_slot_of(largest->source) - self->slots;
+    expect_raised(PyObject_CallMethod(self->opener, "no_room", "nKKKn", s, (unsigned long long)largest->i,
+                                      (unsigned long long)largest->span.begin, (unsigned long long)total, n));
 }

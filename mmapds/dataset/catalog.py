@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Sequence
 from functools import partial
+from typing import NoReturn
 
 import numpy as np
 from xxhash import xxh3_64
@@ -12,7 +13,7 @@ from .. import _native, formats
 from ..compression import cache
 from ..compression.plain import line_number
 from ..compression.reader import BlockReader, random_access_error
-from ..errors import Error, FormatError, SourceError, option
+from ..errors import Error, FormatError, SourceError, option, short_of_memory
 from ..formats.format import ArrayOf, FieldsOf, Sample
 from ..formats.unmeasured import mending_of
 from ..storage.blocks import BlockTable
@@ -228,6 +229,19 @@ class Catalog:
         raise index.damaged(
             f"record {record} of {index.source_path(number)}: expected bytes within 0 to {size}, found {begin} to {end}"
         )
+
+    def no_room(self, member: int, record: int, begin: int, size: int, count: int = 1) -> NoReturn:
+        """Raise MemoryError for records that memory has no room for together; the core calls this.
+
+        Args:
+          member, record, begin: the largest of them.
+          size: bytes of all.
+          count: how many they are.
+        """
+        what = f"a record of {size} bytes" if count == 1 else f"{count} records of {size} bytes together"
+        fewer = "" if count == 1 else ", take fewer records at a time"
+        others = f"{fewer}, or leave the record out with exclude= in a sampler"
+        raise short_of_memory(self.place((member, record, begin, begin)), what, others)
 
     def location(self, member: int, begin: int, end: int) -> Location:
         """Return where a record lies, as `ds.where` says it."""

@@ -223,6 +223,9 @@ class IndexedDataset(Samples, Dataset):
         """Raise the error of the decoder, with the place of the record, its position, and what to do."""
         self._check_source(number)
         located = self._records.locate(number)
+        if isinstance(error, MemoryError) and isinstance(self._decode, Fields):
+            member, record_number, begin, end = located
+            self._catalog.no_room(member, record_number, begin, end - begin)
         record = bytes(self._records[number]) if self._given_decode == "json" else b""
         if why := not_utf_8(record):
             error = DecodeError(f"not JSON: {why}")

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 
 VERBS = (
     "add|build|cast|choose|compute|convert|copy|decompress|define|delete|drop|give|index|keep|leave|load|make|name|open|pass|"
-    "remove|rename|save|set|upgrade|use|write|run"
+    "raise|remove|rename|save|set|upgrade|use|write|run"
 )
 """How a remedy begins that is not a command."""
 

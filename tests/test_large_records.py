@@ -1,0 +1,94 @@
+"""Records that memory has no room for: the error names the record, and what can be done."""
+
+import json
+import sys
+
+import pytest
+
+import mmapds
+from tests.support.commands import run
+from tests.support.compressed import one_frame
+from tests.support.messages import check
+from tests.support.sanitizers import limits_memory
+
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's"), limits_memory]
+
+LARGE = 256 << 20  # bytes of a record
+ROOM = 96 << 20  # more than this process has, when it reads that record
+READ = """
+import json, resource, sys
+import mmapds
+
+options, reads = json.loads(sys.argv[2]), sys.argv[4:]
+if "fields" in options:
+    options["decode"] = mmapds.Fields(options.pop("fields"))
+ds = mmapds.open(sys.argv[1], **options)
+ds[0], ds.take([0, 2])
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[3]), resource.RLIM_INFINITY))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found = []
+for read in reads:
+    try:
+        eval(read)
+    except MemoryError as error:
+        found.append(str(error))
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+print(json.dumps({"found": found, "grown": grown << 10, "others": len(ds.take([0, 2]))}))
+"""
+READS = ["ds[1]", "ds.raw(1)", "ds[1:][0]", "list(ds)", "ds.take([1])", "ds.take([0, 1, 2])"]
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory):
+    """Three lines, of which the second is large; its file has a hole there."""
+    path = tmp_path_factory.mktemp("large") / "a.jsonl"
+    with open(path, "wb") as file:
+        file.write(b'{"n": 0}\n"')
+        file.seek(LARGE - 3, 1)
+        file.write(b'"\n{"n": 2}\n')
+    mmapds.build(path)
+    return path
+
+
+def messages(path, options, reads):
+    ran = run("-c", READ, path, json.dumps(options), ROOM, *reads)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert found["others"] == 2
+    assert len(found["found"]) == len(reads)
+    for message in found["found"]:
+        check(message)
+        assert message.startswith(f"{path}:2 (byte 9): expected room in memory for ")
+        assert "; raise the limit, as with ulimit -v or of the container" in message
+    return found
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"on_error": "skip"},
+        {"decode": "text"},
+        {"fields": {"n": "int32"}},
+        {"fields": {"n": "int32"}, "on_error": "skip"},
+    ],
+)
+def test_a_record_that_memory_has_no_room_for_is_named(lines, io, options):
+    one, *_, together = messages(lines, {"io": io, **options}, READS)["found"]
+    assert "for a record of 268435" in one
+    assert "for 3 records of 268435" in together
+    assert ", take fewer records at a time, or leave the record out with exclude= in a sampler" in together
+
+
+def test_so_is_one_of_a_compressed_source(tmp_path, lines):
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(one_frame(lines.read_bytes()))
+    mmapds.build(path)
+    messages(path, {"access": "sequential"}, ["ds[1]"])
+
+
+def test_a_batch_without_room_for_its_records_is_refused_before_they_are_read(lines):
+    assert messages(lines, {}, ["ds.take([1, 1])", "ds.take([0, 1])"])["grown"] < LARGE // 4
