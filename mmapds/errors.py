@@ -146,10 +146,7 @@ def shortened(value: Any, most: int = 80, depth: int = 0) -> str:
         text = repr(value[:most])
         return text if len(text) <= most and len(value) <= most else f"{text[: most - 4]}...{text[-1]}"
     if type(value) not in (list, tuple, dict):
-        try:
-            text = repr(value)
-        except RecursionError:
-            text = object.__repr__(value)
+        text = _repr(value)
         return text if len(text) <= most else f"{text[: most - 3]}..."
     ends = "[]" if type(value) is list else "()" if type(value) is tuple else "{}"
     if depth == _DEPTH and value:
@@ -165,6 +162,13 @@ def shortened(value: Any, most: int = 80, depth: int = 0) -> str:
             return f"{ends[0]}{', '.join(items)}, ...{ends[1]}"
         items.append(text)
     return f"{ends[0]}{', '.join(items)}{',' * (type(value) is tuple and len(items) == 1)}{ends[1]}"
+
+
+def _repr(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:  # an int of more digits than Python writes, what is nested too deep, or a repr of the user's
+        return hex(value) if isinstance(value, int) else object.__repr__(value)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

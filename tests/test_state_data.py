@@ -253,7 +253,7 @@ def nested(levels):
 @pytest.mark.parametrize(
     "key", ["version", "epoch", "position", "epoch_size", "order", "seed", "n", "dataset", "exclude"]
 )
-@pytest.mark.parametrize("odd", [nested(100_000), {"a": nested(100_000)}, int, {nested.__name__}])
+@pytest.mark.parametrize("odd", [nested(100_000), {"a": nested(100_000)}, int, {nested.__name__}, [10**5000]])
 def test_what_no_message_can_show_is_refused_in_a_state(ds, key, odd):
     if key == "dataset" and isinstance(odd, dict):
         odd = {"fingerprint": odd}

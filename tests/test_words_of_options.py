@@ -175,6 +175,7 @@ def test_what_workers_say_is_in_the_words_of_whoever_sent_the_task(monkeypatch, 
         ("x" * 30, "'xxxxxxxxxxxxxxx...'"),
         (b"x" * 10, "b'xxxxxxxxxx'"),
         (10**30, "10000000000000000..."),
+        ([-(16**5000)], "[-0x10000000000000...]"),
     ],
 )
 def test_a_long_value_is_cut_at_an_item_and_closed(value, text):

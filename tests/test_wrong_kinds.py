@@ -153,6 +153,29 @@ def test_one_in_the_place_of_several(opened):
     assert message == "workers = '4', expected 1 or more"
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_integers_of_more_digits_than_python_writes(opened, sign):
+    ds, number = opened([{"n": n} for n in range(6)]), sign * 10**5000
+    for dataset in (ds, ds[::-1], ds.map(dict), mmapds.zip(a=ds)):
+        for read in (dataset.__getitem__, dataset.where, lambda n, d=dataset: d.take([n]), dataset.take):
+            assert "0x31e20801036510f3" in refused(partial(read, number), IndexError)
+    for make in (
+        partial(mmapds.DistributedSampler, ds, num_replicas=number),
+        partial(mmapds.DistributedSampler, ds, rank=number, num_replicas=2),
+        partial(mmapds.DistributedSampler, ds, epoch_size=number),
+        partial(mmapds.DistributedBatchSampler, ds, number),
+        partial(mmapds.open, ds.sources, block_cache=-abs(number)),
+        partial(mmapds.build, ds.sources, workers=-abs(number)),
+        partial(mmapds.build, ds.sources, format="fixed", record_bytes=number),
+        partial(ds.split, number),
+        partial(ds.split, [number]),
+    ):
+        assert "0x31e20801036510f3" in refused(make)
+    sampler = mmapds.DistributedSampler(ds)
+    for key in ("version", "position", "epoch_size"):
+        assert "0x31e20801036510f3" in refused(partial(sampler.load_state_dict, sampler.state_dict() | {key: number}))
+
+
 def test_lists_of_different_lengths_in_the_place_of_positions(opened):
     ds = opened([{"n": n} for n in range(6)])
     for dataset in (ds, ds[::-1], ds.map(dict), mmapds.zip(a=ds)):

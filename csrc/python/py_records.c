@@ -108,11 +108,16 @@ static int records_number(RecordsObject *self, PyObject *key, uint64_t *record)
     *record = row < 0 ? (uint64_t)row + self->count : (uint64_t)row;
     if (*record < self->count)
         return 0;
-    PyObject *index = PyNumber_Index(key);
-    if (index)
-        PyErr_Format(PyExc_IndexError, "index %S is out of range for %llu record%s", index,
-                     (unsigned long long)self->count, self->count == 1 ? "" : "s");
-    Py_XDECREF(index);
+    PyObject *text = PyNumber_ToBase(key, 10);
+    if (!text && PyErr_ExceptionMatches(PyExc_ValueError)) { /* of more digits than Python writes */
+        PyErr_Clear();
+        text = PyNumber_ToBase(key, 16);
+    }
+    if (text)
+        PyErr_Format(PyExc_IndexError, "index %.77S%s is out of range for %llu record%s", text,
+                     PyUnicode_GetLength(text) > 77 ? "..." : "", (unsigned long long)self->count,
+                     self->count == 1 ? "" : "s");
+    Py_XDECREF(text);
     return -1;
 }
 

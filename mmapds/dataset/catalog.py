@@ -13,7 +13,7 @@ from .. import _native, formats
 from ..compression import cache
 from ..compression.plain import line_number
 from ..compression.reader import BlockReader, random_access_error
-from ..errors import Error, FormatError, SourceError, option, short_of_memory
+from ..errors import Error, FormatError, SourceError, option, short_of_memory, shortened
 from ..formats.format import ArrayOf, FieldsOf, Sample
 from ..formats.unmeasured import mending_of
 from ..storage.blocks import BlockTable
@@ -56,7 +56,7 @@ class Catalog:
             raise Error(f"access = {access!r}, expected one of {', '.join(map(repr, _ADVICE))}")
         check_io(io)
         if type(block_cache) is not int or block_cache < 0:
-            raise Error(f"block_cache = {block_cache!r}, expected a number of bytes, 0 or more")
+            raise Error(f"block_cache = {shortened(block_cache)}, expected a number of bytes, 0 or more")
         self.blocks = cache.BlockCache(block_cache)
         """Decoded blocks of compressed sources."""
         self.indexes = indexes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import Error, OrderError, flag, names_its_arguments
+from ..errors import Error, OrderError, flag, names_its_arguments, shortened
 from ..imports import importing
 from ..orders.basic import integer
 from ..orders.permutation import Permutation
@@ -244,14 +244,14 @@ class Dataset(_Samples):
             seed is not an integer.
         """
         if not isinstance(fractions, Iterable):
-            raise Error(f"fractions = {fractions!r}, expected a list of numbers from 0 to 1 that add up to 1")
+            raise Error(f"fractions = {shortened(fractions)}, expected a list of numbers from 0 to 1 that add up to 1")
         fractions, length = list(fractions), len(self)
         try:
             sizes = np.asarray(fractions, float)
         except (TypeError, ValueError, RuntimeError, OverflowError):  # as of lists in the list, or of tensors
             sizes = np.empty(0)
         if sizes.ndim != 1 or not len(sizes) or not (sizes >= 0).all() or abs(sizes.sum() - 1) > 1e-9:
-            raise Error(f"fractions = {fractions}, expected numbers from 0 to 1 that add up to 1")
+            raise Error(f"fractions = {shortened(fractions)}, expected numbers from 0 to 1 that add up to 1")
         ends = np.rint(np.cumsum(sizes) * length).astype(np.int64).tolist()
         ends[-1] = length
         runs = [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]

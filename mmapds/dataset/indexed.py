@@ -10,7 +10,17 @@ from numpy.typing import NDArray
 
 from .. import formats
 from .._native import JsonBatch, Records, Samples
-from ..errors import DecodeError, Error, KeyMissingError, counted, either, names_its_arguments, plain_counted, warn
+from ..errors import (
+    DecodeError,
+    Error,
+    KeyMissingError,
+    counted,
+    either,
+    names_its_arguments,
+    plain_counted,
+    shortened,
+    warn,
+)
 from ..formats.unmeasured import not_utf_8
 from ..index.keys import candidates
 from ..storage.files import IoChoice
@@ -264,7 +274,7 @@ class IndexedDataset(Samples, Dataset):
 
     def find(self, key: str) -> int:
         if not isinstance(key, str):
-            raise TypeError(f"key = {key!r}, expected a string")
+            raise TypeError(f"key = {shortened(key)}, expected a string")
         if self._rows is None:
             record = next(self._records_of(key), None)
             found = [] if record is None else [record]
@@ -272,7 +282,7 @@ class IndexedDataset(Samples, Dataset):
             found = [position for record in self._records_of(key) for position in self._rows.positions(record)]
         if found:
             return min(found)
-        raise KeyMissingError(f"key = {key!r}, expected the key of one of the {self._length} records")
+        raise KeyMissingError(f"key = {shortened(key)}, expected the key of one of the {self._length} records")
 
     def _records_of(self, key: str) -> Iterator[int]:
         """Yield the numbers of the records that have a key, ascending."""
@@ -394,7 +404,7 @@ class IndexedDataset(Samples, Dataset):
         """Return the number of the record at a position."""
         index = as_position(position)
         if not -self._length <= index < self._length:
-            raise IndexError(f"index {index} is out of range for {plain_counted(self._length, 'record')}")
+            raise IndexError(f"index {shortened(index)} is out of range for {plain_counted(self._length, 'record')}")
         index %= self._length
         return index if self._rows is None else self._rows.one(index)
 

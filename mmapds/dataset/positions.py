@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import plain_counted
+from ..errors import plain_counted, shortened
 
 _FEW = 2  # records of which zeros and ones may well be positions
 
@@ -61,7 +61,7 @@ def checked(given: Any, length: int) -> NDArray[np.int64]:
         return positions.astype(np.int64, copy=False)
     if positions.dtype.kind not in "iu" or int(positions.max()) > 2**63 - 1:
         numbers = [number for number in positions.ravel().tolist() if isinstance(number, int | float)]
-        up_to = f" up to {max(numbers)}" if len(numbers) == positions.size else ""
+        up_to = f" up to {shortened(max(numbers))}" if len(numbers) == positions.size else ""
         raise IndexError(f"positions: expected integers below 2^63, found {positions.dtype}{up_to}")
     lowest, highest = int(positions.min()), int(positions.max())
     found = positions.astype(np.int64, copy=False)
@@ -81,8 +81,10 @@ def refuse_mask(positions: Any, length: int) -> None:
     """
     if not isinstance(positions, list | tuple | np.ndarray):
         if isinstance(positions, int | np.integer | slice):
-            one = "ds[index]" if isinstance(positions, slice) else f"ds[{positions}] for one, ds[:n] for the first n"
-            raise IndexError(f"positions = {positions!r}, expected a list of integers; use {one}")
+            one = "ds[index]"
+            if not isinstance(positions, slice):
+                one = f"ds[{shortened(int(positions))}] for one, ds[:n] for the first n"
+            raise IndexError(f"positions = {shortened(positions)}, expected a list of integers; use {one}")
         is_text = isinstance(positions, str | bytes | bytearray)
         if is_text or isinstance(positions, Mapping) or not hasattr(positions, "__getitem__"):
             raise IndexError(f"positions: expected a list of integers, found {type(positions).__name__}")

@@ -6,7 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from .. import _native
-from ..errors import FormatError, either, option
+from ..errors import FormatError, either, option, shortened
 from ..storage.indexed_source import IndexedSource
 from ..storage.numbers import plain_dtype
 from ..storage.sources import Source
@@ -59,8 +59,8 @@ class Fixed(Format):
                 )
             if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**63:
                 raise OptionError(
-                    f"record_bytes = {size!r}, expected an integer of 1 to 2**63 - 1, or dtype and shape instead; "
-                    f"give {either('--record-bytes N', 'record_bytes=N')}, or "
+                    f"record_bytes = {shortened(size)}, expected an integer of 1 to 2**63 - 1, or dtype and shape "
+                    f"instead; give {either('--record-bytes N', 'record_bytes=N')}, or "
                     f"{either('--dtype D --shape N,N', 'dtype=... and shape=...')}"
                 )
             return {"record_bytes": size, "truncated": truncated}

@@ -17,6 +17,7 @@ from ..errors import (
     counted,
     either,
     option,
+    shortened,
     warn,
 )
 from ..formats.format import Format, OptionError
@@ -144,7 +145,7 @@ _Plan = tuple[str, list[str], str | Format | None, Mapping[str, Any]]
 def check_workers(workers: int | None) -> None:
     """Raise Error for a number of threads that is not one."""
     if workers is not None and (type(workers) is not int or workers < 1):
-        raise Error(f"workers = {workers!r}, expected 1 or more")
+        raise Error(f"workers = {shortened(workers)}, expected 1 or more")
 
 
 def build_each(

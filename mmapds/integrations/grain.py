@@ -9,7 +9,7 @@ import grain
 import numpy as np
 
 from ..dataset.dataset import Dataset
-from ..errors import Error, OrderError, names_its_arguments
+from ..errors import Error, OrderError, names_its_arguments, shortened
 from ..orders.basic import Order, integer
 from ..samplers.epoch import OrderedRecords
 
@@ -108,7 +108,7 @@ class OrderSampler:
         """
         number = operator.index(index)
         if not 0 <= number < self._length:
-            raise IndexError(f"index {number} is out of range for {self._length} places")
+            raise IndexError(f"index {shortened(number)} is out of range for {self._length} places")
         size = len(self._records)
         epoch, position = divmod(number, size)
         if number >= self._last:  # the last step is filled up

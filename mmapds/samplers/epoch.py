@@ -96,7 +96,7 @@ class OrderedRecords:
         self._size = most if epoch_size is None else integer("epoch_size", epoch_size)
         if not 1 <= self._size <= most:
             hint = "; use orders.Resampled for longer epochs" if self._size > most else ""
-            raise OrderError(f"epoch_size = {self._size}, expected 1 to {most}{hint}")
+            raise OrderError(f"epoch_size = {shortened(self._size)}, expected 1 to {most}{hint}")
 
     def __len__(self) -> int:
         return self._size
@@ -383,13 +383,13 @@ class EpochProgress:
         """Return the pass that has a step of the epoch: the current one, or a whole one for steps before it."""
         step, steps = integer("step", step), self.sharding.steps(self._total)
         if not 0 <= step < steps:
-            raise IndexError(f"step {step} is out of range for the {steps} steps of an epoch")
+            raise IndexError(f"step {shortened(step)} is out of range for the {steps} steps of an epoch")
         found = self.current()
         if step < found.first_step:
             found = self._new_pass(ResumePoint())
         last = found.first_step + found.steps - 1
         if step > last:
-            raise IndexError(f"step {step} is out of range for this pass, which ends after step {last}")
+            raise IndexError(f"step {shortened(step)} is out of range for this pass, which ends after step {last}")
         return found
 
     def positions_at(self, step: int) -> Int64s:
@@ -461,7 +461,7 @@ class EpochProgress:
                 f"state: expected the dict that state_dict() returned, found a malformed one ({error!r})"
             ) from None
         if not 0 <= start.position <= self._total:
-            raise StateError(f"state['position'] = {start.position}, expected 0 to {self._total}")
+            raise StateError(f"state['position'] = {shortened(start.position)}, expected 0 to {self._total}")
         over = not self.sharding.steps(self._total - start.position)
         epoch = operator.index(state["epoch"])
         # StatefulDataLoader loads a state when a loop begins, after its set_epoch. So an epoch that was chosen is that

@@ -94,7 +94,7 @@ def ranges_of(pairs: Iterable[Sequence[Any]]) -> Ranges:
     ranges = tuple((operator.index(begin), operator.index(end)) for begin, end in pairs)
     for begin, end in ranges:
         if not 0 <= begin <= end <= LARGEST:
-            raise ValueError(f"({begin}, {end}), expected 0 <= begin <= end < 2**63")
+            raise ValueError(f"{shortened((begin, end))}, expected 0 <= begin <= end < 2**63")
     return ranges
 
 

@@ -4,7 +4,7 @@ import os
 import sys
 from typing import Any, NamedTuple
 
-from ..errors import OrderError, warn
+from ..errors import OrderError, shortened, warn
 from ..orders.basic import integer
 
 _FRAMES = 24  # of torch, torchdata and accelerate, between a sampler and the loop
@@ -41,7 +41,9 @@ class World(NamedTuple):
             rank = group.get_rank() if group is not None else _from_environment("RANK", 0)
         rank = integer("rank", rank)
         if not 0 <= rank < num_replicas:
-            raise OrderError(f"rank = {rank}, expected 0 to {num_replicas - 1} (num_replicas = {num_replicas})")
+            raise OrderError(
+                f"rank = {shortened(rank)}, expected 0 to {num_replicas - 1} (num_replicas = {num_replicas})"
+            )
         tasks = os.environ.get("SLURM_NTASKS", "") if "SLURM_PROCID" in os.environ else ""
         if assumed and tasks.isdecimal() and int(tasks) > 1:
             _warn_of_a_single_process(f"{tasks}, the tasks of this SLURM job")

@@ -18,7 +18,7 @@ TOKENS = {
     ),
     "PATH": r"(?=[^:\n]*[./])\S[^:\n]*",
     "LINE": r"\d+",
-    "N": r"-?\d+",
+    "N": r"-?(?:\d+|0x[0-9a-f]+\.\.\.)",
     "UNIT": "record|row|sequence|frame|block",
     "KIND": "STALE|DAMAGED|VERSION|NOT AN INDEX|NOT AN ARRAY FILE",
     "VALUE": r"[^\n]+?",
