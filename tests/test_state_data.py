@@ -273,3 +273,14 @@ def test_an_identity_that_is_no_text_is_refused(ds, key, odd):
     state["dataset"] |= {"fingerprint": "0" * 16} | {key: odd}
     with pytest.raises(mmapds.StateError, match="of other records"):
         sampler.load_state_dict(state)
+
+
+@pytest.mark.parametrize("key", ["sources", "lengths"])
+@pytest.mark.parametrize("odd", ["x\ny\x1b[31m", "z" * 10**6, ["a"] * 10**5, nested(3_000), [10**5000], 5])
+def test_what_an_identity_has_is_shown_on_one_line_and_cut(ds, key, odd):
+    sampler = TokenBudgetBatchSampler(ds, 60) if key == "sources" else TokenBudgetBatchSampler(np.array(ds.lengths), 60)
+    state = sampler.state_dict()
+    state["dataset"] |= {"fingerprint": "0" * 16, key: odd}
+    message = refusal(sampler, state)
+    assert len(message) < 400
+    assert message.isprintable()

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64
 
-from ..errors import OrderError, StateError, shortened
+from ..errors import UNPRINTABLE, OrderError, StateError, shortened
 
 _NAMED = 3  # sources that a state names
+_LONGEST = 300 * _NAMED  # characters of their names: a file system takes 255
 _COMPARED = 64  # positions of two datasets of the same sources
 
 
@@ -66,8 +67,8 @@ class SampledData:
             raise StateError(_other_records(own, saved))
         if _differ(own, saved, "lengths"):
             raise StateError(
-                f"state: of other lengths: expected those with hash {own['lengths']}, found {saved['lengths']}; give "
-                "the lengths that the sampler had when the state was saved"
+                f"state: of other lengths: expected those with hash {own['lengths']}, found "
+                f"{_shown(saved['lengths'])}; give the lengths that the sampler had when the state was saved"
             )
 
 
@@ -123,10 +124,15 @@ def _differ(own: Mapping[str, str], saved: Mapping[str, Any], key: str) -> bool:
     return key in own and key in saved and not (type(saved[key]) is str and own[key] == saved[key])
 
 
+def _shown(saved: Any) -> str:
+    """Return what a state has as the hash of lengths or as the names of sources; what cannot be one is quoted."""
+    is_sound = type(saved) is str and len(saved) <= _LONGEST and not UNPRINTABLE.search(saved)
+    return saved if is_sound else shortened(saved)
+
+
 def _other_records(own: Mapping[str, str], saved: Mapping[str, Any]) -> str:
     """Return the message for a state whose records are others."""
-    names, found = own["sources"], saved.get("sources")
-    found = found if type(found) is str else shortened(found)
+    names, found = own["sources"], _shown(saved.get("sources"))
     if names == found:
         what = f"expected the records of {names} that this sampler is of, found others of the same names"
         remark = (
