@@ -19,6 +19,7 @@ UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u20
 """Control characters, halves of surrogate pairs, and what turns the direction of text or hides a break of lines."""
 _NOT_THE_USERS = ("mmapds.", "torch.utils.data", "torchdata.", "accelerate.", "multiprocessing.", "contextlib")
 """Modules that a warning does not point to."""
+_LISTED = 400  # characters of names in messages, about
 _DEPTH = 8  # to which values in messages are shown
 _CUTOFF = 0.6  # of difflib, for names that resemble each other
 _NUMPY_BOOLS = (("numpy", "bool"), ("numpy", "bool_"))  # the names of their type; start-up time: NumPy is not loaded
@@ -162,6 +163,11 @@ def shortened(value: Any, most: int = 80, depth: int = 0) -> str:
             return f"{ends[0]}{', '.join(items)}, ...{ends[1]}"
         items.append(text)
     return f"{ends[0]}{', '.join(items)}{',' * (type(value) is tuple and len(items) == 1)}{ends[1]}"
+
+
+def listed(names: Iterable[Any]) -> str:
+    """Return names for messages: `'a', 'b'`. Where they are many, or long, `...` stands for the others."""
+    return shortened(list(names), _LISTED)[1:-1]
 
 
 def _repr(value: Any) -> str:

@@ -123,3 +123,27 @@ def test_other_datasets_and_errors_have_no_places(data):
     with pytest.raises(mmapds.CollateError) as error:
         list(mmapds.DataLoader(data, 2, collate_fn=refuse))
     assert not hasattr(error.value, "__notes__")
+
+
+@pytest.mark.parametrize("key", ["k" * 10**5, "k\n" * 50])
+def test_long_keys_and_those_of_several_lines_are_cut_and_quoted(write, key):
+    path = write([{key: {"id": 1}, "n": 5}])
+    ds = mmapds.open(path, build=True)
+    lacking = mmapds.open(path, decode=mmapds.Fields({"id": "int32"}))
+    nested = mmapds.open(path, decode=mmapds.Fields({"n.id": "int32"}))
+    for refuse in (
+        lambda: lacking[0],
+        lambda: lacking.take([0]),
+        lambda: nested[0],
+        lambda: mmapds.build(path, length="id", force=True),
+        lambda: mmapds.build(path, columns={"a": "items(id)"}, missing="skip", force=True),
+        lambda: mmapds.pad_collate([*ds.take([0]), {"n": 1}]),
+        lambda: mmapds.pad_collate([{"n": 1}, *ds.take([0])]),
+        lambda: mmapds.pack_collate(ds.map(lambda _: {key: 1}).take([0])),
+        lambda: mmapds.pad_collate([{str(n): n for n in range(10**5)}, {}]),
+    ):
+        with pytest.raises(mmapds.Error) as error:
+            refuse()
+        message = str(error.value)
+        check(message)
+        assert len(message) < 1000

@@ -13,7 +13,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from .. import _native
-from ..errors import CollateError, did_you_mean, names_its_arguments, warn
+from ..errors import CollateError, did_you_mean, listed, names_its_arguments, shortened, warn
 from ..formats.measuring import keys_of
 from .batch import Batch, LateBatch
 from .tensors import (
@@ -348,10 +348,10 @@ def names_of(samples: Sequence[Mapping[Any, Any]], path: str) -> Any:
         if sample.keys() != names:
             name = next(name for name in (*names, *sample) if name not in names or name not in sample)
             lacks, has = (i, 0) if name in names else (0, i)
-            found = ", ".join(map(repr, samples[lacks])) or "no fields"
+            found = listed(samples[lacks]) or "no fields"
             raise CollateError(
-                f"samples[{lacks}]{path}: expected a field {name!r}, as in samples[{has}]{path}, found {found}; add it "
-                "with ds.map(function), or give a default of it to mmapds.Fields(schema, defaults=...)"
+                f"samples[{lacks}]{path}: expected a field {shortened(name)}, as in samples[{has}]{path}, found "
+                f"{found}; add it with ds.map(function), or give a default of it to mmapds.Fields(schema, defaults=...)"
             )
     return names
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from .. import _native
-from ..errors import CollateError, names_its_arguments
+from ..errors import CollateError, listed, names_its_arguments
 from .batch import Batch, LateBatch
 from .collate import (
     LONGEST_EMPTY,
@@ -305,7 +305,7 @@ def _shared_lengths(fields: Mapping[Any, Any]) -> Int64s:
     """
     found = list(_sequences(fields))
     if not found:
-        raise CollateError(f"samples[0]: expected a field of arrays to pack, found {', '.join(map(repr, fields))}")
+        raise CollateError(f"samples[0]: expected a field of arrays to pack, found {listed(fields)}")
     for field in found[1:]:
         differs = field.lengths != found[0].lengths
         if differs.any():

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any, NamedTuple
 
 import orjson
 
 from .. import _native
 from ..compression.plain import head_of, opened
-from ..errors import ColumnError, DecodeError, Error, SourceError, either, nearest, option
+from ..errors import ColumnError, DecodeError, Error, SourceError, either, nearest, option, shortened
 from ..storage.compressed_by import without_codec
 from ..storage.numbers import APART, inexact
 from ..storage.sources import another_name, quoted
@@ -29,6 +30,7 @@ _OPENERS = (b"{", b"[", b'"')
 _HEAD = 1 << 16  # bytes of a source that are looked at for values of several kinds
 _KINDS = {str: "a string", list: "an array", dict: "an object", int: "a number", float: "a number"}
 _SHOWN = 8  # fields that a message names
+_LONGEST_KEY = 80  # characters of a key that is worth a remark
 _DEEPEST = 4  # objects inside one another that a name is looked for in
 
 
@@ -210,7 +212,7 @@ def _path_to(value: Any, name: str, depth: int) -> list[str] | None:
         return None
     if name in value:
         return [name]
-    inside = ((key, _path_to(each, name, depth - 1)) for key, each in value.items())
+    inside = ((key, _path_to(each, name, depth - 1)) for key, each in value.items() if len(key) <= _LONGEST_KEY)
     return next(([key, *path] for key, path in inside if path is not None), None)
 
 
@@ -229,7 +231,7 @@ def instead(value: Any, path: Sequence[bytes]) -> str:
         if not isinstance(value, dict):
             return "null" if value is None else "nothing"
         if key.decode() not in value:
-            shown = [f"`{name}`" for name in list(value)[:_SHOWN]]
+            shown = [f"`{shortened(name)[1:-1]}`" for name in islice(value, _SHOWN)]
             more = f" and {len(value) - _SHOWN:,} more" if len(value) > _SHOWN else ""
             where = f" in `{_shown(path[:depth])}`" if depth else ""
             return ", ".join(shown) + more + where if shown else f"nothing{where}"
@@ -251,7 +253,8 @@ def _other_kinds(found: UnmeasuredError, expression: Expression, kind: str) -> s
 def _fitting(value: Any, path: Sequence[bytes]) -> list[str]:
     """Return expressions that measure a value at a path."""
     if isinstance(value, dict):
-        return [f"{_shown(path)}.{next(iter(value))}"] if value else []
+        first = next(iter(value), None)
+        return [f"{_shown(path)}.{first}"] if first is not None and len(first) <= _LONGEST_KEY else []
     return [each.format(_shown(path)) for each in _FITTING.get(type(value), ())]
 
 
