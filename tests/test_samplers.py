@@ -511,6 +511,28 @@ def test_too_many_exclusions_are_an_error_with_another_way():
         next(iter(sampler))
 
 
+def test_a_range_of_any_length_is_excluded_from_a_sequential_order():
+    n = 2**62
+    exclude = {"records": [(3, 10), (5, n - 4), n - 2]}
+    for world in (1, 2):
+        samplers = [DistributedSampler(range(n), world, rank, shuffle=False, exclude=exclude) for rank in range(world)]
+        assert [n for step in zip(*samplers, strict=True) for n in step] == [0, 1, 2, n - 4, n - 3, n - 1]
+    short = DistributedSampler(range(n), 1, 0, shuffle=False, epoch_size=6, exclude={"records": [(1, 3), (5, n)]})
+    assert list(short) == [0, 3, 4]
+
+
+def test_an_order_derived_from_the_sequential_one_may_be_another():
+    class Backwards(mmapds.orders.Sequential):
+        def at(self, epoch, positions):
+            return len(self) - 1 - positions
+
+        def positions_of(self, epoch, records):
+            return len(self) - 1 - records
+
+    sampler = DistributedSampler(range(6), 1, 0, order=Backwards(6), exclude={"records": [(0, 2)]})
+    assert list(sampler) == [5, 4, 3, 2]
+
+
 @pytest.mark.parametrize("records", [[[-5, 3]], [[5, 3]], [[0, 2**63]], [[1.5, 2]], [[1, 2, 3]], [["a", 1]], 5, None])
 def test_a_state_whose_exclusions_are_malformed_is_refused(records):
     state = mmapds.DistributedSampler(range(10), 1, 0).state_dict()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..errors import OrderError, StateError, shortened, warn
-from ..orders.basic import Int64s, InvertibleOrder, Order, integer, records_at
+from ..orders.basic import Int64s, InvertibleOrder, Order, Sequential, integer, records_at
 from .data import SampledData
 from .exclusions import (
     LARGEST,
@@ -24,6 +24,7 @@ from .exclusions import (
     merged,
     parse_exclude,
     ranges_of,
+    runs_of_numbers,
 )
 from .world import warn_if_others
 
@@ -76,7 +77,7 @@ class EpochContents(Protocol):
         """How many records the dataset has, in the epoch or not; None where that is unknown."""
 
     def positions_holding(self, epoch: int, records: Ranges) -> Int64s:
-        """Return the positions that hold nothing but these records."""
+        """Return the positions that hold nothing but these records, as ranges: shape (k, 2)."""
 
     def changes_after(self, epoch: int) -> bool:
         """Return whether the next epoch has another order."""
@@ -117,10 +118,12 @@ class OrderedRecords:
 
     def positions_holding(self, epoch: int, records: Ranges) -> Int64s:
         """Return where these records stand: from the order's `positions_of`, else by a search of the epoch."""
+        if type(self._order) is Sequential:  # a class derived from it may have another order
+            return clipped(records, self._size)
         if isinstance(self._order, InvertibleOrder):
             wanted = members(records, len(self._order))
             found = self._order.positions_of(epoch, wanted) if len(wanted) else wanted
-            return found[found < self._size]
+            return runs_of_numbers(found[found < self._size])
         bounds = merged(clipped(records, LARGEST)).ravel()
         parts = []
         for first in range(0, self._size, _SEARCH):
@@ -128,7 +131,7 @@ class OrderedRecords:
             # A record is in a range where an odd number of bounds is not above it.
             before = np.searchsorted(bounds, records_at(self._order, epoch, positions), side="right")
             parts.append(positions[before % 2 == 1])
-        return np.concatenate(parts)
+        return runs_of_numbers(np.concatenate(parts))
 
 
 def records_of(order: Order) -> int | None:
@@ -176,7 +179,7 @@ class Pass:
 
         excluded = tuple((begin_of(first), begin_of(end)) for first, end in start.steps)
         self.start = start._replace(positions=start.positions + excluded, steps=())
-        found = contents.positions_holding(epoch, start.records) if start.records else np.empty(0, np.int64)
+        found = contents.positions_holding(epoch, start.records) if start.records else clipped((), 0)
         self._exclusions = Exclusions(self.start.positions, found, self._total)
         self._begin = self._exclusions.number(start.position)
         self.steps = sharding.steps(self._exclusions.left - self._begin)

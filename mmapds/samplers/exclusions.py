@@ -48,7 +48,7 @@ def merged(ranges: Int64s) -> Int64s:
     return np.stack([ranges[first, 0], reach[last]], axis=1)
 
 
-def _runs(numbers: Int64s) -> Int64s:
+def runs_of_numbers(numbers: Int64s) -> Int64s:
     """Return numbers, in any order, as ranges that do not touch: shape (k, 2)."""
     ascending = np.sort(numbers)
     gaps = np.flatnonzero(np.diff(ascending) > 1) + 1
@@ -58,10 +58,16 @@ def _runs(numbers: Int64s) -> Int64s:
 
 
 class Exclusions:
-    """Positions that a pass leaves out. The others are numbered in order, without gaps."""
+    """Positions that a pass leaves out. The others are numbered in order, without gaps.
 
-    def __init__(self, ranges: Ranges, positions: Int64s, total: int) -> None:
-        union = merged(np.concatenate([clipped(ranges, total), _runs(positions)]))
+    Args:
+      ranges: of positions.
+      found: more of them, shape (k, 2), below the total.
+      total: how many positions there are.
+    """
+
+    def __init__(self, ranges: Ranges, found: Int64s, total: int) -> None:
+        union = merged(np.concatenate([clipped(ranges, total), found]))
         self._begins = union[:, 0]
         sizes = union[:, 1] - union[:, 0]
         self._excluded = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)  # before each range, and in all

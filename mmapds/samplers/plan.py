@@ -14,7 +14,7 @@ from .. import _native
 from ..errors import OrderError, counted
 from ..orders.basic import Int64s
 from ..storage.runs import LengthOrder
-from .exclusions import Ranges, members
+from .exclusions import Ranges, members, runs_of_numbers
 from .lengths import Selection, Uint64s, classes, rounded_up
 
 VERSION = 2
@@ -160,9 +160,9 @@ class Plan(ABC):
         """Return the positions of the batches that hold only some of these records, which ascend."""
 
     def positions_holding(self, epoch: int, records: Ranges) -> Int64s:
-        """Return the positions of the batches that hold only records in these ranges."""
+        """Return the positions of the batches that hold only records in these ranges, as ranges: shape (k, 2)."""
         wanted = members(records, self.records)
-        return self.positions_of(epoch, wanted) if len(wanted) else wanted
+        return runs_of_numbers(self.positions_of(epoch, wanted) if len(wanted) else wanted)
 
     def ranks_of(self, records: Int64s) -> Int64s:
         """Return the ranks of ascending records in the planned part of the length order; the others are left out."""
