@@ -400,6 +400,17 @@ def test_no_shuffle():
 # ---- bad input -------------------------------------------------------------------------------------------------------
 
 
+class Described(orders.Sequential):
+    """An order that describes itself in some way."""
+
+    def __init__(self, described):
+        super().__init__(10)
+        self._described = described
+
+    def describe(self):
+        return self._described
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -437,12 +448,27 @@ def test_no_shuffle():
         (lambda: MixtureSampler({1, 2}, [1]), "expected a list of datasets or sizes, found set"),
         (lambda: DistributedBatchSampler(range(10), 0), "batch_size = 0, expected an integer of 1 or more"),
         (lambda: DistributedBatchSampler(range(10), 2.0), "batch_size = 2.0"),
+        (lambda: MixtureSampler([10, 5], None), "^weights = None, expected one number for each dataset$"),
+        (lambda: MixtureSampler([10, 5], 5), "^weights = 5, expected one number for each dataset$"),
+        (lambda: MixtureSampler([10, 5], np.array(3)), r"^weights = array\(3\), expected one number for each dataset$"),
+        (lambda: orders.Mixture(15, [1]), "^sizes = 15, expected one number for each dataset$"),
+        (lambda: ChunkedSampler(range(10), np.array([1, 2])), r"^chunk_size = array\(\[1, 2\]\), expected an integer"),
+        (lambda: orders.Chunked(10, np.array([1, 2])), r"^chunk_size = array\(\[1, 2\]\), expected an integer"),
+        (
+            lambda: DistributedSampler(range(10), order=Described(5)),
+            "^order: expected describe.. of Described .*, found 5$",
+        ),
+        (
+            lambda: TokenBudgetBatchSampler([1] * 10, 9, planner="window", order=Described({"a": np.arange(2)})),
+            "^order: expected describe.. of Described to return a dict that JSON can hold, found ndarray at 'a'; give ",
+        ),
     ],
 )
 def test_bad_arguments(make, message):
     with pytest.raises(OrderError, match=message) as caught:
         make()
     assert isinstance(caught.value, ValueError)
+    check(str(caught.value))
 
 
 def test_more_replicas_than_samples():
@@ -459,6 +485,7 @@ def test_more_replicas_than_samples():
         [("records", 1)],
         {"records": 5},
         {"records": None},
+        {"records": np.array(3)},
         {"records": [1.5]},
         {"records": ["a"]},
         {"records": [[1, 2, 3]]},

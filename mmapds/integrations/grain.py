@@ -9,8 +9,8 @@ import grain
 import numpy as np
 
 from ..dataset.dataset import Dataset
-from ..errors import Error, OrderError, names_its_arguments, shortened
-from ..orders.basic import Order, integer
+from ..errors import Error, names_its_arguments, shortened
+from ..orders.basic import Order, check_is_order, integer
 from ..samplers.epoch import OrderedRecords
 
 
@@ -79,11 +79,7 @@ class OrderSampler:
         epoch_size: int | None = None,
         seed: int | None = None,
     ) -> None:
-        if not isinstance(order, Order):
-            found = type(order).__name__
-            raise OrderError(
-                f"order: expected an order with at(), describe() and a length, found {found} (see mmapds.orders)"
-            )
+        check_is_order(order)
         self._records = OrderedRecords(order, epoch_size)
         # grain.DataLoader looks for this name where it is given no shard options.
         self._shard_options = grain.sharding.NoSharding() if shard_options is None else shard_options

@@ -14,8 +14,9 @@ import torch.utils.data
 from torch.utils.data.distributed import DistributedSampler as TorchDistributedSampler
 
 from ..errors import StateError, shortened
+from ..orders.basic import is_same
 from ..samplers.data import SampledData
-from ..samplers.epoch import Pass, is_same, number_in
+from ..samplers.epoch import Pass, number_in
 from ..samplers.resumable import ResumableSampler
 
 _VERSION = 1

@@ -33,12 +33,29 @@ class InvertibleOrder(Order, Protocol):
 
 
 def check_is_order(order: Any) -> None:
-    """Raise OrderError for what lacks a method that orders have."""
+    """Raise OrderError for what lacks a method that orders have, or has no description that states can compare."""
     if not isinstance(order, Order):
         raise OrderError(
             f"order: expected an order with at(), describe() and a length, found {type(order).__name__} (see "
             "mmapds.orders)"
         )
+    expected = f"order: expected describe() of {type(order).__name__} to return a dict that JSON can hold"
+    described = order.describe()
+    if not isinstance(described, dict):
+        raise OrderError(f"{expected}, found {shortened(described)}")
+    for key, value in described.items():
+        if not is_same(value, value):
+            raise OrderError(
+                f"{expected}, found {type(value).__name__} at {shortened(key)}; give numbers, text or lists"
+            )
+
+
+def is_same(found: Any, expected: Any) -> bool:
+    """Whether a value of a state is what it should be; an array or a tensor of several numbers never is."""
+    try:
+        return bool(found == expected)
+    except (ValueError, RuntimeError):
+        return False
 
 
 def records_at(order: Order, epoch: int, positions: Int64s) -> Int64s:

@@ -38,7 +38,7 @@ class Chunked:
     def __init__(
         self, n: int | ArrayLike | Sized, chunk_size: int | Literal["block"], *, mix_chunks: int = 16, seed: int = 0
     ) -> None:
-        if chunk_size == "block":
+        if isinstance(chunk_size, str) and chunk_size == "block":  # an array compares item by item
             starts = _starts(_blocks_of(n))
             chunk_size = int(np.diff(starts).max())
         else:

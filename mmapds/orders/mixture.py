@@ -49,8 +49,9 @@ class Mixture:
         epoch_size: int | None = None,
         shuffle: bool = True,
     ) -> None:
-        if len(sizes) != len(weights):
-            raise OrderError(f"weights: expected {len(sizes)}, one for each dataset, found {len(weights)}")
+        datasets, shares = _count("sizes", sizes), _count("weights", weights)
+        if datasets != shares:
+            raise OrderError(f"weights: expected {datasets}, one for each dataset, found {shares}")
         if stop not in ("first", "longest"):
             raise OrderError(f"stop = {stop!r}, expected 'first' or 'longest'")
         self.weights = _integer_weights(weights)
@@ -140,6 +141,14 @@ class Mixture:
         }
 
 
+def _count(name: str, given: Any) -> int:
+    """Return how many numbers were given; raise OrderError for what is not a list of them."""
+    try:
+        return len(given)
+    except TypeError:
+        raise OrderError(f"{name} = {shortened(given)}, expected one number for each dataset") from None
+
+
 def _integer_weights(weights: Sequence[float]) -> list[int]:
     """Return integers in the proportions of `weights`."""
     try:
@@ -147,9 +156,9 @@ def _integer_weights(weights: Sequence[float]) -> list[int]:
     except (TypeError, ValueError, OverflowError, RuntimeError):  # the last one of tensors that require gradients
         raise OrderError(f"weights = {shortened(weights)}, expected one number for each dataset") from None
     if values.ndim != 1 or not len(values):
-        raise OrderError(f"weights = {weights}, expected one number for each dataset")
+        raise OrderError(f"weights = {shortened(weights)}, expected one number for each dataset")
     if not np.isfinite(values).all() or (values < 0).any() or not values.any():
-        raise OrderError(f"weights = {list(weights)}, expected finite numbers of 0 or more, not all 0")
+        raise OrderError(f"weights = {shortened(list(weights))}, expected finite numbers of 0 or more, not all 0")
     ratios = [weight.as_integer_ratio() for weight in values.tolist()]
     scale = max(denominator for _, denominator in ratios)  # all are powers of two
     parts = [numerator * (scale // denominator) for numerator, denominator in ratios]

@@ -160,7 +160,8 @@ class ChunkedSampler(DistributedSampler):
     ) -> None:
         refuse_path("dataset", dataset)
         _check_not_empty(dataset)
-        has_bounds = chunk_size == "block" or (hasattr(type(dataset), "source_starts") and not cross_sources)
+        is_block = isinstance(chunk_size, str) and chunk_size == "block"  # an array compares item by item
+        has_bounds = is_block or (hasattr(type(dataset), "source_starts") and not cross_sources)
         chunked = Chunked(dataset if has_bounds else len(dataset), chunk_size, mix_chunks=mix_chunks, seed=seed)
         super().__init__(
             dataset,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..errors import OrderError, StateError, shortened, warn
-from ..orders.basic import Int64s, InvertibleOrder, Order, Sequential, integer, records_at
+from ..orders.basic import Int64s, InvertibleOrder, Order, Sequential, integer, is_same, records_at
 from .data import SampledData
 from .exclusions import (
     LARGEST,
@@ -502,14 +502,6 @@ class EpochProgress:
                     f"state: of another order: expected {key} = {own.get(key)!r}, found {shortened(saved.get(key))}; "
                     "make the sampler with the arguments it had when the state was saved"
                 )
-
-
-def is_same(found: Any, expected: Any) -> bool:
-    """Whether a value of a state is what it should be; an array or a tensor of several numbers never is."""
-    try:
-        return bool(found == expected)
-    except (ValueError, RuntimeError):
-        return False
 
 
 def number_in(name: str, value: Any, most: int) -> int:

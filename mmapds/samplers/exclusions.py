@@ -111,7 +111,7 @@ def parse_exclude(exclude: Exclude | None) -> dict[str, Ranges]:
     for kind, given in (exclude or {}).items():
         if kind not in parsed:
             raise OrderError(f"exclude: expected the keys 'steps' and 'records', found {shortened(kind)}")
-        if not isinstance(given, Iterable):
+        if not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
             raise OrderError(f"exclude[{kind!r}] = {shortened(given)}, expected a list of numbers and ranges")
         ranges = tuple(_parse_range(f"exclude[{kind!r}][{i}]", each) for i, each in enumerate(given))
         if len(ranges) > 2 and set(ranges) <= {(0, 1), (1, 2)}:

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import torch.utils.data
 
 from ..errors import OrderError, StateError, arguments_of, names_its_arguments, refuse_unknown
+from ..orders.basic import is_same
 from .data import check_same_samples
 from .distributed import DistributedBatchSampler, DistributedSampler
-from .epoch import Pass, is_same, number_in
+from .epoch import Pass, number_in
 from .resumable import ResumableSampler
 from .stream_ranks import StreamCheck
 
