@@ -191,6 +191,18 @@ def test_a_name_that_is_not_utf_8_is_printed(tmp_path):
     assert b"Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize("arguments", [["head"], ["info"], ["verify"], ["index"]])
+@pytest.mark.parametrize("name", [b"\xff.jsonl", b"\xff.jsonl.mmx"])
+def test_a_source_whose_name_is_not_utf_8_is_to_be_renamed(tmp_path, arguments, name):
+    path = os.fsencode(tmp_path) + b"/\xff.jsonl"
+    with open(path, "w") as file:
+        file.write("{}\n")
+    given = path if arguments == ["index"] else os.fsencode(tmp_path) + b"/" + name
+    ran = subprocess.run([sys.executable, "-m", "mmapds", *arguments, given], capture_output=True, check=False)
+    assert ran.returncode == 1
+    assert ran.stderr == f"{path!r}: expected a name in UTF-8; rename the file\n".encode()
+
+
 def test_a_terminal_without_the_characters_of_a_name_gets_escapes(write):
     path = indexed(write, "ä🙂.jsonl")
     ran = mmapds("head", "-n", "1", path, env={**os.environ, "PYTHONIOENCODING": "ascii"})

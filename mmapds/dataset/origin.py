@@ -9,6 +9,7 @@ from .. import formats
 from ..errors import IndexMissingError, SourceError, StaleIndexError, either
 from ..storage.files import Io, IoChoice, io_of
 from ..storage.index_file import Index, SavedViewFoundError, names_index
+from ..storage.names import check_name
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, build_command, expand, way_to_index, working_directory
 from ..storage.view_file import SavedView
@@ -40,7 +41,7 @@ def open_indexes(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io
     Raises:
       IndexMissingError: a source is not indexed.
       StaleIndexError: the index beside a source is that of another file.
-      SourceError: a source is also among those of an index that was given.
+      SourceError: a source is also among those of an index that was given, or one that is not indexed cannot be.
       FormatError: an index is damaged, or a source must be converted.
     """
     indexes: list[Index | SavedView] = []
@@ -60,6 +61,8 @@ def open_indexes(paths: Sequence[str], patterns: Sequence[str], roots: Roots, io
         opened = either("", " (or open it with build=True)")
         if missing[0].endswith(INDEX_SUFFIX):
             raise IndexMissingError(f"{missing[0]}{more}: no such index; {way_to_index(missing[0], directory)}")
+        for path in missing:
+            check_name(path)
         command = build_command(missing if len(missing) == 1 else list(patterns))
         raise IndexMissingError(f"{missing[0]}{more}: not indexed yet; run: {command}{opened}")
     _check_given_once(paths, indexes)

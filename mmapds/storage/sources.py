@@ -13,6 +13,7 @@ from typing import BinaryIO, NamedTuple
 from ..errors import UNPRINTABLE, SourceError, counted, either
 from ..imports import importing
 from .compressed_by import CODECS, codec_of, named_codec, without_codec
+from .names import check_name
 
 StrPath = str | os.PathLike[str]
 # What others are compressed by: a record has no bytes of its own in such a file, and cannot be found there.
@@ -414,15 +415,13 @@ def inspect(path: str) -> Source:
       SourceError: the file is missing, unreadable, not a regular file, an index, or compressed by none of `CODECS`;
         or it is compressed by nothing though its name says so.
     """
+    check_name(path)
     try:
-        path.encode()
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode):
             raise SourceError(f"{path}: expected a regular file, found {kind_of_file(found.st_mode)}")
         with open(path, "rb", buffering=0) as file:
             head = file.read(_HEAD)
-    except UnicodeEncodeError:
-        raise SourceError(f"{os.fsencode(path)!r}: expected a name in UTF-8; rename the file") from None
     except OSError as error:
         raise unreadable(path, error) from None
     if head and not found.st_size:
@@ -529,9 +528,12 @@ def way_to_index(path: str, directory: str) -> str:
 
     Args:
       directory: the one from which the path leads.
+    Raises:
+      SourceError: it would be that of a source whose name is not UTF-8.
     """
     source = path.removesuffix(INDEX_SUFFIX)
     if os.path.exists(os.path.join(directory, source)):
+        check_name(source)
         return f"run: {build_command([source])}"
     return f"run: {build_command(['SOURCE...'], '-o', quoted(path))} (or put it back)"
 
