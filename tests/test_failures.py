@@ -279,7 +279,7 @@ def test_what_is_not_a_regular_file_is_never_replaced(write, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     mmapds.build(write([1, 2], "a.jsonl"))
     os.mkfifo(out)
-    for found in ("a fifo", "a link to an open file"):
+    for found in ("a FIFO", "a link to an open file"):
         with pytest.raises(mmapds.Error, match=rf"\(expected a regular file, found {found}\); .*give another") as error:
             WRITERS[out](out)
         check(str(error.value))

@@ -214,7 +214,8 @@ except mmapds.Error as error:
     ran = run("-c", code)
     assert ran.returncode == 0, ran.stderr
     assert re.fullmatch(
-        r"expected room for [\d,]+ bytes of memory, found none \(cannot allocate memory: .*\n", ran.stdout
+        rf"{re.escape(str(index))}: expected room for \d+ bytes of memory, found none \(cannot allocate memory: .*\n",
+        ran.stdout,
     )
     assert index.read_bytes() == before  # as it was built twice
     assert sorted(os.listdir(tmp_path)) == [path.name, index.name]

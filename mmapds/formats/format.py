@@ -3,6 +3,7 @@
 import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ..errors import Error, FormatError
@@ -219,17 +220,30 @@ def drops_truncated(parameters: Mapping[str, Any]) -> bool:
     return bool(parameters.get("truncated", "error") == "drop")
 
 
+class NoRoomError(Error):
+    """Memory has no room for what a scan finds."""
+
+
+@contextmanager
+def room_for(path: str) -> Iterator[None]:
+    """Name the index that a scan is for where memory has no room for what it finds."""
+    try:
+        yield
+    except NoRoomError as error:
+        raise Error(f"{path}: {error}") from None
+
+
 def reserve_bytes(count: int) -> mmap.mmap:
     """Return room for bytes, mapped, so that only pages that are written take memory.
 
     Raises:
-      Error: the system has no room, as where the address space is limited.
+      NoRoomError: the system has no room, as where the address space is limited.
     """
     try:
         return mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
-        raise Error(
-            f"expected room for {count:,} bytes of memory, found none ({reason(error)}: the limit is that of the "
+        raise NoRoomError(
+            f"expected room for {count} bytes of memory, found none ({reason(error)}: the limit is that of the "
             "address space, which ulimit -v shows); raise it, or index with fewer workers"
         ) from None
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from .. import __version__, _native
 from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError, shortened
-from ..formats.format import End, Format, Piece
+from ..formats.format import End, Format, Piece, room_for
 from ..formats.measuring import Measuring
 from ..storage.blocks import BlocksWriter, Compression, end_of
 from ..storage.bounds import BoundsWriter
@@ -90,7 +90,7 @@ def write(job: Job, plan: Plan, workers: int, report: Report, *, computed: Seque
       computed: columns that all stored records have besides those that are measured, in the order of the file.
       part: what the index is called as a part of another; such a one may leave out everything.
     """
-    with _watching(job.sources), _writer(job, part) as writer:
+    with _watching(job.sources), _writer(job, part) as writer, room_for(job.index_path):
         writing = _Writing(job, writer, report, computed)
         for records in plan:
             if isinstance(records, Stored):

@@ -470,7 +470,8 @@ def unreadable(path: str, error: OSError) -> SourceError:
 
 def reason(error: OSError) -> str:
     """Return the system's text for an error, as part of a sentence."""
-    return (error.strerror or str(error)).lower()
+    text = error.strerror or str(error)
+    return text[:1].lower() + text[1:]
 
 
 def make_room(error: OSError) -> str:
@@ -531,8 +532,7 @@ def way_to_index(path: str, directory: str) -> str:
     Raises:
       SourceError: it would be that of a source whose name is not UTF-8.
     """
-    source = path.removesuffix(INDEX_SUFFIX)
-    if os.path.exists(os.path.join(directory, source)):
+    if os.path.exists(os.path.join(directory, source := path.removesuffix(INDEX_SUFFIX))):
         check_name(source)
         return f"run: {build_command([source])}"
     return f"run: {build_command(['SOURCE...'], '-o', quoted(path))} (or put it back)"
