@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import _native
 from ..errors import FormatError, shortened
+from .masks import masked_count
 from .schema import ALIGNMENT, EXTENDED, ITEM_BYTES, Field, Schema, dtype_name
 
 _ROUND = {"float16": "<e", "float32": "<f", "float64": "<d"}
@@ -262,7 +263,7 @@ def as_array(value: Any) -> Any:
 
     if isinstance(value, np.generic):
         value = np.asarray(value)
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+    if masked_count(value):
         return None  # what stands behind a mask is no value
     if isinstance(value, np.ndarray):
         as_integers = EXTENDED.get(dtype_name(value.dtype))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays.masks import masked_count
 from ..errors import plain_counted, shortened
 
 _FEW = 2  # records of which zeros and ones may well be positions
@@ -40,7 +41,7 @@ def as_array(name: str, given: Any) -> NDArray[Any]:
       IndexError: NumPy makes no array of it, as of lists of different lengths, or of tensors that need a gradient; or
         entries are behind a mask, so that they are no positions.
     """
-    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+    if masked_count(given):
         raise IndexError(f"{name}: expected no entries behind a mask, found a masked array; give array.compressed()")
     try:
         return np.asarray(given)
@@ -89,8 +90,8 @@ def refuse_mask(positions: Any, length: int) -> None:
         if is_text or isinstance(positions, Mapping) or not hasattr(positions, "__getitem__"):
             raise IndexError(f"positions: expected a list of integers, found {type(positions).__name__}")
         return
-    if isinstance(positions, np.ma.MaskedArray):
-        positions = as_array("positions", positions)
+    if type(positions) is not list and masked_count(positions):
+        as_array("positions", positions)  # which raises
     if isinstance(positions, np.ndarray) and positions.ndim != 1:
         raise IndexError(f"positions: expected integers of one axis, found an array of shape {positions.shape}")
     if not len(positions):

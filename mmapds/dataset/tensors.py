@@ -11,6 +11,7 @@ import numpy as np
 import torch.utils.data
 from numpy.typing import NDArray
 
+from ..arrays.masks import masked_count
 from ..errors import CollateError, shortened
 from .array_decoder import as_tensor
 
@@ -77,7 +78,7 @@ def as_arrays(values: Sequence[Any], path: str) -> Sequence[Any]:
       CollateError: a number is behind a mask, or beyond its dtype.
     """
     for i, value in enumerate(values):
-        if isinstance(value, np.ma.MaskedArray) and value.dtype.kind in NUMERIC:
+        if isinstance(value, np.ndarray) and value.dtype.kind in NUMERIC:
             refuse_masked(value, f"samples[{i}]{path}")
     if any(isinstance(value, np.ndarray) and value.dtype.kind == "V" for value in values):  # not a dtype of NumPy's own
         values = [_native(value) for value in values]
@@ -86,9 +87,9 @@ def as_arrays(values: Sequence[Any], path: str) -> Sequence[Any]:
     return values
 
 
-def refuse_masked(value: np.ma.MaskedArray[Any, Any], place: str) -> None:
+def refuse_masked(value: Array, place: str) -> None:
     """Raise CollateError if numbers of an array are behind its mask, so that they are no values."""
-    if count := int(np.ma.getmaskarray(value).sum()):
+    if count := masked_count(value):
         raise CollateError(
             f"{place}: expected numbers without a mask, found {count} of {value.size} masked; give what stands for "
             "them with array.filled(number)"

@@ -28,8 +28,7 @@ def _arrays(batch: Any, *, collate_fn_map: Table = None) -> Any:
       CollateError: a number is behind a mask.
     """
     for i, array in enumerate(batch):
-        if isinstance(array, np.ma.MaskedArray):
-            refuse_masked(array, f"samples[{i}]")
+        refuse_masked(array, f"samples[{i}]")
     own = [array if array.flags.writeable else array.copy() for array in batch]
     return default_collate_fn_map[np.ndarray](own, collate_fn_map=collate_fn_map)
 

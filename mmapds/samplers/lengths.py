@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64
 
 from .. import _native
+from ..arrays.masks import masked_count
 from ..errors import ColumnError, Error, FormatError, OrderError, shortened
 from ..orders.basic import Int64s
 from ..storage.index_file import LENGTH_SECTIONS
@@ -229,7 +230,7 @@ def as_lengths(name: str, given: Any) -> NDArray[Any]:
     """
     if not isinstance(given, list | tuple | np.ndarray) and not hasattr(given, "__array__"):
         given = _listed(name, given)
-    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+    if masked_count(given):
         raise OrderError(f"{name}: expected a length for each record, found a masked array; give array.filled(NUMBER)")
     try:
         values = as_numbers(given)
