@@ -209,16 +209,23 @@ def _is_apart(length: Column | None, columns: Mapping[str, Column] | None) -> bo
 
 
 def _completing(computed: Mapping[str, Callable[[Any], float]], workers: int | None) -> Complete | None:
-    return partial(_complete, computed, workers) if computed else None
-
-
-def _complete(
-    computed: Mapping[str, Callable[[Any], float]], workers: int | None, index_path: str, unfinished: str | None
-) -> None:
-    """Add computed columns to an index: all to one that is being written, else those that others made."""
+    """Return what adds computed columns to each index, by one mark of each function, which may change as it runs."""
+    if not computed:
+        return None
     from .index.marks import mark_of  # start-up time: most builds have no function
 
     marks = {name: mark_of(compute) for name, compute in computed.items()}
+    return partial(_complete, computed, marks, workers)
+
+
+def _complete(
+    computed: Mapping[str, Callable[[Any], float]],
+    marks: Mapping[str, str],
+    workers: int | None,
+    index_path: str,
+    unfinished: str | None,
+) -> None:
+    """Add computed columns to an index: all to one that is being written, else those that others made."""
     if unfinished is None and not _others(index_path, marks):
         return
     with importing:
@@ -228,7 +235,7 @@ def _complete(
         # Again, as another process may have added some.
         wanted = marks if unfinished is not None else _others(index_path, marks)
         if wanted:
-            complete(index_path, {name: computed[name] for name in wanted}, workers, unfinished)
+            complete(index_path, {name: computed[name] for name in wanted}, marks, workers, unfinished)
 
 
 def _others(index_path: str, marks: Mapping[str, str]) -> list[str]:

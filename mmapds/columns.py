@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .arrays.masks import masked_count
 from .dataset.dataset import Dataset
 from .dataset.decode import Decoder
 from .dataset.opening import open as open_dataset
@@ -75,21 +76,27 @@ def add_column(
     with locked(_index_path(open_dataset(source_or_index, decode=decode, roots=roots))):
         # Again, as the index may have been replaced before the lock.
         dataset = open_dataset(source_or_index, decode=decode, roots=roots)
-        _write(dataset, {name: values}, workers, progress)
+        marks = {name: mark_of(values)} if callable(values) else {}
+        _write(dataset, {name: values}, marks, workers, progress)
 
 
 def complete(
-    index_path: str, computed: Mapping[str, Callable[[Any], float]], workers: int | None, unfinished: str | None
+    index_path: str,
+    computed: Mapping[str, Callable[[Any], float]],
+    marks: Mapping[str, str],
+    workers: int | None,
+    unfinished: str | None,
 ) -> None:
     """Add columns that functions compute to an index, all at once.
 
     Args:
+      marks: of these functions, and perhaps of others.
       unfinished: the file that has the rest of the index, which then comes into its place; None for the index itself.
     """
     path = unfinished or index_path
     # Its sources were scanned or compared for this call, so they may be read, wherever they lie.
     dataset = open_dataset(path, roots=Index(path).roots_needed())
-    _write(dataset, computed, cores() if workers is None else workers, None, index_path if unfinished else None)
+    _write(dataset, computed, marks, cores() if workers is None else workers, None, index_path if unfinished else None)
 
 
 def _index_path(dataset: Dataset) -> str:
@@ -108,6 +115,7 @@ def _index_path(dataset: Dataset) -> str:
 def _write(
     dataset: Dataset,
     columns: Mapping[str, ArrayLike | Callable[[Any], float]],
+    marks: Mapping[str, str],
     workers: int,
     progress: Callable[[int], object] | None,
     target: str | None = None,
@@ -115,6 +123,7 @@ def _write(
     """Write the index of a dataset with more columns, or with others of their names.
 
     Args:
+      marks: of the functions among them, from before they ran.
       target: where to put it, if that is not the index of the dataset; that one is replaced.
     """
     index = Index(_index_path(dataset))
@@ -123,7 +132,7 @@ def _write(
         raise ColumnError(
             f"{target or index.path}: column {found!r} comes from the sources; give the new column another name"
         )
-    metadata = _metadata(index, columns)  # before the functions run, which may change what they have
+    metadata = _metadata(index, columns, {name: marks[name] for name in columns if name in marks})
     way_out = "" if target else "add the column to an index elsewhere, of mmapds.build(..., out=...)"
     with IndexWriter(target or index.path, way_out) as writer:
         spools = {name: _spooled(writer, dataset, name, columns[name], workers, progress) for name in columns}
@@ -142,12 +151,12 @@ def _write(
             writer.commit(metadata, index.records)
 
 
-def _metadata(index: Index, columns: Mapping[str, ArrayLike | Callable[[Any], float]]) -> dict[str, Any]:
-    """Return the metadata of an index in which these columns are computed."""
+def _metadata(index: Index, columns: Iterable[str], marks: Mapping[str, str]) -> dict[str, Any]:
+    """Return the metadata of an index in which these columns are computed, some of them by functions."""
     metadata = {key: value for key, value in index.metadata.items() if key not in ("sections", "functions")}
     expressions = {name: text for name, text in index.measuring["expressions"].items() if name not in columns}
     functions = {name: mark for name, mark in index.functions.items() if name not in columns}
-    functions |= {name: mark_of(compute) for name, compute in columns.items() if callable(compute)}
+    functions |= marks
     described = {**metadata, "columns": {**index.measuring, "expressions": expressions}}
     return {**described, "functions": functions} if functions else described
 
@@ -186,7 +195,7 @@ def _as_numbers(name: str, values: ArrayLike, first: int) -> NDArray[Any]:
         raise ColumnError(
             f"column {name!r}: expected numbers, one for each record, found {type(values).__name__} ({error})"
         ) from None
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+    if masked_count(values):
         raise ColumnError(
             f"column {name!r}: expected a number for each record, found a masked array; give values.filled(NUMBER)"
         )
@@ -259,7 +268,8 @@ def _computed(dataset: Dataset, name: str, compute: Callable[[Any], float], work
     """Yield a column that a function computes; workers compute some pieces ahead."""
     pieces = [range(begin, min(begin + _TASK_SAMPLES, len(dataset))) for begin in range(0, len(dataset), _TASK_SAMPLES)]
     work = partial(_compute, dataset, name, compute)
-    if workers == 1 or len(pieces) <= 1:
+    is_daemon = multiprocessing.current_process().daemon  # which has no children, as those of multiprocessing.Pool
+    if workers == 1 or len(pieces) <= 1 or is_daemon:
         yield from map(work, pieces)
         return
     if multiprocessing.get_start_method() != "fork":
@@ -281,6 +291,8 @@ def _begun(name: str, work: Callable[[range], NDArray[Any]], count: int) -> Work
     """
     try:
         return Workers(work, count)
+    except TimeoutError:  # raised by a signal handler
+        raise
     except OSError as error:
         raise ColumnError(f"column {name!r}: cannot start workers ({reason(error)}); use workers=1") from None
 

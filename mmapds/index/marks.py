@@ -4,10 +4,9 @@ A mark is the name of the function, a colon, and a hash of what can be seen of i
 in it and of those of its module that it calls; its defaults, what it closes over or is bound to, and the globals that
 it reads. Of values, numbers, strings, bytes, patterns, dates, ranges and members of enums count, and tuples and frozen
 sets of these; of an object its type, and attributes with such values or functions: all those of the callable itself and
-of one whose class is of its module, else those that the code names, and the name of a tokenizer. What the methods set
-that are called for a record, such as counters or what is loaded once, does not count. Of a class of its module, all
-functions, classes and such values count. Lists, dicts, files, objects in attributes, what `singledispatch` registers,
-metaclasses, and functions and classes of other modules are not looked into.
+of one whose class is of its module, else those that the code names, and the name of a tokenizer. Of a class of its
+module, all functions, classes and such values count. Lists, dicts, files, objects in attributes, what `singledispatch`
+registers, metaclasses, and functions and classes of other modules are not looked into.
 """
 
 import datetime
@@ -21,7 +20,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import _lru_cache_wrapper, cached_property, partial
-from inspect import CO_OPTIMIZED, getattr_static
+from inspect import CO_OPTIMIZED
 from operator import attrgetter, itemgetter, methodcaller
 from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
@@ -32,7 +31,6 @@ from xxhash import xxh3_64
 _SIMPLE = {type(None), bool, int, float, complex, str, bytes, range, decimal.Decimal, fractions.Fraction, uuid.UUID}
 _SIMPLE |= {datetime.date, datetime.datetime, datetime.time, datetime.timedelta}
 _HAS_DOCSTRING = 0x4000000  # a flag of code, from Python 3.13 on
-_CALL = frozenset({"__call__"})
 _OF_TOKENIZERS = ("name", "name_or_path")
 """Attributes that say which one it is, of tiktoken's and of those of Transformers."""
 
@@ -72,8 +70,7 @@ class _Description:
             return self._function(value)
         if isinstance(value, MethodType):
             bound = value.__self__
-            called = frozenset({value.__func__.__name__})
-            of = self._value(bound) if isinstance(bound, type) else self._object(bound, None, called)
+            of = self._value(bound) if isinstance(bound, type) else self._object(bound, None)
             return _group("method", [self._callable(value.__func__), of])
         if isinstance(value, BuiltinFunctionType | type):
             return self._value(value)
@@ -81,7 +78,7 @@ class _Description:
             return self._value(value.__reduce__())
         call = type(value).__call__
         code = [self._function(call)] if isinstance(call, FunctionType) and not self._is_own(type(value)) else []
-        return _group("object", [*code, self._object(value, None, _CALL)])
+        return _group("object", [*code, self._object(value, None)])
 
     def _function(self, function: FunctionType) -> str:
         if (number := self._number(id(function))) is not None:
@@ -127,7 +124,7 @@ class _Description:
             return self._class(value)
         if isinstance(value, BuiltinFunctionType | type):
             return f"name {value.__module__}.{value.__qualname__}"
-        return self._object(value, None if callable(value) and self._is_own(type(value)) else names, names | _CALL)
+        return self._object(value, None if callable(value) and self._is_own(type(value)) else names)
 
     def _attribute(self, value: Any) -> str | None:
         """Describe what an object, a class or a member of an enum has; None for what is not looked into."""
@@ -185,12 +182,11 @@ class _Description:
                     parts += [f"{name}={held}"] * (held is not None)
         return _group(f"class {found.__qualname__}", parts)
 
-    def _object(self, value: Any, names: frozenset[str] | None, called: frozenset[str]) -> str:
+    def _object(self, value: Any, names: frozenset[str] | None) -> str:
         """Describe an object by its type and attributes.
 
         Args:
           names: of attributes; None for all.
-          called: names among which are those of the methods that are called for a record.
         """
         if (number := self._number((id(value), names))) is not None:
             return f"object {number}"
@@ -198,9 +194,6 @@ class _Description:
         if names is not None:
             wanted = {*names, *(_OF_TOKENIZERS if hasattr(type(value), "encode") else ())}
             attributes = {name: each for name, each in attributes.items() if name in wanted}
-        if self._is_own(type(value)):
-            changing = _attributes_set(type(value), called)
-            attributes = {name: each for name, each in attributes.items() if name not in changing}
         kind = self._kind(value)
         described = [(name, self._attribute(attributes[name])) for name in sorted(attributes, key=str)]
         held = [f"{name}={text}" for name, text in described if text is not None]
@@ -295,21 +288,6 @@ def _globals_read(code: CodeType) -> set[str]:
             elif instruction.opname == "STORE_GLOBAL":
                 written.add(str(instruction.argval))
     return read - written
-
-
-def _attributes_set(found: type, called: Iterable[str]) -> set[str]:
-    """Return the attributes that some methods of a class set, or the methods that these call."""
-    held, seen, changed = list(called), set(), set()
-    while held:
-        if (name := held.pop()) in seen:
-            continue
-        seen.add(name)
-        for method in _functions_in(getattr_static(found, name, None)):
-            held += _names(method.__code__)
-            for code in _nested(method.__code__):
-                set_here = (each.argval for each in dis.get_instructions(code) if each.opname == "STORE_ATTR")
-                changed |= set(map(str, set_here))
-    return changed
 
 
 def _code(code: CodeType) -> str:
