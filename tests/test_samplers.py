@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch.distributed
 import torch.utils.data
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from torch.utils.data.distributed import DistributedSampler as TorchSampler
 
 import mmapds
@@ -289,6 +291,40 @@ def test_a_restart_after_a_spike():
     resumed.load_state_dict(state)
     whole = list(DistributedBatchSampler(range(200), 5, 2, 0))
     assert list(resumed) == [whole[4], *whole[8:]]
+
+
+@given(st.data())
+def test_the_steps_that_were_shown_are_those_that_are_excluded(data):
+    """Whatever world the state comes from, and whatever was excluded before."""
+    records, drop_last = data.draw(st.integers(1, 200), "records"), data.draw(st.booleans(), "drop_last")
+    (world, size), (next_world, next_size) = (
+        (data.draw(st.integers(1, 3), f"{of} world"), data.draw(st.integers(1, 5), f"{of} size"))
+        for of in ("the", "next")
+    )
+    earlier = data.draw(st.lists(st.integers(0, max(records // (world * size) - 1, 0)), max_size=2), "earlier")
+
+    def made(world, size, *new):
+        options = {"drop_last": drop_last, "exclude": {"steps": [*earlier, *new]}}
+        return [DistributedBatchSampler(range(records), size, world, rank, **options) for rank in range(world)]
+
+    before = made(world, size)[0]
+    assume(records >= world * size)
+    list(islice(iter(before), data.draw(st.integers(0, 60), "done")))
+    state = before.state_dict()
+    shown = made(next_world, next_size)[0]
+    shown.load_state_dict(state)
+    steps = range(shown.first_step, shown.first_step + len(list(shown)) - 1)  # the last may be filled up with others
+    shown.load_state_dict(state)
+    assume(shown.epoch == 0 and len(steps) > 0)
+    rows = {step: set(np.ravel(shown.indices_at(step)).tolist()) for step in steps}
+    new = data.draw(st.lists(st.sampled_from(steps).filter(lambda step: step not in earlier), max_size=3), "new")
+    resumed = made(next_world, next_size, *new)
+    for sampler in resumed:
+        sampler.load_state_dict(state)
+    found = {record for sampler in resumed for batch in sampler for record in batch}
+    assert not found & {record for step in new for record in rows[step]}
+    rest = {record for step in steps if step not in new for record in rows[step]}
+    assert len(rest - found) <= (next_world * next_size if drop_last else 0)
 
 
 @pytest.mark.parametrize("size", [10, 2**62])

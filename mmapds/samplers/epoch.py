@@ -147,18 +147,20 @@ class ResumePoint(NamedTuple):
     epoch: int | None = None
     """The epoch that the position belongs to; None for any."""
     positions: Ranges = ()
-    """Positions to exclude."""
+    """Positions that were excluded before."""
     records: Ranges = ()
-    """Record numbers to exclude."""
-    steps: Ranges = ()
-    """Steps to exclude, counted as without exclusions at this number of replicas."""
+    """Record numbers that were excluded before."""
+    new_steps: Ranges = ()
+    """Steps to exclude, counted as in the pass that begins here and excludes nothing new."""
+    new_records: Ranges = ()
+    """More record numbers to exclude."""
 
 
 class Pass:
     """One pass over an epoch, from a resume point to the end: the positions of each step.
 
     Attributes:
-      start: the resume point, its steps turned into positions.
+      start: the resume point; all that is excluded counts as excluded before, its new steps as positions.
       first_step: the steps of the epoch that come before this pass, so that its last one is the last of the epoch, also
         where the pass begins in the middle of a step of this number of replicas.
       steps: how many steps it has.
@@ -172,21 +174,29 @@ class Pass:
         self._total = len(contents)
         self._sharding = sharding
         self._block_size = block_size
-        step_zero = start.position % sharding.stride  # the position where step 0 would have begun
-
-        def begin_of(step: int) -> int:
-            return min(step_zero + step * sharding.stride, self._total)
-
-        excluded = tuple((begin_of(first), begin_of(end)) for first, end in start.steps)
-        self.start = start._replace(positions=start.positions + excluded, steps=())
-        found = contents.positions_holding(epoch, start.records) if start.records else clipped((), 0)
-        self._exclusions = Exclusions(self.start.positions, found, self._total)
-        self._begin = self._exclusions.number(start.position)
-        self.steps = sharding.steps(self._exclusions.left - self._begin)
+        self._exclude(contents, start)
+        if start.new_steps:
+            start = start._replace(positions=start.positions + tuple(map(self._positions_of, start.new_steps)))
+        if start.new_steps or start.new_records:
+            start = start._replace(records=start.records + start.new_records, new_steps=(), new_records=())
+            self._exclude(contents, start)
+        self.start = start
         self.own_steps = sharding.own_steps(self._exclusions.left - self._begin)
-        self.first_step = sharding.steps(self._exclusions.left) - self.steps
         self._block: Iterator[Any] = iter(())
         self._block_end = 0
+
+    def _exclude(self, contents: EpochContents, start: ResumePoint) -> None:
+        """Leave out what was excluded before."""
+        found = contents.positions_holding(self.epoch, start.records) if start.records else clipped((), 0)
+        self._exclusions = Exclusions(start.positions, found, self._total)
+        self._begin = self._exclusions.number(start.position)
+        self.steps = self._sharding.steps(self._exclusions.left - self._begin)
+        self.first_step = self._sharding.steps(self._exclusions.left) - self.steps
+
+    def _positions_of(self, steps: tuple[int, int]) -> tuple[int, int]:
+        """Return the positions of a range of steps of the epoch, also of those before this pass."""
+        first, end = (self.position_after(step - self.first_step) for step in steps)
+        return first, end
 
     @property
     def done(self) -> int:
@@ -199,8 +209,8 @@ class Pass:
         return 0 < self.steps == self.done
 
     def position_after(self, steps: int) -> int:
-        """Return the position that comes next after some steps of this pass."""
-        number = self._begin + steps * self._sharding.stride
+        """Return the position that comes next after some steps of this pass; before it, if they are negative."""
+        number = max(self._begin + steps * self._sharding.stride, 0)
         if number >= self._exclusions.left:
             return self._total
         return int(self._exclusions.positions(np.array([number]))[0])
@@ -290,7 +300,9 @@ class EpochProgress:
         if contents.records is not None:
             check_excluded("records", self._exclude["records"], contents.records, "the dataset")
         # Of any epoch: a trainer that passes start_step chooses the epoch afterwards.
-        self._next: ResumePoint | None = ResumePoint(start_step * sharding.stride, None, **self._exclude)
+        self._next: ResumePoint | None = ResumePoint(
+            start_step * sharding.stride, new_steps=self._exclude["steps"], new_records=self._exclude["records"]
+        )
         self._finished: ResumePoint | None = None  # the end of an epoch, whose state was loaded
         self._is_finished = False  # the end of the chosen epoch was loaded: its passes are empty until set_epoch
         self._told: int | None = None  # the epoch that follows the rest of a loaded one
@@ -338,7 +350,7 @@ class EpochProgress:
         elif self._pass is not None and self._pass.over and self.choices == self._choices_used and not self._loaded:
             self._warn_of_the_same_epoch(self._pass)
         if self._next is not None:  # only now, as a state may have come from a world with more steps
-            check_excluded("steps", self._next.steps, -(-self._total // self.sharding.stride), "an epoch")
+            check_excluded("steps", self._next.new_steps, -(-self._total // self.sharding.stride), "an epoch")
         # At the end of an epoch, StatefulDataLoader reads ahead in a pass, which may be short, and begins another one.
         self._loaded = self._loaded and self.choices != self._choices_used
         self._choices_used = self.choices
@@ -450,14 +462,17 @@ class EpochProgress:
         self._check_state(state, data)
         try:
             exclude = state["exclude"]
-            # The state already has what the same `exclude` left out before it was saved.
-            new = self._exclude if parse_exclude(exclude["given"]) != self._exclude else parse_exclude(None)
+            # What was excluded before the state was saved is among its positions and records.
+            given = parse_exclude(exclude["given"])
+            known = {kind: set(ranges) for kind, ranges in given.items()}
+            new = {kind: tuple(each for each in self._exclude[kind] if each not in known[kind]) for kind in known}
             start = ResumePoint(
                 operator.index(state["position"]),
                 operator.index(state["epoch"]),
                 positions=ranges_of(exclude["positions"]),
-                records=ranges_of(exclude["records"]) + new["records"],
-                steps=new["steps"],
+                records=ranges_of(exclude["records"]),
+                new_steps=new["steps"],
+                new_records=new["records"],
             )
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise StateError(
