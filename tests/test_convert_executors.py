@@ -484,3 +484,14 @@ def test_the_command_refuses_parts_without_a_cluster(corpus):
         2,
         "--parts: expected --dask or --ray with it, found neither; leave it out\n",
     )
+
+
+@pytest.mark.parametrize("left", ["mma", "mma.lock", "mma.mmx.lock"])
+def test_nothing_of_a_part_stays_that_a_worker_was_killed_beside(tmp_path, left):
+    """As one that had put its part into place, and still held the lock of the index."""
+    folder = tmp_path / "all.mma.parts"
+    folder.mkdir()
+    part = folder / f"{'5a' * 16}.mma"
+    Path(f"{part.with_suffix('')}.{left}").touch()
+    driver.remove_parts([str(part)], str(folder))
+    assert os.listdir(tmp_path) == []

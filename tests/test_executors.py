@@ -187,6 +187,31 @@ def test_workers_of_a_pool_that_cannot_all_be_started_are_not_waited_for(corpus,
     assert said[-1] == "built"
 
 
+INTERRUPTED = """
+import multiprocessing, sys, mmapds
+from concurrent.futures import ProcessPoolExecutor
+multiprocessing.set_start_method("fork")
+
+class Interrupted(ProcessPoolExecutor):
+    def _launch_processes(self):
+        self._spawn_process()
+        raise KeyboardInterrupt  # by a signal between two workers, before the thread that ends them began
+
+    def _start_executor_manager_thread(self):
+        self._launch_processes()
+
+try:
+    mmapds.build(sys.argv[2:], out=sys.argv[1], executor=lambda: Interrupted(2))
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_workers_of_a_pool_that_is_interrupted_as_it_starts_them_are_not_waited_for(corpus, tmp_path):
+    ran = run("-c", INTERRUPTED, tmp_path / "all.mmx", *corpus)
+    assert (ran.returncode, ran.stdout) == (0, "interrupted\n"), ran.stderr
+
+
 def test_a_pool_that_broke_for_good_is_an_error_and_the_next_build_goes_on(corpus, tmp_path):
     direct = built(corpus, tmp_path / "all.mmx", **LENGTH)
     pool = ProcessPoolExecutor(1)

@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import Error, either
 from ..storage.lock import clean_up, remove_leftovers
-from ..storage.sources import reason
+from ..storage.sources import INDEX_SUFFIX, reason
 from .tasks import Outcome
 
 P = TypeVar("P")
@@ -112,10 +112,12 @@ class Driver(Generic[P]):
             self._executor = _made(self._make)
             self._lost(task, attempt, error)
             return
-        except _REFUSALS as error:
+        except BaseException as error:  # also of a signal, while a pool starts its workers
             if self._make is not None:
                 _end_workers(self._executor)
-            raise _refused(error) from error
+            if isinstance(error, _REFUSALS):
+                raise _refused(error) from error
+            raise
         self._running[future] = task, attempt
 
     def _collect(self) -> None:
@@ -223,6 +225,8 @@ def remove_parts(paths: Collection[str], directory: str) -> None:
             os.unlink(path)
     for path in _parts_in(directory).intersection(paths):  # few: each takes a look at all of the directory
         clean_up(path)
+        if not path.endswith(INDEX_SUFFIX):  # an array file, whose index is locked, too
+            clean_up(path + INDEX_SUFFIX)
         remove_leftovers(path)
     with suppress(OSError):  # it was there before, and has other files
         os.rmdir(directory)
