@@ -12,7 +12,7 @@ from tests.test_locks import names
 RECORDS = 20_000  # five pieces
 METHODS = ["fork", "spawn", "forkserver"]
 JOB = """
-import multiprocessing, os, signal, sys
+import multiprocessing, os, signal, sys, time
 from multiprocessing.connection import Connection
 import mmapds
 
@@ -60,6 +60,26 @@ class OddError(Exception):
 def raises_what_cannot_be_pickled(sample):
     raise OddError("odd", 1)
 
+def raises_first_in_the_second_piece(sample):
+    if sample["n"] == 4096:
+        open("raised", "w").close()
+        raise RuntimeError("second piece")
+    while sample["n"] == 0 and not os.path.exists("raised"):
+        time.sleep(0.01)
+    if sample["n"] == 4095:
+        raise RuntimeError("first piece")
+    return 1
+
+def prints_and_raises(sample):
+    print("a sample was seen")
+    raise RuntimeError("odd")
+
+def in_a_daemon(sample):
+    return 2
+
+def add_in_a_daemon():
+    mmapds.add_column("train.jsonl", "x", in_a_daemon)
+
 class Large:
     def __init__(self):
         self.text = "x" * (1 << 20)
@@ -94,7 +114,7 @@ def said(folder, *arguments):
     before = Path(folder / "train.jsonl.mmx").read_bytes()
     ran = run("job.py", *arguments, cwd=folder)
     assert ran.returncode == 0, ran.stderr
-    assert set(names(folder)) - {"__pycache__", "child"} == {"job.py", "train.jsonl", "train.jsonl.mmx"}
+    assert set(names(folder)) - {"__pycache__", "child", "raised"} == {"job.py", "train.jsonl", "train.jsonl.mmx"}
     if "added" not in ran.stdout:
         assert Path(folder / "train.jsonl.mmx").read_bytes() == before
     return ran.stdout.strip()
@@ -140,3 +160,25 @@ def test_workers_need_no_semaphores(built):
     code = "import _multiprocessing, runpy; del _multiprocessing.SemLock; runpy.run_path('job.py', run_name='__main__')"
     ran = run("-c", code, "fork", "dies_after_the_last", cwd=built)
     assert ran.stdout.strip() == "added", ran.stderr
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_error_of_the_first_piece_is_said_whichever_comes_first(built, method):
+    try:
+        assert said(built, method, "raises_first_in_the_second_piece") == "RuntimeError first piece"
+    finally:
+        (built / "raised").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_function_printed_before_it_raised_is_not_lost(built, method):
+    found = said(built, method, "prints_and_raises").splitlines()
+    assert found[-1] == "RuntimeError odd"
+    assert set(found[:-1]) == {"a sample was seen"}
+
+
+def test_a_process_that_may_have_no_children_computes_by_itself(built):
+    code = "import job, multiprocessing; multiprocessing.Pool(1).apply(job.add_in_a_daemon)"
+    ran = run("-c", code, cwd=built)
+    assert ran.returncode == 0, ran.stderr
+    assert set(mmapds.open(built / "train.jsonl").column("x").tolist()) == {2}

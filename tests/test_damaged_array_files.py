@@ -90,16 +90,24 @@ def test_a_queue_without_torch_gives_the_error_to_whoever_waits(tmp_path):
     patched(path, Path(path).read_bytes().index(b'{"n":1}'), b"(")
     script = f"""
 import multiprocessing, sys
+from concurrent.futures import ProcessPoolExecutor
 import mmapds
+batch = mmapds.open({path!r}).take([0])
 queue = multiprocessing.Queue()
-queue.put(mmapds.open({path!r}).take([0]))
-try:
-    queue.get(timeout=60)
-except mmapds.FormatError as error:
-    print("torch" in sys.modules, error)
+queue.put(batch)
+with ProcessPoolExecutor(1) as pool:
+    errors = [pool.submit(len, batch).exception() for _ in range(2)]
+assert all(type(error) is mmapds.FormatError for error in errors), errors
+found = queue.get(timeout=60)
+for look in (len, list, lambda samples: samples[0]):
+    try:
+        look(found)
+    except mmapds.FormatError as error:
+        print("torch" in sys.modules, error)
 """
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SECONDS, check=True)
-    assert re.match(r"False .*: record 0 \(byte \d+\): field 'j': expected JSON, found damaged bytes", found.stdout)
+    line = r"False .*: record 0 \(byte \d+\): field 'j': expected JSON, found damaged bytes.*\n"
+    assert re.fullmatch(f"({line}){{3}}", found.stdout)
     with pytest.raises(mmapds.FormatError, match="expected JSON"):
         pickle.dumps(mmapds.open(path).take([0]))
 

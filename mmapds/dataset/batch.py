@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from .. import _native
 from ..arrays.schema import Field
 from ..errors import FormatError
+from ..storage.processes import sendable
 from .array_decoder import array_decoder
 from .decode import Decoder
 
@@ -67,7 +68,7 @@ class LateBatch(Sequence[Any]):
             if threading.current_thread().name != "QueueFeederThread":
                 raise
             if "torch" not in sys.modules:
-                return _raise, (error,)
+                return FailedSamples, (sendable(error),)
             from .failed_batch import FailedBatch, wrapped  # which import torch
 
             return FailedBatch, (wrapped(error),)
@@ -76,8 +77,21 @@ class LateBatch(Sequence[Any]):
         return repr(list(self))
 
 
-def _raise(error: Exception) -> NoReturn:
-    raise error
+class FailedSamples(Sequence[Any]):
+    """An error in the place of samples, which is sent to another process like these.
+
+    It is raised for whoever looks for the samples: where an argument of a task raised it as it is received, a pool of
+    processes would break.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __len__(self) -> int:
+        raise self._error
+
+    def __getitem__(self, key: Any) -> Any:
+        raise self._error
 
 
 class ZippedBatch(LateBatch):

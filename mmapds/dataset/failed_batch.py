@@ -6,6 +6,8 @@ from typing import Any, NoReturn
 from torch._utils import ExceptionWrapper
 from torch.utils.data import get_worker_info
 
+from ..storage.processes import sendable
+
 
 class FailedBatch(ExceptionWrapper, Sequence[Any]):
     """An error in the place of a batch, which is sent to the trainer like a batch.
@@ -35,4 +37,5 @@ def wrapped(error: Exception) -> ExceptionWrapper:
     """Return an error with its traceback as text, which can be sent."""
     worker = get_worker_info()
     where = "in a process" if worker is None else f"in DataLoader worker process {worker.id}"
-    return ExceptionWrapper((type(error), error, error.__traceback__), where)  # type: ignore[no-untyped-call]
+    sent = sendable(error)
+    return ExceptionWrapper((type(sent), sent, error.__traceback__), where)  # type: ignore[no-untyped-call]

@@ -1,6 +1,7 @@
 """Worker processes: they end with the process that started them, and what the environment says to all of them."""
 
 import os
+import pickle
 import sys
 import threading
 
@@ -75,3 +76,15 @@ def seconds_of(variable: str, error: type[Error] = Error) -> float | None:
     if not seconds >= 0:
         raise error(f"{variable} = {text!r}, expected a number of seconds, 0 or more")
     return seconds
+
+
+def sendable(error: BaseException) -> BaseException:
+    """Return an error as one that another process can have.
+
+    An error of a class that is made in a function, or whose arguments are not those of its class, cannot be sent.
+    """
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

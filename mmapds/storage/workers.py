@@ -8,8 +8,10 @@ killed is closed, wherever that process was.
 from __future__ import annotations  # the names of multiprocessing are for type checkers alone
 
 import multiprocessing
+import os
 import pickle
 import signal
+import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +20,7 @@ from multiprocessing import connection
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .processes import end_with_parent
+from .processes import end_with_parent, sendable
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -70,7 +72,8 @@ class Workers(Generic[P, R]):
     def _start(self, work: Callable[[P], R] | None) -> None:
         pipe, theirs = multiprocessing.Pipe()
         with theirs:  # and then only the worker has it, so that its end is seen
-            self._processes[pipe] = process = multiprocessing.Process(target=_serve, args=(theirs, work))
+            ours = [] if work is None else [*self._processes, pipe]  # which a forked process has, too
+            self._processes[pipe] = process = multiprocessing.Process(target=_serve, args=(theirs, ours, work))
             try:
                 process.start()
             except EOFError:  # said by the server that forks, of a worker that is gone
@@ -95,9 +98,9 @@ class Workers(Generic[P, R]):
 
         Raises:
           WorkerDiedError: a worker ended, and its piece is lost.
-          Exception: as the function raised it.
+          Exception: as the function raised it, of the first piece where it did.
         """
-        results: dict[int, R] = {}
+        answers: dict[int, tuple[R, BaseException | None, str]] = {}
         asked: dict[Connection, deque[int]] = {pipe: deque() for pipe in self._processes}
         free = deque([*self._processes] * _AT_A_TIME)
         sent = done = 0
@@ -108,11 +111,14 @@ class Workers(Generic[P, R]):
                 asked[pipe].append(sent)
                 sent += 1
             busy = [pipe for pipe, numbers in asked.items() if numbers]
-            for pipe in self._answering(busy, is_waited_for=done not in results):
-                results[asked[pipe].popleft()] = _received(pipe)
+            for pipe in self._answering(busy, is_waited_for=done not in answers):
+                answers[asked[pipe].popleft()] = _received(pipe)
                 free.append(pipe)
-            if done in results:
-                yield results.pop(done)
+            if done in answers:
+                result, error, said = answers.pop(done)
+                if error is not None:
+                    raise error from RemoteError(f"\n{said}")
+                yield result
                 done += 1
 
     def _answering(self, busy: list[Connection], *, is_waited_for: bool) -> list[Connection]:
@@ -144,21 +150,26 @@ def _send(pipe: Connection, pickled: bytes) -> None:
 
 
 def _received(pipe: Connection) -> Any:
-    """Return what a worker computed, or raise its error."""
+    """Return the answer of a worker: a result, an error or None, and the traceback of that as text."""
     try:
         pickled = pipe.recv_bytes()
     except TimeoutError:  # raised by a signal handler
         raise
     except (EOFError, OSError):  # the latter in the middle of a message
         raise WorkerDiedError from None
-    result, error, said = pickle.loads(pickled)
-    if error is not None:
-        raise error from RemoteError(f"\n{said}")
-    return result
+    return pickle.loads(pickled)
 
 
-def _serve(pipe: Connection, work: Callable[[Any], Any] | None) -> None:
-    """Compute pieces until there is no other, in a worker."""
+def _serve(pipe: Connection, others: list[Connection], work: Callable[[Any], Any] | None) -> None:
+    """Compute pieces until there is no other, in a worker.
+
+    Args:
+      others: ends of pipes that only the parent is to have, so that its end is seen.
+    """
+    for other in others:
+        other.close()
+    if hasattr(os, "register_at_fork"):  # what the function starts is not to hold the pipe of a dead worker
+        os.register_at_fork(after_in_child=pipe.close)
     # A handler of the parent's that raises, as commands and trainers have, would keep a worker from being ended.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent()
@@ -174,10 +185,7 @@ def _answer(work: Callable[[Any], Any], piece: Any) -> bytes:
     try:
         return pickle.dumps((work(piece), None, ""))
     except BaseException as error:
-        said = traceback.format_exc()
-        try:
-            pickled = pickle.dumps((None, error, said))
-            pickle.loads(pickled)  # which an error whose arguments are not those of its class cannot be
-        except Exception:
-            pickled = pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}"), said))
-        return pickled
+        for stream in (sys.stdout, sys.stderr):  # as the parent ends the processes when it has the error
+            with suppress(Exception):
+                stream.flush()
+        return pickle.dumps((None, sendable(error), traceback.format_exc()))
