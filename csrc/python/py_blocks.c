@@ -176,13 +176,15 @@ static int read_source(const block_work *work)
     PyObject *bounds = bounds_of(records, n), *item;
     PyObject *blocks = bounds ? PyObject_CallMethod(reader_of(records[0].request), "blocks", "N", bounds) : NULL;
     PyObject *iterator = blocks ? PyObject_GetIter(blocks) : NULL;
-    int result = iterator ? 0 : -1;
-    while (result == 0 && (item = PyIter_Next(iterator))) {
-        result = take_block(work, item);
+    int is_refused = 0;
+    while (iterator && !is_refused && (item = PyIter_Next(iterator))) {
+        is_refused = take_block(work, item) != 0;
         Py_DECREF(item);
     }
     Py_XDECREF(iterator);
     Py_XDECREF(blocks);
+    if (!is_refused && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_MemoryError)) /* raised by the reader */
+        mds_py_raise_no_room(work->owner, records[0].request, 1);
     if (PyErr_Occurred())
         return -1;
     for (size_t k = 0; k < n; k++) {
