@@ -1,11 +1,13 @@
 """Records that memory has no room for: the error names the record, and what can be done."""
 
+import gzip
 import json
 import sys
 
 import pytest
 
 import mmapds
+from mmapds.compression.reader import BlockReader
 from tests.support.commands import run
 from tests.support.compressed import one_frame
 from tests.support.messages import check
@@ -92,3 +94,22 @@ def test_so_is_one_of_a_compressed_source(tmp_path, lines):
 
 def test_a_batch_without_room_for_its_records_is_refused_before_they_are_read(lines):
     assert messages(lines, {}, ["ds.take([1, 1])", "ds.take([0, 1])"])["grown"] < LARGE // 4
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_a_block_that_memory_has_no_room_for_names_the_record(tmp_path, monkeypatch, suffix):
+    """The decoders of blocks raise an error without a text."""
+    path = tmp_path / f"a.jsonl.{suffix}"
+    lines = b"".join(b'{"n": %d}\n' % n for n in range(3))
+    path.write_bytes(gzip.compress(lines) if suffix == "gz" else one_frame(lines))
+    ds = mmapds.open(path, build=True)
+
+    def without_room(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(BlockReader, "blocks", without_room)
+    for read in (lambda: ds[1], lambda: ds.take([1, 2]), lambda: ds.raw(1)):
+        with pytest.raises(
+            MemoryError, match=rf"a\.jsonl\.{suffix}:2 \(byte 9\): expected room in memory for a record of"
+        ):
+            read()
