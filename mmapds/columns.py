@@ -270,7 +270,8 @@ def _computed(dataset: Dataset, name: str, compute: Callable[[Any], float], work
     work = partial(_compute, dataset, name, compute)
     is_daemon = multiprocessing.current_process().daemon  # which has no children, as those of multiprocessing.Pool
     if workers == 1 or len(pieces) <= 1 or is_daemon:
-        yield from map(work, pieces)
+        for piece in pieces:
+            yield work(piece)
         return
     if multiprocessing.get_start_method() != "fork":
         _check_reaches_workers(work, compute)
@@ -318,6 +319,10 @@ def _compute(dataset: Dataset, name: str, compute: Callable[[Any], float], piece
     for position, sample in zip(piece, dataset._one_by_one(piece), strict=True):
         try:
             number = compute(sample)
+        except StopIteration as error:  # as of next(), where nothing is left: it would end the column
+            raise ColumnError(
+                f"{dataset.place(position)}: expected a number from the callable, found StopIteration"
+            ) from error
         except Exception as error:
             error.add_note(f"while computing a column for {dataset.place(position)}")
             raise

@@ -71,6 +71,10 @@ def texts(sample):
     return sample["text"]
 
 
+def first_of_none(sample):
+    return next(number for number in sample["ids"] if number > 100)
+
+
 # ---- expressions ---------------------------------------------------------------------------------------------
 
 
@@ -516,6 +520,23 @@ def test_what_add_column_refuses(large):
         mmapds.add_column(Path(path).parent / "other.mmx", "x", [1])
     assert Path(path + ".mmx").read_bytes() == before
     assert sorted(os.listdir(Path(path).parent)) == ["train.jsonl", "train.jsonl.mmx"]
+
+
+@pytest.mark.parametrize("records", [1, 20_000])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stop_iteration_does_not_end_a_column(write, records, workers):
+    path = write(utterances(records))
+    mmapds.build(path, length="meta.frames")
+    before = Path(path + ".mmx").read_bytes()
+    for ask in (
+        lambda: mmapds.add_column(path, "x", first_of_none, workers=workers),
+        lambda: mmapds.build(path, columns={"x": first_of_none}, workers=workers),
+    ):
+        with pytest.raises(
+            mmapds.ColumnError, match=r"train.jsonl:1 \(byte 0\): expected a number .*found StopIteration"
+        ):
+            ask()
+        assert Path(path + ".mmx").read_bytes() == before
 
 
 def test_progress_is_told(large):

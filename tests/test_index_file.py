@@ -11,6 +11,7 @@ import pytest
 import mmapds
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index, IndexWriter
+from mmapds.storage.numbers import U64
 from tests.support.bounds import WIDTHS, bounds_of, group_of, grouped, write_groups
 from tests.support.files import DATA
 from tests.support.index_file import rewrite
@@ -211,6 +212,24 @@ def test_an_unfinished_write_leaves_the_old_file_and_nothing_else(tmp_path):
         interrupted()
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a.mmx"]
+
+
+@pytest.mark.parametrize("numbers", [0, 2, 4])
+def test_a_column_has_a_number_for_each_record(index_path, numbers):
+    before = Path(index_path).read_bytes()
+    index = Index(index_path)
+    with IndexWriter(index_path) as writer:
+        spool = writer.spool()
+        spool.append(U64.cell, memoryview(bytes(8 * numbers)).cast("Q"))
+        for section in index.sections:
+            writer.copy_section(index, section)
+        writer.write_column("x", spool)
+        with pytest.raises(
+            mmapds.Error, match=f"incomplete column 'x': expected 3 numbers, found {numbers}; nothing was"
+        ):
+            writer.replace(index, index.metadata)
+    assert Path(index_path).read_bytes() == before
+    assert sorted(os.listdir(Path(index_path).parent)) == ["train.jsonl", "train.jsonl.mmx"]
 
 
 def test_the_golden_file_reads_as_ever(tmp_path):

@@ -84,6 +84,22 @@ class IndexWriter(SectionWriter):
         self.kind = before.kind
         self.commit(metadata, before.records, check)
 
+    def complete(self, metadata: dict[str, Any], records: int) -> str:
+        """Finish the file, as `SectionWriter.complete` does.
+
+        Raises:
+          Error: a column has not a number for each record.
+        """
+        self._end_section()
+        for section, described in self._sections.items():
+            if section.startswith(COLUMN) and described["shape"] != [records]:
+                name, (numbers,) = section.removeprefix(COLUMN), described["shape"]
+                raise Error(
+                    f"{self.path}: incomplete column {name!r}: expected {records} numbers, found {numbers}; nothing "
+                    "was changed"
+                )
+        return super().complete(metadata, records)
+
 
 class PartWriter(IndexWriter):
     """Writes an index that is a part of another."""
