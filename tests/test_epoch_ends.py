@@ -130,6 +130,29 @@ def test_epochs_before_and_after_a_resume_are_those_of_one_job(make, load, finis
     assert found == expected
 
 
+@every_pair
+def test_what_is_new_in_exclude_is_left_out_of_the_epoch_after_an_end(make, load):
+    records = [7, (20, 30)]
+    exclude = {"steps": [3, (5, 7)], "records": records}
+    expected = {0: []}
+    for epoch, left_out in ((1, exclude), (2, {"records": records})):
+        whole = make(exclude=left_out)
+        whole.set_epoch(epoch)
+        expected[epoch] = list(loader_over(whole, torch.utils.data.DataLoader))
+    finished = load(make())
+    list(finished)
+    rare = getattr(finished, "snapshot_every_n_steps", 1) > 1  # the state is then one from within the epoch
+    for first in (1,) if rare else (0, 1):
+        sampler = make(exclude=exclude)
+        resumed = load(sampler)
+        resumed.load_state_dict(finished.state_dict())
+        read = {}
+        for epoch in range(first, 3):
+            sampler.set_epoch(epoch)
+            read[epoch] = list(resumed)
+        assert {0: [], **read} == expected
+
+
 # ---- torchdata: states loaded into the loader that has them ----------------------------------------------------
 
 

@@ -266,7 +266,8 @@ def test_excluded_records_are_left_out_and_the_rest_keeps_its_order(world, order
     found = union(samplers)
     assert found[: len(expected)] == expected
     assert len(found) - len(expected) < world
-    assert union(samplers)[:100] == whole, "only the pass that was told"
+    every = [record for record in whole if record not in {17, *range(50, 60)}]
+    assert union(samplers)[: len(every)] == every, "records in every pass, steps in the first"
 
 
 def test_an_exclusion_travels_in_the_state():
@@ -281,6 +282,24 @@ def test_an_exclusion_travels_in_the_state():
     assert union(others)[: len(kept) - 10] == kept[10:]
 
 
+def test_records_are_left_out_for_as_long_as_they_are_named():
+    def made(*records):
+        sampler = DistributedSampler(range(100), 1, 0, exclude={"records": records})
+        sampler.set_epoch(1)
+        return sampler
+
+    whole = list(made())
+    one, other = whole[50], whole[60]
+    before = made(one)
+    list(islice(iter(before), 10))
+    for records in ((one,), (one, other), (other,), ()):
+        sampler = made(*records)
+        sampler.load_state_dict(before.state_dict())
+        assert list(sampler) == [record for record in whole[10:] if record not in {one, *records}]
+        sampler.set_epoch(2)
+        assert set(range(100)) - set(sampler) == set(records), "of the next epoch, only what is named"
+
+
 def test_a_restart_after_a_spike():
     """Load a state from before it, leave the bad steps out, and go on as if they had never been there."""
     bad = DistributedBatchSampler(range(200), 5, 2, 0)
@@ -291,6 +310,12 @@ def test_a_restart_after_a_spike():
     resumed.load_state_dict(state)
     whole = list(DistributedBatchSampler(range(200), 5, 2, 0))
     assert list(resumed) == [whole[4], *whole[8:]]
+    again = DistributedBatchSampler(range(200), 5, 2, 0, exclude={"steps": [(5, 8)]})
+    more = DistributedBatchSampler(range(200), 5, 2, 0, exclude={"steps": [(5, 8), (5, 8)]})
+    for sampler in (again, more):
+        sampler.load_state_dict(resumed.state_dict(step=5))
+    assert list(again) == whole[8:]
+    assert list(more) == whole[11:], "the next steps have the numbers of those that are gone"
 
 
 @given(st.data())

@@ -39,8 +39,9 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
         dataset has.
       epoch_size: positions of the order in an epoch, over all ranks; all by default.
       start_step: where the first pass begins, in steps (a step is one sample on every rank).
-      exclude: what the first pass leaves out: `{"steps": [(1200, 1300)], "records": [17, (500, 600)]}`, in numbers or
-        half-open ranges. Everything else keeps its order. Steps count as without the exclusion.
+      exclude: what is left out: `{"steps": [(1200, 1300)], "records": [17, (500, 600)]}`, in numbers or half-open
+        ranges; steps of the first pass, records of all. Everything else keeps its order. Steps count as without the
+        exclusion.
       pad: False leaves a last step that is not full as it is, for exact evaluation: every sample comes once over all
         ranks, and ranks may differ by one sample; `len()` is that of this rank.
     Warns:

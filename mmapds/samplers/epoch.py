@@ -5,6 +5,7 @@ little more than one position, and any world can continue from it.
 """
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -304,6 +305,7 @@ class EpochProgress:
             start_step * sharding.stride, new_steps=self._exclude["steps"], new_records=self._exclude["records"]
         )
         self._finished: ResumePoint | None = None  # the end of an epoch, whose state was loaded
+        self._following: ResumePoint | None = None  # the beginning of the epoch after one that was read to its end
         self._is_finished = False  # the end of the chosen epoch was loaded: its passes are empty until set_epoch
         self._told: int | None = None  # the epoch that follows the rest of a loaded one
         self._pass: Pass | None = None
@@ -349,8 +351,8 @@ class EpochProgress:
             self.epoch, self._told, self._next_pass = self._told, None, None
         elif self._pass is not None and self._pass.over and self.choices == self._choices_used and not self._loaded:
             self._warn_of_the_same_epoch(self._pass)
-        if self._next is not None:  # only now, as a state may have come from a world with more steps
-            check_excluded("steps", self._next.new_steps, -(-self._total // self.sharding.stride), "an epoch")
+        steps = self._start().new_steps  # looked at only now, as a state may have come from a world with more
+        check_excluded("steps", steps, -(-self._total // self.sharding.stride), "an epoch")
         # At the end of an epoch, StatefulDataLoader reads ahead in a pass, which may be short, and begins another one.
         self._loaded = self._loaded and self.choices != self._choices_used
         self._choices_used = self.choices
@@ -384,8 +386,17 @@ class EpochProgress:
     def coming(self) -> Pass:
         """Return the pass that would begin now."""
         if self._next_pass is None:
-            self._next_pass = self._new_pass(self._next or ResumePoint())
+            self._next_pass = self._new_pass(self._start())
         return self._next_pass
+
+    def _start(self) -> ResumePoint:
+        """Return where the next pass begins, and what it excludes."""
+        if self._next is not None:
+            return self._next
+        # For each pass of that epoch, as StatefulDataLoader begins two of them where it has loaded the end of one.
+        if self._following is not None and self._following.epoch == self.epoch:
+            return self._following
+        return ResumePoint(new_records=self._exclude["records"])
 
     def repeats_itself(self) -> bool:
         """Return whether the epoch was just read to its end, and another one would have another order."""
@@ -462,17 +473,15 @@ class EpochProgress:
         self._check_state(state, data)
         try:
             exclude = state["exclude"]
-            # What was excluded before the state was saved is among its positions and records.
             given = parse_exclude(exclude["given"])
-            known = {kind: set(ranges) for kind, ranges in given.items()}
-            new = {kind: tuple(each for each in self._exclude[kind] if each not in known[kind]) for kind in known}
+            new = {kind: _added(ranges, given[kind]) for kind, ranges in self._exclude.items()}
+            known = tuple(each for each in self._exclude["records"] if each in set(given["records"]))
+            before = ranges_of(exclude["records"])
             start = ResumePoint(
                 operator.index(state["position"]),
                 operator.index(state["epoch"]),
-                positions=ranges_of(exclude["positions"]),
-                records=ranges_of(exclude["records"]),
-                new_steps=new["steps"],
-                new_records=new["records"],
+                positions=ranges_of(exclude["positions"]),  # those of the steps that were given are among them
+                records=before + _added(known, before),
             )
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise StateError(
@@ -491,7 +500,14 @@ class EpochProgress:
         self.choices += 1
         self._loaded, self.is_chosen = True, False
         self._pass = self._next_pass = None
-        self._next, self._finished = (None if over and not self._is_finished else start), (start if over else None)
+        self._finished = self._following = None
+        if not over and self._told is None:
+            start = start._replace(new_steps=new["steps"], new_records=new["records"])
+        else:  # what is new is for the epoch that the loop reads
+            follows = epoch + 1 if self._told is None else self._told
+            self._following = ResumePoint(0, follows, (), known, new["steps"], new["records"])
+            self._finished = start if over else None
+        self._next = start if not over or self._is_finished else None
 
     def _check_state(self, state: Mapping[str, Any], data: SampledData) -> None:
         """Raise StateError unless a state has the right keys and version, and is of these data and contents."""
@@ -517,6 +533,11 @@ class EpochProgress:
                     f"state: of another order: expected {key} = {own.get(key)!r}, found {shortened(saved.get(key))}; "
                     "make the sampler with the arguments it had when the state was saved"
                 )
+
+
+def _added(ranges: Ranges, before: Ranges) -> Ranges:
+    """Return the ranges that were not there before. One that was there once and comes twice is new, once."""
+    return tuple((Counter(ranges) - Counter(before)).elements())
 
 
 def number_in(name: str, value: Any, most: int) -> int:

@@ -48,7 +48,7 @@ class PackingBatchSampler(PlannedBatchSampler):
         in every step.
       start_step: where the first pass begins, in batches.
       order: for "window": the order to follow, an `mmapds.orders.Chunked`.
-      exclude: steps and records that the first pass leaves out; see `DistributedSampler`.
+      exclude: steps that the first pass leaves out, and records that all do; see `DistributedSampler`.
       order_cache: a file to keep the order of lengths that are not an index's, for all ranks of a machine.
       sampler: for trainers that want to shard the epoch again; only None is accepted.
     Warns:
