@@ -264,6 +264,43 @@ def test_an_index_that_is_up_to_date_is_rid_of_leftovers_too(write, tmp_path, nu
     assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx"]
 
 
+def leave_a_killed_writer(path):
+    """Leave what a process that was killed leaves while it writes an index: its lock, and its temporary."""
+    Path(f"{path}.mmx.lock").write_text(f"999999 on {os.uname().nodename}")
+    Path(f"{path}.mmx.01234567.tmp").touch()
+
+
+@pytest.mark.parametrize("interrupts", [1, 2])
+def test_leftovers_go_also_where_the_next_writer_was_interrupted(write, tmp_path, monkeypatch, interrupts):
+    path, left = write([1, 2]), [KeyboardInterrupt] * interrupts
+    leave_a_killed_writer(path)
+
+    def interrupted(directory, listdir=os.listdir):
+        if left and directory == str(tmp_path):
+            raise left.pop()
+        return listdir(directory)
+
+    monkeypatch.setattr(lock.os, "listdir", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mmapds.build(path)
+    assert not left
+    mmapds.build(path)
+    assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx"]
+
+
+def test_leftovers_go_of_a_process_that_held_a_lock_before_the_one_that_made_its_file(write, tmp_path, monkeypatch):
+    path = write([1, 2])
+
+    def late(fd, attempt=lock._try):
+        monkeypatch.undo()
+        leave_a_killed_writer(path)  # between the creation of the file and its lock
+        return attempt(fd)
+
+    monkeypatch.setattr(lock, "_try", late)
+    mmapds.build(path)
+    assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx"]
+
+
 WRITES = """
 writer = mmapds.Writer(sys.argv[1])
 writer.write({"x": 1})

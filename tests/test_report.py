@@ -343,6 +343,12 @@ def test_samples_are_random_longest_shortest_and_undecodable(write):
     assert found[0]["lines"] == ['{"n": oops}']
 
 
+def test_what_a_killed_report_left_behind_goes(path, tmp_path):
+    (tmp_path / "page.html.01234567.tmp").touch()
+    report(path, out=tmp_path / "page.html")
+    assert [each.name for each in tmp_path.iterdir()] == ["page.html"]
+
+
 def test_an_empty_dataset_has_a_report_without_plans(write):
     path = write(b"")
     mmapds.build(path)

@@ -15,7 +15,7 @@ from ..bench import bench
 from ..dataset.decode import Decoder
 from ..errors import Error, OrderError, either, names_its_arguments
 from ..index import late_imports  # noqa: F401 - before anything is counted beside a fork
-from ..storage.lock import check_is_file, create_replacement
+from ..storage.lock import check_is_file, create_replacement, remove_leftovers
 from ..storage.replaced import check_is_free, is_same_file
 from ..storage.sources import StrPath, listed, reason
 from .gather import Subject, gather
@@ -114,6 +114,7 @@ def write_page(path: str, text: str) -> None:
       Error: the directory is missing or cannot be written to.
     """
     with _writing(path):
+        remove_leftovers(path)  # of reports that were killed
         temporary, file = create_replacement(path)
         try:
             with file:

@@ -94,11 +94,12 @@ def locked(target: str) -> Iterator[bool]:
         return
     path = real + LOCK_SUFFIX
     try:
-        file, is_new = _acquire(target, path)
+        file, is_clean = _acquire(target, path)
         try:
             _held[real] = _Hold(threading.get_ident(), file)
             if file is not None:
-                _sign(file.fileno(), real, is_new)
+                _sign(file.fileno(), real, is_clean)
+                is_clean = True
             yield file is not None
         finally:
             try:
@@ -106,7 +107,7 @@ def locked(target: str) -> Iterator[bool]:
             finally:
                 if file is not None and not file.closed:  # a child that was forked meanwhile has closed it
                     with file:
-                        _release(file, path)
+                        _release(file, path, is_clean)
     except BaseException:
         clean_up(target)  # a signal that raises may come when the lock file was just made, or was to be removed
         raise
@@ -126,7 +127,7 @@ def clean_up(target: str, remove: Callable[[str], object] | None = None) -> None
         file, is_new = _open(path)
         try:
             if _try(file.fileno()) and _is_at(file.fileno(), path):
-                if not is_new:
+                if not (is_new and _is_unsigned(file.fileno())):
                     _clean_up(file.fileno(), real)
                 if remove is not None:
                     remove(target)
@@ -141,10 +142,12 @@ def _real(target: str) -> str:
     return os.path.join(os.path.realpath(directory) if os.path.isabs(directory) else directory, name)
 
 
-def _release(file: FileIO, path: str) -> None:
+def _release(file: FileIO, path: str, is_clean: bool) -> None:
+    """Unlock a lock file, and remove it; leave it where a signal came before all was removed that it is the sign of."""
     try:
-        with suppress(OSError):
-            os.unlink(path)
+        if is_clean:
+            with suppress(OSError):
+                os.unlink(path)
     finally:
         _close(file)
 
@@ -156,7 +159,7 @@ def _close(file: FileIO) -> None:
 
 
 def _acquire(target: str, path: str) -> tuple[FileIO | None, bool]:
-    """Return a lock file that is locked, None where that is impossible; and whether it is new."""
+    """Return a lock file that is locked, None where that is impossible; and whether nobody had it locked before."""
     began, has_spoken = time.monotonic(), False
     while True:
         try:
@@ -170,10 +173,11 @@ def _acquire(target: str, path: str) -> tuple[FileIO | None, bool]:
             return None, True  # nothing can be written here, which the writer says better
         try:
             fd = file.fileno()
-            if not _try(fd):
+            was_free = _try(fd)
+            if not was_free:
                 has_spoken = _wait(fd, target, path, began, has_spoken)
             if _is_at(fd, path):
-                return file, is_new
+                return file, is_new and was_free and _is_unsigned(fd)
         except OSError as error:
             _close(file)
             _say_without_locks(target, error)
@@ -217,9 +221,14 @@ def _open_existing(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
-def _sign(fd: int, real: str, is_new: bool) -> None:
+def _is_unsigned(fd: int) -> bool:
+    """Whether nobody signed a lock file; another process may do so before the one that made it locks it."""
+    return not os.fstat(fd).st_size
+
+
+def _sign(fd: int, real: str, is_clean: bool) -> None:
     """Write into a lock file who holds it. Where its last holder was killed, remove what that left behind."""
-    if not is_new:
+    if not is_clean:
         _clean_up(fd, real)
     with suppress(OSError):  # a full disk; or a file of another user, who lets others only read it
         # Over all that is there, not truncated first: ext4 would wait for the disk then, when the file is closed.
