@@ -231,6 +231,8 @@ mds_status mds_records_locate(mds_request *requests, mds_request **order, size_t
 /* Cache lines to ask for per record; longer ones stream well enough once their first lines are there. */
 #define PREFETCH_BYTES 1024
 #define SMALLEST_PAGE 4096
+/* Of a record that is only viewed; its user may want little of it. A copy is made of what was touched. */
+#define MOST_TOUCHED (UINT64_C(64) << 20)
 
 static inline void prefetch(mds_request *request)
 {
@@ -249,7 +251,8 @@ static inline mds_status load_one(mds_request *request, int check, int64_t now, 
     const uint64_t size = request->span.end - request->span.begin;
     mds_status status;
     if (request->data) {
-        for (uint64_t p = 0; p < size; p += SMALLEST_PAGE)
+        const uint64_t touched = check && size > MOST_TOUCHED ? MOST_TOUCHED : size;
+        for (uint64_t p = 0; p < touched; p += SMALLEST_PAGE)
             (void)*(const volatile uint8_t *)(request->data + p);
         status = check ? mds_map_was_whole(source->map, request->span.end, now) : MDS_OK;
     } else {

@@ -132,8 +132,13 @@ def check_memory(error: Exception) -> None:
     """
     if isinstance(error, MemoryError):
         raise error
-    if any(said in str(error) for said in _NO_MEMORY):
+    if says_no_memory(error):
         raise MemoryError(str(error)) from None
+
+
+def says_no_memory(error: Exception) -> bool:
+    """Whether an error says that memory is short; it is of a library whose messages do not quote the data."""
+    return any(said in str(error) for said in _NO_MEMORY)
 
 
 def shortened(value: Any, most: int = 80, depth: int = 0) -> str:

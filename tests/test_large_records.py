@@ -4,6 +4,7 @@ import gzip
 import json
 import sys
 
+import orjson
 import pytest
 
 import mmapds
@@ -94,6 +95,57 @@ def test_so_is_one_of_a_compressed_source(tmp_path, lines):
 
 def test_a_batch_without_room_for_its_records_is_refused_before_they_are_read(lines):
     assert messages(lines, {}, ["ds.take([1, 1])", "ds.take([0, 1])"])["grown"] < LARGE // 4
+
+
+def no_room(record):
+    if b"1" in record:
+        raise MemoryError
+    return record
+
+
+def no_room_for_orjson(record):
+    if b"1" in record:
+        raise orjson.JSONDecodeError("Not enough memory to allocate buffer for parsing", "", 0)
+    return record
+
+
+def no_room_for_a_result(record):
+    try:
+        return no_room(record)
+    except MemoryError as error:
+        raise SystemError("<built-in function loads> returned a result with an exception set") from error
+
+
+@pytest.mark.parametrize("decode", [no_room, no_room_for_orjson, no_room_for_a_result])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_so_is_one_that_memory_has_no_room_to_decode(write, decode, on_error):
+    path = write([{"n": n} for n in range(3)])
+    ds = mmapds.open(path, build=True, decode=decode, on_error=on_error)
+    for read in (
+        lambda: ds[1],
+        lambda: ds[1:][0],
+        lambda: ds.take([0, 1]),
+        lambda: ds.take_kept([0, 1]),
+        lambda: list(ds),
+        lambda: list(ds.stream(shuffle=False)),
+        lambda: list(mmapds.DataLoader(ds, batch_size=2, collate_fn=list)),
+    ):
+        with pytest.raises(MemoryError) as refused:
+            read()
+        message = str(refused.value)
+        check(message)
+        assert message.startswith(f"{path}:2 (byte 9): expected room in memory for decoding a record of ")
+    assert not ds.skipped
+
+
+def test_a_view_of_a_record_touches_little_of_it(tmp_path):
+    """Records of 4 TB in a file that has a hole there."""
+    with open(tmp_path / "a.bin", "wb") as file:
+        file.truncate(1 << 43)
+    mmapds.build(tmp_path / "a.bin", format="fixed", dtype="int32", shape=(1 << 40,))
+    first, second = mmapds.open(tmp_path / "a.bin").take([0, 1])
+    assert first.shape == second.shape == (1 << 40,)
+    assert first[-1] == second[-1] == 0
 
 
 @pytest.mark.parametrize("suffix", ["gz", "zst"])

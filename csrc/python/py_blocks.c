@@ -168,6 +168,15 @@ static PyObject *bounds_of(const mds_block_record *records, size_t n)
     return bounds;
 }
 
+/* The first record that is not read whole yet; its blocks come next. */
+static const mds_request *first_left(const mds_block_record *records, size_t n)
+{
+    size_t k = 0;
+    while (k + 1 < n && !records[k].left)
+        k++;
+    return records[k].request;
+}
+
 /* Read records of one source, sorted by where they begin. */
 static int read_source(const block_work *work)
 {
@@ -184,7 +193,7 @@ static int read_source(const block_work *work)
     Py_XDECREF(iterator);
     Py_XDECREF(blocks);
     if (!is_refused && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_MemoryError)) /* raised by the reader */
-        mds_py_raise_no_room(work->owner, records[0].request, 1);
+        mds_py_raise_no_room(work->owner, first_left(records, n), 1);
     if (PyErr_Occurred())
         return -1;
     for (size_t k = 0; k < n; k++) {

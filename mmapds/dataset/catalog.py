@@ -239,9 +239,18 @@ class Catalog:
           count: how many they are.
         """
         what = f"a record of {size} bytes" if count == 1 else f"{count} records of {size} bytes together"
+        index, number = self.members[member]
+        blocks = "" if index.sources[number].compression is None else ", and for the blocks that it lies in"
         fewer = "" if count == 1 else ", take fewer records at a time"
+        raise self._short_of_memory((member, record, begin, begin), f"{what}{blocks}", fewer)
+
+    def no_room_to_decode(self, located: tuple[int, int, int, int]) -> MemoryError:
+        """Return the error to raise where memory has no room for what a decoder makes of a record."""
+        return self._short_of_memory(located, f"decoding a record of {located[3] - located[2]} bytes")
+
+    def _short_of_memory(self, located: tuple[int, int, int, int], what: str, fewer: str = "") -> MemoryError:
         others = f"{fewer}, or leave the record out with exclude= in a sampler"
-        raise short_of_memory(self.place((member, record, begin, begin)), what, others)
+        return short_of_memory(self.place(located), what, others)
 
     def location(self, member: int, begin: int, end: int) -> Location:
         """Return where a record lies, as `ds.where` says it."""

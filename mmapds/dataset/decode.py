@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 import orjson
 
-from ..errors import DecodeError, Error, FormatError, check_memory, did_you_mean, is_command
+from ..errors import DecodeError, Error, FormatError, did_you_mean, is_command, says_no_memory
 from ..storage.numbers import plain_dtype
 from . import webdataset
 from .tf_example import tf_example
@@ -114,11 +114,6 @@ def raise_at(place: str, error: Exception, decode: str | Decoder, way_out: str =
       decode: the decoder as the user gave it.
       way_out: what to do, as the end of a message.
     """
-    try:
-        check_memory_of_decoder(error)
-    except MemoryError as short:
-        short.add_note(f"while decoding {place}")
-        raise
     if type(error) is FormatError:
         raise FormatError(f"{place}: {error}") from None
     if type(error) is DecodeError:
@@ -129,13 +124,17 @@ def raise_at(place: str, error: Exception, decode: str | Decoder, way_out: str =
     raise error
 
 
-def check_memory_of_decoder(error: Exception) -> None:
-    """Raise MemoryError where memory was short for a decoder: the record may be sound.
+def is_short_of_memory(error: Exception) -> bool:
+    """Whether memory was short for a decoder: the record may be sound.
 
     Other errors than orjson's may quote the record, which may say anything.
     """
-    if isinstance(error, MemoryError | orjson.JSONDecodeError):
-        check_memory(error)
+    if isinstance(error, orjson.JSONDecodeError):
+        return says_no_memory(error)
+    # Python says SystemError of a function that returns something though there was an error, as orjson does then.
+    return isinstance(error, MemoryError) or (
+        isinstance(error, SystemError) and isinstance(error.__cause__, MemoryError)
+    )
 
 
 def reason_of(error: Exception, decode: str | Decoder) -> str:

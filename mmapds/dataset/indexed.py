@@ -37,9 +37,9 @@ from .dataset import Dataset
 from .decode import (
     Decoder,
     as_bytes,
-    check_memory_of_decoder,
     decoder_name,
     is_same_decoder,
+    is_short_of_memory,
     raise_at,
     reason_of,
     resolve,
@@ -182,10 +182,11 @@ class IndexedDataset(Samples, Dataset):
         for k, (record, number) in enumerate(zip(self._records.many(numbers), numbers.tolist(), strict=True)):
             try:
                 sample = decode(record, self._locate(number)) if self._is_located else decode(record)
-            except (MemoryError, RecursionError):
+            except RecursionError:
                 raise
             except Exception as error:
-                check_memory_of_decoder(error)
+                if is_short_of_memory(error):
+                    self._raise_at(number, positions[k], error)
                 self._check_source(number)
                 self._skips.add(number, partial(self._described, number, reason_of(error, self._given_decode)))
             else:
@@ -233,9 +234,8 @@ class IndexedDataset(Samples, Dataset):
         """Raise the error of the decoder, with the place of the record, its position, and what to do."""
         self._check_source(number)
         located = self._records.locate(number)
-        if isinstance(error, MemoryError) and isinstance(self._decode, Fields):
-            member, record_number, begin, end = located
-            self._catalog.no_room(member, record_number, begin, end - begin)
+        if is_short_of_memory(error):
+            raise self._catalog.no_room_to_decode(located) from error
         record = bytes(self._records[number]) if self._given_decode == "json" else b""
         if why := not_utf_8(record):
             error = DecodeError(f"not JSON: {why}")

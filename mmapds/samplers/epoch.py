@@ -296,7 +296,7 @@ class EpochProgress:
         start_step = integer("start_step", start_step)
         steps = sharding.steps(self._total)  # of all ranks, so that all of them take the same
         if not 0 <= start_step <= steps:
-            raise OrderError(f"start_step = {start_step}, expected 0 to {steps}, the steps of an epoch")
+            raise OrderError(f"start_step = {shortened(start_step)}, expected 0 to {steps}, the steps of an epoch")
         self._exclude = parse_exclude(exclude)
         if contents.records is not None:
             check_excluded("records", self._exclude["records"], contents.records, "the dataset")
