@@ -191,7 +191,8 @@ static PyObject *copy_mapped(RecordsObject *self, mds_request *request)
     } else {
         status = locate_one(request);
         if (status == MDS_OK && (bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)request_size(request)))) {
-            memcpy(PyBytes_AsString(bytes), request->data, request_size(request));
+            if (request_size(request)) /* of an empty source nothing is mapped */
+                memcpy(PyBytes_AsString(bytes), request->data, request_size(request));
             status = mds_map_was_whole(request->source->map, request->span.end, rarely_now(self));
         }
         mds_guard_leave();
