@@ -13,4 +13,6 @@ def masked_count(value: Any) -> int:
         return 0
     import numpy as np  # start-up time: records without arrays do without
 
-    return int(np.ma.getmaskarray(value).sum()) if isinstance(value, np.ma.MaskedArray) else 0
+    if not isinstance(value, np.ma.MaskedArray):
+        return 0
+    return int(np.ma.getmaskarray(value).reshape(-1).view(bool).sum())  # of records, one for each field

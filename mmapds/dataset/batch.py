@@ -95,6 +95,9 @@ class FailedSamples(Sequence[Any]):
     def __getitem__(self, key: Any) -> Any:
         raise self._error
 
+    def __iter__(self) -> NoReturn:  # that of sequences takes an IndexError for the end
+        raise self._error
+
 
 class ZippedBatch(LateBatch):
     """Samples of several datasets side by side.

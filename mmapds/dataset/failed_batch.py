@@ -28,6 +28,9 @@ class FailedBatch(ExceptionWrapper, Sequence[Any]):
     def __getitem__(self, key: Any) -> Any:
         self.reraise()
 
+    def __iter__(self) -> NoReturn:  # that of sequences takes an IndexError for the end
+        self.reraise()
+
     def reraise(self) -> NoReturn:
         super().reraise()  # type: ignore[no-untyped-call]
         raise AssertionError("expected it to raise")

@@ -86,7 +86,8 @@ def _header(path: str) -> tuple[tuple[int, ...], Any, int]:
     except FormatError:
         raise
     except Exception as error:  # numpy parses the header as Python, which fails in many ways
-        raise FormatError(f"{path}: not an .npy file: {error}") from None
+        reason = str(error).partition("\n")[0]  # what follows is advice for users of numpy.load
+        raise FormatError(f"{path}: not an .npy file: {reason}") from None
     if not shape:
         raise FormatError(f"{path}: expected an array of one axis or more, found one number")
     if fortran and len(shape) > 1 and np.prod(shape) > 1:

@@ -176,7 +176,8 @@ def _distinct(index: "Index") -> "tuple[NDArray[np.uint64], NDArray[np.uint64]]"
     read = [b"".join(index.checked_pieces(name)) for name in ("length_values", "length_counts")]
     values, counts = (np.frombuffer(numbers, np.uint64) for numbers in read)
     if len(values) != len(counts) or (values[1:] >= values[:-1]).any():
-        raise ValueError(f"expected falling lengths, each with a count, found {values[:8]} and {counts[:8]}")
+        found = f"{values[:8].tolist()} and {counts[:8].tolist()}"
+        raise ValueError(f"expected falling lengths, each with a count, found {found}")
     return values, counts
 
 
