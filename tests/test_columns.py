@@ -67,6 +67,10 @@ def refuse(sample):
     return 1
 
 
+def parse(sample):
+    return json.loads("{bad" if sample["id"] == 2500 else "1")
+
+
 def texts(sample):
     return sample["text"]
 
@@ -514,8 +518,12 @@ def test_what_add_column_refuses(large):
         mmapds.add_column(path, "length", [0.5] * 20_000)
     with pytest.raises(mmapds.ColumnError, match=r"\(byte \d+\): expected a number from the callable, found 'é*'"):
         mmapds.add_column(path, "x", texts)
-    with pytest.raises(KeyError):
-        mmapds.add_column(path, "x", refuse, workers=2)
+    for workers in (1, 2):
+        for function, error in ((refuse, KeyError), (parse, json.JSONDecodeError)):
+            with pytest.raises(error) as refused:
+                mmapds.add_column(path, "x", function, workers=workers)
+            (note,) = refused.value.__notes__
+            assert re.fullmatch(r"while computing a column for .*train.jsonl:2501 \(byte \d+\)", note)
     with pytest.raises(mmapds.SourceError, match=r"other.mmx: no such file"):
         mmapds.add_column(Path(path).parent / "other.mmx", "x", [1])
     assert Path(path + ".mmx").read_bytes() == before

@@ -81,10 +81,16 @@ def seconds_of(variable: str, error: type[Error] = Error) -> float | None:
 def sendable(error: BaseException) -> BaseException:
     """Return an error as one that another process can have.
 
-    An error of a class that is made in a function, or whose arguments are not those of its class, cannot be sent.
+    An error of a class that is made in a function, or whose arguments are not those of its class, cannot be sent, or
+    would say something else.
     """
     try:
-        pickle.loads(pickle.dumps(error))
+        said = str(error)
     except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+        said = "an error without a text"
+    try:
+        if str(pickle.loads(pickle.dumps(error))) == said:
+            return error
+    except Exception:
+        pass
+    return RuntimeError(f"{type(error).__name__}: {said}")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing import connection
 from multiprocessing.util import Finalize
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from .processes import end_with_parent, sendable
 
@@ -41,6 +41,15 @@ class WorkerDiedError(Exception):
 
 class RemoteError(Exception):
     """The cause of an error that a worker sent: the traceback that it has there, as a text."""
+
+
+class _Failure(NamedTuple):
+    """How the function failed on a piece."""
+
+    error: BaseException
+    notes: list[str]
+    """Of the error, which some classes do not send."""
+    traceback: str
 
 
 class Workers(Generic[P, R]):
@@ -100,7 +109,7 @@ class Workers(Generic[P, R]):
           WorkerDiedError: a worker ended, and its piece is lost.
           Exception: as the function raised it, of the first piece where it did.
         """
-        answers: dict[int, tuple[R, BaseException | None, str]] = {}
+        answers: dict[int, tuple[R, _Failure | None]] = {}
         asked: dict[Connection, deque[int]] = {pipe: deque() for pipe in self._processes}
         free = deque([*self._processes] * _AT_A_TIME)
         sent = done = 0
@@ -115,9 +124,11 @@ class Workers(Generic[P, R]):
                 answers[asked[pipe].popleft()] = _received(pipe)
                 free.append(pipe)
             if done in answers:
-                result, error, said = answers.pop(done)
-                if error is not None:
-                    raise error from RemoteError(f"\n{said}")
+                result, failure = answers.pop(done)
+                if failure is not None:
+                    if not hasattr(failure.error, "__notes__"):
+                        failure.error.__notes__ = failure.notes
+                    raise failure.error from RemoteError(f"\n{failure.traceback}")
                 yield result
                 done += 1
 
@@ -150,7 +161,7 @@ def _send(pipe: Connection, pickled: bytes) -> None:
 
 
 def _received(pipe: Connection) -> Any:
-    """Return the answer of a worker: a result, an error or None, and the traceback of that as text."""
+    """Return the answer of a worker: a result, and a failure or None."""
     try:
         pickled = pipe.recv_bytes()
     except TimeoutError:  # raised by a signal handler
@@ -183,9 +194,10 @@ def _serve(pipe: Connection, others: list[Connection], work: Callable[[Any], Any
 def _answer(work: Callable[[Any], Any], piece: Any) -> bytes:
     """Return what comes of a piece, or an error and its traceback, pickled."""
     try:
-        return pickle.dumps((work(piece), None, ""))
+        return pickle.dumps((work(piece), None))
     except BaseException as error:
+        said = traceback.format_exc()
         for stream in (sys.stdout, sys.stderr):  # as the parent ends the processes when it has the error
             with suppress(Exception):
                 stream.flush()
-        return pickle.dumps((None, sendable(error), traceback.format_exc()))
+        return pickle.dumps((None, _Failure(sendable(error), getattr(error, "__notes__", []), said)))
