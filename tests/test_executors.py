@@ -212,6 +212,30 @@ def test_workers_of_a_pool_that_is_interrupted_as_it_starts_them_are_not_waited_
     assert (ran.returncode, ran.stdout) == (0, "interrupted\n"), ran.stderr
 
 
+STUCK = """
+import signal, sys, time, mmapds
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from multiprocessing.util import Finalize
+from mmapds.index import driver
+driver._FAREWELL = 0.5
+
+def never_end():
+    Finalize(None, signal.pause, exitpriority=0)
+
+if __name__ == "__main__":
+    make = lambda: ProcessPoolExecutor(2, get_context("fork"), initializer=never_end)
+    mmapds.build(sys.argv[2:], out=sys.argv[1], executor=make)
+    print("built")
+"""
+
+
+def test_workers_of_a_pool_that_do_not_end_are_not_waited_for(corpus, tmp_path):
+    """They wait for the lock of a queue that a killed one had."""
+    ran = run("-c", STUCK, tmp_path / "all.mmx", *corpus)
+    assert (ran.returncode, ran.stdout) == (0, "built\n"), ran.stderr
+
+
 def test_a_pool_that_broke_for_good_is_an_error_and_the_next_build_goes_on(corpus, tmp_path):
     direct = built(corpus, tmp_path / "all.mmx", **LENGTH)
     pool = ProcessPoolExecutor(1)

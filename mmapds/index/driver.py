@@ -6,6 +6,7 @@ that returns such an executor, which is called again where one broke.
 
 import os
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
@@ -13,6 +14,7 @@ from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import Error, either
+from ..imports import importing
 from ..storage.lock import clean_up, remove_leftovers
 from ..storage.sources import INDEX_SUFFIX, reason
 from .tasks import Outcome
@@ -22,6 +24,7 @@ P_co = TypeVar("P_co", covariant=True)
 
 _WINDOW = 256  # tasks that an engine has at a time
 _ATTEMPTS = 3
+_FAREWELL = 5.0  # seconds that the workers of a pool have to end
 _PATIENCE = 5.0  # seconds after which parts are looked for whose futures say nothing
 _ENGINES_FAIL_WITH = {
     *("KilledWorker", "CommClosedError", "FutureCancelledError"),  # Dask
@@ -86,7 +89,10 @@ class Driver(Generic[P]):
             for future in self._running:
                 future.cancel()
             if self._make is not None and hasattr(self._executor, "shutdown"):
+                workers = _workers(self._executor)
                 self._executor.shutdown(wait=False)
+                if not self._running:
+                    _see_ended(workers)
         return self._parts
 
     def _take(self, task: Sendable[P]) -> bool:
@@ -114,7 +120,9 @@ class Driver(Generic[P]):
             return
         except BaseException as error:  # also of a signal, while a pool starts its workers
             if self._make is not None:
-                _end_workers(self._executor)
+                # Of a pool that cannot start all of them, this process would wait for those that it has for ever.
+                for process in _workers(self._executor):
+                    process.kill()
             if isinstance(error, _REFUSALS):
                 raise _refused(error) from error
             raise
@@ -171,12 +179,25 @@ def _refused(error: OSError | RuntimeError) -> Error:
     return Error(f"executor: {type(error).__name__}: {error}; give another one, or leave it out")
 
 
-def _end_workers(executor: Any) -> None:
-    """End the workers of a pool of processes that cannot start all of them: this process would wait for them for ever.
+def _workers(executor: Any) -> list[Any]:
+    """Return the workers of a pool of processes; none of another executor."""
+    return list((getattr(executor, "_processes", None) or {}).values())
 
-    Pools have a method for that from Python 3.14 on.
+
+def _see_ended(workers: list[Any]) -> None:
+    """Let the workers of a pool that was shut down, and has no task left, end, and end those that do not.
+
+    One that was killed may have locked the queue that the others wait for, and this process would wait for them.
     """
-    for process in list((getattr(executor, "_processes", None) or {}).values()):
+    if not workers:
+        return
+    with importing:
+        from multiprocessing import connection  # start-up time: who has workers has it loaded
+
+    left, until = {process.sentinel for process in workers}, time.monotonic() + _FAREWELL
+    while left and (seconds := until - time.monotonic()) > 0:
+        left.difference_update(connection.wait(left, seconds))
+    for process in workers:
         process.kill()
 
 
