@@ -338,11 +338,9 @@ def test_a_member_that_memory_is_too_short_for_is_not_left_out(tmp_path, monkeyp
     for on_error in ("raise", "skip"):
         ds = mmapds.open(path, build=True, decode="wds", on_error=on_error)
         for read in (lambda ds: ds[1], lambda ds: ds.take([0, 1, 2]), list):
-            with pytest.raises(MemoryError, match=str(error)):
+            with pytest.raises(MemoryError, match=str(error)) as raised:
                 read(ds)
-        with pytest.raises(MemoryError) as raised:
-            ds[1]
-        assert f"a.tar: record 1 (byte {ds.where(1).offset})" in raised.value.__notes__[-1]
+            assert f"a.tar: record 1 (byte {ds.where(1).offset}): expected room in memory" in str(raised.value)
         assert not ds.skipped
 
 

@@ -244,12 +244,20 @@ class Catalog:
         fewer = "" if count == 1 else ", take fewer records at a time"
         raise self._short_of_memory((member, record, begin, begin), f"{what}{blocks}", fewer)
 
-    def no_room_to_decode(self, located: tuple[int, int, int, int]) -> MemoryError:
-        """Return the error to raise where memory has no room for what a decoder makes of a record."""
-        return self._short_of_memory(located, f"decoding a record of {located[3] - located[2]} bytes")
+    def no_room_to_decode(self, located: tuple[int, int, int, int], said: str) -> MemoryError:
+        """Return the error to raise where memory has no room for what a decoder makes of a record.
 
-    def _short_of_memory(self, located: tuple[int, int, int, int], what: str, fewer: str = "") -> MemoryError:
-        others = f"{fewer}, or leave the record out with exclude= in a sampler"
+        Args:
+          said: by the decoder.
+        """
+        what = f"decoding a record of {located[3] - located[2]} bytes"
+        remark = said.partition("\n")[0]
+        return self._short_of_memory(located, what, remark=f" ({remark})" if remark else "")
+
+    def _short_of_memory(
+        self, located: tuple[int, int, int, int], what: str, fewer: str = "", remark: str = ""
+    ) -> MemoryError:
+        others = f"{fewer}, or leave the record out with exclude= in a sampler{remark}"
         return short_of_memory(self.place(located), what, others)
 
     def location(self, member: int, begin: int, end: int) -> Location:

@@ -235,7 +235,7 @@ class IndexedDataset(Samples, Dataset):
         self._check_source(number)
         located = self._records.locate(number)
         if is_short_of_memory(error):
-            raise self._catalog.no_room_to_decode(located) from error
+            raise self._catalog.no_room_to_decode(located, str(error)) from error
         record = bytes(self._records[number]) if self._given_decode == "json" else b""
         if why := not_utf_8(record):
             error = DecodeError(f"not JSON: {why}")
