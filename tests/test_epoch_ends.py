@@ -12,6 +12,8 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils.data import BatchSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -151,6 +153,114 @@ def test_what_is_new_in_exclude_is_left_out_of_the_epoch_after_an_end(make, load
             sampler.set_epoch(epoch)
             read[epoch] = list(resumed)
         assert {0: [], **read} == expected
+
+
+def records_in(steps):
+    return np.concatenate([np.ravel(step) for step in steps]).tolist() if steps else []
+
+
+@every_kind
+@pytest.mark.parametrize("chosen", [None, 2, 4])
+@pytest.mark.parametrize("chooses_again", [True, False])
+def test_what_is_new_in_exclude_is_left_out_of_the_rest_whichever_epoch_was_chosen(make, chosen, chooses_again):
+    before = make()
+    before.set_epoch(2)
+    steps = iter(before)
+    shown = [next(steps) for _ in range(3)]
+    state = before.state_dict()
+    rest = list(steps)
+    bad = records_in(rest)[5]
+    sampler = make(exclude={"steps": [before.first_step + len(shown) + 1], "records": [bad]})
+    if chosen is not None:
+        sampler.set_epoch(chosen)
+    sampler.load_state_dict(state)
+    if chooses_again:
+        sampler.set_epoch(sampler.epoch)
+    assert sampler.epoch == 2
+    read = list(sampler)
+    assert set(records_in(read)) <= set(records_in(rest)) - {bad}
+    if chooses_again or chosen != 4:
+        assert not set(records_in(read)) & set(records_in(rest[1:2]))
+    for epoch in (3, 4, 5):
+        sampler.set_epoch(epoch)
+        assert bad not in records_in(list(sampler))
+
+
+@every_kind
+@pytest.mark.parametrize("chosen_first", [True, False])
+def test_what_waits_for_the_next_epoch_is_not_lost_where_the_end_is_saved_again(make, chosen_first):
+    exclude = {"steps": [(2, 4)], "records": [7]}
+    ended = make()
+    list(ended)
+    (whole,) = epochs_of(make, [1], exclude=exclude)
+    state = ended.state_dict()
+    for _ in range(3):
+        sampler = make(exclude=exclude)
+        if chosen_first:
+            sampler.set_epoch(0)
+        sampler.load_state_dict(state)
+        sampler.set_epoch(0)
+        assert list(sampler) == []
+        state = json.loads(json.dumps(sampler.state_dict()))
+    sampler.set_epoch(1)
+    assert list(sampler) == whole
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_a_job_that_is_interrupted_leaves_out_what_one_does_that_is_not(data):
+    make = KINDS[data.draw(st.sampled_from(sorted(KINDS)), "kind")]
+    before = make()
+    steps = len(list(before))
+    before.set_epoch(1)
+    list(islice(iter(before), data.draw(st.one_of(st.integers(0, steps), st.just(steps)), "read before")))
+    numbers = {"steps": st.integers(2, steps - 1), "records": st.integers(2, N - 1)}
+    exclude = {kind: data.draw(st.lists(each, max_size=4), kind) for kind, each in numbers.items()}
+
+    def job(state):
+        sampler = make(exclude=exclude)
+        sampler.load_state_dict(json.loads(json.dumps(state)))
+        return sampler
+
+    whole = job(before.state_dict())
+    expected, found = {}, {}
+    for epoch in range(whole.epoch, 4):
+        whole.set_epoch(epoch)
+        expected[epoch] = list(whole)
+    sampler = job(before.state_dict())
+    while sampler.epoch < 4:
+        if data.draw(st.booleans(), "chooses the epoch"):
+            sampler.set_epoch(sampler.epoch)
+        epoch = sampler.epoch
+        found.setdefault(epoch, []).extend(islice(iter(sampler), data.draw(st.integers(1, 2 * steps), "steps")))
+        sampler = job(sampler.state_dict())
+    assert found == {epoch: read for epoch, read in expected.items() if read or epoch in found}
+    assert not {record for read in expected.values() for record in records_in(read)} & set(exclude["records"])
+
+
+@every_kind
+def test_steps_before_a_resume_are_shown_as_they_were_read(make):
+    exclude = {"records": [*range(0, N, 5)]}
+    sampler = make(exclude=exclude)
+    sampler.set_epoch(2)
+    steps = iter(sampler)
+    read = [records_in([next(steps)]) for _ in range(6)]
+    resumed = make(exclude=exclude)
+    resumed.load_state_dict(sampler.state_dict())
+    assert [records_in([resumed.indices_at(step)[0]]) for step in range(6)] == read
+
+
+@every_kind
+def test_nothing_is_left_of_an_epoch_that_others_ended_at_another_number_of_ranks(make):
+    before = make(num_replicas=2, rank=0)
+    before.set_epoch(3)
+    list(before)
+    sampler = make(num_replicas=1, rank=0)
+    sampler.set_epoch(3)
+    sampler.load_state_dict(before.state_dict())
+    assert (sampler.epoch, list(sampler)) == (3, [])
+    sampler.set_epoch(4)
+    assert list(sampler)
 
 
 # ---- torchdata: states loaded into the loader that has them ----------------------------------------------------

@@ -176,8 +176,9 @@ class Pass:
         self._sharding = sharding
         self._block_size = block_size
         self._exclude(contents, start)
-        if start.new_steps:
-            start = start._replace(positions=start.positions + tuple(map(self._positions_of, start.new_steps)))
+        for steps in _rounds(start.new_steps):
+            start = start._replace(positions=start.positions + tuple(map(self._positions_of, steps)))
+            self._exclude(contents, start)
         if start.new_steps or start.new_records:
             start = start._replace(records=start.records + start.new_records, new_steps=(), new_records=())
             self._exclude(contents, start)
@@ -320,6 +321,12 @@ class EpochProgress:
     def __len__(self) -> int:
         return self._steps
 
+    def go_on_from(self, other: "EpochProgress") -> None:
+        """Take over what was chosen and read of other contents, in whose place these are."""
+        self.epoch, self.choices, self.is_chosen = other.epoch, other.choices, other.is_chosen
+        self._choices_used, self._loaded = other._choices_used, other._loaded
+        self._assumed, self._warned = other._assumed, other._warned
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch; a new one clears a restored position, which belongs to the old one.
 
@@ -327,7 +334,11 @@ class EpochProgress:
         """
         epoch = integer("epoch", epoch)
         self.choices += 1
+        is_rest_read = self._told is not None and epoch == self.epoch
         self.is_chosen, self._told = True, None
+        if is_rest_read and self._next is not None and self._following is not None:  # what is new is for that, then
+            self._next, self._next_pass = self._next._replace(new_steps=self._following.new_steps), None
+            self._following = None
         if self._is_finished and self._pass is not None:
             self._next = self._next_pass = self._finished = None
         self._is_finished = False
@@ -412,7 +423,7 @@ class EpochProgress:
             raise IndexError(f"step {shortened(step)} is out of range for the {steps} steps of an epoch")
         found = self.current()
         if step < found.first_step:
-            found = self._new_pass(ResumePoint())
+            found = self._new_pass(found.start._replace(position=0))
         last = found.first_step + found.steps - 1
         if step > last:
             raise IndexError(f"step {shortened(step)} is out of range for this pass, which ends after step {last}")
@@ -445,8 +456,18 @@ class EpochProgress:
             "exclude": {
                 "positions": [list(each) for each in current.start.positions],
                 "records": [list(each) for each in current.start.records],
-                "given": {kind: [list(each) for each in ranges] for kind, ranges in self._exclude.items()},
+                "given": {kind: [list(each) for each in ranges] for kind, ranges in self._given(current).items()},
             },
+        }
+
+    def _given(self, current: Pass) -> dict[str, Ranges]:
+        """Return what was excluded up to a pass; what waits for a later epoch is new again to a job that goes on."""
+        waiting = self._following
+        if waiting is None or waiting.epoch is None or waiting.epoch <= current.epoch:
+            return self._exclude
+        return {
+            "steps": _added(self._exclude["steps"], waiting.new_steps),
+            "records": _added(self._exclude["records"], waiting.new_records),
         }
 
     @property
@@ -475,7 +496,8 @@ class EpochProgress:
             exclude = state["exclude"]
             given = parse_exclude(exclude["given"])
             new = {kind: _added(ranges, given[kind]) for kind, ranges in self._exclude.items()}
-            known = tuple(each for each in self._exclude["records"] if each in set(given["records"]))
+            records = set(given["records"])
+            known = tuple(each for each in self._exclude["records"] if each in records)
             before = ranges_of(exclude["records"])
             start = ResumePoint(
                 operator.index(state["position"]),
@@ -500,13 +522,14 @@ class EpochProgress:
         self.choices += 1
         self._loaded, self.is_chosen = True, False
         self._pass = self._next_pass = None
-        self._finished = self._following = None
-        if not over and self._told is None:
-            start = start._replace(new_steps=new["steps"], new_records=new["records"])
-        else:  # what is new is for the epoch that the loop reads
+        start = start._replace(new_records=new["records"])
+        self._finished = start if over else None
+        self._following = None
+        if over or self._told is not None:  # the steps are those of the epoch that the loop reads
             follows = epoch + 1 if self._told is None else self._told
             self._following = ResumePoint(0, follows, (), known, new["steps"], new["records"])
-            self._finished = start if over else None
+        else:
+            start = start._replace(new_steps=new["steps"])
         self._next = start if not over or self._is_finished else None
 
     def _check_state(self, state: Mapping[str, Any], data: SampledData) -> None:
@@ -533,6 +556,18 @@ class EpochProgress:
                     f"state: of another order: expected {key} = {own.get(key)!r}, found {shortened(saved.get(key))}; "
                     "make the sampler with the arguments it had when the state was saved"
                 )
+
+
+def _rounds(ranges: Ranges) -> list[list[tuple[int, int]]]:
+    """Return ranges in rounds: each of them once, then those that are there a second time, and so on."""
+    counts: Counter[tuple[int, int]] = Counter()
+    rounds: list[list[tuple[int, int]]] = []
+    for each in ranges:
+        if counts[each] == len(rounds):
+            rounds.append([])
+        rounds[counts[each]].append(each)
+        counts[each] += 1
+    return rounds
 
 
 def _added(ranges: Ranges, before: Ranges) -> Ranges:

@@ -16,7 +16,7 @@ from ..orders.basic import Int64s, integer
 from ..storage.sources import StrPath
 from .data import SampledData
 from .epoch import EpochProgress, Pass, Sharding
-from .exclusions import Exclude, parse_exclude
+from .exclusions import LARGEST, Exclude, clipped, merged, parse_exclude
 from .lengths import read_lengths
 from .plan import Plan, pieces
 from .resumable import ResumableSampler, refuse_injected, refuse_path
@@ -127,7 +127,10 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         """
         order = state_dict.get("order") if isinstance(state_dict, Mapping) else None
         plan = self._plan_like(order if isinstance(order, Mapping) else {})
-        progress = self._progress if plan is self._plan else self._new_progress(plan, 0, self._exclude)
+        progress = self._progress
+        if plan is not self._plan:
+            progress = self._new_progress(plan, 0, self._exclude)
+            progress.go_on_from(self._progress)
         progress.load_state_dict(state_dict, self._data)  # an error leaves the sampler as it was
         self._plan, self._progress = plan, progress
 
@@ -176,16 +179,17 @@ class _ExcludedRecords:
     """The records that a pass excludes. Batches that hold nothing else are not in the pass at all."""
 
     def __init__(self, of: Pass) -> None:
-        self._ranges = of.start.records
+        self._bounds = merged(clipped(of.start.records, LARGEST)).ravel()
 
     def __bool__(self) -> bool:
-        return bool(self._ranges)
+        return bool(len(self._bounds))
 
     def removed(self, batches: list[Int64s]) -> list[Int64s]:
         """Return batches without these records."""
-        for begin, end in self._ranges:
-            batches = [batch[(batch < begin) | (batch >= end)] for batch in batches]
-        return batches
+        if not self:
+            return batches
+        # A record is in a range where an odd number of bounds is not above it.
+        return [batch[np.searchsorted(self._bounds, batch, side="right") % 2 == 0] for batch in batches]
 
 
 def _cut(out: Int64s, ends: Int64s) -> list[Int64s]:
