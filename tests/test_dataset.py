@@ -535,8 +535,16 @@ def test_a_stop_iteration_in_a_decoder_does_not_end_the_dataset(opened):
 def test_a_stop_iteration_in_a_decoder_does_not_shorten_a_batch(opened):
     given = iter(range(3))
     ds = opened([{"id": i} for i in range(9)], decode=lambda _: next(given))
-    with pytest.raises(StopIteration):
-        ds.take(range(6))
+    for read in (
+        lambda: ds.take(range(6)),
+        lambda: ds[4],
+        lambda: list(map(ds.__getitem__, range(9))),
+        lambda: list(torch.utils.data.DataLoader(ds, batch_size=3)),
+    ):
+        with pytest.raises(
+            RuntimeError, match=r"train.jsonl:\d+ \(byte \d+\): the decoder raised StopIteration; leave"
+        ):
+            read()
 
 
 def test_an_error_of_a_decoder_is_not_its_own_cause(opened):

@@ -67,7 +67,7 @@ def test_the_error_of_a_decoder_is_that_of_a_view(path, error):
     ds = mmapds.open(path, decode=raising(error))
     found = []
     for dataset, key in itertools.product((ds, ds[::1]), (3, np.int64(3))):
-        with pytest.raises(type(error)) as raised:
+        with pytest.raises(RuntimeError if isinstance(error, StopIteration) else type(error)) as raised:
             dataset[key]
         found.append((str(raised.value), getattr(raised.value, "__notes__", [])[-1:]))
         assert raised.traceback[-1].name in ("decode", "raise_at")
@@ -215,13 +215,17 @@ def test_the_error_of_a_batch_names_its_record(write, bad):
     with pytest.raises(mmapds.DecodeError, match=rf"train\.jsonl:{bad + 1} .*not JSON") as raised:
         mmapds.open(path).take(range(40))
     assert isinstance(raised.value.__cause__, ValueError)
-    for error in (ValueError("no"), StopIteration(3)):
-        with pytest.raises(type(error)) as raised:
-            mmapds.open(path, decode=decode).take(range(40))
-        assert raised.value is error
-        assert len(error.__notes__) == 1
-        assert f"train.jsonl:{bad + 1} " in error.__notes__[0]
-        assert raised.traceback[-1].name == "decode"
+    error = ValueError("no")
+    with pytest.raises(ValueError, match="no") as raised:
+        mmapds.open(path, decode=decode).take(range(40))
+    assert raised.value is error
+    assert len(error.__notes__) == 1
+    assert f"train.jsonl:{bad + 1} " in error.__notes__[0]
+    assert raised.traceback[-1].name == "decode"
+    error = StopIteration(3)
+    with pytest.raises(RuntimeError, match=rf"train\.jsonl:{bad + 1} .*raised StopIteration") as raised:
+        mmapds.open(path, decode=decode).take(range(40))
+    assert raised.value.__cause__ is error
     error = Failure()
     with pytest.raises(Failure) as raised:
         mmapds.open(path, decode=decode).take(range(40))

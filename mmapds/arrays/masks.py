@@ -15,4 +15,5 @@ def masked_count(value: Any) -> int:
 
     if not isinstance(value, np.ma.MaskedArray):
         return 0
-    return int(np.ma.getmaskarray(value).reshape(-1).view(bool).sum())  # of records, one for each field
+    mask = np.ascontiguousarray(np.ma.getmaskarray(value))
+    return int(mask.reshape(-1).view(bool).sum())  # of records, one for each field

@@ -120,6 +120,8 @@ def raise_at(place: str, error: Exception, decode: str | Decoder, way_out: str =
         raise DecodeError(f"{place}: {error}{way_out}") from None
     if _expected_by(decode):
         raise DecodeError(f"{place}: {reason_of(error, decode)}{way_out}") from error
+    if isinstance(error, StopIteration):  # a loop would take it for the end of the dataset
+        raise RuntimeError(f"{place}: the decoder raised StopIteration{way_out}") from error
     error.add_note(f"while decoding {place}{way_out}")
     raise error
 

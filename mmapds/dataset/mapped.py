@@ -114,7 +114,10 @@ class MappedDataset(Dataset):
     def _raise_at(self, position: SupportsIndex, error: Exception, count: int = 1) -> NoReturn:
         """Raise an error of the function, which keeps its type, with the place of the record."""
         batch = f"a batch of {count}, the first at " if self._is_batched else ""
-        error.add_note(f"while mapping {batch}{self._inner.place(position)}")
+        place = f"{batch}{self._inner.place(position)}"
+        if isinstance(error, StopIteration):  # a loop would take it for the end of the dataset
+            raise RuntimeError(f"function {decoder_name(self._function)!r} raised StopIteration, of {place}") from error
+        error.add_note(f"while mapping {place}")
         raise error
 
     def raw(self, position: SupportsIndex) -> bytes:

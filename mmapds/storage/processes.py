@@ -81,16 +81,14 @@ def seconds_of(variable: str, error: type[Error] = Error) -> float | None:
 def sendable(error: BaseException) -> BaseException:
     """Return an error as one that another process can have.
 
-    An error of a class that is made in a function, or whose arguments are not those of its class, cannot be sent, or
-    would say something else.
+    An error of a class that is made in a function, or whose arguments are not those of its class, cannot be sent.
     """
     try:
-        said = str(error)
+        pickle.loads(pickle.dumps(error))
     except Exception:
-        said = "an error without a text"
-    try:
-        if str(pickle.loads(pickle.dumps(error))) == said:
-            return error
-    except Exception:
-        pass
-    return RuntimeError(f"{type(error).__name__}: {said}")
+        try:
+            said = str(error)
+        except Exception:
+            said = "an error without a text"
+        return RuntimeError(f"{type(error).__name__}: {said}")
+    return error
