@@ -239,6 +239,19 @@ def test_a_job_that_is_interrupted_leaves_out_what_one_does_that_is_not(data):
 
 
 @every_kind
+def test_nothing_is_left_of_an_epoch_of_which_all_is_left_out(make):
+    before = make()
+    steps = len(list(before))
+    before.set_epoch(1)
+    list(islice(iter(before), 3))
+    sampler = make(exclude={"steps": [(3, steps)]})
+    sampler.load_state_dict(before.state_dict())
+    assert list(sampler) == list(sampler) == [], "StatefulDataLoader begins two passes"
+    sampler.set_epoch(2)
+    assert len(list(sampler)) == steps
+
+
+@every_kind
 def test_steps_before_a_resume_are_shown_as_they_were_read(make):
     exclude = {"records": [*range(0, N, 5)]}
     sampler = make(exclude=exclude)

@@ -366,6 +366,11 @@ def test_the_state_of_a_pass_without_its_last_step_can_be_loaded(size):
     assert list(sampler) == list(resumed) == []
 
 
+def test_a_batch_that_no_memory_has_room_for_is_refused():
+    with pytest.raises(mmapds.OrderError, match=rf"batch_size = {2**61}, expected up to {2**40} samples in a step"):
+        next(iter(DistributedBatchSampler(range(2**63 - 1), 2**61, 1, 0)))
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_records_beyond_a_short_epoch_may_be_excluded(shuffle):
     whole = list(DistributedSampler(range(1000), 1, 0, shuffle, epoch_size=100))

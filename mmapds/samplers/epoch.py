@@ -33,6 +33,7 @@ STATE_VERSION = 1
 _STATE_KEYS = {"version", "epoch", "position", "epoch_size", "order", "dataset", "exclude"}
 _BLOCK = 8192  # positions computed at a time: enough to hide the cost of a call, few enough for a quick first one
 _SEARCH = 1 << 20  # positions searched at a time for excluded records
+_LARGEST_BATCH = 1 << 40  # samples; their numbers alone take 8 TB
 _COMPARED = 64  # positions by which orders of two epochs are compared
 
 
@@ -226,6 +227,10 @@ class Pass:
         replicas, batch = self._sharding.num_replicas, self._sharding.batch_size
         left = -(-(self._exclusions.left - self._begin) // replicas) - first * batch
         columns = min(batch, left)
+        if columns > _LARGEST_BATCH:
+            raise OrderError(
+                f"batch_size = {batch}, expected up to {_LARGEST_BATCH} samples in a step, found {columns}"
+            )
         column = np.arange(steps * columns, dtype=np.int64).reshape(steps, columns, 1)
         numbers = self._begin + (first * batch + column) * replicas + np.asarray(ranks, np.int64)
         if numbers.size and numbers[-1, -1, -1] >= self._exclusions.left:
@@ -369,7 +374,7 @@ class EpochProgress:
         self._choices_used = self.choices
         self._pass, self.is_chosen = self.coming(), False
         self._next_pass = None
-        if not self._is_finished:
+        if not self._is_finished and self._pass.steps:  # else nothing is left of this epoch, also for another pass
             self._next = self._finished = None
         return self._pass
 
