@@ -180,10 +180,9 @@ class Pass:
         for steps in _rounds(start.new_steps):
             start = start._replace(positions=start.positions + tuple(map(self._positions_of, steps)))
             self._exclude(contents, start)
-        if start.new_steps or start.new_records:
-            start = start._replace(records=start.records + start.new_records, new_steps=(), new_records=())
-            self._exclude(contents, start)
-        self.start = start
+        self.start = start._replace(records=start.records + start.new_records, new_steps=(), new_records=())
+        if start.new_records:
+            self._exclude(contents, self.start)
         self.own_steps = sharding.own_steps(self._exclusions.left - self._begin)
         self._block: Iterator[Any] = iter(())
         self._block_end = 0
@@ -532,7 +531,9 @@ class EpochProgress:
         self._following = None
         if over or self._told is not None:  # the steps are those of the epoch that the loop reads
             follows = epoch + 1 if self._told is None else self._told
-            self._following = ResumePoint(0, follows, (), known, new["steps"], new["records"])
+            self._following = ResumePoint(
+                epoch=follows, records=known, new_steps=new["steps"], new_records=new["records"]
+            )
         else:
             start = start._replace(new_steps=new["steps"])
         self._next = start if not over or self._is_finished else None
