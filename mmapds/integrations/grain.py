@@ -11,7 +11,7 @@ import numpy as np
 from ..dataset.dataset import Dataset
 from ..errors import Error, names_its_arguments, shortened
 from ..orders.basic import Order, check_is_order, integer
-from ..samplers.epoch import OrderedRecords
+from ..samplers.contents import OrderedRecords
 
 
 class DataSource:

@@ -16,7 +16,8 @@ from torch.utils.data.distributed import DistributedSampler as TorchDistributedS
 from ..errors import StateError, shortened
 from ..orders.basic import is_same
 from ..samplers.data import SampledData
-from ..samplers.epoch import Pass, number_in
+from ..samplers.epoch import number_in
+from ..samplers.passes import Pass
 from ..samplers.resumable import ResumableSampler
 
 _VERSION = 1

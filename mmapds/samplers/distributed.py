@@ -16,9 +16,11 @@ from ..errors import OrderError, counted, names_its_arguments, plain_counted
 from ..orders.basic import Order, Sequential, Shuffled, check_is_order, integer
 from ..orders.chunked import Chunked
 from ..orders.mixture import Mixture
+from .contents import OrderedRecords, records_of
 from .data import Chain, SampledData
-from .epoch import EpochProgress, OrderedRecords, Sharding, records_of
+from .epoch import EpochProgress
 from .exclusions import Exclude
+from .passes import Sharding
 from .resumable import ResumableSampler, refuse_injected, refuse_injected_dataset, refuse_path
 from .world import World
 

@@ -1,4 +1,4 @@
-"""The positions of an epoch: which rank takes which in each step, which are excluded, and where a pass resumes.
+"""Where a pass over an epoch begins and resumes, and the state that says so.
 
 All bookkeeping is in positions. A position means the same for any number of replicas and any batch size, so a state is
 little more than one position, and any world can continue from it.
@@ -6,274 +6,22 @@ little more than one position, and any world can continue from it.
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from ..errors import OrderError, StateError, shortened, warn
-from ..orders.basic import Int64s, InvertibleOrder, Order, Sequential, integer, is_same, records_at
+from ..orders.basic import Int64s, integer, is_same
+from .contents import EpochContents
 from .data import SampledData
-from .exclusions import (
-    LARGEST,
-    Exclude,
-    Exclusions,
-    Ranges,
-    check_excluded,
-    clipped,
-    members,
-    merged,
-    parse_exclude,
-    ranges_of,
-    runs_of_numbers,
-)
+from .exclusions import Exclude, Ranges, check_excluded, parse_exclude, ranges_of
+from .passes import Pass, ResumePoint, Sharding
 from .world import warn_if_others
 
 STATE_VERSION = 1
 _STATE_KEYS = {"version", "epoch", "position", "epoch_size", "order", "dataset", "exclude"}
 _BLOCK = 8192  # positions computed at a time: enough to hide the cost of a call, few enough for a quick first one
-_SEARCH = 1 << 20  # positions searched at a time for excluded records
-_LARGEST_BATCH = 1 << 40  # samples; their numbers alone take 8 TB
-_COMPARED = 64  # positions by which orders of two epochs are compared
-
-
-class Sharding(NamedTuple):
-    """How ranks share an epoch: a step is the next `num_replicas * batch_size` positions, one to each rank in turn."""
-
-    num_replicas: int
-    rank: int
-    batch_size: int
-    drop_last: bool
-    pad: bool = True
-    """Whether the last step is filled up, so that all ranks have as many samples."""
-
-    @property
-    def stride(self) -> int:
-        """Positions in a step, over all ranks."""
-        return self.num_replicas * self.batch_size
-
-    def steps(self, positions: int) -> int:
-        """Return how many steps some positions make; the same on every rank."""
-        if self.drop_last:
-            return positions // self.stride
-        return -(-positions // self.stride)
-
-    def own_steps(self, positions: int) -> int:
-        """Return the steps in which this rank has something: without padding, ranks may differ by one."""
-        steps = self.steps(positions)
-        alone = self.pad or self.drop_last or positions > (steps - 1) * self.stride + self.rank
-        return steps if alone or not steps else steps - 1
-
-
-class EpochContents(Protocol):
-    """What stands at the positions of every epoch: records in an order, or the batches of a plan."""
-
-    def __len__(self) -> int:
-        """Return the positions in an epoch."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return what identifies the contents, for states."""
-
-    @property
-    def records(self) -> int | None:
-        """How many records the dataset has, in the epoch or not; None where that is unknown."""
-
-    def positions_holding(self, epoch: int, records: Ranges) -> Int64s:
-        """Return the positions that hold nothing but these records, as ranges: shape (k, 2)."""
-
-    def changes_after(self, epoch: int) -> bool:
-        """Return whether the next epoch has another order."""
-
-
-class OrderedRecords:
-    """Records in an order, the first `epoch_size` positions of it.
-
-    Raises:
-      OrderError: the order has fewer positions.
-    """
-
-    def __init__(self, order: Order, epoch_size: int | None) -> None:
-        self._order = order
-        self.describe = order.describe
-        most = len(order)
-        self._size = most if epoch_size is None else integer("epoch_size", epoch_size)
-        if not 1 <= self._size <= most:
-            hint = "; use orders.Resampled for longer epochs" if self._size > most else ""
-            raise OrderError(f"epoch_size = {shortened(self._size)}, expected 1 to {most}{hint}")
-
-    def __len__(self) -> int:
-        return self._size
-
-    @property
-    def records(self) -> int | None:
-        """How many records the dataset has; None for an order that does not say."""
-        return records_of(self._order)
-
-    def at(self, epoch: int, positions: Int64s) -> Int64s:
-        """Return the records at positions, in the shape of these."""
-        return records_at(self._order, epoch, positions.ravel()).reshape(positions.shape)
-
-    def changes_after(self, epoch: int) -> bool:
-        """Return whether the next epoch has another order."""
-        first = np.arange(min(self._size, _COMPARED), dtype=np.int64)
-        return not np.array_equal(self.at(epoch, first), self.at(epoch + 1, first))
-
-    def positions_holding(self, epoch: int, records: Ranges) -> Int64s:
-        """Return where these records stand: from the order's `positions_of`, else by a search of the epoch."""
-        if type(self._order) is Sequential:  # a class derived from it may have another order
-            return clipped(records, self._size)
-        if isinstance(self._order, InvertibleOrder):
-            wanted = members(records, len(self._order))
-            found = self._order.positions_of(epoch, wanted) if len(wanted) else wanted
-            return runs_of_numbers(found[found < self._size])
-        bounds = merged(clipped(records, LARGEST)).ravel()
-        parts = []
-        for first in range(0, self._size, _SEARCH):
-            positions = np.arange(first, min(first + _SEARCH, self._size), dtype=np.int64)
-            # A record is in a range where an odd number of bounds is not above it.
-            before = np.searchsorted(bounds, records_at(self._order, epoch, positions), side="right")
-            parts.append(positions[before % 2 == 1])
-        return runs_of_numbers(np.concatenate(parts))
-
-
-def records_of(order: Order) -> int | None:
-    """Return how many records the dataset has that an order is for; None if it does not say."""
-    records: int | None = getattr(order, "records", len(order) if isinstance(order, InvertibleOrder) else None)
-    return records
-
-
-class ResumePoint(NamedTuple):
-    """Where a pass begins, and what it excludes."""
-
-    position: int = 0
-    epoch: int | None = None
-    """The epoch that the position belongs to; None for any."""
-    positions: Ranges = ()
-    """Positions that were excluded before."""
-    records: Ranges = ()
-    """Record numbers that were excluded before."""
-    new_steps: Ranges = ()
-    """Steps to exclude, counted as in the pass that begins here and excludes nothing new."""
-    new_records: Ranges = ()
-    """More record numbers to exclude."""
-
-
-class Pass:
-    """One pass over an epoch, from a resume point to the end: the positions of each step.
-
-    Attributes:
-      start: the resume point; all that is excluded counts as excluded before, its new steps as positions.
-      first_step: the steps of the epoch that come before this pass, so that its last one is the last of the epoch, also
-        where the pass begins in the middle of a step of this number of replicas.
-      steps: how many steps it has.
-      own_steps: in how many of them this rank has something.
-    """
-
-    def __init__(
-        self, contents: EpochContents, sharding: Sharding, epoch: int, start: ResumePoint, block_size: int
-    ) -> None:
-        self.epoch = epoch
-        self._total = len(contents)
-        self._sharding = sharding
-        self._block_size = block_size
-        self._exclude(contents, start)
-        for steps in _rounds(start.new_steps):
-            start = start._replace(positions=start.positions + tuple(map(self._positions_of, steps)))
-            self._exclude(contents, start)
-        self.start = start._replace(records=start.records + start.new_records, new_steps=(), new_records=())
-        if start.new_records:
-            self._exclude(contents, self.start)
-        self.own_steps = sharding.own_steps(self._exclusions.left - self._begin)
-        self._block: Iterator[Any] = iter(())
-        self._block_end = 0
-
-    def _exclude(self, contents: EpochContents, start: ResumePoint) -> None:
-        """Leave out what was excluded before."""
-        found = contents.positions_holding(self.epoch, start.records) if start.records else clipped((), 0)
-        self._exclusions = Exclusions(start.positions, found, self._total)
-        self._begin = self._exclusions.number(start.position)
-        self.steps = self._sharding.steps(self._exclusions.left - self._begin)
-        self.first_step = self._sharding.steps(self._exclusions.left) - self.steps
-
-    def _positions_of(self, steps: tuple[int, int]) -> tuple[int, int]:
-        """Return the positions of a range of steps of the epoch, also of those before this pass."""
-        first, end = (self.position_after(step - self.first_step) for step in steps)
-        return first, end
-
-    @property
-    def done(self) -> int:
-        """Steps that were yielded."""
-        return self._block_end - operator.length_hint(self._block)
-
-    @property
-    def over(self) -> bool:
-        """Whether it had steps, and all were yielded."""
-        return 0 < self.steps == self.done
-
-    def position_after(self, steps: int) -> int:
-        """Return the position that comes next after some steps of this pass; before it, if they are negative."""
-        number = max(self._begin + steps * self._sharding.stride, 0)
-        if number >= self._exclusions.left:
-            return self._total
-        return int(self._exclusions.positions(np.array([number]))[0])
-
-    def positions(self, first: int, steps: int, ranks: Sequence[int]) -> Int64s:
-        """Return the positions of some steps that are of one size: shape (steps, batch, ranks).
-
-        Positions beyond the end start again at the beginning, as torch's own sampler pads; without padding they are
-        -1.
-        """
-        replicas, batch = self._sharding.num_replicas, self._sharding.batch_size
-        left = -(-(self._exclusions.left - self._begin) // replicas) - first * batch
-        columns = min(batch, left)
-        if columns > _LARGEST_BATCH:
-            raise OrderError(
-                f"batch_size = {batch}, expected up to {_LARGEST_BATCH} samples in a step, found {columns}"
-            )
-        column = np.arange(steps * columns, dtype=np.int64).reshape(steps, columns, 1)
-        numbers = self._begin + (first * batch + column) * replicas + np.asarray(ranks, np.int64)
-        if numbers.size and numbers[-1, -1, -1] >= self._exclusions.left:
-            if not self._sharding.pad:
-                beyond = numbers >= self._exclusions.left
-                return np.where(beyond, -1, self._exclusions.positions(numbers))
-            numbers %= self._exclusions.left
-        return self._exclusions.positions(numbers)
-
-    def map(self, make: Callable[[int, Int64s], list[Any]]) -> Iterator[Any]:
-        """Yield what a function returns for each step, in order.
-
-        Args:
-          make: takes the number of a step of this pass, and the positions of this rank in the steps from there on,
-            shape (steps, batch); returns a list with an item for each of these steps.
-        """
-        for first, positions in self._blocks():
-            # The place in the epoch is read off this iterator, so that nothing is counted step by step.
-            # Both at once: a signal may raise after any call, and a trainer then saves its state.
-            self._block, self._block_end = iter(make(first, positions)), first + len(positions)
-            yield from self._block
-        # A rank without a share of the last step has passed it, too.
-        self._block, self._block_end = iter(()), self.steps
-
-    def remainder(self, step: int) -> Int64s:
-        """Return the positions of a last step that is not full, without padding; empty for any other step."""
-        begin = self._begin + step * self._sharding.stride
-        if begin + self._sharding.stride <= self._exclusions.left:
-            return np.empty(0, np.int64)
-        return self._exclusions.positions(np.arange(begin, self._exclusions.left, dtype=np.int64))
-
-    def _blocks(self) -> Iterator[tuple[int, Int64s]]:
-        ranks, batch = [self._sharding.rank], self._sharding.batch_size
-        # The last step may be smaller than the others, so it is a block of its own.
-        even = (self._exclusions.left - self._begin) % self._sharding.stride == 0
-        whole = self.steps if even or self._sharding.drop_last else max(self.steps - 1, 0)
-        size = max(self._block_size // batch, 1)
-        for first in range(0, whole, size):
-            yield first, self.positions(first, min(size, whole - first), ranks)[:, :, 0]
-        if whole < self.steps:
-            last = self.positions(whole, 1, ranks)[:, :, 0]
-            last = last[:, last[0] >= 0]
-            if last.size:
-                yield whole, last
 
 
 class EpochProgress:
@@ -562,18 +310,6 @@ class EpochProgress:
                     f"state: of another order: expected {key} = {own.get(key)!r}, found {shortened(saved.get(key))}; "
                     "make the sampler with the arguments it had when the state was saved"
                 )
-
-
-def _rounds(ranges: Ranges) -> list[list[tuple[int, int]]]:
-    """Return ranges in rounds: each of them once, then those that are there a second time, and so on."""
-    counts: Counter[tuple[int, int]] = Counter()
-    rounds: list[list[tuple[int, int]]] = []
-    for each in ranges:
-        if counts[each] == len(rounds):
-            rounds.append([])
-        rounds[counts[each]].append(each)
-        counts[each] += 1
-    return rounds
 
 
 def _added(ranges: Ranges, before: Ranges) -> Ranges:

@@ -143,7 +143,7 @@ class Reader(Protocol):
 
 
 class Plan(ABC):
-    """What all planners share. A plan is the contents of an epoch (see `epoch.EpochContents`), in batches."""
+    """What all planners share. A plan is the contents of an epoch (see `contents.EpochContents`), in batches."""
 
     def __init__(self, selection: Selection, seed: int) -> None:
         self.records = len(selection.by_length)

@@ -15,9 +15,10 @@ from ..errors import OrderError
 from ..orders.basic import Int64s, integer
 from ..storage.sources import StrPath
 from .data import SampledData
-from .epoch import EpochProgress, Pass, Sharding
+from .epoch import EpochProgress
 from .exclusions import LARGEST, Exclude, clipped, merged, parse_exclude
 from .lengths import read_lengths
+from .passes import Pass, Sharding
 from .plan import Plan, pieces
 from .resumable import ResumableSampler, refuse_injected, refuse_path
 from .world import World

@@ -9,7 +9,8 @@ import torch.utils.data
 
 from ..errors import OrderError, counted, names_its_arguments
 from .data import SampledData
-from .epoch import EpochProgress, Pass
+from .epoch import EpochProgress
+from .passes import Pass
 from .ranks import PassCheck
 from .world import refuse_second_sharding
 

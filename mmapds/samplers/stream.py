@@ -11,7 +11,8 @@ from ..errors import OrderError, StateError, arguments_of, names_its_arguments, 
 from ..orders.basic import is_same
 from .data import check_same_samples
 from .distributed import DistributedBatchSampler, DistributedSampler
-from .epoch import Pass, number_in
+from .epoch import number_in
+from .passes import Pass
 from .resumable import ResumableSampler
 from .stream_ranks import StreamCheck
 
