@@ -245,10 +245,174 @@ def test_nothing_is_left_of_an_epoch_of_which_all_is_left_out(make):
     before.set_epoch(1)
     list(islice(iter(before), 3))
     sampler = make(exclude={"steps": [(3, steps)]})
+    sampler.set_epoch(1)
     sampler.load_state_dict(before.state_dict())
     assert list(sampler) == list(sampler) == [], "StatefulDataLoader begins two passes"
     sampler.set_epoch(2)
-    assert len(list(sampler)) == steps
+    assert list(sampler) == epochs_of(make, [2])[0]
+
+
+@pytest.mark.filterwarnings("ignore:epoch = ")
+@given(st.data())
+@settings(max_examples=200)
+def test_a_loop_without_epochs_never_stays_empty(data):
+    steps = 10
+    ranges = st.lists(st.tuples(st.integers(0, steps), st.integers(0, steps)).map(sorted).map(tuple), max_size=2)
+    numbers = st.lists(st.integers(0, 39), max_size=12, unique=True)
+
+    def make():
+        exclude = {"steps": data.draw(ranges), "records": data.draw(numbers)}
+        start_step = data.draw(st.sampled_from([0, 0, 3, steps]))
+        return DistributedBatchSampler(range(40), 4, 1, 0, start_step=start_step, exclude=exclude)
+
+    sampler, states = make(), []
+    for what in data.draw(st.lists(st.sampled_from(["choose", "save", "load", "read", "restart"]), max_size=12)):
+        if what == "choose":
+            sampler.set_epoch(data.draw(st.integers(0, 4)))
+        elif what == "save":
+            states.append(sampler.state_dict())
+        elif what == "load" and states:
+            sampler.load_state_dict(data.draw(st.sampled_from(states)))
+        elif what == "read":
+            list(islice(iter(sampler), data.draw(st.integers(0, steps))))
+        elif what == "restart":
+            sampler = make()
+    assert any(list(sampler) for _ in range(4))
+    sampler.set_epoch(9)
+    assert list(sampler)
+
+
+@every_kind
+def test_a_loop_without_epochs_goes_on_after_a_finished_one_that_was_chosen(make):
+    before, sampler = make(), make()
+    list(before)
+    sampler.set_epoch(0)
+    sampler.load_state_dict(before.state_dict())
+    assert list(sampler) == list(sampler) == [], "StatefulDataLoader begins two passes"
+    assert list(sampler) == epochs_of(make, [1])[0]
+    assert sampler.epoch == 1
+
+
+@every_kind
+def test_a_loop_without_epochs_goes_on_where_all_that_was_left_is_left_out(make):
+    before, steps = make(), len(make())
+    list(islice(iter(before), 3))
+    exclude = {"steps": [(3, steps)]}
+    sampler, resumed = make(exclude=exclude), make(exclude=exclude)
+    sampler.load_state_dict(before.state_dict())
+    assert sampler.epoch == 1
+    resumed.load_state_dict(sampler.state_dict())
+    assert list(sampler) == list(resumed) == epochs_of(make, [1])[0]
+
+
+@every_kind
+def test_a_loop_without_epochs_goes_on_where_all_of_the_next_epoch_is_left_out(make):
+    before = make()
+    steps = len(list(before))
+    sampler = make(exclude={"steps": [(0, steps)]})
+    sampler.load_state_dict(before.state_dict())
+    assert list(sampler) == list(sampler) == [], "StatefulDataLoader begins two passes"
+    assert list(sampler) == epochs_of(make, [1])[0]
+
+
+def test_excluded_records_count_where_a_state_comes_to_more_ranks():
+    def make(replicas):
+        return DistributedBatchSampler(range(40), 4, replicas, 0, False, drop_last=True, exclude={"records": [38]})
+
+    before = make(1)
+    list(islice(iter(before), 8))
+    after = make(2)
+    after.load_state_dict(before.state_dict())
+    assert after.epoch == 1, "7 records are left, and a step takes 8"
+    assert len(list(after)) == 4
+
+
+@every_kind
+@pytest.mark.parametrize("is_end", [False, True])
+def test_new_steps_wait_for_the_next_epoch_that_is_chosen(make, is_end):
+    before, exclude = make(), {"steps": [(2, 5)]}
+    before.set_epoch(2)
+    list(before if is_end else islice(iter(before), 3))
+    sampler, resumed = make(exclude=exclude), make(exclude=exclude)
+    sampler.set_epoch(2 if is_end else 3)
+    sampler.load_state_dict(before.state_dict())
+    list(sampler)
+    sampler.set_epoch(5)
+    whole = epochs_of(make, [5])[0]
+    resumed.load_state_dict(sampler.state_dict())
+    assert list(sampler) == list(resumed) == whole[:2] + whole[5:]
+    sampler.set_epoch(6)
+    assert list(sampler) == epochs_of(make, [6])[0]
+
+
+@every_kind
+def test_a_step_may_be_left_out_repeatedly_however_its_range_is_written(make):
+    before, whole = make(), list(make())
+    for first, then in [
+        ([(3, 5)], [(3, 5), 4]),
+        ([3, 4], [(3, 5), 4]),
+        ([(3, 5)], [3, 4, 4]),
+        ([4, 3], [(4, 5), (3, 5)]),
+    ]:
+        once = make(exclude={"steps": first})
+        twice, directly = make(exclude={"steps": then}), make(exclude={"steps": then})
+        once.load_state_dict(before.state_dict())
+        twice.load_state_dict(once.state_dict())
+        directly.load_state_dict(before.state_dict())
+        assert list(once) == whole[:3] + whole[5:]
+        assert list(twice) == list(directly) == [*whole[:3], whole[5], *whole[7:]], (first, then)
+
+
+@every_kind
+def test_the_first_step_may_be_left_out_repeatedly(make):
+    exclude = {"steps": [(0, 1), (0, 1), (1, 2)]}
+    before, whole = make(exclude=exclude), list(make())
+    resumed = make(exclude=exclude)
+    resumed.load_state_dict(before.state_dict())
+    assert list(before) == list(resumed) == whole[3:]
+
+
+@every_pair
+def test_epochs_after_a_first_pass_without_a_step_are_whole(make, load):
+    steps = len(make())
+    for options in [
+        {"start_step": steps},
+        {"exclude": {"steps": [(0, steps)]}},
+        {"start_step": 3, "exclude": {"steps": [(3, steps)]}},
+    ]:
+        sampler = make(**options)
+        loader, found = load(sampler), []
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            found.append([list(map(int, batch)) for batch in loader])
+        assert found == [[], *batches_of(make, [1, 2])], options
+
+
+@every_kind
+def test_a_first_pass_without_a_step_is_the_end_of_its_epoch(make):
+    steps = len(make())
+    for options in [{"start_step": steps}, {"exclude": {"steps": [(0, steps)]}}]:
+        before = make(**options)
+        assert list(before) == []
+        resumed = make()
+        resumed.load_state_dict(before.state_dict())
+        assert (resumed.epoch, list(resumed)) == (1, epochs_of(make, [1])[0]), options
+        assert list(before) == epochs_of(make, [0])[0], "start_step and the steps of exclude are of the first pass"
+
+
+def test_nothing_is_left_of_an_excluded_rest_for_fewer_ranks_that_have_a_step_in_its_tail():
+    def make(replicas, **options):
+        return DistributedBatchSampler(range(20), 4, replicas, 0, drop_last=True, **options)
+
+    before = make(2)
+    next(iter(before))
+    excluding = make(2, exclude={"steps": [(1, 2)]})
+    excluding.set_epoch(0)
+    excluding.load_state_dict(before.state_dict())
+    assert list(excluding) == []
+    fewer = make(1)
+    fewer.load_state_dict(excluding.state_dict())
+    assert fewer.epoch == 1, "steps of 8 of 20 samples leave 4, which drop_last left out"
 
 
 @every_kind

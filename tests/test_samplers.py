@@ -363,7 +363,7 @@ def test_the_state_of_a_pass_without_its_last_step_can_be_loaded(size):
     assert state["exclude"]["positions"] == [[0, 20]]
     resumed = DistributedBatchSampler(range(20), 2, 2, 0)
     resumed.load_state_dict(state)
-    assert list(sampler) == list(resumed) == []
+    assert (list(sampler), resumed.epoch) == ([], 1)
 
 
 def test_a_batch_that_no_memory_has_room_for_is_refused():

@@ -5,8 +5,8 @@ little more than one position, and any world can continue from it.
 """
 
 import operator
-from collections import Counter
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,18 @@ from ..errors import OrderError, StateError, shortened, warn
 from ..orders.basic import Int64s, integer, is_same
 from .contents import EpochContents
 from .data import SampledData
-from .exclusions import Exclude, Ranges, check_excluded, parse_exclude, ranges_of
+from .exclusions import (
+    LARGEST,
+    Exclude,
+    Ranges,
+    as_ranges,
+    beyond,
+    check_excluded,
+    clipped,
+    merged,
+    parse_exclude,
+    ranges_of,
+)
 from .passes import Pass, ResumePoint, Sharding
 from .world import warn_if_others
 
@@ -53,6 +64,7 @@ class EpochProgress:
         self._exclude = parse_exclude(exclude)
         if contents.records is not None:
             check_excluded("records", self._exclude["records"], contents.records, "the dataset")
+        self._exclude["records"] = _union(self._exclude["records"])
         # Of any epoch: a trainer that passes start_step chooses the epoch afterwards.
         self._next: ResumePoint | None = ResumePoint(
             start_step * sharding.stride, new_steps=self._exclude["steps"], new_records=self._exclude["records"]
@@ -86,11 +98,12 @@ class EpochProgress:
         """
         epoch = integer("epoch", epoch)
         self.choices += 1
-        is_rest_read = self._told is not None and epoch == self.epoch
-        self.is_chosen, self._told = True, None
-        if is_rest_read and self._next is not None and self._following is not None:  # what is new is for that, then
+        if self._told is not None and epoch == self.epoch and self._next is not None and self._following is not None:
+            # The loop reads the rest of the loaded epoch, so the new steps are of that.
             self._next, self._next_pass = self._next._replace(new_steps=self._following.new_steps), None
             self._following = None
+        self._let_follow(epoch)
+        self.is_chosen, self._told = True, None
         if self._is_finished and self._pass is not None:
             self._next = self._next_pass = self._finished = None
         self._is_finished = False
@@ -105,6 +118,16 @@ class EpochProgress:
                 self._warn_of_a_dropped_position(self._next)
             self._next = None
 
+    def _let_follow(self, epoch: int) -> None:
+        """Let what waits for an epoch wait for this one, where a loop chooses it in place of that."""
+        waiting = self._following
+        if waiting is None or waiting.epoch is None or waiting.epoch == epoch:
+            return
+        if self._pass is not None and self._pass.epoch == waiting.epoch:
+            self._following = None
+        elif waiting.epoch < epoch:
+            self._following = waiting._replace(epoch=epoch)
+
     def begin(self) -> Pass:
         """Begin the next pass; the one after it begins at the start of its epoch."""
         if self._assumed:
@@ -112,18 +135,33 @@ class EpochProgress:
             warn_if_others()
         if self._pass is not None and self._told is not None:
             self.epoch, self._told, self._next_pass = self._told, None, None
-        elif self._pass is not None and self._pass.over and self.choices == self._choices_used and not self._loaded:
-            self._warn_of_the_same_epoch(self._pass)
-        steps = self._start().new_steps  # looked at only now, as a state may have come from a world with more
-        check_excluded("steps", steps, -(-self._total // self.sharding.stride), "an epoch")
+        elif self._pass is not None and self.choices == self._choices_used and not self._loaded:
+            self._repeat(self._pass)
+        self._check_steps(self._start().new_steps)
         # At the end of an epoch, StatefulDataLoader reads ahead in a pass, which may be short, and begins another one.
         self._loaded = self._loaded and self.choices != self._choices_used
         self._choices_used = self.choices
         self._pass, self.is_chosen = self.coming(), False
         self._next_pass = None
-        if not self._is_finished and self._pass.steps:  # else nothing is left of this epoch, also for another pass
+        if not self._is_finished:
             self._next = self._finished = None
         return self._pass
+
+    def _repeat(self, before: Pass) -> None:
+        """Let a loop that chooses no epochs go on: after the end of one that was loaded, else with the same again."""
+        if self._is_finished:
+            self.epoch, self._is_finished = before.epoch + 1, False
+            self._next = self._next_pass = self._finished = None
+            return
+        self._following = None
+        if before.over:
+            self._warn_of_the_same_epoch(before)
+
+    def _check_steps(self, new: Ranges) -> None:
+        """Raise OrderError for new steps to exclude that no epoch of this world has; old ones may be of a larger."""
+        limit = -(-self._total // self.sharding.stride)
+        if any(end > limit for _, end in new):
+            check_excluded("steps", self._exclude["steps"], limit, "an epoch")
 
     def _warn_of_the_same_epoch(self, before: Pass) -> None:
         """Warn, once, where a loop forgets set_epoch and a pass repeats an order, or counts on from a resumed one."""
@@ -156,7 +194,7 @@ class EpochProgress:
         """Return where the next pass begins, and what it excludes."""
         if self._next is not None:
             return self._next
-        # For each pass of that epoch, as StatefulDataLoader begins two of them where it has loaded the end of one.
+        # For two passes, as StatefulDataLoader begins so many where it has loaded the end of an epoch.
         if self._following is not None and self._following.epoch == self.epoch:
             return self._following
         return ResumePoint(new_records=self._exclude["records"])
@@ -165,8 +203,9 @@ class EpochProgress:
         """Return whether the epoch was just read to its end, and another one would have another order."""
         return self._pass is not None and self._pass.over and self.contents.changes_after(self.epoch)
 
-    def _new_pass(self, start: ResumePoint) -> Pass:
-        return Pass(self.contents, self.sharding, self.epoch, start, self._block_size)
+    def _new_pass(self, start: ResumePoint, epoch: int | None = None) -> Pass:
+        epoch = self.epoch if epoch is None else epoch
+        return Pass(self.contents, self.sharding, epoch, start, self._block_size)
 
     def pass_at(self, step: int) -> Pass:
         """Return the pass that has a step of the epoch: the current one, or a whole one for steps before it."""
@@ -218,8 +257,8 @@ class EpochProgress:
         if waiting is None or waiting.epoch is None or waiting.epoch <= current.epoch:
             return self._exclude
         return {
-            "steps": _added(self._exclude["steps"], waiting.new_steps),
-            "records": _added(self._exclude["records"], waiting.new_records),
+            "steps": _without(self._exclude["steps"], waiting.new_steps),
+            "records": _without(self._exclude["records"], waiting.new_records),
         }
 
     @property
@@ -230,10 +269,10 @@ class EpochProgress:
 
     def _position(self, current: Pass, done: int) -> int:
         """Return the position after some steps of a pass."""
-        if not done:
-            return min(current.start.position, self._total)
-        # After the last step, a tail that drop_last leaves out is over too.
-        return self._total if done == current.steps else current.position_after(done)
+        # After the last step, a tail that drop_last leaves out is over too; so it is in a pass without a step.
+        if done == current.steps and (done or current is self._pass):
+            return self._total
+        return current.position_after(done) if done else min(current.start.position, self._total)
 
     def load_state_dict(self, state: Mapping[str, Any], data: SampledData) -> None:
         """Begin the next pass where a state was saved, whatever the number of replicas then.
@@ -242,20 +281,20 @@ class EpochProgress:
 
         Raises:
           StateError: it is not a state, or belongs to other data, or to another seed, order or version.
+          OrderError: steps are excluded that no epoch of this world has.
         """
         self._check_state(state, data)
         try:
             exclude = state["exclude"]
-            given = parse_exclude(exclude["given"])
-            new = {kind: _added(ranges, given[kind]) for kind, ranges in self._exclude.items()}
-            records = set(given["records"])
-            known = tuple(each for each in self._exclude["records"] if each in records)
-            before = ranges_of(exclude["records"])
+            given = {kind: ranges_of(exclude["given"][kind]) for kind in self._exclude}
+            new = {kind: _without(ranges, given[kind]) for kind, ranges in self._exclude.items()}
+            known = _without(self._exclude["records"], new["records"])
             start = ResumePoint(
                 operator.index(state["position"]),
                 operator.index(state["epoch"]),
                 positions=ranges_of(exclude["positions"]),  # those of the steps that were given are among them
-                records=before + _added(known, before),
+                records=_union(ranges_of(exclude["records"]) + known),
+                new_records=new["records"],
             )
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise StateError(
@@ -263,28 +302,31 @@ class EpochProgress:
             ) from None
         if not 0 <= start.position <= self._total:
             raise StateError(f"state['position'] = {shortened(start.position)}, expected 0 to {self._total}")
-        over = not self.sharding.steps(self._total - start.position)
-        epoch = operator.index(state["epoch"])
         # StatefulDataLoader loads a state when a loop begins, after its set_epoch. So an epoch that was chosen is that
         # of the loop: if its end is loaded, nothing is left of it, and if it is a later one, it follows the rest of the
         # loaded one, which StatefulDataLoader then reads ahead.
-        self._is_finished = over and self.is_chosen and self.epoch == epoch
-        self._told = self.epoch if self.is_chosen and self.epoch > epoch and not over else None
-        self.epoch = epoch + (over and not self._is_finished)
+        epoch = operator.index(state["epoch"])
+        is_later_chosen = self.is_chosen and self.epoch > epoch
+        self._check_steps(new["steps"])
+        if not is_later_chosen:  # the new steps are of the epoch that the loop reads
+            start = start._replace(new_steps=new["steps"])
+        rest = self._new_pass(start, epoch)
+        is_over = not rest.steps
+        waiting = ResumePoint(
+            epoch=self.epoch if is_later_chosen and not is_over else epoch + 1,
+            records=known,
+            new_steps=new["steps"] if is_later_chosen or rest.was_over else (),
+            new_records=new["records"],
+        )
+        self._is_finished = is_over and self.is_chosen and self.epoch == epoch
+        self._told = waiting.epoch if is_later_chosen and not is_over else None
+        self._following = waiting if is_later_chosen or is_over else None
+        self._finished = rest.start._replace(position=self._total) if is_over else None
+        self._next = self._finished if self._is_finished else None if is_over else start
+        self._pass, self._next_pass = None, None if is_over else rest
+        self.epoch = epoch + (is_over and not self._is_finished)
         self.choices += 1
         self._loaded, self.is_chosen = True, False
-        self._pass = self._next_pass = None
-        start = start._replace(new_records=new["records"])
-        self._finished = start if over else None
-        self._following = None
-        if over or self._told is not None:  # the steps are those of the epoch that the loop reads
-            follows = epoch + 1 if self._told is None else self._told
-            self._following = ResumePoint(
-                epoch=follows, records=known, new_steps=new["steps"], new_records=new["records"]
-            )
-        else:
-            start = start._replace(new_steps=new["steps"])
-        self._next = start if not over or self._is_finished else None
 
     def _check_state(self, state: Mapping[str, Any], data: SampledData) -> None:
         """Raise StateError unless a state has the right keys and version, and is of these data and contents."""
@@ -312,9 +354,14 @@ class EpochProgress:
                 )
 
 
-def _added(ranges: Ranges, before: Ranges) -> Ranges:
-    """Return the ranges that were not there before. One that was there once and comes twice is new, once."""
-    return tuple((Counter(ranges) - Counter(before)).elements())
+def _union(ranges: Ranges) -> Ranges:
+    """Return the same numbers, each once."""
+    return as_ranges(merged(clipped(ranges, LARGEST)))
+
+
+def _without(ranges: Ranges, others: Ranges) -> Ranges:
+    """Return the numbers that others do not hold, or as many times more as ranges hold them."""
+    return tuple(chain.from_iterable(beyond(ranges, others)))
 
 
 def number_in(name: str, value: Any, most: int) -> int:

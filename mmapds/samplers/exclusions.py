@@ -48,6 +48,21 @@ def merged(ranges: Int64s) -> Int64s:
     return np.stack([ranges[first, 0], reach[last]], axis=1)
 
 
+def beyond(ranges: Ranges, others: Ranges = ()) -> list[Ranges]:
+    """Return the numbers that ranges hold more often than others do: those of once more, of twice more, and so on."""
+    bounds, at = np.unique(np.array([*ranges, *others], np.int64).ravel(), return_inverse=True)
+    changes = np.zeros(len(bounds), np.int64)
+    np.add.at(changes, at, np.repeat([[1, -1], [-1, 1]], [len(ranges), len(others)], axis=0).ravel())
+    more = np.cumsum(changes)[:-1]  # in ranges than in others, from each bound to the next
+    each = np.stack([bounds[:-1], bounds[1:]], axis=1)
+    return [as_ranges(merged(each[more > times])) for times in range(max(more, default=0))]
+
+
+def as_ranges(pairs: Int64s) -> Ranges:
+    """Return ranges of shape (k, 2) as tuples of ints."""
+    return tuple((begin, end) for begin, end in pairs.tolist())
+
+
 def runs_of_numbers(numbers: Int64s) -> Int64s:
     """Return numbers, in any order, as ranges that do not touch: shape (k, 2)."""
     ascending = np.sort(numbers)
@@ -113,11 +128,12 @@ def parse_exclude(exclude: Exclude | None) -> dict[str, Ranges]:
             raise OrderError(f"exclude: expected the keys 'steps' and 'records', found {shortened(kind)}")
         if not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
             raise OrderError(f"exclude[{kind!r}] = {shortened(given)}, expected a list of numbers and ranges")
+        given = list(given)
         ranges = tuple(_parse_range(f"exclude[{kind!r}][{i}]", each) for i, each in enumerate(given))
-        if len(ranges) > 2 and set(ranges) <= {(0, 1), (1, 2)}:
+        if len(ranges) > 2 and set(ranges) <= {(0, 1), (1, 2)} and all(hasattr(each, "__index__") for each in given):
             raise OrderError(
                 f"exclude[{kind!r}]: expected each number once, found {len(ranges)} zeros and ones; give "
-                "np.flatnonzero(mask) for a mask"
+                "np.flatnonzero(mask) for a mask, or ranges, as (0, 1), for a step that is left out repeatedly"
             )
         parsed[kind] = ranges
     return parsed

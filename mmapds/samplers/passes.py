@@ -1,7 +1,6 @@
 """One pass over an epoch: which rank takes which positions in each step, and which are excluded."""
 
 import operator
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ import numpy as np
 from ..errors import OrderError
 from ..orders.basic import Int64s
 from .contents import EpochContents
-from .exclusions import Exclusions, Ranges, clipped
+from .exclusions import Exclusions, Ranges, beyond, clipped
 
 _LARGEST_BATCH = 1 << 40  # samples; their numbers alone take 8 TB
 
@@ -54,7 +53,7 @@ class ResumePoint(NamedTuple):
     records: Ranges = ()
     """Record numbers that were excluded before."""
     new_steps: Ranges = ()
-    """Steps to exclude, counted as in the pass that begins here and excludes nothing new."""
+    """Steps to exclude, counted as in the pass that begins here and excludes nothing new; some of them repeatedly."""
     new_records: Ranges = ()
     """More record numbers to exclude."""
 
@@ -67,6 +66,7 @@ class Pass:
       first_step: the steps of the epoch that come before this pass, so that its last one is the last of the epoch, also
         where the pass begins in the middle of a step of this number of replicas.
       steps: how many steps it has.
+      was_over: whether it would have none also without what its resume point excludes anew.
       own_steps: in how many of them this rank has something.
     """
 
@@ -78,7 +78,8 @@ class Pass:
         self._sharding = sharding
         self._block_size = block_size
         self._exclude(contents, start)
-        for steps in _rounds(start.new_steps):
+        self.was_over = not self.steps
+        for steps in beyond(start.new_steps):
             start = start._replace(positions=start.positions + tuple(map(self._positions_of, steps)))
             self._exclude(contents, start)
         self.start = start._replace(records=start.records + start.new_records, new_steps=(), new_records=())
@@ -175,15 +176,3 @@ class Pass:
             last = last[:, last[0] >= 0]
             if last.size:
                 yield whole, last
-
-
-def _rounds(ranges: Ranges) -> list[list[tuple[int, int]]]:
-    """Return ranges in rounds: each of them once, then those that are there a second time, and so on."""
-    counts: Counter[tuple[int, int]] = Counter()
-    rounds: list[list[tuple[int, int]]] = []
-    for each in ranges:
-        if counts[each] == len(rounds):
-            rounds.append([])
-        rounds[counts[each]].append(each)
-        counts[each] += 1
-    return rounds
