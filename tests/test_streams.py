@@ -151,6 +151,40 @@ def test_stateful_loaders_go_on_within_an_epoch(ds, kind, workers):
         assert list(loader) == epochs[epoch]
 
 
+@pytest.mark.filterwarnings("ignore:epoch = 0, expected a new one")  # which persistent workers do not learn of
+@pytest.mark.parametrize("snapshots", [1, 8])
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("case", ["whole", "steps left out", "within an epoch", "the epoch after"])
+def test_states_of_persistent_workers_are_of_the_pass_that_they_read(ds, case, workers, snapshots):
+    options = {"persistent_workers": True, "snapshot_every_n_steps": snapshots}
+
+    def make(state=None):
+        exclude = {"steps": [(2, 5)]} if case == "steps left out" else None
+        stream = ds.stream(shuffle=True, batch_size=10, exclude=exclude)
+        if case == "within an epoch":
+            stream.load_state_dict(mmapds.DistributedBatchSampler(ds, 10).state_dict(step=4))
+        loader = loader_of(stream, "batches", workers, StatefulDataLoader, **options)
+        if state is not None:
+            loader.load_state_dict(state)
+        return stream, loader
+
+    for stop in (0, 3, 10):
+        stream, loader = make()
+        list(loader)
+        if case == "the epoch after":  # of the rest of the first one, nothing is left
+            stream, loader = make(copy.deepcopy(loader.state_dict()))
+            stream.set_epoch(1)
+        iterator = iter(loader)
+        for _ in range(stop):
+            next(iterator)
+        state = copy.deepcopy(loader.state_dict())
+        rest = list(iterator)
+        assert len(rest) == 21 - stop
+        stream, loader = make(state)
+        stream.set_epoch(int(case == "the epoch after"))
+        assert list(loader) == rest
+
+
 def test_a_stream_travels_to_spawned_workers(ds):
     stream = ds.stream(batch_size=50)
     next(iter(stream))

@@ -20,7 +20,7 @@ from .contents import OrderedRecords, records_of
 from .data import Chain, SampledData
 from .epoch import EpochProgress
 from .exclusions import Exclude
-from .passes import Sharding
+from .passes import Pass, Sharding
 from .resumable import ResumableSampler, refuse_injected, refuse_injected_dataset, refuse_path
 from .world import World
 
@@ -347,6 +347,9 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """Return where the epoch is, and the batch size; see `DistributedSampler`."""
         return {**super().state_dict(step), "batch_size": self.batch_size}
+
+    def _state_before(self, of: Pass) -> dict[str, Any]:
+        return {**super()._state_before(of), "batch_size": self.batch_size}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Begin the next pass where a state was saved, also with another batch size; see `DistributedSampler`."""

@@ -226,13 +226,20 @@ class EpochProgress:
         positions = found.positions(step - found.first_step, 1, range(self.sharding.num_replicas))
         return np.ascontiguousarray(positions[0].T)
 
-    def state_dict(self, step: int | None, data: SampledData) -> dict[str, Any]:
+    def next_pass(self) -> Pass:
+        """Let a pass under way end, and return the one that begins next."""
+        if self._pass is not None and self._told is not None:
+            self.set_epoch(self._told)
+        return self.coming()
+
+    def state_dict(self, step: int | None, data: SampledData, of: Pass | None = None) -> dict[str, Any]:
         """Return the state after the last step that was yielded, or after `step` steps of the epoch.
 
         Args:
           data: what the positions are of.
+          of: the pass that it is in; the current one by default.
         """
-        current = self.current()
+        current = self.current() if of is None else of
         done = current.done if step is None else integer("step", step) - current.first_step
         if not 0 <= done <= current.steps:
             last = current.first_step + current.steps

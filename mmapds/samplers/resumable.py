@@ -165,6 +165,10 @@ class ResumableSampler(ABC):
         """
         return self._synchronised().state_dict(step, self._data)
 
+    def _state_before(self, of: Pass) -> dict[str, Any]:
+        """Return the state before the first step of a pass: the current one, or the next one."""
+        return self._synchronised().state_dict(of.first_step, self._data, of)
+
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Begin the next pass where a state was saved, at any number of replicas.
 

@@ -53,51 +53,60 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         self._in_batches = isinstance(sampler, torch.utils.data.BatchSampler)
         self._pass: Pass | None = None  # the pass that this object yields
         self._given = 0  # items of it that were yielded, and records before the last of them that were left out
-        self._is_beginning = False  # the sampler may be ahead of a pass of which nothing was yielded
+        self._beginning: Pass | None = None  # the pass of which nothing was yielded yet; the sampler may be ahead
         self._part: _Part | None = None  # of one of several workers
         self._check = StreamCheck() if sampler._synchronised().sharding.num_replicas > 1 else None
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield what is left of the epoch for this rank, and for this worker.
+        """Return an iterator over what is left of the epoch for this rank, and for this worker.
 
         Raises:
-          OrderError: another rank has another pass, or none.
+          OrderError: another rank has another pass, or none; with the first item.
         """
         worker = torch.utils.data.get_worker_info()
-        check = self._check if worker is not None and worker.id == 0 else None
-        if check is not None:
-            check.before(self.sampler._synchronised(), self._shared_by_ranks)
-        if worker is not None and worker.num_workers > 1:
-            yield from self._worker_items(worker.id, worker.num_workers)
+        if worker is None:
+            return self._items()
+        # StatefulDataLoader asks a worker for a state before the first item: it is of this pass, not of the last one.
+        if worker.num_workers == 1:
+            self._beginning = self.sampler._synchronised().next_pass()
+            items = self._items()
         else:
-            yield from self._items()
-        if check is not None:
-            check.after()
+            if self._part is None or self._part.begun:
+                self._part = self._new_part()
+            items = self._worker_items(self._part, worker.id, worker.num_workers)
+        return items if worker.id or self._check is None else self._checked(items, self._check)
+
+    def _checked(self, items: Iterator[Any], check: StreamCheck) -> Iterator[Any]:
+        """Yield items after a comparison with other ranks."""
+        check.before(self.sampler._synchronised(), self._shared_by_ranks)
+        yield from items
+        check.after()
 
     def _items(self) -> Iterator[Any]:
         """Yield all items of this rank."""
-        self._is_beginning = True
+        self._beginning = self.sampler._synchronised().next_pass()
         for block in self._blocks():
             if self._pass is not self.sampler.current_pass:
                 self._pass, self._given = self.sampler.current_pass, 0
-            self._is_beginning = False
+            self._beginning = None
             begin = self._given
             for k, item in self._read(block):
                 self._given = begin + k + 1
                 yield item
             self._given = begin + len(block)
         # It is over, also for a rank without a share of the last step: the sampler knows.
-        self._pass, self._is_beginning = None, False
+        self._pass = self._beginning = None
 
     def _shared_by_ranks(self) -> dict[str, Any]:
         """Return what must be alike on all ranks: see `ResumableSampler`."""
         return self.sampler._shared_by_ranks()
 
-    def _worker_items(self, number: int, workers: int) -> Iterator[Any]:
+    def _new_part(self) -> _Part:
+        """Return a part of the next pass, of which nothing was yielded."""
+        return _Part(self.sampler._state_before(self.sampler._synchronised().next_pass()))
+
+    def _worker_items(self, part: _Part, number: int, workers: int) -> Iterator[Any]:
         """Yield the items of every `workers`-th block, so that a DataLoader, which asks workers in turn, has all."""
-        part = self._part
-        if part is None or part.begun:
-            part = self._part = _Part(self.sampler.state_dict(step=self.sampler.first_step))
         part.begun = True
         skip = part.given
         for block in islice(self._blocks(), number, None, workers):
@@ -133,7 +142,6 @@ class Stream(torch.utils.data.IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass, as with a sampler; persistent workers do not learn of it."""
-        self._is_beginning = False
         self.sampler.set_epoch(epoch)
 
     @property
@@ -154,13 +162,15 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         """
         worker = torch.utils.data.get_worker_info()
         if worker is not None and worker.num_workers > 1:
-            part = self._part or _Part(self.sampler.state_dict(step=self.sampler.first_step))
+            part = self._part or self._new_part()
             own = {"worker": worker.id, "num_workers": worker.num_workers, "given": part.given}
             return {"sampler": part.begin, **own}
+        if step is None and self._beginning is not None:  # also where a signal raised while it drew the first block
+            progress = self.sampler._synchronised()
+            if self._beginning is progress.current() or self._beginning is progress.coming():  # none was chosen since
+                return self.sampler._state_before(self._beginning)
         if step is None and self._pass is not None and self._pass is self.sampler.current_pass:
             step = self._pass.first_step + self._given  # the sampler itself is a block ahead
-        elif step is None and self._is_beginning:  # as where a signal raised while it drew the first block
-            step = self.sampler.first_step
         return self.sampler.state_dict(step)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -169,7 +179,6 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         Raises:
           StateError: the state belongs to another order, or to another worker.
         """
-        self._is_beginning = False
         if not isinstance(state_dict, Mapping) or set(state_dict) != _KEYS:
             self.sampler.load_state_dict(state_dict)
             return
@@ -186,7 +195,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         self._part = _Part(dict(state_dict["sampler"]), given)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pass": None, "_part": None, "_is_beginning": False}
+        return {**self.__dict__, "_pass": None, "_part": None, "_beginning": None}
 
     def __repr__(self) -> str:
         return f"<mmapds stream of {'batches' if self._in_batches else 'samples'}: {self.sampler!r}>"
