@@ -155,6 +155,8 @@ WITHOUT_NUMBERS = {
     "exclude": lambda: distributed(1, 0, exclude={"epochs": [1]}),
     "drop_last without padding": lambda: distributed(1, 0, drop_last=True, pad=False),
     "sampler of a trainer": lambda: mmapds.DistributedBatchSampler(range(10), 2, sampler=distributed(1, 0)),
+    "what a batch sampler decides": lambda: mmapds.DistributedBatchSampler(distributed(1, 0, drop_last=True), 2),
+    "where a batch sampler begins": lambda: mmapds.DistributedBatchSampler(distributed(1, 0, start_step=2), 2),
     "subset": lambda: mmapds.TokenBudgetBatchSampler(torch.utils.data.Subset(mmapds.open(jsonl(length="n")), [0]), 10),
     "not a state": lambda: distributed(1, 0).load_state_dict([1]),
     "state without keys": lambda: distributed(1, 0).load_state_dict({"epoch": 0}),

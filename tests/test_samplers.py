@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from functools import partial
 from itertools import islice
 
@@ -426,6 +427,38 @@ def test_an_order_stands_beside_no_arguments_that_make_one(make, instead):
         make(range(10), order=orders.Resampled(10, 5), **instead)
     with pytest.raises(OrderError, match="beside a sampler; give it to the sampler"):
         DistributedBatchSampler(DistributedSampler(range(10)), 2, **instead)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"exclude": {"records": [1]}}, "exclude = {'records': [(1, 2)]} in the sampler, expected None"),
+        ({"exclude": {"steps": [2]}}, "exclude = {'steps': [(2, 3)]} in the sampler, expected None"),
+        ({"drop_last": True}, "drop_last = True in the sampler, expected False"),
+        ({"pad": False}, "pad = False in the sampler, expected True"),
+        ({"start_step": 4}, "dataset: expected a sampler at the beginning of an epoch, found one at step 4"),
+    ],
+)
+def test_a_batch_sampler_refuses_a_sampler_with_arguments_that_it_would_not_use(options, message):
+    kinds = [DistributedSampler(range(21), 2, 1, **options)]
+    if "pad" not in options:
+        kinds += [ChunkedSampler(range(21), 5, 2, 1, **options), MixtureSampler([9, 12], [3, 4], 2, 1, **options)]
+    for sampler in kinds:
+        with pytest.raises(OrderError, match=f"^{re.escape(message)}; give .* to the batch sampler$"):
+            DistributedBatchSampler(sampler, 2)
+    alike = {name: value for name, value in options.items() if name in ("drop_last", "pad")}
+    batches = DistributedBatchSampler(DistributedSampler(range(21), 2, 1, **alike), 2, **options)
+    assert list(batches) == list(DistributedBatchSampler(range(21), 2, 2, 1, **options))
+
+
+def test_a_sampler_with_a_state_gives_it_to_the_batch_sampler():
+    sampler = DistributedSampler(range(20), 1, 0)
+    sampler.load_state_dict(sampler.state_dict(step=8))
+    with pytest.raises(OrderError, match="found one at step 8; give start_step, in batches, or the state to the batch"):
+        DistributedBatchSampler(sampler, 4)
+    batches = DistributedBatchSampler(DistributedSampler(range(20), 1, 0, exclude={}), 4)
+    batches.load_state_dict(sampler.state_dict())
+    assert flat(batches) == list(sampler)
 
 
 def test_an_order_is_of_as_many_records_as_the_dataset():

@@ -12,14 +12,14 @@ import numpy as np
 import torch.utils.data.distributed
 from numpy.typing import NDArray
 
-from ..errors import OrderError, counted, names_its_arguments, plain_counted
+from ..errors import OrderError, counted, names_its_arguments, plain_counted, shortened
 from ..orders.basic import Order, Sequential, Shuffled, check_is_order, integer
 from ..orders.chunked import Chunked
 from ..orders.mixture import Mixture
 from .contents import OrderedRecords, records_of
 from .data import Chain, SampledData
 from .epoch import EpochProgress
-from .exclusions import Exclude
+from .exclusions import Exclude, parse_exclude
 from .passes import Pass, Sharding
 from .resumable import ResumableSampler, refuse_injected, refuse_injected_dataset, refuse_path
 from .world import World
@@ -82,9 +82,10 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
             order = Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
         self._records = OrderedRecords(order, epoch_size)
         self._assumed = world.assumed
+        self._exclude = parse_exclude(exclude)
         sharding = Sharding(num_replicas, rank, 1, drop_last, pad)
         self._progress = EpochProgress(
-            self._records, sharding, start_step=start_step, exclude=exclude, assumed=world.assumed
+            self._records, sharding, start_step=start_step, exclude=self._exclude, assumed=world.assumed
         )
         super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
         self._progress.is_chosen = False  # torch has set epoch 0
@@ -253,7 +254,8 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
     Args:
       dataset: anything with a length, or a `DistributedSampler`, whose order, epoch size, num_replicas and rank are
-        then used.
+        then used; what else it can leave out or begin with is for the batch sampler: `exclude`, `start_step`,
+        `drop_last`, `pad` and states.
       batch_size: samples in a batch of one rank.
       drop_last: leave out a last step that is not full on every rank; else its batches are smaller, all of one size.
       start_step: where the first pass begins, in batches.
@@ -289,6 +291,7 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
             for name, value in {"shuffle": shuffle, "seed": seed, "order": order, "epoch_size": epoch_size}.items():
                 if value is not None:
                     raise OrderError(f"{name} = {value!r}, expected None beside a sampler; give it to the sampler")
+            _refuse_what_batches_decide(dataset, drop_last, pad)
             indices = dataset
         else:
             refuse_injected_dataset(dataset)
@@ -357,3 +360,30 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         super().load_state_dict(state_dict)
         self.sampler.set_epoch(self._progress.epoch)
         self._choices = self.sampler._progress.choices  # nobody chose this one
+
+
+def _refuse_what_batches_decide(sampler: DistributedSampler, drop_last: bool, pad: bool) -> None:
+    """Refuse a sampler with arguments that the batch sampler over it would not use.
+
+    Args:
+      drop_last, pad: of the batch sampler.
+    Raises:
+      OrderError: it has such arguments, or goes on within an epoch.
+    """
+    exclude = {kind: list(ranges) for kind, ranges in sampler._exclude.items() if ranges}
+    sharding = sampler._progress.sharding
+    for name, value, accepted in (
+        ("exclude", exclude or None, [None]),
+        ("drop_last", sharding.drop_last, [False, drop_last]),
+        ("pad", sharding.pad, [True, pad]),
+    ):
+        if value not in accepted:
+            raise OrderError(
+                f"{name} = {shortened(value)} in the sampler, expected {accepted[0]}; give it to the batch sampler"
+            )
+    step = sampler._progress.coming().first_step
+    if step:
+        raise OrderError(
+            f"dataset: expected a sampler at the beginning of an epoch, found one at step {step}; give start_step, "
+            "in batches, or the state to the batch sampler"
+        )
