@@ -685,6 +685,26 @@ def test_integers_of_numpy_are_taken_everywhere():
     ) == list(plain)
 
 
+@pytest.mark.parametrize("integers", [np.int8, np.uint8, np.int16, np.uint64])
+def test_steps_that_are_shown_may_be_of_any_integer_type(integers):
+    n, world = 1_000_000, {"num_replicas": 2, "rank": 0}
+    lengths = np.arange(1, 501)
+    samplers = [
+        DistributedSampler(range(n), **world),
+        DistributedSampler(range(2**60), **world),
+        ChunkedSampler(range(n), 100, **world),
+        MixtureSampler([n, 5], [1, 2], stop="longest", **world),
+        DistributedBatchSampler(range(n), 32, **world),
+        mmapds.TokenBudgetBatchSampler(lengths, 1000, **world),
+        mmapds.PackingBatchSampler(lengths, 1000, **world),
+    ]
+    for sampler in samplers:
+        for step in (0, 3, min(len(sampler), 128) - 1):
+            shown, expected = sampler.indices_at(integers(step)), sampler.indices_at(step)
+            assert len(shown) == len(expected)
+            assert all(map(np.array_equal, shown, expected))
+
+
 @pytest.mark.parametrize("value", [1.5, "a", 0, -1, True])
 def test_worlds_that_are_not_integers_of_one_or_more(value, monkeypatch):
     with pytest.raises(mmapds.OrderError, match="num_replicas = "):

@@ -109,7 +109,7 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
 
     def indices_at(self, step: int) -> NDArray[np.int64]:
         """Return the records in a step of this epoch, one for each rank that has one: shape (num_replicas,)."""
-        positions = self._progress.positions_at(step)[:, 0]
+        positions = self._progress.positions_at(integer("step", step))[:, 0]
         return self._records.at(self.epoch, positions[positions >= 0])
 
 
@@ -341,7 +341,7 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
         With `pad=False`, the last step is a list of an array for each rank, as they may differ in size.
         """
-        positions = self._synchronised().positions_at(step)
+        positions = self._synchronised().positions_at(integer("step", step))
         if (positions >= 0).all():
             return self._records.at(self.epoch, positions)
         return [self._records.at(self.epoch, row[row >= 0]) for row in positions]

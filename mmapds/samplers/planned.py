@@ -107,6 +107,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
 
     def indices_at(self, step: int) -> list[NDArray[np.int64]]:
         """Return the records in a step of this epoch: the batch of each rank, in order of ranks."""
+        step = integer("step", step)
         found = self._progress.pass_at(step)
         last = found.remainder(step - found.first_step)
         whole = found.positions(step - found.first_step, 1, range(self.num_replicas)).ravel()
