@@ -133,27 +133,32 @@ class EpochProgress:
         if self._assumed:
             self._assumed = False
             warn_if_others()
-        if self._pass is not None and self._told is not None:
-            self.epoch, self._told, self._next_pass = self._told, None, None
-        elif self._pass is not None and self.choices == self._choices_used and not self._loaded:
-            self._repeat(self._pass)
+        begun = self.next_pass()
         self._check_steps(self._start().new_steps)
         # At the end of an epoch, StatefulDataLoader reads ahead in a pass, which may be short, and begins another one.
         self._loaded = self._loaded and self.choices != self._choices_used
         self._choices_used = self.choices
-        self._pass, self.is_chosen = self.coming(), False
-        self._next_pass = None
+        self._pass, self._next_pass, self.is_chosen = begun, None, False
         if not self._is_finished:
             self._next = self._finished = None
-        return self._pass
+        return begun
+
+    def next_pass(self) -> Pass:
+        """Let the pass under way end, and return the one that begins next."""
+        if self._pass is not None and self._told is not None:
+            self.epoch, self._told = self._told, None
+            self._pass = self._next_pass = None
+        elif self._pass is not None and self.choices == self._choices_used and not self._loaded:
+            self._repeat(self._pass)
+        return self.coming()
 
     def _repeat(self, before: Pass) -> None:
         """Let a loop that chooses no epochs go on: after the end of one that was loaded, else with the same again."""
         if self._is_finished:
             self.epoch, self._is_finished = before.epoch + 1, False
-            self._next = self._next_pass = self._finished = None
-            return
-        self._following = None
+            self._pass = self._next = self._next_pass = self._finished = None
+        elif self._following is not None:
+            self._following = self._next_pass = None
         if before.over:
             self._warn_of_the_same_epoch(before)
 
@@ -225,12 +230,6 @@ class EpochProgress:
         found = self.pass_at(step)
         positions = found.positions(step - found.first_step, 1, range(self.sharding.num_replicas))
         return np.ascontiguousarray(positions[0].T)
-
-    def next_pass(self) -> Pass:
-        """Let a pass under way end, and return the one that begins next."""
-        if self._pass is not None and self._told is not None:
-            self.set_epoch(self._told)
-        return self.coming()
 
     def state_dict(self, step: int | None, data: SampledData, of: Pass | None = None) -> dict[str, Any]:
         """Return the state after the last step that was yielded, or after `step` steps of the epoch.
