@@ -275,8 +275,9 @@ class EpochProgress:
 
     def _position(self, current: Pass, done: int) -> int:
         """Return the position after some steps of a pass."""
-        # After the last step, a tail that drop_last leaves out is over too; so it is in a pass without a step.
-        if done == current.steps and (done or current is self._pass):
+        # After the last step, a tail that drop_last leaves out is over too; also where all of the steps are excluded.
+        is_emptied = current is self._pass and not current.was_over
+        if done == current.steps and (done or is_emptied):
             return self._total
         return current.position_after(done) if done else min(current.start.position, self._total)
 
@@ -327,7 +328,8 @@ class EpochProgress:
         self._is_finished = is_over and self.is_chosen and self.epoch == epoch
         self._told = waiting.epoch if is_later_chosen and not is_over else None
         self._following = waiting if is_later_chosen or is_over else None
-        self._finished = rest.start._replace(position=self._total) if is_over else None
+        end = rest.start if rest.was_over else rest.start._replace(position=self._total)
+        self._finished = end if is_over else None
         self._next = self._finished if self._is_finished else None if is_over else start
         self._pass, self._next_pass = None, None if is_over else rest
         self.epoch = epoch + (is_over and not self._is_finished)
