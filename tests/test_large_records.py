@@ -4,11 +4,13 @@ import gzip
 import json
 import sys
 
+import numpy as np
 import orjson
 import pytest
 
 import mmapds
 from mmapds.compression.reader import BlockReader
+from mmapds.dataset.fields import FieldsReader
 from tests.support.commands import run
 from tests.support.compressed import one_frame
 from tests.support.messages import check
@@ -55,7 +57,17 @@ def lines(tmp_path_factory):
     return path
 
 
-def messages(path, options, reads):
+@pytest.fixture(scope="module")
+def arrays(tmp_path_factory):
+    """Three records of named arrays, of which the second has a long text."""
+    path = tmp_path_factory.mktemp("large") / "a.mma"
+    with mmapds.Writer(path) as writer:
+        for size in (1, LARGE // 2, 1):
+            writer.write({"x": np.zeros(2, np.float32), "text": "b" * size})
+    return path
+
+
+def messages(path, options, reads, place=":2 (byte 9)"):
     ran = run("-c", READ, path, json.dumps(options), ROOM, *reads)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
@@ -63,7 +75,7 @@ def messages(path, options, reads):
     assert len(found["found"]) == len(reads)
     for message in found["found"]:
         check(message)
-        assert message.startswith(f"{path}:2 (byte 9): expected room in memory for ")
+        assert message.startswith(f"{path}{place}: expected room in memory for ")
         assert "; raise the limit, as with ulimit -v or of the container" in message
     return found
 
@@ -84,6 +96,61 @@ def test_a_record_that_memory_has_no_room_for_is_named(lines, io, options):
     assert "for a record of 268435" in one
     assert "for 3 records of 268435" in together
     assert ", take fewer records at a time, or leave the record out with exclude= in a sampler" in together
+
+
+LATE = [
+    "ds.take([1])[0]",
+    "ds.take([0, 1])[-1]",
+    "list(ds.take([0, 1, 2]))",
+    "ds.take([0, 1]).values('text')",
+    "ds.map(len).take([0, 1])",
+    "list(mmapds.zip(a=ds).take([0, 1]))",
+]
+"""Reads whose samples are made when they are asked for."""
+LOADERS = ["list(ds.stream(shuffle=False))", "list(mmapds.DataLoader(ds, batch_size=2, collate_fn=list))"]
+"""The same, where torch is loaded before room is short."""
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"decode": "torch"}, {"fields": {"text": "str"}}, {"fields": {"text": "str"}, "on_error": "skip"}]
+)
+def test_so_is_one_of_named_arrays_whose_sample_is_made_late(arrays, options):
+    at = mmapds.open(arrays).where(1).offset
+    loaders = LOADERS if options.get("decode") == "torch" else []
+    messages(arrays, options, ["ds[1]", *LATE, *loaders], f": record 1 (byte {at})")
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_so_is_one_of_json_whose_fields_are_made_late(write, monkeypatch, on_error):
+    """After one that is left out, if there may be any."""
+
+    def without_room(_, sample):
+        if sample["n"] == 2:
+            raise MemoryError
+        return sample
+
+    path = write([{"n": 0}, {"n": "1"}, {"n": 2}, {"n": 3}])
+    ds = mmapds.open(path, build=True, decode=mmapds.Fields({"n": "int32"}), on_error=on_error)
+    if on_error == "skip":
+        with pytest.warns(RuntimeWarning, match="found a string"):
+            batch = ds.take([0, 1, 2, 3])
+    else:
+        batch = ds.take([0, 2, 3])
+    assert batch.values("n") == [0, 2, 3]
+    monkeypatch.setattr(FieldsReader, "finished", without_room)
+    for read in (lambda: ds[2], lambda: batch[1], lambda: batch[-2], lambda: list(batch), lambda: batch[1:]):
+        with pytest.raises(MemoryError) as refused:
+            read()
+        check(str(refused.value))
+        assert str(refused.value).startswith(f"{path}:3 (byte 20): expected room in memory for decoding a record of ")
+
+    monkeypatch.setattr(FieldsReader, "finished_value", without_room_for_any)
+    with pytest.raises(MemoryError, match=r":3 \(byte 20\): expected room in memory for decoding"):
+        batch.values("n")
+
+
+def without_room_for_any(*_):
+    raise MemoryError
 
 
 def test_so_is_one_of_a_compressed_source(tmp_path, lines):

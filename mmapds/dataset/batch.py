@@ -20,6 +20,8 @@ from .decode import Decoder
 
 Refused = Callable[[int, Exception], NoReturn]
 """Raises the error of a batch's record, which is given by its place in the batch."""
+DECODING_ERRORS = ValueError, EOFError, MemoryError, SystemError
+"""What is raised of a record that is decoded; where memory is short, orjson makes it SystemError."""
 
 
 class LateBatch(Sequence[Any]):
@@ -207,7 +209,7 @@ class StoredBatch(Batch):
     def sample(self, k: int) -> Any:
         try:
             sample = self._decode(self._found[k])
-        except (ValueError, EOFError) as error:
+        except DECODING_ERRORS as error:
             self._refused(k, error)
         self._found.check(k)
         return sample
@@ -246,13 +248,14 @@ class StoredBatch(Batch):
             return [sample[name] for sample in self]
         try:
             return self.copies(name)
-        except ValueError:
-            return [sample[name] for sample in self]  # raises with the place of the damaged record
+        except DECODING_ERRORS:
+            return [sample[name] for sample in self]  # raises with the place of the record
 
     def copies(self, name: str) -> list[Any]:
         """Return what every record has in a field, whatever is made of it; arrays are copies.
 
         Raises:
           FormatError: text is damaged; the message does not say where.
+          MemoryError: there is no room for all of them; the message does not say where.
         """
         return [self._decoder.finished_value(name, value) for value in self._found.values(self._fields[name][0])]

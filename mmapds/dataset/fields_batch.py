@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from .. import _native
 from .array_decoder import numpy_dtype
-from .batch import Batch, StoredBatch
+from .batch import DECODING_ERRORS, Batch, Refused, StoredBatch
 from .fields import Fields
 from .stored_fields import StoredFields
 
@@ -19,17 +19,27 @@ class FieldsBatch(Batch):
     Args:
       found: what the core has read.
       fields: the decoder.
+      refused: raises an error of one of the records that the core was asked for, with where that lies.
     """
 
-    def __init__(self, found: _native.JsonBatch, fields: Fields) -> None:
+    def __init__(self, found: _native.JsonBatch, fields: Fields, refused: Refused) -> None:
         self._found = found
         self._reader = fields.reader
+        self._refused = refused
 
     def __len__(self) -> int:
         return len(self._found)
 
     def sample(self, k: int) -> Any:
-        return self._reader.finished(self._found[k])
+        try:
+            return self._reader.finished(self._found[k])
+        except MemoryError as error:
+            self._refused(int(self.places[k]), error)
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Which of the records that the core was asked for are the samples: shape (len(self),)."""
+        return np.frombuffer(self._found.places, np.uint64).astype(np.int64)
 
     @property
     def names(self) -> KeysView[str]:
@@ -70,7 +80,11 @@ class FieldsBatch(Batch):
         self._found.join(self._reader.numbers[name], (longest, left), self._row(out, 1), begins, fill, out)
 
     def values(self, name: str) -> list[Any]:
-        return [self._reader.finished_value(name, value) for value in self._found.values(self._reader.numbers[name])]
+        number = self._reader.numbers[name]
+        try:
+            return [self._reader.finished_value(name, value) for value in self._found.values(number)]
+        except MemoryError:
+            return [sample[name] for sample in self]  # raises with the place of the record
 
 
 class ChosenBatch(Batch):
@@ -114,5 +128,5 @@ class ChosenBatch(Batch):
         try:
             stored = [None] * len(self) if source is None else self._stored.copies(source.name)
             return [self._decode.value(name, each) for each in stored]
-        except ValueError:
+        except DECODING_ERRORS:
             return [sample[name] for sample in self]  # raises with the place of the record

@@ -29,7 +29,7 @@ from ..storage.runs import LengthOrder
 from ..storage.sources import StrPath
 from . import saving, stored
 from .array_decoder import array_decoder
-from .batch import StoredBatch
+from .batch import Refused, StoredBatch
 from .block_starts import block_starts
 from .catalog import Catalog
 from .chosen import composed
@@ -145,9 +145,7 @@ class IndexedDataset(Samples, Dataset):
         refuse_mask(positions, self._length)
         numbers = positions if self._rows is None else self._record_numbers(positions)
 
-        def refused(k: int, error: Exception) -> NoReturn:
-            self._raise_at(numbers[k], positions[k], error)
-
+        refused = self._refused(numbers, positions)
         if self._gives_arrays:
             batch = StoredBatch(self._records, numbers, decode, refused)
             return ChosenBatch(batch, decode) if isinstance(decode, StoredFields) else batch
@@ -159,7 +157,7 @@ class IndexedDataset(Samples, Dataset):
             for place, why in found.refused:
                 error = DecodeError(decode.reader.reason(bytes(self._records[numbers[place]]), *why))
                 self._raise_at(numbers[place], positions[place], error)
-            return FieldsBatch(found, decode)
+            return FieldsBatch(found, decode, refused)
 
         if decode is as_bytes:
             return self._records.many(numbers)
@@ -176,7 +174,7 @@ class IndexedDataset(Samples, Dataset):
         refuse_mask(positions, self._length)
         decode, numbers = self._decode, self._record_numbers(positions)
         if isinstance(decode, Fields):
-            return self._take_fields(decode, numbers)
+            return self._take_fields(decode, numbers, positions)
         samples: list[Any] = []
         kept: list[int] = []
         for k, (record, number) in enumerate(zip(self._records.many(numbers), numbers.tolist(), strict=True)):
@@ -195,7 +193,9 @@ class IndexedDataset(Samples, Dataset):
                 kept.append(k)
         return samples, np.array(kept, np.int64)
 
-    def _take_fields(self, decode: Fields, numbers: NDArray[np.int64]) -> tuple[FieldsBatch, NDArray[np.int64]]:
+    def _take_fields(
+        self, decode: Fields, numbers: NDArray[np.int64], positions: Any
+    ) -> tuple[FieldsBatch, NDArray[np.int64]]:
         """Read the fields of the records that can be read, and leave out the others.
 
         Raises:
@@ -213,7 +213,8 @@ class IndexedDataset(Samples, Dataset):
                 count = plain_counted(len(self._skips.records), "record")
                 remedy = f"give a field and a type that records have, as none of {count} can be read"
                 raise DecodeError(f"{what()}; {remedy}")
-        return FieldsBatch(found, decode), np.frombuffer(found.places, np.uint64).astype(np.int64)
+        batch = FieldsBatch(found, decode, self._refused(numbers, positions))
+        return batch, batch.places
 
     @property
     def skipped(self) -> list[int]:
@@ -246,6 +247,14 @@ class IndexedDataset(Samples, Dataset):
             given = either("--decode", "decode=...")
             way_out = f"; give another {given}, as it refuses all of the first {tried} records{others}"
         raise_at(self._catalog.place(located), error, self._given_decode, way_out)
+
+    def _refused(self, numbers: Any, positions: Any) -> Refused:
+        """Return what raises the errors of some records; see `_raise_at`."""
+
+        def refused(k: int, error: Exception) -> NoReturn:
+            self._raise_at(numbers[k], positions[k], error)
+
+        return refused
 
     def _refused_from_the_first(self) -> int:
         """Return how many of the first records a decoder given by name was tried on, if it refuses all; else 0.
