@@ -202,12 +202,12 @@ def test_a_block_that_is_damaged_later_is_named_with_its_records(packed):
 
 
 @pytest.mark.parametrize(("suffix", "make"), [(".zst", one_frame), (".gz", one_member)])
-def test_a_bad_record_behind_damage_has_no_line(write, suffix, make):
+def test_a_bad_record_behind_damage_has_a_number_and_no_line(write, suffix, make):
     good = make(b"\n" + DATA)
     path = write(good + make(DATA + b"bad\n"), f"a.jsonl{suffix}")
     mmapds.build(path)
     damaged_between(path, len(good) // 2, len(good) // 2 + 40)
-    with pytest.raises(mmapds.DecodeError, match=rf"^{path} \(byte {2 * len(DATA) + 1}\): not JSON: "):
+    with pytest.raises(mmapds.DecodeError, match=rf"^{path}: record 6000 \(byte {2 * len(DATA) + 1}\): not JSON: "):
         mmapds.open(path)[6000]
 
 

@@ -577,7 +577,7 @@ def test_an_error_in_a_source_that_is_gone_still_has_a_place(write):
     ds = mmapds.open(path, build=True)
     ds.raw(0)
     os.unlink(path)
-    with pytest.raises(mmapds.DecodeError, match=r"train.jsonl \(byte 1\): not JSON"):
+    with pytest.raises(mmapds.DecodeError, match=r"train.jsonl: record 0 \(byte 1\): not JSON"):
         ds[0]
 
 

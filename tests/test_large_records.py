@@ -10,6 +10,7 @@ import pytest
 
 import mmapds
 from mmapds.compression.reader import BlockReader
+from mmapds.dataset import catalog
 from mmapds.dataset.fields import FieldsReader
 from tests.support.commands import run
 from tests.support.compressed import one_frame
@@ -232,3 +233,31 @@ def test_a_block_that_memory_has_no_room_for_names_the_record(tmp_path, monkeypa
             MemoryError, match=rf"a\.jsonl\.{suffix}:2 \(byte 9\): expected room in memory for a record of"
         ):
             read()
+
+
+def without_room_for_anything(*_):
+    raise MemoryError("Unable to allocate output buffer.")
+
+
+@pytest.mark.parametrize("decode", ["json", "text", no_room])
+def test_a_record_is_named_where_there_is_no_room_to_count_its_line(tmp_path, monkeypatch, decode):
+    """A blank line makes the lines of a source others than its records."""
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(one_frame(b'{"n": 0}\n\n{"n": 1}\n'))
+    ds = mmapds.open(path, build=True, decode=decode)
+    if decode is not no_room:
+        monkeypatch.setattr(BlockReader, "blocks", without_room_for_anything)
+    monkeypatch.setattr(catalog, "line_number", without_room_for_anything)
+    for read in (lambda: ds[1], lambda: ds.take([1])):
+        with pytest.raises(MemoryError) as refused:
+            read()
+        check(str(refused.value))
+        assert str(refused.value).startswith(f"{path}: record 1 (byte 10): expected room in memory for ")
+
+
+def test_an_error_of_a_decoder_is_not_lost_where_there_is_no_room_to_look_at_the_source(write, monkeypatch):
+    path = write(b"0\n(1\n")
+    ds = mmapds.open(path, build=True)
+    monkeypatch.setattr(catalog.Catalog, "_parts", without_room_for_anything)
+    with pytest.raises(mmapds.DecodeError, match=r"train\.jsonl:2 \(byte 2\): not JSON"):
+        ds[1]

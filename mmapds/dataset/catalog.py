@@ -281,7 +281,7 @@ class Catalog:
         if not formats.of_index(index).is_text:
             return f"{path}: record {record} (byte {offset})"
         line = self._line(index, number, record, offset)
-        return f"{path}{'' if line is None else f':{line}'} (byte {offset})"
+        return f"{path}{f': record {record}' if line is None else f':{line}'} (byte {offset})"
 
     def check_line(self, located: tuple[int, int, int, int]) -> None:
         """Raise FormatError where a record that cannot be decoded is not a whole line, so that the index is to blame.
@@ -296,7 +296,7 @@ class Catalog:
         path = index.source_path(number)
         try:
             head, before, after = self._parts(member, (0, min(begin, 3)), (max(begin - 1, 0), begin), (end, end + 2))
-        except (OSError, Error):
+        except (OSError, Error, MemoryError):
             return  # the decoder's error says more
         begins = begin == 0 or before == b"\n" or (begin == 3 and head == b"\xef\xbb\xbf")
         if not begins or not (after.startswith(b"\n") or after in (b"", b"\r\n")):
@@ -338,7 +338,7 @@ class Catalog:
         member, _, begin, end = located
         try:
             (head,) = self._parts(member, (begin, min(end, begin + _HEAD)))
-        except (OSError, Error):
+        except (OSError, Error, MemoryError):
             return True
         return head.lstrip()[:1] in _JSON_BEGINS
 
@@ -349,6 +349,7 @@ class Catalog:
           parts: where each begins and ends.
         Raises:
           OSError, Error: it cannot be read, or another file is there now.
+          MemoryError: there is no room to decode it.
         """
         index, number = self.members[member]
         if index.sources[number].compression is not None:
@@ -365,7 +366,10 @@ class Catalog:
         return found
 
     def _line(self, index: Index, number: int, record: int, offset: int) -> int | None:
-        """Return the line of a record, counted from 1; None if the index does not have it and its source is gone."""
+        """Return the line of a record, counted from 1; None if the index does not have it and it cannot be counted.
+
+        Its source may be gone, or memory may have no room to decode it.
+        """
         source = index.sources[number]
         if source.lines == source.records:
             return record + 1
@@ -373,7 +377,7 @@ class Catalog:
         try:
             path = index.absolute(index.readable_path(number))
             return line_number(Source(path, source.size, source.mtime_ns, codec=codec), offset)
-        except SourceError:
+        except (SourceError, MemoryError):
             return None
 
 
