@@ -101,11 +101,25 @@ def _check_holds(file: IO[bytes], size: int) -> None:
     read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
     try:
         shape, _, dtype = read(file)
-    except MemoryError:  # which Python's parser says of what is nested too deep
+    except MemoryError:  # which Python's parser says of what is nested too deep, too
+        _check_room(0)
         raise ValueError("expected a header of NumPy's, found one that is nested too deep") from None
     expected, found = math.prod(shape) * dtype.itemsize, size - file.tell()
     if expected > found and not dtype.hasobject:
         raise ValueError(f"expected {expected} bytes of numbers, as its header says, found {found}")
+
+
+def _check_room(size: int) -> None:
+    """Raise MemoryError where memory is too short to decode a member, after an error that is also one of damage.
+
+    Args:
+      size: bytes that the decoder may take, besides those that it takes for any member.
+    """
+    np.empty(_ROOM + size, np.uint8)  # its pages are not touched
+
+
+_ROOM = 4 << 20  # bytes, for tables and buffers of decoders
+_PIXEL = 16  # bytes of a pixel while it is decoded: of a WebP, two canvases, what is read of one, and the image
 
 
 @cache
@@ -155,19 +169,44 @@ def _image(data: bytes) -> Any:
 
     Raises:
       ValueError: it is of another type than those below, damaged, or has more than `PIL.Image.MAX_IMAGE_PIXELS`.
+      OSError, EOFError: it is damaged, as Pillow says it.
+      MemoryError: there is no room for it, or it is damaged and there would be none.
     """
     pillow = _pillow()
+    limit = pillow.MAX_IMAGE_PIXELS
     try:
         image = pillow.open(BytesIO(data), formats=_TYPES)
     except pillow.UnidentifiedImageError:
         raise ValueError(f"expected an image of type {', '.join(_TYPES)}, found another or a damaged one") from None
+    except OSError:  # of a WebP, whose decoder takes its memory now
+        pixels = _webp_pixels(data)
+        if limit is None or pixels <= limit:
+            _check_room(len(data) + _PIXEL * pixels)
+        raise
     tags = getattr(image, "tag_v2", {})  # of a TIFF, whose tiles may be larger than the image, and are read whole
     tile = tags.get(_TILE_WIDTH, 0) * tags.get(_TILE_LENGTH, 0)
-    pixels, limit = max(math.prod(image.size), tile), pillow.MAX_IMAGE_PIXELS
+    pixels = max(math.prod(image.size), tile)
     if limit is not None and pixels > limit:  # where Pillow itself warns, and raises only at twice as many
         raise ValueError(f"expected up to {limit} pixels, found {pixels}; set PIL.Image.MAX_IMAGE_PIXELS to read them")
-    image.load()
+    try:
+        image.load()
+    except (OSError, EOFError):
+        _check_room(len(data) + _PIXEL * pixels)
+        raise
     return image
+
+
+def _webp_pixels(data: bytes) -> int:
+    """Return how many pixels a WebP has, as the header of its first chunk says it."""
+    kind, header = data[12:16], data[20:30]
+    if kind == b"VP8X":  # see RFC 9649, as for the others
+        width, height = (int.from_bytes(header[begin : begin + 3], "little") + 1 for begin in (4, 7))
+    elif kind == b"VP8L":
+        bits = int.from_bytes(header[1:5], "little")
+        width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    else:
+        width, height = (int.from_bytes(header[begin : begin + 2], "little") & 0x3FFF for begin in (6, 8))
+    return width * height
 
 
 def _rgb(data: bytes) -> Any:
