@@ -300,6 +300,21 @@ def test_an_open_source_that_grew_or_was_replaced_is_not_blamed_for_a_decoder(wr
         ds[1]
 
 
+def recurses(record):
+    return recurses(record) if record == b'{"n": 1}' else record
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_record_that_a_decoder_recurses_too_deep_for_is_named_and_not_left_out(write, on_error):
+    ds = mmapds.open(write([{"n": n} for n in range(3)]), build=True, decode=recurses, on_error=on_error)
+    for read in (lambda ds: ds[1], lambda ds: ds.take([0, 1, 2]), list):
+        with pytest.raises(RecursionError) as raised:
+            read(ds)
+        assert "while decoding" in raised.value.__notes__[0]
+        assert "train.jsonl:2 (byte 9)" in raised.value.__notes__[0]
+    assert not ds.skipped
+
+
 SHORT = ["not enough memory", "Not enough memory", "Error -4 while ", "Unable to create ZSTD_"]
 
 

@@ -180,10 +180,8 @@ class IndexedDataset(Samples, Dataset):
         for k, (record, number) in enumerate(zip(self._records.many(numbers), numbers.tolist(), strict=True)):
             try:
                 sample = decode(record, self._locate(number)) if self._is_located else decode(record)
-            except RecursionError:
-                raise
             except Exception as error:
-                if is_short_of_memory(error):
+                if is_short_of_memory(error) or isinstance(error, RecursionError):
                     self._raise_at(number, positions[k], error)
                 self._check_source(number)
                 self._skips.add(number, partial(self._described, number, reason_of(error, self._given_decode)))
