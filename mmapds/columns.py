@@ -18,7 +18,7 @@ from .arrays.masks import masked_count
 from .dataset.dataset import Dataset
 from .dataset.decode import Decoder
 from .dataset.opening import open as open_dataset
-from .errors import ColumnError, names_its_arguments, shortened
+from .errors import ColumnError, add_note, names_its_arguments, shortened
 from .imports import importing
 from .index.length_order import write_length_order
 from .index.marks import mark_of
@@ -324,7 +324,7 @@ def _compute(dataset: Dataset, name: str, compute: Callable[[Any], float], piece
                 f"{dataset.place(position)}: expected a number from the callable, found StopIteration"
             ) from error
         except Exception as error:
-            error.add_note(f"while computing a column for {dataset.place(position)}")
+            add_note(error, f"while computing a column for {dataset.place(position)}")
             raise
         if isinstance(number, bool | np.bool_):
             number = int(number)  # of a condition, for masks

@@ -5,7 +5,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ParamSpec, TypeVar
 
 from .imports import importing
@@ -139,6 +139,12 @@ def check_memory(error: Exception) -> None:
 def says_no_memory(error: Exception) -> bool:
     """Whether an error says that memory is short; it is of a library whose messages do not quote the data."""
     return any(said in str(error) for said in _NO_MEMORY)
+
+
+def add_note(error: Exception, note: str) -> None:
+    """Add a note to an error of the user's, also where its class refuses attributes, as a frozen dataclass does."""
+    with suppress(Exception):  # of a class that has other things for notes: the error itself counts
+        vars(error).setdefault("__notes__", []).append(note)
 
 
 def shortened(value: Any, most: int = 80, depth: int = 0) -> str:

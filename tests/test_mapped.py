@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import pickle
 from collections import UserDict
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 
@@ -379,3 +380,23 @@ def test_a_function_that_returns_nothing_is_an_error(write):
         ds[1]
     with pytest.raises(mmapds.Error, match=message):
         ds.take([1])
+
+
+@dataclass(frozen=True)
+class BadSampleError(Exception):
+    """Nothing can set an attribute of it, such as its notes."""
+
+    reason: str
+
+
+def refuse(_):
+    raise BadSampleError("blurred")
+
+
+def test_an_error_that_refuses_attributes_is_raised_with_the_place_of_the_record(opened):
+    decoded, plain = opened([0, 1], decode=refuse), opened([0, 1])
+    each, together = plain.map(refuse), plain.map(refuse, batched=True)
+    for read in (lambda: decoded[1], lambda: decoded.take([1]), lambda: each[1], lambda: together.take([1])):
+        with pytest.raises(BadSampleError) as raised:
+            read()
+        assert "train.jsonl:2 (byte 2)" in raised.value.__notes__[0]

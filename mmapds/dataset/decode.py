@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 import orjson
 
-from ..errors import DecodeError, Error, FormatError, did_you_mean, is_command, says_no_memory
+from ..errors import DecodeError, Error, FormatError, add_note, did_you_mean, is_command, says_no_memory
 from ..storage.numbers import plain_dtype
 from . import webdataset
 from .tf_example import tf_example
@@ -122,7 +122,7 @@ def raise_at(place: str, error: Exception, decode: str | Decoder, way_out: str =
         raise DecodeError(f"{place}: {reason_of(error, decode)}{way_out}") from error
     if isinstance(error, StopIteration):  # a loop would take it for the end of the dataset
         raise RuntimeError(f"{place}: the decoder raised StopIteration{way_out}") from error
-    error.add_note(f"while decoding {place}{way_out}")
+    add_note(error, f"while decoding {place}{way_out}")
     raise error
 
 

@@ -6,7 +6,7 @@ from typing import Any, NoReturn, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import Error
+from ..errors import Error, add_note
 from ..storage.runs import LengthOrder
 from .dataset import Dataset, concat
 from .decode import decoder_name, is_same_decoder
@@ -117,7 +117,7 @@ class MappedDataset(Dataset):
         place = f"{batch}{self._inner.place(position)}"
         if isinstance(error, StopIteration):  # a loop would take it for the end of the dataset
             raise RuntimeError(f"function {decoder_name(self._function)!r} raised StopIteration, of {place}") from error
-        error.add_note(f"while mapping {place}")
+        add_note(error, f"while mapping {place}")
         raise error
 
     def raw(self, position: SupportsIndex) -> bytes:
