@@ -294,6 +294,47 @@ def test_a_loop_without_epochs_goes_on_after_a_finished_one_that_was_chosen(make
 
 
 @every_kind
+@pytest.mark.parametrize("chosen", [1, 2], ids=["chosen once", "chosen twice"])
+def test_a_finished_epoch_that_is_chosen_after_the_load_is_not_read_again(make, chosen):
+    before, sampler = make(), make()
+    list(before)
+    sampler.load_state_dict(before.state_dict())
+    for _ in range(chosen):
+        sampler.set_epoch(0)
+    assert list(sampler) == list(sampler) == []
+    assert list(sampler) == epochs_of(make, [1])[0]
+    sampler.set_epoch(0)
+    assert list(sampler) == epochs_of(make, [0])[0], "now by choice"
+
+
+@every_kind
+def test_what_a_loader_reads_ahead_before_the_epoch_is_chosen_changes_nothing(make):
+    before, exclude = make(), {"steps": [(2, 5)]}
+    list(before)
+    sampler = make(exclude=exclude)
+    sampler.load_state_dict(before.state_dict())
+    list(islice(iter(sampler), 2))
+    sampler.set_epoch(0)
+    assert list(sampler) == []
+    sampler.set_epoch(1)
+    whole = epochs_of(make, [1])[0]
+    assert list(sampler) == whole[:2] + whole[5:]
+    sampler.set_epoch(0)
+    assert list(sampler) == epochs_of(make, [0])[0], "now by choice"
+
+
+@every_kind
+def test_a_loop_that_begins_before_a_loaded_end_is_warned(make):
+    before, sampler = make(), make()
+    before.set_epoch(3)
+    list(before)
+    sampler.load_state_dict(before.state_dict())
+    with pytest.warns(UserWarning, match=r"^epoch = 0, expected 4, that of the loaded state, which is an end; make"):
+        sampler.set_epoch(0)
+    assert list(sampler) == epochs_of(make, [0])[0]
+
+
+@every_kind
 def test_a_loop_without_epochs_goes_on_where_all_that_was_left_is_left_out(make):
     before, steps = make(), len(make())
     list(islice(iter(before), 3))

@@ -367,6 +367,13 @@ def test_the_state_of_a_pass_without_its_last_step_can_be_loaded(size):
     assert (list(sampler), resumed.epoch) == ([], 1)
 
 
+def test_the_error_of_new_steps_names_them_and_not_those_of_a_larger_world():
+    larger = DistributedBatchSampler(range(100), 1, 1, 0, exclude={"steps": [(50, 60)]})
+    smaller = DistributedBatchSampler(range(100), 5, 1, 0, exclude={"steps": [(50, 60), (25, 26)]})
+    with pytest.raises(mmapds.OrderError, match=r"^exclude\['steps'\]\[1\] = 25, expected steps below 20"):
+        smaller.load_state_dict(larger.state_dict())
+
+
 def test_a_batch_that_no_memory_has_room_for_is_refused():
     with pytest.raises(mmapds.OrderError, match=rf"batch_size = {2**61}, expected up to {2**40} samples in a step"):
         next(iter(DistributedBatchSampler(range(2**63 - 1), 2**61, 1, 0)))

@@ -179,7 +179,7 @@ def _image(data: bytes) -> Any:
     except pillow.UnidentifiedImageError:
         raise ValueError(f"expected an image of type {', '.join(_TYPES)}, found another or a damaged one") from None
     except OSError:  # of a WebP, whose decoder takes its memory now
-        pixels = _webp_pixels(data)
+        pixels = _webp_pixels(data) if data[8:12] == b"WEBP" else 0
         if limit is None or pixels <= limit:
             _check_room(len(data) + _PIXEL * pixels)
         raise

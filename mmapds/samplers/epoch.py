@@ -104,18 +104,20 @@ class EpochProgress:
             self._following = None
         self._let_follow(epoch)
         self.is_chosen, self._told = True, None
-        if self._is_finished and self._pass is not None:
-            self._next = self._next_pass = self._finished = None
-        self._is_finished = False
+        if self._pass is not None and (self._is_finished or epoch > self._pass.epoch):
+            # The loop has come to the end that was loaded, or past it.
+            if self._is_finished:
+                self._next = self._next_pass = None
+            self._finished, self._is_finished = None, False
         if epoch == self.epoch:
             return
+        self._warn_of_an_earlier_epoch(epoch)
         self.epoch = epoch
         self._pass = self._next_pass = None
-        if self._finished is not None and self._finished.epoch == epoch:
+        self._is_finished = self._finished is not None and self._finished.epoch == epoch
+        if self._is_finished:
             self._next = self._finished
         elif self._next is not None and self._next.epoch is not None:
-            if self._next.position and epoch < self._next.epoch:
-                self._warn_of_a_dropped_position(self._next)
             self._next = None
 
     def _let_follow(self, epoch: int) -> None:
@@ -123,10 +125,9 @@ class EpochProgress:
         waiting = self._following
         if waiting is None or waiting.epoch is None or waiting.epoch == epoch:
             return
-        if self._pass is not None and self._pass.epoch == waiting.epoch:
-            self._following = None
-        elif waiting.epoch < epoch:
-            self._following = waiting._replace(epoch=epoch)
+        if epoch > waiting.epoch:
+            is_read = self._pass is not None and self._pass.epoch == waiting.epoch
+            self._following = None if is_read else waiting._replace(epoch=epoch)
 
     def begin(self) -> Pass:
         """Begin the next pass; the one after it begins at the start of its epoch."""
@@ -140,7 +141,7 @@ class EpochProgress:
         self._choices_used = self.choices
         self._pass, self._next_pass, self.is_chosen = begun, None, False
         if not self._is_finished:
-            self._next = self._finished = None
+            self._next = None
         return begun
 
     def next_pass(self) -> Pass:
@@ -165,8 +166,8 @@ class EpochProgress:
     def _check_steps(self, new: Ranges) -> None:
         """Raise OrderError for new steps to exclude that no epoch of this world has; old ones may be of a larger."""
         limit = -(-self._total // self.sharding.stride)
-        if any(end > limit for _, end in new):
-            check_excluded("steps", self._exclude["steps"], limit, "an epoch")
+        wrong = tuple(each for each in new if each[1] > limit)
+        check_excluded("steps", self._exclude["steps"], limit, "an epoch", wrong)
 
     def _warn_of_the_same_epoch(self, before: Pass) -> None:
         """Warn, once, where a loop forgets set_epoch and a pass repeats an order, or counts on from a resumed one."""
@@ -178,12 +179,18 @@ class EpochProgress:
             "same order comes again)",
         )
 
-    def _warn_of_a_dropped_position(self, loaded: ResumePoint) -> None:
+    def _warn_of_an_earlier_epoch(self, epoch: int) -> None:
         """Warn where a loop begins again with a first epoch, before that of the state that was loaded for it."""
-        warn(
-            f"epoch = {self.epoch}, expected {loaded.epoch}, that of the loaded state, whose position "
-            f"{loaded.position} is dropped; make the loop range(sampler.epoch, ...)",
-        )
+        loaded, is_end = (self._next, False) if self._finished is None else (self._finished, True)
+        if self._pass is not None or loaded is None or loaded.epoch is None or epoch >= loaded.epoch:
+            return
+        if is_end or loaded.position:
+            expected = loaded.epoch + is_end
+            what = "which is an end" if is_end else f"whose position {loaded.position} is dropped"
+            warn(
+                f"epoch = {epoch}, expected {expected}, that of the loaded state, {what}; make the loop "
+                "range(sampler.epoch, ...)",
+            )
 
     def current(self) -> Pass:
         """Return the pass under way, or the one that would begin now."""

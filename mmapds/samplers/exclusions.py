@@ -139,10 +139,15 @@ def parse_exclude(exclude: Exclude | None) -> dict[str, Ranges]:
     return parsed
 
 
-def check_excluded(kind: str, ranges: Ranges, limit: int, of: str) -> None:
-    """Raise OrderError for steps or records to exclude that do not exist."""
+def check_excluded(kind: str, ranges: Ranges, limit: int, of: str, new: Ranges | None = None) -> None:
+    """Raise OrderError for steps or records to exclude that do not exist.
+
+    Args:
+      limit: how many there are, of what.
+      new: numbers without which a range is right, as it is of another world; by default all are new.
+    """
     for i, (begin, end) in enumerate(ranges):
-        if end > limit:
+        if end > limit and (new is None or any(first < end and begin < last for first, last in new)):
             shown = begin if end - begin <= 1 else (begin, end)
             raise OrderError(
                 f"exclude[{kind!r}][{i}] = {shown!r}, expected {kind} below {limit}, those of {of} (the end of a range "

@@ -78,7 +78,9 @@ class ResumableSampler(ABC):
         self._refuse_second_sharding()
         if self._ranks is None:
             self._ranks = PassCheck()
-        self._ranks.before(self._synchronised(), self._shared_by_ranks)
+        progress = self._synchronised()
+        progress.next_pass()  # which may be of another epoch
+        self._ranks.before(progress, self._shared_by_ranks)
 
     def _refuse_second_sharding(self) -> None:
         """Refuse a trainer's loader that shares out batches once more; batch samplers also before a pass begins.
