@@ -151,6 +151,75 @@ def test_stateful_loaders_go_on_within_an_epoch(ds, kind, workers):
         assert list(loader) == epochs[epoch]
 
 
+PROCESSES = [(0, None), (1, "fork"), (2, "fork"), (2, "spawn")]
+
+
+@pytest.mark.parametrize(("workers", "context"), PROCESSES)
+def test_what_is_for_the_first_pass_of_a_stream_is_for_none_after_it(ds, workers, context):
+    steps = 21
+
+    def epochs_of(stream, epochs):
+        loader = loader_of(stream, "batches", workers, multiprocessing_context=context)
+        for epoch in epochs:
+            stream.set_epoch(epoch)
+            batches = list(loader)
+            assert len(batches) == steps - stream.first_step - len(stream.state_dict()["exclude"]["positions"]) * 3
+            yield batches
+
+    whole = list(epochs_of(ds.stream(batch_size=10, shuffle=True), range(4)))
+    started = ds.stream(batch_size=10, shuffle=True, start_step=6)
+    assert list(epochs_of(started, range(3))) == [whole[0][6:], *whole[1:3]]
+    without = {"steps": [(2, 5)]}
+    excluding = ds.stream(batch_size=10, shuffle=True, exclude=without)
+    assert list(epochs_of(excluding, range(3))) == [whole[0][:2] + whole[0][5:], *whole[1:3]]
+    before = ds.stream(batch_size=10, shuffle=True)
+    list(before)
+    after = ds.stream(batch_size=10, shuffle=True, exclude=without)
+    after.load_state_dict(before.state_dict())
+    assert list(epochs_of(after, range(1, 4))) == [whole[1][:2] + whole[1][5:], *whole[2:4]]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_what_a_stateful_loader_leaves_out_of_one_pass_is_in_the_next(ds, workers):
+    def make(**options):
+        stream = ds.stream(batch_size=10, shuffle=True, **options)
+        return stream, loader_of(stream, "batches", workers, StatefulDataLoader)
+
+    stream, loader = make()
+    iterator = iter(loader)
+    head = [next(iterator) for _ in range(4)]
+    state = copy.deepcopy(loader.state_dict())
+    rest = list(iterator)
+    stream.set_epoch(1)
+    second = list(loader)
+    stream, loader = make(exclude={"steps": [(6, 8)]})
+    loader.load_state_dict(state)
+    stream.set_epoch(0)
+    assert list(loader) == (head + rest)[4:6] + (head + rest)[8:]
+    stream.set_epoch(1)
+    assert list(loader) == second
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_workers_that_share_a_pass_refuse_to_leave_out_what_they_have_read(ds, kind):
+    def make(**options):
+        stream = ds.stream(shuffle=True, **KINDS[kind], **options)
+        return loader_of(stream, kind, 2, StatefulDataLoader)
+
+    loader = make()
+    iterator = iter(loader)
+    read = [record for _ in range(5) for record in next(iterator)]
+    state = copy.deepcopy(loader.state_dict())
+    rest = [record for batch in iterator for record in batch]
+    loader = make(exclude={"records": [read[0]]})
+    loader.load_state_dict(state)
+    with pytest.raises(mmapds.StateError, match="found something before that; give it from the next epoch on"):
+        next(iter(loader))
+    loader = make(exclude={"records": rest[-2:]})
+    loader.load_state_dict(state)
+    assert {record for batch in loader for record in batch} == {*rest[:-2]}
+
+
 @pytest.mark.filterwarnings("ignore:epoch = 0, expected a new one")  # which persistent workers do not learn of
 @pytest.mark.parametrize("snapshots", [1, 8])
 @pytest.mark.parametrize("workers", [1, 2])

@@ -75,6 +75,7 @@ class EpochProgress:
         self._told: int | None = None  # the epoch that follows the rest of a loaded one
         self._pass: Pass | None = None
         self._next_pass: Pass | None = None  # made of _next when first asked for
+        self._as_saved: ResumePoint | None = None  # that of the loaded state, where exclude has more than it knew
         self.choices = 0
         """How many times an epoch was chosen or loaded."""
         self.is_chosen = False
@@ -211,6 +212,19 @@ class EpochProgress:
             return self._following
         return ResumePoint(new_records=self._exclude["records"])
 
+    def keeps(self, step: int) -> bool:
+        """Return whether the pass that was loaded has its steps up to this one, counted from its begin, as it had them.
+
+        What is excluded anew may lie among them.
+        """
+        if self._as_saved is None:
+            return True
+        now = self.coming()
+        if now.epoch != self._as_saved.epoch or step >= now.steps:
+            return False
+        before, ranks = self._new_pass(self._as_saved), range(self.sharding.num_replicas)
+        return np.array_equal(before.positions(step, 1, ranks), now.positions(step, 1, ranks))
+
     def repeats_itself(self) -> bool:
         """Return whether the epoch was just read to its end, and another one would have another order."""
         return self._pass is not None and self._pass.over and self.contents.changes_after(self.epoch)
@@ -341,6 +355,7 @@ class EpochProgress:
         self._pass, self._next_pass = None, None if is_over else rest
         self.epoch = epoch + (is_over and not self._is_finished)
         self.choices += 1
+        self._as_saved = start._replace(new_steps=(), new_records=()) if any(new.values()) else None
         self._loaded, self.is_chosen = True, False
 
     def _check_state(self, state: Mapping[str, Any], data: SampledData) -> None:
