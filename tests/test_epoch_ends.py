@@ -324,6 +324,38 @@ def test_what_a_loader_reads_ahead_before_the_epoch_is_chosen_changes_nothing(ma
 
 
 @every_kind
+def test_a_finished_epoch_may_be_chosen_again_after_the_next_one(make):
+    before = make()
+    list(before)
+    sampler = make(exclude={"steps": [(2, 5)]})
+    sampler.load_state_dict(before.state_dict())
+    whole = epochs_of(make, [0, 1])
+    found = []
+    for epoch in (1, 0, 0, 1):
+        sampler.set_epoch(epoch)
+        found.append(list(sampler))
+    assert found == [whole[1][:2] + whole[1][5:], whole[0], whole[0], whole[1]]
+
+
+@every_kind
+def test_a_pass_that_was_not_read_to_its_end_is_begun_again_where_it_began(make):
+    before = make()
+    list(islice(iter(before), 3))
+    sampler = make(exclude={"steps": [(5, 7)]})
+    sampler.load_state_dict(before.state_dict())
+    whole = epochs_of(make, [0])[0]
+    next(iter(sampler))
+    for _ in range(2):
+        sampler.set_epoch(0)
+        assert sampler.first_step == 3
+        assert list(islice(iter(sampler), 4)) == [*whole[3:5], *whole[7:9]]
+    sampler.set_epoch(0)
+    assert list(sampler) == [*whole[3:5], *whole[7:]]
+    sampler.set_epoch(0)
+    assert list(sampler) == whole, "by choice, once it was read"
+
+
+@every_kind
 def test_a_loop_that_begins_before_a_loaded_end_is_warned(make):
     before, sampler = make(), make()
     before.set_epoch(3)

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -198,6 +199,96 @@ def test_what_a_stateful_loader_leaves_out_of_one_pass_is_in_the_next(ds, worker
     assert list(loader) == (head + rest)[4:6] + (head + rest)[8:]
     stream.set_epoch(1)
     assert list(loader) == second
+
+
+@pytest.mark.parametrize("later", ["the same", "nothing"])
+@pytest.mark.parametrize("exclude", [{"steps": [(6, 8)]}, {"records": [*range(60, 80)]}], ids=["steps", "records"])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_what_a_pass_left_out_stays_left_out_in_the_third_job(ds, workers, exclude, later):
+    def resumed(state, **options):
+        loader = loader_of(ds.stream(batch_size=10, **options), "batches", workers, StatefulDataLoader)
+        loader.load_state_dict(state)
+        return loader
+
+    def read(loader, count):
+        iterator = iter(loader)
+        return [next(iterator) for _ in range(count)], copy.deepcopy(loader.state_dict())
+
+    whole = list(loader_of(ds.stream(batch_size=10), "batches", 0))
+    first, state = read(loader_of(ds.stream(batch_size=10), "batches", workers, StatefulDataLoader), 4)
+    second, state = read(resumed(state, exclude=exclude), 5)
+    third = list(resumed(state, **({"exclude": exclude} if later == "the same" else {})))
+    assert first + second + third == [batch for batch in whole if batch[0] not in range(60, 80)]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_records_of_a_finished_epoch_may_be_left_out_of_the_next_one(ds, workers):
+    loader = loader_of(ds.stream(batch_size=10), "batches", workers, StatefulDataLoader)
+    list(loader)
+    state = copy.deepcopy(loader.state_dict())
+    stream = ds.stream(batch_size=10, exclude={"records": [15]})
+    loader = loader_of(stream, "batches", workers, StatefulDataLoader)
+    loader.load_state_dict(state)
+    stream.set_epoch(1)
+    assert [record for batch in loader for record in batch] == [i for i in range(N) if i != 15]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_pass_that_was_only_peeked_at_begins_where_it_began(ds, workers):
+    before = ds.stream(batch_size=10)
+    list(islice(before, 4))
+    stream = ds.stream(batch_size=10)
+    stream.load_state_dict(before.state_dict())
+    loader = loader_of(stream, "batches", workers)
+    next(iter(loader))
+    stream.set_epoch(0)
+    assert stream.first_step == 4
+    assert [batch[0] for batch in loader] == [*range(40, N, 10)]
+
+
+def test_workers_speak_to_the_sampler_of_a_stream(ds):
+    def epochs_of(choose, make):
+        for epoch in range(3):
+            choose(epoch)
+            yield len(list(loader_of(make(), "batches", 2)))
+
+    sampler = mmapds.DistributedBatchSampler(ds, 10, start_step=6)
+    stream = ds.stream(sampler)
+    assert list(epochs_of(sampler.set_epoch, lambda: stream)) == [15, 21, 21]
+    sampler = mmapds.DistributedBatchSampler(ds, 10, start_step=6)
+    assert list(epochs_of(sampler.set_epoch, lambda: ds.stream(sampler))) == [15, 21, 21]
+    sampler.load_state_dict(mmapds.DistributedBatchSampler(ds, 10).state_dict(step=4))
+    assert list(epochs_of(sampler.set_epoch, lambda: ds.stream(sampler))) == [17, 21, 21], "a rollback"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_end_of_an_epoch_that_workers_read_begins_the_next(ds, workers):
+    before = ds.stream(batch_size=10)
+    list(before)
+    stream = ds.stream(batch_size=10)
+    stream.set_epoch(0)
+    list(loader_of(stream, "batches", workers))
+    stream.load_state_dict(before.state_dict())
+    assert stream.epoch == 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_new_steps_wait_while_a_worker_finds_its_epoch_finished(ds, workers):
+    def make(**options):
+        stream = ds.stream(batch_size=10, **options)
+        return stream, loader_of(stream, "batches", workers, StatefulDataLoader)
+
+    stream, loader = make()
+    iterator = iter(loader)
+    list(islice(iterator, 21))  # to the last batch, not to the end
+    state = copy.deepcopy(loader.state_dict())
+    stream, loader = make(exclude={"steps": [(2, 4)]})
+    loader.load_state_dict(state)
+    found = []
+    for epoch in range(3):
+        stream.set_epoch(epoch)
+        found.append(len(list(loader)))
+    assert found == [0, 19, 21]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -27,6 +27,7 @@ from .exclusions import (
     parse_exclude,
     ranges_of,
 )
+from .notice import Notice
 from .passes import Pass, ResumePoint, Sharding
 from .world import warn_if_others
 
@@ -82,6 +83,9 @@ class EpochProgress:
         """Whether the epoch was chosen after the last pass began and the last state was loaded."""
         self._choices_used = 0  # when the last pass began
         self._warned = self._loaded = False
+        self._is_next_choice_first = False  # after a load
+        self._restart: ResumePoint | None = None  # where a pass began that was not read to its end, of this epoch again
+        self._notice: Notice | None = None  # of workers, where a stream has some
 
     def __len__(self) -> int:
         return self._steps
@@ -90,7 +94,7 @@ class EpochProgress:
         """Take over what was chosen and read of other contents, in whose place these are."""
         self.epoch, self.choices, self.is_chosen = other.epoch, other.choices, other.is_chosen
         self._choices_used, self._loaded = other._choices_used, other._loaded
-        self._assumed, self._warned = other._assumed, other._warned
+        self._assumed, self._warned, self._notice = other._assumed, other._warned, other._notice
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch; a new one clears a restored position, which belongs to the old one.
@@ -98,20 +102,26 @@ class EpochProgress:
         Of an epoch whose end was loaded, nothing is left to read.
         """
         epoch = integer("epoch", epoch)
+        if epoch != self.epoch:
+            self._follow_workers()
+        is_first, self._is_next_choice_first = self._is_next_choice_first, False
         self.choices += 1
         if self._told is not None and epoch == self.epoch and self._next is not None and self._following is not None:
             # The loop reads the rest of the loaded epoch, so the new steps are of that.
             self._next, self._next_pass = self._next._replace(new_steps=self._following.new_steps), None
             self._following = None
-        self._let_follow(epoch)
+        self._let_follow(epoch, is_first)
         self.is_chosen, self._told = True, None
-        if self._pass is not None and (self._is_finished or epoch > self._pass.epoch):
-            # The loop has come to the end that was loaded, or past it.
+        if self._pass is not None and (self._is_finished or not is_first or epoch > self._pass.epoch):
+            # The loop has come to the end that was loaded, or past it. The pass may have been read ahead, at first.
             if self._is_finished:
                 self._next = self._next_pass = None
             self._finished, self._is_finished = None, False
         if epoch == self.epoch:
+            if self._pass is not None and self._next is None and not self._pass.over:
+                self._restart, self._next_pass = self._pass.start, None
             return
+        self._restart = None
         self._warn_of_an_earlier_epoch(epoch)
         self.epoch = epoch
         self._pass = self._next_pass = None
@@ -121,14 +131,32 @@ class EpochProgress:
         elif self._next is not None and self._next.epoch is not None:
             self._next = None
 
-    def _let_follow(self, epoch: int) -> None:
+    def _let_follow(self, epoch: int, is_first: bool) -> None:
         """Let what waits for an epoch wait for this one, where a loop chooses it in place of that."""
         waiting = self._following
         if waiting is None or waiting.epoch is None or waiting.epoch == epoch:
             return
-        if epoch > waiting.epoch:
-            is_read = self._pass is not None and self._pass.epoch == waiting.epoch
-            self._following = None if is_read else waiting._replace(epoch=epoch)
+        is_read = self._pass is not None and self._pass.epoch == waiting.epoch
+        if is_read and (epoch > waiting.epoch or not is_first):
+            self._following = None
+        elif epoch > waiting.epoch:
+            self._following = waiting._replace(epoch=epoch)
+
+    def listen_to_workers(self) -> None:
+        """Be told of passes that workers begin, with copies of this."""
+        self._notice = self._notice or Notice()
+
+    def tell_of(self, begun: Pass) -> None:
+        """Say in a worker that a pass begins."""
+        if self._notice is not None:
+            self._notice.give(begun.steps > 0)
+
+    def _follow_workers(self) -> None:
+        """Begin the pass here that workers have begun, so that the next one follows it."""
+        has_begun, has_steps = (False, False) if self._notice is None else self._notice.taken()
+        # An empty one may be of a state that the workers alone have loaded, and what waits here then waits on.
+        if has_begun and (has_steps or not self.coming().steps):
+            self.begin()
 
     def begin(self) -> Pass:
         """Begin the next pass; the one after it begins at the start of its epoch."""
@@ -141,6 +169,7 @@ class EpochProgress:
         self._loaded = self._loaded and self.choices != self._choices_used
         self._choices_used = self.choices
         self._pass, self._next_pass, self.is_chosen = begun, None, False
+        self._restart = None
         if not self._is_finished:
             self._next = None
         return begun
@@ -207,22 +236,28 @@ class EpochProgress:
         """Return where the next pass begins, and what it excludes."""
         if self._next is not None:
             return self._next
+        if self._restart is not None:
+            return self._restart
         # For two passes, as StatefulDataLoader begins so many where it has loaded the end of an epoch.
         if self._following is not None and self._following.epoch == self.epoch:
             return self._following
         return ResumePoint(new_records=self._exclude["records"])
 
-    def keeps(self, step: int) -> bool:
-        """Return whether the pass that was loaded has its steps up to this one, counted from its begin, as it had them.
+    def keeps(self, step: int, following: int) -> bool:
+        """Return whether the pass that was loaded has its steps up to this one as it had them; else some are excluded.
 
-        What is excluded anew may lie among them.
+        Args:
+          step: counted from the begin of the pass.
+          following: the one to be read next; if the pass has none, it does not matter.
         """
         if self._as_saved is None:
             return True
-        now = self.coming()
-        if now.epoch != self._as_saved.epoch or step >= now.steps:
+        before, now = self._new_pass(self._as_saved, self._as_saved.epoch), self.coming()
+        if following >= before.steps:
+            return True
+        if now.epoch != before.epoch or step >= now.steps:
             return False
-        before, ranks = self._new_pass(self._as_saved), range(self.sharding.num_replicas)
+        ranks = range(self.sharding.num_replicas)
         return np.array_equal(before.positions(step, 1, ranks), now.positions(step, 1, ranks))
 
     def repeats_itself(self) -> bool:
@@ -312,6 +347,7 @@ class EpochProgress:
           OrderError: steps are excluded that no epoch of this world has.
         """
         self._check_state(state, data)
+        self._follow_workers()
         try:
             exclude = state["exclude"]
             given = {kind: ranges_of(exclude["given"][kind]) for kind in self._exclude}
@@ -356,7 +392,8 @@ class EpochProgress:
         self.epoch = epoch + (is_over and not self._is_finished)
         self.choices += 1
         self._as_saved = start._replace(new_steps=(), new_records=()) if any(new.values()) else None
-        self._loaded, self.is_chosen = True, False
+        self._loaded, self._is_next_choice_first, self.is_chosen = True, True, False
+        self._restart = None
 
     def _check_state(self, state: Mapping[str, Any], data: SampledData) -> None:
         """Raise StateError unless a state has the right keys and version, and is of these data and contents."""

@@ -1,10 +1,8 @@
 """Streams: the samples or batches of a pass as an iterable, for code that takes nothing else."""
 
-import mmap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from multiprocessing.context import get_spawning_popen
 from typing import Any, Protocol
 
 import torch.utils.data
@@ -42,30 +40,6 @@ class _Part:
     begun: bool = False
 
 
-class _Notice:
-    """Whether a worker has begun a pass, told to the process that chooses epochs: a byte that both have mapped.
-
-    Workers get a copy of the stream, so that without it what is for the first pass alone would come in every epoch.
-    """
-
-    def __init__(self) -> None:
-        self._shared = mmap.mmap(-1, 1)
-
-    def give(self) -> None:
-        self._shared[0] = 1
-
-    def taken(self) -> bool:
-        """Return whether it was given since it was last taken."""
-        given = self._shared[0] == 1
-        self._shared[0] = 0
-        return given
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if get_spawning_popen() is not None:
-            self.give()  # a spawned worker, which shares no memory, gets the copy to read it
-        return _Notice, ()
-
-
 class Stream(torch.utils.data.IterableDataset[Any]):
     """An iterable over a dataset in the order of a sampler: the samples of this rank, or its batches.
 
@@ -81,7 +55,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         self._given = 0  # items of it that were yielded, and records before the last of them that were left out
         self._beginning: Pass | None = None  # the pass of which nothing was yielded yet; the sampler may be ahead
         self._part: _Part | None = None  # of one of several workers
-        self._notice = _Notice()
+        sampler._synchronised().listen_to_workers()
         self._check = StreamCheck() if sampler._synchronised().sharding.num_replicas > 1 else None
 
     def __iter__(self) -> Iterator[Any]:
@@ -92,23 +66,18 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         """
         worker = torch.utils.data.get_worker_info()
         if worker is None:
-            self._follow_workers()
             return self._items()
-        self._notice.give()
         # StatefulDataLoader asks a worker for a state before the first item: it is of this pass, not of the last one.
         if worker.num_workers == 1:
-            self._beginning = self.sampler._synchronised().next_pass()
+            begun = self._beginning = self.sampler._synchronised().next_pass()
             items = self._items()
         else:
             if self._part is None or self._part.begun:
                 self._part = self._new_part()
+            begun = self.sampler._synchronised().coming()
             items = self._worker_items(self._part, worker.id, worker.num_workers)
+        self.sampler._synchronised().tell_of(begun)
         return items if worker.id or self._check is None else self._checked(items, self._check)
-
-    def _follow_workers(self) -> None:
-        """Begin the pass here that workers have begun, so that the next one follows it."""
-        if torch.utils.data.get_worker_info() is None and self._notice.taken():
-            self.sampler._synchronised().begin()
 
     def _checked(self, items: Iterator[Any], check: StreamCheck) -> Iterator[Any]:
         """Yield items after a comparison with other ranks."""
@@ -182,7 +151,6 @@ class Stream(torch.utils.data.IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass, as with a sampler; persistent workers do not learn of it."""
-        self._follow_workers()
         self.sampler.set_epoch(epoch)
 
     @property
@@ -222,7 +190,6 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         """
         if not isinstance(state_dict, Mapping) or set(state_dict) != _KEYS:
             self.sampler.load_state_dict(state_dict)
-            self._notice.taken()  # whatever workers read before
             return
         worker = torch.utils.data.get_worker_info()
         own = (worker.id, worker.num_workers) if worker is not None else (0, 1)
@@ -234,12 +201,16 @@ class Stream(torch.utils.data.IterableDataset[Any]):
             )
         given = number_in("state['given']", state_dict["given"], 2**63 - 1)
         self.sampler.load_state_dict(state_dict["sampler"])
-        if given and not self.sampler._synchronised().keeps(self._step_of(given - 1, *own)):
+        progress = self.sampler._synchronised()
+        if given and not progress.keeps(self._step_of(given - 1, *own), self._step_of(given, *own)):
             raise StateError(
                 "state: of the middle of a pass that several workers share; expected exclude= to leave out what "
                 "follows alone, found something before that; give it from the next epoch on"
             )
-        self._part = _Part(dict(state_dict["sampler"]), given)
+        begin, now = dict(state_dict["sampler"]), progress.coming()
+        if now.epoch == begin["epoch"]:  # with what is excluded now, for the state of a later job
+            begin = self.sampler._state_before(now)
+        self._part = _Part(begin, given)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pass": None, "_part": None, "_beginning": None}
