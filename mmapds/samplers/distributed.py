@@ -19,7 +19,7 @@ from ..orders.mixture import Mixture
 from .contents import OrderedRecords, records_of
 from .data import Chain, SampledData
 from .epoch import EpochProgress
-from .exclusions import Exclude, parse_exclude
+from .exclusions import Exclude
 from .passes import Pass, Sharding
 from .resumable import ResumableSampler, refuse_injected, refuse_injected_dataset, refuse_path
 from .world import World
@@ -82,10 +82,9 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
             order = Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
         self._records = OrderedRecords(order, epoch_size)
         self._assumed = world.assumed
-        self._exclude = parse_exclude(exclude)
         sharding = Sharding(num_replicas, rank, 1, drop_last, pad)
         self._progress = EpochProgress(
-            self._records, sharding, start_step=start_step, exclude=self._exclude, assumed=world.assumed
+            self._records, sharding, start_step=start_step, exclude=exclude, assumed=world.assumed
         )
         super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
         self._progress.is_chosen = False  # torch has set epoch 0
@@ -370,7 +369,7 @@ def _refuse_what_batches_decide(sampler: DistributedSampler, drop_last: bool, pa
     Raises:
       OrderError: it has such arguments, or goes on within an epoch.
     """
-    exclude = {kind: list(ranges) for kind, ranges in sampler._exclude.items() if ranges}
+    exclude = {kind: list(ranges) for kind, ranges in sampler._progress.exclude.items() if ranges}
     sharding = sampler._progress.sharding
     for name, value, accepted in (
         ("exclude", exclude or None, [None]),

@@ -62,13 +62,14 @@ class EpochProgress:
         steps = sharding.steps(self._total)  # of all ranks, so that all of them take the same
         if not 0 <= start_step <= steps:
             raise OrderError(f"start_step = {shortened(start_step)}, expected 0 to {steps}, the steps of an epoch")
-        self._exclude = parse_exclude(exclude)
+        self.exclude = parse_exclude(exclude)
         if contents.records is not None:
-            check_excluded("records", self._exclude["records"], contents.records, "the dataset")
-        self._exclude["records"] = _union(self._exclude["records"])
+            check_excluded("records", self.exclude["records"], contents.records, "the dataset")
+        self.exclude["records"] = _union(self.exclude["records"])
+        """What is left out, by kind: steps as they were given, and records each once."""
         # Of any epoch: a trainer that passes start_step chooses the epoch afterwards.
         self._next: ResumePoint | None = ResumePoint(
-            start_step * sharding.stride, new_steps=self._exclude["steps"], new_records=self._exclude["records"]
+            start_step * sharding.stride, new_steps=self.exclude["steps"], new_records=self.exclude["records"]
         )
         self._finished: ResumePoint | None = None  # the end of an epoch, whose state was loaded
         self._following: ResumePoint | None = None  # the beginning of the epoch after one that was read to its end
@@ -197,7 +198,7 @@ class EpochProgress:
         """Raise OrderError for new steps to exclude that no epoch of this world has; old ones may be of a larger."""
         limit = -(-self._total // self.sharding.stride)
         wrong = tuple(each for each in new if each[1] > limit)
-        check_excluded("steps", self._exclude["steps"], limit, "an epoch", wrong)
+        check_excluded("steps", self.exclude["steps"], limit, "an epoch", wrong)
 
     def _warn_of_the_same_epoch(self, before: Pass) -> None:
         """Warn, once, where a loop forgets set_epoch and a pass repeats an order, or counts on from a resumed one."""
@@ -241,7 +242,7 @@ class EpochProgress:
         # For two passes, as StatefulDataLoader begins so many where it has loaded the end of an epoch.
         if self._following is not None and self._following.epoch == self.epoch:
             return self._following
-        return ResumePoint(new_records=self._exclude["records"])
+        return ResumePoint(new_records=self.exclude["records"])
 
     def keeps(self, step: int, following: int) -> bool:
         """Return whether the pass that was loaded has its steps up to this one as it had them; else some are excluded.
@@ -317,10 +318,10 @@ class EpochProgress:
         """Return what was excluded up to a pass; what waits for a later epoch is new again to a job that goes on."""
         waiting = self._following
         if waiting is None or waiting.epoch is None or waiting.epoch <= current.epoch:
-            return self._exclude
+            return self.exclude
         return {
-            "steps": _without(self._exclude["steps"], waiting.new_steps),
-            "records": _without(self._exclude["records"], waiting.new_records),
+            "steps": _without(self.exclude["steps"], waiting.new_steps),
+            "records": _without(self.exclude["records"], waiting.new_records),
         }
 
     @property
@@ -350,9 +351,9 @@ class EpochProgress:
         self._follow_workers()
         try:
             exclude = state["exclude"]
-            given = {kind: ranges_of(exclude["given"][kind]) for kind in self._exclude}
-            new = {kind: _without(ranges, given[kind]) for kind, ranges in self._exclude.items()}
-            known = _without(self._exclude["records"], new["records"])
+            given = {kind: ranges_of(exclude["given"][kind]) for kind in self.exclude}
+            new = {kind: _without(ranges, given[kind]) for kind, ranges in self.exclude.items()}
+            known = _without(self.exclude["records"], new["records"])
             start = ResumePoint(
                 operator.index(state["position"]),
                 operator.index(state["epoch"]),
@@ -387,8 +388,9 @@ class EpochProgress:
         self._following = waiting if is_later_chosen or is_over else None
         end = rest.start if rest.was_over else rest.start._replace(position=self._total)
         self._finished = end if is_over else None
-        self._next = self._finished if self._is_finished else None if is_over else start
-        self._pass, self._next_pass = None, None if is_over else rest
+        self._pass, self._next, self._next_pass = None, start, rest
+        if is_over:
+            self._next, self._next_pass = self._finished if self._is_finished else None, None
         self.epoch = epoch + (is_over and not self._is_finished)
         self.choices += 1
         self._as_saved = start._replace(new_steps=(), new_records=()) if any(new.values()) else None
