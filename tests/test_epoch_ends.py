@@ -17,7 +17,17 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
 from mmapds import DistributedBatchSampler, StateError
-from tests.support.sampler_kinds import BATCH, WORLD, N, batches_of, epochs_of, every_kind, every_pair, loader_over
+from tests.support.sampler_kinds import (
+    BATCH,
+    KINDS,
+    WORLD,
+    N,
+    batches_of,
+    epochs_of,
+    every_kind,
+    every_pair,
+    loader_over,
+)
 
 # ---- torchdata: a state in the loop and after it ---------------------------------------------------------------
 
@@ -162,8 +172,56 @@ def test_a_pass_that_was_not_read_to_its_end_is_begun_again_where_it_began(make)
         assert list(islice(iter(sampler), 4)) == [*whole[3:5], *whole[7:9]]
     sampler.set_epoch(0)
     assert list(sampler) == [*whole[3:5], *whole[7:]]
-    sampler.set_epoch(0)
+    with pytest.warns(UserWarning, match=r"^epoch = 0, expected a new one where the rest .* from step 3, was"):
+        sampler.set_epoch(0)
+    assert sampler.first_step == 0
     assert list(sampler) == whole, "by choice, once it was read"
+
+
+def test_what_the_loop_has_decides_whether_a_rest_was_read():
+    """Near the end of an epoch, workers have drawn all of it at the first batch."""
+    before = KINDS["batch"]()
+    whole = [list(map(int, batch)) for batch in before]
+    before.set_epoch(0)
+    state = before.state_dict(step=len(whole) - 3)
+    sampler = KINDS["batch"]()
+    sampler.load_state_dict(state)
+    loader = loader_over(sampler, mmapds.DataLoader, num_workers=2)
+    for had in (1, 2, 1):
+        loader.set_epoch(0)
+        assert sampler.first_step == len(whole) - 3
+        assert list(islice(loader, had)) == whole[-3:][:had]
+    loader.set_epoch(0)
+    assert list(loader) == whole[-3:]
+    loader.set_epoch(0)
+    assert sampler.first_step == 0
+    assert list(loader) == whole
+
+
+@every_kind
+@pytest.mark.parametrize("chosen", [1, 2], ids=["chosen once", "chosen twice"])
+def test_a_look_ahead_to_the_end_of_a_resumed_epoch_moves_nothing(make, chosen):
+    (whole,) = epochs_of(make, [0])
+    before, sampler = make(), make()
+    sampler.load_state_dict(before.state_dict(step=len(whole) - 2))
+    assert list(sampler) == whole[-2:], "as workers draw it for one batch"
+    for _ in range(chosen):
+        sampler.set_epoch(0)
+    assert sampler.first_step == len(whole) - 2
+    assert list(sampler) == whole[-2:]
+
+
+@every_kind
+def test_a_loop_that_always_chooses_one_epoch_reads_it_whole_after_its_end(make):
+    before, sampler = make(), make()
+    (whole,) = epochs_of(make, [0])
+    list(before)
+    sampler.load_state_dict(before.state_dict())
+    found = []
+    for _ in range(3):
+        sampler.set_epoch(0)
+        found.append(list(sampler))
+    assert found == [[], whole, whole]
 
 
 @every_kind
@@ -389,6 +447,9 @@ def test_an_epoch_may_be_read_again_after_its_resumed_rest(make):
     resumed.load_state_dict(sampler.state_dict())
     assert list(resumed) == whole[5:]
     resumed.set_epoch(3)
+    assert list(resumed) == whole[5:], "passes before the first choice are taken for looks ahead"
+    with pytest.warns(UserWarning, match=r"^epoch = 3, expected a new one where the rest .* from step 5, was"):
+        resumed.set_epoch(3)
     assert list(resumed) == whole
 
 

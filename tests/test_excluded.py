@@ -98,24 +98,34 @@ def test_a_job_that_is_interrupted_leaves_out_what_one_does_that_is_not(data):
     numbers = {"steps": st.integers(2, steps - 1), "records": st.integers(2, N - 1)}
     exclude = {kind: data.draw(st.lists(each, max_size=4), kind) for kind, each in numbers.items()}
 
-    def job(state):
+    def job(state, chosen=None, look=0):
         sampler = make(exclude=exclude)
+        if chosen is not None:
+            sampler.set_epoch(chosen)
         sampler.load_state_dict(json.loads(json.dumps(state)))
+        if look:
+            list(islice(iter(sampler), look))
         return sampler
 
     whole = job(before.state_dict())
     expected, found = {}, {}
-    for epoch in range(whole.epoch, 4):
+    for epoch in range(whole.epoch, 8):
         whole.set_epoch(epoch)
         expected[epoch] = list(whole)
     sampler = job(before.state_dict())
-    while sampler.epoch < 4:
-        if data.draw(st.booleans(), "chooses the epoch"):
-            sampler.set_epoch(sampler.epoch)
-        epoch = sampler.epoch
+    while (epoch := job(sampler.state_dict()).epoch) < 4:
+        how = data.draw(st.sampled_from(["never", "after the load", "after a look", "before the load"]), "chosen")
+        look = data.draw(st.integers(1, 2 * steps), "drawn ahead") if how == "after a look" else 0
+        sampler = job(sampler.state_dict(), epoch if how == "before the load" else None, look)
+        if how.startswith("after"):
+            for _ in range(data.draw(st.integers(1, 3), "times")):
+                sampler.set_epoch(epoch)
+        if data.draw(st.booleans(), "begins again"):
+            list(islice(iter(sampler), data.draw(st.integers(0, sampler.current_pass.steps - 1), "drawn")))
+            sampler.set_epoch(epoch)
         found.setdefault(epoch, []).extend(islice(iter(sampler), data.draw(st.integers(1, 2 * steps), "steps")))
-        sampler = job(sampler.state_dict())
-    assert found == {epoch: read for epoch, read in expected.items() if read or epoch in found}
+    assert found == {epoch: expected[epoch] for epoch in found}
+    assert all(epoch in found or not read for epoch, read in expected.items() if epoch < 4)
     assert not {record for read in expected.values() for record in records_in(read)} & set(exclude["records"])
 
 

@@ -39,6 +39,7 @@ class Delivery(Iterator[Any]):
       exhausted: the sampler has no more indices.
       ended: the trainer asked for more, and was told that there is none.
       steps: steps of the sampler in the batches up to the one delivered last.
+      counted: the pass of a sampler of mmapds, which is told of them.
     """
 
     def __init__(self, position: "Position") -> None:
@@ -48,6 +49,7 @@ class Delivery(Iterator[Any]):
         self._settled = 0
         self.exhausted = self.ended = False
         self.steps = 0
+        self.counted: Pass | None = None
 
     def __next__(self) -> Any:
         """Return the indices of the next batch; the pass begins with the first of them."""
@@ -62,6 +64,7 @@ class Delivery(Iterator[Any]):
                 indices = next(self._indices)
         except StopIteration:
             self.exhausted = True
+            self._count()
             raise
         except Exception:
             self._drawn.append(0)  # the loader raises it in the place of a batch
@@ -74,6 +77,12 @@ class Delivery(Iterator[Any]):
         self._settled += self._drawn.popleft()
         if delivered:
             self.steps = self._settled
+            self._count()
+
+    def _count(self) -> None:
+        """Tell the pass what the trainer has of it."""
+        if self.counted is not None:
+            self.counted.had = self.counted.steps if self.complete else self.steps
 
     @property
     def complete(self) -> bool:
@@ -140,7 +149,8 @@ class SamplerPosition(Position):
 
     def begin(self, delivery: Delivery) -> None:
         super().begin(delivery)
-        self._pass = self._sampler.current_pass
+        self._pass = delivery.counted = self._sampler.current_pass
+        self._pass.had = 0
 
     def steps_in(self, indices: Any) -> int:
         return len(indices) if self._is_batched else 1

@@ -87,7 +87,7 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
             self._records, sharding, start_step=start_step, exclude=exclude, assumed=world.assumed
         )
         super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
-        self._progress.is_chosen = False  # torch has set epoch 0
+        self._progress.agenda.unchoose()  # torch has set epoch 0
         self._data = SampledData(dataset)
         self.num_samples = len(self._progress)
         self.total_size = self.num_samples * num_replicas if pad else len(self._records)
@@ -304,14 +304,16 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self._progress = EpochProgress(
             self._records, sharding, start_step=start_step, exclude=exclude, assumed=indices._assumed
         )
-        self._choices = -1  # of the sampler's epoch, those that are known here
+        own, chosen = self._progress.agenda, indices._progress.agenda
+        own.epoch, own.is_chosen = chosen.epoch, chosen.is_chosen
+        self._choices = chosen.choices  # those that are known here
 
     def _synchronised(self) -> EpochProgress:
-        chosen = self.sampler._progress
+        chosen = self.sampler._progress.agenda
         if self._choices != chosen.choices:
             self._choices = chosen.choices
             self._progress.set_epoch(chosen.epoch)
-            self._progress.is_chosen = chosen.is_chosen
+            self._progress.agenda.is_chosen = chosen.is_chosen
         return self._progress
 
     def _choose_epoch(self, epoch: int) -> None:
@@ -358,7 +360,7 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self._synchronised()
         super().load_state_dict(state_dict)
         self.sampler.set_epoch(self._progress.epoch)
-        self._choices = self.sampler._progress.choices  # nobody chose this one
+        self._choices = self.sampler._progress.agenda.choices  # nobody chose this one
 
 
 def _refuse_what_batches_decide(sampler: DistributedSampler, drop_last: bool, pad: bool) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import OrderError, StateError, shortened, warn
 from ..orders.basic import Int64s, integer, is_same
+from .agenda import Agenda, Left
 from .contents import EpochContents
 from .data import SampledData
 from .exclusions import (
@@ -56,7 +57,6 @@ class EpochProgress:
         self._total = len(contents)
         self._steps = sharding.own_steps(self._total)
         self._assumed = assumed
-        self.epoch = 0
         self._block_size = block_size
         start_step = integer("start_step", start_step)
         steps = sharding.steps(self._total)  # of all ranks, so that all of them take the same
@@ -67,34 +67,26 @@ class EpochProgress:
             check_excluded("records", self.exclude["records"], contents.records, "the dataset")
         self.exclude["records"] = _union(self.exclude["records"])
         """What is left out, by kind: steps as they were given, and records each once."""
-        # Of any epoch: a trainer that passes start_step chooses the epoch afterwards.
-        self._next: ResumePoint | None = ResumePoint(
+        first = ResumePoint(
             start_step * sharding.stride, new_steps=self.exclude["steps"], new_records=self.exclude["records"]
         )
-        self._finished: ResumePoint | None = None  # the end of an epoch, whose state was loaded
-        self._following: ResumePoint | None = None  # the beginning of the epoch after one that was read to its end
-        self._is_finished = False  # the end of the chosen epoch was loaded: its passes are empty until set_epoch
-        self._told: int | None = None  # the epoch that follows the rest of a loaded one
-        self._pass: Pass | None = None
-        self._next_pass: Pass | None = None  # made of _next when first asked for
-        self._as_saved: ResumePoint | None = None  # that of the loaded state, where exclude has more than it knew
-        self.choices = 0
-        """How many times an epoch was chosen or loaded."""
-        self.is_chosen = False
-        """Whether the epoch was chosen after the last pass began and the last state was loaded."""
-        self._choices_used = 0  # when the last pass began
-        self._warned = self._loaded = False
-        self._is_next_choice_first = False  # after a load
-        self._restart: ResumePoint | None = None  # where a pass began that was not read to its end, of this epoch again
+        self.agenda = Agenda(first, self.exclude["records"])
+        self._next_pass: tuple[int, ResumePoint, Pass] | None = None  # made when first asked for: its epoch and start
         self._notice: Notice | None = None  # of workers, where a stream has some
+        self._saved = first  # where the loaded state goes on, without what is excluded anew
+        self._warned = False
 
     def __len__(self) -> int:
         return self._steps
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next pass."""
+        return self.agenda.epoch
+
     def go_on_from(self, other: "EpochProgress") -> None:
         """Take over what was chosen and read of other contents, in whose place these are."""
-        self.epoch, self.choices, self.is_chosen = other.epoch, other.choices, other.is_chosen
-        self._choices_used, self._loaded = other._choices_used, other._loaded
+        self.agenda.go_on_from(other.agenda)
         self._assumed, self._warned, self._notice = other._assumed, other._warned, other._notice
 
     def set_epoch(self, epoch: int) -> None:
@@ -105,43 +97,10 @@ class EpochProgress:
         epoch = integer("epoch", epoch)
         if epoch != self.epoch:
             self._follow_workers()
-        is_first, self._is_next_choice_first = self._is_next_choice_first, False
-        self.choices += 1
-        if self._told is not None and epoch == self.epoch and self._next is not None and self._following is not None:
-            # The loop reads the rest of the loaded epoch, so the new steps are of that.
-            self._next, self._next_pass = self._next._replace(new_steps=self._following.new_steps), None
-            self._following = None
-        self._let_follow(epoch, is_first)
-        self.is_chosen, self._told = True, None
-        if self._pass is not None and (self._is_finished or not is_first or epoch > self._pass.epoch):
-            # The loop has come to the end that was loaded, or past it. The pass may have been read ahead, at first.
-            if self._is_finished:
-                self._next = self._next_pass = None
-            self._finished, self._is_finished = None, False
-        if epoch == self.epoch:
-            if self._pass is not None and self._next is None and not self._pass.over:
-                self._restart, self._next_pass = self._pass.start, None
-            return
-        self._restart = None
-        self._warn_of_an_earlier_epoch(epoch)
-        self.epoch = epoch
-        self._pass = self._next_pass = None
-        self._is_finished = self._finished is not None and self._finished.epoch == epoch
-        if self._is_finished:
-            self._next = self._finished
-        elif self._next is not None and self._next.epoch is not None:
-            self._next = None
-
-    def _let_follow(self, epoch: int, is_first: bool) -> None:
-        """Let what waits for an epoch wait for this one, where a loop chooses it in place of that."""
-        waiting = self._following
-        if waiting is None or waiting.epoch is None or waiting.epoch == epoch:
-            return
-        is_read = self._pass is not None and self._pass.epoch == waiting.epoch
-        if is_read and (epoch > waiting.epoch or not is_first):
-            self._following = None
-        elif epoch > waiting.epoch:
-            self._following = waiting._replace(epoch=epoch)
+            self._warn_of_an_earlier_epoch(epoch)
+        before = self.agenda.choose(epoch)
+        if before is not None and before.over and before.first_step and before.had is None:
+            self._warn_of_a_rest(before)
 
     def listen_to_workers(self) -> None:
         """Be told of passes that workers begin, with copies of this."""
@@ -165,34 +124,17 @@ class EpochProgress:
             self._assumed = False
             warn_if_others()
         begun = self.next_pass()
-        self._check_steps(self._start().new_steps)
-        # At the end of an epoch, StatefulDataLoader reads ahead in a pass, which may be short, and begins another one.
-        self._loaded = self._loaded and self.choices != self._choices_used
-        self._choices_used = self.choices
-        self._pass, self._next_pass, self.is_chosen = begun, None, False
-        self._restart = None
-        if not self._is_finished:
-            self._next = None
+        self._check_steps(self.agenda.start().new_steps)
+        self.agenda.begin(begun)
+        self._next_pass = None
         return begun
 
     def next_pass(self) -> Pass:
         """Let the pass under way end, and return the one that begins next."""
-        if self._pass is not None and self._told is not None:
-            self.epoch, self._told = self._told, None
-            self._pass = self._next_pass = None
-        elif self._pass is not None and self.choices == self._choices_used and not self._loaded:
-            self._repeat(self._pass)
-        return self.coming()
-
-    def _repeat(self, before: Pass) -> None:
-        """Let a loop that chooses no epochs go on: after the end of one that was loaded, else with the same again."""
-        if self._is_finished:
-            self.epoch, self._is_finished = before.epoch + 1, False
-            self._pass = self._next = self._next_pass = self._finished = None
-        elif self._following is not None:
-            self._following = self._next_pass = None
-        if before.over:
+        before = self.agenda.go_on()
+        if before is not None and before.over:
             self._warn_of_the_same_epoch(before)
+        return self.coming()
 
     def _check_steps(self, new: Ranges) -> None:
         """Raise OrderError for new steps to exclude that no epoch of this world has; old ones may be of a larger."""
@@ -210,10 +152,20 @@ class EpochProgress:
             "same order comes again)",
         )
 
+    def _warn_of_a_rest(self, before: Pass) -> None:
+        """Warn, once, where an epoch is chosen whose rest was drawn to its end, perhaps by a loader that ran ahead."""
+        if self._warned:
+            return
+        self._warned = True
+        warn(
+            f"epoch = {self.epoch}, expected a new one where the rest of this one, from step {before.first_step}, was "
+            "drawn to its end; load the state again to begin there (all of the epoch comes)"
+        )
+
     def _warn_of_an_earlier_epoch(self, epoch: int) -> None:
         """Warn where a loop begins again with a first epoch, before that of the state that was loaded for it."""
-        loaded, is_end = (self._next, False) if self._finished is None else (self._finished, True)
-        if self._pass is not None or loaded is None or loaded.epoch is None or epoch >= loaded.epoch:
+        loaded, is_end, _ = self.agenda.left
+        if self.agenda.under_way is not None or loaded is None or loaded.epoch is None or epoch >= loaded.epoch:
             return
         if is_end or loaded.position:
             expected = loaded.epoch + is_end
@@ -225,24 +177,14 @@ class EpochProgress:
 
     def current(self) -> Pass:
         """Return the pass under way, or the one that would begin now."""
-        return self._pass if self._pass is not None and self._next is None else self.coming()
+        return self.agenda.under_way or self.coming()
 
     def coming(self) -> Pass:
         """Return the pass that would begin now."""
-        if self._next_pass is None:
-            self._next_pass = self._new_pass(self._start())
-        return self._next_pass
-
-    def _start(self) -> ResumePoint:
-        """Return where the next pass begins, and what it excludes."""
-        if self._next is not None:
-            return self._next
-        if self._restart is not None:
-            return self._restart
-        # For two passes, as StatefulDataLoader begins so many where it has loaded the end of an epoch.
-        if self._following is not None and self._following.epoch == self.epoch:
-            return self._following
-        return ResumePoint(new_records=self.exclude["records"])
+        epoch, start = self.epoch, self.agenda.start()
+        if self._next_pass is None or self._next_pass[:2] != (epoch, start):
+            self._next_pass = epoch, start, self._new_pass(start)
+        return self._next_pass[2]
 
     def keeps(self, step: int, following: int) -> bool:
         """Return whether the pass that was loaded has its steps up to this one as it had them; else some are excluded.
@@ -251,9 +193,7 @@ class EpochProgress:
           step: counted from the begin of the pass.
           following: the one to be read next; if the pass has none, it does not matter.
         """
-        if self._as_saved is None:
-            return True
-        before, now = self._new_pass(self._as_saved, self._as_saved.epoch), self.coming()
+        before, now = self.as_saved(), self.coming()
         if following >= before.steps:
             return True
         if now.epoch != before.epoch or step >= now.steps:
@@ -261,9 +201,15 @@ class EpochProgress:
         ranks = range(self.sharding.num_replicas)
         return np.array_equal(before.positions(step, 1, ranks), now.positions(step, 1, ranks))
 
+    def as_saved(self) -> Pass:
+        """Return the pass that was loaded, without what is excluded anew."""
+        return self._new_pass(self._saved, self._saved.epoch)
+
     def repeats_itself(self) -> bool:
         """Return whether the epoch was just read to its end, and another one would have another order."""
-        return self._pass is not None and self._pass.over and self.contents.changes_after(self.epoch)
+        return (
+            self.agenda.under_way is not None and self.agenda.under_way.over and self.contents.changes_after(self.epoch)
+        )
 
     def _new_pass(self, start: ResumePoint, epoch: int | None = None) -> Pass:
         epoch = self.epoch if epoch is None else epoch
@@ -316,7 +262,7 @@ class EpochProgress:
 
     def _given(self, current: Pass) -> dict[str, Ranges]:
         """Return what was excluded up to a pass; what waits for a later epoch is new again to a job that goes on."""
-        waiting = self._following
+        waiting = self.agenda.left.next
         if waiting is None or waiting.epoch is None or waiting.epoch <= current.epoch:
             return self.exclude
         return {
@@ -333,7 +279,7 @@ class EpochProgress:
     def _position(self, current: Pass, done: int) -> int:
         """Return the position after some steps of a pass."""
         # After the last step, a tail that drop_last leaves out is over too; also where all of the steps are excluded.
-        is_emptied = current is self._pass and not current.was_over
+        is_emptied = current is self.agenda.under_way and not current.was_over
         if done == current.steps and (done or is_emptied):
             return self._total
         return current.position_after(done) if done else min(current.start.position, self._total)
@@ -367,35 +313,40 @@ class EpochProgress:
             ) from None
         if not 0 <= start.position <= self._total:
             raise StateError(f"state['position'] = {shortened(start.position)}, expected 0 to {self._total}")
+        self._check_steps(new["steps"])
         # StatefulDataLoader loads a state when a loop begins, after its set_epoch. So an epoch that was chosen is that
         # of the loop: if its end is loaded, nothing is left of it, and if it is a later one, it follows the rest of the
-        # loaded one, which StatefulDataLoader then reads ahead.
+        # loaded one, which StatefulDataLoader then reads ahead. The new steps are of the epoch that the loop reads.
         epoch = operator.index(state["epoch"])
-        is_later_chosen = self.is_chosen and self.epoch > epoch
-        self._check_steps(new["steps"])
-        if not is_later_chosen:  # the new steps are of the epoch that the loop reads
-            start = start._replace(new_steps=new["steps"])
+        left, otherwise = self._left_by(start, known, new["steps"], waits=False), None
+        if self.agenda.is_chosen and self.epoch > epoch:
+            left, otherwise = self._left_by(start, known, new["steps"], waits=True), left
+        self.agenda.load(epoch, left, otherwise)
+        self._next_pass = None
+        self._saved = start._replace(new_records=())
+
+    def _left_by(self, start: ResumePoint, known: Ranges, new_steps: Ranges, *, waits: bool) -> Left:
+        """Return what a state leaves.
+
+        Args:
+          start: where it goes on, without new steps.
+          known: records that were excluded before.
+          waits: whether new steps wait for a later epoch in any case.
+        """
+        epoch = start.epoch or 0
+        start = start if waits else start._replace(new_steps=new_steps)
         rest = self._new_pass(start, epoch)
-        is_over = not rest.steps
         waiting = ResumePoint(
-            epoch=self.epoch if is_later_chosen and not is_over else epoch + 1,
+            epoch=epoch + 1,
             records=known,
-            new_steps=new["steps"] if is_later_chosen or rest.was_over else (),
-            new_records=new["records"],
+            new_steps=new_steps if waits or rest.was_over else (),
+            new_records=start.new_records,
         )
-        self._is_finished = is_over and self.is_chosen and self.epoch == epoch
-        self._told = waiting.epoch if is_later_chosen and not is_over else None
-        self._following = waiting if is_later_chosen or is_over else None
-        end = rest.start if rest.was_over else rest.start._replace(position=self._total)
-        self._finished = end if is_over else None
-        self._pass, self._next, self._next_pass = None, start, rest
-        if is_over:
-            self._next, self._next_pass = self._finished if self._is_finished else None, None
-        self.epoch = epoch + (is_over and not self._is_finished)
-        self.choices += 1
-        self._as_saved = start._replace(new_steps=(), new_records=()) if any(new.values()) else None
-        self._loaded, self._is_next_choice_first, self.is_chosen = True, True, False
-        self._restart = None
+        if rest.steps:
+            return Left(start, is_end=False, next=waiting if waits else None)
+        return Left(
+            rest.start if rest.was_over else rest.start._replace(position=self._total), is_end=True, next=waiting
+        )
 
     def _check_state(self, state: Mapping[str, Any], data: SampledData) -> None:
         """Raise StateError unless a state has the right keys and version, and is of these data and contents."""

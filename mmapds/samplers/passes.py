@@ -68,6 +68,7 @@ class Pass:
       steps: how many steps it has.
       was_over: whether it would have none also without what its resume point excludes anew.
       own_steps: in how many of them this rank has something.
+      had: how many of them the trainer had; None where no loader says so.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Pass:
         if start.new_records:
             self._exclude(contents, self.start)
         self.own_steps = sharding.own_steps(self._exclusions.left - self._begin)
+        self.had: int | None = None
         self._block: Iterator[Any] = iter(())
         self._block_end = 0
 
@@ -111,6 +113,11 @@ class Pass:
     def over(self) -> bool:
         """Whether it had steps, and all were yielded."""
         return 0 < self.steps == self.done
+
+    @property
+    def was_read(self) -> bool:
+        """Whether the trainer had all of it; as far as is known, what was drawn."""
+        return self.had >= self.own_steps if self.had is not None else self.done == self.steps
 
     def position_after(self, steps: int) -> int:
         """Return the position that comes next after some steps of this pass; before it, if they are negative."""

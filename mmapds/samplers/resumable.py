@@ -129,7 +129,11 @@ class ResumableSampler(ABC):
         self._choose_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next pass. An epoch other than that of a loaded state clears the state's position."""
+        """Choose the epoch of the next pass.
+
+        That of a loaded state keeps the state's position, whatever was looked at since; another one clears it. The
+        epoch under way begins where its pass began, or as a whole once that was read to its end.
+        """
         self._choose_epoch(epoch)
 
     def __len__(self) -> int:
