@@ -34,8 +34,11 @@ class Model:
     Attributes:
       rest: the epoch that goes on after a load, None for any, and the step where it does.
       ended: an epoch whose end was loaded.
-      passed: what began since the last choice or load: how many passes, and the epoch of the last one.
+      under_way, is_look, is_read: the epoch and first step of the pass that began last, and what it was.
+      begun: how many passes began since the last choice or load.
+      then: the epoch after the rest of the loaded one.
       is_loop: the loop has chosen an epoch since the load.
+      chosen: the epoch that was chosen since a pass began.
     """
 
     steps: int
@@ -43,59 +46,64 @@ class Model:
     rest: tuple[int | None, int] | None = (None, 0)
     ended: int | None = None
     is_loop: bool = False
-    chosen: bool = False
+    chosen: int | None = None
     under_way: tuple[int, int] | None = None
     is_look: bool = False
     is_read: bool = False
     begun: int = 0
     then: int | None = None
 
+    def __post_init__(self):
+        self.loaded = self.rest, self.ended
+
+    @property
+    def start(self):
+        if self.ended == self.epoch:
+            return self.epoch, self.steps
+        return self.rest if self.rest is not None and self.rest[0] in (None, self.epoch) else None
+
     @property
     def first_step(self):
-        if self.ended == self.epoch:
-            return self.steps
-        if self.rest is not None and self.rest[0] in (None, self.epoch):
-            return self.rest[1]
-        return 0
+        return 0 if self.start is None else self.start[1]
 
     def choose(self, epoch):
-        begun = self.under_way
-        if epoch != self.epoch:
-            if begun is not None and self.ended is not None and not (self.is_look and epoch < begun[0]):
-                self.ended = None
-            if self.rest is not None and (begun is not None or self.rest[0] is not None):
-                self.rest = self.rest if begun is None and self.rest[0] == epoch else None
-            self.under_way = None
-        elif begun is not None and not self.is_look:
-            self.ended = None
-            if self.is_read:
+        begun, start, was_look = self.under_way, self.start, self.under_way is not None and self.is_look
+        if was_look:
+            self.rest, self.ended = self.loaded
+        if begun is None:
+            if self.rest is not None and self.rest[0] not in (None, epoch):
                 self.rest = None
-                if begun[1]:
-                    self.under_way = None
-        self.epoch, self.chosen, self.is_loop, self.begun, self.then = epoch, True, True, 0, None
+        elif epoch != begun[0] or (self.is_read and not was_look):
+            self.rest = None
+        if begun is not None and not (was_look and epoch <= begun[0]):
+            self.ended = None
+        is_other, self.epoch = epoch != self.epoch, epoch
+        if is_other or self.start != start:
+            self.under_way = None
+        self.chosen, self.is_loop, self.begun, self.then = epoch, True, 0, None
 
     def load(self, epoch, step):
-        was_chosen, chosen = self.chosen, self.epoch
         self.rest, self.ended, self.then = None, None, None
-        self.under_way, self.begun, self.chosen = None, 0, False
-        self.is_loop = was_chosen and chosen == epoch
+        self.under_way, self.begun = None, 0
+        self.is_loop = self.chosen == epoch
         self.epoch = epoch
         if step < self.steps:
             self.rest = epoch, step
-            self.then = chosen if was_chosen and chosen > epoch else None
+            self.then = self.chosen if self.chosen is not None and self.chosen > epoch else None
         else:
             self.ended = epoch
             self.epoch += not self.is_loop
+        self.loaded = self.rest, self.ended
 
     def begin(self):
         if self.begun and self.then is not None:
             self.epoch, self.then, self.rest = self.then, None, None
         elif self.begun > (self.ended is not None) and self.ended == self.epoch:
             self.epoch, self.ended = self.epoch + 1, None
-        elif self.begun and self.ended is None:
+        elif self.begun and self.ended is None and self.is_read:
             self.rest = None
         self.under_way = self.epoch, self.first_step
-        self.is_look, self.is_read, self.chosen = not self.is_loop, False, False
+        self.is_look, self.is_read, self.chosen = not self.is_loop, False, None
         self.begun += 1
         return self.first_step
 
@@ -109,6 +117,7 @@ class Loops(RuleBasedStateMachine):
     def start(self, start):
         whole = self.make()
         self.steps, self.whole = len(whole), {}
+        self.positions = [whole.state_dict(step=step)["position"] for step in range(self.steps + 1)]
         for epoch in range(4 * EPOCHS):
             whole.set_epoch(epoch)
             self.whole[epoch] = list(whole)
@@ -123,6 +132,8 @@ class Loops(RuleBasedStateMachine):
             assert self.sampler.epoch == self.model.epoch
             at = self.model.first_step if self.model.under_way is None else self.model.under_way[1]
             assert self.sampler.first_step == at
+            if self.model.begun == 0:
+                assert self.sampler.state_dict()["position"] == self.positions[self.model.first_step]
 
     @rule(ahead=st.sampled_from([0, 0, 1, -1, 2]), times=st.integers(1, 2))
     def choose(self, ahead, times):
@@ -137,7 +148,7 @@ class Loops(RuleBasedStateMachine):
         """Draw some batches of a pass, all, or all but one."""
         first = self.model.begin()
         expected = self.whole[self.model.epoch][first:]
-        count = max(len(expected) - missing, 0) if drawn is None else drawn
+        count = max(len(expected) - missing, 1) if drawn is None else drawn
         assert list(islice(iter(self.sampler), count)) == expected[:count]
         self.model.is_read = count >= len(expected)
 

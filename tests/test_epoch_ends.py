@@ -198,6 +198,57 @@ def test_what_the_loop_has_decides_whether_a_rest_was_read():
     assert list(loader) == whole
 
 
+def test_a_pass_that_cannot_begin_changes_nothing_of_the_one_before(monkeypatch):
+    before, sampler = KINDS["batch"](), KINDS["batch"]()
+    loader = loader_over(sampler, mmapds.DataLoader)
+    sampler.load_state_dict(before.state_dict(step=30))
+    loader.set_epoch(0)
+    assert len(list(loader)) == 4
+    state = loader.state_dict()
+
+    def refuse():
+        raise mmapds.OrderError("ranks differ")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sampler, "_compare_ranks", refuse)
+        with pytest.raises(mmapds.OrderError):
+            list(loader)
+    assert loader.state_dict() == state
+    loader.set_epoch(0)
+    assert (sampler.first_step, len(list(loader))) == (0, 34)
+
+
+def test_a_batch_sampler_knows_the_epoch_that_was_chosen_for_its_sampler():
+    indices = mmapds.DistributedSampler(range(40))
+    indices.set_epoch(3)
+    sampler = DistributedBatchSampler(indices, 4, start_step=6)
+    assert (sampler.epoch, len(list(sampler))) == (3, 4)
+    with pytest.warns(UserWarning, match="^epoch = 3, expected a new one"):
+        sampler.set_epoch(3)
+    assert (sampler.first_step, len(list(sampler))) == (0, 10)
+    sampler.load_state_dict(DistributedBatchSampler(range(40), 4).state_dict(step=10))
+    other = DistributedBatchSampler(indices, 4)
+    other.load_state_dict(sampler.state_dict())
+    assert (other.epoch, len(list(other))) == (1, 10)
+
+
+@every_kind
+def test_a_state_that_is_loaded_twice_is_loaded_once(make):
+    before = make()
+    for loads in (1, 2):
+        sampler = make()
+        sampler.set_epoch(0)
+        for _ in range(loads):
+            sampler.load_state_dict(before.state_dict(step=len(before)))
+        assert (sampler.epoch, list(sampler)) == (0, [])
+        sampler = make()
+        sampler.set_epoch(5)
+        for _ in range(loads):
+            sampler.load_state_dict(before.state_dict(step=2))
+        assert list(sampler) == epochs_of(make, [0])[0][2:]
+        assert list(sampler) == epochs_of(make, [5])[0]
+
+
 @every_kind
 @pytest.mark.parametrize("chosen", [1, 2], ids=["chosen once", "chosen twice"])
 def test_a_look_ahead_to_the_end_of_a_resumed_epoch_moves_nothing(make, chosen):

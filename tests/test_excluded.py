@@ -187,6 +187,7 @@ def test_new_steps_wait_for_the_next_epoch_that_is_chosen(make, is_end):
     sampler.set_epoch(2 if is_end else 3)
     sampler.load_state_dict(before.state_dict())
     list(sampler)
+    sampler.set_epoch(7)
     sampler.set_epoch(5)
     whole = epochs_of(make, [5])[0]
     resumed.load_state_dict(sampler.state_dict())

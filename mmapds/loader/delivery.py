@@ -148,9 +148,12 @@ class SamplerPosition(Position):
         self._pass: Pass | None = None
 
     def begin(self, delivery: Delivery) -> None:
+        begun = self._sampler.pass_under_way
+        if begun is None or begun is self._pass:
+            return  # ranks that differ and signals end a pass before it begins
         super().begin(delivery)
-        self._pass = delivery.counted = self._sampler.current_pass
-        self._pass.had = 0
+        self._pass = delivery.counted = begun
+        begun.had = 0
 
     def steps_in(self, indices: Any) -> int:
         return len(indices) if self._is_batched else 1

@@ -1,21 +1,24 @@
 """Which epoch the next pass is of, and where it begins: what a loop chooses, what it loaded, and what it has read.
 
-Loops choose an epoch before a state is loaded, after that, or never, and loaders draw passes ahead that nobody has:
+Loops choose an epoch before a state is loaded, after that, or never, and loaders draw steps ahead that no trainer gets.
+The rest of an epoch is what a state leaves of it. A look is a pass that begins after a load and before a choice: a loop
+that chooses epochs does so before its passes. A pass was read if the trainer had all of it, as our own loader knows;
+with others, if all of it was drawn.
 
-| event | the epoch | what is left of it, and of the next one |
+| event | the epoch | the pass that comes |
 |---|---|---|
-| a sampler is made | 0 | the first pass, of whichever epoch, begins at start_step |
+| a sampler is made | 0 | begins at start_step, whichever epoch is chosen for it |
 | a state is loaded | that of the state | its rest |
-| one whose rest has no step | the one after | all of that; nothing of the finished one |
-| the same, in the chosen epoch | that of the state | nothing; after two passes, the next epoch |
-| one of an epoch before the chosen one | that of the state | its rest in one pass, then the chosen epoch |
-| another epoch is chosen | that one | all of it; what waited for the next epoch is for it |
-| the same epoch is chosen, and its pass was a look, or was not read | the same | what was left before that pass |
-| the same epoch is chosen, and its pass was read | the same | all of it |
-| a pass begins, and no epoch was chosen since another began | the same | all of it |
+| one whose rest has no step, an end | the one after | all of it |
+| the same, where its epoch was chosen | that of the state | has no step, twice; then the next epoch comes |
+| one of an epoch before the chosen one | that of the state | its rest; then the chosen epoch comes |
+| another epoch is chosen | that one | all of it, but an end that no pass has followed yet stays one |
+| the same epoch is chosen after looks | the same | begins where the first look began |
+| a pass was not read, and the same epoch is chosen, or none | the same | begins where that pass began |
+| a pass was read, and the same epoch is chosen | the same | all of it |
+| a pass was read, and none is chosen | the same | all of it, but the first time after a loaded end, as that pass |
 
-A loop that chooses epochs does so before its passes. So those that begin after a load and before a choice are looks.
-"Read" means that the trainer has all of a pass, as our own loader knows; with others, that all of it was drawn.
+Steps that are left out once, of the epoch after the loaded one, wait for the first later epoch of which a pass begins.
 """
 
 from typing import NamedTuple
@@ -44,7 +47,7 @@ class Agenda:
     Attributes:
       under_way: the pass that began last, unless a choice or a load has ended it.
       choices: how many times an epoch was chosen or loaded.
-      is_chosen: whether the epoch was chosen after the last pass began and the last state was loaded.
+      chosen: the epoch that was chosen after the last pass began, if one was.
     """
 
     def __init__(self, first: ResumePoint, records: Ranges) -> None:
@@ -52,14 +55,17 @@ class Agenda:
         self.under_way: Pass | None = None
         self.left = Left(first)
         self.choices = 0
-        self.is_chosen = False
+        self.chosen: int | None = None
         self._whole = ResumePoint(new_records=records)
+        self._as_loaded = self.left  # which looks ahead do not change
+        self._later = 0  # the first epoch after the loaded one
         self._otherwise: Left | None = None  # instead, where the loop chooses the loaded epoch after all
         self._then: int | None = None  # the epoch after the rest of the loaded one
         self._begun = 0  # passes since the last choice or load
         self._spare = 0  # of them, those that may be followed by the same again
         self._is_loop = False  # whether an epoch was chosen since the last load, or the loaded one before it
         self._is_look = False  # whether the pass under way began before that
+        self._chosen_at: int | None = None  # what was yielded of the pass under way when its epoch was chosen again
 
     def start(self) -> ResumePoint:
         """Return where the next pass begins, and what it leaves out."""
@@ -69,6 +75,13 @@ class Agenda:
             return self.left.next
         return self._whole
 
+    @property
+    def current(self) -> Pass | None:
+        """The pass under way; not once its epoch is chosen again, until a trainer goes on with it as Lightning does."""
+        if self.under_way is not None and self.under_way.yielded == self._chosen_at:
+            return None
+        return self.under_way
+
     def choose(self, epoch: int) -> Pass | None:
         """Choose the epoch of the next pass.
 
@@ -76,7 +89,9 @@ class Agenda:
           A pass of it whose rest will not come again, as all of that was read; usually None.
         """
         before, start = self.under_way, self.start()
-        if self._otherwise is not None and epoch == self.left_of:
+        if before is not None and self._is_look:
+            self.left = self._as_loaded
+        if self._otherwise is not None and epoch == self.loaded_epoch:
             self.left = self._otherwise
         is_again = before is not None and epoch == before.epoch and (self._is_look or not before.was_read)
         self.left = Left(*self._rest_at(epoch, is_again=is_again), self._next_at(epoch, is_again=is_again))
@@ -85,10 +100,11 @@ class Agenda:
         self._otherwise = self._then = None
         self._begun, self._spare = 0, self._spare if before is None or self._is_look else 0
         self.choices += 1
-        self.is_chosen = self._is_loop = True
+        self.chosen, self._is_loop = epoch, True
         if is_other or self.start() != start:
             self.under_way = None
             return None if is_other else before
+        self._chosen_at = None if before is None else before.yielded
         return None
 
     def _rest_at(self, epoch: int, is_again: bool) -> tuple[ResumePoint | None, bool]:
@@ -112,10 +128,10 @@ class Agenda:
             return None
         if before is not None and before.epoch == waiting.epoch:  # it came in that pass
             return waiting if is_again or (self._is_look and epoch < waiting.epoch) else None
-        return waiting._replace(epoch=max(epoch, waiting.epoch))
+        return waiting._replace(epoch=max(epoch, self._later))
 
     @property
-    def left_of(self) -> int | None:
+    def loaded_epoch(self) -> int | None:
         """The loaded epoch; None where none is."""
         return None if self.left.rest is None else self.left.rest.epoch
 
@@ -126,24 +142,26 @@ class Agenda:
           left: of that epoch.
           otherwise: where a later epoch is chosen now, and the loop chooses that of the state after all.
         """
-        is_chosen = self.is_chosen and self.epoch == epoch
+        is_chosen = self.chosen == epoch
         self._then = None
         if otherwise is not None and not left.is_end and left.next is not None:
-            self._then, left = self.epoch, left._replace(next=left.next._replace(epoch=self.epoch))
-        self.left, self._otherwise = left, otherwise
+            self._then, left = self.chosen, left._replace(next=left.next._replace(epoch=self.chosen))
+        self.left = self._as_loaded = left
+        self._otherwise, self._later = otherwise, epoch + 1
         self.epoch = epoch + (left.is_end and not is_chosen)
         self.under_way = None
         # At the end of an epoch, StatefulDataLoader reads ahead in a pass, which may be short, and begins another one.
         self._begun, self._spare = 0, int(left.is_end)
         self.choices += 1
-        self.is_chosen, self._is_loop = False, is_chosen
+        self._is_loop = is_chosen
 
     def begin(self, begun: Pass) -> None:
         """Take note of a pass that begins where `start` says."""
-        self.under_way, self._is_look, self.is_chosen = begun, not self._is_loop, False
+        self.under_way, self._is_look, self.chosen = begun, not self._is_loop, None
+        self._chosen_at = None
         self._begun += 1
 
-    def go_on(self) -> Pass | None:
+    def end_pass(self) -> Pass | None:
         """Let the pass under way end, before another one begins.
 
         Returns:
@@ -152,9 +170,9 @@ class Agenda:
         if self._begun and self._then is not None:
             self._begin_epoch(self._then)
         elif self._begun > self._spare:
-            if self.left.is_end and self.left_of == self.epoch:
+            if self.left.is_end and self.loaded_epoch == self.epoch:
                 self._begin_epoch(self.epoch + 1)
-            else:
+            elif self.under_way is not None and self.under_way.was_read:
                 start = self.start()
                 rest, is_end, waiting = self.left
                 self.left = Left(
@@ -169,10 +187,10 @@ class Agenda:
         self.under_way = self._then = self._otherwise = None
         self._begun = self._spare = 0
 
-    def go_on_from(self, other: "Agenda") -> None:
-        """Take over what was chosen and read."""
-        self.epoch, self.choices, self.is_chosen = other.epoch, other.choices, other.is_chosen
+    def take_over(self, other: "Agenda") -> None:
+        """Take over what was chosen, before a state is loaded."""
+        self.epoch, self.choices, self.chosen = other.epoch, other.choices, other.chosen
 
-    def unchoose(self) -> None:
-        """Forget that an epoch was chosen: the class of a base did that."""
-        self.is_chosen = self._is_loop = False
+    def forget_choice(self) -> None:
+        """Take a choice back that no loop made."""
+        self.chosen, self._is_loop = None, False

@@ -87,7 +87,7 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
             self._records, sharding, start_step=start_step, exclude=exclude, assumed=world.assumed
         )
         super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
-        self._progress.agenda.unchoose()  # torch has set epoch 0
+        self._progress.agenda.forget_choice()  # torch's constructor sets epoch 0
         self._data = SampledData(dataset)
         self.num_samples = len(self._progress)
         self.total_size = self.num_samples * num_replicas if pad else len(self._records)
@@ -304,8 +304,10 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         self._progress = EpochProgress(
             self._records, sharding, start_step=start_step, exclude=exclude, assumed=indices._assumed
         )
-        own, chosen = self._progress.agenda, indices._progress.agenda
-        own.epoch, own.is_chosen = chosen.epoch, chosen.is_chosen
+        chosen = indices._progress.agenda
+        self._progress.agenda.epoch = chosen.epoch
+        if chosen.chosen is not None:
+            self._progress.set_epoch(chosen.epoch)
         self._choices = chosen.choices  # those that are known here
 
     def _synchronised(self) -> EpochProgress:
@@ -313,7 +315,6 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         if self._choices != chosen.choices:
             self._choices = chosen.choices
             self._progress.set_epoch(chosen.epoch)
-            self._progress.agenda.is_chosen = chosen.is_chosen
         return self._progress
 
     def _choose_epoch(self, epoch: int) -> None:
@@ -359,8 +360,9 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         """Begin the next pass where a state was saved, also with another batch size; see `DistributedSampler`."""
         self._synchronised()
         super().load_state_dict(state_dict)
-        self.sampler.set_epoch(self._progress.epoch)
-        self._choices = self.sampler._progress.agenda.choices  # nobody chose this one
+        chosen = self.sampler._progress.agenda
+        chosen.epoch = self._progress.epoch
+        chosen.forget_choice()
 
 
 def _refuse_what_batches_decide(sampler: DistributedSampler, drop_last: bool, pad: bool) -> None:

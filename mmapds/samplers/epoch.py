@@ -84,21 +84,20 @@ class EpochProgress:
         """The epoch of the next pass."""
         return self.agenda.epoch
 
-    def go_on_from(self, other: "EpochProgress") -> None:
-        """Take over what was chosen and read of other contents, in whose place these are."""
-        self.agenda.go_on_from(other.agenda)
+    def take_over(self, other: "EpochProgress") -> None:
+        """Take over what was chosen with other contents, in whose place these are."""
+        self.agenda.take_over(other.agenda)
         self._assumed, self._warned, self._notice = other._assumed, other._warned, other._notice
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch; a new one clears a restored position, which belongs to the old one.
-
-        Of an epoch whose end was loaded, nothing is left to read.
-        """
+        """Choose the epoch of the next pass; `agenda` says where that begins."""
         epoch = integer("epoch", epoch)
         if epoch != self.epoch:
             self._follow_workers()
-            self._warn_of_an_earlier_epoch(epoch)
+        dropped = self._dropped_by(epoch) if epoch != self.epoch else None
         before = self.agenda.choose(epoch)
+        if dropped is not None:
+            warn(dropped)
         if before is not None and before.over and before.first_step and before.had is None:
             self._warn_of_a_rest(before)
 
@@ -131,7 +130,7 @@ class EpochProgress:
 
     def next_pass(self) -> Pass:
         """Let the pass under way end, and return the one that begins next."""
-        before = self.agenda.go_on()
+        before = self.agenda.end_pass()
         if before is not None and before.over:
             self._warn_of_the_same_epoch(before)
         return self.coming()
@@ -162,22 +161,23 @@ class EpochProgress:
             "drawn to its end; load the state again to begin there (all of the epoch comes)"
         )
 
-    def _warn_of_an_earlier_epoch(self, epoch: int) -> None:
-        """Warn where a loop begins again with a first epoch, before that of the state that was loaded for it."""
+    def _dropped_by(self, epoch: int) -> str | None:
+        """Return a warning where a loop begins again with a first epoch, before that of the state loaded for it."""
         loaded, is_end, _ = self.agenda.left
         if self.agenda.under_way is not None or loaded is None or loaded.epoch is None or epoch >= loaded.epoch:
-            return
-        if is_end or loaded.position:
-            expected = loaded.epoch + is_end
-            what = "which is an end" if is_end else f"whose position {loaded.position} is dropped"
-            warn(
-                f"epoch = {epoch}, expected {expected}, that of the loaded state, {what}; make the loop "
-                "range(sampler.epoch, ...)",
-            )
+            return None
+        if not is_end and not loaded.position:
+            return None
+        expected = loaded.epoch + is_end
+        what = "which is an end" if is_end else f"whose position {loaded.position} is dropped"
+        return (
+            f"epoch = {epoch}, expected {expected}, that of the loaded state, {what}; make the loop "
+            "range(sampler.epoch, ...)"
+        )
 
     def current(self) -> Pass:
         """Return the pass under way, or the one that would begin now."""
-        return self.agenda.under_way or self.coming()
+        return self.agenda.current or self.coming()
 
     def coming(self) -> Pass:
         """Return the pass that would begin now."""
@@ -319,7 +319,7 @@ class EpochProgress:
         # loaded one, which StatefulDataLoader then reads ahead. The new steps are of the epoch that the loop reads.
         epoch = operator.index(state["epoch"])
         left, otherwise = self._left_by(start, known, new["steps"], waits=False), None
-        if self.agenda.is_chosen and self.epoch > epoch:
+        if self.agenda.chosen is not None and self.agenda.chosen > epoch:
             left, otherwise = self._left_by(start, known, new["steps"], waits=True), left
         self.agenda.load(epoch, left, otherwise)
         self._next_pass = None

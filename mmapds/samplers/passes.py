@@ -115,9 +115,14 @@ class Pass:
         return 0 < self.steps == self.done
 
     @property
+    def yielded(self) -> int:
+        """Steps that the trainer had, as far as is known; else those that were drawn."""
+        return self.done if self.had is None else self.had
+
+    @property
     def was_read(self) -> bool:
-        """Whether the trainer had all of it; as far as is known, what was drawn."""
-        return self.had >= self.own_steps if self.had is not None else self.done == self.steps
+        """Whether the trainer had all of it, as far as is known."""
+        return self.yielded >= (self.steps if self.had is None else self.own_steps)
 
     def position_after(self, steps: int) -> int:
         """Return the position that comes next after some steps of this pass; before it, if they are negative."""

@@ -132,7 +132,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         progress = self._progress
         if plan is not self._plan:
             progress = self._new_progress(plan, 0, self._exclude)
-            progress.go_on_from(self._progress)
+            progress.take_over(self._progress)
         progress.load_state_dict(state_dict, self._data)  # an error leaves the sampler as it was
         self._plan, self._progress = plan, progress
 

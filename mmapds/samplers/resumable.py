@@ -190,3 +190,8 @@ class ResumableSampler(ABC):
     def current_pass(self) -> Pass:
         """The pass under way, or the one that would begin now: an object of its own for each pass."""
         return self._synchronised().current()
+
+    @property
+    def pass_under_way(self) -> Pass | None:
+        """The pass that began last; None where a choice of the epoch or a load has ended it."""
+        return self._synchronised().agenda.under_way
