@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
-from mmapds import orders
+from mmapds import StateError, orders
 
 N = 203
 KINDS = {
@@ -289,6 +289,144 @@ def test_new_steps_wait_while_a_worker_finds_its_epoch_finished(ds, workers):
         stream.set_epoch(epoch)
         found.append(len(list(loader)))
     assert found == [0, 19, 21]
+
+
+@pytest.mark.parametrize(("workers", "context"), PROCESSES)
+@pytest.mark.parametrize("is_over", [True, False], ids=["after the loop", "at its last batch"])
+def test_new_steps_are_left_out_once_through_jobs_that_end_with_an_epoch(ds, workers, context, is_over):
+    def make(**options):
+        stream = ds.stream(batch_size=10, **options)
+        options = {"multiprocessing_context": context}
+        return stream, loader_of(stream, "batches", workers, StatefulDataLoader, **options)
+
+    def read(stream, loader, epoch):
+        stream.set_epoch(epoch)
+        found = list(islice(loader, None if is_over else 21 - 2 * (epoch == 1)))
+        return len(found), copy.deepcopy(loader.state_dict())
+
+    exclude = {"steps": [(2, 4)]}
+    _, state = read(*make(), 0)
+    for epoch in (1, 2, 3):
+        stream, loader = make(exclude=exclude)
+        loader.load_state_dict(state)
+        if not is_over:
+            stream.set_epoch(epoch - 1)
+            assert list(loader) == [], "the empty rest"
+        found, state = read(stream, loader, epoch)
+        assert found == (19 if epoch == 1 else 21)
+
+
+@pytest.mark.parametrize("snapshots", [1, 2, 8])
+@pytest.mark.parametrize(("workers", "context"), PROCESSES)
+def test_an_epoch_follows_one_that_was_saved_after_its_loop(ds, workers, context, snapshots):
+    def make():
+        stream = ds.stream(batch_size=10, shuffle=True)
+        options = {"multiprocessing_context": context, "snapshot_every_n_steps": snapshots}
+        return stream, loader_of(stream, "batches", workers, StatefulDataLoader, **options)
+
+    stream, loader = make()
+    expected = []
+    for epoch in range(3):
+        stream.set_epoch(epoch)
+        expected.append(list(loader))
+        if epoch == 0:
+            state = copy.deepcopy(loader.state_dict())
+    stream, loader = make()
+    loader.load_state_dict(state)
+    found = []
+    for epoch in (1, 2):
+        stream.set_epoch(epoch)
+        found.append(list(loader))
+    assert found == expected[1:]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_rank_without_a_share_of_the_last_step_goes_on_with_the_next_epoch(ds, workers):
+    def make():
+        stream = ds[:61].stream(batch_size=5, num_replicas=2, rank=1, pad=False)
+        return stream, loader_of(stream, "batches", workers, StatefulDataLoader)
+
+    _, loader = make()
+    list(loader)
+    state = copy.deepcopy(loader.state_dict())
+    stream, loader = make()
+    loader.load_state_dict(state)
+    found = []
+    for epoch in (1, 2):
+        stream.set_epoch(epoch)
+        found.append(len(list(loader)))
+    assert found == [6, 6]
+
+
+@pytest.mark.parametrize("chosen", [(0, 1, 2), (1, 2)], ids=["the finished epoch first", "the next one first"])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_steps_wait_through_a_job_that_finds_its_epoch_finished(ds, workers, chosen):
+    def make(**options):
+        stream = ds.stream(batch_size=10, **options)
+        return stream, loader_of(stream, "batches", workers, StatefulDataLoader)
+
+    _, loader = make()
+    list(islice(loader, 21))  # to the last batch, not to the end
+    state = copy.deepcopy(loader.state_dict())
+    exclude = {"steps": [(7, 9)]}
+    if chosen[0] == 0:
+        stream, loader = make(exclude=exclude)
+        loader.load_state_dict(state)
+        stream.set_epoch(0)
+        assert list(loader) == []
+        state = copy.deepcopy(loader.state_dict())
+    stream, loader = make(exclude=exclude)
+    loader.load_state_dict(state)
+    found = {}
+    for epoch in chosen:
+        stream.set_epoch(epoch)
+        found[epoch] = len(list(loader))
+    assert {0: 0, **found} == {0: 0, 1: 19, 2: 21}
+
+
+def saved_by_a_worker(ds):
+    """The state of a StatefulDataLoader with one worker after four batches, and that of the stream in it."""
+    loader = loader_of(ds.stream(batch_size=10), "batches", 1, StatefulDataLoader)
+    list(islice(loader, 4))
+    state = copy.deepcopy(loader.state_dict())
+    return state, state["_snapshot"]["_worker_snapshots"]["worker_0"]["dataset_state"]
+
+
+def test_a_state_that_is_refused_changes_nothing_of_what_workers_have_loaded(ds):
+    stream = ds.stream(batch_size=10)
+    loader = loader_of(stream, "batches", 1, StatefulDataLoader)
+    loader.load_state_dict(saved_by_a_worker(ds)[0])
+    next(iter(loader))
+    with pytest.raises(StateError):
+        stream.load_state_dict({})
+    stream.set_epoch(0)
+    assert (stream.first_step, len(list(loader))) == (4, 17)
+
+
+@pytest.mark.filterwarnings("ignore:state. expected up to 65536 bytes of JSON, found")
+@pytest.mark.parametrize(("ranges", "known"), [(1, True), (9000, False)], ids=["NumPy's integers", "long"])
+def test_workers_take_states_that_are_no_json_or_too_long_to_hand_on(ds, ranges, known):
+    state, inner = saved_by_a_worker(ds)
+    inner["position"] = np.int64(inner["position"])
+    inner["exclude"]["records"] = [[2 * k, 2 * k + 1] for k in range(N, N + ranges)]
+    stream = ds.stream(batch_size=10)
+    loader = loader_of(stream, "batches", 1, StatefulDataLoader)
+    loader.load_state_dict(state)
+    assert len(list(loader)) == 17
+    stream.set_epoch(0)
+    assert stream.first_step == (4 if known else 0)
+
+
+@pytest.mark.parametrize(("workers", "context"), PROCESSES)
+def test_a_loop_that_always_chooses_one_epoch_of_a_stream_reads_it_whole_after_its_rest(ds, workers, context):
+    stream = ds.stream(batch_size=10, start_step=6)
+    loader, found = loader_of(stream, "batches", workers, multiprocessing_context=context), []
+    stream.set_epoch(0)
+    found.append(len(list(loader)))
+    with pytest.warns(UserWarning, match=r"^epoch = 0, expected a new one where the rest .* from step 6, was drawn"):
+        stream.set_epoch(0)
+    found.append(len(list(loader)))
+    assert found == [15, 21]
 
 
 @pytest.mark.parametrize("kind", KINDS)

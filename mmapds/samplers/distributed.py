@@ -313,8 +313,10 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     def _synchronised(self) -> EpochProgress:
         chosen = self.sampler._progress.agenda
         if self._choices != chosen.choices:
-            self._choices = chosen.choices
-            self._progress.set_epoch(chosen.epoch)
+            self._choices, epoch = chosen.choices, chosen.epoch
+            self._follow_workers()
+            chosen.epoch = epoch
+            self._progress.set_epoch(epoch)
         return self._progress
 
     def _choose_epoch(self, epoch: int) -> None:

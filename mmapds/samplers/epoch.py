@@ -5,7 +5,7 @@ little more than one position, and any world can continue from it.
 """
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -28,7 +28,7 @@ from .exclusions import (
     parse_exclude,
     ranges_of,
 )
-from .notice import Notice
+from .notice import BegunPass
 from .passes import Pass, ResumePoint, Sharding
 from .world import warn_if_others
 
@@ -72,7 +72,6 @@ class EpochProgress:
         )
         self.agenda = Agenda(first, self.exclude["records"])
         self._next_pass: tuple[int, ResumePoint, Pass] | None = None  # made when first asked for: its epoch and start
-        self._notice: Notice | None = None  # of workers, where a stream has some
         self._saved = first  # where the loaded state goes on, without what is excluded anew
         self._warned = False
 
@@ -87,13 +86,11 @@ class EpochProgress:
     def take_over(self, other: "EpochProgress") -> None:
         """Take over what was chosen with other contents, in whose place these are."""
         self.agenda.take_over(other.agenda)
-        self._assumed, self._warned, self._notice = other._assumed, other._warned, other._notice
+        self._assumed, self._warned = other._assumed, other._warned
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass; `agenda` says where that begins."""
         epoch = integer("epoch", epoch)
-        if epoch != self.epoch:
-            self._follow_workers()
         dropped = self._dropped_by(epoch) if epoch != self.epoch else None
         before = self.agenda.choose(epoch)
         if dropped is not None:
@@ -101,21 +98,14 @@ class EpochProgress:
         if before is not None and before.over and before.first_step and before.had is None:
             self._warn_of_a_rest(before)
 
-    def listen_to_workers(self) -> None:
-        """Be told of passes that workers begin, with copies of this."""
-        self._notice = self._notice or Notice()
-
-    def tell_of(self, begun: Pass) -> None:
-        """Say in a worker that a pass begins."""
-        if self._notice is not None:
-            self._notice.give(begun.steps > 0)
-
-    def _follow_workers(self) -> None:
-        """Begin the pass here that workers have begun, so that the next one follows it."""
-        has_begun, has_steps = (False, False) if self._notice is None else self._notice.taken()
-        # An empty one may be of a state that the workers alone have loaded, and what waits here then waits on.
-        if has_begun and (has_steps or not self.coming().steps):
-            self.begin()
+    def follow(self, passes: Iterable[BegunPass]) -> None:
+        """Begin the passes here that workers have begun, so that the next one follows them."""
+        for each in passes:
+            # An empty one may be of a state that was too long to be told, and what waits here then waits on.
+            if each.has_steps or not self.next_pass().steps:
+                begun = self.begin()
+                if each.is_read:
+                    begun.pass_over()
 
     def begin(self) -> Pass:
         """Begin the next pass; the one after it begins at the start of its epoch."""
@@ -294,7 +284,6 @@ class EpochProgress:
           OrderError: steps are excluded that no epoch of this world has.
         """
         self._check_state(state, data)
-        self._follow_workers()
         try:
             exclude = state["exclude"]
             given = {kind: ranges_of(exclude["given"][kind]) for kind in self.exclude}

@@ -165,7 +165,10 @@ class Pass:
             # Both at once: a signal may raise after any call, and a trainer then saves its state.
             self._block, self._block_end = iter(make(first, positions)), first + len(positions)
             yield from self._block
-        # A rank without a share of the last step has passed it, too.
+        self.pass_over()  # also for a rank without a share of the last step
+
+    def pass_over(self) -> None:
+        """Take all steps as yielded: another process has."""
         self._block, self._block_end = iter(()), self.steps
 
     def remainder(self, step: int) -> Int64s:

@@ -127,6 +127,7 @@ class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
           StateError: the state belongs to other files, another view of them or other lengths, to other limits, another
             seed, planner or version, or is not a state.
         """
+        self._follow_workers()
         order = state_dict.get("order") if isinstance(state_dict, Mapping) else None
         plan = self._plan_like(order if isinstance(order, Mapping) else {})
         progress = self._progress

@@ -10,6 +10,7 @@ import torch.utils.data
 from ..errors import OrderError, counted, names_its_arguments
 from .data import SampledData
 from .epoch import EpochProgress
+from .notice import News, Notice
 from .passes import Pass
 from .ranks import PassCheck
 from .world import refuse_second_sharding
@@ -58,6 +59,7 @@ class ResumableSampler(ABC):
     _progress: EpochProgress
     _data: SampledData
     _ranks: PassCheck | None = None  # made for the first pass
+    _notice: Notice | None = None  # of workers, where a stream has some
     _has_equal_batches = True
     batching: tuple[int, bool] | None = None
     """Batch size and `drop_last` of the loader that makes batches of the next pass, where it says so."""
@@ -67,7 +69,23 @@ class ResumableSampler(ABC):
         return self._progress
 
     def _choose_epoch(self, epoch: int) -> None:
+        self._follow_workers()
         self._progress.set_epoch(epoch)
+
+    def _listen_to_workers(self) -> Notice:
+        """Be told of what workers do with copies of this: follow them before another epoch or state."""
+        self._notice = self._notice or Notice()
+        return self._notice
+
+    def _follow_workers(self) -> None:
+        """Load what workers have loaded, and begin the pass that they have begun."""
+        if self._notice is not None:
+            self._follow(self._notice.news())
+
+    def _follow(self, news: News) -> None:
+        if news.state is not None:
+            self.load_state_dict(news.state)
+        self._progress.follow(news.passes)
 
     def _compare_ranks(self) -> None:
         """Compare the pass that begins next with those of other ranks.
@@ -184,6 +202,7 @@ class ResumableSampler(ABC):
           StateError: the state belongs to other files or another view of them, to another seed, order or version, or
             is not a state.
         """
+        self._follow_workers()
         self._progress.load_state_dict(state_dict, self._data)
 
     @property

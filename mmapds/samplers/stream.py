@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch.utils.data
 
-from ..errors import OrderError, StateError, arguments_of, names_its_arguments, refuse_unknown
+from ..errors import OrderError, StateError, arguments_of, names_its_arguments, refuse_unknown, shortened
 from ..orders.basic import is_same
 from .data import check_same_samples
 from .distributed import DistributedBatchSampler, DistributedSampler
@@ -38,6 +38,8 @@ class _Part:
     given: int = 0
     """Items that were yielded, and records before the last of them that were left out."""
     begun: bool = False
+    is_end: bool = False
+    """Whether nothing is left of it for this worker."""
 
 
 class Stream(torch.utils.data.IterableDataset[Any]):
@@ -55,7 +57,8 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         self._given = 0  # items of it that were yielded, and records before the last of them that were left out
         self._beginning: Pass | None = None  # the pass of which nothing was yielded yet; the sampler may be ahead
         self._part: _Part | None = None  # of one of several workers
-        sampler._synchronised().listen_to_workers()
+        self._notice = sampler._listen_to_workers()
+        self._is_new = True  # no state was loaded and no pass begun with this copy
         self._check = StreamCheck() if sampler._synchronised().sharding.num_replicas > 1 else None
 
     def __iter__(self) -> Iterator[Any]:
@@ -67,17 +70,27 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         worker = torch.utils.data.get_worker_info()
         if worker is None:
             return self._items()
+        if self._is_new:
+            # StatefulDataLoader ends the workers that it has loaded a state into, if that was saved after a loop.
+            self.sampler._follow(self._notice.own_news())
+            self._is_new = False
         # StatefulDataLoader asks a worker for a state before the first item: it is of this pass, not of the last one.
         if worker.num_workers == 1:
-            begun = self._beginning = self.sampler._synchronised().next_pass()
+            self._beginning = self.sampler._synchronised().next_pass()
+            has_steps = self._beginning.steps > 0
             items = self._items()
         else:
             if self._part is None or self._part.begun:
                 self._part = self._new_part()
-            begun = self.sampler._synchronised().coming()
+            has_steps = self.sampler._synchronised().coming().steps > 0
             items = self._worker_items(self._part, worker.id, worker.num_workers)
-        self.sampler._synchronised().tell_of(begun)
-        return items if worker.id or self._check is None else self._checked(items, self._check)
+        self._notice.begun(has_steps=has_steps)
+        return self._told(items if worker.id or self._check is None else self._checked(items, self._check))
+
+    def _told(self, items: Iterator[Any]) -> Iterator[Any]:
+        """Yield items, and say that the pass is over."""
+        yield from items
+        self._notice.read()
 
     def _checked(self, items: Iterator[Any], check: StreamCheck) -> Iterator[Any]:
         """Yield items after a comparison with other ranks."""
@@ -110,6 +123,11 @@ class Stream(torch.utils.data.IterableDataset[Any]):
 
     def _worker_items(self, part: _Part, number: int, workers: int) -> Iterator[Any]:
         """Yield the items of every `workers`-th block, so that a DataLoader, which asks workers in turn, has all."""
+        if part.is_end and self._notice.is_end_for(workers):
+            # All that was left has been read, so this is the end of an epoch.
+            self.sampler.load_state_dict({**part.begin, "position": part.begin["epoch_size"]})
+            part = self._part = self._new_part()
+            self._notice.begun(has_steps=self.sampler._synchronised().coming().steps > 0, instead=True)
         part.begun = True
         skip = part.given
         for block in islice(self._blocks(), number, None, workers):
@@ -188,29 +206,40 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         Raises:
           StateError: the state belongs to another order, or to another worker.
         """
+        worker = torch.utils.data.get_worker_info()
         if not isinstance(state_dict, Mapping) or set(state_dict) != _KEYS:
             self.sampler.load_state_dict(state_dict)
+            if worker is not None:
+                self._tell_of(state_dict, is_end=False)
             return
-        worker = torch.utils.data.get_worker_info()
         own = (worker.id, worker.num_workers) if worker is not None else (0, 1)
         saved = state_dict["worker"], state_dict["num_workers"]
         if not all(map(is_same, saved, own)):
             raise StateError(
-                f"state: expected one of worker {own[0]} of {own[1]}, found one of worker {saved[0]} of {saved[1]}; "
+                f"state: expected one of worker {own[0]} of {own[1]}, found one of worker {shortened(saved[0])} of "
+                f"{shortened(saved[1])}; "
                 "use the num_workers of then"
             )
         given = number_in("state['given']", state_dict["given"], 2**63 - 1)
         self.sampler.load_state_dict(state_dict["sampler"])
         progress = self.sampler._synchronised()
-        if given and not progress.keeps(self._step_of(given - 1, *own), self._step_of(given, *own)):
+        following = self._step_of(given, *own)
+        if given and not progress.keeps(self._step_of(given - 1, *own), following):
             raise StateError(
                 "state: of the middle of a pass that several workers share; expected exclude= to leave out what "
                 "follows alone, found something before that; give it from the next epoch on"
             )
-        begin, now = dict(state_dict["sampler"]), progress.coming()
-        if now.epoch == begin["epoch"]:  # with what is excluded now, for the state of a later job
+        begin, now, is_end = dict(state_dict["sampler"]), progress.coming(), progress.as_saved().own_steps <= following
+        if now.epoch == begin["epoch"] and not is_end:  # with what is excluded now, for the state of a later job
             begin = self.sampler._state_before(now)
-        self._part = _Part(begin, given)
+        self._part = _Part(begin, given, is_end=is_end)
+        if worker is not None:
+            self._tell_of(state_dict["sampler"], is_end=is_end)
+
+    def _tell_of(self, state: Mapping[str, Any], *, is_end: bool) -> None:
+        """Say in a worker which state of the sampler was loaded, and whether this worker has read what follows."""
+        self._is_new = False
+        self._notice.loaded(state, is_end=is_end)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pass": None, "_part": None, "_beginning": None}
