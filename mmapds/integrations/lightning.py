@@ -14,14 +14,16 @@ class ResumeAtAnyWorldSize(pl.Callback):
     an epoch. With more processes, an epoch has fewer batches, so samples at its end would be left out; with fewer
     processes, batches would be missing in the next epoch. And batches of a budget stay those of the world that saved
     the state, which may be more or fewer than Lightning counted before it loaded them. This callback sets both counts
-    to what the sampler has.
+    to what the sampler has. It also counts the epoch that begins after a checkpoint of the last step of one, so that
+    later checkpoints go on within their epoch.
 
     The loader needs states: `mmapds.DataLoader`, or torchdata's `StatefulDataLoader`. Over other samplers than those of
     mmapds, the callback does nothing.
     """
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Set how many batches are done, and how many there are, where a checkpoint was loaded."""
+        """Set how many epochs have begun, how many batches are done, and how many there are, after a checkpoint."""
+        _count_the_epoch(trainer.fit_loop)
         loop, loader = trainer.fit_loop.epoch_loop, cast("Any", trainer.train_dataloader)
         left = _batches_left(loader)
         if not loop.restarting or left is None:
@@ -30,6 +32,17 @@ class ResumeAtAnyWorldSize(pl.Callback):
         _expect(trainer, int(found * limit) if isinstance(limit, float) else min(found, limit))
         # The batch of a checkpoint that was saved in on_train_batch_end is added when the loop begins.
         loop.batch_progress.current.completed = found - left - loop.restarted_on_train_batch_end
+
+
+def _count_the_epoch(loop: Any) -> None:
+    """Count the epoch that begins after a checkpoint of the last step of another one.
+
+    Lightning 2.6 does not. A checkpoint within it would be one of the beginning of an epoch, for which Lightning loads
+    no states of loaders.
+    """
+    for progress in (loop.epoch_progress.total, loop.epoch_progress.current):
+        if loop.restarted_mid_epoch and progress.ready <= progress.processed:
+            progress.ready = progress.started = progress.processed + 1
 
 
 def _expect(trainer: pl.Trainer, batches: int) -> None:

@@ -2,9 +2,15 @@
 
 from collections import Counter
 
+import lightning.pytorch as pl
 import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from torchdata.stateful_dataloader import StatefulDataLoader
 
-from tests.stacks.job_lightning import COUNTED, LAUNCHED, OFTEN, PROCESSES, STOPS
+import mmapds
+from mmapds.integrations.lightning import ResumeAtAnyWorldSize
+from tests.stacks.job_lightning import COUNTED, LAUNCHED, OFTEN, PROCESSES, STOPS, Interrupted
 from tests.support.stacks import EPOCHS, KINDS, N, Results, launch
 
 
@@ -84,3 +90,54 @@ def test_a_job_that_is_interrupted_often_goes_on_exactly_in_any_world(results, k
     name = f"{kind}, {loader}, interrupted {times} times"
     results.check(name, padding=2)
     assert {part for part, _, _ in results.batches(name)[0]} == set(range(times + 1))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", [mmapds.DataLoader, StatefulDataLoader])
+def test_a_checkpoint_after_one_of_the_last_step_of_an_epoch_goes_on_exactly(tmp_path, make):
+    """Every step is saved. Jobs are killed after the last step of an epoch, and within the next."""
+
+    class Learner(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.read = torch.nn.Parameter(torch.zeros(1)), []
+
+        def training_step(self, ids):
+            self.read.append((self.current_epoch, ids))
+            return self.weight.sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    class Killed(Callback):
+        def __init__(self, after):
+            self.after = after
+
+        def on_train_batch_start(self, trainer, *_):
+            if trainer.global_step == self.after:
+                raise Interrupted
+
+    def read(first, steps):
+        sampler, learner = mmapds.DistributedBatchSampler(range(24), 4, 1, 0), Learner()
+        saves = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
+        trainer = pl.Trainer(
+            accelerator="cpu",
+            devices=1,
+            max_epochs=4,
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+            callbacks=[saves, ResumeAtAnyWorldSize(), Killed(first + steps)],
+        )
+        path = tmp_path / f"step={first}.ckpt" if first else None
+        with pytest.raises(Interrupted):
+            trainer.fit(learner, make(range(24), batch_sampler=sampler, collate_fn=list), ckpt_path=path)
+        return learner.read
+
+    expected = []
+    sampler = mmapds.DistributedBatchSampler(range(24), 4, 1, 0)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        expected += [(epoch, list(map(int, batch))) for batch in sampler]
+    assert read(0, 6) + read(6, 3) + read(9, 4) + read(13, 5) == expected
