@@ -384,6 +384,55 @@ def test_steps_wait_through_a_job_that_finds_its_epoch_finished(ds, workers, cho
     assert {0: 0, **found} == {0: 0, 1: 19, 2: 21}
 
 
+@pytest.mark.parametrize("had", [12, 13, 14, 15])
+def test_a_loop_that_is_given_up_near_its_end_leaves_all_workers_in_one_pass(ds, had):
+    """One of the workers may have come to the end of the pass, ahead of the loop."""
+    stream = ds.stream(batch_size=10, start_step=6)
+    loader = loader_of(stream, "batches", 2)
+    list(islice(loader, had))
+    assert [batch[0] for batch in loader] == [*range(60, N, 10)]
+
+
+@pytest.mark.filterwarnings("ignore:state. expected up to 65536 bytes of JSON, found")
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("is_over", [True, False], ids=["after the loop", "at its last batch"])
+def test_new_steps_are_left_out_of_the_epoch_after_a_state_too_long_to_hand_on(tmp_path_factory, is_over, workers):
+    path = tmp_path_factory.mktemp("long") / "train.jsonl"
+    path.write_text("".join(f'{{"id": {i}}}\n' for i in range(24_000)))
+    many = mmapds.open(path, build=True)
+    records = [*range(12_000, 24_000, 2)]
+
+    def make(steps=()):
+        stream = many.stream(batch_size=1000, exclude={"records": records, "steps": steps})
+        return stream, loader_of(stream, "batches", workers, StatefulDataLoader)
+
+    _, loader = make()
+    list(islice(loader, None if is_over else 18))
+    state = copy.deepcopy(loader.state_dict())
+    stream, loader = make([(2, 3)])
+    loader.load_state_dict(state)
+    found = {0: 0}
+    for epoch in range(is_over, 3):
+        stream.set_epoch(epoch)
+        found[epoch] = len(list(loader))
+    assert found == {0: 0, 1: 17, 2: 18}
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_rank_without_a_share_of_the_last_step_takes_new_records_after_an_epoch(ds, workers):
+    def make(**options):
+        stream = ds[:61].stream(batch_size=3, num_replicas=2, rank=1, pad=False, **options)
+        return stream, loader_of(stream, "batches", workers, StatefulDataLoader)
+
+    _, loader = make()
+    list(loader)
+    state = copy.deepcopy(loader.state_dict())
+    stream, loader = make(exclude={"records": [38]})
+    loader.load_state_dict(state)
+    stream.set_epoch(1)
+    assert sum(map(len, loader)) == 30
+
+
 def saved_by_a_worker(ds):
     """The state of a StatefulDataLoader with one worker after four batches, and that of the stream in it."""
     loader = loader_of(ds.stream(batch_size=10), "batches", 1, StatefulDataLoader)

@@ -184,7 +184,7 @@ class EpochProgress:
           following: the one to be read next; if the pass has none, it does not matter.
         """
         before, now = self.as_saved(), self.coming()
-        if following >= before.steps:
+        if following >= before.own_steps:
             return True
         if now.epoch != before.epoch or step >= now.steps:
             return False
@@ -311,7 +311,7 @@ class EpochProgress:
         if self.agenda.chosen is not None and self.agenda.chosen > epoch:
             left, otherwise = self._left_by(start, known, new["steps"], waits=True), left
         self.agenda.load(epoch, left, otherwise)
-        self._next_pass = None
+        self._next_pass, self._warned = None, False
         self._saved = start._replace(new_records=())
 
     def _left_by(self, start: ResumePoint, known: Ranges, new_steps: Ranges, *, waits: bool) -> Left:

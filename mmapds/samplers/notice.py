@@ -108,8 +108,15 @@ class Notice:
         return set(self._shared[_LOADED : _LOADED + min(workers, _WORKERS)]) == {_AT_END}
 
     def own_news(self) -> News:
-        """Return in a worker what the one before it in its place has said."""
-        return News(self.state(), _in_order([self._passes(_own())]))
+        """Return in a worker what the one before it in its place has loaded, and begun since.
+
+        Nothing where that has loaded nothing. It may have read all of a pass of which others have not.
+        """
+        state = self.state()
+        if state is None:
+            return News()
+        passes = _in_order([self._passes(_own())])
+        return News(state, tuple(each._replace(is_read=False) for each in passes))
 
     def news(self) -> News:
         """Return what was said since the last call; nothing in a worker."""

@@ -82,7 +82,9 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         else:
             if self._part is None or self._part.begun:
                 self._part = self._new_part()
-            has_steps = self.sampler._synchronised().coming().steps > 0
+            # A long state is not told, so the end of its epoch must not count as the pass that waits for the next one.
+            is_told = not self._part.is_end or self._notice.state() is not None
+            has_steps = is_told and self.sampler._synchronised().coming().steps > 0
             items = self._worker_items(self._part, worker.id, worker.num_workers)
         self._notice.begun(has_steps=has_steps)
         return self._told(items if worker.id or self._check is None else self._checked(items, self._check))
