@@ -85,19 +85,20 @@ class Model:
     def load(self, epoch, step):
         self.rest, self.ended, self.then = None, None, None
         self.under_way, self.begun = None, 0
-        self.is_loop = self.chosen == epoch
         self.epoch = epoch
         if step < self.steps:
             self.rest = epoch, step
             self.then = self.chosen if self.chosen is not None and self.chosen > epoch else None
         else:
             self.ended = epoch
-            self.epoch += not self.is_loop
+            if self.chosen != epoch:
+                self.epoch = max(epoch + 1, self.chosen or 0)
+        self.is_loop = self.chosen == self.epoch
         self.loaded = self.rest, self.ended
 
     def begin(self):
         if self.begun and self.then is not None:
-            self.epoch, self.then, self.rest = self.then, None, None
+            self.epoch, self.then, self.rest, self.is_loop = self.then, None, None, True
         elif self.begun > (self.ended is not None) and self.ended == self.epoch:
             self.epoch, self.ended = self.epoch + 1, None
         elif self.begun and self.ended is None and self.is_read:

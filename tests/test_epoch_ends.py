@@ -218,6 +218,63 @@ def test_a_pass_that_cannot_begin_changes_nothing_of_the_one_before(monkeypatch)
     assert (sampler.first_step, len(list(loader))) == (0, 34)
 
 
+@every_kind
+def test_an_epoch_chosen_before_the_load_of_an_end_follows_it(make):
+    before = make()
+    before.set_epoch(3)
+    sampler = make()
+    sampler.set_epoch(5)
+    sampler.load_state_dict(before.state_dict(step=len(before)))
+    assert (sampler.epoch, list(sampler)) == (5, epochs_of(make, [5])[0])
+
+
+@every_kind
+def test_an_iterator_that_goes_on_after_the_epoch_was_chosen_again_is_the_pass(make):
+    """As Lightning's does."""
+    before, whole = make(), epochs_of(make, [0])[0]
+    sampler = make()
+    sampler.load_state_dict(before.state_dict(step=5))
+    sampler.set_epoch(0)
+    steps = iter(sampler)
+    assert next(steps) == whole[5]
+    sampler.set_epoch(0)
+    assert sampler.state_dict() == {**before.state_dict(step=5), "exclude": sampler.state_dict()["exclude"]}
+    assert [next(steps), next(steps)] == whole[6:8]
+    assert sampler.state_dict()["position"] == before.state_dict(step=8)["position"]
+    list(steps)
+    with pytest.warns(UserWarning, match="^epoch = 0, expected a new one in a second pass"):
+        assert list(sampler) == whole
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ranks_agree_whether_a_pass_was_read(workers):
+    def make(rank):
+        sampler = DistributedBatchSampler(range(33), 4, 2, rank, pad=False)
+        loader = mmapds.DataLoader(range(33), batch_sampler=sampler, collate_fn=list, num_workers=workers)
+        sampler.load_state_dict(DistributedBatchSampler(range(33), 4, 2, 0, pad=False).state_dict(step=2))
+        loader.set_epoch(0)
+        return sampler, loader
+
+    for had in (1, 2, None):
+        first = set()
+        for rank in range(2):
+            sampler, loader = make(rank)
+            list(islice(loader, had))
+            loader.set_epoch(0)
+            first.add(sampler.first_step)
+        assert first == {0 if had is None else 2}
+
+
+def test_a_loop_that_begins_too_early_is_warned_after_a_look():
+    sampler = KINDS["batch"]()
+    before = KINDS["batch"]()
+    before.set_epoch(3)
+    sampler.load_state_dict(before.state_dict(step=5))
+    next(iter(sampler))
+    with pytest.warns(UserWarning, match="^epoch = 0, expected 3, that .* whose position 30 is dropped"):
+        sampler.set_epoch(0)
+
+
 def test_a_batch_sampler_knows_the_epoch_that_was_chosen_for_its_sampler():
     indices = mmapds.DistributedSampler(range(40))
     indices.set_epoch(3)

@@ -276,3 +276,30 @@ def test_steps_before_a_resume_are_shown_as_they_were_read(make):
     resumed = make(exclude=exclude)
     resumed.load_state_dict(sampler.state_dict())
     assert [records_in([resumed.indices_at(step)[0]]) for step in range(6)] == read
+
+
+@every_kind
+def test_steps_wait_while_a_loader_looks_at_the_epoch_that_they_wait_for(make):
+    before, exclude = make(), {"steps": [(2, 5)]}
+    before.set_epoch(3)
+    for chosen in (None, 4):
+        sampler = make(exclude=exclude)
+        if chosen is not None:
+            sampler.set_epoch(chosen)
+        sampler.load_state_dict(before.state_dict(step=len(before)))
+        next(iter(sampler))
+        sampler.set_epoch(6)
+        assert len(list(sampler)) == len(before) - (3 if chosen is None else 0), "of a chosen epoch it was no look"
+
+
+@every_kind
+def test_steps_are_left_out_once_of_an_epoch_chosen_before_the_load(make):
+    before = make()
+    whole, (fifth,) = epochs_of(make, [0])[0], epochs_of(make, [5])
+    sampler = make(exclude={"steps": [(2, 5)]})
+    sampler.set_epoch(5)
+    sampler.load_state_dict(before.state_dict(step=4))
+    assert list(sampler) == whole[4:]
+    assert list(sampler) == fifth[:2] + fifth[5:]
+    sampler.set_epoch(5)
+    assert list(sampler) == fifth

@@ -18,7 +18,7 @@ class ResumeAtAnyWorldSize(pl.Callback):
     later checkpoints go on within their epoch.
 
     The loader needs states: `mmapds.DataLoader`, or torchdata's `StatefulDataLoader`. Over other samplers than those of
-    mmapds, the callback does nothing.
+    mmapds, the callback does nothing else.
     """
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -39,7 +39,7 @@ class Delivery(Iterator[Any]):
       exhausted: the sampler has no more indices.
       ended: the trainer asked for more, and was told that there is none.
       steps: steps of the sampler in the batches up to the one delivered last.
-      counted: the pass of a sampler of mmapds, which is told of them.
+      of: the pass of a sampler of mmapds, whose `had` is set here; and whether this rank has a share of its last batch.
     """
 
     def __init__(self, position: "Position") -> None:
@@ -49,7 +49,7 @@ class Delivery(Iterator[Any]):
         self._settled = 0
         self.exhausted = self.ended = False
         self.steps = 0
-        self.counted: Pass | None = None
+        self.of: tuple[Pass, bool] | None = None
 
     def __next__(self) -> Any:
         """Return the indices of the next batch; the pass begins with the first of them."""
@@ -79,10 +79,22 @@ class Delivery(Iterator[Any]):
             self.steps = self._settled
             self._count()
 
+    def end(self) -> None:
+        """Take note that the trainer was told that there is no more."""
+        self.ended = True
+        self._count()
+
     def _count(self) -> None:
         """Tell the pass what the trainer has of it."""
-        if self.counted is not None:
-            self.counted.had = self.counted.steps if self.complete else self.steps
+        if self.of is not None:
+            counted, _ = self.of
+            counted.had = counted.steps if self.is_over else self.steps
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the pass is over for all ranks."""
+        # A rank without a share of the last batch has passed it only when its loop is over: other ranks still have it.
+        return self.complete and (self.ended or self.of is None or self.of[1])
 
     @property
     def complete(self) -> bool:
@@ -148,12 +160,12 @@ class SamplerPosition(Position):
         self._pass: Pass | None = None
 
     def begin(self, delivery: Delivery) -> None:
-        begun = self._sampler.pass_under_way
+        begun = self._sampler._pass_under_way
         if begun is None or begun is self._pass:
-            return  # ranks that differ and signals end a pass before it begins
+            return  # no pass began: the ranks differ, or a signal came first
         super().begin(delivery)
-        self._pass = delivery.counted = begun
-        begun.had = 0
+        self._pass, begun.had = begun, 0
+        delivery.of = begun, self._batches_of(begun.own_steps) == self._batches_of(begun.steps)
 
     def steps_in(self, indices: Any) -> int:
         return len(indices) if self._is_batched else 1
@@ -163,10 +175,7 @@ class SamplerPosition(Position):
         # set_epoch and load_state_dict of the sampler end its pass, and with it what was delivered of it.
         if delivery is None or self._pass is None or sampler.current_pass is not self._pass:
             return sampler.state_dict()
-        # A rank without a share of the last batch has passed it only when its loop is over: other ranks still have it.
-        shares = self._batches_of(self._pass.own_steps) == self._batches_of(self._pass.steps)
-        is_over = delivery.complete and (delivery.ended or shares)
-        return sampler.state_dict(None if is_over else self._pass.first_step + delivery.steps)
+        return sampler.state_dict(None if delivery.is_over else self._pass.first_step + delivery.steps)
 
     def _batches_of(self, steps: int) -> int:
         """Return how many batches some steps of the sampler make."""

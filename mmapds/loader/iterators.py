@@ -149,7 +149,7 @@ class LoaderIterator(Iterator[Any]):
         try:
             indices, batch = self._next(begin)
         except StopIteration:
-            self._delivery.ended = True
+            self._delivery.end()
             raise
         self._number += 1
         self._delivery.settle(True)

@@ -1,24 +1,25 @@
 """Which epoch the next pass is of, and where it begins: what a loop chooses, what it loaded, and what it has read.
 
 Loops choose an epoch before a state is loaded, after that, or never, and loaders draw steps ahead that no trainer gets.
-The rest of an epoch is what a state leaves of it. A look is a pass that begins after a load and before a choice: a loop
-that chooses epochs does so before its passes. A pass was read if the trainer had all of it, as our own loader knows;
-with others, if all of it was drawn.
+The rest of an epoch is what a state leaves of it. A look is a pass that begins before an epoch was chosen since the
+sampler was made or a state was loaded: a loop that chooses epochs does so before its passes. A pass was read if the
+trainer had all of it, as our own loader knows; with others, if all of it was drawn. Of these rows the first that fits
+holds:
 
 | event | the epoch | the pass that comes |
 |---|---|---|
-| a sampler is made | 0 | begins at start_step, whichever epoch is chosen for it |
+| a sampler is made | 0 | begins at start_step, whichever epoch is chosen for it before it begins |
 | a state is loaded | that of the state | its rest |
-| one whose rest has no step, an end | the one after | all of it |
+| one whose rest has no step, an end | the one after, or a later one if that was chosen | all of it |
 | the same, where its epoch was chosen | that of the state | has no step, twice; then the next epoch comes |
-| one of an epoch before the chosen one | that of the state | its rest; then the chosen epoch comes |
-| another epoch is chosen | that one | all of it, but an end that no pass has followed yet stays one |
+| one of an epoch before the chosen one | that of the state | its rest; then, read or not, the chosen epoch comes |
+| another epoch is chosen | that one | all of it; an end stays one until a pass begins that is no look |
 | the same epoch is chosen after looks | the same | begins where the first look began |
 | a pass was not read, and the same epoch is chosen, or none | the same | begins where that pass began |
 | a pass was read, and the same epoch is chosen | the same | all of it |
 | a pass was read, and none is chosen | the same | all of it, but the first time after a loaded end, as that pass |
 
-Steps that are left out once, of the epoch after the loaded one, wait for the first later epoch of which a pass begins.
+Steps that are left out once, of the epoch after the loaded one, wait for the first later epoch that the loop reads.
 """
 
 from typing import NamedTuple
@@ -35,7 +36,7 @@ class Left(NamedTuple):
     is_end: bool = False
     """Whether that has no step."""
     next: ResumePoint | None = None
-    """The beginning of a later epoch, with what waits to be left out there: of the first one that is chosen."""
+    """The beginning of a later epoch, with what waits to be left out of it: of the first one that the loop reads."""
 
 
 class Agenda:
@@ -48,6 +49,7 @@ class Agenda:
       under_way: the pass that began last, unless a choice or a load has ended it.
       choices: how many times an epoch was chosen or loaded.
       chosen: the epoch that was chosen after the last pass began, if one was.
+      is_look: whether the pass under way is one.
     """
 
     def __init__(self, first: ResumePoint, records: Ranges) -> None:
@@ -64,8 +66,8 @@ class Agenda:
         self._begun = 0  # passes since the last choice or load
         self._spare = 0  # of them, those that may be followed by the same again
         self._is_loop = False  # whether an epoch was chosen since the last load, or the loaded one before it
-        self._is_look = False  # whether the pass under way began before that
-        self._chosen_at: int | None = None  # what was yielded of the pass under way when its epoch was chosen again
+        self.is_look = False
+        self._chosen_at: int | None = None  # what was delivered of the pass under way when its epoch was chosen again
 
     def start(self) -> ResumePoint:
         """Return where the next pass begins, and what it leaves out."""
@@ -78,7 +80,7 @@ class Agenda:
     @property
     def current(self) -> Pass | None:
         """The pass under way; not once its epoch is chosen again, until a trainer goes on with it as Lightning does."""
-        if self.under_way is not None and self.under_way.yielded == self._chosen_at:
+        if self.under_way is not None and self.under_way.delivered == self._chosen_at:
             return None
         return self.under_way
 
@@ -89,22 +91,22 @@ class Agenda:
           A pass of it whose rest will not come again, as all of that was read; usually None.
         """
         before, start = self.under_way, self.start()
-        if before is not None and self._is_look:
+        if before is not None and self.is_look:
             self.left = self._as_loaded
         if self._otherwise is not None and epoch == self.loaded_epoch:
             self.left = self._otherwise
-        is_again = before is not None and epoch == before.epoch and (self._is_look or not before.was_read)
+        is_again = before is not None and epoch == before.epoch and (self.is_look or not before.was_read)
         self.left = Left(*self._rest_at(epoch, is_again=is_again), self._next_at(epoch, is_again=is_again))
         is_other = epoch != self.epoch
         self.epoch = epoch
         self._otherwise = self._then = None
-        self._begun, self._spare = 0, self._spare if before is None or self._is_look else 0
+        self._begun, self._spare = 0, self._spare if before is None or self.is_look else 0
         self.choices += 1
         self.chosen, self._is_loop = epoch, True
         if is_other or self.start() != start:
             self.under_way = None
             return None if is_other else before
-        self._chosen_at = None if before is None else before.yielded
+        self._chosen_at = None if before is None else before.delivered
         return None
 
     def _rest_at(self, epoch: int, is_again: bool) -> tuple[ResumePoint | None, bool]:
@@ -114,7 +116,7 @@ class Agenda:
             keeps = False
         elif is_end:
             # The loop has come to the end that was loaded, or past it.
-            keeps = before is None or (self._is_look and epoch <= before.epoch)
+            keeps = before is None or (self.is_look and epoch <= before.epoch)
         elif before is None:
             keeps = rest.epoch in (None, epoch)
         else:
@@ -126,8 +128,10 @@ class Agenda:
         before, waiting = self.under_way, self.left.next
         if waiting is None or waiting.epoch is None:
             return None
-        if before is not None and before.epoch == waiting.epoch:  # it came in that pass
-            return waiting if is_again or (self._is_look and epoch < waiting.epoch) else None
+        if is_again and waiting.epoch == epoch:
+            return waiting
+        if before is not None and before.epoch == waiting.epoch and (before.was_read or not self.is_look):
+            return waiting if self.is_look and epoch < waiting.epoch else None  # it came in that pass
         return waiting._replace(epoch=max(epoch, self._later))
 
     @property
@@ -148,16 +152,19 @@ class Agenda:
             self._then, left = self.chosen, left._replace(next=left.next._replace(epoch=self.chosen))
         self.left = self._as_loaded = left
         self._otherwise, self._later = otherwise, epoch + 1
-        self.epoch = epoch + (left.is_end and not is_chosen)
+        self.epoch = epoch
+        if left.is_end and not is_chosen:
+            self.epoch = max(epoch + 1, self.chosen or 0)
+            self.left = self._as_loaded = left._replace(next=left.next and left.next._replace(epoch=self.epoch))
         self.under_way = None
         # At the end of an epoch, StatefulDataLoader reads ahead in a pass, which may be short, and begins another one.
         self._begun, self._spare = 0, int(left.is_end)
         self.choices += 1
-        self._is_loop = is_chosen
+        self._is_loop = self.chosen == self.epoch
 
     def begin(self, begun: Pass) -> None:
         """Take note of a pass that begins where `start` says."""
-        self.under_way, self._is_look, self.chosen = begun, not self._is_loop, None
+        self.under_way, self.is_look, self.chosen = begun, not self._is_loop, None
         self._chosen_at = None
         self._begun += 1
 
@@ -167,9 +174,11 @@ class Agenda:
         Returns:
           The pass that is repeated, as no epoch was chosen; usually None.
         """
-        if self._begun and self._then is not None:
+        goes_on = self._chosen_at is not None and self.current is not None  # with a pass from before the choice
+        begun = self._begun + goes_on
+        if begun and self._then is not None:
             self._begin_epoch(self._then)
-        elif self._begun > self._spare:
+        elif begun > self._spare:
             if self.left.is_end and self.loaded_epoch == self.epoch:
                 self._begin_epoch(self.epoch + 1)
             elif self.under_way is not None and self.under_way.was_read:
@@ -186,6 +195,7 @@ class Agenda:
         self.epoch, self.left = epoch, Left(next=self.left.next)
         self.under_way = self._then = self._otherwise = None
         self._begun = self._spare = 0
+        self._is_loop = True  # this epoch was chosen, or follows one that was
 
     def take_over(self, other: "Agenda") -> None:
         """Take over what was chosen, before a state is loaded."""

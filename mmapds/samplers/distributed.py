@@ -365,6 +365,8 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         chosen = self.sampler._progress.agenda
         chosen.epoch = self._progress.epoch
         chosen.forget_choice()
+        chosen.choices += 1  # which other batch samplers over it take over
+        self._choices = chosen.choices
 
 
 def _refuse_what_batches_decide(sampler: DistributedSampler, drop_last: bool, pad: bool) -> None:

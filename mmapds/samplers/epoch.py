@@ -154,7 +154,10 @@ class EpochProgress:
     def _dropped_by(self, epoch: int) -> str | None:
         """Return a warning where a loop begins again with a first epoch, before that of the state loaded for it."""
         loaded, is_end, _ = self.agenda.left
-        if self.agenda.under_way is not None or loaded is None or loaded.epoch is None or epoch >= loaded.epoch:
+        before = self.agenda.under_way
+        if before is not None and (before.was_read or not self.agenda.is_look):
+            return None
+        if loaded is None or loaded.epoch is None or epoch >= loaded.epoch:
             return None
         if not is_end and not loaded.position:
             return None

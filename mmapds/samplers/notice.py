@@ -15,7 +15,7 @@ from torch.utils.data import get_worker_info
 from ..errors import warn
 
 _WORKERS = 1 << 10  # later ones share the place of the last
-_PASSES = 8  # of each worker, the last ones
+_PASSES = 8  # of each worker, the last ones: loops choose an epoch before so many
 _STATE = 1 << 16  # bytes of a state that fits
 _NOTHING, _EMPTY, _BEGUN, _READ = range(4)
 _WITHIN, _AT_END = 1, 2
@@ -61,18 +61,18 @@ class Notice:
           has_steps: whether it has any.
           instead: that the worker was wrong about the last one.
         """
-        passes = self._passes(_own()).strip(bytes([_NOTHING]))
+        passes = self._passes(_own()).rstrip(bytes([_NOTHING]))
         passes = (passes[:-1] if instead else passes) + bytes([_BEGUN if has_steps else _EMPTY])
         self._set_passes(_own(), passes[-_PASSES:])
 
     def read(self) -> None:
         """Say in a worker that it has come to the end of its pass."""
-        passes = self._passes(_own()).strip(bytes([_NOTHING]))
+        passes = self._passes(_own()).rstrip(bytes([_NOTHING]))
         if passes.endswith(bytes([_BEGUN])):
             self._set_passes(_own(), passes[:-1] + bytes([_READ]))
 
     def loaded(self, state: Mapping[str, Any], *, is_end: bool) -> None:
-        """Say in a worker which state of the sampler it has loaded: those with the same `is_end` say the same.
+        """Say in a worker which state of the sampler it has loaded: workers with the same `is_end` say the same.
 
         Args:
           is_end: whether nothing is left for this worker.
@@ -82,11 +82,12 @@ class Notice:
         try:
             data = json.dumps(state, default=_plain).encode() + b"\0"
         except (TypeError, ValueError, RecursionError):
-            data = b""  # of something that no state has
+            data = b""
         if not 0 < len(data) <= _STATE:
+            found = f"{len(data)} bytes" if data else "what JSON cannot hold"
             warn(
-                f"state: expected up to {_STATE} bytes of JSON, found {len(data)}; name steps in exclude only in the "
-                "job that leaves them out (the trainer's process does not learn what its workers have loaded)"
+                f"state: expected up to {_STATE} bytes of JSON, found {found}; name steps in exclude only in the job "
+                "that leaves them out (the trainer's process does not learn what its workers have loaded)"
             )
             return
         kind = _AT_END if is_end else _WITHIN

@@ -115,14 +115,14 @@ class Pass:
         return 0 < self.steps == self.done
 
     @property
-    def yielded(self) -> int:
-        """Steps that the trainer had, as far as is known; else those that were drawn."""
+    def delivered(self) -> int:
+        """Steps that the trainer had; those that were drawn, where no loader says so."""
         return self.done if self.had is None else self.had
 
     @property
     def was_read(self) -> bool:
         """Whether the trainer had all of it, as far as is known."""
-        return self.yielded >= (self.steps if self.had is None else self.own_steps)
+        return self.delivered >= self.steps
 
     def position_after(self, steps: int) -> int:
         """Return the position that comes next after some steps of this pass; before it, if they are negative."""

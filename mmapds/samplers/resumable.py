@@ -139,7 +139,7 @@ class ResumableSampler(ABC):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next pass."""
+        """The epoch of the pass under way, or, before one begins, of the next one."""
         return self._synchronised().epoch
 
     @epoch.setter
@@ -211,6 +211,6 @@ class ResumableSampler(ABC):
         return self._synchronised().current()
 
     @property
-    def pass_under_way(self) -> Pass | None:
-        """The pass that began last; None where a choice of the epoch or a load has ended it."""
+    def _pass_under_way(self) -> Pass | None:
+        """The pass that began last, as long as a loop may go on with it."""
         return self._synchronised().agenda.under_way
