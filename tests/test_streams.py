@@ -570,3 +570,24 @@ def test_a_stream_says_what_it_is(ds):
     assert repr(ds.stream(batch_size=4)).startswith(
         "<mmapds stream of batches: <DistributedBatchSampler: 203 samples, "
     )
+
+
+@pytest.mark.parametrize("had", [18, 19, 20])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_steps_that_one_of_the_workers_has_passed_are_left_out_once(ds, workers, had):
+    """Near the end of an epoch some workers have nothing left to read, and all of them have the new steps."""
+
+    def make(**options):
+        stream = ds.stream(batch_size=10, **options)
+        return stream, loader_of(stream, "batches", workers, StatefulDataLoader)
+
+    _, loader = make()
+    list(islice(loader, had))
+    state, found = copy.deepcopy(loader.state_dict()), []
+    for epoch in range(3):
+        stream, loader = make(exclude={"steps": [(20, 21)]})
+        loader.load_state_dict(state)
+        stream.set_epoch(epoch)
+        found.append(len(list(loader)))
+        state = copy.deepcopy(loader.state_dict())
+    assert found == [20 - had, 21, 21]

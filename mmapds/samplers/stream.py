@@ -38,8 +38,8 @@ class _Part:
     given: int = 0
     """Items that were yielded, and records before the last of them that were left out."""
     begun: bool = False
-    is_end: bool = False
-    """Whether nothing is left of it for this worker."""
+    ended: dict[str, Any] | None = None
+    """Where nothing is left of it for this worker: the state of the sampler at the end of the pass, as it was saved."""
 
 
 class Stream(torch.utils.data.IterableDataset[Any]):
@@ -83,7 +83,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
             if self._part is None or self._part.begun:
                 self._part = self._new_part()
             # A long state is not told, so the end of its epoch must not count as the pass that waits for the next one.
-            is_told = not self._part.is_end or self._notice.state() is not None
+            is_told = self._part.ended is None or self._notice.state() is not None
             has_steps = is_told and self.sampler._synchronised().coming().steps > 0
             items = self._worker_items(self._part, worker.id, worker.num_workers)
         self._notice.begun(has_steps=has_steps)
@@ -125,9 +125,9 @@ class Stream(torch.utils.data.IterableDataset[Any]):
 
     def _worker_items(self, part: _Part, number: int, workers: int) -> Iterator[Any]:
         """Yield the items of every `workers`-th block, so that a DataLoader, which asks workers in turn, has all."""
-        if part.is_end and self._notice.is_end_for(workers):
-            # All that was left has been read, so this is the end of an epoch.
-            self.sampler.load_state_dict({**part.begin, "position": part.begin["epoch_size"]})
+        if part.ended is not None and self._notice.is_end_for(workers):
+            # All that was left has been read, so what is excluded anew is of the next epoch.
+            self.sampler.load_state_dict(part.ended)
             part = self._part = self._new_part()
             self._notice.begun(has_steps=self.sampler._synchronised().coming().steps > 0, instead=True)
         part.begun = True
@@ -192,6 +192,8 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         worker = torch.utils.data.get_worker_info()
         if worker is not None and worker.num_workers > 1:
             part = self._part or self._new_part()
+            if part.ended is not None and self._notice.is_end_for(worker.num_workers):
+                part = _Part(part.ended)
             own = {"worker": worker.id, "num_workers": worker.num_workers, "given": part.given}
             return {"sampler": part.begin, **own}
         if step is None and self._beginning is not None:  # also where a signal raised while it drew the first block
@@ -232,9 +234,10 @@ class Stream(torch.utils.data.IterableDataset[Any]):
                 "follows alone, found something before that; give it from the next epoch on"
             )
         begin, now, is_end = dict(state_dict["sampler"]), progress.coming(), progress.as_saved().own_steps <= following
-        if now.epoch == begin["epoch"] and not is_end:  # with what is excluded now, for the state of a later job
+        ended = {**begin, "position": begin["epoch_size"]} if is_end else None
+        if now.epoch == begin["epoch"]:  # with what is excluded now, for the state of a later job
             begin = self.sampler._state_before(now)
-        self._part = _Part(begin, given, is_end=is_end)
+        self._part = _Part(begin, given, ended=ended)
         if worker is not None:
             self._tell_of(state_dict["sampler"], is_end=is_end)
 
