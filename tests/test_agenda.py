@@ -22,7 +22,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.support.sampler_kinds import KINDS
+import mmapds
+from mmapds import DistributedBatchSampler
+from tests.support.sampler_kinds import KINDS, epochs_of, every_kind, loader_over
 
 EPOCHS = 4
 
@@ -182,3 +184,180 @@ def test_passes_begin_where_the_table_says(kind):
         make = staticmethod(KINDS[kind])
 
     run_state_machine_as_test(Of, settings=settings(max_examples=300, stateful_step_count=20))
+
+
+# ---- single rows ------------------------------------------------------------------------------------------------
+
+
+@every_kind
+def test_a_pass_that_was_not_read_to_its_end_is_begun_again_where_it_began(make):
+    before = make()
+    list(islice(iter(before), 3))
+    sampler = make(exclude={"steps": [(5, 7)]})
+    sampler.load_state_dict(before.state_dict())
+    whole = epochs_of(make, [0])[0]
+    next(iter(sampler))
+    for _ in range(2):
+        sampler.set_epoch(0)
+        assert sampler.first_step == 3
+        assert list(islice(iter(sampler), 4)) == [*whole[3:5], *whole[7:9]]
+    sampler.set_epoch(0)
+    assert list(sampler) == [*whole[3:5], *whole[7:]]
+    with pytest.warns(UserWarning, match=r"^epoch = 0, expected a new one where the rest .* from step 3, was"):
+        sampler.set_epoch(0)
+    assert sampler.first_step == 0
+    assert list(sampler) == whole, "by choice, once it was read"
+
+
+def test_what_the_loop_has_decides_whether_a_rest_was_read():
+    """Near the end of an epoch, workers have drawn all of it at the first batch."""
+    before = KINDS["batch"]()
+    whole = [list(map(int, batch)) for batch in before]
+    before.set_epoch(0)
+    state = before.state_dict(step=len(whole) - 3)
+    sampler = KINDS["batch"]()
+    sampler.load_state_dict(state)
+    loader = loader_over(sampler, mmapds.DataLoader, num_workers=2)
+    for had in (1, 2, 1):
+        loader.set_epoch(0)
+        assert sampler.first_step == len(whole) - 3
+        assert list(islice(loader, had)) == whole[-3:][:had]
+    loader.set_epoch(0)
+    assert list(loader) == whole[-3:]
+    loader.set_epoch(0)
+    assert sampler.first_step == 0
+    assert list(loader) == whole
+
+
+def test_a_pass_that_cannot_begin_changes_nothing_of_the_one_before(monkeypatch):
+    before, sampler = KINDS["batch"](), KINDS["batch"]()
+    loader = loader_over(sampler, mmapds.DataLoader)
+    sampler.load_state_dict(before.state_dict(step=30))
+    loader.set_epoch(0)
+    assert len(list(loader)) == 4
+    state = loader.state_dict()
+
+    def refuse():
+        raise mmapds.OrderError("ranks differ")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sampler, "_compare_ranks", refuse)
+        with pytest.raises(mmapds.OrderError):
+            list(loader)
+    assert loader.state_dict() == state
+    loader.set_epoch(0)
+    assert (sampler.first_step, len(list(loader))) == (0, 34)
+
+
+@every_kind
+def test_an_epoch_chosen_before_the_load_of_an_end_follows_it(make):
+    before = make()
+    before.set_epoch(3)
+    sampler = make()
+    sampler.set_epoch(5)
+    sampler.load_state_dict(before.state_dict(step=len(before)))
+    assert (sampler.epoch, list(sampler)) == (5, epochs_of(make, [5])[0])
+
+
+@every_kind
+def test_an_iterator_that_goes_on_after_the_epoch_was_chosen_again_is_the_pass(make):
+    """As Lightning's does."""
+    before, whole = make(), epochs_of(make, [0])[0]
+    sampler = make()
+    sampler.load_state_dict(before.state_dict(step=5))
+    sampler.set_epoch(0)
+    steps = iter(sampler)
+    assert next(steps) == whole[5]
+    sampler.set_epoch(0)
+    assert sampler.state_dict() == {**before.state_dict(step=5), "exclude": sampler.state_dict()["exclude"]}
+    assert [next(steps), next(steps)] == whole[6:8]
+    assert sampler.state_dict()["position"] == before.state_dict(step=8)["position"]
+    list(steps)
+    with pytest.warns(UserWarning, match="^epoch = 0, expected a new one in a second pass"):
+        assert list(sampler) == whole
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ranks_agree_whether_a_pass_was_read(workers):
+    def make(rank):
+        sampler = DistributedBatchSampler(range(33), 4, 2, rank, pad=False)
+        loader = mmapds.DataLoader(range(33), batch_sampler=sampler, collate_fn=list, num_workers=workers)
+        sampler.load_state_dict(DistributedBatchSampler(range(33), 4, 2, 0, pad=False).state_dict(step=2))
+        loader.set_epoch(0)
+        return sampler, loader
+
+    for had in (1, 2, None):
+        first = set()
+        for rank in range(2):
+            sampler, loader = make(rank)
+            list(islice(loader, had))
+            loader.set_epoch(0)
+            first.add(sampler.first_step)
+        assert first == {0 if had is None else 2}
+
+
+def test_a_loop_that_begins_too_early_is_warned_after_a_look():
+    sampler = KINDS["batch"]()
+    before = KINDS["batch"]()
+    before.set_epoch(3)
+    sampler.load_state_dict(before.state_dict(step=5))
+    next(iter(sampler))
+    with pytest.warns(UserWarning, match="^epoch = 0, expected 3, that .* whose position 30 is dropped"):
+        sampler.set_epoch(0)
+
+
+def test_a_batch_sampler_knows_the_epoch_that_was_chosen_for_its_sampler():
+    indices = mmapds.DistributedSampler(range(40))
+    indices.set_epoch(3)
+    sampler = DistributedBatchSampler(indices, 4, start_step=6)
+    assert (sampler.epoch, len(list(sampler))) == (3, 4)
+    with pytest.warns(UserWarning, match="^epoch = 3, expected a new one"):
+        sampler.set_epoch(3)
+    assert (sampler.first_step, len(list(sampler))) == (0, 10)
+    sampler.load_state_dict(DistributedBatchSampler(range(40), 4).state_dict(step=10))
+    other = DistributedBatchSampler(indices, 4)
+    other.load_state_dict(sampler.state_dict())
+    assert (other.epoch, len(list(other))) == (1, 10)
+
+
+@every_kind
+def test_a_state_that_is_loaded_twice_is_loaded_once(make):
+    before = make()
+    for loads in (1, 2):
+        sampler = make()
+        sampler.set_epoch(0)
+        for _ in range(loads):
+            sampler.load_state_dict(before.state_dict(step=len(before)))
+        assert (sampler.epoch, list(sampler)) == (0, [])
+        sampler = make()
+        sampler.set_epoch(5)
+        for _ in range(loads):
+            sampler.load_state_dict(before.state_dict(step=2))
+        assert list(sampler) == epochs_of(make, [0])[0][2:]
+        assert list(sampler) == epochs_of(make, [5])[0]
+
+
+@every_kind
+@pytest.mark.parametrize("chosen", [1, 2], ids=["chosen once", "chosen twice"])
+def test_a_look_ahead_to_the_end_of_a_resumed_epoch_moves_nothing(make, chosen):
+    (whole,) = epochs_of(make, [0])
+    before, sampler = make(), make()
+    sampler.load_state_dict(before.state_dict(step=len(whole) - 2))
+    assert list(sampler) == whole[-2:], "as workers draw it for one batch"
+    for _ in range(chosen):
+        sampler.set_epoch(0)
+    assert sampler.first_step == len(whole) - 2
+    assert list(sampler) == whole[-2:]
+
+
+@every_kind
+def test_a_loop_that_always_chooses_one_epoch_reads_it_whole_after_its_end(make):
+    before, sampler = make(), make()
+    (whole,) = epochs_of(make, [0])
+    list(before)
+    sampler.load_state_dict(before.state_dict())
+    found = []
+    for _ in range(3):
+        sampler.set_epoch(0)
+        found.append(list(sampler))
+    assert found == [[], whole, whole]
