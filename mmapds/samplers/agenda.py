@@ -65,7 +65,7 @@ class Agenda:
         self._then: int | None = None  # the epoch after the rest of the loaded one
         self._begun = 0  # passes since the last choice or load
         self._spare = 0  # of them, those that may be followed by the same again
-        self._is_loop = False  # whether an epoch was chosen since the last load, or the loaded one before it
+        self._is_loop = False  # whether an epoch was chosen since the last load, or before it the one that came then
         self.is_look = False
         self._chosen_at: int | None = None  # what was delivered of the pass under way when its epoch was chosen again
 
@@ -136,7 +136,7 @@ class Agenda:
 
     @property
     def loaded_epoch(self) -> int | None:
-        """The loaded epoch; None where none is."""
+        """The loaded epoch; None where nothing of it is kept."""
         return None if self.left.rest is None else self.left.rest.epoch
 
     def load(self, epoch: int, left: Left, otherwise: Left | None = None) -> None:
@@ -146,16 +146,13 @@ class Agenda:
           left: of that epoch.
           otherwise: where a later epoch is chosen now, and the loop chooses that of the state after all.
         """
-        is_chosen = self.chosen == epoch
-        self._then = None
-        if otherwise is not None and not left.is_end and left.next is not None:
-            self._then, left = self.chosen, left._replace(next=left.next._replace(epoch=self.chosen))
+        later = max(epoch + 1, self.chosen or 0)
+        if left.next is not None:
+            left = left._replace(next=left.next._replace(epoch=later))
         self.left = self._as_loaded = left
         self._otherwise, self._later = otherwise, epoch + 1
-        self.epoch = epoch
-        if left.is_end and not is_chosen:
-            self.epoch = max(epoch + 1, self.chosen or 0)
-            self.left = self._as_loaded = left._replace(next=left.next and left.next._replace(epoch=self.epoch))
+        self._then = None if left.is_end or otherwise is None else later
+        self.epoch = later if left.is_end and self.chosen != epoch else epoch
         self.under_way = None
         # At the end of an epoch, StatefulDataLoader reads ahead in a pass, which may be short, and begins another one.
         self._begun, self._spare = 0, int(left.is_end)

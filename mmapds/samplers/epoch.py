@@ -108,7 +108,7 @@ class EpochProgress:
                     begun.pass_over()
 
     def begin(self) -> Pass:
-        """Begin the next pass; the one after it begins at the start of its epoch."""
+        """Begin the next pass."""
         if self._assumed:
             self._assumed = False
             warn_if_others()
@@ -200,9 +200,8 @@ class EpochProgress:
 
     def repeats_itself(self) -> bool:
         """Return whether the epoch was just read to its end, and another one would have another order."""
-        return (
-            self.agenda.under_way is not None and self.agenda.under_way.over and self.contents.changes_after(self.epoch)
-        )
+        before = self.agenda.under_way
+        return before is not None and before.over and self.contents.changes_after(self.epoch)
 
     def _new_pass(self, start: ResumePoint, epoch: int | None = None) -> Pass:
         epoch = self.epoch if epoch is None else epoch

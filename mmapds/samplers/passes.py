@@ -165,10 +165,10 @@ class Pass:
             # Both at once: a signal may raise after any call, and a trainer then saves its state.
             self._block, self._block_end = iter(make(first, positions)), first + len(positions)
             yield from self._block
-        self.pass_over()  # also for a rank without a share of the last step
+        self.pass_over()
 
     def pass_over(self) -> None:
-        """Take all steps as yielded: another process has."""
+        """Take all steps as yielded, also those in which this rank has no share, or that another process has drawn."""
         self._block, self._block_end = iter(()), self.steps
 
     def remainder(self, step: int) -> Int64s:

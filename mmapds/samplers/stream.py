@@ -221,8 +221,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         if not all(map(is_same, saved, own)):
             raise StateError(
                 f"state: expected one of worker {own[0]} of {own[1]}, found one of worker {shortened(saved[0])} of "
-                f"{shortened(saved[1])}; "
-                "use the num_workers of then"
+                f"{shortened(saved[1])}; use the num_workers of then"
             )
         given = number_in("state['given']", state_dict["given"], 2**63 - 1)
         self.sampler.load_state_dict(state_dict["sampler"])
