@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -43,6 +44,12 @@ def flat(items):
 def loader_of(stream, kind, workers, make=DataLoader, **options):
     size = None if kind == "batches" else 4
     return make(stream, batch_size=size, num_workers=workers, collate_fn=ids, **options)
+
+
+def stateful(ds, workers, **options):
+    """A stream of batches, and a StatefulDataLoader over it."""
+    stream = ds.stream(batch_size=10, **options)
+    return stream, loader_of(stream, "batches", workers, StatefulDataLoader)
 
 
 def test_a_stream_is_in_file_order(ds):
@@ -274,10 +281,7 @@ def test_the_end_of_an_epoch_that_workers_read_begins_the_next(ds, workers):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_new_steps_wait_while_a_worker_finds_its_epoch_finished(ds, workers):
-    def make(**options):
-        stream = ds.stream(batch_size=10, **options)
-        return stream, loader_of(stream, "batches", workers, StatefulDataLoader)
-
+    make = partial(stateful, ds, workers)
     stream, loader = make()
     iterator = iter(loader)
     list(islice(iterator, 21))  # to the last batch, not to the end
@@ -361,10 +365,7 @@ def test_a_rank_without_a_share_of_the_last_step_goes_on_with_the_next_epoch(ds,
 @pytest.mark.parametrize("chosen", [(0, 1, 2), (1, 2)], ids=["the finished epoch first", "the next one first"])
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_steps_wait_through_a_job_that_finds_its_epoch_finished(ds, workers, chosen):
-    def make(**options):
-        stream = ds.stream(batch_size=10, **options)
-        return stream, loader_of(stream, "batches", workers, StatefulDataLoader)
-
+    make = partial(stateful, ds, workers)
     _, loader = make()
     list(islice(loader, 21))  # to the last batch, not to the end
     state = copy.deepcopy(loader.state_dict())
@@ -577,10 +578,7 @@ def test_a_stream_says_what_it_is(ds):
 def test_steps_that_one_of_the_workers_has_passed_are_left_out_once(ds, workers, had):
     """Near the end of an epoch some workers have nothing left to read, and all of them have the new steps."""
 
-    def make(**options):
-        stream = ds.stream(batch_size=10, **options)
-        return stream, loader_of(stream, "batches", workers, StatefulDataLoader)
-
+    make = partial(stateful, ds, workers)
     _, loader = make()
     list(islice(loader, had))
     state, found = copy.deepcopy(loader.state_dict()), []
