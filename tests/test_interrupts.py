@@ -10,6 +10,9 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.data import RandomSampler
+from torch.utils.data.distributed import DistributedSampler
 
 import mmapds
 from mmapds import report
@@ -360,3 +363,48 @@ def test_a_stream_that_gave_nothing_has_passed_nothing_wherever_a_signal_raises(
         if not went_on:
             break
     assert number > 4
+
+
+LOADERS = {
+    "batches": lambda: {"batch_sampler": mmapds.DistributedBatchSampler(range(20), 3)},
+    "samples": lambda: {"sampler": mmapds.DistributedSampler(range(20)), "batch_size": 3},
+    "torch's samples": lambda: {"sampler": DistributedSampler(range(20), 1, 0), "batch_size": 3},
+    "shuffled by torch": lambda: {
+        "sampler": RandomSampler(range(20), generator=torch.Generator().manual_seed(1)),
+        "batch_size": 3,
+    },
+}
+
+
+@pytest.mark.parametrize("is_resumed", [True, False], ids=["within an epoch", "at the begin of the second one"])
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_loader_saves_what_it_gave_wherever_a_signal_raises(kind, is_resumed):
+    """Also while the first indices are drawn, which takes seconds where torch shuffles millions."""
+
+    def make():
+        return mmapds.DataLoader(range(20), collate_fn=list, **LOADERS[kind]())
+
+    def begun():
+        loader = make()
+        if is_resumed:
+            loader.load_state_dict(state)
+        else:
+            list(loader)
+            loader.set_epoch(1)
+        return loader
+
+    before = make()
+    list(itertools.islice(before, 2))
+    state = before.state_dict()
+    expected = list(begun())
+    for number in itertools.count():
+        loader, got = begun(), []
+        batches = iter(loader)
+        went_on = interrupted(lambda batches=batches, got=got: got.append(next(batches)), number)
+        resumed = make()
+        resumed.load_state_dict(loader.state_dict())
+        rest = list(resumed)
+        assert rest == expected[len(got) :] or (not got and rest == expected[1:]), number
+        if not went_on:
+            break
+    assert number > 9

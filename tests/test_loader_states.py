@@ -15,6 +15,7 @@ from torch.utils.data.distributed import DistributedSampler as TorchDistributedS
 
 from mmapds import ChunkedSampler, DataLoader, DistributedBatchSampler, DistributedSampler, StateError
 from mmapds import TokenBudgetBatchSampler as TokenBudget
+from mmapds.loader.delivery import SamplerPosition
 from tests.support.loading import Numbers, as_list, expect_no_threads, ours
 
 N = 103
@@ -409,3 +410,30 @@ def test_ranks_that_lack_the_last_step_save_the_state_of_the_others(workers, bat
             assert sorted(rest if whole else seen + rest) == list(range(n)), (n, world, size)
             seen += [record for loop in loops for record in next(loop, [])]
         assert sorted(seen) == list(range(n))
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_a_handler_saves_the_state_before_the_first_batch_while_that_is_drawn(kind, monkeypatch):
+    def begin(position, delivery):
+        saved.append(loader.state_dict())
+        original(position, delivery)
+        saved.append(loader.state_dict())
+
+    original, saved = SamplerPosition.begin, []
+    loader = ours(Numbers(N), **OURS[kind]())
+    expected = loader.state_dict()
+    monkeypatch.setattr(SamplerPosition, "begin", begin)
+    next(iter(loader))
+    assert saved == [expected] * 2
+    assert loader.state_dict() != expected
+
+
+@every_kind
+def test_ranks_agree_on_what_was_read_however_far_their_loaders_run_ahead(workers):
+    """Else one rank would compare the next pass with others, which do not."""
+    sampler = DistributedBatchSampler(range(N), 6, shuffle=True, start_step=14)  # of 18
+    loader = ours(Numbers(N), batch_sampler=sampler, **workers)
+    for count in (1, 3, 4):
+        sampler.set_epoch(0)
+        assert len(list(islice(loader, count))) == count
+        assert sampler._synchronised().repeats_itself() == (count == 4)

@@ -8,7 +8,7 @@ import contextlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.utils.data
 from torch.utils.data.distributed import DistributedSampler as TorchDistributedSampler
@@ -39,7 +39,8 @@ class Delivery(Iterator[Any]):
       exhausted: the sampler has no more indices.
       ended: the trainer asked for more, and was told that there is none.
       steps: steps of the sampler in the batches up to the one delivered last.
-      of: the pass of a sampler of mmapds, whose `had` is set here; and whether this rank has a share of its last batch.
+      counted: the pass of a sampler of mmapds, whose `had` is set here.
+      shares_last: whether this rank has a share of its last batch.
     """
 
     def __init__(self, position: "Position") -> None:
@@ -49,13 +50,14 @@ class Delivery(Iterator[Any]):
         self._settled = 0
         self.exhausted = self.ended = False
         self.steps = 0
-        self.of: tuple[Pass, bool] | None = None
+        self.counted: Pass | None = None
+        self.shares_last = True
 
     def __next__(self) -> Any:
         """Return the indices of the next batch; the pass begins with the first of them."""
         try:
             if self._indices is None:
-                self._indices = self._position.indices()
+                self._indices = self._position.indices(self)
                 try:
                     indices = next(self._indices)
                 finally:
@@ -86,15 +88,14 @@ class Delivery(Iterator[Any]):
 
     def _count(self) -> None:
         """Tell the pass what the trainer has of it."""
-        if self.of is not None:
-            counted, _ = self.of
-            counted.had = counted.steps if self.is_over else self.steps
+        if self.counted is not None:
+            self.counted.had = self.counted.steps if self.is_over else self.steps
 
     @property
     def is_over(self) -> bool:
         """Whether the pass is over for all ranks."""
         # A rank without a share of the last batch has passed it only when its loop is over: other ranks still have it.
-        return self.complete and (self.ended or self.of is None or self.of[1])
+        return self.complete and (self.ended or self.shares_last)
 
     @property
     def complete(self) -> bool:
@@ -115,15 +116,17 @@ class Position:
 
     def __init__(self, index_sampler: Iterable[Any]) -> None:
         self._index_sampler = index_sampler
-        self._delivery: Delivery | None = None
 
-    def indices(self) -> Iterator[Any]:
-        """Return an iterator over the indices of the next pass."""
+    def indices(self, delivery: Delivery) -> Iterator[Any]:
+        """Return an iterator over the indices of the next pass.
+
+        Signals may come at any time from now on, also while the first indices are drawn: a handler that saves a state
+        then saves the one before them.
+        """
         return iter(self._index_sampler)
 
     def begin(self, delivery: Delivery) -> None:
         """Take note of a pass whose first indices were drawn; states count from now on what it delivers."""
-        self._delivery = delivery
 
     def steps_in(self, indices: Any) -> int:
         """Return how many steps of the sampler some indices are."""
@@ -158,24 +161,31 @@ class SamplerPosition(Position):
         self._sampler = sampler
         self._is_batched = index_sampler is not sampler  # type: ignore[comparison-overlap] # samplers are iterable
         self._pass: Pass | None = None
+        self._delivery: Delivery | None = None
+
+    def indices(self, delivery: Delivery) -> Iterator[Any]:
+        self._sampler._synchronised().is_counted = True
+        return super().indices(delivery)
 
     def begin(self, delivery: Delivery) -> None:
+        self._sampler._synchronised().is_counted = False
         begun = self._sampler._pass_under_way
         if begun is None or begun is self._pass:
             return  # no pass began: the ranks differ, or a signal came first
-        super().begin(delivery)
-        self._pass, begun.had = begun, 0
-        delivery.of = begun, self._batches_of(begun.own_steps) == self._batches_of(begun.steps)
+        self._delivery, self._pass = delivery, begun
+        delivery.counted = begun
+        delivery.shares_last = self._batches_of(begun.own_steps) == self._batches_of(begun.steps)
 
     def steps_in(self, indices: Any) -> int:
         return len(indices) if self._is_batched else 1
 
     def state_dict(self) -> dict[str, Any]:
         delivery, sampler = self._delivery, self._sampler
+        current = sampler.current_pass
         # set_epoch and load_state_dict of the sampler end its pass, and with it what was delivered of it.
-        if delivery is None or self._pass is None or sampler.current_pass is not self._pass:
-            return sampler.state_dict()
-        return sampler.state_dict(None if delivery.is_over else self._pass.first_step + delivery.steps)
+        if delivery is None or self._pass is not current:
+            return sampler.state_dict(None if current.had is None else current.first_step + current.had)
+        return sampler.state_dict(None if delivery.is_over else current.first_step + delivery.steps)
 
     def _batches_of(self, steps: int) -> int:
         """Return how many batches some steps of the sampler make."""
@@ -188,6 +198,17 @@ class SamplerPosition(Position):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._sampler.load_state_dict(state)
         self._delivery = None
+
+
+class _ReplayedPass(NamedTuple):
+    """A pass over a sampler of torch's."""
+
+    delivery: Delivery
+    epoch: int | None
+    first: int
+    """Batches that were delivered before it."""
+    random: str
+    """The state of the random numbers before its first index."""
 
 
 class ReplayedPosition(Position):
@@ -209,9 +230,7 @@ class ReplayedPosition(Position):
         self._sampler = sampler
         self._loaders_generator = generator
         self._loaded: dict[str, Any] | None = None
-        self._random: str | None = None
-        self._first = 0
-        self._epoch: int | None = None
+        self._pass: _ReplayedPass | None = None
 
     @property
     def _generator(self) -> torch.Generator | None:
@@ -222,25 +241,34 @@ class ReplayedPosition(Position):
         """Indices in a batch, which batches that were delivered are counted in; None if it is not known."""
         return getattr(self._index_sampler, "batch_size", None)
 
-    def indices(self) -> Iterator[Any]:
-        loaded, self._loaded = self._loaded, None
-        self._epoch = getattr(self._sampler, "epoch", None)
-        if loaded is None or loaded["epoch"] != self._epoch or loaded["random"] is None:  # nothing of it was drawn yet
-            self._first, self._random = 0, _encoded(self._random_state())
+    def indices(self, delivery: Delivery) -> Iterator[Any]:
+        loaded, epoch = self._loaded, self._epoch
+        if loaded is None or loaded["epoch"] != epoch or loaded["random"] is None:  # nothing of it was drawn yet
+            self._pass = _ReplayedPass(delivery, epoch, 0, _encoded(self._random_state()))
+            self._loaded = None
             return iter(self._index_sampler)
-        self._first, self._random = loaded["batches"], loaded["random"]
-        with self._begun_with(_decoded(self._random)):
-            rest = islice(iter(self._index_sampler), self._first, None)
-            return chain(list(islice(rest, 1)), rest)  # random numbers are drawn with the first index
+        with self._begun_with(_decoded(loaded["random"])):
+            rest = islice(iter(self._index_sampler), loaded["batches"], None)
+            indices = chain(list(islice(rest, 1)), rest)  # random numbers are drawn with the first index
+        # Only now: where that was interrupted, the loaded state is still the one to save, and to begin with.
+        self._pass = _ReplayedPass(delivery, epoch, loaded["batches"], loaded["random"])
+        self._loaded = None
+        return indices
+
+    @property
+    def _epoch(self) -> int | None:
+        """The epoch of the next pass; None for samplers that have none."""
+        epoch: int | None = getattr(self._sampler, "epoch", None)
+        return epoch
 
     def state_dict(self) -> dict[str, Any]:
-        delivery = self._delivery
-        epoch, batches, random = getattr(self._sampler, "epoch", None), 0, None
+        epoch, batches, random = self._epoch, 0, None
         if self._loaded is not None and self._loaded["epoch"] == epoch:
             return {**self._loaded, "dataset": self._data.described}
-        if delivery is not None and epoch == self._epoch:
-            if not delivery.complete:
-                batches, random = self._first + delivery.steps, self._random
+        begun = self._pass
+        if begun is not None and begun.epoch == epoch:
+            if not begun.delivery.complete:
+                batches, random = begun.first + begun.delivery.steps, begun.random
             elif epoch is not None:
                 epoch += 1
         if random is None and self._generator is not None:
@@ -267,13 +295,13 @@ class ReplayedPosition(Position):
                 raise StateError(f"state[{key!r}] = {shortened(state[key])}, expected {value!r}")
         epoch, batches = self._place(state["epoch"], state["batches"], state["random"])
         self._loaded = {**state, **own, "batch_size": self._batch_size, "epoch": epoch, "batches": batches}
-        self._delivery = None
+        self._pass = None
         if epoch is not None:
             self._sampler.set_epoch(epoch)
 
     def _place(self, epoch: Any, batches: Any, random: Any) -> tuple[int | None, int]:
         """Return epoch and batches of a state; raise StateError unless a pass of this sampler may go on there."""
-        if getattr(self._sampler, "epoch", None) is not None:
+        if self._epoch is not None:
             epoch = number_in("state['epoch']", epoch, 2**63 - 1)
         elif epoch is not None:
             raise StateError(f"state['epoch'] = {shortened(epoch)}, expected None, as the sampler has no epochs")

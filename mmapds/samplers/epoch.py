@@ -71,9 +71,11 @@ class EpochProgress:
             start_step * sharding.stride, new_steps=self.exclude["steps"], new_records=self.exclude["records"]
         )
         self.agenda = Agenda(first, self.exclude["records"])
-        self._next_pass: tuple[int, ResumePoint, Pass] | None = None  # made when first asked for: its epoch and start
+        self._coming: tuple[int, ResumePoint, Pass] | None = None  # made when first asked for: its epoch and start
         self._saved = first  # where the loaded state goes on, without what is excluded anew
         self._warned = False
+        self.is_counted = False
+        """Whether a loader counts what the trainer has of the next pass."""
 
     def __len__(self) -> int:
         return self._steps
@@ -114,8 +116,10 @@ class EpochProgress:
             warn_if_others()
         begun = self.next_pass()
         self._check_steps(self.agenda.start().new_steps)
+        if self.is_counted:
+            begun.had = 0
         self.agenda.begin(begun)
-        self._next_pass = None
+        self._coming = None
         return begun
 
     def next_pass(self) -> Pass:
@@ -175,9 +179,9 @@ class EpochProgress:
     def coming(self) -> Pass:
         """Return the pass that would begin now."""
         epoch, start = self.epoch, self.agenda.start()
-        if self._next_pass is None or self._next_pass[:2] != (epoch, start):
-            self._next_pass = epoch, start, self._new_pass(start)
-        return self._next_pass[2]
+        if self._coming is None or self._coming[:2] != (epoch, start):
+            self._coming = epoch, start, self._new_pass(start)
+        return self._coming[2]
 
     def keeps(self, step: int, following: int) -> bool:
         """Return whether the pass that was loaded has its steps up to this one as it had them; else some are excluded.
@@ -201,7 +205,7 @@ class EpochProgress:
     def repeats_itself(self) -> bool:
         """Return whether the epoch was just read to its end, and another one would have another order."""
         before = self.agenda.under_way
-        return before is not None and before.over and self.contents.changes_after(self.epoch)
+        return before is not None and before.steps > 0 and before.was_read and self.contents.changes_after(self.epoch)
 
     def _new_pass(self, start: ResumePoint, epoch: int | None = None) -> Pass:
         epoch = self.epoch if epoch is None else epoch
@@ -313,7 +317,7 @@ class EpochProgress:
         if self.agenda.chosen is not None and self.agenda.chosen > epoch:
             left, otherwise = self._left_by(start, known, new["steps"], waits=True), left
         self.agenda.load(epoch, left, otherwise)
-        self._next_pass, self._warned = None, False
+        self._coming, self._warned = None, False
         self._saved = start._replace(new_records=())
 
     def _left_by(self, start: ResumePoint, known: Ranges, new_steps: Ranges, *, waits: bool) -> Left:
