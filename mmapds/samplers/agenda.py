@@ -32,9 +32,10 @@ class Left(NamedTuple):
     """What is left of an epoch, and for the next one."""
 
     rest: ResumePoint | None = None
-    """Where the epoch goes on; of any epoch, where it names none. None if all of it is left."""
+    """Where the loaded epoch goes on, or, if it names no epoch, whichever comes first. None for no such place: epochs
+    begin at their beginning."""
     is_end: bool = False
-    """Whether that has no step."""
+    """Whether no step follows there."""
     next: ResumePoint | None = None
     """The beginning of a later epoch, with what waits to be left out of it: of the first one that the loop reads."""
 
@@ -60,9 +61,9 @@ class Agenda:
         self.chosen: int | None = None
         self._whole = ResumePoint(new_records=records)
         self._as_loaded = self.left  # which looks ahead do not change
-        self._later = 0  # the first epoch after the loaded one
-        self._otherwise: Left | None = None  # instead, where the loop chooses the loaded epoch after all
-        self._then: int | None = None  # the epoch after the rest of the loaded one
+        self._first_later = 0  # the first epoch after the loaded one
+        self._if_chosen_again: Left | None = None  # what is left where the loop chooses the loaded epoch after all
+        self._after_rest: int | None = None  # the epoch after the rest of the loaded one
         self._begun = 0  # passes since the last choice or load
         self._spare = 0  # of them, those that may be followed by the same again
         self._is_loop = False  # whether an epoch was chosen since the last load, or before it the one that came then
@@ -93,13 +94,13 @@ class Agenda:
         before, start = self.under_way, self.start()
         if before is not None and self.is_look:
             self.left = self._as_loaded
-        if self._otherwise is not None and epoch == self.loaded_epoch:
-            self.left = self._otherwise
+        if self._if_chosen_again is not None and epoch == self.loaded_epoch:
+            self.left = self._if_chosen_again
         is_again = before is not None and epoch == before.epoch and (self.is_look or not before.was_read)
         self.left = Left(*self._rest_at(epoch, is_again=is_again), self._next_at(epoch, is_again=is_again))
         is_other = epoch != self.epoch
         self.epoch = epoch
-        self._otherwise = self._then = None
+        self._if_chosen_again = self._after_rest = None
         self._begun, self._spare = 0, self._spare if before is None or self.is_look else 0
         self.choices += 1
         self.chosen, self._is_loop = epoch, True
@@ -132,7 +133,7 @@ class Agenda:
             return waiting
         if before is not None and before.epoch == waiting.epoch and (before.was_read or not self.is_look):
             return waiting if self.is_look and epoch < waiting.epoch else None  # it came in that pass
-        return waiting._replace(epoch=max(epoch, self._later))
+        return waiting._replace(epoch=max(epoch, self._first_later))
 
     @property
     def loaded_epoch(self) -> int | None:
@@ -150,8 +151,8 @@ class Agenda:
         if left.next is not None:
             left = left._replace(next=left.next._replace(epoch=later))
         self.left = self._as_loaded = left
-        self._otherwise, self._later = otherwise, epoch + 1
-        self._then = None if left.is_end or otherwise is None else later
+        self._if_chosen_again, self._first_later = otherwise, epoch + 1
+        self._after_rest = None if left.is_end or otherwise is None else later
         self.epoch = later if left.is_end and self.chosen != epoch else epoch
         self.under_way = None
         # At the end of an epoch, StatefulDataLoader reads ahead in a pass, which may be short, and begins another one.
@@ -173,8 +174,8 @@ class Agenda:
         """
         goes_on = self._chosen_at is not None and self.current is not None  # with a pass from before the choice
         begun = self._begun + goes_on
-        if begun and self._then is not None:
-            self._begin_epoch(self._then)
+        if begun and self._after_rest is not None:
+            self._begin_epoch(self._after_rest)
         elif begun > self._spare:
             if self.left.is_end and self.loaded_epoch == self.epoch:
                 self._begin_epoch(self.epoch + 1)
@@ -190,7 +191,7 @@ class Agenda:
     def _begin_epoch(self, epoch: int) -> None:
         """Begin an epoch that follows the loaded one."""
         self.epoch, self.left = epoch, Left(next=self.left.next)
-        self.under_way = self._then = self._otherwise = None
+        self.under_way = self._after_rest = self._if_chosen_again = None
         self._begun = self._spare = 0
         self._is_loop = True  # this epoch was chosen, or follows one that was
 
