@@ -187,9 +187,17 @@ class Meeting(NamedTuple):
           OrderError: they have not, or a rank did not come within the limit, in seconds.
         """
         with explaining_the_store():
-            self._compare(fields, time.monotonic() + limit, limit)
+            deadline = time.monotonic() + limit
+            self.come(fields, deadline, limit)
+            self.wait(deadline, limit)
+            self.leave()
 
-    def _compare(self, fields: dict[str, str], deadline: float, limit: float) -> None:
+    def come(self, fields: dict[str, str], deadline: float, limit: float) -> None:
+        """Compare the fields with the reference.
+
+        Raises:
+          OrderError: they differ, or there is none.
+        """
         store, place, ranks = self.store, self.place, self.ranks
         others = store.add(self._at(place), 1) - 1
         if store.add(f"{self.key}/came", 1) == 1:
@@ -203,14 +211,24 @@ class Meeting(NamedTuple):
             self._fail(different)
         if store.add(f"{self.key}/agreed", 1) == len(ranks) and not store.check([f"{self.key}/end"]):
             store.set(f"{self.key}/end", "-")  # not empty: that is not set, in some stores
+
+    def wait(self, deadline: float, limit: float) -> None:
+        """Return once all ranks have come and agreed; this one has come.
+
+        Raises:
+          OrderError: another rank failed, or did not come.
+        """
         self._wait_for("end", deadline, limit)
-        end = store.get(f"{self.key}/end").decode()
+        end = self.store.get(f"{self.key}/end").decode()
         if end != "-":
             self._raise(end)
-        store.delete_key(self._at(place))
-        if store.add(f"{self.key}/left", 1) == len(ranks):
+
+    def leave(self) -> None:
+        """Delete the keys of this rank; the last one deletes those of all."""
+        self.store.delete_key(self._at(self.place))
+        if self.store.add(f"{self.key}/left", 1) == len(self.ranks):
             for name in ("came", "reference", "agreed", "end", "left"):
-                store.delete_key(f"{self.key}/{name}")
+                self.store.delete_key(f"{self.key}/{name}")
 
     def _at(self, place: int) -> str:
         return f"{self.key}/at/{place}"

@@ -98,7 +98,6 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         """Yield items after a comparison with other ranks."""
         check.before(self.sampler._synchronised(), self._shared_by_ranks)
         yield from items
-        check.after()
 
     def _items(self) -> Iterator[Any]:
         """Yield all items of this rank."""

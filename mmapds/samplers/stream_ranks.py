@@ -9,8 +9,8 @@ import itertools
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import timedelta
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -73,17 +73,17 @@ class StorePlace(NamedTuple):
 class StreamCheck:
     """Compares the passes of one stream, in worker processes, with those of the same stream on other ranks.
 
-    Streams are matched by the order in which ranks make them; passes, by their number. Each pass may be that of new
-    processes, so the store counts them, and holds what was agreed upon until the pass ends.
+    Streams are matched by the order in which ranks make them. A pass that is begun again without a change is the same
+    pass, whatever workers have drawn of it: how far they run ahead is chance, and another on each rank. The other
+    passes are matched by their number. The store holds that number, as each pass may be that of new processes.
     """
 
     def __init__(self) -> None:
         self._number = next(_streams)
         self._place: StorePlace | None = None  # in a spawned worker
-        self._agreed: tuple[Any, str] | None = None  # of the pass under way: a connection, and a key
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_number": self._number, "_place": self._place or _place_for_spawned(), "_agreed": None}
+        return {"_number": self._number, "_place": self._place or _place_for_spawned()}
 
     def before(self, progress: EpochProgress, shared: Callable[[], Mapping[str, Any]]) -> None:
         """Compare the next pass, where the sampler serves all processes of torch.distributed, and there are several.
@@ -108,28 +108,52 @@ class StreamCheck:
         mine = described(fields)
         with explaining_the_store():
             store = place.connect()
-            agreed, mark = f"{self._key}/agreed/{rank}", xxh3_64(json.dumps(mine).encode()).hexdigest()
-            if store.check([agreed]) and store.get(agreed).decode() == mark:
-                return  # begun again, as by trainers that look at a batch first
-            number = store.add(f"{self._key}/passes/{rank}", 1)
-            key = f"{self._key}/{number}"
-            Meeting(store, key, range(replicas), rank, f"in a pass of {fields['sampler']}").compare(mine, limit)
-            store.set(agreed, mark)
-        self._agreed = (store, agreed) if progress.contents.changes_after(progress.epoch) else None
-
-    def after(self) -> None:
-        """Note that the pass was read to its end, so that one which begins like it repeats it."""
-        if self._agreed is not None:
-            with suppress(RuntimeError):  # the store is gone, as rank 0 has ended
-                store, key = self._agreed
-                store.delete_key(key)
-            self._agreed = None
+            begun = _BegunPasses(store, f"{self._key}/passes/{rank}", xxh3_64(json.dumps(mine).encode()).hexdigest())
+            if begun.is_agreed:
+                return
+            meeting = Meeting(
+                store, f"{self._key}/{begun.number}", range(replicas), rank, f"in a pass of {fields['sampler']}"
+            )
+            deadline = time.monotonic() + limit
+            try:
+                if not begun.has_come:
+                    meeting.come(mine, deadline, limit)
+                    begun.note("came")
+                meeting.wait(deadline, limit)
+            except OrderError:
+                begun.note("failed")
+                raise
+            begun.note("agreed")
+            meeting.leave()
 
     @property
     def _key(self) -> str:
         """What the keys of the stream begin with: torchrun may start all ranks again beside the same store."""
         run = "/".join(os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT"))
         return f"mmapds/stream/{run}/{self._number}"
+
+
+class _BegunPasses:
+    """How many passes of a stream this rank has begun, in the store.
+
+    Args:
+      mark: what tells the next pass from the last one.
+    Attributes:
+      number: that of the next pass.
+      has_come: whether a worker that is gone has come to the meeting for it.
+      is_agreed: whether the ranks have agreed on it.
+    """
+
+    def __init__(self, store: Any, key: str, mark: str) -> None:
+        self._store, self._key, self._mark = store, key, mark
+        number, last, noted = store.get(key).decode().split() if store.check([key]) else ("0", "", "")
+        is_again = last == mark and noted != "failed"
+        self.number = int(number) + (not is_again)
+        self.has_come, self.is_agreed = is_again and noted == "came", is_again and noted == "agreed"
+
+    def note(self, what: str) -> None:
+        """Take note of what became of the next pass."""
+        self._store.set(self._key, f"{self.number} {self._mark} {what}")
 
 
 def _place_for_spawned() -> StorePlace | None:
