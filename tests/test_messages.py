@@ -87,7 +87,11 @@ WITH_NUMBERS = {
     "batch": lambda: dataset().__getitems__([0, -9]),
     "stream of nothing": lambda: dataset()[:0].stream(),
     "state of another worker of a stream": lambda: (
-        dataset().stream().load_state_dict({"sampler": {}, "worker": 1, "num_workers": 2, "given": 0})
+        dataset()
+        .stream()
+        .load_state_dict(
+            dict.fromkeys(["sampler", "worker", "num_workers", "num_replicas", "batch_size", "given", "at_once"], 1)
+        )
     ),
     "mask": lambda: dataset()[np.array([True, False])],
     "fractions": lambda: dataset().split([0.5, 0.6]),

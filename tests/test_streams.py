@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 from functools import partial
 from itertools import islice
 
@@ -13,6 +14,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
 from mmapds import StateError, orders
+from tests.support.messages import check
 
 N = 203
 KINDS = {
@@ -159,7 +161,8 @@ def test_stateful_loaders_go_on_within_an_epoch(ds, kind, workers):
         assert list(loader) == epochs[epoch]
 
 
-PROCESSES = [(0, None), (1, "fork"), (2, "fork"), (2, "spawn")]
+PROCESSES = [(0, None), (1, "fork"), (2, "fork")]
+SPAWNED = (2, "spawn")  # of which each imports torch, which takes seconds
 
 
 @pytest.mark.parametrize(("workers", "context"), PROCESSES)
@@ -320,8 +323,9 @@ def test_new_steps_are_left_out_once_through_jobs_that_end_with_an_epoch(ds, wor
         assert found == (19 if epoch == 1 else 21)
 
 
-@pytest.mark.parametrize("snapshots", [1, 2, 8])
-@pytest.mark.parametrize(("workers", "context"), PROCESSES)
+@pytest.mark.parametrize(
+    ("workers", "context", "snapshots"), [*((*each, n) for each in PROCESSES for n in (1, 2, 8)), (*SPAWNED, 1)]
+)
 def test_an_epoch_follows_one_that_was_saved_after_its_loop(ds, workers, context, snapshots):
     def make():
         stream = ds.stream(batch_size=10, shuffle=True)
@@ -467,16 +471,66 @@ def test_workers_take_states_that_are_no_json_or_too_long_to_hand_on(ds, ranges,
     assert stream.first_step == (4 if known else 0)
 
 
-@pytest.mark.parametrize(("workers", "context"), PROCESSES)
-def test_a_loop_that_always_chooses_one_epoch_of_a_stream_reads_it_whole_after_its_rest(ds, workers, context):
+@pytest.mark.parametrize(("workers", "context"), [*PROCESSES, SPAWNED])
+def test_a_loop_that_always_chooses_one_epoch_of_a_stream_is_told(ds, workers, context):
+    """In one process the rest was read; of workers nobody knows whether the trainer had all of it."""
     stream = ds.stream(batch_size=10, start_step=6)
     loader, found = loader_of(stream, "batches", workers, multiprocessing_context=context), []
     stream.set_epoch(0)
     found.append(len(list(loader)))
-    with pytest.warns(UserWarning, match=r"^epoch = 0, expected a new one where the rest .* from step 6, was drawn"):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
         stream.set_epoch(0)
     found.append(len(list(loader)))
-    assert found == [15, 21]
+    assert found == [15, 15 if workers else 21]
+    assert len(said) == (workers > 0)
+    for each in said:
+        check(str(each.message))
+        assert "expected a new one after workers have begun the rest of this one, from step 6; " in str(each.message)
+    stream.set_epoch(1)
+    assert len(list(loader)) == 21
+
+
+@pytest.mark.parametrize("make", [DataLoader, StatefulDataLoader])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_loop_given_up_near_its_end_leaves_out_its_steps_again(ds, workers, make):
+    stream = ds[:120].stream(batch_size=30, exclude={"steps": [1]})
+    loader = loader_of(stream, "batches", workers, make)
+    for had in (2, 3):
+        stream.set_epoch(0)
+        assert [batch[0] for batch in islice(loader, had)] == [0, 60, 90][:had]  # workers may have drawn all of it
+    stream.set_epoch(1)
+    assert len(list(loader)) == 4
+
+
+@pytest.mark.filterwarnings("ignore:epoch = 0, expected a new one after workers have begun")
+@pytest.mark.parametrize("is_look", [True, False], ids=["a look", "a loop given up"])
+@pytest.mark.parametrize("later", [{}, {"exclude": {"records": [190, 199]}}], ids=["nothing", "records"])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_is_not_used_up_by_a_loop_that_is_given_up(ds, kind, workers, is_look, later):
+    def make(**options):
+        stream = ds.stream(**KINDS[kind], **options)
+        return stream, loader_of(stream, kind, workers, StatefulDataLoader)
+
+    for had in (7, 21) if later else (7, 21, 45):
+        _, loader = make()
+        read = [*islice(loader, had)]
+        state = copy.deepcopy(loader.state_dict())
+        stream, loader = make(**later)
+        loader.load_state_dict(state)
+        if not is_look:
+            stream.set_epoch(0)
+        first = next(iter(loader))
+        stream.set_epoch(0)
+        rest = list(loader)
+        assert sorted(first) == sorted(rest[0]) or kind == "samples", "where the loop that was given up began"
+        left_out = {190, 199} if later else set()
+        assert sorted(each for batch in read + rest for each in batch if each not in left_out) == sorted(
+            {*range(N)} - left_out
+        )
+        stream.set_epoch(1)
+        assert sum(map(len, loader)) == N - len(left_out)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -497,6 +551,45 @@ def test_workers_that_share_a_pass_refuse_to_leave_out_what_they_have_read(ds, k
     loader = make(exclude={"records": rest[-2:]})
     loader.load_state_dict(state)
     assert {record for batch in loader for record in batch} == {*rest[:-2]}
+
+
+@pytest.mark.parametrize("exclude", [{"records": [4, 5]}, {"records": [4]}, {"steps": [2]}], ids=str)
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_what_a_worker_with_nothing_left_has_read_is_not_left_out_of_the_pass(ds, workers, exclude):
+    """The batches after it would be those of other workers, each of which would skip one."""
+
+    def make(**options):
+        stream = ds[:7].stream(batch_size=2, **options)
+        return stream, loader_of(stream, "batches", workers, StatefulDataLoader)
+
+    _, loader = make()
+    list(islice(loader, 3))
+    state = copy.deepcopy(loader.state_dict())
+    stream, loader = make(exclude=exclude)
+    loader.load_state_dict(state)
+    stream.set_epoch(0)
+    if workers > 1:
+        with pytest.raises(mmapds.StateError, match="found something before that; give it from the next epoch on"):
+            next(iter(loader))
+    else:
+        assert list(loader) == [[6]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_workers_refuse_a_state_of_other_steps(ds, kind):
+    def make(batch_size=4, world=1):
+        batches = {"batch_size": batch_size} if kind == "batches" else {}
+        stream = ds.stream(num_replicas=world, rank=0, **batches)
+        return loader_of(stream, kind, 2, StatefulDataLoader)
+
+    loader = make()
+    list(islice(loader, 4))
+    state = copy.deepcopy(loader.state_dict())
+    for other in ({"batch_size": 8}, {"world": 2}) if kind == "batches" else ({"world": 2},):
+        loader = make(**other)
+        loader.load_state_dict(state)
+        with pytest.raises(mmapds.StateError, match=r"with num_replicas = 1 and batch_size = .*; make stream and load"):
+            next(iter(loader))
 
 
 @pytest.mark.filterwarnings("ignore:epoch = 0, expected a new one")  # which persistent workers do not learn of
@@ -533,6 +626,19 @@ def test_states_of_persistent_workers_are_of_the_pass_that_they_read(ds, case, w
         assert list(loader) == rest
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_epoch_that_is_chosen_within_a_loop_begins_at_its_begin(ds, kind):
+    stream = ds.stream(shuffle=True, **KINDS[kind])
+    iterator = iter(stream)
+    next(iterator)
+    stream.set_epoch(1)
+    for _ in range(2):
+        state = stream.state_dict()
+        assert (state["epoch"], state["position"]) == (1, 0)
+        next(iterator)
+    assert len(list(stream)) == len(stream)
+
+
 def test_a_stream_travels_to_spawned_workers(ds):
     stream = ds.stream(batch_size=50)
     next(iter(stream))
@@ -553,15 +659,16 @@ def test_what_a_stream_refuses(ds):
     for other in (ds[::-1], ds[:-1]):
         with pytest.raises(mmapds.OrderError, match=r"sampler: expected one of the \d+ samples of the dataset, found"):
             other.stream(sampler)
-    state = {"sampler": sampler.state_dict(), "worker": 1, "num_workers": 2, "given": 3}
-    with pytest.raises(mmapds.StateError, match="state: expected one of worker 0 of 1, found one of worker 1 of 2; "):
+    own = {"worker": 0, "num_workers": 1, "num_replicas": 1, "batch_size": 1, "given": 0, "at_once": 1}
+    state = {**own, "sampler": sampler.state_dict(), "worker": 1, "num_workers": 2, "given": 3}
+    with pytest.raises(mmapds.StateError, match=r"state: expected one of worker 0 of 1, .*, found one of worker 1 of "):
         ds.stream(sampler).load_state_dict(state)
-    for key, value in (("worker", np.array([0, 1])), ("given", "x"), ("given", None), ("given", -1), ("given", True)):
+    for key, value in (("worker", np.array([0, 1])), ("given", "x"), ("given", None), ("given", -1), ("at_once", -1)):
         begun = ds.stream(sampler).state_dict()
         stream = ds.stream(seed=2, start_step=5)
         before = stream.state_dict()
         with pytest.raises(mmapds.StateError, match="state"):
-            stream.load_state_dict({"sampler": begun, "worker": 0, "num_workers": 1, "given": 0} | {key: value})
+            stream.load_state_dict({**own, "sampler": begun, key: value})
         assert stream.state_dict() == before  # nothing of it was loaded
     with pytest.raises(mmapds.StateError, match="state: of another order"):
         ds.stream().load_state_dict(sampler.state_dict())

@@ -28,7 +28,6 @@ from .exclusions import (
     parse_exclude,
     ranges_of,
 )
-from .notice import BegunPass
 from .passes import Pass, ResumePoint, Sharding
 from .world import warn_if_others
 
@@ -94,20 +93,24 @@ class EpochProgress:
         """Choose the epoch of the next pass; `agenda` says where that begins."""
         epoch = integer("epoch", epoch)
         dropped = self._dropped_by(epoch) if epoch != self.epoch else None
+        self._warn_of_a_rest_again(epoch)
         before = self.agenda.choose(epoch)
         if dropped is not None:
             warn(dropped)
         if before is not None and before.over and before.first_step and before.had is None:
             self._warn_of_a_rest(before)
 
-    def follow(self, passes: Iterable[BegunPass]) -> None:
-        """Begin the passes here that workers have begun, so that the next one follows them."""
-        for each in passes:
+    def follow(self, passes: Iterable[bool]) -> None:
+        """Begin the passes here that workers have begun, so that the next one follows them.
+
+        Args:
+          passes: for each whether it has any steps.
+        """
+        for has_steps in passes:
             # An empty one may be of a state that was too long to be told, and what waits here then waits on.
-            if each.has_steps or not self.next_pass().steps:
+            if has_steps or not self.next_pass().steps:
                 begun = self.begin()
-                if each.is_read:
-                    begun.pass_over()
+                begun.had, begun.in_workers = 0, True
 
     def begin(self) -> Pass:
         """Begin the next pass."""
@@ -155,6 +158,19 @@ class EpochProgress:
             "drawn to its end; load the state again to begin there (all of the epoch comes)"
         )
 
+    def _warn_of_a_rest_again(self, epoch: int) -> None:
+        """Warn, once, where an epoch is chosen whose rest was read by workers, which don't say what the trainer had."""
+        before = self.agenda.under_way
+        if before is None or before.epoch != epoch or not (before.in_workers and before.first_step):
+            return
+        if self._warned or self.agenda.is_look:
+            return
+        self._warned = True
+        warn(
+            f"epoch = {epoch}, expected a new one after workers have begun the rest of this one, from step "
+            f"{before.first_step}; choose the next one where it was read (the same rest comes again)"
+        )
+
     def _dropped_by(self, epoch: int) -> str | None:
         """Return a warning where a loop begins again with a first epoch, before that of the state loaded for it."""
         loaded, is_end, _ = self.agenda.left
@@ -183,20 +199,38 @@ class EpochProgress:
             self._coming = epoch, start, self._new_pass(start)
         return self._coming[2]
 
-    def keeps(self, step: int, following: int) -> bool:
+    def keeps(self, step: int) -> bool:
         """Return whether the pass that was loaded has its steps up to this one as it had them; else some are excluded.
 
         Args:
-          step: counted from the begin of the pass.
-          following: the one to be read next; if the pass has none, it does not matter.
+          step: counted from the begin of the pass; -1 for none.
         """
         before, now = self.as_saved(), self.coming()
-        if following >= before.own_steps:
+        if step < 0:
             return True
         if now.epoch != before.epoch or step >= now.steps:
             return False
         ranks = range(self.sharding.num_replicas)
         return np.array_equal(before.positions(step, 1, ranks), now.positions(step, 1, ranks))
+
+    def without(self, read: tuple[int, Ranges], data: SampledData) -> dict[str, Any] | None:
+        """Return the state after what was read of the pass that was loaded; None where that is nothing of it.
+
+        Args:
+          read: the first step that is left, counted from the begin of the pass, and later ones that are not.
+          data: what the positions are of.
+        """
+        before, now, (first, later) = self.as_saved(), self.coming(), read
+        if now.epoch != before.epoch or not (first or later):
+            return None
+        state = self.state_dict(now.first_step, data, now)
+        more = [[before.position_after(step) for step in steps] for steps in later]
+        position = before.position_after(first) if first < before.own_steps else self._total
+        return {
+            **state,
+            "position": position,
+            "exclude": {**state["exclude"], "positions": state["exclude"]["positions"] + more},
+        }
 
     def as_saved(self) -> Pass:
         """Return the pass that was loaded, without what is excluded anew."""

@@ -4,6 +4,7 @@ import ctypes
 import json
 import operator
 import os
+import struct
 from collections.abc import Mapping
 from itertools import zip_longest
 from multiprocessing.context import get_spawning_popen
@@ -13,22 +14,19 @@ from typing import Any, NamedTuple
 from torch.utils.data import get_worker_info
 
 from ..errors import warn
+from .exclusions import Ranges
+from .stream_shares import read_by_all
 
 _WORKERS = 1 << 10  # later ones share the place of the last
 _PASSES = 8  # of each worker, the last ones: loops choose an epoch before so many
 _STATE = 1 << 16  # bytes of a state that fits
-_NOTHING, _EMPTY, _BEGUN, _READ = range(4)
+_NOTHING, _EMPTY, _BEGUN = range(3)
 _WITHIN, _AT_END = 1, 2
 _LOADED = _WORKERS * _PASSES  # where it begins: a byte for each worker
-_STATES = {_WITHIN: _LOADED + _WORKERS, _AT_END: _LOADED + _WORKERS + _STATE}
-_SIZE = _LOADED + _WORKERS + len(_STATES) * _STATE
-
-
-class BegunPass(NamedTuple):
-    """A pass that workers have begun."""
-
-    has_steps: bool
-    is_read: bool
+_READ = _LOADED + _WORKERS  # where that begins: what each worker has read, as below
+_COUNTS = struct.Struct("=3q")  # items, workers, and steps in a block
+_STATES = {_WITHIN: _READ + _WORKERS * _COUNTS.size, _AT_END: _READ + _WORKERS * _COUNTS.size + _STATE}
+_SIZE = _READ + _WORKERS * _COUNTS.size + len(_STATES) * _STATE
 
 
 class News(NamedTuple):
@@ -36,8 +34,10 @@ class News(NamedTuple):
 
     state: dict[str, Any] | None = None
     """The state of the sampler that they have loaded."""
-    passes: tuple[BegunPass, ...] = ()
-    """The passes that they have begun since, in order."""
+    read: tuple[int, Ranges] = (0, ())
+    """What they had read of the pass that begins there: see `read_by_all`."""
+    passes: tuple[bool, ...] = ()
+    """For each pass that they have begun since, in order, whether it has any steps."""
 
 
 class Notice:
@@ -65,17 +65,13 @@ class Notice:
         passes = (passes[:-1] if instead else passes) + bytes([_BEGUN if has_steps else _EMPTY])
         self._set_passes(_own(), passes[-_PASSES:])
 
-    def read(self) -> None:
-        """Say in a worker that it has come to the end of its pass."""
-        passes = self._passes(_own()).rstrip(bytes([_NOTHING]))
-        if passes.endswith(bytes([_BEGUN])):
-            self._set_passes(_own(), passes[:-1] + bytes([_READ]))
-
-    def loaded(self, state: Mapping[str, Any], *, is_end: bool) -> None:
+    def loaded(self, state: Mapping[str, Any], *, is_end: bool, given: int, block_size: int) -> None:
         """Say in a worker which state of the sampler it has loaded: workers with the same `is_end` say the same.
 
         Args:
           is_end: whether nothing is left for this worker.
+          given: the items that it has read of the pass which begins there.
+          block_size: how many it reads at a time.
         Warns:
           UserWarning: it does not fit.
         """
@@ -92,6 +88,9 @@ class Notice:
             return
         kind = _AT_END if is_end else _WITHIN
         self._shared[_STATES[kind] : _STATES[kind] + len(data)] = data
+        worker = get_worker_info()
+        counts = _COUNTS.pack(given, 1 if worker is None else worker.num_workers, block_size)
+        self._shared[_READ + _own() * _COUNTS.size : _READ + (_own() + 1) * _COUNTS.size] = counts
         self._shared[_LOADED + _own()] = bytes([kind])
         self._set_passes(_own(), b"")  # those before it
 
@@ -108,16 +107,23 @@ class Notice:
         """Return whether nothing is left for any of so many workers."""
         return set(self._shared[_LOADED : _LOADED + min(workers, _WORKERS)]) == {_AT_END}
 
+    def _read(self) -> tuple[int, Ranges]:
+        """Return what workers had read of the pass that they have loaded; nothing where some have not loaded it yet."""
+        counts = list(_COUNTS.iter_unpack(self._shared[_READ : _STATES[_WITHIN]]))
+        _, workers, block_size = counts[0]
+        if not 0 < workers <= _WORKERS or _NOTHING in self._shared[_LOADED : _LOADED + workers]:
+            return 0, ()
+        return read_by_all([items for items, *_ in counts[:workers]], block_size)
+
     def own_news(self) -> News:
         """Return in a worker what the one before it in its place has loaded, and begun since.
 
-        Nothing where that has loaded nothing. It may have read all of a pass of which others have not.
+        Nothing where that has loaded nothing.
         """
         state = self.state()
         if state is None:
             return News()
-        passes = _in_order([self._passes(_own())])
-        return News(state, tuple(each._replace(is_read=False) for each in passes))
+        return News(state, self._read(), _in_order([self._passes(_own())]))
 
     def news(self) -> News:
         """Return what was said since the last call; nothing in a worker."""
@@ -126,8 +132,9 @@ class Notice:
         if self._of != os.getpid():  # a process with workers of its own, and a copy of what another one shares with its
             self._shared, self._of = _memory(), os.getpid()
         begun = [self._passes(place) for place in range(_WORKERS)] if any(self._shared[:_LOADED]) else []
-        found = News(self.state(), _in_order(begun))
-        self._shared[: _LOADED + _WORKERS] = bytes(_LOADED + _WORKERS)
+        state = self.state()
+        found = News(state, (0, ()) if state is None else self._read(), _in_order(begun))
+        self._shared[:_READ] = bytes(_READ)
         return found
 
     def _passes(self, place: int) -> bytes:
@@ -151,10 +158,10 @@ def _own() -> int:
     return 0 if worker is None else min(worker.id, _WORKERS - 1)
 
 
-def _in_order(begun: list[bytes]) -> tuple[BegunPass, ...]:
-    """Return the passes that workers have begun; each is the same for all of them, and read if it is for all."""
+def _in_order(begun: list[bytes]) -> tuple[bool, ...]:
+    """Return the passes that workers have begun; each is the same for all of them."""
     each = (set(codes) - {_NOTHING} for codes in zip_longest(*begun, fillvalue=_NOTHING))
-    return tuple(BegunPass(codes != {_EMPTY}, _BEGUN not in codes) for codes in each if codes)
+    return tuple(codes != {_EMPTY} for codes in each if codes)
 
 
 def _plain(value: Any) -> Any:

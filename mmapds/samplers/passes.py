@@ -69,6 +69,7 @@ class Pass:
       was_over: whether it would have none also without what its resume point excludes anew.
       own_steps: in how many of them this rank has something.
       had: how many of them the trainer had; None where no loader says so.
+      in_workers: whether workers read copies of it. How far they got is chance, so it counts as not read on all ranks.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Pass:
             self._exclude(contents, self.start)
         self.own_steps = sharding.own_steps(self._exclusions.left - self._begin)
         self.had: int | None = None
+        self.in_workers = False
         self._block: Iterator[Any] = iter(())
         self._block_end = 0
 
@@ -148,8 +150,8 @@ class Pass:
         numbers = self._begin + (first * batch + column) * replicas + np.asarray(ranks, np.int64)
         if numbers.size and numbers[-1, -1, -1] >= self._exclusions.left:
             if not self._sharding.pad:
-                beyond = numbers >= self._exclusions.left
-                return np.where(beyond, -1, self._exclusions.positions(numbers))
+                are_none = numbers >= self._exclusions.left
+                return np.where(are_none, -1, self._exclusions.positions(numbers))
             numbers %= self._exclusions.left
         return self._exclusions.positions(numbers)
 
@@ -165,11 +167,7 @@ class Pass:
             # Both at once: a signal may raise after any call, and a trainer then saves its state.
             self._block, self._block_end = iter(make(first, positions)), first + len(positions)
             yield from self._block
-        self.pass_over()
-
-    def pass_over(self) -> None:
-        """Take all steps as yielded, also those in which this rank has no share, or that another process has drawn."""
-        self._block, self._block_end = iter(()), self.steps
+        self._block, self._block_end = iter(()), self.steps  # also steps in which this rank has no share
 
     def remainder(self, step: int) -> Int64s:
         """Return the positions of a last step that is not full, without padding; empty for any other step."""

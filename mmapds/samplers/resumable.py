@@ -85,6 +85,9 @@ class ResumableSampler(ABC):
     def _follow(self, news: News) -> None:
         if news.state is not None:
             self.load_state_dict(news.state)
+            rest = self._progress.without(news.read, self._data)
+            if rest is not None:
+                self.load_state_dict(rest)
         self._progress.follow(news.passes)
 
     def _compare_ranks(self) -> None:

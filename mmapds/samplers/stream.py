@@ -15,10 +15,11 @@ from .epoch import number_in
 from .passes import Pass
 from .resumable import ResumableSampler
 from .stream_ranks import StreamCheck
+from .stream_shares import Share
 
 _AHEAD = 64  # samples read at a time, so that a stream costs what batches do
 _OWN = ("dataset", "sampler", "batch_size", "shuffle")  # arguments of streams, after the dataset
-_KEYS = {"sampler", "worker", "num_workers", "given"}
+_KEYS = {"sampler", "worker", "num_workers", "num_replicas", "batch_size", "given", "at_once"}
 
 
 class Readable(Protocol):
@@ -37,6 +38,10 @@ class _Part:
     """The state of the sampler where the pass begins."""
     given: int = 0
     """Items that were yielded, and records before the last of them that were left out."""
+    at_once: int = 1
+    """The most items between two states: a loader took no more at a time, as it asks for a state after each."""
+    saved: int = 0
+    """Items that the last state had."""
     begun: bool = False
     ended: dict[str, Any] | None = None
     """Where nothing is left of it for this worker: the state of the sampler at the end of the pass, as it was saved."""
@@ -54,7 +59,6 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         self.sampler = sampler
         self._in_batches = isinstance(sampler, torch.utils.data.BatchSampler)
         self._pass: Pass | None = None  # the pass that this object yields
-        self._given = 0  # items of it that were yielded, and records before the last of them that were left out
         self._beginning: Pass | None = None  # the pass of which nothing was yielded yet; the sampler may be ahead
         self._part: _Part | None = None  # of one of several workers
         self._notice = sampler._listen_to_workers()
@@ -87,12 +91,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
             has_steps = is_told and self.sampler._synchronised().coming().steps > 0
             items = self._worker_items(self._part, worker.id, worker.num_workers)
         self._notice.begun(has_steps=has_steps)
-        return self._told(items if worker.id or self._check is None else self._checked(items, self._check))
-
-    def _told(self, items: Iterator[Any]) -> Iterator[Any]:
-        """Yield items, and say that the pass is over."""
-        yield from items
-        self._notice.read()
+        return items if worker.id or self._check is None else self._checked(items, self._check)
 
     def _checked(self, items: Iterator[Any], check: StreamCheck) -> Iterator[Any]:
         """Yield items after a comparison with other ranks."""
@@ -101,17 +100,18 @@ class Stream(torch.utils.data.IterableDataset[Any]):
 
     def _items(self) -> Iterator[Any]:
         """Yield all items of this rank."""
-        self._beginning = self.sampler._synchronised().next_pass()
+        begun = self._beginning = self.sampler._synchronised().next_pass()
+        begun.had = 0  # blocks are drawn ahead
         for block in self._blocks():
-            if self._pass is not self.sampler.current_pass:
-                self._pass, self._given = self.sampler.current_pass, 0
-            self._beginning = None
-            begin = self._given
+            if self._beginning is begun:
+                self._pass, self._beginning = begun, None
+            begin = begun.had
             for k, item in self._read(block):
-                self._given = begin + k + 1
+                begun.had = begin + k + 1  # with records before this one that the dataset leaves out
                 yield item
-            self._given = begin + len(block)
+            begun.had = begin + len(block)
         # It is over, also for a rank without a share of the last step: the sampler knows.
+        begun.had = begun.steps
         self._pass = self._beginning = None
 
     def _shared_by_ranks(self) -> dict[str, Any]:
@@ -140,16 +140,15 @@ class Stream(torch.utils.data.IterableDataset[Any]):
                 yield item
             part.given = begin + len(kept)
 
-    def _step_of(self, item: int, number: int, workers: int) -> int:
-        """Return the step of the pass in which one of several workers has an item of its own."""
-        size = 1 if self._in_batches else _AHEAD
-        block, rest = divmod(item, size)
-        return (block * workers + number) * size + rest
+    @property
+    def _block_size(self) -> int:
+        """Steps that are read at a time: a batch, or some samples."""
+        return 1 if self._in_batches else _AHEAD
 
     def _blocks(self) -> Iterator[list[Any]]:
-        """Yield what is read at a time: a batch, or some samples."""
+        """Yield what is read at a time."""
         steps = iter(self.sampler)  # type: ignore[call-overload]
-        while block := list(islice(steps, 1 if self._in_batches else _AHEAD)):
+        while block := list(islice(steps, self._block_size)):
             yield block
 
     def _read(self, block: list[Any]) -> Iterable[tuple[int, Any]]:
@@ -165,7 +164,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next pass."""
+        """The epoch of the pass under way, or, before one begins, of the next one."""
         return self.sampler.epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -193,14 +192,15 @@ class Stream(torch.utils.data.IterableDataset[Any]):
             part = self._part or self._new_part()
             if part.ended is not None and self._notice.is_end_for(worker.num_workers):
                 part = _Part(part.ended)
-            own = {"worker": worker.id, "num_workers": worker.num_workers, "given": part.given}
-            return {"sampler": part.begin, **own}
+            part.at_once, part.saved = max(part.at_once, part.given - part.saved), part.given
+            own = self._own(worker.id, worker.num_workers)
+            return {"sampler": part.begin, **own, "given": part.given, "at_once": part.at_once}
         if step is None and self._beginning is not None:  # also where a signal raised while it drew the first block
             progress = self.sampler._synchronised()
             if self._beginning is progress.current() or self._beginning is progress.coming():  # none was chosen since
                 return self.sampler._state_before(self._beginning)
         if step is None and self._pass is not None and self._pass is self.sampler.current_pass:
-            step = self._pass.first_step + self._given  # the sampler itself is a block ahead
+            step = self._pass.first_step + self._pass.delivered  # the sampler itself is a block ahead
         return self.sampler.state_dict(step)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -215,40 +215,62 @@ class Stream(torch.utils.data.IterableDataset[Any]):
             if worker is not None:
                 self._tell_of(state_dict, is_end=False)
             return
-        own = (worker.id, worker.num_workers) if worker is not None else (0, 1)
-        saved = state_dict["worker"], state_dict["num_workers"]
-        if not all(map(is_same, saved, own)):
+        own = self._own(0, 1) if worker is None else self._own(worker.id, worker.num_workers)
+        saved = {key: state_dict[key] for key in own}
+        if not all(is_same(saved[key], own[key]) for key in own):
             raise StateError(
-                f"state: expected one of worker {own[0]} of {own[1]}, found one of worker {shortened(saved[0])} of "
-                f"{shortened(saved[1])}; use the num_workers of then"
+                f"state: expected one of {_described(own)}, found one of {_described(saved)}; make stream and loader "
+                "as then"
             )
-        given = number_in("state['given']", state_dict["given"], 2**63 - 1)
+        given, at_once = (number_in(f"state[{key!r}]", state_dict[key], 2**63 - 1) for key in ("given", "at_once"))
         self.sampler.load_state_dict(state_dict["sampler"])
-        progress = self.sampler._synchronised()
-        following = self._step_of(given, *own)
-        if given and not progress.keeps(self._step_of(given - 1, *own), following):
+        progress, share = self.sampler._synchronised(), Share(own["worker"], own["num_workers"], self._block_size)
+        steps = progress.as_saved().own_steps
+        is_end = steps <= share.step_of(given)
+        if not is_end and not progress.keeps(share.last_read(given, steps, at_once)):
             raise StateError(
                 "state: of the middle of a pass that several workers share; expected exclude= to leave out what "
                 "follows alone, found something before that; give it from the next epoch on"
             )
-        begin, now, is_end = dict(state_dict["sampler"]), progress.coming(), progress.as_saved().own_steps <= following
+        begin, now = dict(state_dict["sampler"]), progress.coming()
         ended = {**begin, "position": begin["epoch_size"]} if is_end else None
         if now.epoch == begin["epoch"]:  # with what is excluded now, for the state of a later job
             begin = self.sampler._state_before(now)
-        self._part = _Part(begin, given, ended=ended)
+        self._part = _Part(begin, given, at_once, saved=given, ended=ended)
         if worker is not None:
-            self._tell_of(state_dict["sampler"], is_end=is_end)
+            self._tell_of(state_dict["sampler"], is_end=is_end, given=given)
 
-    def _tell_of(self, state: Mapping[str, Any], *, is_end: bool) -> None:
-        """Say in a worker which state of the sampler was loaded, and whether this worker has read what follows."""
+    def _own(self, worker: int, workers: int) -> dict[str, int]:
+        """Return what must be alike where a worker goes on with the state of one."""
+        sharding = self.sampler._synchronised().sharding
+        return {
+            "worker": worker,
+            "num_workers": workers,
+            "num_replicas": sharding.num_replicas,
+            "batch_size": sharding.batch_size,
+        }
+
+    def _tell_of(self, state: Mapping[str, Any], *, is_end: bool, given: int = 0) -> None:
+        """Say in a worker which state of the sampler was loaded, and what this worker has read of what follows.
+
+        Args:
+          is_end: whether that is all of it.
+          given: how many items.
+        """
         self._is_new = False
-        self._notice.loaded(state, is_end=is_end)
+        self._notice.loaded(state, is_end=is_end, given=given, block_size=self._block_size)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pass": None, "_part": None, "_beginning": None}
 
     def __repr__(self) -> str:
         return f"<mmapds stream of {'batches' if self._in_batches else 'samples'}: {self.sampler!r}>"
+
+
+def _described(own: Mapping[str, Any]) -> str:
+    """Return in words which worker of which stream a state is of."""
+    worker, workers, replicas, batch = map(shortened, own.values())
+    return f"worker {worker} of {workers}, with num_replicas = {replicas} and batch_size = {batch}"
 
 
 def make_stream(dataset: Readable, sampler: Any, batch_size: int | None, options: dict[str, Any]) -> Stream:
