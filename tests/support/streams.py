@@ -1,0 +1,29 @@
+"""A dataset whose streams tests read, and loaders over them."""
+
+from torch.utils.data import DataLoader
+
+import mmapds
+
+N = 203
+KINDS = {
+    "samples": {},
+    "batches": {"batch_size": 4},
+}
+PROCESSES = [(0, None), (1, "fork"), (2, "fork")]
+"""How many workers there are, and how they are made."""
+SPAWNED = (2, "spawn")  # each of them imports torch, which takes seconds
+
+
+def streamed(write):
+    path = write([{"id": i, "n": 1 + i % 7} for i in range(N)])
+    mmapds.build(path, length="n")
+    return mmapds.open(path)
+
+
+def ids(batch):
+    return [sample["id"] for sample in batch]
+
+
+def loader_of(stream, kind, workers, make=DataLoader, **options):
+    size = None if kind == "batches" else 4
+    return make(stream, batch_size=size, num_workers=workers, collate_fn=ids, **options)
