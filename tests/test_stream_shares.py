@@ -57,3 +57,8 @@ def test_a_step_that_was_read_is_known_to_a_worker_with_something_left(steps, wo
 def test_how_many_steps_are_of_a_worker(steps, workers, size):
     counts = [Share(worker, workers, size).steps_of(steps) for worker in range(workers)]
     assert counts == [len(own) for own in dealt(steps, workers, size)]
+
+
+def test_forged_counts_take_no_time():
+    assert read_by_all([0, 2**60], 1) == (0, ())
+    assert read_by_all([0, 2**60], 64) == (0, ())

@@ -238,7 +238,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
             begin = self.sampler._state_before(now)
         self._part = _Part(begin, given, at_once, saved=given, ended=ended)
         if worker is not None:
-            self._tell_of(state_dict["sampler"], is_end=is_end, given=given)
+            self._tell_of(state_dict["sampler"], is_end=is_end, given=min(given, share.steps_of(steps)))
 
     def _own(self, worker: int, workers: int) -> dict[str, int]:
         """Return what must be alike where a worker goes on with the state of one."""

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from .exclusions import Ranges
 
+_MOST_RANGES = 1 << 16  # a loader takes from workers in turn, which gives a few; forged counts may give any number
 _LARGEST_BATCH = 1 << 16  # samples that a loader takes from a worker at a time, where nobody knows yet how many
 
 
@@ -27,7 +28,9 @@ class Share(NamedTuple):
     def steps_before(self, item: int, begin: int) -> list[tuple[int, int]]:
         """Return the steps of this worker from one of the pass to an item of its own: ranges (first, end)."""
         end = self.step_of(item)
-        blocks = range(max(begin // (self.workers * self.size), 0), -(-item // self.size))
+        blocks = range(begin // (self.workers * self.size), -(-item // self.size))
+        if len(blocks) > _MOST_RANGES:
+            return []
         ranges = ((max(self._begin_of(block), begin), min(self._begin_of(block) + self.size, end)) for block in blocks)
         return [(first, last) for first, last in ranges if first < last]
 
