@@ -163,6 +163,33 @@ for epoch in (0, 1):
         assert said[3] == 7
 
 
+def test_a_wait_that_a_signal_ends_is_taken_up_again(tmp_path):
+    code = """
+import signal
+begin()
+class Stop(Exception):
+    pass
+def stop(*_):
+    raise Stop
+signal.signal(signal.SIGALRM, stop)
+sampler = DistributedBatchSampler(range(100), 4)
+for epoch in (0, 1):
+    sampler.set_epoch(epoch)
+    if rank == 0:
+        signal.setitimer(signal.ITIMER_REAL, 1)
+        try:
+            list(sampler)
+        except Stop:
+            sampler.set_epoch(epoch)
+        dist.barrier()
+    else:
+        dist.barrier()
+    say(tried(lambda: len(list(sampler))))
+"""
+    for said in world(code, tmp_path, MMAPDS_RANKS_SECONDS="20"):
+        assert said == [13, 13]
+
+
 def test_a_rank_that_does_not_come_is_named(tmp_path):
     code = """
 import warnings

@@ -91,13 +91,15 @@ if hasattr(os, "register_at_fork"):
 class PassCheck:
     """Compares the passes of one sampler with those of the same sampler on other ranks.
 
-    Samplers are matched by the order in which they begin their first pass; passes, by their number.
+    Samplers are matched by the order in which they begin their first pass; passes, by their number. A pass that is
+    begun again without a change is the same pass, unless it was read to its end.
     """
 
     def __init__(self) -> None:
         self._session: _Session | None = None
-        self._number = self._compared = 0
-        self._agreed: dict[str, str] | None = None
+        self._number = self._begun = 0
+        self._fields: dict[str, str] | None = None  # of the pass that was begun last
+        self._has_come = self._has_agreed = False  # to the meeting for it; and with others
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return PassCheck, ()  # a copy of a sampler is another sampler
@@ -118,16 +120,26 @@ class PassCheck:
         session = _session_of(store)
         if self._session is not session:
             self._session, self._number = session, next(session.samplers)
-            self._compared, self._agreed = 0, None
+            self._begun, self._fields = 0, None
         fields = shared()
         own = described(fields)
-        if own == self._agreed and not progress.repeats_itself():
+        if own != self._fields or (self._has_agreed and progress.repeats_itself()):
+            self._begun, self._fields, self._has_come, self._has_agreed = self._begun + 1, own, False, False
+        elif self._has_agreed:
             return
-        key = f"mmapds/pass/{self._number}/{self._compared}"
-        self._compared, self._agreed = self._compared + 1, None
-        ranks = range(replicas)
-        Meeting(store, key, ranks, rank, f"in a pass of {fields['sampler']}").compare(own, limit)
-        self._agreed = own
+        key, when = f"mmapds/pass/{self._number}/{self._begun}", f"in a pass of {fields['sampler']}"
+        meeting, deadline = Meeting(store, key, range(replicas), rank, when), time.monotonic() + limit
+        try:
+            with explaining_the_store():
+                if not self._has_come:  # else a signal has ended the wait
+                    meeting.come(own, deadline, limit)
+                    self._has_come = True
+                meeting.wait(deadline, limit)
+                self._has_agreed = True
+                meeting.leave()
+        except OrderError:
+            self._fields = None
+            raise
 
 
 @names_its_arguments("mmapds.check_ranks")
