@@ -4,6 +4,7 @@ import copy
 import pickle
 import re
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -474,6 +475,21 @@ def test_the_documents_name_every_figure():
     stats = DataLoader(Numbers()).stats()
     assert sorted(named) == sorted(stats)
     assert all(f"`{name}`" in DataLoader.stats.__doc__ for name in stats)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_wait_for_another_rank_is_none_for_data(workers, monkeypatch):
+    class Slow(Numbers):
+        def __getitem__(self, i):
+            time.sleep(0.1)
+            return i
+
+    sampler = DistributedBatchSampler(range(20), 5)
+    monkeypatch.setattr(sampler, "_compare_ranks", lambda: time.sleep(2))
+    loader = ours(Slow(20), batch_sampler=sampler, num_workers=workers, timeout=workers * 1.5, stall_after=0.1)
+    with pytest.warns(RuntimeWarning, match=r"found it (not ready|delivered) after [01]\.") as said:
+        next(iter(loader))
+    assert len(said) == 1
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")

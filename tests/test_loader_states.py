@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler as TorchDistributedSampler
 
-from mmapds import ChunkedSampler, DataLoader, DistributedBatchSampler, DistributedSampler, StateError
+from mmapds import ChunkedSampler, DataLoader, DistributedBatchSampler, DistributedSampler, Error, StateError
 from mmapds import TokenBudgetBatchSampler as TokenBudget
-from mmapds.loader.delivery import SamplerPosition
+from mmapds.loader.delivery import ReplayedPosition, SamplerPosition
 from tests.support.loading import Numbers, as_list, expect_no_threads, ours
+from tests.support.messages import check
 
 N = 103
 WORKERS = {
@@ -437,3 +438,42 @@ def test_ranks_agree_on_what_was_read_however_far_their_loaders_run_ahead(worker
         sampler.set_epoch(0)
         assert len(list(islice(loader, count))) == count
         assert sampler._synchronised().repeats_itself() == (count == 4)
+
+
+@every_kind
+def test_a_handler_saves_the_order_of_the_pass_that_begins(workers, monkeypatch):
+    """The loader's own generator gives a seed first, and then the order."""
+
+    def indices(position, delivery):
+        saved.append(loader.state_dict())
+        return original(position, delivery)
+
+    loader = ours(Numbers(N), **TORCHS["shuffled by a generator"](), **workers)
+    original, saved = ReplayedPosition.indices, [loader.state_dict()]
+    monkeypatch.setattr(ReplayedPosition, "indices", indices)
+    first = list(loader)
+    assert saved[1] == saved[0]
+    again = ours(Numbers(N), **TORCHS["shuffled by a generator"]())
+    again.load_state_dict(saved[1])
+    assert list(again) == first
+
+
+@pytest.mark.parametrize("workers", [WORKERS["alone"], WORKERS["threads"]], ids=["alone", "threads"])
+def test_a_loop_that_a_signal_ended_as_it_drew_is_over(workers, monkeypatch):
+    class Stop(BaseException):
+        pass
+
+    def steps_in(*_):
+        raise Stop
+
+    loader = ours(Numbers(N), **OURS["batches"](), **workers)
+    batches = iter(loader)
+    first = next(batches)
+    with monkeypatch.context() as patch:
+        patch.setattr(SamplerPosition, "steps_in", steps_in)
+        with pytest.raises(Stop):
+            list(batches)
+    with pytest.raises(Error, match="expected a loop that no signal has ended") as error:
+        list(batches)
+    check(str(error.value))
+    assert next(iter(loader)) == first

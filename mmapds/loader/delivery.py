@@ -53,6 +53,10 @@ class Delivery(Iterator[Any]):
         self.counted: Pass | None = None
         self.shares_last = True
 
+    def expect_pass(self) -> None:
+        """Take note, before random numbers are drawn for the pass, that it begins."""
+        self._position.expect_pass()
+
     def __next__(self) -> Any:
         """Return the indices of the next batch; the pass begins with the first of them."""
         try:
@@ -116,6 +120,9 @@ class Position:
 
     def __init__(self, index_sampler: Iterable[Any]) -> None:
         self._index_sampler = index_sampler
+
+    def expect_pass(self) -> None:
+        """Take note that a pass begins: random numbers are drawn for it, and then its first indices."""
 
     def indices(self, delivery: Delivery) -> Iterator[Any]:
         """Return an iterator over the indices of the next pass.
@@ -231,6 +238,11 @@ class ReplayedPosition(Position):
         self._loaders_generator = generator
         self._loaded: dict[str, Any] | None = None
         self._pass: _ReplayedPass | None = None
+        self._expected: torch.Tensor | None = None  # the generator's state as the next pass draws its first index
+
+    def expect_pass(self) -> None:
+        if self._generator is not None:
+            self._expected = self._before_the_next_pass()
 
     @property
     def _generator(self) -> torch.Generator | None:
@@ -245,14 +257,14 @@ class ReplayedPosition(Position):
         loaded, epoch = self._loaded, self._epoch
         if loaded is None or loaded["epoch"] != epoch or loaded["random"] is None:  # nothing of it was drawn yet
             self._pass = _ReplayedPass(delivery, epoch, 0, _encoded(self._random_state()))
-            self._loaded = None
+            self._loaded = self._expected = None
             return iter(self._index_sampler)
         with self._begun_with(_decoded(loaded["random"])):
             rest = islice(iter(self._index_sampler), loaded["batches"], None)
             indices = chain(list(islice(rest, 1)), rest)  # random numbers are drawn with the first index
         # Only now: where that was interrupted, the loaded state is still the one to save, and to begin with.
         self._pass = _ReplayedPass(delivery, epoch, loaded["batches"], loaded["random"])
-        self._loaded = None
+        self._loaded = self._expected = None
         return indices
 
     @property
@@ -272,7 +284,7 @@ class ReplayedPosition(Position):
             elif epoch is not None:
                 epoch += 1
         if random is None and self._generator is not None:
-            random = _encoded(self._before_the_next_pass())
+            random = _encoded(self._before_the_next_pass() if self._expected is None else self._expected)
         return {
             "version": _VERSION,
             "sampler": type(self._sampler).__name__,
@@ -295,7 +307,7 @@ class ReplayedPosition(Position):
                 raise StateError(f"state[{key!r}] = {shortened(state[key])}, expected {value!r}")
         epoch, batches = self._place(state["epoch"], state["batches"], state["random"])
         self._loaded = {**state, **own, "batch_size": self._batch_size, "epoch": epoch, "batches": batches}
-        self._pass = None
+        self._pass = self._expected = None
         if epoch is not None:
             self._sampler.set_epoch(epoch)
 

@@ -183,9 +183,16 @@ class _DrawingIterator(LoaderIterator):
         self._ahead = ahead
         self._tasks: deque[Task] = deque()
         self._drawn_all = False
+        self._is_broken = False
 
     def _draw(self) -> None:
-        """Draw indices until as many batches are on their way as there may be; an error is raised in its turn."""
+        """Draw indices until as many batches are on their way as there may be; an error is raised in its turn.
+
+        Raises:
+          Error: a signal has ended this before.
+        """
+        if self._is_broken:
+            raise Error("loader: expected a loop that no signal has ended, found one; make another with iter(loader)")
         while len(self._tasks) < self._ahead and not self._drawn_all:
             try:
                 task = Task(next(self._delivery))
@@ -196,6 +203,9 @@ class _DrawingIterator(LoaderIterator):
             except Exception as error:
                 self._drawn_all = True
                 self._tasks.append(Task.failed(error))
+            except BaseException:  # a signal's: nobody knows whether the batch that was drawn last is on its way
+                self._is_broken = True
+                raise
 
     def _give(self, task: Task) -> None:
         """Have a task done; by default nobody does it yet."""
@@ -219,8 +229,12 @@ class SerialIterator(_DrawingIterator):
     def _next(self, begin: float) -> tuple[Any, Any]:
         if not self._begun:
             self._begun = True
+            self._delivery.expect_pass()
             draw_base_seed(self._generator)
             self._draw()
+            begin = time.perf_counter()  # ranks have waited for one another
+        if not self._tasks:
+            self._draw()  # nothing, unless a signal came before the first
         if not self._tasks:
             raise StopIteration
         task = self._tasks.popleft()
@@ -259,11 +273,15 @@ class ThreadIterator(_DrawingIterator):
 
     def _next(self, begin: float) -> tuple[Any, Any]:
         if self._pool is None:
+            self._delivery.expect_pass()
             draw_base_seed(self._generator)
             threads = torch.get_num_threads()
             self._pool = self._make_pool()
             torch.set_num_threads(threads)  # what the threads have set counts for all threads that start later
             self._draw()
+            begin = time.perf_counter()  # ranks have waited for one another
+        if not self._tasks:
+            self._draw()  # nothing, unless a signal came before the first
         if not self._tasks:
             self._pool.stop()
             self._pool.join()
@@ -313,8 +331,10 @@ class ProcessIterator(LoaderIterator):
 
     def _next(self, begin: float) -> tuple[Any, Any]:
         if self._inner is None:
+            self._delivery.expect_pass()
             self._inner, self._recorder = self._start()
             self._delivery = self._recorder.delivery
+            begin = time.perf_counter()  # ranks have waited for one another
         assert self._recorder is not None
         try:
             batch = next(self._inner)

@@ -130,8 +130,10 @@ def _fail(error: list[BaseException]) -> NoReturn:
     raise error.pop()  # which no frame keeps: it keeps the frames, with all that they hold, and a cycle is freed late
 
 
-def no_thread(error: RuntimeError) -> Error:
-    """Return the error to raise where the system refuses a thread."""
+def no_thread(error: RuntimeError) -> BaseException:
+    """Return the error to raise where the system refuses a thread, or where a signal's handler raised as it started."""
+    if error.__context__ is not None:  # Python's own start of threads then fails at a lock, and hides what was raised
+        return error.__context__
     return Error(
         f"expected room for a thread, found none ({error}); raise the limit of memory (ulimit -v) or of processes "
         "(ulimit -u), or use fewer workers"
