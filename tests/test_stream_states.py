@@ -430,3 +430,29 @@ def test_steps_that_one_of_the_workers_has_passed_are_left_out_once(ds, workers,
         found.append(len(list(loader)))
         state = copy.deepcopy(loader.state_dict())
     assert found == [20 - had, 21, 21]
+
+
+@pytest.mark.filterwarnings("ignore:epoch = 0, expected a new one after workers have begun")
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_ranks_agree_on_a_rest_of_which_one_has_no_share(ds, workers):
+    def make(rank, **options):
+        stream = ds[:5].stream(batch_size=1, num_replicas=2, rank=rank, pad=False, **options)
+        return stream, loader_of(stream, "batches", workers, StatefulDataLoader)
+
+    again, later = [], []
+    for rank in (0, 1):
+        _, loader = make(rank)
+        list(islice(loader, 2))
+        state = copy.deepcopy(loader.state_dict())
+        stream, loader = make(rank)
+        loader.load_state_dict(state)
+        for _ in range(2):
+            stream.set_epoch(0)
+            again += islice(loader, 1 - rank)
+        stream, loader = make(rank, exclude={"steps": [2], "records": [4]})
+        loader.load_state_dict(state)
+        for epoch in (0, 1):
+            stream.set_epoch(epoch)
+            later += loader
+    assert again == [[4], [4] if workers else [0]]
+    assert later == [[0], [2], [1], [3]], "the step was the last one of the first epoch"

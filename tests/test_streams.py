@@ -256,3 +256,16 @@ def test_a_stream_says_what_it_is(ds):
     assert repr(ds.stream(batch_size=4)).startswith(
         "<mmapds stream of batches: <DistributedBatchSampler: 203 samples, "
     )
+
+
+def test_a_number_of_samples_that_several_workers_read_is_no_place_in_the_epoch(ds):
+    stream = ds.stream(shuffle=True)
+    loader = loader_of(stream, "samples", 2)
+    read = list(islice(loader, 5))
+    with pytest.raises(mmapds.StateError, match="step = 20, expected a stream of batches where ") as error:
+        stream.state_dict(step=20)
+    check(str(error.value))
+    stream.set_epoch(1)
+    assert (stream.state_dict(step=0)["epoch"], len(read)) == (1, 5)
+    assert sum(map(len, loader)) == N
+    assert stream.state_dict(step=N)["position"] == N

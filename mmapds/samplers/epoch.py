@@ -225,7 +225,7 @@ class EpochProgress:
             return None
         state = self.state_dict(now.first_step, data, now)
         more = [[before.position_after(step) for step in steps] for steps in later]
-        position = before.position_after(first) if first < before.own_steps else self._total
+        position = before.position_after(first) if first < before.steps else self._total
         return {
             **state,
             "position": position,

@@ -94,6 +94,12 @@ class Notice:
         self._shared[_LOADED + _own()] = bytes([kind])
         self._set_passes(_own(), b"")  # those before it
 
+    def readers(self) -> int:
+        """Return how many workers have begun a pass since the last news; 0 in a worker."""
+        if get_worker_info() is not None or self._of != os.getpid():
+            return 0
+        return sum(any(self._passes(place)) for place in range(_WORKERS))
+
     def state(self) -> dict[str, Any] | None:
         """Return the state of the sampler that workers have loaded since the last news."""
         kinds = set(self._shared[_LOADED : _LOADED + _WORKERS]) - {_NOTHING}

@@ -186,6 +186,8 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         Args:
           step: samples or batches of the epoch that the trainer has finished, those before `first_step` included; by
             default those yielded by this object. Over a DataLoader with workers, give it.
+        Raises:
+          StateError: several workers read samples, which are no first ones of the epoch then; stream batches.
         """
         worker = torch.utils.data.get_worker_info()
         if worker is not None and worker.num_workers > 1:
@@ -195,13 +197,27 @@ class Stream(torch.utils.data.IterableDataset[Any]):
             part.at_once, part.saved = max(part.at_once, part.given - part.saved), part.given
             own = self._own(worker.id, worker.num_workers)
             return {"sampler": part.begin, **own, "given": part.given, "at_once": part.at_once}
-        if step is None and self._beginning is not None:  # also where a signal raised while it drew the first block
+        if step is not None:
+            self._refuse_blocks(step)
+        elif self._beginning is not None:  # also where a signal raised while it drew the first block
             progress = self.sampler._synchronised()
             if self._beginning is progress.current() or self._beginning is progress.coming():  # none was chosen since
                 return self.sampler._state_before(self._beginning)
         if step is None and self._pass is not None and self._pass is self.sampler.current_pass:
             step = self._pass.first_step + self._pass.delivered  # the sampler itself is a block ahead
         return self.sampler.state_dict(step)
+
+    def _refuse_blocks(self, step: int) -> None:
+        """Raise StateError for a number of samples of which nobody knows which ones they are."""
+        if self._in_batches or self._notice.readers() < 2:
+            return
+        current = self.sampler.current_pass
+        if step not in (current.first_step, current.first_step + current.steps):
+            raise StateError(
+                f"step = {shortened(step)}, expected a stream of batches where several workers read it, found one of "
+                "samples; give ds.stream(batch_size=...), or use StatefulDataLoader (they read "
+                f"{_AHEAD} samples at a time, in turn)"
+            )
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Begin the next pass where a state was saved.
@@ -225,9 +241,10 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         given, at_once = (number_in(f"state[{key!r}]", state_dict[key], 2**63 - 1) for key in ("given", "at_once"))
         self.sampler.load_state_dict(state_dict["sampler"])
         progress, share = self.sampler._synchronised(), Share(own["worker"], own["num_workers"], self._block_size)
-        steps = progress.as_saved().own_steps
-        is_end = steps <= share.step_of(given)
-        if not is_end and not progress.keeps(share.last_read(given, steps, at_once)):
+        before, following = progress.as_saved(), share.step_of(given)
+        # A rank without a share of the last step waits for those that have one: all of them are at the end, or none.
+        is_end, has_more = following >= before.steps, following < before.own_steps
+        if has_more and not progress.keeps(share.last_read(given, before.own_steps, at_once)):
             raise StateError(
                 "state: of the middle of a pass that several workers share; expected exclude= to leave out what "
                 "follows alone, found something before that; give it from the next epoch on"
@@ -238,7 +255,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
             begin = self.sampler._state_before(now)
         self._part = _Part(begin, given, at_once, saved=given, ended=ended)
         if worker is not None:
-            self._tell_of(state_dict["sampler"], is_end=is_end, given=min(given, share.steps_of(steps)))
+            self._tell_of(state_dict["sampler"], is_end=is_end, given=min(given, share.steps_of(before.steps)))
 
     def _own(self, worker: int, workers: int) -> dict[str, int]:
         """Return what must be alike where a worker goes on with the state of one."""
