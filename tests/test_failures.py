@@ -19,6 +19,7 @@ from mmapds.formats.jsonl import JsonLines
 from mmapds.index.build import ColumnRequest, build_each
 from mmapds.report import report
 from mmapds.storage.index_file import IndexWriter
+from mmapds.storage.threads import no_thread
 from tests.support.commands import run
 from tests.support.compressed import one_frame
 from tests.support.index_file import rewrite
@@ -394,3 +395,12 @@ print(failed)
     ran = run("-c", script, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert int(ran.stdout) > 0
+
+
+def test_an_error_beside_a_refused_thread_is_not_taken_for_its_cause():
+    refused = RuntimeError("can't start new thread")
+    refused.__context__ = FileNotFoundError("of an except block around it")
+    assert "found none (can't start new thread); raise the limit" in str(no_thread(refused))
+    ended = RuntimeError("cannot release un-acquired lock")
+    ended.__context__ = KeyboardInterrupt()
+    assert no_thread(ended) is ended.__context__

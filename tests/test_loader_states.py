@@ -16,7 +16,7 @@ from torch.utils.data.distributed import DistributedSampler as TorchDistributedS
 from mmapds import ChunkedSampler, DataLoader, DistributedBatchSampler, DistributedSampler, Error, StateError
 from mmapds import TokenBudgetBatchSampler as TokenBudget
 from mmapds.loader.delivery import ReplayedPosition, SamplerPosition
-from tests.support.loading import Numbers, as_list, expect_no_threads, ours
+from tests.support.loading import Failing, Numbers, as_list, expect_no_threads, ours
 from tests.support.messages import check
 
 N = 103
@@ -438,6 +438,20 @@ def test_ranks_agree_on_what_was_read_however_far_their_loaders_run_ahead(worker
         sampler.set_epoch(0)
         assert len(list(islice(loader, count))) == count
         assert sampler._synchronised().repeats_itself() == (count == 4)
+
+
+@every_kind
+def test_a_pass_whose_last_batch_failed_was_read_to_its_end(workers):
+    """As on ranks on which none failed; a state still goes on with that batch."""
+    sampler = DistributedBatchSampler(range(N), 6, shuffle=False)
+    loader = ours(Failing(N, N - 1, ValueError), batch_sampler=sampler, **workers)
+    batches = iter(loader)
+    assert len(list(islice(batches, 17))) == 17
+    with pytest.raises(ValueError, match="record"):
+        next(batches)
+    assert list(batches) == []
+    assert sampler.current_pass.was_read
+    assert loader.state_dict()["position"] == 17 * 6
 
 
 @every_kind

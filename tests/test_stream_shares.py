@@ -43,7 +43,7 @@ def test_a_step_that_was_read_is_known_to_a_worker_with_something_left(steps, wo
         counts[worker] = min(counts[worker] + at_once, len(all_of_them[worker]))
     read = [step for own, count in zip(all_of_them, counts, strict=True) for step in own[:count]]
     known = [
-        Share(worker, workers, size).last_read(count, steps, at_once if count else 1)
+        Share(worker, workers, size).last_read(count, steps, at_once if count else 0)
         for worker, (own, count) in enumerate(zip(all_of_them, counts, strict=True))
         if count < len(own)
     ]

@@ -93,7 +93,8 @@ class Delivery(Iterator[Any]):
     def _count(self) -> None:
         """Tell the pass what the trainer has of it."""
         if self.counted is not None:
-            self.counted.had = self.counted.steps if self.is_over else self.steps
+            # At the end of its loop the trainer has had all of it, also where the last batches were errors.
+            self.counted.had = self.counted.steps if self.is_over or self.ended else self.steps
 
     @property
     def is_over(self) -> bool:
@@ -171,8 +172,9 @@ class SamplerPosition(Position):
         self._delivery: Delivery | None = None
 
     def indices(self, delivery: Delivery) -> Iterator[Any]:
+        indices = super().indices(delivery)  # which may be refused
         self._sampler._synchronised().is_counted = True
-        return super().indices(delivery)
+        return indices
 
     def begin(self, delivery: Delivery) -> None:
         self._sampler._synchronised().is_counted = False

@@ -38,8 +38,8 @@ class _Part:
     """The state of the sampler where the pass begins."""
     given: int = 0
     """Items that were yielded, and records before the last of them that were left out."""
-    at_once: int = 1
-    """The most items between two states: a loader took no more at a time, as it asks for a state after each."""
+    at_once: int = 0
+    """The most items between two states: a loader took no more at a time, as it asks for a state after each time."""
     saved: int = 0
     """Items that the last state had."""
     begun: bool = False
@@ -112,7 +112,8 @@ class Stream(torch.utils.data.IterableDataset[Any]):
             begun.had = begin + len(block)
         # It is over, also for a rank without a share of the last step: the sampler knows.
         begun.had = begun.steps
-        self._pass = self._beginning = None
+        self._pass = None if self._pass is begun else self._pass
+        self._beginning = None if self._beginning is begun else self._beginning
 
     def _shared_by_ranks(self) -> dict[str, Any]:
         """Return what must be alike on all ranks: see `ResumableSampler`."""
@@ -209,10 +210,10 @@ class Stream(torch.utils.data.IterableDataset[Any]):
 
     def _refuse_blocks(self, step: int) -> None:
         """Raise StateError for a number of samples of which nobody knows which ones they are."""
-        if self._in_batches or self._notice.readers() < 2:
-            return
         current = self.sampler.current_pass
-        if step not in (current.first_step, current.first_step + current.steps):
+        if self._in_batches or self._pass is current or self._notice.readers() < 2:
+            return
+        if step not in (current.first_step + done for done in (0, current.own_steps, current.steps)):
             raise StateError(
                 f"step = {shortened(step)}, expected a stream of batches where several workers read it, found one of "
                 "samples; give ds.stream(batch_size=...), or use StatefulDataLoader (they read "
@@ -253,7 +254,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         ended = {**begin, "position": begin["epoch_size"]} if is_end else None
         if now.epoch == begin["epoch"]:  # with what is excluded now, for the state of a later job
             begin = self.sampler._state_before(now)
-        self._part = _Part(begin, given, at_once, saved=given, ended=ended)
+        self._part = _Part(begin, given, saved=given, ended=ended)  # a loader of this job may take more at a time
         if worker is not None:
             self._tell_of(state_dict["sampler"], is_end=is_end, given=min(given, share.steps_of(before.steps)))
 

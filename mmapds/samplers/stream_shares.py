@@ -55,18 +55,18 @@ class Share(NamedTuple):
           item: the next one of this worker, which has something left.
           steps: how many the pass has.
           at_once: how many steps a loader takes from a worker before it turns to the next one, at most, as far as this
-            worker has seen.
+            worker has seen; 0 if it was not asked yet.
         """
         found = self.step_of(item - 1) if item else -1
-        if self.size > 1 and not item:
-            at_once = max(at_once, _LARGEST_BATCH)
+        if not at_once:
+            at_once = _LARGEST_BATCH if self.size > 1 else 1
         for worker in range(self.workers):
             other = self._replace(worker=worker)
             count = other.steps_of(steps)
             if worker != self.worker and 0 < count <= item + at_once:
                 last = other.step_of(count - 1)
-                # Single steps are read in turn, so none after the next one of this worker.
-                if self.size > 1 or last < self.step_of(item):
+                # Single steps that are taken one by one come in turn, so none after the next one of this worker.
+                if self.size > 1 or at_once > 1 or last < self.step_of(item):
                     found = max(found, last)
         return found
 

@@ -65,7 +65,7 @@ class _Pool(Generic[Task, Slot, Result]):
                 try:
                     thread.start()
                 except RuntimeError as error:
-                    if not started:
+                    if not started or not is_refused(error):
                         raise no_thread(error) from None
                     break  # those there are do all of it
                 started.append(thread)
@@ -130,10 +130,15 @@ def _fail(error: list[BaseException]) -> NoReturn:
     raise error.pop()  # which no frame keeps: it keeps the frames, with all that they hold, and a cycle is freed late
 
 
+def is_refused(error: RuntimeError) -> bool:
+    """Return whether the system refused a thread, where its start raised an error."""
+    return "new thread" in str(error)
+
+
 def no_thread(error: RuntimeError) -> BaseException:
     """Return the error to raise where the system refuses a thread, or where a signal's handler raised as it started."""
-    if error.__context__ is not None:  # Python's own start of threads then fails at a lock, and hides what was raised
-        return error.__context__
+    if not is_refused(error):  # Python's own start of threads then fails at a lock, and hides what was raised
+        return error.__context__ or error
     return Error(
         f"expected room for a thread, found none ({error}); raise the limit of memory (ulimit -v) or of processes "
         "(ulimit -u), or use fewer workers"
