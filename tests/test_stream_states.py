@@ -12,7 +12,6 @@ import mmapds
 from mmapds import StateError
 from tests.support.streams import KINDS, PROCESSES, SPAWNED, N, loader_of, streamed
 
-
 REFUSED = (StateError, RuntimeError)
 """That worker ends: on a busy machine, torch may see it before it reads why."""
 
@@ -338,7 +337,7 @@ def test_workers_that_share_a_pass_refuse_to_leave_out_what_they_have_read(ds, k
     rest = [record for batch in iterator for record in batch]
     loader = make(exclude={"records": [read[0]]})
     loader.load_state_dict(state)
-    with pytest.raises(REFUSED, match="found something before that; give it from|exited unexpectedly"):
+    with pytest.raises(REFUSED, match=r"found something before that; give it from|exited unexpectedly"):
         next(iter(loader))
     loader = make(exclude={"records": rest[-2:]})
     loader.load_state_dict(state)
@@ -361,7 +360,7 @@ def test_what_a_worker_with_nothing_left_has_read_is_not_left_out_of_the_pass(ds
     loader.load_state_dict(state)
     stream.set_epoch(0)
     if workers > 1:
-        with pytest.raises(REFUSED, match="found something before that; give it from|exited unexpectedly"):
+        with pytest.raises(REFUSED, match=r"found something before that; give it from|exited unexpectedly"):
             next(iter(loader))
     else:
         assert list(loader) == [[6]]
