@@ -224,7 +224,7 @@ def test_a_rank_that_is_late_makes_no_error(tmp_path):
 begin()
 sampler = DistributedBatchSampler(range(100), 4)
 if rank == 1:
-    dist.distributed_c10d._get_default_store().wait(["mmapds/pass/0/0/at/0"])  # rank 0 waits already
+    dist.distributed_c10d._get_default_store().wait(["mmapds/pass/0/1/at/0"])  # rank 0 waits already
 say(len(list(sampler)))
 """
     assert world(code, tmp_path) == [[13], [13]]
