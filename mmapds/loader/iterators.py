@@ -207,6 +207,13 @@ class _DrawingIterator(LoaderIterator):
                 self._is_broken = True
                 raise
 
+    def _draw_first(self, begin: float) -> float:
+        """Draw where nothing is on its way; return from when on data was waited for: before that, for other ranks."""
+        if self._tasks:
+            return begin
+        self._draw()
+        return time.perf_counter()
+
     def _give(self, task: Task) -> None:
         """Have a task done; by default nobody does it yet."""
 
@@ -231,10 +238,7 @@ class SerialIterator(_DrawingIterator):
             self._begun = True
             self._delivery.expect_pass()
             draw_base_seed(self._generator)
-            self._draw()
-            begin = time.perf_counter()  # ranks have waited for one another
-        if not self._tasks:
-            self._draw()  # nothing, unless a signal came before the first
+        begin = self._draw_first(begin)
         if not self._tasks:
             raise StopIteration
         task = self._tasks.popleft()
@@ -278,10 +282,7 @@ class ThreadIterator(_DrawingIterator):
             threads = torch.get_num_threads()
             self._pool = self._make_pool()
             torch.set_num_threads(threads)  # what the threads have set counts for all threads that start later
-            self._draw()
-            begin = time.perf_counter()  # ranks have waited for one another
-        if not self._tasks:
-            self._draw()  # nothing, unless a signal came before the first
+        begin = self._draw_first(begin)
         if not self._tasks:
             self._pool.stop()
             self._pool.join()
