@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from enum import Enum
 from numbers import Real
 from typing import Any, NamedTuple, NoReturn
 
@@ -88,6 +89,15 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+class Stage(Enum):
+    """What a rank has reached of a comparison."""
+
+    NONE = "none"
+    CAME = "came"
+    AGREED = "agreed"
+    FAILED = "failed"
+
+
 class PassCheck:
     """Compares the passes of one sampler with those of the same sampler on other ranks.
 
@@ -99,7 +109,7 @@ class PassCheck:
         self._session: _Session | None = None
         self._number = self._begun = 0
         self._fields: dict[str, str] | None = None  # of the pass that was begun last
-        self._has_come = self._has_agreed = False  # to the meeting for it; and with others
+        self._stage = Stage.NONE  # of the meeting for it
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return PassCheck, ()  # a copy of a sampler is another sampler
@@ -123,23 +133,14 @@ class PassCheck:
             self._begun, self._fields = 0, None
         fields = shared()
         own = described(fields)
-        if own != self._fields or (self._has_agreed and progress.repeats_itself()):
-            self._begun, self._fields, self._has_come, self._has_agreed = self._begun + 1, own, False, False
-        elif self._has_agreed:
-            return
+        is_again = own == self._fields and self._stage is not Stage.FAILED
+        if not is_again or (self._stage is Stage.AGREED and progress.repeats_itself()):
+            self._begun, self._fields, self._stage = self._begun + 1, own, Stage.NONE
         key, when = f"mmapds/pass/{self._number}/{self._begun}", f"in a pass of {fields['sampler']}"
-        meeting, deadline = Meeting(store, key, range(replicas), rank, when), time.monotonic() + limit
-        try:
-            with explaining_the_store():
-                if not self._has_come:  # else a signal has ended the wait
-                    meeting.come(own, deadline, limit)
-                    self._has_come = True
-                meeting.wait(deadline, limit)
-                self._has_agreed = True
-                meeting.leave()
-        except OrderError:
-            self._fields = None
-            raise
+        Meeting(store, key, range(replicas), rank, when).compare(own, limit, self._stage, self._reach)
+
+    def _reach(self, stage: Stage) -> None:
+        self._stage = stage
 
 
 @names_its_arguments("mmapds.check_ranks")
@@ -192,24 +193,38 @@ class Meeting(NamedTuple):
     """Of this process among them."""
     when: str
 
-    def compare(self, fields: dict[str, str], limit: float) -> None:
+    def compare(
+        self,
+        fields: dict[str, str],
+        limit: float,
+        stage: Stage = Stage.NONE,
+        reach: Callable[[Stage], None] = lambda _: None,
+    ) -> None:
         """Return once all ranks have come and have the same fields.
 
+        Args:
+          stage: what this rank has reached before: a signal may have ended its wait, or the process that waited for it.
+          reach: takes each later stage.
         Raises:
           OrderError: they have not, or a rank did not come within the limit, in seconds.
         """
+        if stage is Stage.AGREED:
+            return
+        deadline = time.monotonic() + limit
         with explaining_the_store():
-            deadline = time.monotonic() + limit
-            self.come(fields, deadline, limit)
-            self.wait(deadline, limit)
-            self.leave()
+            try:
+                if stage is not Stage.CAME:
+                    self._come(fields, deadline, limit)
+                    reach(Stage.CAME)
+                self._wait(deadline, limit)
+            except OrderError:
+                reach(Stage.FAILED)
+                raise
+            reach(Stage.AGREED)
+            self._leave()
 
-    def come(self, fields: dict[str, str], deadline: float, limit: float) -> None:
-        """Compare the fields with the reference.
-
-        Raises:
-          OrderError: they differ, or there is none.
-        """
+    def _come(self, fields: dict[str, str], deadline: float, limit: float) -> None:
+        """Compare the fields with the reference."""
         store, place, ranks = self.store, self.place, self.ranks
         others = store.add(self._at(place), 1) - 1
         if store.add(f"{self.key}/came", 1) == 1:
@@ -224,18 +239,14 @@ class Meeting(NamedTuple):
         if store.add(f"{self.key}/agreed", 1) == len(ranks) and not store.check([f"{self.key}/end"]):
             store.set(f"{self.key}/end", "-")  # not empty: that is not set, in some stores
 
-    def wait(self, deadline: float, limit: float) -> None:
-        """Return once all ranks have come and agreed; this one has come.
-
-        Raises:
-          OrderError: another rank failed, or did not come.
-        """
+    def _wait(self, deadline: float, limit: float) -> None:
+        """Return once all ranks have come and agreed; this one has come."""
         self._wait_for("end", deadline, limit)
         end = self.store.get(f"{self.key}/end").decode()
         if end != "-":
             self._raise(end)
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Delete the keys of this rank; the last one deletes those of all."""
         self.store.delete_key(self._at(self.place))
         if self.store.add(f"{self.key}/left", 1) == len(self.ranks):

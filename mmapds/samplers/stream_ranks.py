@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from importlib import import_module
@@ -20,7 +19,7 @@ from xxhash import xxh3_64
 from ..errors import OrderError, warn
 from ..storage.processes import is_spawning, seconds_of
 from .epoch import EpochProgress
-from .ranks import LIMIT, Meeting, described, explaining_the_store, store_of_parent, store_of_process
+from .ranks import LIMIT, Meeting, Stage, described, explaining_the_store, store_of_parent, store_of_process
 
 _streams = itertools.count()
 
@@ -109,22 +108,8 @@ class StreamCheck:
         with explaining_the_store():
             store = place.connect()
             begun = _BegunPasses(store, f"{self._key}/passes/{rank}", xxh3_64(json.dumps(mine).encode()).hexdigest())
-            if begun.is_agreed:
-                return
-            meeting = Meeting(
-                store, f"{self._key}/{begun.number}", range(replicas), rank, f"in a pass of {fields['sampler']}"
-            )
-            deadline = time.monotonic() + limit
-            try:
-                if not begun.has_come:
-                    meeting.come(mine, deadline, limit)
-                    begun.note("came")
-                meeting.wait(deadline, limit)
-            except OrderError:
-                begun.note("failed")
-                raise
-            begun.note("agreed")
-            meeting.leave()
+            key, when = f"{self._key}/{begun.number}", f"in a pass of {fields['sampler']}"
+            Meeting(store, key, range(replicas), rank, when).compare(mine, limit, begun.stage, begun.reach)
 
     @property
     def _key(self) -> str:
@@ -140,20 +125,19 @@ class _BegunPasses:
       mark: what tells the next pass from the last one.
     Attributes:
       number: that of the next pass.
-      has_come: whether a worker that is gone has come to the meeting for it.
-      is_agreed: whether the ranks have agreed on it.
+      stage: what workers that are gone have reached of the meeting for it.
     """
 
     def __init__(self, store: Any, key: str, mark: str) -> None:
         self._store, self._key, self._mark = store, key, mark
-        number, last, noted = store.get(key).decode().split() if store.check([key]) else ("0", "", "")
-        is_again = last == mark and noted != "failed"
-        self.number = int(number) + (not is_again)
-        self.has_come, self.is_agreed = is_again and noted == "came", is_again and noted == "agreed"
+        number, last, reached = store.get(key).decode().split() if store.check([key]) else ("0", "", "failed")
+        self.number, self.stage = int(number), Stage(reached)
+        if last != mark or self.stage is Stage.FAILED:
+            self.number, self.stage = self.number + 1, Stage.NONE
 
-    def note(self, what: str) -> None:
-        """Take note of what became of the next pass."""
-        self._store.set(self._key, f"{self.number} {self._mark} {what}")
+    def reach(self, stage: Stage) -> None:
+        """Take note of a stage of the meeting for the next pass."""
+        self._store.set(self._key, f"{self.number} {self._mark} {stage.value}")
 
 
 def _place_for_spawned() -> StorePlace | None:
