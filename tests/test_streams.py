@@ -13,7 +13,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 import mmapds
 from mmapds import orders
 from tests.support.messages import check
-from tests.support.streams import KINDS, PROCESSES, SPAWNED, N, ids, loader_of, streamed
+from tests.support.streams import KINDS, PROCESSES, N, ids, loader_of, streamed
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_a_loop_that_is_given_up_near_its_end_leaves_all_workers_in_one_pass(ds,
     assert [batch[0] for batch in loader] == [*range(60, N, 10)]
 
 
-@pytest.mark.parametrize(("workers", "context"), [*PROCESSES, SPAWNED])
+@pytest.mark.parametrize(("workers", "context"), PROCESSES)
 def test_a_loop_that_always_chooses_one_epoch_of_a_stream_is_told(ds, workers, context):
     """In one process the rest was read; of workers nobody knows whether the trainer had all of it."""
     stream = ds.stream(batch_size=10, start_step=6)
@@ -241,7 +241,14 @@ def test_what_a_stream_refuses(ds):
     state = {**own, "sampler": sampler.state_dict(), "worker": 1, "num_workers": 2, "given": 3}
     with pytest.raises(mmapds.StateError, match=r"state: expected one of worker 0 of 1, .*, found one of worker 1 of "):
         ds.stream(sampler).load_state_dict(state)
-    for key, value in (("worker", np.array([0, 1])), ("given", "x"), ("given", None), ("given", -1), ("at_once", -1)):
+    for key, value in (
+        ("worker", np.array([0, 1])),
+        ("given", "x"),
+        ("given", None),
+        ("given", -1),
+        ("given", True),
+        ("at_once", -1),
+    ):
         begun = ds.stream(sampler).state_dict()
         stream = ds.stream(seed=2, start_step=5)
         before = stream.state_dict()

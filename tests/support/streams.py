@@ -1,5 +1,6 @@
 """A dataset whose streams tests read, and loaders over them."""
 
+import numpy.random  # noqa: F401 - workers of torch would import it, which fails in Python 3.11 where garbage imports too
 from torch.utils.data import DataLoader
 
 import mmapds
@@ -9,9 +10,8 @@ KINDS = {
     "samples": {},
     "batches": {"batch_size": 4},
 }
-PROCESSES = [(0, None), (1, "fork"), (2, "fork")]
+PROCESSES = [(0, None), (1, "fork"), (2, "fork"), (2, "spawn")]
 """How many workers there are, and how they are made."""
-SPAWNED = (2, "spawn")  # each of them imports torch, which takes seconds
 
 
 def streamed(write):
