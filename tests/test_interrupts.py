@@ -34,9 +34,9 @@ class Interrupted(BaseException):
     pass
 
 
-def interrupted(work, number):
-    """Do some work, and raise where Python would handle a signal: the `number`th time that a function is entered, or
-    that one of C returns. Return whether it was that long; where an object is destroyed, Python drops the error.
+def interrupted(work, number, error=Interrupted):
+    """Do some work, and raise an error where Python would handle a signal: the `number`th time that a function is
+    entered, or that one of C returns. Return whether it was that long; where an object is destroyed, Python drops it.
 
     Generators are not interrupted where they go on: what a profiler raises there escapes their `finally`, unlike a
     signal's.
@@ -47,12 +47,12 @@ def interrupted(work, number):
         entered = event == "call" and not frame.f_code.co_flags & inspect.CO_GENERATOR
         if (entered or event == "c_return") and argument is not sys.setprofile and next(left) == 0:
             raised.append(event)
-            raise Interrupted
+            raise error
 
     sys.setprofile(profile)
     try:
         work()
-    except Interrupted:
+    except error:
         pass
     finally:
         sys.setprofile(None)
@@ -408,3 +408,44 @@ def test_a_loader_saves_what_it_gave_wherever_a_signal_raises(kind, is_resumed):
         if not went_on:
             break
     assert number > 9
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored in thread started by:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("error", [Interrupted, TimeoutError], ids=["as Ctrl-C", "as an alarm"])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "timeout": 20}], ids=["alone", "threads"])
+def test_a_loop_that_a_signal_stops_goes_on_rightly_or_not_at_all(options, error):
+    """A dataset's own errors come in the place of a batch, so one is left out where the signal came as it was read."""
+
+    def make():
+        sampler = mmapds.DistributedBatchSampler(range(8), 2, 1, 0, shuffle=False)
+        return mmapds.DataLoader(range(8), batch_sampler=sampler, collate_fn=list, **options)
+
+    def read_on(loader, batches, read, places):
+        for batch in batches:
+            read.append(batch)
+            places.append(loader.state_dict()["position"])
+
+    ways = set()
+    for number in itertools.count():
+        loader = make()
+        batches, read, places = iter(loader), [], []
+        is_stopped = interrupted(lambda on=(loader, batches, read, places): read_on(*on), number, error)
+        had, place = len(read), loader.state_dict()["position"]
+        assert read == [[2 * k, 2 * k + 1] for k in range(had)]
+        assert place in (2 * had, 2 * had + 2) or loader.state_dict()["epoch"] == 1, "the next batch may have come"
+        again = make()
+        again.load_state_dict(loader.state_dict())
+        rest = list(again)
+        assert rest[0][0] == place % 8
+        try:
+            read_on(loader, batches, read, places)
+            ways.add("on")
+        except mmapds.Error:
+            assert (len(read), loader.state_dict()["position"]) == (had, place)
+            ways.add("refused")
+        if read[had:]:
+            assert read[had:] in (rest, rest[1:])
+            assert places[-len(read[had:]) :] == [batch[-1] + 1 for batch in read[had:]]
+        if not is_stopped:
+            break
+    assert ways == {"on", "refused"}

@@ -472,6 +472,24 @@ def test_a_handler_saves_the_order_of_the_pass_that_begins(workers, monkeypatch)
     assert list(again) == first
 
 
+def test_what_a_handler_raises_is_not_taken_for_an_error_of_a_batch(monkeypatch):
+    def raising(*_):
+        raise TimeoutError
+
+    loader = ours(Numbers(N), **OURS["batches"](), **WORKERS["processes"])
+    batches = iter(loader)
+    read = [next(batches)]
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.utils.data.dataloader._MultiProcessingDataLoaderIter, "_try_get_data", raising)
+        with pytest.raises(TimeoutError):
+            next(batches)
+    with pytest.raises(Error, match="expected a loop that can go on"):
+        next(batches)
+    again = ours(Numbers(N), **OURS["batches"]())
+    again.load_state_dict(loader.state_dict())
+    assert read + list(again) == list(ours(Numbers(N), **OURS["batches"]()))
+
+
 @pytest.mark.parametrize("workers", [WORKERS["alone"], WORKERS["threads"]], ids=["alone", "threads"])
 def test_a_loop_that_a_signal_ended_as_it_drew_is_over(workers, monkeypatch):
     class Stop(BaseException):
@@ -487,7 +505,10 @@ def test_a_loop_that_a_signal_ended_as_it_drew_is_over(workers, monkeypatch):
         patch.setattr(SamplerPosition, "steps_in", steps_in)
         with pytest.raises(Stop):
             list(batches)
-    with pytest.raises(Error, match="expected a loop that no signal has ended") as error:
+    with pytest.raises(
+        Error,
+        match="expected a loop that can go on, found one that a signal, or an error outside its batches, has ended",
+    ) as error:
         list(batches)
     check(str(error.value))
     assert next(iter(loader)) == first

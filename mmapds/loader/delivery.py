@@ -72,9 +72,6 @@ class Delivery(Iterator[Any]):
             self.exhausted = True
             self._count()
             raise
-        except Exception:
-            self._drawn.append(0)  # the loader raises it in the place of a batch
-            raise
         self._drawn.append(self._position.steps_in(indices))
         return indices
 

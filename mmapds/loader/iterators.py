@@ -4,6 +4,7 @@ import os
 import random
 import re
 import time
+import traceback
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch.utils.data
+from torch._utils import ExceptionWrapper
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ..dataset.dataset import Dataset
@@ -130,6 +132,7 @@ class LoaderIterator(Iterator[Any]):
         self._length = length
         self._number = 0  # of the batch that is next
         self._process = os.getpid()
+        self._is_broken = False
 
     def __len__(self) -> int:
         return self._length()
@@ -138,7 +141,7 @@ class LoaderIterator(Iterator[Any]):
         """Return the next batch. An error that making it raised is raised in its place; the next call goes on after it.
 
         Raises:
-          Error: the loop was begun in another process.
+          Error: the loop was begun in another process; or a signal has ended it, or an error outside its batches.
         """
         begin = time.perf_counter()
         if os.getpid() != self._process:
@@ -146,15 +149,22 @@ class LoaderIterator(Iterator[Any]):
                 f"loader: expected process {self._process}, which began this loop, found process {os.getpid()}, which "
                 "was forked from it; make another iterator with iter(loader)"
             )
+        if self._is_broken:
+            raise Error(
+                "loader: expected a loop that can go on, found one that a signal, or an error outside its batches, has "
+                "ended; make another with iter(loader)"
+            )
+        self._is_broken = True  # until the batch is counted: a signal's handler may raise anywhere
         try:
             indices, batch = self._next(begin)
         except StopIteration:
             self._delivery.end()
+            self._is_broken = False
             raise
+        self._waits.add(begin, time.perf_counter(), len(indices) if isinstance(indices, list | tuple) else 1)
         self._number += 1
         self._delivery.settle(True)
-        end = time.perf_counter()
-        self._waits.add(begin, end, len(indices) if isinstance(indices, list | tuple) else 1)
+        self._is_broken = False
         return batch
 
     @abstractmethod
@@ -162,9 +172,10 @@ class LoaderIterator(Iterator[Any]):
         """Return the indices of the next batch, and the batch."""
 
     def _fail(self) -> None:
-        """Take note that the batch that is next failed."""
+        """Take note that the batch that is next failed, and that the loop can go on after it."""
         self._number += 1
         self._delivery.settle(False)
+        self._is_broken = False
 
     def _late(self, begin: float, indices: Any) -> None:
         """Report a batch that took too long, after it was delivered."""
@@ -183,29 +194,20 @@ class _DrawingIterator(LoaderIterator):
         self._ahead = ahead
         self._tasks: deque[Task] = deque()
         self._drawn_all = False
-        self._is_broken = False
 
     def _draw(self) -> None:
-        """Draw indices until as many batches are on their way as there may be; an error is raised in its turn.
-
-        Raises:
-          Error: a signal has ended this before.
-        """
-        if self._is_broken:
-            raise Error("loader: expected a loop that no signal has ended, found one; make another with iter(loader)")
+        """Draw indices until as many batches are on their way as there may be; an error is raised in its turn."""
         while len(self._tasks) < self._ahead and not self._drawn_all:
             try:
                 task = Task(next(self._delivery))
-                self._tasks.append(task)
-                self._give(task)
             except StopIteration:
                 self._drawn_all = True
             except Exception as error:
                 self._drawn_all = True
                 self._tasks.append(Task.failed(error))
-            except BaseException:  # a signal's: nobody knows whether the batch that was drawn last is on its way
-                self._is_broken = True
-                raise
+            else:
+                self._tasks.append(task)
+                self._give(task)
 
     def _draw_first(self, begin: float) -> float:
         """Draw where nothing is on its way; return from when on data was waited for: before that, for other ranks."""
@@ -220,8 +222,9 @@ class _DrawingIterator(LoaderIterator):
     def _taken(self, task: Task) -> tuple[Any, Any]:
         try:
             return task.indices, task.take()
-        except BaseException:
-            self._fail()
+        except Exception:
+            if task.is_drawn:
+                self._fail()
             raise
 
 
@@ -288,7 +291,9 @@ class ThreadIterator(_DrawingIterator):
             self._pool.join()
             raise StopIteration
         task = self._tasks[0]
+        self._is_broken = False  # what ends a wait leaves all as it is
         self._wait(task, begin, self._pool)
+        self._is_broken = True
         self._tasks.popleft()
         self._draw()
         return self._taken(task)
@@ -340,18 +345,26 @@ class ProcessIterator(LoaderIterator):
         try:
             batch = next(self._inner)
         except Exception as error:
-            if self._recorder.indices and not _is_of_torch(error):
+            if _is_of_worker(error):
                 self._recorder.indices.popleft()
                 self._fail()
+            elif _is_of_torch(error):
+                self._is_broken = False  # as after a timeout: torch goes on where it was
             raise
         indices = self._recorder.indices.popleft()
         self._late(begin, indices)
         return indices, batch
 
 
+def _is_of_worker(error: Exception) -> bool:
+    """Whether an error is one that a worker sent in the place of a batch, and not one of the trainer's process."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_code is ExceptionWrapper.reraise.__code__
+
+
 def _is_of_torch(error: Exception) -> bool:
-    """Whether an error is of the pass as a whole, or its end, and not of one batch."""
-    return isinstance(error, StopIteration) or (type(error) is RuntimeError and str(error).startswith("DataLoader "))
+    """Whether an error of the trainer's process is of torch's loader, and leaves it as it was."""
+    return type(error) is RuntimeError and str(error).startswith("DataLoader ")
 
 
 def _call(start: Callable[[int], None], number: int) -> None:

@@ -17,12 +17,17 @@ _AT_EXIT = 5.0  # seconds that the end of the process waits for a thread to fini
 
 
 class Task:
-    """The indices of a batch, and what came of them."""
+    """The indices of a batch, and what came of them.
 
-    __slots__ = ("_ready", "error", "finished", "indices", "result")
+    Attributes:
+      is_drawn: whether there are any: else the error is that of the sampler.
+    """
+
+    __slots__ = ("_ready", "error", "finished", "indices", "is_drawn", "result")
 
     def __init__(self, indices: Any) -> None:
         self.indices = indices
+        self.is_drawn = True
         self.result: Any = None
         self.error: BaseException | None = None
         self.finished = False
@@ -33,6 +38,7 @@ class Task:
     def failed(cls, error: BaseException) -> "Task":
         """Return a task whose indices could not be drawn."""
         task = cls(None)
+        task.is_drawn = False
         task.error = error
         task.finished = True
         return task
