@@ -1,11 +1,15 @@
 """Ranks that agree read on undisturbed; of others, every rank says which one has what else."""
 
 import copy
+import itertools
 import os
 import pickle
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch.distributed as dist
 
 import mmapds
 from mmapds import DistributedBatchSampler, DistributedSampler, OrderError, TokenBudgetBatchSampler, check_ranks
@@ -188,6 +192,60 @@ for epoch in (0, 1):
 """
     for said in world(code, tmp_path, MMAPDS_RANKS_SECONDS="20"):
         assert said == [13, 13]
+
+
+class Stop(BaseException):
+    pass
+
+
+class Stopping:
+    """A store at one of whose operations a signal comes: before it is done, or after it."""
+
+    def __init__(self, store, number, is_done):
+        self._store, self._left, self._is_done = store, number, is_done
+
+    def __getattr__(self, name):
+        def operation(*arguments):
+            self._left -= 1
+            if self._left == 0 and not self._is_done:
+                raise Stop
+            found = getattr(self._store, name)(*arguments)
+            if self._left == 0:
+                raise Stop
+            return found
+
+        return operation
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "last"])
+@pytest.mark.parametrize("seed", [0, 1], ids=["alike", "another"])
+def test_a_rank_that_is_stopped_anywhere_comes_again(seed, is_first, monkeypatch):
+    monkeypatch.setattr(ranks, "_LINGER", 0.2)
+    stopped = 0
+    for number, is_done in itertools.product(range(1, 30), (False, True)):
+        store, stages = dist.HashStore(), [ranks.Stage.BEGUN]
+
+        def come(place, seed, through, stages=stages, after=0.0):
+            time.sleep(after)
+            meeting = ranks.Meeting(through, "meeting", range(2), place, f"token {place}", "in a test")
+            try:
+                meeting.compare({"seed": str(seed)}, 20, *((stages[-1], stages.append) if place else ()))
+            except OrderError as error:
+                return str(error)
+
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(come, 0, 0, store, after=0.02 * is_first)
+            while not (is_first or store.check(["meeting/at/0"])):
+                time.sleep(0.001)
+            try:
+                found = come(1, seed, Stopping(store, number, is_done))
+            except Stop:
+                stopped += 1
+                has_failed = stages[-1] is ranks.Stage.FAILED  # which the next try is told of by a number of its own
+                found = other.result() if has_failed else come(1, seed, store)
+            assert other.result() == found
+        assert (found or "").startswith("seed = 1 on rank 1, expected 0 as on rank 0" if seed else "")
+    assert stopped > 8
 
 
 def test_a_rank_that_does_not_come_is_named(tmp_path):

@@ -8,6 +8,7 @@ has as the reference; each other compares itself with that. So the work of a ran
 import itertools
 import json
 import os
+import secrets
 import sys
 import time
 import weakref
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import Enum
 from numbers import Real
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 from xxhash import xxh3_64
@@ -31,6 +32,7 @@ PATIENCE = 10.0
 _LONGEST_TIMEOUT = 10**9  # seconds: a timedelta holds not much more
 _LONGEST_PAUSE = 0.1  # seconds between two looks into the store: many ranks share it
 _MISSING = "ranks: expected"
+_ALIKE = "-"  # an end without an error; not empty, which is not there for some stores
 _LINGER = 2.0  # seconds for other ranks to hear of an error
 _SHOWN = 80  # characters of a value in a message
 _NAMED = 8  # ranks in a message
@@ -92,8 +94,7 @@ if hasattr(os, "register_at_fork"):
 class Stage(Enum):
     """What a rank has reached of a comparison."""
 
-    NONE = "none"
-    CAME = "came"
+    BEGUN = "begun"
     AGREED = "agreed"
     FAILED = "failed"
 
@@ -109,7 +110,8 @@ class PassCheck:
         self._session: _Session | None = None
         self._number = self._begun = 0
         self._fields: dict[str, str] | None = None  # of the pass that was begun last
-        self._stage = Stage.NONE  # of the meeting for it
+        self._stage = Stage.BEGUN  # of the meeting for it
+        self._token = new_token()
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return PassCheck, ()  # a copy of a sampler is another sampler
@@ -135,9 +137,10 @@ class PassCheck:
         own = described(fields)
         is_again = own == self._fields and self._stage is not Stage.FAILED
         if not is_again or (self._stage is Stage.AGREED and progress.repeats_itself()):
-            self._begun, self._fields, self._stage = self._begun + 1, own, Stage.NONE
+            self._begun, self._fields, self._stage = self._begun + 1, own, Stage.BEGUN
         key, when = f"mmapds/pass/{self._number}/{self._begun}", f"in a pass of {fields['sampler']}"
-        Meeting(store, key, range(replicas), rank, when).compare(own, limit, self._stage, self._reach)
+        token = f"{self._token}/{os.getpid()}"
+        Meeting(store, key, range(replicas), rank, token, when).compare(own, limit, self._stage, self._reach)
 
     def _reach(self, stage: Stage) -> None:
         self._stage = stage
@@ -178,12 +181,15 @@ def check_ranks(of: Any, *, group: Any = None, timeout: float | None = None) -> 
     session = _session_of(store)
     name = xxh3_64(json.dumps(ranks).encode()).hexdigest()
     key = f"mmapds/call/{name}/{next(session.calls.setdefault(name, itertools.count()))}"
-    meeting = Meeting(store, key, ranks, ranks.index(own), "in a call of check_ranks")
+    meeting = Meeting(store, key, ranks, ranks.index(own), new_token(), "in a call of check_ranks")
     meeting.compare(described(fields), timeout or _limit(store) or _limit_of(store))
 
 
 class Meeting(NamedTuple):
-    """One comparison: the keys below a prefix of the store, which the last rank to leave deletes."""
+    """One comparison: the keys below a prefix of the store. The last rank to leave deletes them, after an agreement.
+
+    A signal, or its end, may stop a process anywhere, and the rank comes again: nothing here counts it twice.
+    """
 
     store: Any
     key: str
@@ -191,19 +197,21 @@ class Meeting(NamedTuple):
     """The ranks that take part, as messages name them: a sequence."""
     place: int
     """Of this process among them."""
+    token: str
+    """What this rank has whenever it comes, and no other one."""
     when: str
 
     def compare(
         self,
         fields: dict[str, str],
         limit: float,
-        stage: Stage = Stage.NONE,
+        stage: Stage = Stage.BEGUN,
         reach: Callable[[Stage], None] = lambda _: None,
     ) -> None:
         """Return once all ranks have come and have the same fields.
 
         Args:
-          stage: what this rank has reached before: a signal may have ended its wait, or the process that waited for it.
+          stage: what this rank has reached before.
           reach: takes each later stage.
         Raises:
           OrderError: they have not, or a rank did not come within the limit, in seconds.
@@ -212,94 +220,96 @@ class Meeting(NamedTuple):
             return
         deadline = time.monotonic() + limit
         with explaining_the_store():
-            try:
-                if stage is not Stage.CAME:
-                    self._come(fields, deadline, limit)
-                    reach(Stage.CAME)
-                self._wait(deadline, limit)
-            except OrderError:
+            end = self._come(fields) or self._wait(deadline, limit)
+            if end == _ALIKE:
+                reach(Stage.AGREED)
+                self._leave()
+                return
+            with suppress(RuntimeError):  # the store is gone: the reason is known
                 reach(Stage.FAILED)
-                raise
-            reach(Stage.AGREED)
-            self._leave()
+                self._linger(end)
+        raise OrderError(end)
 
-    def _come(self, fields: dict[str, str], deadline: float, limit: float) -> None:
-        """Compare the fields with the reference."""
-        store, place, ranks = self.store, self.place, self.ranks
-        others = store.add(self._at(place), 1) - 1
-        if store.add(f"{self.key}/came", 1) == 1:
-            store.set(f"{self.key}/reference", json.dumps({"rank": ranks[place], "fields": fields}))
-        if others:
-            self._fail(f"rank = {ranks[place]} on two ranks, expected another on each; pass the rank of the process")
-        self._wait_for("reference", deadline, limit)
-        reference = json.loads(store.get(f"{self.key}/reference"))
-        different = _difference((reference["rank"], reference["fields"]), (ranks[place], fields), self.when)
-        if different:
-            self._fail(different)
-        if store.add(f"{self.key}/agreed", 1) == len(ranks) and not store.check([f"{self.key}/end"]):
-            store.set(f"{self.key}/end", "-")  # not empty: that is not set, in some stores
+    def _come(self, fields: dict[str, str]) -> str:
+        """Compare the fields with the reference; return how the meeting ends, or nothing if that is not known yet."""
+        store, own = self.store, self.ranks[self.place]
+        mine = json.dumps({"rank": own, "token": self.token, "fields": fields})
+        reference = json.loads(store.compare_set(f"{self.key}/reference", "", mine))
+        if reference["rank"] != own or reference["token"] == self.token:
+            different = _difference((reference["rank"], reference["fields"]), (own, fields), self.when)
+            if different:
+                return self._end(different)
+            if store.compare_set(self._at(self.place), "", self.token).decode() == self.token:
+                has_all = store.add(f"{self.key}/came", 1) >= len(self.ranks) and not self._missing()
+                return self._end(_ALIKE) if has_all else ""
+        return self._end(f"rank = {own} on two ranks, expected another on each; pass the rank of the process")
 
-    def _wait(self, deadline: float, limit: float) -> None:
-        """Return once all ranks have come and agreed; this one has come."""
-        self._wait_for("end", deadline, limit)
-        end = self.store.get(f"{self.key}/end").decode()
-        if end != "-":
-            self._raise(end)
+    def _wait(self, deadline: float, limit: float) -> str:
+        """Return how the meeting ends, to which this rank has come."""
+        warn_at = deadline - limit + PATIENCE
+        pause = 0.0005
+        while not self.store.check([f"{self.key}/end"]):
+            now = time.monotonic()
+            if now >= min(deadline, warn_at):
+                missing = self._missing()
+                if not missing:  # the last one was stopped as it said so
+                    return self._end(_ALIKE)
+                named, has = _named(missing), "has" if len(missing) == 1 else "have"
+                if now >= deadline:
+                    return self._end(
+                        f"{_MISSING} {len(self.ranks)} within {limit:g} seconds, found {named} missing; make "
+                        f"every rank begin the same passes, or set {LIMIT}=0 to compare nothing ({self.when})"
+                    )
+                warn_at = deadline
+                warn(
+                    f"{named} {has} not come after {PATIENCE:g} seconds, and rank {self.ranks[self.place]} waits up to "
+                    f"{limit:g} ({self.when})",
+                )
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+        return str(self.store.get(f"{self.key}/end").decode())
 
     def _leave(self) -> None:
-        """Delete the keys of this rank; the last one deletes those of all."""
+        """Delete the key of this rank; the last one deletes those of all."""
         self.store.delete_key(self._at(self.place))
         if self.store.add(f"{self.key}/left", 1) == len(self.ranks):
-            for name in ("came", "reference", "agreed", "end", "left"):
+            for name in ("reference", "came", "end", "left"):
                 self.store.delete_key(f"{self.key}/{name}")
 
     def _at(self, place: int) -> str:
         return f"{self.key}/at/{place}"
 
-    def _fail(self, message: str) -> NoReturn:
-        """Raise an error, here and on the ranks that wait."""
-        self.store.set(f"{self.key}/end", message)
-        self._raise(message)
+    def _end(self, how: str) -> str:
+        """End the meeting, for all ranks, unless it has ended; return how it has."""
+        return str(self.store.compare_set(f"{self.key}/end", "", how).decode())
 
-    def _raise(self, message: str) -> NoReturn:
-        """Raise an error once the other ranks know of it: the one that ends the process may hold the store."""
+    def _linger(self, end: str) -> None:
+        """Wait until the other ranks know of an error, for a while: the process that it ends may hold the store."""
         know, came = f"{self.key}/know", f"{self.key}/came"
         until = time.monotonic() + _LINGER
-        are_missing = message.startswith(_MISSING)  # who come late, for once, hear of it too
-        with suppress(RuntimeError):  # the store is gone: its process has waited for this one
-            self.store.add(know, 1)
-            while time.monotonic() < until:
-                if self.store.add(know, 0) >= (self.store.add(came, 0) if are_missing else len(self.ranks)):
-                    break
-                time.sleep(_LONGEST_PAUSE / 10)
-        raise OrderError(message)
+        are_missing = end.startswith(_MISSING)  # who come late, for once, hear of it too
+        self.store.add(know, 1)
+        while time.monotonic() < until:
+            if self.store.add(know, 0) >= (self.store.add(came, 0) if are_missing else len(self.ranks)):
+                break
+            time.sleep(_LONGEST_PAUSE / 10)
 
-    def _wait_for(self, name: str, deadline: float, limit: float) -> None:
-        warn_at = deadline - limit + PATIENCE
-        pause = 0.0005
-        while not self.store.check([f"{self.key}/{name}"]):
-            now = time.monotonic()
-            if now >= deadline:
-                missing, verb = self._missing()
-                self._fail(
-                    f"{_MISSING} {len(self.ranks)} within {limit:g} seconds, found {missing} missing; make every "
-                    f"rank begin the same passes, or set {LIMIT}=0 to compare nothing ({self.when})"
-                )
-            if now >= warn_at:
-                warn_at = deadline
-                missing, verb = self._missing()
-                warn(
-                    f"{missing} {verb} not come after {PATIENCE:g} seconds, and rank {self.ranks[self.place]} waits up "
-                    f"to {limit:g} ({self.when})",
-                )
-            time.sleep(pause)
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
+    def _missing(self) -> list[int]:
+        """Return the ranks that have not come."""
+        if self.store.check([self._at(place) for place in range(len(self.ranks))]):
+            return []
+        return [rank for place, rank in enumerate(self.ranks) if not self.store.check([self._at(place)])]
 
-    def _missing(self) -> tuple[str, str]:
-        """Return the ranks that have not come, in words, and the verb for them."""
-        found = [rank for place, rank in enumerate(self.ranks) if not self.store.check([self._at(place)])]
-        named = ", ".join(map(str, found[:_NAMED])) + (f" and {len(found) - _NAMED} more" if found[_NAMED:] else "")
-        return (f"rank {named}", "has") if len(found) == 1 else (f"ranks {named}", "have")
+
+def _named(ranks: list[int]) -> str:
+    """Return ranks in words."""
+    named = ", ".join(map(str, ranks[:_NAMED])) + (f" and {len(ranks) - _NAMED} more" if ranks[_NAMED:] else "")
+    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
+
+
+def new_token() -> str:
+    """Return what nobody else has."""
+    return secrets.token_hex(8)
 
 
 @contextmanager

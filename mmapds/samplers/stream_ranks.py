@@ -19,7 +19,7 @@ from xxhash import xxh3_64
 from ..errors import OrderError, warn
 from ..storage.processes import is_spawning, seconds_of
 from .epoch import EpochProgress
-from .ranks import LIMIT, Meeting, Stage, described, explaining_the_store, store_of_parent, store_of_process
+from .ranks import LIMIT, Meeting, Stage, described, explaining_the_store, new_token, store_of_parent, store_of_process
 
 _streams = itertools.count()
 
@@ -79,10 +79,11 @@ class StreamCheck:
 
     def __init__(self) -> None:
         self._number = next(_streams)
+        self._token = new_token()
         self._place: StorePlace | None = None  # in a spawned worker
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_number": self._number, "_place": self._place or _place_for_spawned()}
+        return {**self.__dict__, "_place": self._place or _place_for_spawned()}
 
     def before(self, progress: EpochProgress, shared: Callable[[], Mapping[str, Any]]) -> None:
         """Compare the next pass, where the sampler serves all processes of torch.distributed, and there are several.
@@ -109,7 +110,8 @@ class StreamCheck:
             store = place.connect()
             begun = _BegunPasses(store, f"{self._key}/passes/{rank}", xxh3_64(json.dumps(mine).encode()).hexdigest())
             key, when = f"{self._key}/{begun.number}", f"in a pass of {fields['sampler']}"
-            Meeting(store, key, range(replicas), rank, when).compare(mine, limit, begun.stage, begun.reach)
+            token = f"{self._token}/{os.getppid()}"
+            Meeting(store, key, range(replicas), rank, token, when).compare(mine, limit, begun.stage, begun.reach)
 
     @property
     def _key(self) -> str:
@@ -133,7 +135,8 @@ class _BegunPasses:
         number, last, reached = store.get(key).decode().split() if store.check([key]) else ("0", "", "failed")
         self.number, self.stage = int(number), Stage(reached)
         if last != mark or self.stage is Stage.FAILED:
-            self.number, self.stage = self.number + 1, Stage.NONE
+            self.number, self.stage = self.number + 1, Stage.BEGUN
+            self.reach(Stage.BEGUN)
 
     def reach(self, stage: Stage) -> None:
         """Take note of a stage of the meeting for the next pass."""
