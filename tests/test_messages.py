@@ -89,9 +89,7 @@ WITH_NUMBERS = {
     "state of another worker of a stream": lambda: (
         dataset()
         .stream()
-        .load_state_dict(
-            dict.fromkeys(["sampler", "worker", "num_workers", "num_replicas", "batch_size", "given", "at_once"], 1)
-        )
+        .load_state_dict(dict.fromkeys(["sampler", "worker", "num_workers", "num_replicas", "batch_size", "given"], 1))
     ),
     "mask": lambda: dataset()[np.array([True, False])],
     "fractions": lambda: dataset().split([0.5, 0.6]),

@@ -1,11 +1,9 @@
 """How workers share a pass of a stream, against a list of its steps that are dealt out to them."""
 
-from itertools import cycle
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmapds.samplers.stream_shares import Share, read_by_all
+from mmapds.samplers.stream_shares import Share, last_read, read_by_all
 
 
 def dealt(steps, workers, size):
@@ -21,36 +19,13 @@ def test_what_workers_have_read(steps, workers, size, data):
     first, later = read_by_all(counts, size)
     read = {*range(min(first, steps))} | {step for begin, end in later for step in range(begin, end)}
     assert read == {step for own, count in zip(all_of_them, counts, strict=True) for step in own[:count]}
+    assert last_read(counts, size) == max(read, default=-1)
     assert all(begin < end <= steps for begin, end in later)
     assert list(later) == sorted(later)
     for worker, (own, count) in enumerate(zip(all_of_them, counts, strict=True)):
         share = Share(worker, workers, size)
         assert [share.step_of(item) for item in range(len(own))] == own
         assert share.step_of(count) >= (own[count] if count < len(own) else steps)
-
-
-@given(
-    steps=st.integers(1, 90),
-    workers=st.integers(1, 5),
-    shape=st.sampled_from([(1, 1), (8, 1), (8, 3), (8, 8), (8, 20)]),  # a block, and a batch of the loader
-    batches=st.integers(0, 60),
-)
-def test_a_step_that_was_read_is_known_to_a_worker_with_something_left(steps, workers, shape, batches):
-    """What is left out before a step that was read shifts the shares of all workers: one of them has to refuse it."""
-    size, at_once = shape
-    all_of_them, counts = dealt(steps, workers, size), [0] * workers
-    for worker, _ in zip(cycle(range(workers)), range(batches), strict=False):
-        counts[worker] = min(counts[worker] + at_once, len(all_of_them[worker]))
-    read = [step for own, count in zip(all_of_them, counts, strict=True) for step in own[:count]]
-    known = [
-        Share(worker, workers, size).last_read(count, steps, at_once if count else 0)
-        for worker, (own, count) in enumerate(zip(all_of_them, counts, strict=True))
-        if count < len(own)
-    ]
-    assert not known or max(known) >= max(read, default=-1)
-    is_far = all(count + 2 * at_once + size < len(own) for own, count in zip(all_of_them, counts, strict=True))
-    if known and is_far and (size == 1 or all(counts)):
-        assert max(known) == max(read, default=-1), "what follows may be left out"
 
 
 @given(steps=st.integers(0, 200), workers=st.integers(1, 5), size=st.integers(1, 9))

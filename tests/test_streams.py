@@ -237,7 +237,7 @@ def test_what_a_stream_refuses(ds):
     for other in (ds[::-1], ds[:-1]):
         with pytest.raises(mmapds.OrderError, match=r"sampler: expected one of the \d+ samples of the dataset, found"):
             other.stream(sampler)
-    own = {"worker": 0, "num_workers": 1, "num_replicas": 1, "batch_size": 1, "given": 0, "at_once": 1}
+    own = {"worker": 0, "num_workers": 1, "num_replicas": 1, "batch_size": 1, "given": 0}
     state = {**own, "sampler": sampler.state_dict(), "worker": 1, "num_workers": 2, "given": 3}
     with pytest.raises(mmapds.StateError, match=r"state: expected one of worker 0 of 1, .*, found one of worker 1 of "):
         ds.stream(sampler).load_state_dict(state)
@@ -247,7 +247,6 @@ def test_what_a_stream_refuses(ds):
         ("given", None),
         ("given", -1),
         ("given", True),
-        ("at_once", -1),
     ):
         begun = ds.stream(sampler).state_dict()
         stream = ds.stream(seed=2, start_step=5)
@@ -263,6 +262,27 @@ def test_a_stream_says_what_it_is(ds):
     assert repr(ds.stream(batch_size=4)).startswith(
         "<mmapds stream of batches: <DistributedBatchSampler: 203 samples, "
     )
+
+
+@pytest.mark.parametrize("looks", ["none", "here", "in a loader", "meanwhile"])
+def test_samples_that_several_workers_read_are_no_place_whatever_else_reads_them(ds, looks):
+    """Nor where the second worker has not begun yet: the loader's first batch is all of the first one."""
+    stream = ds.stream()
+    stream.set_epoch(0)
+    if looks != "meanwhile":
+        {"none": list, "here": lambda: next(iter(stream)), "in a loader": lambda: next(iter(DataLoader(stream)))}[
+            looks
+        ]()
+    batches = iter(DataLoader(stream, batch_size=100, num_workers=2, collate_fn=ids))
+    assert next(batches) == [*range(64), *range(128, 164)]
+    if looks == "meanwhile":
+        next(iter(stream))
+    with pytest.raises(mmapds.StateError, match="step = 100, expected a stream of batches where "):
+        stream.state_dict(step=100)
+    del batches  # and its workers, which say as they begin that they read
+    stream.set_epoch(0)
+    assert len(list(islice(stream, 100))) == 100
+    assert stream.state_dict(step=100)["position"] == 100
 
 
 def test_a_number_of_samples_that_several_workers_read_is_no_place_in_the_epoch(ds):

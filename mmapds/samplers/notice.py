@@ -5,6 +5,7 @@ import json
 import operator
 import os
 import struct
+import time
 from collections.abc import Mapping
 from itertools import zip_longest
 from multiprocessing.context import get_spawning_popen
@@ -13,20 +14,23 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import get_worker_info
 
-from ..errors import warn
+from ..errors import StateError, warn
 from .exclusions import Ranges
 from .stream_shares import read_by_all
 
 _WORKERS = 1 << 10  # later ones share the place of the last
 _PASSES = 8  # of each worker, the last ones: loops choose an epoch before so many
 _STATE = 1 << 16  # bytes of a state that fits
+_LONGEST_START = 300.0  # seconds between the starts of the first worker and of the last one
 _NOTHING, _EMPTY, _BEGUN = range(3)
 _WITHIN, _AT_END = 1, 2
 _LOADED = _WORKERS * _PASSES  # where it begins: a byte for each worker
-_READ = _LOADED + _WORKERS  # where that begins: what each worker has read, as below
-_COUNTS = struct.Struct("=3q")  # items, workers, and steps in a block
-_STATES = {_WITHIN: _READ + _WORKERS * _COUNTS.size, _AT_END: _READ + _WORKERS * _COUNTS.size + _STATE}
-_SIZE = _READ + _WORKERS * _COUNTS.size + len(_STATES) * _STATE
+_READERS = _LOADED + _WORKERS  # where it begins: how many workers share the pass that was begun last
+_COUNT = struct.Struct("=q")
+_READ = _READERS + _COUNT.size  # where that begins: what each worker has read, as below
+_SHARE = struct.Struct("=5q")  # items, workers, steps in a block, how far that is, and what tells loops apart
+_STATES = {_WITHIN: _READ + _WORKERS * _SHARE.size, _AT_END: _READ + _WORKERS * _SHARE.size + _STATE}
+_SIZE = _READ + _WORKERS * _SHARE.size + len(_STATES) * _STATE
 
 
 class News(NamedTuple):
@@ -64,22 +68,32 @@ class Notice:
         passes = self._passes(_own()).rstrip(bytes([_NOTHING]))
         passes = (passes[:-1] if instead else passes) + bytes([_BEGUN if has_steps else _EMPTY])
         self._set_passes(_own(), passes[-_PASSES:])
+        worker = get_worker_info()
+        self._shared[_READERS:_READ] = _COUNT.pack(1 if worker is None else worker.num_workers)
 
-    def loaded(self, state: Mapping[str, Any], *, is_end: bool, given: int, block_size: int) -> None:
-        """Say in a worker which state of the sampler it has loaded: workers with the same `is_end` say the same.
+    def loads(self, state: Mapping[str, Any], *, is_end: bool, given: int, block_size: int) -> None:
+        """Say in a worker how much it has read of a state that it loads, before it is known whether that is refused.
 
         Args:
+          state: that of the sampler.
           is_end: whether nothing is left for this worker.
           given: the items that it has read of the pass which begins there.
           block_size: how many it reads at a time.
+        """
+        kind = (_AT_END if is_end else _WITHIN) if _fits(_encoded(state)) else _NOTHING
+        worker = get_worker_info()
+        share = _SHARE.pack(given, 1 if worker is None else worker.num_workers, block_size, kind, _loop())
+        self._shared[_READ + _own() * _SHARE.size : _READ + (_own() + 1) * _SHARE.size] = share
+        self._shared[_LOADED + _own()] = bytes([_NOTHING])
+
+    def loaded(self, state: Mapping[str, Any], *, is_end: bool) -> None:
+        """Say in a worker which state it has loaded, after `loads`: workers with the same `is_end` say the same.
+
         Warns:
           UserWarning: it does not fit.
         """
-        try:
-            data = json.dumps(state, default=_plain).encode() + b"\0"
-        except (TypeError, ValueError, RecursionError):
-            data = b""
-        if not 0 < len(data) <= _STATE:
+        data = _encoded(state)
+        if not _fits(data):
             found = f"{len(data)} bytes" if data else "what JSON cannot hold"
             warn(
                 f"state: expected up to {_STATE} bytes of JSON, found {found}; name steps in exclude only in the job "
@@ -88,21 +102,19 @@ class Notice:
             return
         kind = _AT_END if is_end else _WITHIN
         self._shared[_STATES[kind] : _STATES[kind] + len(data)] = data
-        worker = get_worker_info()
-        counts = _COUNTS.pack(given, 1 if worker is None else worker.num_workers, block_size)
-        self._shared[_READ + _own() * _COUNTS.size : _READ + (_own() + 1) * _COUNTS.size] = counts
         self._shared[_LOADED + _own()] = bytes([kind])
         self._set_passes(_own(), b"")  # those before it
 
     def readers(self) -> int:
-        """Return how many workers have begun a pass since the last news; 0 in a worker."""
+        """Return how many workers share the pass that they have begun since the last news; 0 in a worker."""
         if get_worker_info() is not None or self._of != os.getpid():
             return 0
-        return sum(any(self._passes(place)) for place in range(_WORKERS))
+        readers: int = _COUNT.unpack(self._shared[_READERS:_READ])[0]
+        return readers
 
     def state(self) -> dict[str, Any] | None:
         """Return the state of the sampler that workers have loaded since the last news."""
-        kinds = set(self._shared[_LOADED : _LOADED + _WORKERS]) - {_NOTHING}
+        kinds = set(self._shared[_LOADED:_READERS]) - {_NOTHING}
         if not kinds:
             return None
         first = _STATES[min(kinds)]  # an end only where it is one for all of them
@@ -110,16 +122,45 @@ class Notice:
         return state if _WITHIN in kinds else {**state, "position": state["epoch_size"]}
 
     def is_end_for(self, workers: int) -> bool:
-        """Return whether nothing is left for any of so many workers."""
-        return set(self._shared[_LOADED : _LOADED + min(workers, _WORKERS)]) == {_AT_END}
+        """Return in a worker whether nothing is left for any of them, once all have said how much they have read.
+
+        Raises:
+          StateError: not all of them have, after minutes.
+        """
+        return {kind for _, kind in self._loaded_by(workers)} == {_AT_END}
+
+    def items_of(self, workers: int) -> list[int]:
+        """Return in a worker how many items each of them had read, once all have said so.
+
+        Raises:
+          StateError: not all of them have, after minutes.
+        """
+        return [items for items, _ in self._loaded_by(workers)]
+
+    def _loaded_by(self, workers: int) -> list[tuple[int, int]]:
+        """Return in a worker for each of them what it had read, and how far that is."""
+        loop, parent, deadline = _loop(), os.getppid(), time.monotonic() + _LONGEST_START
+        pause = 0.0005
+        while True:
+            shares = list(_SHARE.iter_unpack(self._shared[_READ : _STATES[_WITHIN]]))[:workers]
+            if all(of == loop and count for _, count, _, _, of in shares):
+                return [(items, kind) for items, _, _, kind, _ in shares]
+            if time.monotonic() >= deadline or os.getppid() != parent:
+                found = sum(of == loop for *_, of in shares)
+                raise StateError(
+                    f"state: expected {workers} workers that load theirs within {_LONGEST_START:g} seconds, found "
+                    f"{found}; load it with StatefulDataLoader, which starts all of them"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
 
     def _read(self) -> tuple[int, Ranges]:
         """Return what workers had read of the pass that they have loaded; nothing where some have not loaded it yet."""
-        counts = list(_COUNTS.iter_unpack(self._shared[_READ : _STATES[_WITHIN]]))
-        _, workers, block_size = counts[0]
+        shares = list(_SHARE.iter_unpack(self._shared[_READ : _STATES[_WITHIN]]))
+        _, workers, block_size, *_ = shares[0]
         if not 0 < workers <= _WORKERS or _NOTHING in self._shared[_LOADED : _LOADED + workers]:
             return 0, ()
-        return read_by_all([items for items, *_ in counts[:workers]], block_size)
+        return read_by_all([items for items, *_ in shares[:workers]], block_size)
 
     def own_news(self) -> News:
         """Return in a worker what the one before it in its place has loaded, and begun since.
@@ -162,6 +203,24 @@ def _own() -> int:
     """Return the place of this worker."""
     worker = get_worker_info()
     return 0 if worker is None else min(worker.id, _WORKERS - 1)
+
+
+def _loop() -> int:
+    """Return what the workers of one loop have, and those of another one do not, as each loop draws it anew."""
+    worker = get_worker_info()
+    return 0 if worker is None else (worker.seed - worker.id) % 2**63
+
+
+def _encoded(state: Mapping[str, Any]) -> bytes:
+    """Return a state as it is handed on; nothing where it cannot be."""
+    try:
+        return json.dumps(state, default=_plain).encode() + b"\0"
+    except (TypeError, ValueError, RecursionError):
+        return b""
+
+
+def _fits(data: bytes) -> bool:
+    return 0 < len(data) <= _STATE
 
 
 def _in_order(begun: list[bytes]) -> tuple[bool, ...]:

@@ -15,11 +15,11 @@ from .epoch import number_in
 from .passes import Pass
 from .resumable import ResumableSampler
 from .stream_ranks import StreamCheck
-from .stream_shares import Share
+from .stream_shares import Share, last_read
 
 _AHEAD = 64  # samples read at a time, so that a stream costs what batches do
 _OWN = ("dataset", "sampler", "batch_size", "shuffle")  # arguments of streams, after the dataset
-_KEYS = {"sampler", "worker", "num_workers", "num_replicas", "batch_size", "given", "at_once"}
+_KEYS = {"sampler", "worker", "num_workers", "num_replicas", "batch_size", "given"}
 
 
 class Readable(Protocol):
@@ -38,10 +38,6 @@ class _Part:
     """The state of the sampler where the pass begins."""
     given: int = 0
     """Items that were yielded, and records before the last of them that were left out."""
-    at_once: int = 0
-    """The most items between two states: a loader took no more at a time, as it asks for a state after each time."""
-    saved: int = 0
-    """Items that the last state had."""
     begun: bool = False
     ended: dict[str, Any] | None = None
     """Where nothing is left of it for this worker: the state of the sampler at the end of the pass, as it was saved."""
@@ -195,9 +191,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
             part = self._part or self._new_part()
             if part.ended is not None and self._notice.is_end_for(worker.num_workers):
                 part = _Part(part.ended)
-            part.at_once, part.saved = max(part.at_once, part.given - part.saved), part.given
-            own = self._own(worker.id, worker.num_workers)
-            return {"sampler": part.begin, **own, "given": part.given, "at_once": part.at_once}
+            return {"sampler": part.begin, **self._own(worker.id, worker.num_workers), "given": part.given}
         if step is not None:
             self._refuse_blocks(step)
         elif self._beginning is not None:  # also where a signal raised while it drew the first block
@@ -211,13 +205,13 @@ class Stream(torch.utils.data.IterableDataset[Any]):
     def _refuse_blocks(self, step: int) -> None:
         """Raise StateError for a number of samples of which nobody knows which ones they are."""
         current = self.sampler.current_pass
-        if self._in_batches or self._pass is current or self._notice.readers() < 2:
+        if self._in_batches or self._notice.readers() < 2:
             return
         if step not in (current.first_step + done for done in (0, current.own_steps, current.steps)):
             raise StateError(
                 f"step = {shortened(step)}, expected a stream of batches where several workers read it, found one of "
                 "samples; give ds.stream(batch_size=...), or use StatefulDataLoader (they read "
-                f"{_AHEAD} samples at a time, in turn)"
+                f"{_AHEAD} samples at a time, in turn); for what this process reads itself, call set_epoch before it"
             )
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -230,6 +224,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         if not isinstance(state_dict, Mapping) or set(state_dict) != _KEYS:
             self.sampler.load_state_dict(state_dict)
             if worker is not None:
+                self._notice.loads(state_dict, is_end=False, given=0, block_size=self._block_size)
                 self._tell_of(state_dict, is_end=False)
             return
         own = self._own(0, 1) if worker is None else self._own(worker.id, worker.num_workers)
@@ -239,24 +234,40 @@ class Stream(torch.utils.data.IterableDataset[Any]):
                 f"state: expected one of {_described(own)}, found one of {_described(saved)}; make stream and loader "
                 "as then"
             )
-        given, at_once = (number_in(f"state[{key!r}]", state_dict[key], 2**63 - 1) for key in ("given", "at_once"))
+        given = number_in("state['given']", state_dict["given"], 2**63 - 1)
         self.sampler.load_state_dict(state_dict["sampler"])
         progress, share = self.sampler._synchronised(), Share(own["worker"], own["num_workers"], self._block_size)
         before, following = progress.as_saved(), share.step_of(given)
         # A rank without a share of the last step waits for those that have one: all of them are at the end, or none.
-        is_end, has_more = following >= before.steps, following < before.own_steps
-        if has_more and not progress.keeps(share.last_read(given, before.own_steps, at_once)):
-            raise StateError(
-                "state: of the middle of a pass that several workers share; expected exclude= to leave out what "
-                "follows alone, found something before that; give it from the next epoch on"
-            )
+        is_end = following >= before.steps
+        read = min(given, share.steps_of(before.steps))
+        if worker is not None:
+            self._notice.loads(state_dict["sampler"], is_end=is_end, given=read, block_size=self._block_size)
+        if before.steps and not progress.keeps(before.steps - 1):
+            self._refuse_what_was_read([read] if worker is None else self._notice.items_of(worker.num_workers))
         begin, now = dict(state_dict["sampler"]), progress.coming()
         ended = {**begin, "position": begin["epoch_size"]} if is_end else None
         if now.epoch == begin["epoch"]:  # with what is excluded now, for the state of a later job
             begin = self.sampler._state_before(now)
-        self._part = _Part(begin, given, saved=given, ended=ended)  # a loader of this job may take more at a time
+        self._part = _Part(begin, given, ended=ended)
         if worker is not None:
-            self._tell_of(state_dict["sampler"], is_end=is_end, given=min(given, share.steps_of(before.steps)))
+            self._tell_of(state_dict["sampler"], is_end=is_end)
+
+    def _refuse_what_was_read(self, items: list[int]) -> None:
+        """Raise StateError where something is excluded of what workers have read, or before it.
+
+        Args:
+          items: how many each of them has read of the pass that was loaded.
+        """
+        progress = self.sampler._synchronised()
+        shares = [Share(worker, len(items), self._block_size) for worker in range(len(items))]
+        steps = progress.as_saved().own_steps
+        has_more = any(share.step_of(count) < steps for share, count in zip(shares, items, strict=True))
+        if has_more and not progress.keeps(last_read(items, self._block_size)):
+            raise StateError(
+                "state: of the middle of a pass that several workers share; expected exclude= to leave out what "
+                "follows alone, found something before that; give it from the next epoch on"
+            )
 
     def _own(self, worker: int, workers: int) -> dict[str, int]:
         """Return what must be alike where a worker goes on with the state of one."""
@@ -268,15 +279,10 @@ class Stream(torch.utils.data.IterableDataset[Any]):
             "batch_size": sharding.batch_size,
         }
 
-    def _tell_of(self, state: Mapping[str, Any], *, is_end: bool, given: int = 0) -> None:
-        """Say in a worker which state of the sampler was loaded, and what this worker has read of what follows.
-
-        Args:
-          is_end: whether that is all of it.
-          given: how many items.
-        """
+    def _tell_of(self, state: Mapping[str, Any], *, is_end: bool) -> None:
+        """Say in a worker which state of the sampler was loaded, and whether that is all of it for this worker."""
         self._is_new = False
-        self._notice.loaded(state, is_end=is_end, given=given, block_size=self._block_size)
+        self._notice.loaded(state, is_end=is_end)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pass": None, "_part": None, "_beginning": None}

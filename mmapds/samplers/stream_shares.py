@@ -6,7 +6,6 @@ from typing import NamedTuple
 from .exclusions import Ranges
 
 _MOST_RANGES = 1 << 16  # a loader takes from workers in turn, which gives a few; forged counts may give any number
-_LARGEST_BATCH = 1 << 16  # samples that a loader takes from a worker at a time, where nobody knows yet how many
 
 
 class Share(NamedTuple):
@@ -45,30 +44,16 @@ class Share(NamedTuple):
         has_last = own > 0 and self._begin_of(own - 1) + self.size > steps
         return own * self.size - has_last * (blocks * self.size - steps)
 
-    def last_read(self, item: int, steps: int, at_once: int) -> int:
-        """Return the last step of a pass that this worker has read, or perhaps one that has come to its end; else -1.
 
-        A worker with something left knows the last step that it has read itself. So those who have nothing left are of
-        concern to the others.
+def last_read(items: Sequence[int], size: int) -> int:
+    """Return the last step that workers have read; -1 for none.
 
-        Args:
-          item: the next one of this worker, which has something left.
-          steps: how many the pass has.
-          at_once: how many steps a loader takes from a worker before it turns to the next one, at most, as far as this
-            worker has seen; 0 if it was not asked yet.
-        """
-        found = self.step_of(item - 1) if item else -1
-        if not at_once:
-            at_once = _LARGEST_BATCH if self.size > 1 else 1
-        for worker in range(self.workers):
-            other = self._replace(worker=worker)
-            count = other.steps_of(steps)
-            if worker != self.worker and 0 < count <= item + at_once:
-                last = other.step_of(count - 1)
-                # Single steps that are taken one by one come in turn, so none after the next one of this worker.
-                if self.size > 1 or at_once > 1 or last < self.step_of(item):
-                    found = max(found, last)
-        return found
+    Args:
+      items: how many items each of them has read.
+      size: steps in a block.
+    """
+    shares = [Share(worker, len(items), size) for worker in range(len(items))]
+    return max((share.step_of(count - 1) for share, count in zip(shares, items, strict=True) if count), default=-1)
 
 
 def read_by_all(items: Sequence[int], size: int) -> tuple[int, Ranges]:
