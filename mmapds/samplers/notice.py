@@ -1,4 +1,4 @@
-"""What workers that read copies of a stream tell the process that chooses the epochs."""
+"""What workers that read copies of a stream tell one another, and the process that chooses the epochs."""
 
 import ctypes
 import json
@@ -83,8 +83,10 @@ class Notice:
         kind = (_AT_END if is_end else _WITHIN) if _fits(_encoded(state)) else _NOTHING
         worker = get_worker_info()
         share = _SHARE.pack(given, 1 if worker is None else worker.num_workers, block_size, kind, _loop())
-        self._shared[_READ + _own() * _SHARE.size : _READ + (_own() + 1) * _SHARE.size] = share
+        begin, end = _READ + _own() * _SHARE.size, _READ + (_own() + 1) * _SHARE.size
         self._shared[_LOADED + _own()] = bytes([_NOTHING])
+        self._shared[begin : end - _COUNT.size] = share[: -_COUNT.size]
+        self._shared[end - _COUNT.size : end] = share[-_COUNT.size :]  # what makes the others believe the rest
 
     def loaded(self, state: Mapping[str, Any], *, is_end: bool) -> None:
         """Say in a worker which state it has loaded, after `loads`: workers with the same `is_end` say the same.
