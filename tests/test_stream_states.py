@@ -239,6 +239,41 @@ def test_workers_wait_for_one_another_to_know_of_which_epoch_new_steps_are(ds, l
         state = copy.deepcopy(loader.state_dict())
 
 
+@pytest.mark.filterwarnings("ignore:epoch = 0, expected a new one after workers have begun")
+@pytest.mark.parametrize("late", [0, 1])
+def test_what_workers_of_an_earlier_loop_had_read_is_not_taken_for_that_of_this_one(ds, late):
+    """A state goes on with the seed of the loop that saved it, so the seeds of workers are the same ones."""
+
+    def make(**options):
+        stream = ds[:7].stream(batch_size=2, **options)
+        return stream, loader_of(stream, "batches", 2, StatefulDataLoader)
+
+    _, loader = make()
+    batches, states = iter(loader), []
+    for _ in range(4):
+        next(batches)
+        states.append(copy.deepcopy(loader.state_dict()))
+    stream, loader = make()
+    stream.__class__, stream.late = Late, late
+    loader.load_state_dict(states[3])
+    stream.set_epoch(0)
+    assert list(loader) == []
+    loader.load_state_dict(states[2])
+    state = copy.deepcopy(loader.state_dict())  # nothing of it was read yet
+    _, loader = make(exclude={"records": [4]})
+    loader.load_state_dict(state)
+    with pytest.raises(StateError, match="found something before that; give it from the next epoch on"):
+        next(iter(loader))
+    stream, loader = make(exclude={"records": [6]})
+    for saved in (states[3], states[2]):
+        loader.load_state_dict(saved)
+        stream.set_epoch(0)
+        assert list(loader) == []
+    _, loader = make()
+    loader.load_state_dict(state)
+    assert list(loader) == [[6]]
+
+
 @pytest.mark.filterwarnings("ignore:state. expected up to 65536 bytes of JSON, found")
 @pytest.mark.parametrize("workers", [0, 1, 2])
 @pytest.mark.parametrize("is_over", [True, False], ids=["after the loop", "at its last batch"])

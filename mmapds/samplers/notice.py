@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import Mapping
 from itertools import zip_longest
+from multiprocessing import current_process
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.sharedctypes import RawArray
 from typing import Any, NamedTuple
@@ -15,13 +16,14 @@ from typing import Any, NamedTuple
 from torch.utils.data import get_worker_info
 
 from ..errors import StateError, warn
+from ..storage.processes import end_with_parent
 from .exclusions import Ranges
 from .stream_shares import read_by_all
 
 _WORKERS = 1 << 10  # later ones share the place of the last
 _PASSES = 8  # of each worker, the last ones: loops choose an epoch before so many
 _STATE = 1 << 16  # bytes of a state that fits
-_LONGEST_START = 300.0  # seconds between the starts of the first worker and of the last one
+_LONGEST_START = 120.0  # seconds between the starts of the first worker and of the last one
 _NOTHING, _EMPTY, _BEGUN = range(3)
 _WITHIN, _AT_END = 1, 2
 _LOADED = _WORKERS * _PASSES  # where it begins: a byte for each worker
@@ -141,13 +143,14 @@ class Notice:
 
     def _loaded_by(self, workers: int) -> list[tuple[int, int]]:
         """Return in a worker for each of them what it had read, and how far that is."""
-        loop, parent, deadline = _loop(), os.getppid(), time.monotonic() + _LONGEST_START
+        loop, deadline = _loop(), time.monotonic() + _LONGEST_START
         pause = 0.0005
         while True:
             shares = list(_SHARE.iter_unpack(self._shared[_READ : _STATES[_WITHIN]]))[:workers]
             if all(of == loop and count for _, count, _, _, of in shares):
                 return [(items, kind) for items, _, _, kind, _ in shares]
-            if time.monotonic() >= deadline or os.getppid() != parent:
+            end_with_parent()  # torch looks for it only when this is over
+            if time.monotonic() >= deadline:
                 found = sum(of == loop for *_, of in shares)
                 raise StateError(
                     f"state: expected {workers} workers that load theirs within {_LONGEST_START:g} seconds, found "
@@ -208,9 +211,13 @@ def _own() -> int:
 
 
 def _loop() -> int:
-    """Return what the workers of one loop have, and those of another one do not, as each loop draws it anew."""
+    """Return what the workers of one loop have, and those of another one do not: they are made in a row.
+
+    It is not their seed, which StatefulDataLoader takes from the state.
+    """
     worker = get_worker_info()
-    return 0 if worker is None else (worker.seed - worker.id) % 2**63
+    *parents, number = current_process()._identity or (0,)
+    return hash((*parents, number - (0 if worker is None else worker.id))) % 2**63
 
 
 def _encoded(state: Mapping[str, Any]) -> bytes:
