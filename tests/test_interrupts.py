@@ -444,7 +444,8 @@ def test_a_loop_that_a_signal_stops_goes_on_rightly_or_not_at_all(options, error
             assert (len(read), loader.state_dict()["position"]) == (had, place)
             ways.add("refused")
         if read[had:]:
-            assert read[had:] in (rest, rest[1:])
+            is_of_a_batch = error is TimeoutError and not options  # which the trainer's thread was making
+            assert read[had:] == rest or (is_of_a_batch and read[had:] == rest[1:])
             assert places[-len(read[had:]) :] == [batch[-1] + 1 for batch in read[had:]]
         if not is_stopped:
             break

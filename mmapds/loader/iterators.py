@@ -220,12 +220,15 @@ class _DrawingIterator(LoaderIterator):
         """Have a task done; by default nobody does it yet."""
 
     def _taken(self, task: Task) -> tuple[Any, Any]:
+        own = task.error
         try:
             return task.indices, task.take()
-        except Exception:
-            if task.is_drawn:
+        except Exception as error:
+            if error is own and task.is_drawn:
                 self._fail()
             raise
+        finally:
+            del own  # its traceback holds this frame
 
 
 class SerialIterator(_DrawingIterator):
