@@ -50,8 +50,16 @@ class _Session:
 
     def __init__(self, store: Any) -> None:
         self.store = weakref.ref(store)  # a group that is destroyed must be able to close it
-        self.samplers = itertools.count()
+        self.checks: list[weakref.ref[PassCheck]] = []  # of samplers, in the order in which they began
         self.calls: dict[str, Iterator[int]] = {}
+
+    def number_of(self, check: "PassCheck") -> int:
+        """Return the number of a sampler among those that begin a pass, also where a signal came the last time."""
+        for number, known in enumerate(self.checks):
+            if known() is check:
+                return number
+        self.checks.append(weakref.ref(check))
+        return len(self.checks) - 1
 
 
 _session: _Session | None = None
@@ -131,8 +139,9 @@ class PassCheck:
             return
         session = _session_of(store)
         if self._session is not session:
-            self._session, self._number = session, next(session.samplers)
+            self._number = session.number_of(self)
             self._begun, self._fields = 0, None
+            self._session = session
         fields = shared()
         own = described(fields)
         is_again = own == self._fields and self._stage is not Stage.FAILED
@@ -226,8 +235,9 @@ class Meeting(NamedTuple):
                 self._leave()
                 return
             with suppress(RuntimeError):  # the store is gone: the reason is known
-                reach(Stage.FAILED)
                 self._linger(end)
+            with suppress(RuntimeError):
+                reach(Stage.FAILED)  # only now: until then a rank that is stopped hears the reason when it comes again
         raise OrderError(end)
 
     def _come(self, fields: dict[str, str]) -> str:
@@ -238,11 +248,11 @@ class Meeting(NamedTuple):
         if reference["rank"] != own or reference["token"] == self.token:
             different = _difference((reference["rank"], reference["fields"]), (own, fields), self.when)
             if different:
-                return self._end(different)
+                return self._failed(different)
             if store.compare_set(self._at(self.place), "", self.token).decode() == self.token:
                 has_all = store.add(f"{self.key}/came", 1) >= len(self.ranks) and not self._missing()
                 return self._end(_ALIKE) if has_all else ""
-        return self._end(f"rank = {own} on two ranks, expected another on each; pass the rank of the process")
+        return self._failed(f"rank = {own} on two ranks, expected another on each; pass the rank of the process")
 
     def _wait(self, deadline: float, limit: float) -> str:
         """Return how the meeting ends, to which this rank has come."""
@@ -282,6 +292,11 @@ class Meeting(NamedTuple):
     def _end(self, how: str) -> str:
         """End the meeting, for all ranks, unless it has ended; return how it has."""
         return str(self.store.compare_set(f"{self.key}/end", "", how).decode())
+
+    def _failed(self, why: str) -> str:
+        """End the meeting; return why, or why another rank has ended it before."""
+        end = self._end(why)
+        return why if end == _ALIKE else end  # which is that of an earlier group, over the same store
 
     def _linger(self, end: str) -> None:
         """Wait until the other ranks know of an error, for a while: the process that it ends may hold the store."""
