@@ -150,8 +150,11 @@ def test_a_batch_that_takes_too_long_is_an_error_and_can_be_waited_for_again():
 
 
 def test_a_process_that_dies_is_an_error():
+    batches = iter(ours(Dying(20), num_workers=2, workers="processes"))
     with pytest.raises(RuntimeError, match=r"DataLoader worker .* exited unexpectedly"):
-        list(ours(Dying(20), num_workers=2, workers="processes"))
+        list(batches)
+    with pytest.raises(mmapds.Error, match="expected a loop that can go on"):  # what it had is lost to this loop
+        next(batches)
 
 
 class Dying(Numbers):

@@ -8,10 +8,12 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch.utils.data
+from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
 from mmapds import StateError
+from mmapds.samplers import notice
 from mmapds.samplers.stream import Stream
 from tests.support.streams import KINDS, PROCESSES, N, loader_of, streamed
 
@@ -272,6 +274,24 @@ def test_what_workers_of_an_earlier_loop_had_read_is_not_taken_for_that_of_this_
     _, loader = make()
     loader.load_state_dict(state)
     assert list(loader) == [[6]]
+
+
+class Loops(torch.utils.data.IterableDataset):
+    """What each worker has in common with those of its loop."""
+
+    def __iter__(self):
+        yield notice._loop()
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("make", [DataLoader, StatefulDataLoader])
+def test_workers_know_those_of_their_own_loop(make, start):
+    """Whatever other processes are made between them, and while the workers of another loop live."""
+    loaders = [make(Loops(), num_workers=2, batch_size=None, multiprocessing_context=start) for _ in range(2)]
+    batches = [iter(loader) for loader in loaders]
+    (one, same), (other, others) = map(list, batches)
+    assert one == same != other == others
+    assert next(iter(loaders[0])) not in (one, other, 0)
 
 
 @pytest.mark.filterwarnings("ignore:state. expected up to 65536 bytes of JSON, found")

@@ -351,8 +351,8 @@ class ProcessIterator(LoaderIterator):
             if _is_of_worker(error):
                 self._recorder.indices.popleft()
                 self._fail()
-            elif _is_of_torch(error):
-                self._is_broken = False  # as after a timeout: torch goes on where it was
+            elif _is_timeout(error):
+                self._is_broken = False  # torch goes on where it was; not so where a worker died
             raise
         indices = self._recorder.indices.popleft()
         self._late(begin, indices)
@@ -365,9 +365,8 @@ def _is_of_worker(error: Exception) -> bool:
     return frame.f_code is ExceptionWrapper.reraise.__code__
 
 
-def _is_of_torch(error: Exception) -> bool:
-    """Whether an error of the trainer's process is of torch's loader, and leaves it as it was."""
-    return type(error) is RuntimeError and str(error).startswith("DataLoader ")
+def _is_timeout(error: Exception) -> bool:
+    return type(error) is RuntimeError and str(error).startswith("DataLoader timed out")
 
 
 def _call(start: Callable[[int], None], number: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from itertools import zip_longest
 from multiprocessing import current_process
 from multiprocessing.context import get_spawning_popen
+from multiprocessing.queues import Queue
 from multiprocessing.sharedctypes import RawArray
 from typing import Any, NamedTuple
 
@@ -116,6 +117,10 @@ class Notice:
         readers: int = _COUNT.unpack(self._shared[_READERS:_READ])[0]
         return readers
 
+    def is_told(self) -> bool:
+        """Return whether workers have loaded a state since the last news."""
+        return any(self._shared[_LOADED:_READERS])
+
     def state(self) -> dict[str, Any] | None:
         """Return the state of the sampler that workers have loaded since the last news."""
         kinds = set(self._shared[_LOADED:_READERS]) - {_NOTHING}
@@ -146,26 +151,30 @@ class Notice:
         loop, deadline = _loop(), time.monotonic() + _LONGEST_START
         pause = 0.0005
         while True:
-            shares = list(_SHARE.iter_unpack(self._shared[_READ : _STATES[_WITHIN]]))[:workers]
+            shares = self._shares()[:workers]
             if all(of == loop and count for _, count, _, _, of in shares):
+                shares = self._shares()[:workers]  # all of each of them: the mark is written last
                 return [(items, kind) for items, _, _, kind, _ in shares]
             end_with_parent()  # torch looks for it only when this is over
             if time.monotonic() >= deadline:
                 found = sum(of == loop for *_, of in shares)
                 raise StateError(
-                    f"state: expected {workers} workers that load theirs within {_LONGEST_START:g} seconds, found "
-                    f"{found}; load it with StatefulDataLoader, which starts all of them"
+                    f"state: expected {workers} workers of one loop to load theirs within {_LONGEST_START:g} seconds, "
+                    f"found {found}; load it with StatefulDataLoader, and begin one loop at a time over a stream"
                 )
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
 
     def _read(self) -> tuple[int, Ranges]:
         """Return what workers had read of the pass that they have loaded; nothing where some have not loaded it yet."""
-        shares = list(_SHARE.iter_unpack(self._shared[_READ : _STATES[_WITHIN]]))
+        shares = self._shares()
         _, workers, block_size, *_ = shares[0]
         if not 0 < workers <= _WORKERS or _NOTHING in self._shared[_LOADED : _LOADED + workers]:
             return 0, ()
         return read_by_all([items for items, *_ in shares[:workers]], block_size)
+
+    def _shares(self) -> list[tuple[int, ...]]:
+        return list(_SHARE.iter_unpack(self._shared[_READ : _STATES[_WITHIN]]))
 
     def own_news(self) -> News:
         """Return in a worker what the one before it in its place has loaded, and begun since.
@@ -211,13 +220,14 @@ def _own() -> int:
 
 
 def _loop() -> int:
-    """Return what the workers of one loop have, and those of another one do not: they are made in a row.
+    """Return what the workers of one loop have, and those of another one do not: the number of the pipe they answer in.
 
     It is not their seed, which StatefulDataLoader takes from the state.
     """
-    worker = get_worker_info()
-    *parents, number = current_process()._identity or (0,)
-    return hash((*parents, number - (0 if worker is None else worker.id))) % 2**63
+    for argument in reversed(getattr(current_process(), "_args", ())):  # that of a worker, before it the one it asks
+        if isinstance(argument, Queue):
+            return os.fstat(argument._writer.fileno()).st_ino % 2**63  # type: ignore[attr-defined]
+    return 0
 
 
 def _encoded(state: Mapping[str, Any]) -> bytes:

@@ -41,6 +41,8 @@ class _Part:
     begun: bool = False
     ended: dict[str, Any] | None = None
     """Where nothing is left of it for this worker: the state of the sampler at the end of the pass, as it was saved."""
+    is_over: bool | None = None
+    """Whether that is so for all workers, once it is known."""
 
 
 class Stream(torch.utils.data.IterableDataset[Any]):
@@ -83,7 +85,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
             if self._part is None or self._part.begun:
                 self._part = self._new_part()
             # A long state is not told, so the end of its epoch must not count as the pass that waits for the next one.
-            is_told = self._part.ended is None or self._notice.state() is not None
+            is_told = self._part.ended is None or self._notice.is_told()
             has_steps = is_told and self.sampler._synchronised().coming().steps > 0
             items = self._worker_items(self._part, worker.id, worker.num_workers)
         self._notice.begun(has_steps=has_steps)
@@ -119,9 +121,15 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         """Return a part of the next pass, of which nothing was yielded."""
         return _Part(self.sampler._state_before(self.sampler._synchronised().next_pass()))
 
+    def _is_over(self, part: _Part, workers: int) -> bool:
+        """Return whether nothing is left of a part for any worker: asked once, as another loop may load a state."""
+        if part.is_over is None:
+            part.is_over = self._notice.is_end_for(workers)
+        return part.is_over
+
     def _worker_items(self, part: _Part, number: int, workers: int) -> Iterator[Any]:
         """Yield the items of every `workers`-th block, so that a DataLoader, which asks workers in turn, has all."""
-        if part.ended is not None and self._notice.is_end_for(workers):
+        if part.ended is not None and self._is_over(part, workers):
             # All that was left has been read, so what is excluded anew is of the next epoch.
             self.sampler.load_state_dict(part.ended)
             part = self._part = self._new_part()
@@ -189,7 +197,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         worker = torch.utils.data.get_worker_info()
         if worker is not None and worker.num_workers > 1:
             part = self._part or self._new_part()
-            if part.ended is not None and self._notice.is_end_for(worker.num_workers):
+            if part.ended is not None and self._is_over(part, worker.num_workers):
                 part = _Part(part.ended)
             return {"sampler": part.begin, **self._own(worker.id, worker.num_workers), "given": part.given}
         if step is not None:
