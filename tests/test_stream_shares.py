@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmapds.samplers.stream_shares import Share, last_read, read_by_all
+from mmapds.samplers.stream_shares import Share, has_more, last_read, read_by_all
 
 
 def dealt(steps, workers, size):
@@ -20,6 +20,7 @@ def test_what_workers_have_read(steps, workers, size, data):
     read = {*range(min(first, steps))} | {step for begin, end in later for step in range(begin, end)}
     assert read == {step for own, count in zip(all_of_them, counts, strict=True) for step in own[:count]}
     assert last_read(counts, size) == max(read, default=-1)
+    assert has_more(counts, size, steps) == (len(read) < steps)
     assert all(begin < end <= steps for begin, end in later)
     assert list(later) == sorted(later)
     for worker, (own, count) in enumerate(zip(all_of_them, counts, strict=True)):

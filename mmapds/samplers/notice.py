@@ -224,10 +224,9 @@ def _loop() -> int:
 
     It is not their seed, which StatefulDataLoader takes from the state.
     """
-    for argument in reversed(getattr(current_process(), "_args", ())):  # that of a worker, before it the one it asks
-        if isinstance(argument, Queue):
-            return os.fstat(argument._writer.fileno()).st_ino % 2**63  # type: ignore[attr-defined]
-    return 0
+    # A worker is given the queue in which it is asked, and then the one in which all of them answer.
+    queues: list[Any] = [each for each in getattr(current_process(), "_args", ()) if isinstance(each, Queue)]
+    return os.fstat(queues[-1]._writer.fileno()).st_ino % 2**63 if queues else 0
 
 
 def _encoded(state: Mapping[str, Any]) -> bytes:

@@ -197,7 +197,8 @@ def check_ranks(of: Any, *, group: Any = None, timeout: float | None = None) -> 
 class Meeting(NamedTuple):
     """One comparison: the keys below a prefix of the store. The last rank to leave deletes them, after an agreement.
 
-    A signal, or its end, may stop a process anywhere, and the rank comes again: nothing here counts it twice.
+    A signal, or its end, may stop a process anywhere, and the rank comes again. So what decides is set once, by
+    compare_set; numbers that are counted up only say when to look, and how long to linger.
     """
 
     store: Any

@@ -15,7 +15,7 @@ from .epoch import number_in
 from .passes import Pass
 from .resumable import ResumableSampler
 from .stream_ranks import StreamCheck
-from .stream_shares import Share, last_read
+from .stream_shares import Share, has_more, last_read
 
 _AHEAD = 64  # samples read at a time, so that a stream costs what batches do
 _OWN = ("dataset", "sampler", "batch_size", "shuffle")  # arguments of streams, after the dataset
@@ -267,11 +267,9 @@ class Stream(torch.utils.data.IterableDataset[Any]):
         Args:
           items: how many each of them has read of the pass that was loaded.
         """
-        progress = self.sampler._synchronised()
-        shares = [Share(worker, len(items), self._block_size) for worker in range(len(items))]
-        steps = progress.as_saved().own_steps
-        has_more = any(share.step_of(count) < steps for share, count in zip(shares, items, strict=True))
-        if has_more and not progress.keeps(last_read(items, self._block_size)):
+        progress, size = self.sampler._synchronised(), self._block_size
+        is_under_way = has_more(items, size, progress.as_saved().own_steps)
+        if is_under_way and not progress.keeps(last_read(items, size)):
             raise StateError(
                 "state: of the middle of a pass that several workers share; expected exclude= to leave out what "
                 "follows alone, found something before that; give it from the next epoch on"

@@ -52,8 +52,18 @@ def last_read(items: Sequence[int], size: int) -> int:
       items: how many items each of them has read.
       size: steps in a block.
     """
-    shares = [Share(worker, len(items), size) for worker in range(len(items))]
-    return max((share.step_of(count - 1) for share, count in zip(shares, items, strict=True) if count), default=-1)
+    return max((share.step_of(count - 1) for share, count in _shares(items, size) if count), default=-1)
+
+
+def has_more(items: Sequence[int], size: int, steps: int) -> bool:
+    """Return whether a worker has something left.
+
+    Args:
+      items: how many items each of them has read.
+      size: steps in a block.
+      steps: how many the pass has.
+    """
+    return any(share.step_of(count) < steps for share, count in _shares(items, size))
 
 
 def read_by_all(items: Sequence[int], size: int) -> tuple[int, Ranges]:
@@ -63,7 +73,11 @@ def read_by_all(items: Sequence[int], size: int) -> tuple[int, Ranges]:
       items: how many items each of them has read.
       size: steps in a block.
     """
-    shares = [Share(worker, len(items), size) for worker in range(len(items))]
-    first = min(share.step_of(count) for share, count in zip(shares, items, strict=True))
-    later = [each for share, count in zip(shares, items, strict=True) for each in share.steps_before(count, first)]
+    first = min(share.step_of(count) for share, count in _shares(items, size))
+    later = [each for share, count in _shares(items, size) for each in share.steps_before(count, first)]
     return first, tuple(sorted(later))
+
+
+def _shares(items: Sequence[int], size: int) -> list[tuple[Share, int]]:
+    """Return the share of each worker, beside the number of items that it has read."""
+    return [(Share(worker, len(items), size), count) for worker, count in enumerate(items)]

@@ -1,11 +1,14 @@
 """A dataset whose streams tests read, and loaders over them."""
 
-import numpy.random  # noqa: F401 - workers of torch would import it, which fails in Python 3.11 where garbage imports too
+from importlib import import_module
+
 from torch.utils.data import DataLoader
 
 import mmapds
 
 N = 203
+import_module("numpy.random")  # as workers of torch would, which fails in Python 3.11 where garbage imports too
+
 KINDS = {
     "samples": {},
     "batches": {"batch_size": 4},
