@@ -11,7 +11,7 @@ from bench.support.data import log_normal
 from bench.support.memory import anonymous
 from bench.support.timing import timed
 from mmapds import TokenBudgetBatchSampler
-from mmapds.samplers.lengths import sorted_lengths
+from mmapds.index.lengths import sorted_lengths
 
 BUDGET = 16_384
 MS = 1e3

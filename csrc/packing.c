@@ -141,13 +141,12 @@ static int number_kinds(const mds_packs *p)
     return parts == p->parts_count;
 }
 
-/* Number the slots of every length, and sort the parts by them. */
+/* Number the slots of every length. */
 static int number_slots(const mds_packs *p, const uint64_t *counts)
 {
     uint64_t *next = p->first_rank; /* the next slot of each length, until the ranks are written */
-    uint64_t *places = p->first_by_value;
     for (size_t v = 0; v <= p->distinct; v++)
-        next[v] = places[v] = 0;
+        next[v] = 0;
     for (size_t i = 0; i < p->parts_count; i++) {
         const mds_part *part = &p->parts[i];
         uint64_t slots;
@@ -157,18 +156,10 @@ static int number_slots(const mds_packs *p, const uint64_t *counts)
             return 0;
         p->first_slot[i] = next[part->value];
         next[part->value] += slots;
-        places[part->value + 1]++;
     }
-    for (size_t v = 0; v < p->distinct; v++) {
+    for (size_t v = 0; v < p->distinct; v++)
         if (next[v] != counts[v])
             return 0;
-        places[v + 1] += places[v];
-    }
-    for (size_t i = 0; i < p->parts_count; i++) /* the first place of a length becomes that of the next one */
-        p->by_value[places[p->parts[i].value]++] = (uint32_t)i;
-    for (size_t v = p->distinct; v; v--)
-        places[v] = places[v - 1];
-    places[0] = 0;
     return 1;
 }
 
@@ -235,30 +226,4 @@ mds_status mds_packs_ranks(const mds_kernels *kernels, const mds_packs *packs, c
         ends[k] = (int64_t)written;
     }
     return MDS_OK;
-}
-
-void mds_packs_find(const mds_packs *packs, const mds_packs_epoch *epoch, const int64_t *ranks, size_t n,
-                    int64_t *numbers)
-{
-    for (size_t k = 0; k < n; k++) {
-        const size_t value = last_at(packs->first_rank, packs->distinct, (uint64_t)ranks[k]);
-        uint64_t slot = (uint64_t)ranks[k] - packs->first_rank[value];
-        if (epoch->shuffle) {
-            mds_permutation permutation;
-            permutation_of(packs, epoch, value, &permutation);
-            slot = mds_permute_inverse(&permutation, slot);
-        }
-        const uint32_t *parts = packs->by_value + packs->first_by_value[value];
-        size_t low = 0, high = (size_t)(packs->first_by_value[value + 1] - packs->first_by_value[value]);
-        while (high - low > 1) {
-            const size_t middle = low + (high - low) / 2;
-            if (packs->first_slot[parts[middle]] <= slot)
-                low = middle;
-            else
-                high = middle;
-        }
-        const uint32_t part = parts[low];
-        const uint64_t within = (slot - packs->first_slot[part]) / packs->parts[part].each;
-        numbers[k] = (int64_t)(packs->first_pack[packs->kind_of[part]] + within);
-    }
 }

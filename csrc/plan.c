@@ -197,28 +197,6 @@ mds_status mds_plan_batches(const mds_kernels *kernels, const mds_plan *plan, co
     return MDS_OK;
 }
 
-void mds_plan_find(const mds_plan *plan, const int64_t *ranks, size_t n, int64_t *batches)
-{
-    for (size_t k = 0; k < n; k++) {
-        size_t low = 0, high = plan->count;
-        while (high - low > 1) {
-            const size_t middle = low + (high - low) / 2;
-            if (plan->buckets[middle].first_rank <= (uint64_t)ranks[k])
-                low = middle;
-            else
-                high = middle;
-        }
-        const mds_bucket *bucket = &plan->buckets[low];
-        uint64_t place = (uint64_t)ranks[k] - bucket->first_rank;
-        if (plan->shuffle && bucket->batches > 1) {
-            mds_permutation permutation;
-            permutation_of(plan, low, &permutation);
-            place = mds_permute_inverse(&permutation, place);
-        }
-        batches[k] = (int64_t)(bucket->first_batch + place / bucket->size);
-    }
-}
-
 /* ---- windows ----------------------------------------------------------------------------------------------------- */
 
 /* The bucket of a record, or SIZE_MAX if its length is not planned. A bucket may begin among the records of one length:

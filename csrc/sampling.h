@@ -295,9 +295,6 @@ typedef struct {
 mds_status mds_plan_batches(const mds_kernels *kernels, const mds_plan *plan, const int64_t *batches, size_t n,
                             int64_t *ranks, size_t capacity, int64_t *ends);
 
-/* batches[k] = the batch that holds the record at ranks[k], counted from first_rank. */
-void mds_plan_find(const mds_plan *plan, const int64_t *ranks, size_t n, int64_t *batches);
-
 /* Fills the same buckets with records as an order brings them. A batch is ready when it is full, or when its bucket
  * gets no more records. The records of one length must lie in two buckets at most: if the last bucket is a batch that
  * is not larger than those of the bucket before, the caller makes it the last batch of that one.
@@ -384,8 +381,6 @@ typedef struct {
     uint64_t *first_part;                      /* of each kind, then parts_count */
     uint64_t *first_slot;                      /* of each part, among the sequences of its length */
     uint32_t *kind_of;                         /* of each part; there are fewer than 2^32 */
-    uint32_t *by_value;                        /* parts in order of their length, then of their slots */
-    uint64_t *first_by_value;                  /* of each length, in by_value, then parts_count: distinct + 1 entries */
     uint64_t *first_rank; /* of each length, in the length order, then the number of sequences: distinct + 1 entries */
 } mds_packs;
 
@@ -403,9 +398,5 @@ typedef struct {
  * Every packs[k] must be the number of a pack. Returns MDS_CORRUPT if they exceed `capacity`. */
 mds_status mds_packs_ranks(const mds_kernels *kernels, const mds_packs *packs, const mds_packs_epoch *epoch,
                            const int64_t *numbers, size_t n, int64_t *ranks, size_t capacity, int64_t *ends);
-
-/* numbers[k] = the pack that holds the sequence at ranks[k]. Every ranks[k] must be a rank. */
-void mds_packs_find(const mds_packs *packs, const mds_packs_epoch *epoch, const int64_t *ranks, size_t n,
-                    int64_t *numbers);
 
 #endif

@@ -142,12 +142,13 @@ def main() -> None:
     sampler = mmapds.PackingBatchSampler(lengths, PACK, seed=0)
     print(f"packs of {PACK:,} bytes:")
     summary = sampler.summary()
+    print(summary)
     torch.manual_seed(0)
     torch.set_num_threads(1)  # so that a busy machine slows both ways down alike
     model = Model()
     compare_losses(model, ds, list(itertools.islice(sampler, 5)))
 
-    size = round(summary.mean_sequences)  # about as many texts in a padded batch as in a pack
+    size = round(summary.mean_size)  # about as many texts in a padded batch as in a pack
     random = mmapds.DistributedBatchSampler(ds, size, seed=0)
     batches = {
         "packed": loop(DataLoader(ds, batch_sampler=sampler, collate_fn=pack)),

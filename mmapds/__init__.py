@@ -44,13 +44,12 @@ if TYPE_CHECKING:
     from .dataset.opening import open as open  # noqa: A004 - mmapds.open is the public name
     from .dataset.pack import pack_collate
     from .dataset.zipped import zip as zip  # noqa: A004 - the same
-    from .loader.data_loader import DataLoader
+    from .loader import DataLoader
     from .orders.permutation import Permutation
     from .recompress.seekable import seekable as seekable
-    from .samplers.distributed import ChunkedSampler, DistributedBatchSampler, DistributedSampler, MixtureSampler
-    from .samplers.packing import PackingBatchSampler
+    from .samplers.planned import PackingBatchSampler, TokenBudgetBatchSampler
     from .samplers.ranks import check_ranks
-    from .samplers.token_budget import TokenBudgetBatchSampler
+    from .samplers.samplers import ChunkedSampler, DistributedBatchSampler, DistributedSampler, MixtureSampler
     from .writer import Writer
 
 __version__ = "0.1.0"
@@ -93,17 +92,17 @@ __all__ = [
 """All public names but `open` and `zip`, which `from mmapds import *` would put in the place of Python's own."""
 
 _LAZY = {
-    "ChunkedSampler": "samplers.distributed",
-    "DataLoader": "loader.data_loader",
+    "ChunkedSampler": "samplers.samplers",
+    "DataLoader": "loader",
     "Dataset": "dataset.dataset",
-    "DistributedBatchSampler": "samplers.distributed",
-    "DistributedSampler": "samplers.distributed",
+    "DistributedBatchSampler": "samplers.samplers",
+    "DistributedSampler": "samplers.samplers",
     "Fields": "dataset.fields",
     "Location": "dataset.location",
-    "MixtureSampler": "samplers.distributed",
-    "PackingBatchSampler": "samplers.packing",
+    "MixtureSampler": "samplers.samplers",
+    "PackingBatchSampler": "samplers.planned",
     "Permutation": "orders.permutation",
-    "TokenBudgetBatchSampler": "samplers.token_budget",
+    "TokenBudgetBatchSampler": "samplers.planned",
     "Writer": "writer",
     "add_column": "columns",
     "build": "build_index",

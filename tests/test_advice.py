@@ -176,7 +176,7 @@ def test_a_batch_of_bad_records_alone_says_what_skip_needs(write):
     with (
         pytest.raises(
             mmapds.DecodeError,
-            match=r"exclude={'records': \[0\]} in a sampler, which keeps positions \(on_error='skip' needs",
+            match=r"exclude=\[0\] in a sampler, which keeps positions \(on_error='skip' needs",
         ) as error,
         pytest.warns(RuntimeWarning),
     ):

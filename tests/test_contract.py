@@ -4,48 +4,15 @@ import random
 from collections import Counter
 from itertools import islice
 
-import numpy as np
 import pytest
 import torch.utils.data
 from torch.utils.data import BatchSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
-from mmapds import (
-    ChunkedSampler,
-    DistributedBatchSampler,
-    DistributedSampler,
-    MixtureSampler,
-    PackingBatchSampler,
-    TokenBudgetBatchSampler,
-    orders,
-)
+from tests.support.sampler_kinds import KINDS, N, every_kind, ranks_of, records_in
 
-N, EPOCHS = 200, 3
-LENGTHS = np.arange(N) % 13 + 1
-KINDS = {
-    "index": lambda **options: DistributedSampler(range(N), **options),
-    "chunked": lambda **options: ChunkedSampler(range(N), 7, **options),
-    "mixture": lambda **options: MixtureSampler([120, 80], [3, 2], epoch_size=N, **options),
-    "batch": lambda size=4, **options: DistributedBatchSampler(range(N), size, **options),
-    "bucket": lambda **options: TokenBudgetBatchSampler(LENGTHS, 40, **options),
-    "window": lambda **options: TokenBudgetBatchSampler(LENGTHS, 40, planner="window", **options),
-    "packs": lambda size=1, **options: PackingBatchSampler(LENGTHS, 40, packs_per_batch=size, **options),
-    "packs in windows": lambda **options: PackingBatchSampler(
-        LENGTHS, 40, planner="window", order=orders.Chunked(N, 7, mix_chunks=3), **options
-    ),
-}
-SIZED = (KINDS["batch"], KINDS["packs"])
-every_kind = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
-
-
-def ranks_of(make, world, size=None):
-    sized = {"size": size} if size is not None and make in SIZED else {}
-    return [make(num_replicas=world, rank=rank, **sized) for rank in range(world)]
-
-
-def records_in(steps):
-    return [record for step in steps for record in (step if isinstance(step, list) else [step])]
+EPOCHS = 3
 
 
 def check_epoch(read, world):

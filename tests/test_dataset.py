@@ -429,7 +429,7 @@ def test_an_error_of_the_users_decoder_stays_what_it_is(opened):
         opened([1], decode=refuse)[0]
     assert caught.value.__notes__ == [
         f"while decoding {opened([1]).sources[0]}:1 (byte 0); leave record 0 out with on_error='skip', or "
-        "exclude={'records': [0]} in a sampler"
+        "exclude=[0] in a sampler"
     ]
 
 

@@ -10,9 +10,6 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-import torch
-from torch.utils.data import RandomSampler
-from torch.utils.data.distributed import DistributedSampler
 
 import mmapds
 from mmapds import report
@@ -20,7 +17,7 @@ from mmapds.compression import forward
 from mmapds.compression.cache import BlockCache
 from mmapds.compression.forward import Forward
 from mmapds.convert import _target, indexed
-from mmapds.samplers.lengths import sorted_lengths
+from mmapds.index.lengths import sorted_lengths
 from mmapds.storage import handed, lock, spool
 from mmapds.storage.numbers import U8
 from mmapds.storage.replaced import replacing
@@ -243,15 +240,14 @@ print(count, [thread for thread in threading.enumerate() if thread is not thread
     "begun",
     [
         "items = ahead(range(9)); next(items); work = lambda: items.close()",
-        "pool = Pool(print, 2, lambda number: None); work = lambda: (pool.stop(), pool.join())",
+        "pool = Makers(print, 2, 'maker', lambda number: None); work = lambda: (pool.stop(), pool.join())",
     ],
 )
 def test_threads_that_work_ahead_end_wherever_a_signal_raises(begun):
     """They end whatever the one who stops them does not get to."""
     script = f"""
 import itertools, threading, time
-from mmapds.loader.pool import Pool
-from mmapds.storage.threads import ahead
+from mmapds.storage.threads import Makers, ahead
 from tests.test_interrupts import interrupted
 def stop(number):
     {begun}
@@ -349,104 +345,3 @@ def test_a_sampler_knows_its_step_wherever_a_signal_raises():
         if not went_on:
             break
     assert number > 4
-
-
-@pytest.mark.parametrize("batch_size", [None, 3])
-def test_a_stream_that_gave_nothing_has_passed_nothing_wherever_a_signal_raises(opened, batch_size):
-    ds = opened([{"n": n} for n in range(20)])
-    for number in itertools.count():
-        stream = ds.stream(batch_size=batch_size)
-        items, got = iter(stream), []
-        went_on = interrupted(lambda items=items, got=got: got.append(next(items)), number)
-        position = stream.state_dict()["position"]
-        assert position == (batch_size or 1) * len(got) or (not got and position == (batch_size or 1)), number
-        if not went_on:
-            break
-    assert number > 4
-
-
-LOADERS = {
-    "batches": lambda: {"batch_sampler": mmapds.DistributedBatchSampler(range(20), 3)},
-    "samples": lambda: {"sampler": mmapds.DistributedSampler(range(20)), "batch_size": 3},
-    "torch's samples": lambda: {"sampler": DistributedSampler(range(20), 1, 0), "batch_size": 3},
-    "shuffled by torch": lambda: {
-        "sampler": RandomSampler(range(20), generator=torch.Generator().manual_seed(1)),
-        "batch_size": 3,
-    },
-}
-
-
-@pytest.mark.parametrize("is_resumed", [True, False], ids=["within an epoch", "at the begin of the second one"])
-@pytest.mark.parametrize("kind", LOADERS)
-def test_a_loader_saves_what_it_gave_wherever_a_signal_raises(kind, is_resumed):
-    """Also while the first indices are drawn, which takes seconds where torch shuffles millions."""
-
-    def make():
-        return mmapds.DataLoader(range(20), collate_fn=list, **LOADERS[kind]())
-
-    def begun():
-        loader = make()
-        if is_resumed:
-            loader.load_state_dict(state)
-        else:
-            list(loader)
-            loader.set_epoch(1)
-        return loader
-
-    before = make()
-    list(itertools.islice(before, 2))
-    state = before.state_dict()
-    expected = list(begun())
-    for number in itertools.count():
-        loader, got = begun(), []
-        batches = iter(loader)
-        went_on = interrupted(lambda batches=batches, got=got: got.append(next(batches)), number)
-        resumed = make()
-        resumed.load_state_dict(loader.state_dict())
-        rest = list(resumed)
-        assert rest == expected[len(got) :] or (not got and rest == expected[1:]), number
-        if not went_on:
-            break
-    assert number > 9
-
-
-@pytest.mark.filterwarnings("ignore:Exception ignored in thread started by:pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("error", [Interrupted, TimeoutError], ids=["as Ctrl-C", "as an alarm"])
-@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "timeout": 20}], ids=["alone", "threads"])
-def test_a_loop_that_a_signal_stops_goes_on_rightly_or_not_at_all(options, error):
-    """A dataset's own errors come in the place of a batch, so one is left out where the signal came as it was read."""
-
-    def make():
-        sampler = mmapds.DistributedBatchSampler(range(8), 2, 1, 0, shuffle=False)
-        return mmapds.DataLoader(range(8), batch_sampler=sampler, collate_fn=list, **options)
-
-    def read_on(loader, batches, read, places):
-        for batch in batches:
-            read.append(batch)
-            places.append(loader.state_dict()["position"])
-
-    ways = set()
-    for number in itertools.count():
-        loader = make()
-        batches, read, places = iter(loader), [], []
-        is_stopped = interrupted(lambda on=(loader, batches, read, places): read_on(*on), number, error)
-        had, place = len(read), loader.state_dict()["position"]
-        assert read == [[2 * k, 2 * k + 1] for k in range(had)]
-        assert place in (2 * had, 2 * had + 2) or loader.state_dict()["epoch"] == 1, "the next batch may have come"
-        again = make()
-        again.load_state_dict(loader.state_dict())
-        rest = list(again)
-        assert rest[0][0] == place % 8
-        try:
-            read_on(loader, batches, read, places)
-            ways.add("on")
-        except mmapds.Error:
-            assert (len(read), loader.state_dict()["position"]) == (had, place)
-            ways.add("refused")
-        if read[had:]:
-            is_of_a_batch = error is TimeoutError and not options  # which the trainer's thread was making
-            assert read[had:] == rest or (is_of_a_batch and read[had:] == rest[1:])
-            assert places[-len(read[had:]) :] == [batch[-1] + 1 for batch in read[had:]]
-        if not is_stopped:
-            break
-    assert ways == {"on", "refused"}

@@ -17,7 +17,7 @@ import pytest
 
 import mmapds
 from mmapds.convert import convert
-from mmapds.samplers.lengths import sorted_lengths
+from mmapds.index.lengths import sorted_lengths
 from mmapds.storage import lock
 from mmapds.storage.lock import locked
 from tests.support.commands import SECONDS, command, python

@@ -1,6 +1,7 @@
 """Many indexes behave as one: the same columns, length order, plans and batches as one index of all their sources."""
 
 import copy
+import itertools
 import json
 import pickle
 import subprocess
@@ -18,7 +19,6 @@ from mmapds.index.saved import examine_view
 from mmapds.storage.runs import FileOrder, LengthOrder, Numbers
 from mmapds.storage.view_file import SavedView
 from tests.support.index_file import arrays, forge_section
-from tests.support.samplers import flat
 from tests.support.sanitizers import counts_memory
 
 
@@ -72,7 +72,7 @@ def test_the_order_of_many_is_that_of_one(corpus):
 @pytest.mark.parametrize(("replicas", "rank"), [(1, 0), (3, 2)])
 def test_plans_and_batches_of_many_are_those_of_one(corpus, options, replicas, rank):
     options = {**options, "num_replicas": replicas, "rank": rank, "max_length": 1050, "min_length": 3}
-    many, one = (TokenBudgetBatchSampler(ds, 2000, exclude={"records": [17, (500, 900)]}, **options) for ds in corpus)
+    many, one = (TokenBudgetBatchSampler(ds, 2000, exclude=[17, (500, 900)], **options) for ds in corpus)
     for epoch in range(3):
         for sampler in (many, one):
             sampler.set_epoch(epoch)
@@ -118,7 +118,7 @@ def test_other_views_are_sorted(corpus):
         assert many_cuts.length_order is None
         assert many_cuts.lengths.tolist() == [int(n) for k in range(0, 300, 5) for n in ds.lengths[k : k + 3]]
         batches = list(TokenBudgetBatchSampler(ds[ds.lengths > 30], 3000))
-        assert sorted(flat(batches)) == list(range(int((ds.lengths > 30).sum())))
+        assert sorted(itertools.chain(*batches)) == list(range(int((ds.lengths > 30).sum())))
 
 
 def test_columns_of_many_of_any_type(tmp_path):
@@ -171,7 +171,6 @@ def test_any_parts_of_any_orders(lengths_of_files, data):
     wanted = falling(total)
     assert found.order.tolist() == wanted.tolist()
     assert np.repeat(found.values, found.counts.astype(np.int64)).tolist() == total[wanted].tolist()
-    assert found.ranks_of(wanted).tolist() == list(range(len(total)))
     assert column.at(wanted).tolist() == total[wanted].tolist()
 
 

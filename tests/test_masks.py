@@ -134,11 +134,11 @@ def test_other_positions_are_taken_as_they_are(ds, positions):
         assert ids(few[np.array(positions)]) == [position % 5 for position in positions]
 
 
-@pytest.mark.parametrize("given", [[True, False], np.array([False, True]), [1, 0, 1], np.array([0, 0, 0, 1])])
+@pytest.mark.parametrize("given", [[True, False], np.array([False, True])])
 def test_a_mask_says_no_records_to_exclude(given):
-    with pytest.raises(OrderError, match=r"exclude\['records'\]"):
-        mmapds.DistributedSampler(range(50), exclude={"records": given})
-    assert mmapds.DistributedSampler(range(50), exclude={"records": [0, 1]})
+    with pytest.raises(OrderError, match=r"exclude(\[0\] = True, expected a number|: .*, found a mask)"):
+        mmapds.DistributedSampler(range(50), exclude=given)
+    assert mmapds.DistributedSampler(range(50), exclude=[0, 1])
 
 
 def test_positions_behind_a_mask_of_numpy_are_no_positions(ds):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mmapds import OrderError, PackingBatchSampler, TokenBudgetBatchSampler
-from mmapds.samplers.lengths import sorted_lengths
+from mmapds.index.lengths import sorted_lengths
 from tests.support.index_file import arrays
 
 LENGTHS = np.random.default_rng(0).lognormal(5, 1, 4_000).astype(np.int64) + 1
@@ -31,7 +31,7 @@ def wanted():
 
 def first(path, out):
     sampler = TokenBudgetBatchSampler(LENGTHS, 16_384, num_replicas=1, rank=0, order_cache=path)
-    order = sampler._plan.selection.by_length.order
+    order = sampler._contents.selection.by_length.order
     out.put((list(sampler), order.flags.writeable))  # a map cannot be written to
 
 

@@ -1,8 +1,6 @@
-"""Packs: as many as best-fit decreasing makes, every sample once, equal costs, at any step of any world."""
+"""Packs of all samples or of mixes of chunks: as best-fit decreasing makes them, every sample once, of equal cost."""
 
-import copy
 import json
-import pickle
 import re
 from collections import Counter
 from functools import partial
@@ -12,148 +10,115 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
-from mmapds import OrderError, PackingBatchSampler, StateError
-from mmapds.samplers import pack_plan
+from mmapds import OrderError, PackingBatchSampler, StateError, TokenBudgetBatchSampler, orders
+from mmapds.samplers import packing as pack_plan
 from mmapds.storage.index_file import Index
 from tests.support.budgets import log_normal
 from tests.support.files import ROOT, patched
-from tests.support.packs import best_fit_decreasing, bimodal, flat, packing_options, steps_of
+from tests.support.packs import best_fit_decreasing, bimodal, flat, in_chunks, problems, steps_of
 
 # Tests read passes of one epoch again, on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:epoch = .*in a second pass")
 
-GOLDEN = ROOT / "tests" / "data" / "packs-v1.json"
 ALONE = {"num_replicas": 1, "rank": 0}
+both_planners = pytest.mark.parametrize("is_chunked", [False, True], ids=["global", "window"])
 
 
-def real(longest):
-    """Lengths of paragraphs of this project's own texts."""
-    texts = [path.read_text() for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])]
-    return np.array([min(len(each), longest) for text in texts for each in text.split("\n\n") if each])
-
-
-@st.composite
-def problems(draw):
-    pack_length = draw(st.sampled_from([1, 7, 12, 48, 1000]))
-    lengths = draw(
-        st.one_of(
-            st.lists(st.integers(1, pack_length), min_size=1, max_size=200),
-            st.lists(st.sampled_from([1, 2, pack_length // 2 + 1, pack_length]), min_size=1, max_size=300),
-            st.lists(st.integers(1, 2 * pack_length), min_size=1, max_size=100),
-        )
-    )
-    options = draw(packing_options(lengths, pack_length))
-    kept = [i for i, length in enumerate(lengths) if options["oversize"] != "drop" or length <= pack_length]
-    return lengths, pack_length, kept, options
-
-
-def check(lengths, pack_length, steps, options):
-    """Every batch holds something, and fits its packs, however these are cut apart."""
-    packs, most = options["packs_per_batch"], options["max_sequences"] or 2**63
-    for step in steps:
-        for batch in step:
-            taken = [-(-min(lengths[i], pack_length) // options["round_to"]) * options["round_to"] for i in batch]
-            assert 1 <= len(batch) <= most * packs
-            assert sum(taken) <= pack_length * packs
+# ---- the packs -----------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=300)
-@given(problems(), st.integers(0, 3), st.data())
-def test_every_sample_once_in_packs_that_hold_it_and_as_many_steps_everywhere(problem, epoch, data):
-    lengths, pack_length, kept, options = problem
-    world = data.draw(st.integers(1, min(len(kept), 7)))
-    steps = steps_of(lengths, pack_length, world, epoch, **options)
-    check(lengths, pack_length, steps, options)
-    seen = flat(steps)
-    assert set(seen) == set(kept)
-    assert len(seen) == len(kept) or len(seen) - len(kept) < world  # only a last step fills up
-    other = PackingBatchSampler(lengths, pack_length, num_replicas=world, rank=0, **options)
-    other.set_epoch(epoch)
-    assert [[batch.tolist() for batch in other.indices_at(step)] for step in range(len(steps))] == [
-        list(step) for step in steps
-    ]
-    summary = other.summary()
-    assert summary.samples + summary.repeated == len(seen)
-    assert summary.steps == len(steps)
-    assert summary.batches == world * len(steps)
-    assert summary.most_sequences >= summary.mean_sequences
+@given(problems(), st.integers(0, 3))
+def test_packs_are_those_of_best_fit_decreasing_over_all_samples_or_over_each_mix_of_chunks(problem, epoch):
+    lengths, pack_length, options, taken, _ = problem
 
+    def kinds(packs):
+        """Which of two packs with the same space and as many samples gets the next one is the same to others."""
+        return Counter((sum(taken[record] for record in pack), len(pack)) for pack in packs)
 
-@settings(max_examples=300)
-@given(problems())
-def test_as_many_packs_as_best_fit_decreasing(problem):
-    lengths, pack_length, kept, options = problem
-    own = options["round_to"]
-    taken = [-(-min(lengths[i], pack_length) // own) * own for i in kept]
-    wanted = best_fit_decreasing(taken, pack_length, options["max_sequences"])
-    sampler = PackingBatchSampler(lengths, pack_length, **ALONE, **{**options, "packs_per_batch": 1})
+    def wanted(records):
+        found = best_fit_decreasing([taken[record] for record in records], pack_length, options["max_sequences"])
+        return kinds([records[place] for place in pack] for pack in found)
+
+    sampler = PackingBatchSampler(lengths, pack_length, **options, **ALONE)
+    sampler.set_epoch(epoch)
     packs = list(sampler)
-    assert len(sampler) == len(packs) == len(wanted)
-    step = [-(-min(length, pack_length) // own) * own for length in lengths]
-    # Which of two packs with the same space and as many sequences gets the next one makes no difference to others.
-    alike = Counter((sum(step[i] for i in pack), len(pack)) for pack in packs)
-    assert alike == Counter((sum(taken[i] for i in pack), len(pack)) for pack in wanted)
+    assert len(sampler) == len(packs)
+    for mix in problem.mixes(epoch):
+        alone, together = [wanted(chunk) for chunk in mix], wanted(flat(mix))
+        most = sum(each.total() for each in alone)
+        if together.total() > most:  # best-fit decreasing is not always better with more to choose from
+            together = sum(alone, Counter())
+        own, packs = packs[:most], packs[most:]
+        assert sorted(flat(own)) == sorted(flat(mix))  # each mix is read as a whole, and then no more
+        assert (together - kinds(own)).total() <= most - together.total()  # the others were halved
+        assert len(own) == most
+        assert all(total <= pack_length for total, _ in kinds(own))
+    assert not packs
 
 
-@pytest.mark.parametrize("max_sequences", [None, 4])
-@pytest.mark.parametrize(
-    ("make", "pack_length"),
-    [(log_normal, 2048), (bimodal, 2048), (log_normal, 8192)],
-    ids=["log-normal", "two", "wide"],
-)
-@pytest.mark.parametrize("seed", range(3))
-def test_as_many_packs_of_lengths_as_data_have_them(make, pack_length, seed, max_sequences):
-    lengths = make(20_000, pack_length, seed)
-    wanted = best_fit_decreasing(lengths.tolist(), pack_length, max_sequences)
-    sampler = PackingBatchSampler(lengths, pack_length, max_sequences=max_sequences, **ALONE)
-    assert len(sampler) == len(wanted)
-    if max_sequences is None:
-        assert sampler.summary().fill >= 0.995
-
-
-@pytest.mark.parametrize("pack_length", [500, 2000, 5000])
-def test_as_many_packs_of_real_lengths(pack_length):
-    lengths = real(pack_length)
-    assert len(lengths) > 500
-    sampler = PackingBatchSampler(lengths, pack_length, **ALONE)
-    assert len(sampler) == len(best_fit_decreasing(lengths.tolist(), pack_length))
-
-
-@settings(max_examples=200)
-@given(problems(), st.data())
-def test_any_world_goes_on_from_any_step(problem, data):
-    lengths, pack_length, kept, options = problem
-    epoch, seen, state = data.draw(st.integers(0, 2)), [], None
+@settings(max_examples=150)
+@given(problems(), st.integers(0, 2), st.data())
+def test_every_sample_once_in_packs_that_hold_it_at_any_world_that_goes_on_from_any_step(problem, epoch, data):
+    lengths, pack_length, options, taken, chunks = problem
+    kept, most = flat(chunks), options["max_sequences"] or len(lengths)
+    seen, state = [], None
     for _ in range(3):
-        world = data.draw(st.integers(1, min(len(kept), 7)))
-        own = {**options, "packs_per_batch": data.draw(st.integers(1, 3))}
-        samplers = [
-            PackingBatchSampler(lengths, pack_length, num_replicas=world, rank=rank, **own) for rank in range(world)
-        ]
+        world, packs = data.draw(st.integers(1, min(len(kept), 7))), data.draw(st.integers(1, 3))
+        own = {**options, "packs_per_batch": packs, "num_replicas": world}
+        samplers = [PackingBatchSampler(lengths, pack_length, rank=rank, **own) for rank in range(world)]
         for sampler in samplers:
-            if state is None:
-                sampler.set_epoch(epoch)
-            else:
-                sampler.load_state_dict(json.loads(json.dumps(state)))
-                assert sampler.epoch == epoch
-        steps = list(zip(*samplers, strict=True))
+            sampler.set_epoch(epoch) if state is None else sampler.load_state_dict(state)
+            assert sampler.epoch == epoch
+        first, steps = samplers[0].first_step, list(zip(*samplers, strict=True))
+        assert len(samplers[0]) == first + len(steps)
+        for step, batches in enumerate(steps, first):
+            assert [batch.tolist() for batch in samplers[0].indices_at(step)] == list(batches)
+            assert all(1 <= len(batch) <= most * packs for batch in batches)
+            assert all(sum(taken[record] for record in batch) <= pack_length * packs for batch in batches)
+        if state is None:
+            summary, repeated = samplers[0].summary(), len(flat(steps)) - len(kept)
+            assert 0 <= repeated < world  # only a last step fills up
+            assert (summary.samples, summary.repeated) == (len(kept), repeated)
+            assert (summary.steps, summary.batches) == (len(steps), world * len(steps))
+            assert packs > 1 or summary.largest == max(len(batch) for step in steps for batch in step)
         stop = data.draw(st.integers(0, max(len(steps) - 1, 0)))
-        check(lengths, pack_length, steps, own)
-        state = samplers[0].state_dict(step=samplers[0].first_step + stop)
-        seen += flat(steps[:stop])
-        rest = flat(steps[stop:])
-    assert set(seen + rest) == set(kept)
+        state = samplers[0].state_dict(step=first + stop)
+        seen, rest = seen + flat(steps[:stop]), flat(steps[stop:])
     assert len(seen) == len(set(seen))
+    assert set(seen) | set(rest) == set(kept)
     assert not set(seen) & set(rest)
 
 
-def test_the_packs_of_a_version_stay_what_they_are():
-    for case in json.loads(GOLDEN.read_text()):
-        lengths = [1 + i * i % case["modulus"] for i in range(case["n"])]
-        sampler = PackingBatchSampler(lengths, case["pack_length"], **ALONE, **case["options"])
+@pytest.mark.parametrize("max_sequences", [None, 4])
+@pytest.mark.parametrize(("make", "pack_length"), [(log_normal, 2048), (bimodal, 2048), (log_normal, 8192)])
+def test_as_many_packs_of_lengths_as_data_have_them(make, pack_length, max_sequences):
+    for seed in range(3):
+        lengths = make(20_000, pack_length, seed)
+        sampler = PackingBatchSampler(lengths, pack_length, max_sequences=max_sequences, **ALONE)
+        assert len(sampler) == len(best_fit_decreasing(lengths.tolist(), pack_length, max_sequences))
+        assert max_sequences or sampler.summary().fill >= 0.995
+
+
+def test_a_mix_that_best_fit_decreasing_would_put_into_more_packs_than_its_chunks():
+    lengths = [5, 3, 4, 12, 4, 3, 5, 12]
+    assert len(best_fit_decreasing(lengths, 12)) == 5
+    sampler = PackingBatchSampler(lengths, 12, **in_chunks(8, 4, 2), **ALONE)
+    for epoch in range(5):
+        sampler.set_epoch(epoch)
+        packs = sorted(sorted(lengths[record] for record in pack) for pack in sampler)
+        assert packs == [[3, 4, 5], [3, 4, 5], [12], [12]]
+
+
+@pytest.mark.parametrize("name", ["packs-v1", "pack-windows-v1"])
+def test_the_packs_of_a_version_stay_what_they_are(name):
+    for case in json.loads((ROOT / "tests" / "data" / f"{name}.json").read_text()):
+        lengths, options = [1 + i * i % case["modulus"] for i in range(case["n"])], case["options"]
+        if "starts" in case:
+            options |= in_chunks(case["starts"], case["chunk_size"], case["mix_chunks"], seed=3)
+        sampler = PackingBatchSampler(lengths, case["pack_length"], **options, **ALONE)
         sampler.set_epoch(case["epoch"])
         assert len(sampler) == case["packs"], case
         assert [sampler.indices_at(step)[0].tolist() for step in case["steps"]] == case["records"], case
@@ -162,24 +127,33 @@ def test_the_packs_of_a_version_stay_what_they_are():
 # ---- what it is for ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n", "imbalance"), [(500_000, 1.001), (100_000, 1.003), (20_000, 1.01)])
-def test_full_packs_of_equal_cost(n, imbalance):
-    lengths = log_normal(n)
-    sampler = PackingBatchSampler(lengths, 2048, num_replicas=8, rank=0)
-    summary = sampler.summary()
+@pytest.mark.parametrize(
+    ("n", "chunks", "imbalance"),
+    [(500_000, None, 1.001), (100_000, None, 1.003), (20_000, None, 1.01), (100_000, (2000, 8), 1.01)],
+)
+def test_packs_are_full_and_when_one_comes_and_to_which_rank_says_nothing_of_its_cost(n, chunks, imbalance):
+    lengths, options = log_normal(n), in_chunks(n, *chunks) if chunks else {}
+    summary = PackingBatchSampler(lengths, 2048, num_replicas=8, rank=0, **options).summary()
     assert summary.fill >= 0.995
     assert summary.imbalance <= imbalance
-    if n == 20_000:
-        costs = np.array(
-            [[(lengths[batch] ** 2).sum() for batch in sampler.indices_at(step)] for step in range(len(sampler))]
-        )
-        assert summary.imbalance == pytest.approx((costs.max(axis=1) / costs.mean(axis=1)).mean())
+    assert summary.samples == n
+    if n != 100_000:
+        return
+    steps = steps_of(lengths, 2048, 8, **options)
+    costs = np.array([[(lengths[pack] ** 2).sum() for pack in step] for step in steps])
+    assert summary.imbalance == pytest.approx((costs.max(axis=1) / costs.mean(axis=1)).mean())
+    assert summary.largest == max(len(pack) for step in steps for pack in step)
+    assert summary.planned == costs.size
+    assert summary.padding == pytest.approx(1 - summary.fill)
+    assert np.ptp(costs.mean(axis=0)) < 0.01 * costs.mean()
+    for each in costs.T:
+        assert abs(np.corrcoef(each[1:], each[:-1])[0, 1]) < 0.1
+        assert abs(np.corrcoef(each, np.arange(len(each)))[0, 1]) < 0.1
 
 
-@pytest.mark.parametrize("packs_per_batch", [1, 4])
-def test_mates_and_order_differ_from_epoch_to_epoch(packs_per_batch):
-    sampler = PackingBatchSampler(log_normal(50_000), 2048, packs_per_batch=packs_per_batch, **ALONE)
-    epochs = []
+@pytest.mark.parametrize("options", [{}, {"packs_per_batch": 4}, in_chunks(50_000, 1000, 8)])
+def test_mates_and_order_differ_from_epoch_to_epoch(options):
+    sampler, epochs = PackingBatchSampler(log_normal(50_000), 2048, **options, **ALONE), []
     for epoch in range(3):
         sampler.set_epoch(epoch)
         epochs.append(list(sampler))
@@ -187,30 +161,16 @@ def test_mates_and_order_differ_from_epoch_to_epoch(packs_per_batch):
     for one, other in ((0, 1), (1, 2), (0, 2)):
         assert len(mates[one] & mates[other]) < 0.1 * len(mates[one])
         assert sum(a == b for a, b in zip(epochs[one], epochs[other], strict=True)) < 0.01 * len(epochs[one])
-    again = PackingBatchSampler(log_normal(50_000), 2048, packs_per_batch=packs_per_batch, **ALONE)
-    again.set_epoch(1)
-    assert list(again) == epochs[1]
-    again = PackingBatchSampler(log_normal(50_000), 2048, packs_per_batch=packs_per_batch, seed=1, **ALONE)
-    assert list(again) != epochs[0]
-    fixed = PackingBatchSampler(log_normal(5000), 2048, shuffle=False, **ALONE)
-    before = list(fixed)
-    fixed.set_epoch(1)
-    assert list(fixed) == before
 
 
-def test_when_a_pack_comes_says_nothing_of_its_cost():
-    lengths = log_normal(100_000)
-    sampler = PackingBatchSampler(lengths, 2048, num_replicas=4, rank=1)
-    means = []
-    for epoch in range(4):
-        sampler.set_epoch(epoch)
-        costs = [(lengths[batch] ** 2).sum() for batch in sampler]
-        assert abs(np.corrcoef(costs[1:], costs[:-1])[0, 1]) < 0.1
-        assert abs(np.corrcoef(costs, np.arange(len(costs)))[0, 1]) < 0.1
-        means.append(np.mean(costs))
-    ranks = [PackingBatchSampler(lengths, 2048, num_replicas=4, rank=rank) for rank in range(4)]
-    means += [np.mean([(lengths[batch] ** 2).sum() for batch in sampler]) for sampler in ranks]
-    assert np.ptp(means) < 0.01 * np.mean(means)
+def test_without_shuffling_every_epoch_is_the_same_and_the_largest_cost_comes_first():
+    lengths = log_normal(5000)
+    sampler = PackingBatchSampler(lengths, 2048, shuffle=False, **ALONE)
+    packs = list(sampler)
+    sampler.set_epoch(1)
+    assert list(sampler) == packs
+    costs = [(lengths[pack] ** 2).sum() for pack in packs]
+    assert costs == sorted(costs, reverse=True)
 
 
 # ---- options -------------------------------------------------------------------------------------------------
@@ -226,19 +186,87 @@ def test_samples_that_are_longer_than_a_pack():
         "(samples over the pack length: 2)"
     )
     dropped = PackingBatchSampler(lengths, 1000, oversize="drop", **ALONE)
-    assert sorted(flat([dropped])) == [0, 1, 3, 4, 5]
+    assert sorted(flat(dropped)) == [0, 1, 3, 4, 5]
     summary = dropped.summary()
-    assert (summary.too_long, summary.too_long_tokens, summary.truncated) == (2, 3500, 0)
+    assert (summary.too_long, summary.too_long_tokens, summary.over) == (2, 3500, 0)
     assert summary.fill == 143 / 1000
     cut = PackingBatchSampler(lengths, 1000, oversize="truncate", **ALONE)
-    assert sorted(cut, key=len)[:2] in ([[2], [6]], [[6], [2]])
-    assert sorted(flat([cut])) == list(range(7))
+    assert sorted(map(sorted, cut)) == [[0, 1, 3, 4, 5], [2], [6]]
     summary = cut.summary()
-    assert (summary.too_long, summary.truncated, summary.truncated_tokens) == (0, 2, 1500)
+    assert (summary.too_long, summary.over, summary.cut_tokens) == (0, 2, 1500)
     assert summary.fill == 2143 / 3000
     some = PackingBatchSampler(lengths, 1000, min_length=5, max_length=100, **ALONE)
-    assert sorted(flat([some])) == [0, 3, 4, 5]
+    assert sorted(flat(some)) == [0, 3, 4, 5]
     assert (some.summary().too_short, some.summary().too_long) == (1, 2)
+
+
+@both_planners
+@pytest.mark.parametrize(("world", "packs_per_batch"), [(1, 1), (3, 1), (3, 4), (8, 1)])
+def test_a_step_that_is_not_full_is_left_out_with_drop_last_and_filled_without(is_chunked, world, packs_per_batch):
+    lengths = bimodal(5000)
+    options = in_chunks(5000, 300, 4) if is_chunked else {}
+    packs = len(PackingBatchSampler(lengths, 2048, **options, **ALONE))
+    whole, left = divmod(packs, world * packs_per_batch)
+    for drop_last, steps in ((True, whole), (False, whole + (left > 0))):
+        own = {**options, "packs_per_batch": packs_per_batch, "drop_last": drop_last}
+        sampler = PackingBatchSampler(lengths, 2048, num_replicas=world, rank=0, **own)
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            found, summary = steps_of(lengths, 2048, world, epoch, **own), sampler.summary()
+            assert len(found) == steps
+            assert len(set(flat(found))) == len(flat(found)) == summary.samples == 5000 - summary.dropped
+            assert (summary.dropped > 0) == (drop_last and left > 0)
+
+
+def test_more_ranks_than_packs_halve_packs():
+    for world in (2, 7, 50):
+        (step,) = steps_of([1] * 50, 100, world)
+        assert sorted(flat([step])) == list(range(50))
+        assert min(map(len, step)) >= 1
+        assert max(map(len, step)) <= 4 * 50 / world
+
+
+# ---- as trainers use it --------------------------------------------------------------------------------------
+
+
+@both_planners
+def test_datasets_views_and_several_of_them(write, is_chunked):
+    path = write([{"n": 1 + i % 70} for i in range(300)])
+    mmapds.build(path, length="n")
+    ds = mmapds.open(path)
+    for view in (ds, ds[::2], ds[ds.lengths < 20], ds[[5, 5, 3]], mmapds.concat([ds, ds[:7]])):
+        options = {**ALONE, **(in_chunks(len(view), 20, 2) if is_chunked else {})}
+        wanted = list(PackingBatchSampler(view, 100, **options))
+        assert sorted(flat(wanted)) == list(range(len(view)))
+        for lengths in (view.lengths, view.lengths.tolist()):
+            assert list(PackingBatchSampler(lengths, 100, **options)) == wanted
+
+
+@both_planners
+def test_states_that_do_not_belong(is_chunked):
+    lengths, own = log_normal(500), {"pack_length": 2048, **ALONE}
+    own |= in_chunks(500, 50, 4) if is_chunked else {}
+    state = PackingBatchSampler(lengths, **own).state_dict(step=3)
+    changes = [
+        ({"pack_length": 4096}, "expected pack_length = 4096, found 2048"),
+        ({"seed": 1}, "expected seed = 1, found 0"),
+        ({"max_sequences": 5}, "expected max_sequences = 5, found None"),
+        ({"round_to": 8}, "expected round_to = 8, found 1"),
+        ({"shuffle": False}, "expected shuffle = False, found True"),
+        ({"group_size": 3}, "expected group_size = 3, found 1"),
+        ({"min_length": 100}, "expected shortest planned = 101, found 10"),
+        *([({"planner": "global", "order": None}, "expected order = 'packs', found 'packs, w")] if is_chunked else ()),
+        (in_chunks(500, 51, 4), "expected (of|order) = "),
+        (in_chunks(500, 50, 5), "expected (of|order) = "),
+    ]
+    for change, message in changes:
+        with pytest.raises(StateError, match=f"^state: of another order: .*{message}"):
+            PackingBatchSampler(lengths, **{**own, **change}).load_state_dict(state)
+    for other in (log_normal(500, seed=1), lengths[::-1]):
+        with pytest.raises(StateError, match=r"^state: of other lengths: expected"):
+            PackingBatchSampler(other, **own).load_state_dict(state)
+    with pytest.raises(StateError, match="expected order = 'token budget, buckets', found 'packs"):
+        TokenBudgetBatchSampler(lengths, 2048, **ALONE).load_state_dict(state)
 
 
 @pytest.mark.parametrize("collate", [mmapds.pack_collate, mmapds.pad_collate])
@@ -252,200 +280,19 @@ def test_a_loader_wants_longer_samples_to_be_cut(collate):
     for lost, found in [(collate, None), (partial(collate, pad_value=1), None), (partial(collate, max_length=11), 11)]:
         with pytest.raises(OrderError, match=f"^{re.escape(message.format(found))}$"):
             mmapds.DataLoader(rows, batch_sampler=sampler, collate_fn=lost)
-    cut = mmapds.DataLoader(rows, batch_sampler=sampler, collate_fn=partial(partial(collate, max_length=10)))
-    assert all(batch["input_ids"].shape[-1] <= 10 for batch in cut)
-    own = mmapds.DataLoader(rows, batch_sampler=sampler, collate_fn=lambda samples: collate(samples, max_length=10))
-    assert len(list(own)) == len(list(cut)) == len(sampler)
+    for cut in (partial(partial(collate, max_length=10)), lambda samples: collate(samples, max_length=10)):
+        batches = list(mmapds.DataLoader(rows, batch_sampler=sampler, collate_fn=cut))
+        assert len(batches) == len(sampler)
+        assert all(batch["input_ids"].shape[-1] <= 10 for batch in batches)
     whole = PackingBatchSampler([5, 20, 3, 12], 20, **ALONE)
     assert len(list(mmapds.DataLoader(rows, batch_sampler=whole, collate_fn=collate)))
-
-
-def test_drop_last_and_packs_per_batch():
-    lengths = log_normal(3000)
-    packs = len(PackingBatchSampler(lengths, 2048, **ALONE))
-    options = {"packs_per_batch": 4, "drop_last": True}
-    steps = steps_of(lengths, 2048, 3, **options)
-    sampler = PackingBatchSampler(lengths, 2048, num_replicas=3, rank=0, **options)
-    assert len(steps) == packs // 12
-    assert len(set(flat(steps))) == len(flat(steps)) == 3000 - sampler.summary().dropped
-    whole = steps_of(lengths, 2048, 3, packs_per_batch=4)
-    assert len(whole) == -(-packs // 12)
-    assert sorted(flat(whole)) == list(range(3000))
-
-
-def test_more_ranks_than_packs_halve_packs():
-    lengths = [1] * 50
-    for world in (2, 7, 50):
-        steps = steps_of(lengths, 100, world)
-        assert len(steps) == 1
-        assert sorted(flat(steps)) == list(range(50))
-        sizes = [len(batch) for batch in steps[0]]
-        assert min(sizes) >= 1
-        assert max(sizes) <= 4 * 50 / world
-
-
-def test_exclusions():
-    lengths = log_normal(3000)
-    common = {"num_replicas": 2, "rank": 0}
-    whole = PackingBatchSampler(lengths, 2048, **common)
-    steps = [[batch.tolist() for batch in whole.indices_at(step)] for step in range(len(whole))]
-    gone = set(flat(steps[5:7]))
-    rest = steps_of(lengths, 2048, 2, exclude={"steps": [(5, 7)]})
-    assert rest == [tuple(step) for step in steps[:5] + steps[7:]]
-    batch = steps[3][0]
-    records = steps_of(lengths, 2048, 2, exclude={"records": [*batch, (0, 100)]})
-    assert set(flat(records)) == set(range(100, 3000)) - set(batch)
-    assert all(each for step in records for each in step)
-    sampler = PackingBatchSampler(lengths, 2048, exclude={"steps": [(5, 7)], "records": [(0, 10)]}, **common)
-    again = PackingBatchSampler(lengths, 2048, **common)
-    again.load_state_dict(sampler.state_dict(step=2))
-    assert not set(flat([again])) & (set(range(10)) | gone)
-
-
-def test_a_pack_that_is_wholly_excluded_is_not_in_the_pass():
-    lengths = bimodal(2000)
-    sampler = PackingBatchSampler(lengths, 2048, **ALONE)
-    for epoch in (0, 3):
-        sampler.set_epoch(epoch)
-        packs = list(sampler)
-        for pack in packs[::17]:
-            other = PackingBatchSampler(lengths, 2048, exclude={"records": pack}, **ALONE)
-            other.set_epoch(epoch)
-            assert list(other) == [each for each in packs if each != pack]
-
-
-# ---- as trainers use it --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_stateful_loader_goes_on(workers):
-    lengths = log_normal(2000)
-
-    def loader():
-        sampler = PackingBatchSampler(lengths, 2048, **ALONE)
-        return StatefulDataLoader(range(2000), batch_sampler=sampler, num_workers=workers, collate_fn=list)
-
-    whole = list(loader())
-    first = loader()
-    begun = iter(first)
-    head = [next(begun) for _ in range(5)]
-    state = copy.deepcopy(first.state_dict())
-    second = loader()
-    second.load_state_dict(state)
-    assert head + list(second) == whole
-
-
-def test_samplers_can_be_copied():
-    sampler = PackingBatchSampler(bimodal(500), 2048, start_step=3, **ALONE)
-    wanted = list(sampler)
-    for each in (copy.deepcopy, lambda given: pickle.loads(pickle.dumps(given))):
-        assert list(each(PackingBatchSampler(bimodal(500), 2048, start_step=3, **ALONE))) == wanted
-
-
-def test_datasets_views_and_several_of_them(write):
-    path = write([{"n": 1 + i % 70} for i in range(300)])
-    mmapds.build(path, length="n")
-    ds = mmapds.open(path)
-    wanted = list(PackingBatchSampler(ds.lengths, 100, **ALONE))
-    assert list(PackingBatchSampler(ds, 100, **ALONE)) == wanted
-    assert list(PackingBatchSampler(ds.lengths.tolist(), 100, **ALONE)) == wanted
-    for view in (ds[::2], ds[ds.lengths < 20], ds[[5, 5, 3]], mmapds.concat([ds, ds[:7]])):
-        assert sorted(flat([PackingBatchSampler(view, 100, **ALONE)])) == list(range(len(view)))
-
-
-def test_an_order_cache_gives_the_same_packs(tmp_path):
-    lengths = log_normal(3000)
-    cache = str(tmp_path / "order")
-    wanted = list(PackingBatchSampler(lengths, 2048, **ALONE))
-    for _ in range(2):
-        assert list(PackingBatchSampler(lengths, 2048, order_cache=cache, **ALONE)) == wanted
-
-
-def test_states_that_do_not_belong():
-    lengths = log_normal(500)
-    state = PackingBatchSampler(lengths, 2048, **ALONE).state_dict(step=3)
-    for other, pack_length, options in (
-        (log_normal(500, seed=1), 2048, {}),
-        (lengths[:-1], 2048, {}),
-        (lengths, 4096, {}),
-        (lengths, 2048, {"seed": 1}),
-        (lengths, 2048, {"max_sequences": 5}),
-        (lengths, 2048, {"round_to": 8}),
-        (lengths, 2048, {"shuffle": False}),
-        (lengths, 2048, {"group_size": 3}),
-    ):
-        sampler = PackingBatchSampler(other, pack_length, **ALONE, **options)
-        with pytest.raises(StateError, match=r"state: of (another order|other lengths): expected"):
-            sampler.load_state_dict(state)
-    with pytest.raises(StateError, match="expected pack_length = 4096, found 2048"):
-        PackingBatchSampler(lengths, 4096, **ALONE).load_state_dict(state)
-    tokens = mmapds.TokenBudgetBatchSampler(lengths, 2048, **ALONE)
-    with pytest.raises(StateError, match="expected order = 'token budget, buckets', found 'packs'"):
-        tokens.load_state_dict(state)
-
-
-# ---- bad input -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("lengths", "options", "message"),
-    [
-        ([3, -1], {}, r"lengths\[1\] = -1, expected 1 or more"),
-        ([3, 0, 0], {}, r"lengths\[1\] = 0, expected 1 or more; leave .* min_length=1 \(samples of length 0: 2\)"),
-        ([], {}, "lengths: expected one sample or more, found 0"),
-        ("34", {}, r"dataset_or_lengths = '34', expected a dataset; open it first: mmapds.open\('34'\)"),
-        ([3, 4], {"pack_length": 0}, "pack_length = 0, expected an integer of 1 or more"),
-        ([3, 4], {"pack_length": -5}, "pack_length = -5, expected an integer of 1 or more"),
-        ([3, 4], {"pack_length": 9.5}, "pack_length = 9.5, expected an integer"),
-        ([3, 4], {"pack_length": 2}, r"pack_length = 2, expected 4 or more, that of lengths\[1\] = 4; .*: 2\)"),
-        ([3, 4], {"pack_length": 2, "oversize": "drop"}, "pack_length = 2, found 2 samples of lengths 3 to 4"),
-        ([3, 4], {"min_length": 9}, "lengths: expected samples within min_length = 9, .*found 2 samples"),
-        ([3, 4], {"max_sequences": 0}, "max_sequences = 0, expected an integer of 1 or more"),
-        ([3, 4], {"max_sequences": 1}, "max_sequences = 1, expected 2 or more; use DistributedSampler for single"),
-        ([3, 4], {"round_to": 0}, "round_to = 0, expected an integer of 1 or more"),
-        ([3, 4], {"round_to": 3}, "round_to = 3, expected a divisor of pack_length = 10"),
-        ([3, 4], {"packs_per_batch": 0}, "packs_per_batch = 0, expected an integer of 1 or more"),
-        ([3, 4], {"group_size": 0}, "group_size = 0"),
-        ([3, 4], {"oversize": "single"}, "oversize = 'single', expected 'error' or 'drop' or 'truncate'"),
-        ([3, 4], {"num_replicas": 3, "rank": 0}, "num_replicas = 3, expected 1 to 2, the number of samples"),
-        (
-            [3, 4],
-            {"num_replicas": 2, "rank": 0, "drop_last": True},
-            "drop_last: expected 2 packs or more, 1 for each replica, found 1; give a smaller pack_length",
-        ),
-        ([3, 4], {"num_replicas": 2, "rank": 2}, "rank = 2, expected 0 to 1"),
-        ([3, 4], {"start_step": 2}, "start_step = 2, expected 0 to 1"),
-        ([3, 4], {"sampler": range(2)}, "sampler: expected None, found range"),
-        ([3, 4], {"seed": 1.5}, "seed"),
-    ],
-)
-def test_bad_input_is_named(lengths, options, message):
-    with pytest.raises(OrderError, match=message):
-        PackingBatchSampler(lengths, **{"pack_length": 10, **ALONE, **options})
-
-
-def test_too_many_kinds_of_packs_are_refused(monkeypatch):
-    monkeypatch.setattr(pack_plan, "_ROWS", 50)
-    with pytest.raises(
-        OrderError, match=r"round_to = 1: expected up to 50 kinds .* more for 100 different lengths; give"
-    ):
-        PackingBatchSampler(range(1, 101), 128, **ALONE)
-    assert sorted(flat([PackingBatchSampler(range(1, 101), 128, round_to=8, **ALONE)])) == list(range(100))
-
-
-def test_a_damaged_length_order_is_an_error_and_no_record(write):
-    path = write([{"n": 1 + i % 7} for i in range(100)])
-    mmapds.build(path, length="n")
-    patched(f"{path}.mmx", Index(f"{path}.mmx").sections["length_order"].offset + 12, b"\xff\xff\xff\xff")
-    with pytest.raises(mmapds.FormatError, match=r"DAMAGED: .*expected record numbers below 100.*run: python -m"):
-        list(PackingBatchSampler(mmapds.open(path), 30, **ALONE))
 
 
 def test_a_loader_warns_where_rows_may_have_more_samples_than_packs(recwarn):
     lengths = np.random.default_rng(0).integers(1, 60, 500)
     samples = [{"input_ids": [1] * int(length)} for length in lengths]
-    limited = PackingBatchSampler(lengths, 256, max_sequences=6, packs_per_batch=4, num_replicas=1, rank=0)
-    free = PackingBatchSampler(lengths, 256, packs_per_batch=4, num_replicas=1, rank=0)
+    limited = PackingBatchSampler(lengths, 256, max_sequences=6, packs_per_batch=4, **ALONE)
+    free = PackingBatchSampler(lengths, 256, packs_per_batch=4, **ALONE)
 
     def loaded(sampler, **options):
         collate = partial(mmapds.pack_collate, layout="segments", packs=4, pad_to=256, **options)
@@ -456,10 +303,88 @@ def test_a_loader_warns_where_rows_may_have_more_samples_than_packs(recwarn):
     assert loaded(free) > 6
     mmapds.DataLoader(samples, batch_sampler=limited, collate_fn=mmapds.pack_collate)
     assert not recwarn.list
-    for options, found in (({}, "found None"), ({"max_sequences": 7}, "found 7")):
-        with pytest.warns(
-            UserWarning, match="^collate_fn: expected max_sequences = 6, that of the sampler, "
-        ) as warned:
+    message = "^collate_fn: expected max_sequences = 6, that of the sampler, .*found {}"
+    for options in ({}, {"max_sequences": 7}):
+        with pytest.warns(UserWarning, match=message.format(options.get("max_sequences"))) as warned:
             assert loaded(limited, **options) > 6
-        assert found in str(warned[0].message)
         assert warned[0].filename == __file__
+
+
+# ---- bad input -----------------------------------------------------------------------------------------------
+
+CHUNKED = in_chunks(2, 2, 16)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options", "message"),
+    [
+        ([3, -1], {}, r"lengths\[1\] = -1, expected 1 or more"),
+        ([3, 0], {}, r"lengths\[1\] = 0, expected 1 or more; leave .* min_length=1 \(samples of length 0: 1\)"),
+        ([3, 0], CHUNKED, r"lengths\[1\] = 0, expected 1 or more; leave .* min_length=1"),
+        ([], {}, "lengths: expected one sample or more, found 0"),
+        ("34", {}, r"dataset_or_lengths = '34', expected a dataset; open it first: mmapds.open\('34'\)"),
+        ([3, 4], {"pack_length": 0}, "pack_length = 0, expected an integer of 1 or more"),
+        ([3, 4], {"pack_length": -5}, "pack_length = -5, expected an integer of 1 or more"),
+        ([3, 4], {"pack_length": 9.5}, "pack_length = 9.5, expected an integer"),
+        ([3, 4], {"pack_length": 2}, r"pack_length = 2, expected 4 or more, that of lengths\[1\] = 4; .*: 2\)"),
+        ([3, 4], {"pack_length": 2, **CHUNKED}, r"pack_length = 2, expected 4 or more, that of lengths\[1\] = 4"),
+        ([3, 4], {"pack_length": 2, "oversize": "drop"}, "pack_length = 2, found 2 samples of lengths 3 to 4"),
+        ([3, 4], {"min_length": 9}, "lengths: expected samples within min_length = 9, .*found 2 samples"),
+        ([3, 4], {"max_sequences": 0}, "max_sequences = 0, expected an integer of 1 or more"),
+        ([3, 4], {"max_sequences": 1}, "max_sequences = 1, expected 2 or more; use DistributedSampler for single"),
+        ([3, 4], {"round_to": 0}, "round_to = 0, expected an integer of 1 or more"),
+        ([3, 4], {"round_to": 3}, "round_to = 3, expected a divisor of pack_length = 10"),
+        ([3, 4], {"packs_per_batch": 0}, "packs_per_batch = 0, expected an integer of 1 or more"),
+        ([3, 4], {"group_size": 0}, "group_size = 0"),
+        ([3, 4], {"oversize": "single"}, "oversize = 'single', expected 'error' or 'drop' or 'truncate'"),
+        ([3, 4], {"num_replicas": 3}, "num_replicas = 3, expected 1 to 2, the number of samples"),
+        ([3, 4], {"num_replicas": 3, **CHUNKED}, "num_replicas = 3, expected 1 to 2, the number of samples"),
+        (
+            [3, 4],
+            {"num_replicas": 2, "drop_last": True},
+            "drop_last: expected 2 packs or more, 1 for each replica, found 1; give a smaller pack_length",
+        ),
+        ([3, 4], {"num_replicas": 2, "drop_last": True, **CHUNKED}, "drop_last: expected 2 packs or more, .*found 1"),
+        ([3, 4], {"num_replicas": 2, "rank": 2}, "rank = 2, expected 0 to 1"),
+        ([3, 4], {"start_step": 2}, "start_step = 2, expected 0 to 1"),
+        ([3, 4], {"sampler": range(2)}, "sampler: expected None, found range"),
+        ([3, 4], {"seed": 1.5}, "seed"),
+        ([3, 4], {"planner": "windows"}, "planner = 'windows', expected 'global' or 'window'"),
+        (
+            [3, 4],
+            {**CHUNKED, "planner": "global"},
+            "order: expected None with planner='global', found an order; give planner='",
+        ),
+        (
+            [3, 4],
+            {"planner": "window"},
+            r"order: expected an mmapds.orders.Chunked with .*, found None; give order=mmapds.orders.Ch",
+        ),
+        (
+            [3, 4],
+            {"planner": "window", "order": orders.Shuffled(2)},
+            "order: expected an mmapds.orders.Chunked.*found Shuffled",
+        ),
+        ([3, 4], in_chunks(3, 2, 16), "order: expected 2 positions, one for each record, found 3"),
+    ],
+)
+def test_bad_input_is_named(lengths, options, message):
+    with pytest.raises(OrderError, match=message):
+        PackingBatchSampler(lengths, **{"pack_length": 10, **ALONE, **options})
+
+
+def test_too_many_patterns_of_packs_are_refused(monkeypatch):
+    monkeypatch.setattr(pack_plan, "_ROWS", 50)
+    with pytest.raises(
+        OrderError, match=r"round_to = 1: expected up to 50 patterns .* more for 100 different lengths; give"
+    ):
+        PackingBatchSampler(range(1, 101), 128, **ALONE)
+    assert sorted(flat(PackingBatchSampler(range(1, 101), 128, round_to=8, **ALONE))) == list(range(100))
+
+
+def test_a_damaged_length_order_is_an_error_and_no_record(write):
+    path = write([{"n": 1 + i % 7} for i in range(100)])
+    mmapds.build(path, length="n")
+    patched(f"{path}.mmx", Index(f"{path}.mmx").sections["length_order"].offset + 12, b"\xff\xff\xff\xff")
+    with pytest.raises(mmapds.FormatError, match=r"DAMAGED: .*expected record numbers below 100.*run: python -m"):
+        list(PackingBatchSampler(mmapds.open(path), 30, **ALONE))

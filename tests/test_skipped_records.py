@@ -148,7 +148,7 @@ def test_an_error_of_a_decoder_of_ones_own_counts_too(write):
     with pytest.raises(KeyError) as error:
         ds[1]
     assert error.value.__notes__[0].endswith(
-        "leave record 1 out with exclude={'records': [1]} in a sampler (on_error='skip' needs a batch that has others)"
+        "leave record 1 out with exclude=[1] in a sampler (on_error='skip' needs a batch that has others)"
     )
 
 
@@ -160,7 +160,7 @@ def test_a_damaged_sample_of_a_tar(tmp_path):
         assert [sample["json"]["n"] for sample in ds.take([0, 1, 2])] == [0, 2]
     with pytest.raises(
         mmapds.DecodeError,
-        match=r"; leave record 1 out with on_error='skip', or exclude={'records': \[1\]} in a s",
+        match=r"; leave record 1 out with on_error='skip', or exclude=\[1\] in a s",
     ):
         mmapds.open(path, decode="wds")[1]
 
@@ -177,7 +177,7 @@ def test_a_batch_of_array_files_says_what_to_do_as_one_record_does(tmp_path):
         said.append(str(refused.value))
     assert said == said[:1] * 3
     assert "a.mma: record 2 (byte " in said[0]
-    assert "; leave record 1 out with on_error='skip', or exclude={'records': [1]}" in said[0]
+    assert "; leave record 1 out with on_error='skip', or exclude=[1]" in said[0]
 
 
 def test_views_maps_and_pickles_keep_it(path):
@@ -373,14 +373,14 @@ def test_the_message_names_the_position_which_a_sampler_excludes(path):
             assert message.startswith(f"{path}:4 (byte 27): not JSON: ")
             place, skips = position % len(dataset), dataset._on_error == "skip"
             ways = "out with " if skips else "out with on_error='skip', or "
-            ways += f"exclude={{'records': [{place}]}} in a sampler, which keeps positions"
+            ways += f"exclude=[{place}] in a sampler, which keeps positions"
             ways += " (on_error='skip' needs a batch that has others)" if skips else ""
             assert message.partition("; leave ")[2] == (
                 f"record {place} {ways}; or leave all such lines out of the index, which changes len; "
                 f"run: python -m mmapds.index {path} --bad skip"
             )
-    sampler = mmapds.DistributedBatchSampler(ds, 7, shuffle=False, exclude={"records": sorted(BAD)})
-    assert [n for batch in numbers(map(ds.take, sampler)) for n in batch] == [n for n in range(N) if n not in BAD]
+    sampler = mmapds.DistributedBatchSampler(ds, 7, shuffle=False, exclude=sorted(BAD))
+    assert {n for batch in numbers(map(ds.take, sampler)) for n in batch} == {n for n in range(N) if n not in BAD}
 
 
 # ---- exact resume ---------------------------------------------------------------------------------------------------

@@ -334,7 +334,7 @@ def test_a_loop_goes_on_exactly_beside_that_of_a_plain_dataset(pairs, a, kind, l
 def test_a_state_of_a_plain_dataset_goes_on_over_the_zip(pairs, a):
     plain, resumed, joined = (DistributedBatchSampler(each, 6, 1, 0, seed=1) for each in (a, a, pairs))
     state = json.loads(json.dumps(plain.state_dict(step=4)))
-    with pytest.raises(StateError, match=r"expected those of a\.jsonl, b\.jsonl, found those of a\.jsonl;"):
+    with pytest.raises(StateError, match=r"expected those of 'a\.jsonl, b\.jsonl', found those of 'a\.jsonl';"):
         joined.load_state_dict(state)
     resumed.load_state_dict(state)
     batches = list(DataLoader(pairs, batch_sampler=resumed, collate_fn=as_list))

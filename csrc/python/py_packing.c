@@ -82,8 +82,8 @@ typedef struct {
 static void packs_dealloc(PyObject *object)
 {
     mds_packs *p = &((PacksObject *)object)->packs;
-    void *tables[] = {(void *)p->kinds, (void *)p->parts, p->first_pack,     p->first_part, p->first_slot,
-                      p->kind_of,       p->by_value,      p->first_by_value, p->first_rank};
+    void *tables[] = {(void *)p->kinds, (void *)p->parts, p->first_pack, p->first_part,
+                      p->first_slot,    p->kind_of,       p->first_rank};
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         PyMem_Free(tables[i]);
     mds_py_free(object);
@@ -95,10 +95,7 @@ static int make_room(mds_packs *p)
     if ((p->first_pack = PyMem_Calloc(p->kinds_count + 1, word)) &&
         (p->first_part = PyMem_Calloc(p->kinds_count + 1, word)) &&
         (p->first_slot = PyMem_Calloc(p->parts_count + 1, word)) &&
-        (p->kind_of = PyMem_Calloc(p->parts_count + 1, half)) &&
-        (p->by_value = PyMem_Calloc(p->parts_count + 1, half)) &&
-        (p->first_by_value = PyMem_Calloc(p->distinct + 1, word)) &&
-        (p->first_rank = PyMem_Calloc(p->distinct + 1, word)))
+        (p->kind_of = PyMem_Calloc(p->parts_count + 1, half)) && (p->first_rank = PyMem_Calloc(p->distinct + 1, word)))
         return 0;
     PyErr_NoMemory();
     return -1;
@@ -175,36 +172,12 @@ done:
     return result;
 }
 
-static PyObject *packs_find(PyObject *object, PyObject *args)
-{
-    const mds_packs *packs = &((PacksObject *)object)->packs;
-    PyObject *source, *target, *result = NULL;
-    unsigned long long seed, number;
-    int shuffle;
-    mds_py_lookup lookup;
-    MDS_PY_BUFFERS(buffers, 2);
-    if (!PyArg_ParseTuple(args, "KKpOO:find", &seed, &number, &shuffle, &source, &target))
-        return NULL;
-    if (mds_py_take_lookup(&buffers, source, target, "ranks", &lookup) == 0) {
-        const mds_packs_epoch epoch = {seed, number, shuffle};
-        LOOK_UP(lookup, packs->first_rank[packs->distinct],
-                mds_packs_find(packs, &epoch, lookup.at, lookup.count, lookup.out));
-        result = mds_py_looked_up(&lookup, "rank", "a plan");
-    }
-    mds_py_give_back(&buffers);
-    return result;
-}
-
 static PyMethodDef packs_methods[] = {
     {"ranks", packs_ranks, METH_VARARGS,
      "ranks($self, seed, epoch, shuffle, packs, out, ends, /)\n--\n\n"
      "Write the ranks of the sequences in packs, given by number, one pack after another to out, and to ends where\n"
      "each ends in it. All are i64; ends has the shape of packs, and out has room for all sequences.\n\n"
      "Raises IndexError for a pack that is not planned, ValueError when out is too small."},
-    {"find", packs_find, METH_VARARGS,
-     "find($self, seed, epoch, shuffle, ranks, out, /)\n--\n\n"
-     "Set out[k] to the pack of the sequence at ranks[k]; both are i64, one shape.\n\n"
-     "Raises IndexError for a rank that is not planned."},
     {NULL, NULL, 0, NULL},
 };
 

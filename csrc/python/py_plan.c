@@ -141,22 +141,6 @@ done:
     return result;
 }
 
-static PyObject *plan_find(PyObject *object, PyObject *args)
-{
-    const PlanObject *self = (PlanObject *)object;
-    PyObject *source, *target, *result = NULL;
-    mds_py_lookup lookup;
-    MDS_PY_BUFFERS(buffers, 2);
-    if (!PyArg_ParseTuple(args, "OO:find", &source, &target))
-        return NULL;
-    if (mds_py_take_lookup(&buffers, source, target, "ranks", &lookup) == 0) {
-        LOOK_UP(lookup, self->plan.ranks, mds_plan_find(&self->plan, lookup.at, lookup.count, lookup.out));
-        result = mds_py_looked_up(&lookup, "rank", "a plan");
-    }
-    mds_py_give_back(&buffers);
-    return result;
-}
-
 static PyMethodDef plan_methods[] = {
     {"batches", plan_batches, METH_VARARGS,
      "batches($self, batches, out, ends, /)\n--\n\n"
@@ -164,10 +148,6 @@ static PyMethodDef plan_methods[] = {
      "each ends in it.\n\n"
      "All are i64; ends has the shape of batches, and out has room for all records.\n\n"
      "Raises IndexError for a batch that is not planned, ValueError when out is too small."},
-    {"find", plan_find, METH_VARARGS,
-     "find($self, ranks, out, /)\n--\n\n"
-     "Set out[k] to the batch of the record at ranks[k] of the planned part of the order; both are i64, one shape.\n\n"
-     "Raises IndexError for a rank that is not planned."},
     {NULL, NULL, 0, NULL},
 };
 

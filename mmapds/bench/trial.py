@@ -22,10 +22,10 @@ from ..dataset.dataset import Dataset
 from ..dataset.decode import Decoder
 from ..dataset.opening import open as open_dataset
 from ..errors import Error, OrderError, as_command
-from ..loader.data_loader import DataLoader
-from ..loader.waits import Waits
-from ..samplers.distributed import DistributedBatchSampler
-from ..samplers.token_budget import TokenBudgetBatchSampler
+from ..loader import DataLoader
+from ..loops import Waits
+from ..samplers.planned import TokenBudgetBatchSampler
+from ..samplers.samplers import DistributedBatchSampler
 from .machine import Usage, drop_pages
 
 COLLATE: dict[str, Callable[[Any], Any]] = {"list": list, "pad": pad_collate}

@@ -314,7 +314,7 @@ class Catalog:
           record: its bytes, if they should be JSON.
         """
         index, number = self.members[located[0]]
-        exclude = f"exclude={{'records': [{position}]}} in a sampler"
+        exclude = f"exclude=[{position}] in a sampler"
         ways = f"out with {exclude}" if on_error == "skip" else f"out with {_SKIP}, or {exclude}"
         converts = os.path.basename(index.path).startswith(".")  # the index is that of a conversion, which removes it
         if converts and decode != "json":

@@ -4,13 +4,14 @@ from __future__ import annotations  # help() shows them as they are written
 
 import operator
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch.utils.data
 from numpy.typing import NDArray
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from .. import _native
 from ..errors import CollateError, did_you_mean, listed, names_its_arguments, shortened, warn
@@ -28,10 +29,13 @@ from .tensors import (
     memories,
     number_tensor,
     pad_number,
+    refuse_masked,
     typed,
 )
 
 Array = NDArray[Any]
+Table = Mapping[Any, Callable[..., Any]] | None
+"""How torch collates each type."""
 LONGEST_EMPTY = 1 << 24
 """Entries that have no items, and still a mask, or what stands beside packs. They take no bytes in a file."""
 
@@ -424,3 +428,57 @@ def _padded_field(
     (out,) = memories([padded], dtype, path)
     batch.pad(name, out, longest, left=rule.left, fill=fill)
     return padded, int64_tensor(lengths)
+
+
+def note_places(error: CollateError, dataset: Any, samples: Any, indices: Any) -> None:
+    """Add to an error where the records lie whose samples its message names by their places in the batch.
+
+    Args:
+      dataset: of mmapds, of which the samples were taken at some indices.
+    """
+    if len(samples) != len(indices):  # some records are left out
+        indices = [indices[k] for k in dataset.take_kept(indices)[1].tolist()]
+    for k in dict.fromkeys(map(int, _SAMPLE.findall(str(error)))):
+        if k < len(indices):
+            error.add_note(f"samples[{k}] is at position {int(indices[k])}: {dataset.place(indices[k])}")
+
+
+_SAMPLE = re.compile(r"\bsamples\[(\d+)\]")  # as messages name one
+_HINTS: dict[type[Exception], str] = {
+    RuntimeError: "give collate_fn=mmapds.pad_collate for samples whose first axes differ, or make samples alike with "
+    "ds.map(function), as images of one size",
+    TypeError: "give collate_fn=mmapds.pad_collate, which keeps values that are not numbers in lists, or make "
+    "tensors of them with ds.map(function)",
+    KeyError: "give the samples of a batch the same fields, with ds.map(function), or with the defaults of "
+    "mmapds.Fields",
+}
+"""What to do where torch's own collate function raises an error, which names neither collate functions nor datasets."""
+
+
+def default_collate(samples: Any) -> Any:
+    """Return the batch that torch's `default_collate` makes; its errors say what to use instead.
+
+    Arrays that share memory with a file are read-only. torch would warn that tensors over them can be written to,
+    though a batch is a copy; so here they are copied before.
+    """
+    try:
+        return collate(samples, collate_fn_map=_TABLE)
+    except tuple(_HINTS) as error:
+        if type(error) in _HINTS:
+            error.add_note(_HINTS[type(error)])
+        raise
+
+
+def _arrays(batch: Any, *, collate_fn_map: Table = None) -> Any:
+    """Return the tensor of some arrays of one shape.
+
+    Raises:
+      CollateError: a number is behind a mask.
+    """
+    for i, array in enumerate(batch):
+        refuse_masked(array, f"samples[{i}]")
+    own = [array if array.flags.writeable else array.copy() for array in batch]
+    return default_collate_fn_map[np.ndarray](own, collate_fn_map=collate_fn_map)
+
+
+_TABLE = {**default_collate_fn_map, np.ndarray: _arrays}

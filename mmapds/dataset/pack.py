@@ -4,6 +4,7 @@ from __future__ import annotations  # help() shows them as they are written
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from .. import _native
-from ..errors import CollateError, listed, names_its_arguments
+from ..errors import CollateError, OrderError, listed, names_its_arguments, warn
 from .batch import Batch, LateBatch
 from .collate import (
     LONGEST_EMPTY,
@@ -22,6 +23,7 @@ from .collate import (
     collate_values,
     kind_of,
     names_of,
+    pad_collate,
     pad_values,
     paths_of,
     positive,
@@ -522,3 +524,38 @@ def _numbered(
     out = positions.numpy()
     _native.number_tokens(bounds.astype(np.uint64), out.itemsize, out, numbers, ids.numpy())
     return positions, ids
+
+
+def check_plan(batch_sampler: Any, collate_fn: Any) -> None:
+    """Compare a collate function of mmapds with what the sampler counts on, and warn where they differ.
+
+    Lengths may be in another unit than what is padded, so most differences are no errors.
+
+    Raises:
+      OrderError: the sampler leaves the cut of long samples to the function, which does not cut them.
+    """
+    is_partial = isinstance(collate_fn, partial)
+    function, options = (collate_fn.func, collate_fn.keywords) if is_partial else (collate_fn, {})
+    if function not in (pad_collate, pack_collate):
+        return
+    limit, found = getattr(batch_sampler, "cut_length", None), options.get("max_length")
+    if limit is not None and (found is None or found > limit):
+        raise OrderError(
+            f"collate_fn: expected max_length = {limit} or less, for a sampler with oversize='truncate', which leaves "
+            f"the cut to it, found max_length = {found}; give partial(mmapds.{function.__name__}, max_length={limit})"
+        )
+    counted = getattr(batch_sampler, "round_to", None)
+    name = "pad_to_multiple_of" if function is pad_collate else "round_to"
+    found = options.get(name)
+    if counted is not None and type(found) is int and found >= 1 and counted % found:
+        warn(
+            f"collate_fn: expected {name} to divide {counted}, the round_to of the sampler, found {found}; give the "
+            f"sampler round_to={found} (else batches may be larger than it plans)",
+        )
+    limit, found = getattr(batch_sampler, "max_sequences", None), options.get("max_sequences")
+    makes_rows_anew = function is pack_collate and options.get("packs", 1) != 1
+    if makes_rows_anew and limit is not None and (found is None or found > limit):
+        warn(
+            f"collate_fn: expected max_sequences = {limit}, that of the sampler, as packs = {options['packs']} makes "
+            f"rows anew, found {found}; give partial(mmapds.pack_collate, max_sequences={limit}, ...)",
+        )

@@ -10,8 +10,7 @@ import numpy as np
 
 from ..dataset.dataset import Dataset
 from ..errors import Error, names_its_arguments, shortened
-from ..orders.basic import Order, check_is_order, integer
-from ..samplers.contents import OrderedRecords
+from ..orders.basic import Order, check_is_order, integer, records_at, size_of_epoch
 
 
 class DataSource:
@@ -80,14 +79,14 @@ class OrderSampler:
         seed: int | None = None,
     ) -> None:
         check_is_order(order)
-        self._records = OrderedRecords(order, epoch_size)
+        self._order, self._size = order, size_of_epoch(order, epoch_size)
         # grain.DataLoader looks for this name where it is given no shard options.
         self._shard_options = grain.sharding.NoSharding() if shard_options is None else shard_options
         self._num_epochs = None if num_epochs is None else integer("num_epochs", num_epochs, 1)
         self._seed = None if seed is None else integer("seed", seed, 0)
         self._length, self._last = sys.maxsize, sys.maxsize
         if self._num_epochs is not None:
-            self._last = self._num_epochs * len(self._records)
+            self._last = self._num_epochs * self._size
             shards = self._shard_options.shard_count
             steps = self._last // shards if self._shard_options.drop_remainder else -(-self._last // shards)
             self._length = steps * shards
@@ -105,17 +104,17 @@ class OrderSampler:
         number = operator.index(index)
         if not 0 <= number < self._length:
             raise IndexError(f"index {shortened(number)} is out of range for {self._length} places")
-        size = len(self._records)
+        size = self._size
         epoch, position = divmod(number, size)
         if number >= self._last:  # the last step is filled up
             epoch, position = (self._last - 1) // size, (number - self._last) % size
-        record = int(self._records.at(epoch, np.array([position]))[0])
+        record = int(records_at(self._order, epoch, np.array([position]))[0])
         rng = None if self._seed is None else np.random.Generator(np.random.Philox(key=self._seed + number))
         return grain.RecordMetadata(index=number, record_key=record, rng=rng)
 
     def __repr__(self) -> str:
         """Return what checkpoints compare."""
         return (
-            f"OrderSampler({self._records.describe()}, {self._shard_options!r}, num_epochs={self._num_epochs}, "
-            f"epoch_size={len(self._records)}, seed={self._seed})"
+            f"OrderSampler({self._order.describe()}, {self._shard_options!r}, num_epochs={self._num_epochs}, "
+            f"epoch_size={self._size}, seed={self._seed})"
         )

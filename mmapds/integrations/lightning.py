@@ -4,8 +4,6 @@ from typing import Any, cast
 
 import lightning.pytorch as pl
 
-from ..samplers.resumable import ResumableSampler
-
 
 class ResumeAtAnyWorldSize(pl.Callback):
     """Lets a checkpoint within an epoch go on with another number of processes.
@@ -59,11 +57,12 @@ def _expect(trainer: pl.Trainer, batches: int) -> None:
 
 
 def _batches_left(loader: Any) -> int | None:
-    """Return the batches of the pass that a loader begins with, or None without a sampler of mmapds."""
-    batches, samples = getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)
-    if isinstance(batches, ResumableSampler):
-        return batches.current_pass.steps
-    if batches is not None and isinstance(samples, ResumableSampler):
-        whole, rest = divmod(samples.current_pass.steps, int(batches.batch_size))
+    """Return the batches that are left of the epoch, or None without a sampler of mmapds."""
+    batches: Any = getattr(loader, "batch_sampler", None)
+    samples: Any = getattr(loader, "sampler", None)
+    if hasattr(batches, "first_step"):
+        return len(batches) - int(batches.first_step)
+    if batches is not None and hasattr(samples, "first_step"):
+        whole, rest = divmod(len(samples) - int(samples.first_step), int(batches.batch_size))
         return whole + (rest > 0 and not batches.drop_last)
     return None

@@ -10,9 +10,8 @@ Write your own with three methods and pass it to any sampler as `order=`:
   order.describe()              a dict that JSON can hold, different for orders that differ
 
 It may have an attribute `records`: how many records the dataset has that it is for. Samplers refuse another dataset.
-An order of which every record comes once may also have `positions_of(epoch, records)`: the positions of an int64 array
-of records, in any order. Samplers that exclude records then need not search the epoch for them. One that repeats
-records may have `is_bijection = False`: planners that read every record once refuse it before an epoch begins.
+An order that repeats records may have `is_bijection = False`: planners that read every record once refuse it before an
+epoch begins.
 """
 
 from .basic import VERSION, Order, Resampled, Sequential, Shuffled

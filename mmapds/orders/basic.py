@@ -25,13 +25,6 @@ class Order(Protocol):
     def describe(self) -> dict[str, Any]: ...
 
 
-@runtime_checkable
-class InvertibleOrder(Order, Protocol):
-    """An order of which every record comes once, and which knows where."""
-
-    def positions_of(self, epoch: int, records: Int64s) -> Int64s: ...
-
-
 def check_is_order(order: Any) -> None:
     """Raise OrderError for what lacks a method that orders have, or has no description that states can compare."""
     if not isinstance(order, Order):
@@ -72,6 +65,20 @@ def records_at(order: Order, epoch: int, positions: Int64s) -> Int64s:
     raise OrderError(f"order: expected {expected}, found {what}")
 
 
+def size_of_epoch(order: Order, epoch_size: int | None) -> int:
+    """Return how many positions of an order an epoch has: all by default.
+
+    Raises:
+      OrderError: the order has fewer.
+    """
+    most = len(order)
+    size = most if epoch_size is None else integer("epoch_size", epoch_size)
+    if not 1 <= size <= most:
+        hint = "; use orders.Resampled for longer epochs" if size > most else ""
+        raise OrderError(f"epoch_size = {shortened(size)}, expected 1 to {most}{hint}")
+    return size
+
+
 def integer(name: str, value: SupportsIndex, least: int | None = None) -> int:
     """Return an integer of any type as an int.
 
@@ -106,12 +113,10 @@ def _permutation(n: int, seed: int, epoch: int, stream: int = 0) -> Permutation:
     return Permutation(n, seed, epoch, stream)
 
 
-class Sequential:
-    """Record i stands at position i."""
+class OfRecords:
+    """What orders of a number of records share."""
 
-    @names_its_arguments("orders.Sequential")
-    def __init__(self, n: int) -> None:
-        self._n = integer("n", n, 1)
+    _n: int
 
     def __len__(self) -> int:
         return self._n
@@ -121,20 +126,24 @@ class Sequential:
         """How many records the dataset has."""
         return self._n
 
+
+class Sequential(OfRecords):
+    """Record i stands at position i."""
+
+    @names_its_arguments("orders.Sequential")
+    def __init__(self, n: int) -> None:
+        self._n = integer("n", n, 1)
+
     def at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the records at `positions`: the same numbers."""
         return as_positions(positions).copy()
 
-    def positions_of(self, epoch: int, records: Int64s) -> Int64s:
-        """Return the positions of `records`."""
-        return as_positions(records).copy()
-
     def describe(self) -> dict[str, Any]:
         """Return what identifies this order, for states."""
-        return {"order": "sequential", "version": VERSION, "n": self._n}
+        return {"order": "sequential", "version": VERSION, "records": self._n}
 
 
-class Shuffled:
+class Shuffled(OfRecords):
     """Every record once, in an order chosen by (seed, epoch). See `mmapds.Permutation`."""
 
     @names_its_arguments("orders.Shuffled")
@@ -142,28 +151,16 @@ class Shuffled:
         self._n = integer("n", n, 1)
         self._seed = integer("seed", seed)
 
-    def __len__(self) -> int:
-        return self._n
-
-    @property
-    def records(self) -> int:
-        """How many records the dataset has."""
-        return self._n
-
     def at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the records at `positions`."""
         return _permutation(self._n, self._seed, epoch)[as_positions(positions)]
 
-    def positions_of(self, epoch: int, records: Int64s) -> Int64s:
-        """Return the positions of `records`."""
-        return _permutation(self._n, self._seed, epoch).inverse(as_positions(records))
-
     def describe(self) -> dict[str, Any]:
         """Return what identifies this order, for states."""
-        return {"order": "shuffled", "version": VERSION, "n": self._n, "seed": self._seed}
+        return {"order": "shuffled", "version": VERSION, "records": self._n, "seed": self._seed}
 
 
-class Resampled:
+class Resampled(OfRecords):
     """Records drawn with replacement. An epoch has any length; a record may come several times in it, or never."""
 
     is_bijection = False
@@ -178,11 +175,6 @@ class Resampled:
     def __len__(self) -> int:
         return self._epoch_size
 
-    @property
-    def records(self) -> int:
-        """How many records the dataset has."""
-        return self._n
-
     def at(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the records at `positions`."""
         positions = as_positions(positions)
@@ -192,5 +184,5 @@ class Resampled:
 
     def describe(self) -> dict[str, Any]:
         """Return what identifies this order, for states."""
-        described = {"order": "resampled", "version": VERSION, "n": self._n, "epoch_size": self._epoch_size}
+        described = {"order": "resampled", "version": VERSION, "records": self._n, "epoch_size": self._epoch_size}
         return {**described, "seed": self._seed}

@@ -11,13 +11,13 @@ from numpy.typing import ArrayLike
 
 from .. import _native
 from ..errors import OrderError, names_its_arguments
-from .basic import VERSION, Int64s, as_positions, integer
+from .basic import VERSION, Int64s, OfRecords, as_positions, integer
 from .permutation import Permutation, word
 
 _CHUNKS = 1  # stream of the permutation of chunks
 
 
-class Chunked:
+class Chunked(OfRecords):
     """Shuffles chunks of consecutive records, and the records of `mix_chunks` chunks together.
 
     An epoch takes the chunks in keyed order, `mix_chunks` at a time, and reads the records of these in keyed order. So
@@ -56,14 +56,6 @@ class Chunked:
         self._short = self._first_chunk[1:][short].astype(np.int64) - 1
         self._missing = (self._chunk_size - sizes % self._chunk_size)[short]
         self._epoch: tuple[int, _native.Chunks] | None = None
-
-    def __len__(self) -> int:
-        return self._n
-
-    @property
-    def records(self) -> int:
-        """How many records the dataset has."""
-        return self._n
 
     @property
     def mix_chunks(self) -> int:
@@ -123,7 +115,7 @@ class Chunked:
         return {
             "order": "chunked",
             "version": VERSION,
-            "n": self._n,
+            "records": self._n,
             "sources": len(self._first_record) - 1,
             "starts": blake2b(self._first_record.tobytes(), digest_size=8).hexdigest(),
             "chunk_size": self._chunk_size,
@@ -153,15 +145,12 @@ def _starts(n: Any) -> Int64s:
         raise OrderError(f"n: expected integers, found {type(n).__name__} ({error})") from None
     if given is None or given.ndim == 0:
         return np.array([0, integer("n", n, 1)], np.int64)
-    if given.dtype.kind not in "iu":
-        raise OrderError(f"n: expected integers, found an array of type {given.dtype}")
-    starts: Int64s = given.astype(np.int64)
+    starts: Int64s = given.astype(np.int64, copy=False) if given.dtype.kind in "iu" else np.empty(0, np.int64)
     if starts.ndim != 1 or len(starts) < 2:
-        raise OrderError(f"n: expected shape (sources + 1,), found {starts.shape}")
+        raise OrderError(f"n: expected integers of shape (sources + 1,), found {given.dtype} of shape {given.shape}")
     if starts[0] != 0:
         raise OrderError(f"n[0] = {starts[0]}, expected 0: starts of sources begin with 0")
-    falls = np.flatnonzero(starts[1:] < starts[:-1])
-    if len(falls):
+    if len(falls := np.flatnonzero(starts[1:] < starts[:-1])):
         i = int(falls[0]) + 1
         raise OrderError(f"n[{i}] = {starts[i]}, expected {starts[i - 1]} or more: starts of sources never fall")
     return starts

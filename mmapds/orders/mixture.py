@@ -49,12 +49,11 @@ class Mixture:
         epoch_size: int | None = None,
         shuffle: bool = True,
     ) -> None:
-        datasets, shares = _count("sizes", sizes), _count("weights", weights)
-        if datasets != shares:
-            raise OrderError(f"weights: expected {datasets}, one for each dataset, found {shares}")
+        if not hasattr(sizes, "__len__") or not getattr(sizes, "ndim", 1):
+            raise OrderError(f"sizes = {shortened(sizes)}, expected one number for each dataset")
         if stop not in ("first", "longest"):
             raise OrderError(f"stop = {stop!r}, expected 'first' or 'longest'")
-        self.weights = _integer_weights(weights)
+        self.weights = _integer_weights(weights, len(sizes))
         self._sizes = [integer(f"sizes[{d}]", n, 0) for d, n in enumerate(sizes)]
         for d, size in enumerate(self._sizes):
             if self.weights[d] and not size:
@@ -141,63 +140,42 @@ class Mixture:
         }
 
 
-def _count(name: str, given: Any) -> int:
-    """Return how many numbers were given; raise OrderError for what is not a list of them."""
-    try:
-        return len(given)
-    except TypeError:
-        raise OrderError(f"{name} = {shortened(given)}, expected one number for each dataset") from None
-
-
-def _integer_weights(weights: Sequence[float]) -> list[int]:
+def _integer_weights(weights: Sequence[float], datasets: int) -> list[int]:
     """Return integers in the proportions of `weights`."""
     try:
         values = np.asarray(weights, float)
     except (TypeError, ValueError, OverflowError, RuntimeError):  # the last one of tensors that require gradients
-        raise OrderError(f"weights = {shortened(weights)}, expected one number for each dataset") from None
-    if values.ndim != 1 or not len(values):
+        values = np.empty(())
+    if values.ndim != 1 or not datasets:
         raise OrderError(f"weights = {shortened(weights)}, expected one number for each dataset")
+    if len(values) != datasets:
+        raise OrderError(f"weights: expected {datasets}, one for each dataset, found {len(values)}")
     if not np.isfinite(values).all() or (values < 0).any() or not values.any():
         raise OrderError(f"weights = {shortened(list(weights))}, expected finite numbers of 0 or more, not all 0")
-    ratios = [weight.as_integer_ratio() for weight in values.tolist()]
-    scale = max(denominator for _, denominator in ratios)  # all are powers of two
-    parts = [numerator * (scale // denominator) for numerator, denominator in ratios]
+    parts = [Fraction(weight) for weight in values.tolist()]
+    total = sum(parts)
+    shares = [part / total for part in parts]
     longest = max(_PERIOD, _POSITIONS * int((values > 0).sum()))
-    return _with_common_denominator(parts, longest) or _rounded(parts, longest)
+    near, period = [], 1
+    for share in shares:
+        near.append(share.limit_denominator(longest))
+        period = lcm(period, near[-1].denominator)
+        if period > longest or abs(near[-1] - share) * 2**40 > share:
+            return _rounded(shares, longest)
+    return [int(share * period) for share in near] if sum(near) == 1 else _rounded(shares, longest)
 
 
-def _with_common_denominator(parts: list[int], longest: int) -> list[int] | None:
-    """Return the shares as integers, if they are fractions of one denominator of up to `longest` but for rounding."""
-    total, denominator = sum(parts), 1
-
-    def nearest(part: int) -> int:
-        return (2 * part * denominator + total) // (2 * total)
-
-    for part in parts:
-        if abs(nearest(part) * total - part * denominator) << 40 <= part * denominator:
-            continue
-        denominator = lcm(denominator, Fraction(part, total).limit_denominator(longest).denominator)
-        if denominator > longest or abs(nearest(part) * total - part * denominator) << 40 > part * denominator:
-            return None
-    whole = [nearest(part) for part in parts]
-    return whole if sum(whole) == denominator else None
-
-
-def _rounded(parts: list[int], longest: int) -> list[int]:
-    """Return integers with the sum `longest`, by largest remainders; a part above 0 has 1 or more."""
-    whole = [0] * len(parts)
-    left, total = longest, sum(parts)
-    rising = sorted((part, d) for d, part in enumerate(parts) if part)
-    small = 0
-    for part, d in rising:
-        if part * left >= total:
-            break
-        whole[d] = 1
-        left, total, small = left - 1, total - part, small + 1
-    others = [d for _, d in rising[small:]]
-    for d in others:
-        whole[d] = parts[d] * left // total
-    others.sort(key=lambda d: (-(parts[d] * left % total), d))
-    for d in others[: longest - sum(whole)]:
+def _rounded(shares: list[Fraction], longest: int) -> list[int]:
+    """Return integers with the sum `longest`, by largest remainders; a share above 0 has 1 or more."""
+    whole, left, rest = [0] * len(shares), longest, Fraction(1)
+    rising = sorted((share, d) for d, share in enumerate(shares) if share)
+    while rising[0][0] * left < rest:
+        share, d = rising.pop(0)
+        whole[d], left, rest = 1, left - 1, rest - share
+    exact = {d: share * left / rest for share, d in rising}
+    for d, each in exact.items():
+        whole[d] = int(each)
+    by_remainder = sorted(exact, key=lambda d: (-(exact[d] % 1), d))
+    for d in by_remainder[: longest - sum(whole)]:
         whole[d] += 1
     return whole

@@ -58,8 +58,8 @@ def read_blocks(plan: EpochPlan, epoch: int = 0) -> Blocks:
     count = min(-(-steps // size), _BLOCKS)
     is_whole = count * size >= steps
     firsts = np.arange(count) * size if is_whole else np.linspace(0, steps - size, count).astype(np.int64)
-    reader, found = plan.batches.reader(epoch), []
+    read, found = plan.batches.reader(epoch), []
     for first in firsts.tolist():
         positions = np.arange(first * ranks, min((first + min(size, steps - first)) * ranks, batches), dtype=np.int64)
-        found.append(Block(first, *reader.read(positions)))
+        found.append(Block(first, *read(positions)))
     return Blocks(found, steps, is_whole)

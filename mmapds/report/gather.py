@@ -11,7 +11,7 @@ from ..dataset.opening import open as open_dataset
 from ..dataset.origin import expand_indexed, open_indexes
 from ..dataset.saving import unfolded
 from ..errors import Error, OrderError
-from ..samplers.lengths import read_lengths
+from ..index.lengths import read_lengths
 from ..storage.index_file import Index
 from ..storage.roots import Roots
 from ..storage.runs import LengthOrder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -10,13 +11,13 @@ from numpy.typing import NDArray
 
 from ..dataset.dataset import Dataset
 from ..errors import OrderError, did_you_mean, shortened
+from ..index.lengths import read_lengths
 from ..orders.basic import Int64s, Order, Shuffled, integer, records_at
 from ..orders.chunked import Chunked
-from ..samplers.bucket import BucketPlan
-from ..samplers.lengths import Selection, read_lengths
-from ..samplers.pack_plan import PackLimits, PackPlan, select_packed
-from ..samplers.pack_windows import PackedChunks, PackWindowPlan
-from ..samplers.plan import Budget, select
+from ..samplers.bucket import BucketPlan, Budget
+from ..samplers.lengths import Selection, select
+from ..samplers.packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
+from ..samplers.plan import Reader
 from ..samplers.window import WindowPlan
 
 BATCH_SIZE = 32
@@ -89,15 +90,11 @@ class Wanted(NamedTuple):
         return f"{what}, chunks of {self.chunk_size:,}" if self.chunk_size else what
 
 
-class _Reader(Protocol):
-    def read(self, positions: Int64s) -> tuple[Int64s, Int64s]: ...
-
-
 class _Batches(Protocol):
     """What a plan must answer; those of samplers do."""
 
     def __len__(self) -> int: ...
-    def reader(self, epoch: int) -> _Reader: ...
+    def reader(self, epoch: int) -> Reader: ...
 
 
 class EpochPlan(NamedTuple):
@@ -167,7 +164,7 @@ def _under_a_budget(dataset: Dataset, wanted: Wanted, max_tokens: int) -> EpochP
 
 def _in_packs(dataset: Dataset, wanted: Wanted, length: int) -> EpochPlan:
     by_length = read_lengths(dataset, None, None)
-    selection, left_out = select_packed(by_length, length, 1, None, "drop")
+    selection, left_out = select(by_length, PackLimits(length, None, 1), 1, None, "drop")
     shape: dict[str, Any] = {"group_size": wanted.ranks, "ranks": wanted.ranks, "seed": wanted.seed, "shuffle": True}
     plan: PackPlan | PackWindowPlan
     if wanted.chunk_size is None:
@@ -212,21 +209,15 @@ class _FixedBatches:
     def __len__(self) -> int:
         return -(-len(self._order) // (self._size * self._ranks)) * self._ranks
 
-    def reader(self, epoch: int) -> _FixedReader:
-        return _FixedReader(self._order, self._size, self._ranks, epoch)
+    def reader(self, epoch: int) -> Reader:
+        """Return what reads the batches of an epoch."""
+        return partial(self._read, epoch)
 
-
-class _FixedReader(NamedTuple):
-    order: Order
-    size: int
-    ranks: int
-    epoch: int
-
-    def read(self, positions: Int64s) -> tuple[Int64s, Int64s]:
-        steps, ranks = np.divmod(positions, self.ranks)
-        begins = steps * (self.size * self.ranks)
-        sizes = np.minimum(-(-(len(self.order) - begins) // self.ranks), self.size)
+    def _read(self, epoch: int, positions: Int64s) -> tuple[Int64s, Int64s]:
+        steps, ranks = np.divmod(positions, self._ranks)
+        begins = steps * (self._size * self._ranks)
+        sizes = np.minimum(-(-(len(self._order) - begins) // self._ranks), self._size)
         ends = np.cumsum(sizes)
         within = np.arange(int(sizes.sum())) - np.repeat(ends - sizes, sizes)
-        places = np.repeat(begins + ranks, sizes) + within * self.ranks
-        return records_at(self.order, self.epoch, places % len(self.order)), ends
+        places = np.repeat(begins + ranks, sizes) + within * self._ranks
+        return records_at(self._order, epoch, places % len(self._order)), ends

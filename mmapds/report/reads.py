@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from ..dataset.location import Location
-from ..samplers.exclusions import merged
 from .blocks import Blocks
 from .numbers import Array
 from .plans import EpochPlan
@@ -69,6 +68,16 @@ def step_facts(locations: list[Location]) -> dict[str, int]:
     return {
         "records": len(locations),
         "bytes": sum(each.size for each in locations),
-        "pages": sum(int(np.diff(merged(np.array(own, np.int64))).sum()) for own in ranges.values()),
+        "pages": sum(int(np.diff(_merged(np.array(own, np.int64))).sum()) for own in ranges.values()),
         "sources": len(ranges),
     }
+
+
+def _merged(ranges: Array) -> Array:
+    """Return the union of ranges, shape (k, 2), as ranges in ascending order that do not touch: shape (m, 2)."""
+    ranges = ranges[ranges[:, 0] < ranges[:, 1]]
+    ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(ranges[:, 1])  # the largest end so far
+    first = np.concatenate([[True], ranges[1:, 0] > reach[:-1]])[: len(ranges)]
+    last = np.concatenate([first[1:], [True]])[: len(ranges)]
+    return np.stack([ranges[first, 0], reach[last]], axis=1)

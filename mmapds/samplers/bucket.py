@@ -1,58 +1,121 @@
 """The bucket planner: batches of records of about one length, shuffled anew every epoch."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import _native
 from ..orders.basic import Int64s
 from ..orders.permutation import word
-from ..storage.numbers import distinct_counts
-from .groups import Groups
-from .lengths import Selection, Uint64s
-from .plan import Budget, BudgetPlan, Cut, batches_in
+from .lengths import Selection, Uint64s, classes, rounded_up
+from .plan import Groups, Plan, Reader
 
-# A bucket of one batch would give its records the same mates in every epoch, which is worse than some padding. Eight
+_REGION = 4  # a batch more is made out of this many
+
+
+class Budget(NamedTuple):
+    """What a batch may hold. The size of a batch follows from its longest record: see mds_batch_size in csrc/plan.c."""
+
+    max_tokens: int
+    """Largest cost of the longest record times the number of records, in the unit of the lengths."""
+    max_batch_size: int
+    """Most records in a batch."""
+    batch_size_multiple: int
+    """Batches of at least this many records have a multiple of it."""
+    quadratic_length: int
+    """A record of length L costs L + L^2 / quadratic_length; with 0, it costs L."""
+    round_to: int = 1
+    """A batch is as wide as its longest record, rounded up to a multiple of this; so L is, too."""
+
+    @property
+    def native(self) -> tuple[int, int, int, int]:
+        """What the core takes, which is given lengths that are rounded already."""
+        return self.max_tokens, self.max_batch_size, self.batch_size_multiple, self.quadratic_length
+
+    def cost(self, length: int) -> int:
+        """Return what one record costs; the same rule as in mds_batch_size, and a test compares them."""
+        width = -(-length // self.round_to) * self.round_to
+        return width + (-(-width * width // self.quadratic_length) if self.quadratic_length else 0)
+
+    @property
+    def limit(self) -> tuple[str, int]:
+        """The most tokens of a batch, and what users call it."""
+        return "max_tokens", self.max_tokens
+
+    def fits(self, length: int) -> bool:
+        """Return whether a sample of a length fits by itself."""
+        return self.cost(length) <= self.max_tokens
+
+    def refusal(self, longest: str, length: int, over: int) -> str:
+        """Return the message for samples over the budget."""
+        rounded = f" with round_to = {self.round_to}" if self.round_to > 1 else ""
+        return (
+            f"max_tokens = {self.max_tokens}, expected {self.cost(length)} or more, the cost of {longest}{rounded}; "
+            "leave such samples out with max_length=N or oversize='drop', or give each a batch of its own with "
+            f"oversize='single' (samples over the budget: {over:,})"
+        )
+
+    def widths(self, lengths: Uint64s) -> Uint64s:
+        """Return how wide a batch is whose longest record has each of some lengths."""
+        return rounded_up(lengths, self.round_to)
+
+
+class Cut(NamedTuple):
+    """How many batches a bucket has: see mds_cut in csrc/sampling.h."""
+
+    least: int
+    most: int
+    per_mille: int
+
+
+def batches_in(buckets: Uint64s) -> int:
+    """Return how many batches there are in buckets."""
+    return int(buckets[-1, 1] + buckets[-1, 2])
+
+
+class BudgetPlan(Plan):
+    """What both planners of budgets share."""
+
+    limits: Budget
+
+    def _cut_buckets(self, cut: Cut, *, between: bool = False, budget: Budget | None = None) -> Uint64s:
+        """Return rows of (first rank, first batch, batches, size); `between` cuts in the middle of the others."""
+        values, counts = classes(self.limits.widths(self.selection.values), self.selection.counts)
+        found = _native.plan_buckets((budget or self.limits).native, values, counts, cut, between)
+        return np.frombuffer(found, np.uint64).reshape(-1, 4)
+
+    def measured(self, lengths: NDArray[Any], begins: Int64s, sizes: Int64s) -> tuple[Int64s, Int64s, NDArray[Any]]:
+        """Return what batches hold; the cost of one is its padded size."""
+        widths = self.limits.widths(np.maximum.reduceat(lengths, begins).astype(np.uint64))
+        spaces = widths.astype(np.int64) * sizes
+        return np.add.reduceat(lengths.astype(np.int64), begins), spaces, spaces
+
+
+# A bucket of one batch would give its records the same company in every epoch, which is worse than some padding. Eight
 # are enough, and buckets of more than two have lengths within 0.8 %: see bench/results/bench_planners.md.
 _CUT = Cut(2, 8, 8)
-_REGION = 4  # a batch more is made out of this many
 
 
 class BucketPlan(BudgetPlan):
     """Cuts records in order of length into buckets of whole batches, once.
 
     Every epoch permutes the records inside each bucket, and the groups of neighbouring batches. Every other one has
-    buckets that lie between those of the others, so that records get other mates where a bucket has few batches. All
-    epochs have the same number of batches: some in buckets of short records are made smaller for it. Only the buckets
-    are stored.
-
-    Args:
-      group_size: neighbouring batches that stay together, to be the batches of one step on all ranks.
-      ranks: of how many a step is. Where the batches of a last step that is not full would hold fewer samples than
-        this, there are so many more batches that it is full.
-      shuffle: False reads the batches from the longest to the shortest, the same ones every epoch.
+    buckets that lie between those of the others, so that records share batches with others where a bucket has few
+    batches. All epochs have the same number of batches: some in buckets of short records are made smaller for it. Only
+    the buckets are stored.
     """
 
-    def __init__(
-        self,
-        selection: Selection,
-        budget: Budget,
-        *,
-        group_size: int,
-        ranks: int,
-        seed: int,
-        shuffle: bool,
-    ) -> None:
-        super().__init__(selection, budget, _CUT, seed)
-        self.group_size = group_size
-        self.ranks = ranks
-        self._shuffle = shuffle
-        cut = [self._cut_buckets(between=between) for between in ((False, True) if shuffle else (False,))]
-        self._tables = _alike(cut, max(map(batches_in, cut)), budget.multiple)
+    kind = "token budget, buckets"
+
+    def __init__(self, selection: Selection, budget: Budget, **shape: Any) -> None:
+        super().__init__(selection, budget, **shape)
+        cut = [self._cut_buckets(_CUT, between=between) for between in ((False, True) if self.shuffle else (False,))]
+        self._tables = _alike(cut, max(map(batches_in, cut)), budget.batch_size_multiple)
         if not all(map(self._last_step_can_be_split, self._tables)):
-            whole = -(-len(self) // ranks) * ranks
-            self._tables = _alike(cut, min(whole, selection.records), budget.multiple)
-        self.groups = Groups(len(self), group_size, seed, shuffle)
+            whole = -(-len(self) // self.ranks) * self.ranks
+            self._tables = _alike(cut, min(whole, selection.records), budget.batch_size_multiple)
+        self._groups = Groups(len(self), self.group_size, self.seed, self.shuffle)
 
     def _last_step_can_be_split(self, buckets: Uint64s) -> bool:
         """Return whether the batches of the last step have a sample for each rank, whichever batches these are."""
@@ -67,49 +130,26 @@ class BucketPlan(BudgetPlan):
     def __len__(self) -> int:
         return batches_in(self._tables[0])
 
-    def describe(self) -> dict[str, Any]:
-        """Return what identifies this plan, for states."""
-        what = {"order": "token budget, buckets", "shuffle": self._shuffle, "group_size": self.group_size}
-        what["ranks"] = self.ranks
-        return {**what, **super().describe()}
-
-    def changes_after(self, epoch: int) -> bool:
-        """Return whether the next epoch has other batches."""
-        return self._shuffle
-
-    def reader(self, epoch: int) -> "_BucketReader":
-        """Return a reader of an epoch; it reads batches in any order, at no cost for going back."""
-        return _BucketReader(self, epoch)
-
-    def positions_of(self, epoch: int, records: Int64s) -> Int64s:
-        """Return the positions of the batches that hold only some of these records, which ascend."""
-        ranks = self.ranks_of(records)
-        batches = np.empty_like(ranks)
-        self.native(epoch).find(ranks, batches)
-        found, counts = distinct_counts(batches)
-        return self.groups.positions_of(epoch, found[counts == self.sizes(epoch, found)])
-
-    def buckets(self, epoch: int) -> Uint64s:
-        """Return the buckets of an epoch: rows of (first rank, first batch, batches, size)."""
-        return self._tables[epoch % len(self._tables)]
-
-    def sizes(self, epoch: int, batches: Int64s) -> Int64s:
-        """Return the number of records in batches of an epoch, given by their numbers."""
-        buckets = self.buckets(epoch)
-        sizes: Int64s = buckets[np.searchsorted(buckets[:, 1].astype(np.int64), batches, side="right") - 1, 3].astype(
-            np.int64
-        )
-        return sizes
-
-    def native(self, epoch: int) -> _native.Plan:
-        """One epoch of the plan, as the core reads it."""
-        return _native.Plan(
-            buckets=self.buckets(epoch),
+    def reader(self, epoch: int) -> Reader:
+        """Return what reads the batches of an epoch, in any order, at no cost for going back."""
+        buckets = self._tables[epoch % len(self._tables)]
+        first_batches, sizes = buckets[:, 1].astype(np.int64), buckets[:, 3].astype(np.int64)
+        native = _native.Plan(
+            buckets=buckets,
             first_rank=self.selection.first,
             seed=word(self.seed),
             epoch=word(epoch),
-            shuffle=self._shuffle,
+            shuffle=self.shuffle,
         )
+
+        def read(positions: Int64s) -> tuple[Int64s, Int64s]:
+            batches = np.ascontiguousarray(self._groups.batches_at(epoch, positions.copy()))
+            of_batches = sizes[np.searchsorted(first_batches, batches, side="right") - 1]
+            out, ends = np.empty(int(of_batches.sum()), np.int64), np.empty_like(batches)
+            native.batches(batches, out, ends)
+            return self.selection.by_length.at(out), ends
+
+        return read
 
 
 def _alike(cut: list[Uint64s], batches: int, multiple: int) -> list[Uint64s]:
@@ -146,17 +186,3 @@ def _with_more_batches(buckets: Uint64s, wanted: int, multiple: int) -> Uint64s:
     made = np.array(rows, np.uint64).reshape(-1, 2)
     records_of, batches_of = made[:, 0] * made[:, 1], made[:, 0]
     return np.stack([np.cumsum(records_of) - records_of, np.cumsum(batches_of) - batches_of, *made.T], axis=1)
-
-
-class _BucketReader:
-    def __init__(self, plan: BucketPlan, epoch: int) -> None:
-        self._plan = plan
-        self._epoch = epoch
-        self._native = plan.native(epoch)
-
-    def read(self, positions: Int64s) -> tuple[Int64s, Int64s]:
-        batches = np.ascontiguousarray(self._plan.groups.batches_at(self._epoch, positions.copy()))
-        out = np.empty(int(self._plan.sizes(self._epoch, batches).sum()), np.int64)
-        ends = np.empty_like(batches)
-        self._native.batches(batches, out, ends)
-        return self._plan.selection.by_length.at(out), ends

@@ -1,140 +1,16 @@
-"""The lengths a sampler is given, the order of records by length, and the part of it that is planned."""
+"""The part of a length order that a sampler plans."""
 
-import operator
-import os
-from collections.abc import Mapping
-from functools import partial
-from typing import Any, NamedTuple
+from bisect import bisect_left
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_64
 
-from .. import _native
-from ..arrays.masks import masked_count
-from ..errors import ColumnError, Error, FormatError, OrderError, shortened
+from ..errors import OrderError, counted
 from ..orders.basic import Int64s
-from ..storage.index_file import LENGTH_SECTIONS
-from ..storage.lock import clean_up, locked
-from ..storage.numbers import as_numbers
 from ..storage.runs import LengthOrder
-from ..storage.scratch import scratch
-from ..storage.sections import MALFORMED, SectionFile, SectionWriter
-from ..storage.sort import AT_ONCE, order_bytes, sort
-from ..storage.sources import StrPath, kind_of_file, reason
 
 Uint64s = NDArray[np.uint64]
-_CACHE = b"\x89MMO\r\n\x1a\n"  # the first bytes of a cache file
-Arrays = tuple[NDArray[Any], Uint64s, Uint64s]
-"""An order of records, the distinct lengths, and how many records have each; see `FileOrder`."""
-
-
-def sorted_lengths(values: NDArray[Any], cache: str | None = None) -> LengthOrder:
-    """Sort lengths, given as u32 or u64.
-
-    With a path, one process of a machine sorts and writes the order there, while others wait; then all of them map it.
-    A cache that is damaged, or of other lengths, is replaced.
-
-    Raises:
-      OrderError: the cache cannot be written or read, or the file is not a cache.
-    """
-    if cache is None:
-        return LengthOrder.of_arrays(*_sort(values), values)
-    mark = xxh3_64(values.data).hexdigest()
-    found = _cached(cache, len(values), mark)
-    if found is not None:
-        clean_up(cache)
-    else:
-        try:
-            with locked(cache):
-                found = _cached(cache, len(values), mark)
-                if found is None:
-                    arrays = _sort(values)
-                    _save(arrays, cache, mark)
-                    found = _cached(cache, len(values), mark) or arrays
-        except OSError as error:
-            raise OrderError(
-                f"order_cache = {cache!r}, expected a path that can be written ({reason(error)})"
-            ) from None
-        except OrderError:
-            raise
-        except Error as error:
-            raise OrderError(f"order_cache: {error}") from None
-    return LengthOrder.of_arrays(*found, values, partial(_damaged_cache, cache))
-
-
-def _path_of(cache: StrPath) -> str:
-    """Return the path of a cache; raise OrderError for what no file system can have as a name."""
-    try:
-        path = os.fspath(cache)
-        fits = isinstance(path, str) and path != "" and b"\0" not in os.fsencode(path)
-    except (TypeError, UnicodeEncodeError):
-        fits = False
-    if not fits:
-        raise OrderError(f"order_cache = {shortened(cache)}, expected the path of a file")
-    return path
-
-
-def _damaged_cache(cache: str, what: str) -> FormatError:
-    return FormatError(f"order_cache = {cache!r}: DAMAGED: {what}; delete it")
-
-
-def _save(arrays: Arrays, path: str, mark: str) -> None:
-    with _CacheWriter(path) as writer:
-        for name, array in zip(LENGTH_SECTIONS, arrays, strict=True):
-            writer.write_array(name, array.dtype.str, array.data.cast("B") if len(array) else b"")
-        writer.commit({"lengths": mark}, len(arrays[0]))
-
-
-def _sort(values: NDArray[Any]) -> Arrays:
-    count, width = len(values), order_bytes(len(values))
-    wide = count and int(values.max()) >= 1 << AT_ONCE
-    order, spare = (np.frombuffer(scratch(n * width), f"<u{width}", n) for n in (count, count if wide else 0))
-    found, counts = sort(values, values.itemsize, order, width, spare)
-    return order, np.frombuffer(found, np.uint64), np.frombuffer(counts, np.uint64)
-
-
-def _cached(path: str, records: int, mark: str) -> Arrays | None:
-    """Return what a cache holds; None if it does not exist, is damaged, or belongs to other lengths.
-
-    Every process checks every checksum. To know that the cache is of its lengths it has read those, which are as many
-    bytes, and where several processes do this at once they share the pages.
-
-    Raises:
-      OrderError: the file is not a cache, so it must not be overwritten.
-    """
-    try:
-        opened = _native.Map(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise OrderError(f"order_cache = {path!r}, expected a file that can be read ({reason(error)})") from None
-    except ValueError:
-        kind = kind_of_file(os.stat(path).st_mode)
-        raise OrderError(f"order_cache = {path!r}, expected a regular file, found {kind}") from None
-    if memoryview(opened)[: len(_CACHE)] != _CACHE:
-        raise OrderError(f"order_cache = {path!r}, expected an order cache or a new path, found another file")
-    try:
-        file = _Cache(path, opened)
-        if file.records != records or file.metadata.get("lengths") != mark:
-            return None
-        file.verify_sections()
-        sections = [np.frombuffer(file.section(name), file.sections[name].dtype) for name in LENGTH_SECTIONS]
-    except (FormatError, *MALFORMED):
-        return None
-    order, values, counts = sections
-    whole = order.dtype == f"<u{order_bytes(records)}" and order.shape == (records,)
-    whole = whole and values.dtype == counts.dtype == np.uint64 and values.shape == counts.shape
-    return (order, values, counts) if whole and int(counts.sum()) == records else None
-
-
-class _CacheWriter(SectionWriter):
-    MAGIC, SUFFIX = _CACHE, ""
-    NAME, ELSEWHERE = "the order cache", None
-
-
-class _Cache(SectionFile):
-    MAGIC, NAME = _CACHE, "AN ORDER CACHE"
 
 
 class Selection(NamedTuple):
@@ -167,6 +43,77 @@ class Selection(NamedTuple):
         return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
 
 
+class Limits(Protocol):
+    """What a batch or a pack may hold: a `Budget` or `PackLimits`, whose methods are documented there."""
+
+    @property
+    def limit(self) -> tuple[str, int]: ...
+    def fits(self, length: int) -> bool: ...
+    def refusal(self, longest: str, length: int, over: int) -> str: ...
+
+
+class LeftOut(NamedTuple):
+    """What is not planned, or exceeds a limit by itself; see `PlanSummary`."""
+
+    too_short: int
+    too_long: int
+    too_long_tokens: int
+    over: int
+    """Samples that exceed a limit by themselves, and are planned nevertheless."""
+    over_tokens: int
+
+
+def select(
+    by_length: LengthOrder, limits: Limits, min_length: int, max_length: int | None, oversize: str
+) -> tuple[Selection, LeftOut]:
+    """Return the samples to plan, and what is left out.
+
+    Raises:
+      OrderError: a length is 0, a sample exceeds the limit and `oversize` is "error", or no sample is left.
+    """
+    values, counts = by_length.values, by_length.counts
+    begin = 0 if max_length is None else int((values > np.uint64(max_length)).sum())
+    end = max(int((values >= np.uint64(min_length)).sum()), begin)
+    if end > begin and values[end - 1] == 0:
+        raise OrderError(
+            f"lengths[{_first_of(by_length, end - 1)}] = 0, expected 1 or more; leave such samples out with "
+            f"min_length=1 (samples of length 0: {int(counts[end - 1]):,})"
+        )
+    fits = bisect_left(range(end), True, begin, key=lambda i: limits.fits(int(values[i])))
+    over = int(counts[begin:fits].sum())
+    if over and oversize == "error":
+        longest = int(values[begin])
+        raise OrderError(limits.refusal(f"lengths[{_first_of(by_length, begin)}] = {longest}", longest, over))
+    first = begin
+    if oversize == "drop":
+        begin, over = fits, 0
+    if begin >= end:
+        raise OrderError(
+            f"lengths: expected samples within min_length = {min_length}, max_length = {max_length} and "
+            f"{limits.limit[0]} = {limits.limit[1]}, found {counted(int(counts.sum()), 'sample')} of lengths "
+            f"{int(values[-1])} to {int(values[0])}"
+        )
+    left_out = LeftOut(
+        too_short=int(counts[end:].sum()),
+        too_long=int(counts[:begin].sum()),
+        too_long_tokens=_tokens(by_length, 0, begin),
+        over=over,
+        over_tokens=_tokens(by_length, first, fits) if over else 0,
+    )
+    return Selection(by_length, int(counts[:begin].sum()), slice(begin, end)), left_out
+
+
+def _first_of(by_length: LengthOrder, value: int) -> int:
+    """Return the first record of one of the distinct lengths, given by its place."""
+    return int(by_length.at(np.array([int(by_length.counts[:value].sum())]))[0])
+
+
+def _tokens(by_length: LengthOrder, begin: int, end: int) -> int:
+    """Return the tokens of all samples of some of the distinct lengths."""
+    values, counts = by_length.values[begin:end].astype(object), by_length.counts[begin:end].astype(object)
+    return int((values * counts).sum())
+
+
 def rounded_up(lengths: Uint64s, round_to: int) -> Uint64s:
     """Return lengths rounded up to multiples; where 64 bits do not hold one, the largest number that they do."""
     if round_to == 1:
@@ -176,103 +123,13 @@ def rounded_up(lengths: Uint64s, round_to: int) -> Uint64s:
     return np.where(found < lengths, ~np.uint64(0), found)
 
 
-def classes(taken: Uint64s, counts: Uint64s) -> tuple[Uint64s, Uint64s]:
+def classes(taken: Uint64s, counts: Uint64s | None = None) -> tuple[Uint64s, Uint64s]:
     """Return the distinct numbers among some that fall, and how many records have each.
 
     Args:
-      taken: what a record of each length takes.
-      counts: how many records have that length.
+      taken: what records take.
+      counts: how many records take as much; one each by default.
     """
+    counts = np.ones(len(taken), np.uint64) if counts is None else counts
     firsts = np.flatnonzero(np.concatenate([[True], taken[1:] != taken[:-1]]))
     return np.ascontiguousarray(taken[firsts]), np.add.reduceat(counts, firsts)
-
-
-def read_lengths(given: Any, targets: Any, cache: StrPath | None) -> LengthOrder:
-    """Return lengths and their order; both are those of the indexes, if these have them.
-
-    Args:
-      given: an mmapds dataset, or the lengths.
-      targets: second lengths, or None; of each record, the larger length counts.
-      cache: where to keep the order of lengths that are not those of indexes.
-    Raises:
-      OrderError: the lengths are not integers, or no file can have the path.
-    """
-    path = None if cache is None else _path_of(cache)
-    if hasattr(type(given), "length_order"):
-        stored: LengthOrder | None = given.length_order if targets is None else None
-        if stored is not None:
-            _check_some(len(stored))
-            return stored
-        lengths = given.lengths
-        if lengths.dtype.kind != "u":
-            raise ColumnError(f"column 'length': expected integers of 0 or more, found type {lengths.dtype}")
-    else:
-        lengths = as_lengths("lengths", given)
-    _check_some(len(lengths))
-    if targets is not None:
-        second = as_lengths("target_lengths", targets)
-        if len(second) != len(lengths):
-            raise OrderError(f"target_lengths: expected {len(lengths)}, one for each length, found {len(second)}")
-        lengths = np.maximum(lengths, second)
-    return sorted_lengths(np.ascontiguousarray(lengths), path)
-
-
-def _check_some(samples: int) -> None:
-    if not samples:
-        raise OrderError("lengths: expected one sample or more, found 0 (the dataset or the view is empty)")
-
-
-def as_lengths(name: str, given: Any) -> NDArray[Any]:
-    """Return an array or list of lengths as u32, or u64 where one needs it.
-
-    Raises:
-      OrderError: `given`, called `name`, has another shape, type or a negative number.
-    """
-    if not isinstance(given, list | tuple | np.ndarray) and not hasattr(given, "__array__"):
-        given = _listed(name, given)
-    if masked_count(given):
-        raise OrderError(f"{name}: expected a length for each record, found a masked array; give array.filled(NUMBER)")
-    try:
-        values = as_numbers(given)
-    except (TypeError, ValueError, RuntimeError) as error:  # as of lists of tokens, or of tensors
-        found = type(given).__name__
-        raise OrderError(f"{name}: expected integers of 1 or more, found {found} ({error})") from None
-    if values.ndim != 1:
-        raise OrderError(f"{name}: expected one dimension, found shape {values.shape}")
-    if not values.size:
-        return values.astype(np.uint32)
-    if values.dtype.kind == "f" and np.isnan(values).any():
-        raise OrderError(f"{name}[{int(np.argmax(np.isnan(values)))}] = nan, expected an integer of 1 or more")
-    if values.dtype.kind not in "iu":
-        raise OrderError(f"{name}: expected integers of 1 or more, found type {values.dtype}")
-    if values.min() < 0:
-        at = int(np.argmax(values < 0))
-        raise OrderError(f"{name}[{at}] = {values[at]}, expected 1 or more")
-    return np.ascontiguousarray(values, np.uint32 if int(values.max()) < 2**32 else np.uint64)
-
-
-def _listed(name: str, given: Any) -> Any:
-    """Return what a sequence of integers holds, such as a column of Hugging Face's datasets.
-
-    Raises:
-      OrderError: it is not such a sequence.
-    """
-    found = type(given).__name__
-    if hasattr(given, "indices") and hasattr(type(getattr(given, "dataset", None)), "length_order"):
-        raise OrderError(
-            f"{name}: expected an mmapds dataset, found torch's {found} of one; use the view ds[subset.indices], here "
-            "and in the loader"
-        )
-    try:
-        if isinstance(given, str | bytes | Mapping):
-            raise TypeError
-        if len(given):
-            operator.index(given[0])  # before all are read
-        try:
-            return given[:]
-        except Exception:
-            return [given[i] for i in range(len(given))]
-    except (TypeError, LookupError, AttributeError):
-        raise OrderError(
-            f"{name}: expected an mmapds dataset, or an array or list of integers, found {found}"
-        ) from None

@@ -1,202 +1,366 @@
-"""Batches of sequences packed into rows of one length: planned once, for all epochs."""
+"""Plans of packs: best-fit decreasing over all samples, or inside each mix of the chunks of an order."""
 
-from __future__ import annotations  # help() shows them as they are written
-
-from collections.abc import Mapping, Sized
-from typing import Any
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
-from ..errors import OrderError, counted, names_its_arguments
-from ..orders.basic import Order, integer
+from .. import _native
+from ..errors import OrderError
+from ..orders.basic import Int64s
 from ..orders.chunked import Chunked
-from ..storage.sources import StrPath
-from .exclusions import Exclude
-from .pack_plan import PackLimits, PackPlan, select_packed
-from .pack_windows import PackedChunks, PackWindowPlan
-from .planned import PlannedBatchSampler, known_size, one_of
-from .summary import PackingSummary, fullest_and_imbalance
+from ..orders.permutation import word
+from .lengths import Selection, Uint64s, classes, rounded_up
+from .plan import Groups, Plan, Reader
+
+_ANY = 2**63 - 1  # sequences
+_ROWS = 1 << 24  # of patterns while a plan is made; more would take gigabytes
+_WINDOWS = 1 << 60  # stream of the permutation of the first window; the others have the streams after it
+_AT_ONCE = 1 << 18  # records whose lengths are sorted at a time
+_KEPT = 2  # windows that a reader keeps
 
 
-class PackingBatchSampler(PlannedBatchSampler):
-    """Packs: samples that together fill one row of `pack_length` tokens; a batch is one of them.
+class PackLimits(NamedTuple):
+    """What a pack may hold."""
 
-    `pack_collate` lays the samples of a batch one after another, with what attention needs to keep them apart. Packs
-    are those of best-fit decreasing. With an index that has a length column the sampler starts at once, at any step.
-    Every sample comes exactly once an epoch, whole, with other mates than the epoch before; `len()` is exact and the
-    same in every epoch. The packs of a step cost about the same on all ranks. docs/packing.md describes the plan.
+    pack_length: int
+    max_sequences: int | None
+    round_to: int
+    """A sequence takes its length, rounded up to a multiple of this, which divides the pack length."""
+
+    @property
+    def limit(self) -> tuple[str, int]:
+        """The most tokens of a pack, and what users call it."""
+        return "pack_length", self.pack_length
+
+    def fits(self, length: int) -> bool:
+        """Return whether a sample of a length fits by itself."""
+        return length <= self.pack_length
+
+    def refusal(self, longest: str, length: int, over: int) -> str:
+        """Return the message for samples longer than a pack."""
+        return (
+            f"pack_length = {self.pack_length}, expected {length} or more, that of {longest}; leave such samples out "
+            "with oversize='drop' or max_length=N, or cut them with oversize='truncate' and "
+            f"pack_collate(max_length={self.pack_length}) (samples over the pack length: {over:,})"
+        )
+
+    def classes(self, selection: Selection) -> tuple[Uint64s, Uint64s]:
+        """Return what sequences take in a pack, falling, and how many take so much; longer ones are truncated."""
+        return classes(self.taken(selection.values), selection.counts)
+
+    def taken(self, lengths: Uint64s) -> Uint64s:
+        """Return what a sequence of each length takes."""
+        return rounded_up(np.minimum(lengths, np.uint64(self.pack_length)), self.round_to)
+
+
+class Patterns:
+    """Packs that hold the same lengths.
 
     Args:
-      dataset_or_lengths: an mmapds dataset with a column "length", or the lengths: an array or list of integers.
-      pack_length: most tokens in a pack, in the unit of the lengths.
-      max_sequences: most samples in a pack, 2 or more.
-      round_to: a sample takes its length rounded up to a multiple of this, which divides `pack_length`. It makes plans
-        smaller and mates more various where few samples have the same length.
-      min_length, max_length: samples outside are left out.
-      oversize: what to do with a sample longer than `pack_length`: raise an "error", "drop" it, or "truncate" it, which
-        means to count it as a whole pack, and leaves the cut to `pack_collate(max_length=pack_length)`, without which
-        `mmapds.DataLoader` refuses it.
-      packs_per_batch: packs in a batch of one rank. States hold for any number.
-      planner: "global" packs any samples together; "window" those of each mix of the chunks of an order, so that reads
-        stay near one another.
-      group_size: neighbouring packs that shuffling keeps together, by default the number of replicas. States have it.
-      num_replicas, rank: default to those of torch.distributed, else of the environment, else to 1 and 0.
-      shuffle: other packs in another order every epoch (see `set_epoch`); else from the largest cost to the smallest.
-      seed: chooses the orders; the same on all ranks.
-      drop_last: leave out a last step that is not full. Otherwise some packs are halved, so that every rank has packs
-        in every step.
-      start_step: where the first pass begins, in batches.
-      order: for "window": the order to follow, an `mmapds.orders.Chunked`.
-      exclude: steps that the first pass leaves out, and records that all do; see `DistributedSampler`.
-      order_cache: a file to keep the order of lengths that are not an index's, for all ranks of a machine.
-      sampler: for trainers that want to shard the epoch again; only None is accepted.
-    Warns:
-      UserWarning: see `DistributedSampler`.
-    Raises:
-      OrderError: an argument or a length is out of range, or no sample is left; ranks differ, as in
-        `DistributedSampler`; it is also a ValueError.
-      ColumnError: the dataset has no lengths; the message has the command that adds them.
+      rows: u64, shape (patterns, 2): how many packs, and how many parts each has.
+      parts: u64, shape (parts, 2): which length, and how many sequences of it, one pattern after another.
     """
 
-    _plan: PackPlan | PackWindowPlan
-    _block = 64  # fewer than elsewhere: the samples of each pack lie on many pages of the order
+    def __init__(self, rows: Uint64s, parts: Uint64s) -> None:
+        self.rows = rows
+        self.parts = parts
+        self._firsts = np.cumsum(rows[:, 1]) - rows[:, 1]  # part of each pattern
+        self.sequences = np.add.reduceat(parts[:, 1], self._firsts.astype(np.int64)).astype(np.int64)
 
-    @names_its_arguments("mmapds.PackingBatchSampler", error=OrderError)
-    def __init__(
-        self,
-        dataset_or_lengths: Sized | ArrayLike,
-        pack_length: int,
-        *,
-        max_sequences: int | None = None,
-        round_to: int = 1,
-        min_length: int | None = None,
-        max_length: int | None = None,
-        oversize: str = "error",
-        packs_per_batch: int = 1,
-        planner: str = "global",
-        group_size: int | None = None,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-        shuffle: bool = True,
-        seed: int = 0,
-        drop_last: bool = False,
-        start_step: int = 0,
-        order: Order | None = None,
-        exclude: Exclude | None = None,
-        order_cache: StrPath | None = None,
-        sampler: None = None,
-    ) -> None:
-        one_of("oversize", oversize, ("error", "drop", "truncate"))
-        one_of("planner", planner, ("global", "window"))
-        _check_order(planner, order)
-        self._limits = _limits(pack_length, max_sequences, round_to)
-        packs_per_batch = integer("packs_per_batch", packs_per_batch, 1)
-        self.cut_length = self._limits.pack_length if oversize == "truncate" else None
-        """What collate functions have to cut samples to, if anything."""
-        self.round_to = self._limits.round_to
-        """What collate functions may round samples up to."""
-        self.max_sequences = self._limits.max_sequences
-        """How many samples collate functions may put into a row, if that is limited."""
-        self._group_size = None if group_size is None else integer("group_size", group_size, 1)
-        low = 0 if min_length is None else integer("min_length", min_length, 0)
-        high = None if max_length is None else integer("max_length", max_length, 1)
-        super().__init__(
-            dataset_or_lengths,
-            None,
-            num_replicas=num_replicas,
-            rank=rank,
-            shuffle=shuffle,
-            seed=seed,
-            drop_last=drop_last,
-            order_cache=order_cache,
-            sampler=sampler,
-        )
-        self._selection, self._left_out = select_packed(self._by_length, self._limits.pack_length, low, high, oversize)
-        self._chunks = self._packed_chunks(order) if isinstance(order, Chunked) else None
-        plan = self._new_plan(self._group_size or self.num_replicas, self._planned_ranks)
-        self._check_steps(len(plan), packs_per_batch)
-        self._begin_with(plan, packs_per_batch, start_step, exclude)
+    @classmethod
+    def of(cls, values: Uint64s, counts: Uint64s, limits: PackLimits) -> "Patterns":
+        """Pack sequences.
 
-    def _packed_chunks(self, order: Chunked) -> PackedChunks:
-        records = len(self._by_length)
-        if len(order) != records:
-            raise OrderError(f"order: expected {records} positions, one for each record, found {len(order)}")
-        return PackedChunks(self._selection, self._limits, order)
-
-    def _new_plan(self, group_size: int, ranks: int) -> PackPlan | PackWindowPlan:
-        sizes = {"group_size": group_size, "ranks": ranks}
-        if self._chunks is None:
-            return PackPlan(self._selection, self._limits, **sizes, seed=self.seed, shuffle=self.shuffle)
-        return PackWindowPlan(self._selection, self._chunks, **sizes, seed=self.seed, shuffle=self.shuffle)
-
-    def _check_steps(self, packs: int, packs_per_batch: int) -> None:
-        """Raise OrderError if some rank would have nothing to do in so many packs."""
-        samples, needed = self._selection.records, self.num_replicas * packs_per_batch
-        if samples < self.num_replicas:
-            raise OrderError(f"num_replicas = {self.num_replicas}, expected 1 to {samples}, the number of samples")
-        if self.drop_last and packs < needed:
+        Raises:
+          OrderError: they need too many patterns of packs.
+        """
+        try:
+            found = _native.pack_lengths(limits.pack_length, limits.max_sequences or _ANY, _ROWS, values, counts)
+        except ValueError:
             raise OrderError(
-                f"drop_last: expected {needed} packs or more, {packs_per_batch} for each replica, found {packs}; give "
-                "a smaller pack_length, or drop_last=False"
-            )
+                f"round_to = {limits.round_to}: expected up to {_ROWS:,} patterns of packs, found more for "
+                f"{len(values):,} different lengths; give a larger round_to"
+            ) from None
+        patterns, parts = (np.frombuffer(each, np.uint64).reshape(-1, 2) for each in found)
+        return cls(patterns, parts)
 
-    def _what(self) -> str:
-        samples = f"{counted(self._selection.records, 'sample')} in {counted(len(self._plan), 'pack')}"
-        windows = "" if self._chunks is None else ", planner 'window'"
-        return f"{samples}, pack_length {self._limits.pack_length:,}{windows}, seed {self.seed}"
+    @property
+    def packs(self) -> Int64s:
+        return self.rows[:, 0].astype(np.int64)
 
-    def _plan_like(self, saved: Mapping[str, Any]) -> PackPlan | PackWindowPlan:
-        plan = self._plan
-        group_size = self._group_size or known_size(saved.get("group_size"), plan.group_size)
-        ranks = known_size(saved.get("ranks"), plan.ranks)
-        if (group_size, ranks) == (plan.group_size, plan.ranks):
-            return plan
-        return self._new_plan(group_size, ranks)
+    def reader(self, counts: Uint64s, seed: int, epoch: int, shuffle: bool) -> Reader:
+        """Return what reads the packs of an epoch by their numbers: the ranks of sequences among those of all lengths.
 
-    def summary(self) -> PackingSummary:
-        """Print and return statistics of this epoch; the imbalance may be that of some steps only."""
-        plan, limits = self._plan, self._limits
-        batches, dropped, repeated = self._last_step()
-        most, imbalance = fullest_and_imbalance(plan, self.epoch, self._batch_size, self.num_replicas)
-        values = np.minimum(self._selection.values, np.uint64(limits.pack_length)).astype(object)
-        tokens = int((values * self._selection.counts.astype(object)).sum())
-        summary = PackingSummary(
-            samples=self._selection.records - dropped,
-            **self._left_out._asdict(),
-            dropped=dropped,
-            repeated=repeated,
-            packs=len(plan),
-            batches=batches,
-            steps=len(self),
-            fill=tokens / (len(plan) * limits.pack_length),
-            mean_sequences=self._selection.records / len(plan),
-            most_sequences=most,
-            imbalance=imbalance,
+        Args:
+          counts: how many sequences have each length.
+        """
+        native = _native.Packs(kinds=self.rows, parts=self.parts, counts=counts)
+        last_packs = np.cumsum(self.packs)
+
+        def read(packs: Int64s) -> tuple[Int64s, Int64s]:
+            sizes = self.sequences[np.searchsorted(last_packs, packs, side="right")]
+            ranks, ends = np.empty(int(sizes.sum()), np.int64), np.empty_like(packs)
+            native.ranks(word(seed), word(epoch), shuffle, packs, ranks, ends)
+            return ranks, ends
+
+        return read
+
+    def costs(self, values: Uint64s) -> Uint64s:
+        """Return the sum of the squares of the lengths in a pack of each pattern: integers, alike on all machines."""
+        lengths = values[self.parts[:, 0].astype(np.int64)]
+        costs: Uint64s = np.add.reduceat(lengths * lengths * self.parts[:, 1], self._firsts.astype(np.int64))
+        return costs
+
+    def by_cost(self, values: Uint64s) -> "Patterns":
+        """Return the patterns in order of their cost, the largest first."""
+        return self._taken(np.argsort(-self.costs(values).astype(np.int64), kind="stable"))
+
+    def _taken(self, order: Int64s) -> "Patterns":
+        rows = self.rows[order]
+        sizes = rows[:, 1].astype(np.int64)
+        before = np.cumsum(sizes) - sizes
+        places = np.arange(sizes.sum()) + np.repeat(self._firsts[order].astype(np.int64) - before, sizes)
+        return Patterns(rows, self.parts[places])
+
+    def halved(self, more: int) -> "Patterns":
+        """Return patterns with so many packs more, at most one a sequence: those with most sequences are halved."""
+        order = np.argsort(-self.sequences, kind="stable")
+        order = order[self.sequences[order] > 1]
+        if not more or not len(order):
+            return self
+        order = order[: int(np.searchsorted(np.cumsum(self.packs[order]), more)) + 1]
+        rows, halves, left = self.rows.copy(), [], more
+        for pattern in order.tolist():
+            packs = min(left, int(rows[pattern, 0]))
+            rows[pattern, 0] -= np.uint64(packs)
+            left -= packs
+            first, count = int(self._firsts[pattern]), int(rows[pattern, 1])
+            halves += [(packs, half) for half in _halves(self.parts[first : first + count])]
+        kept = Patterns(self.rows, self.parts)._taken(np.flatnonzero(rows[:, 0]))
+        made = np.array([(packs, len(half)) for packs, half in halves], np.uint64)
+        together = np.concatenate([np.stack([rows[rows[:, 0] > 0, 0], kept.rows[:, 1]], axis=1), made])
+        return Patterns(together, np.concatenate([kept.parts, *(half for _, half in halves)])).halved(left)
+
+
+def _halves(parts: Uint64s) -> tuple[Uint64s, Uint64s]:
+    """Return the parts of two packs that hold the sequences of one, about half each; it has two or more."""
+    each = parts[:, 1]
+    odd = each % np.uint64(2)
+    extra = odd * (np.cumsum(odd) % np.uint64(2))  # every other odd one goes to the first half
+    first = each // np.uint64(2) + extra
+    halves = (np.stack([parts[:, 0], half], axis=1) for half in (first, each - first))
+    one, other = (half[half[:, 1] > 0] for half in halves)
+    return one, other
+
+
+class _Packed(Plan):
+    """What both plans of packs share."""
+
+    limits: PackLimits
+
+    def measured(self, lengths: NDArray[Any], begins: Int64s, sizes: Int64s) -> tuple[Int64s, Int64s, NDArray[Any]]:
+        """Return what packs hold; the cost of one is the sum of the squares of its lengths."""
+        taken = self.limits.taken(lengths.astype(np.uint64))
+        real = np.minimum(lengths, self.limits.pack_length).astype(np.int64)
+        spaces = np.full(len(begins), self.limits.pack_length, np.int64)
+        return np.add.reduceat(real, begins), spaces, np.add.reduceat(taken * taken, begins).astype(np.float64)
+
+
+class PackPlan(_Packed):
+    """Packs sequences by best-fit decreasing, as many at a time as have one length.
+
+    Packs that hold the same lengths have one pattern. Which sequence of a length takes which of its slots is a keyed
+    permutation, another one every epoch, so only patterns are stored. Packs are numbered in order of their cost, the
+    sum of the squares of their lengths, the largest first. Packs with many sequences are halved until a multiple of the
+    ranks is reached.
+    """
+
+    kind = "packs"
+
+    def __init__(self, selection: Selection, limits: PackLimits, **shape: Any) -> None:
+        super().__init__(selection, limits, **shape)
+        values, self._counts = limits.classes(selection)
+        patterns = Patterns.of(values, self._counts, limits)
+        packs = int(patterns.packs.sum())
+        more = min(-(-packs // self.ranks) * self.ranks, selection.records) - packs
+        self._patterns = patterns.halved(more).by_cost(values)
+        self._groups = Groups(len(self), self.group_size, self.seed, self.shuffle)
+
+    def __len__(self) -> int:
+        return int(self._patterns.packs.sum())
+
+    def reader(self, epoch: int) -> Reader:
+        """Return what reads the packs of an epoch, in any order, at no cost for going back."""
+        ranks_of = self._patterns.reader(self._counts, self.seed, epoch, self.shuffle)
+
+        def read(positions: Int64s) -> tuple[Int64s, Int64s]:
+            packs = self._groups.batches_at(epoch, positions.copy())
+            ranks, ends = ranks_of(np.ascontiguousarray(packs))
+            return self.selection.by_length.at(ranks + self.selection.first), ends
+
+        return read
+
+
+class PackedChunks:
+    """What each chunk of an order takes by itself: planned once, for all epochs."""
+
+    def __init__(self, selection: Selection, limits: PackLimits, order: Chunked) -> None:
+        self.order = order
+        self.limits = limits
+        self.starts = order.chunk_starts
+        self._selection = selection
+        self.records = np.zeros(len(self.starts) - 1, np.int64)
+        """Samples of each chunk that are packed."""
+        self.packs = np.zeros_like(self.records)
+        """Packs that these fill."""
+        together = max(_AT_ONCE // max(int(np.diff(self.starts).max()), 1), 1)
+        for first in range(0, len(self.packs), together):
+            self._count(np.arange(first, min(first + together, len(self.packs))))
+
+    def _count(self, chunks: Int64s) -> None:
+        """Plan some chunks that follow one another."""
+        records, taken = self.read(chunks)
+        ends = np.searchsorted(records, self.starts[chunks[1:]])
+        bounds = [0, *ends.tolist(), len(records)]
+        for chunk, (begin, end) in zip(chunks.tolist(), pairwise(bounds), strict=True):
+            if begin < end:
+                self.records[chunk] = end - begin
+                self.packs[chunk] = Patterns.of(*classes(np.sort(taken[begin:end])[::-1]), self.limits).packs.sum()
+
+    def read(self, chunks: Int64s) -> tuple[Int64s, Uint64s]:
+        """Return the samples of some chunks that are packed, chunk by chunk, and what each takes in a pack."""
+        spans = [np.arange(self.starts[chunk], self.starts[chunk + 1]) for chunk in chunks.tolist()]
+        records = np.concatenate(spans)
+        lengths = self._selection.by_length.lengths.at(records)
+        values = self._selection.values
+        kept = (lengths >= values[-1]) & (lengths <= values[0])
+        return records[kept], self.limits.taken(lengths[kept])
+
+
+class PackWindowPlan(_Packed):
+    """Packs the samples of each mix of chunks by best-fit decreasing; such a mix is a window.
+
+    Every epoch mixes other chunks, and mixes need more packs or fewer. But a mix never needs more than its chunks do
+    one by one. So it has as many packs as these, and where it needs fewer, packs of many sequences are halved. That
+    gives every epoch the same number of packs, and where a window begins is a sum over chunks. So a reader goes to any
+    position at once, and plans only the windows that it reads.
+
+    Groups are those of one window, and what is left at its two ends has about the median cost.
+    """
+
+    kind = "packs, windows"
+
+    def __init__(self, selection: Selection, chunks: PackedChunks, **shape: Any) -> None:
+        super().__init__(selection, chunks.limits, **shape)
+        self.chunks = chunks
+        self._packs = _with_whole_steps(chunks, self.ranks)
+        self._total = int(self._packs.sum())
+
+    def __len__(self) -> int:
+        return self._total
+
+    def _shape(self) -> dict[str, Any]:
+        return {**super()._shape(), "of": self.chunks.order.describe()}
+
+    def changes_after(self, epoch: int) -> bool:
+        """Return whether the next epoch has other packs: the order of chunks always changes."""
+        return True
+
+    def reader(self, epoch: int) -> Reader:
+        """Return what reads the packs of an epoch, in any order; it plans each window that it comes to."""
+        chunks, mix = self.chunks.order.chunks(epoch), self.chunks.order.mix_chunks
+        lasts = np.minimum(np.arange(mix, len(chunks) + mix, mix), len(chunks)) - 1
+        ends = np.cumsum(self._packs[chunks])[lasts]
+
+        @lru_cache(_KEPT)
+        def window(number: int) -> tuple[int, _Window]:
+            begin = int(ends[number - 1]) if number else 0
+            own = chunks[number * mix : (number + 1) * mix]
+            return begin, _Window(self, own, epoch, number, begin, int(ends[number]))
+
+        def read(positions: Int64s) -> tuple[Int64s, Int64s]:
+            numbers, found = np.searchsorted(ends, positions, side="right"), []
+            for first, last in pairwise([0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(positions)]):
+                begin, packs = window(int(numbers[first]))
+                found.append(packs.read(positions[first:last] - begin))
+            sizes = [np.diff(each, prepend=0) for _, each in found]
+            return np.concatenate([out for out, _ in found]), np.cumsum(np.concatenate(sizes))
+
+        return read
+
+
+def _with_whole_steps(chunks: PackedChunks, ranks: int) -> Int64s:
+    """Return the packs of each chunk, of which those with most samples to spare get more for a whole last step."""
+    packs, spare = chunks.packs, chunks.records - chunks.packs
+    more = min(-int(packs.sum()) % ranks, int(spare.sum()))
+    by_spare = np.argsort(-spare, kind="stable")
+    before = np.cumsum(spare[by_spare]) - spare[by_spare]
+    given = np.zeros_like(packs)
+    given[by_spare] = np.clip(more - before, 0, spare[by_spare])
+    found: Int64s = packs + given
+    return found
+
+
+class _Window:
+    """The packs of one mix of chunks.
+
+    Args:
+      chunks: of the mix.
+      number: which of the epoch.
+      begin, end: its positions there.
+    """
+
+    def __init__(self, plan: PackWindowPlan, chunks: Int64s, epoch: int, number: int, begin: int, end: int) -> None:
+        records, taken = plan.chunks.read(chunks)
+        by_length = np.argsort(np.uint64(plan.limits.pack_length) - taken, kind="stable")
+        self._records = records[by_length]  # in order of length, falling
+        values, counts = classes(taken[by_length])
+        patterns = Patterns.of(values, counts, plan.limits)
+        if int(patterns.packs.sum()) > end - begin:  # best-fit decreasing is not always better with more to choose from
+            patterns = _one_by_one(plan.chunks, chunks, values)
+        patterns = patterns.halved(end - begin - int(patterns.packs.sum())).by_cost(values)
+        self._ranks_of = patterns.reader(counts, plan.seed, epoch, plan.shuffle)
+        self._epoch, self._shuffle, size = epoch, plan.shuffle, plan.group_size
+        self._before = min(-begin % size, end - begin)  # packs before the first group
+        self._grouped = (end - begin - self._before) // size * size
+        self._others = end - begin - self._grouped
+        self._middle = self._grouped // size // 2 * size  # those of median cost, which are in no group, begin here
+        which = {"stream": _WINDOWS + number, "first": -(-begin // size)}
+        self._groups = Groups(self._grouped, size, plan.seed, plan.shuffle, **which)
+
+    def read(self, places: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the records of the packs at some places, one after another, and where each ends."""
+        ranks, ends = self._ranks_of(self._packs_at(places))
+        return self._records[ranks], ends
+
+    def _packs_at(self, places: Int64s) -> Int64s:
+        """Return the number of the pack at each place, where packs are numbered in order of their cost."""
+        if not self._shuffle:
+            return np.ascontiguousarray(places)
+        grouped = (places >= self._before) & (places < self._before + self._grouped)
+        packs = self._middle + np.where(places < self._before, places, places - self._grouped)
+        found = self._groups.batches_at(self._epoch, places[grouped] - self._before)
+        packs[grouped] = np.where(found < self._middle, found, found + self._others)
+        return packs
+
+
+def _one_by_one(chunks: PackedChunks, numbers: Int64s, values: Uint64s) -> Patterns:
+    """Return packs for the lengths of each chunk by itself; samples of one length trade places between chunks.
+
+    Args:
+      values: what samples of all these chunks take, falling.
+    """
+    rows, parts = [], []
+    for number in numbers[chunks.packs[numbers] > 0]:
+        _, taken = chunks.read(np.array([number]))
+        own, counts = classes(np.sort(taken)[::-1])
+        patterns = Patterns.of(own, counts, chunks.limits)
+        places = len(values) - 1 - np.searchsorted(values[::-1], own)
+        rows.append(patterns.rows)
+        parts.append(
+            np.stack([places[patterns.parts[:, 0].astype(np.int64)].astype(np.uint64), patterns.parts[:, 1]], axis=1)
         )
-        print(summary)
-        return summary
-
-
-def _check_order(planner: str, order: Order | None) -> None:
-    """Refuse an order that does not go with the planner."""
-    found = "None" if order is None else type(order).__name__
-    if planner == "global" and order is not None:
-        raise OrderError("order: expected None with planner='global', found an order; give planner='window' too")
-    if planner == "window" and not isinstance(order, Chunked):
-        raise OrderError(
-            f"order: expected an mmapds.orders.Chunked with planner='window', found {found}; give "
-            "order=mmapds.orders.Chunked(ds, 4096, mix_chunks=16)"
-        )
-
-
-def _limits(pack_length: int, max_sequences: int | None, round_to: int) -> PackLimits:
-    pack_length = integer("pack_length", pack_length, 1)
-    round_to = integer("round_to", round_to, 1)
-    if pack_length % round_to:
-        raise OrderError(f"round_to = {round_to}, expected a divisor of pack_length = {pack_length}")
-    if max_sequences is not None:
-        max_sequences = integer("max_sequences", max_sequences, 1)
-    if max_sequences == 1:
-        raise OrderError("max_sequences = 1, expected 2 or more; use DistributedSampler for single samples")
-    return PackLimits(pack_length, max_sequences, round_to)
+    return Patterns(np.concatenate(rows), np.concatenate(parts))

@@ -1,4 +1,4 @@
-"""What batch samplers with a plan share: the batches of a rank, step by step, and how a last step is shared out."""
+"""Batch samplers with a plan: batches under a budget of tokens, and packs. Planned once, for all epochs."""
 
 from __future__ import annotations  # help() shows them as they are written
 
@@ -11,149 +11,163 @@ import numpy as np
 import torch.utils.data
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import OrderError
-from ..orders.basic import Int64s, integer
+from ..errors import OrderError, counted, names_its_arguments
+from ..index.lengths import read_lengths
+from ..orders.basic import Int64s, Order, Sequential, Shuffled, check_is_order, integer
+from ..orders.chunked import Chunked
 from ..storage.sources import StrPath
+from .bucket import BucketPlan, Budget
+from .cursor import Make, Sharding, Span
 from .data import SampledData
-from .epoch import EpochProgress
-from .exclusions import LARGEST, Exclude, clipped, merged, parse_exclude
-from .lengths import read_lengths
-from .passes import Pass, Sharding
-from .plan import Plan, pieces
+from .lengths import Limits, select
+from .packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
+from .plan import Plan, Reader, pieces
+from .records import Exclude, Excluded
 from .resumable import ResumableSampler, refuse_injected, refuse_path
+from .summary import PlanSummary, summarise
+from .window import WindowPlan
 from .world import World
+
+_MOST = 2**31  # samples in a batch without a limit
 
 
 class PlannedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
     """Batches of a plan, for the rank of this process; `TokenBudgetBatchSampler` explains the arguments."""
 
-    _plan: Plan
-    _multiple = 1  # which sizes of batches keep where one is split
-
+    _contents: Plan
     _has_equal_batches = False
     _block = 256  # batches of a rank that are read at a time
+    _unit: str  # what stands at a position of the plan
+    _refills = False  # whether batches without excluded records keep their size
+    _multiple = 1  # which sizes of batches keep where one is split
 
-    def __init__(
-        self,
-        dataset_or_lengths: Sized | ArrayLike,
-        target_lengths: ArrayLike | None,
-        *,
-        num_replicas: int | None,
-        rank: int | None,
-        shuffle: bool,
-        seed: int,
-        drop_last: bool,
-        order_cache: StrPath | None,
-        sampler: None,
+    def _share(
+        self, num_replicas: int | None, rank: int | None, shuffle: bool, seed: int, drop_last: bool, sampler: None
     ) -> None:
+        """Take what decides which ranks share which order."""
         refuse_injected(sampler)
-        refuse_path("dataset_or_lengths", dataset_or_lengths)
-        self.num_replicas, self.rank, self._assumed = World.of(num_replicas, rank)
-        self.drop_last = bool(drop_last)
-        self.shuffle = bool(shuffle)
+        self._world = World.of(num_replicas, rank)
+        self.num_replicas, self.rank = self._world.num_replicas, self._world.rank
+        self.drop_last, self.shuffle = bool(drop_last), bool(shuffle)
         self.seed = integer("seed", seed)
-        self._by_length = read_lengths(dataset_or_lengths, target_lengths, order_cache)
-        self._dataset = dataset_or_lengths if hasattr(type(dataset_or_lengths), "length_order") else None
-        is_known = self._dataset is not None and target_lengths is None
-        self._data = SampledData(self._dataset, None if is_known else self._by_length.lengths.array)
 
-    def _begin_with(self, plan: Plan, batch_size: int, start_step: int, exclude: Exclude | None) -> None:
-        """Take the plan, of which a rank has `batch_size` batches in a step."""
-        self._plan = plan
-        self._batch_size = batch_size
-        self._exclude = parse_exclude(exclude)
-        self._progress = self._new_progress(plan, start_step, self._exclude)
+    def _sample(
+        self, dataset_or_lengths: Sized | ArrayLike, target_lengths: ArrayLike | None, order_cache: StrPath | None
+    ) -> None:
+        """Take the records and their lengths."""
+        refuse_path("dataset_or_lengths", dataset_or_lengths)
+        self._by_length = read_lengths(dataset_or_lengths, target_lengths, order_cache)
+        dataset = dataset_or_lengths if hasattr(type(dataset_or_lengths), "length_order") else None
+        self.sampled = self._by_length if dataset is None else dataset
+        is_known = dataset is not None and target_lengths is None
+        self._data = SampledData(dataset, None if is_known else self._by_length.lengths.array)
+
+    def _select(
+        self, limits: Limits, min_length: int | None, max_length: int | None, oversize: str, exclude: Exclude | None
+    ) -> None:
+        """Take the records that the limits admit."""
+        low = 0 if min_length is None else integer("min_length", min_length, 0)
+        high = None if max_length is None else integer("max_length", max_length, 1)
+        self._exclude = Excluded(exclude, len(self._by_length))
+        self._selection, self._left_out = select(self._by_length, limits, low, high, oversize)
+        samples = self._selection.records
+        if samples < self.num_replicas:
+            raise OrderError(f"num_replicas = {self.num_replicas}, expected 1 to {samples}, the number of samples")
+
+    def _plan(self, group_size: int | None, per_batch: int, start_step: int) -> None:
+        """Plan the batches, and begin."""
+        self._group_size = None if group_size is None else integer("group_size", group_size, 1)
+        # With drop_last, what is no whole step is left out instead of split.
+        plan = self._new_plan(self._group_size or self.num_replicas, 1 if self.drop_last else self.num_replicas)
+        self._contents = plan
+        self._sharding = Sharding(self.num_replicas, self.rank, per_batch, self.drop_last)
+        if self.drop_last and len(plan) < self._sharding.stride:
+            raise OrderError(
+                f"drop_last: expected {self._sharding.stride} {self._unit} or more, {per_batch} for each replica, "
+                f"found {len(plan)}; give a smaller {plan.limits.limit[0]}, or drop_last=False"
+            )
+        self._cursor = self._new_cursor(start_step)
         self.sampler = _Samples(self)
 
-    @property
-    def _planned_ranks(self) -> int:
-        """Of how many ranks a step is; with drop_last, what is no whole step is left out instead."""
-        return 1 if self.drop_last else self.num_replicas
+    @abstractmethod
+    def _new_plan(self, group_size: int, ranks: int) -> Any:
+        """Return the plan of a world."""
 
-    def _new_progress(self, plan: Plan, start_step: int, exclude: Exclude) -> EpochProgress:
-        sharding = Sharding(self.num_replicas, self.rank, self._batch_size, self.drop_last)
-        return EpochProgress(
-            plan, sharding, start_step=start_step, exclude=exclude, assumed=self._assumed, block_size=self._block
-        )
+    def _excluded(self) -> str | None:
+        return self._exclude.describe()
 
-    @property
-    def sampled(self) -> Any:
-        return self._by_length if self._dataset is None else self._dataset
+    # ---- batches -----------------------------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[list[int]]:
-        """Return an iterator over a pass, which begins, and reads the epoch, with its first batch."""
-        self._refuse_second_sharding()
-        return self._batches()
+    def _reader(self, epoch: int) -> Reader:
+        """Return what reads the batches of an epoch, without excluded records."""
+        read, excluded = self._contents.reader(epoch), self._exclude
+        plan, refills = self._contents, self._refills
+        if not excluded:
+            return read
 
-    def _batches(self) -> Iterator[list[int]]:
-        self._compare_ranks()
-        begun = self._progress.begin()
-        reader = self._plan.reader(begun.epoch)
-        excluded = _ExcludedRecords(begun)
+        def read_others(positions: Int64s) -> tuple[Int64s, Int64s]:
+            out, ends = read(positions)
+            if not excluded.holds(out).any():
+                return out, ends
+            each = zip(positions.tolist(), _cut(out, ends), strict=True)
+            batches = [_replaced(plan, epoch, excluded, refills, position, batch) for position, batch in each]
+            return np.concatenate(batches), np.cumsum([len(batch) for batch in batches])
+
+        return read_others
+
+    def _maker(self, span: Span) -> Make:
+        read, rank = self._reader(span.epoch), self.rank
+        replicas, multiple, drop_last = self.num_replicas, self._multiple, self.drop_last
 
         def make(first: int, positions: Int64s) -> list[list[int]]:
-            last = begun.remainder(first)
-            if len(last) and not self.drop_last:
-                batches = excluded.removed(_cut(*reader.read(last)))
-                return [self._shared(batches)[self.rank].tolist()]
-            out, ends = reader.read(positions.ravel())
+            last = span.remainder(first)
+            if len(last) and not drop_last:
+                return [_dealt(_cut(*read(last)), replicas, multiple)[rank].tolist()]
+            out, ends = read(positions.ravel())
             ends = ends[positions.shape[1] - 1 :: positions.shape[1]]
-            if excluded:
-                return [batch.tolist() for batch in excluded.removed(_cut(out, ends))]
             records = out.tolist()  # at once, and not batch by batch: twice as fast
             return [records[begin:end] for begin, end in pairwise([0, *ends.tolist()])]
 
-        yield from begun.map(make)
+        return make
 
     def indices_at(self, step: int) -> list[NDArray[np.int64]]:
         """Return the records in a step of this epoch: the batch of each rank, in order of ranks."""
-        step = integer("step", step)
-        found = self._progress.pass_at(step)
-        last = found.remainder(step - found.first_step)
-        whole = found.positions(step - found.first_step, 1, range(self.num_replicas)).ravel()
-        read = self._plan.reader(found.epoch).read(last if len(last) else whole)
-        return self._shared(_ExcludedRecords(found).removed(_cut(*read)))
+        span = self._span_at(step)
+        at = int(step) - span.first_step
+        positions = span.remainder(at)
+        if not len(positions):
+            positions = span.positions(at, 1, range(self.num_replicas)).ravel()
+        return _dealt(_cut(*self._reader(span.epoch)(positions)), self.num_replicas, self._multiple)
 
-    def _shared(self, batches: list[Int64s]) -> list[Int64s]:
-        """Return a batch for each rank, out of those of a step in order of their positions."""
-        if len(batches) < self.num_replicas:
-            return _split(batches, self.num_replicas, self._multiple)
-        return [np.concatenate(batches[rank :: self.num_replicas]) for rank in range(self.num_replicas)]
+    # ---- states and statistics ---------------------------------------------------------------------------------
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Begin the next pass where a state was saved, at any number of replicas: the same batches follow.
+        """Begin the next iterator where a state was saved, at any number of replicas: the same batches follow.
 
         Raises:
           StateError: the state belongs to other files, another view of them or other lengths, to other limits, another
             seed, planner or version, or is not a state.
         """
-        self._follow_workers()
         order = state_dict.get("order") if isinstance(state_dict, Mapping) else None
-        plan = self._plan_like(order if isinstance(order, Mapping) else {})
-        progress = self._progress
-        if plan is not self._plan:
-            progress = self._new_progress(plan, 0, self._exclude)
-            progress.take_over(self._progress)
-        progress.load_state_dict(state_dict, self._data)  # an error leaves the sampler as it was
-        self._plan, self._progress = plan, progress
+        saved, plan = order if isinstance(order, Mapping) else {}, self._contents
+        ranks = _known_size(saved.get("ranks"), plan.ranks)
+        group_size = self._group_size or _known_size(saved.get("group_size"), plan.group_size)
+        if (group_size, ranks) != (plan.group_size, plan.ranks):
+            plan = self._new_plan(group_size, ranks)
+        self._load(state_dict, plan)
 
-    @abstractmethod
-    def _plan_like(self, saved: Mapping[str, Any]) -> Plan:
-        """Return the plan with the sizes of another world that a state has; that in use if it has the same."""
-
-    def _last_step(self) -> tuple[int, int, int]:
-        """Return the batches of all ranks in an epoch, and the samples that the last step drops and repeats."""
-        planned, stride = len(self._plan), self.num_replicas * self._batch_size
-        full, rest = divmod(planned, stride)
-        batches = full * self.num_replicas
-        if not rest:
-            return batches, 0, 0
-        positions = np.arange(full * stride, planned, dtype=np.int64)
-        last = _cut(*self._plan.reader(self.epoch).read(positions))
-        samples = sum(map(len, last))
-        if self.drop_last:
-            return batches, samples, 0
-        return batches + self.num_replicas, 0, sum(map(len, self._shared(last))) - samples
+    def summary(self) -> PlanSummary:
+        """Return statistics of this epoch; `print` shows them. Of a long epoch, some are those of a sample of steps."""
+        plan, stride = self._contents, self._sharding.stride
+        dropped = repeated = 0
+        if len(plan) % stride:
+            last = _cut(*plan.reader(self.epoch)(np.arange(len(plan) // stride * stride, len(plan))))
+            samples = sum(map(len, last))
+            if self.drop_last:
+                dropped = samples
+            else:
+                repeated = sum(map(len, _dealt(last, self.num_replicas, self._multiple))) - samples
+        return summarise(plan, self._left_out, self._sharding, self.epoch, dropped, repeated)
 
 
 class _Samples(torch.utils.data.Sampler[int]):
@@ -171,28 +185,11 @@ class _Samples(torch.utils.data.Sampler[int]):
 
     def __len__(self) -> int:
         """Return about how many samples a rank has in an epoch; the exact number depends on its batches."""
-        return -(-self._batches._plan.selection.records // self._batches.num_replicas)
+        return -(-self._batches._selection.records // self._batches.num_replicas)
 
     def __iter__(self) -> Iterator[int]:
         for batch in self._batches:
             yield from batch
-
-
-class _ExcludedRecords:
-    """The records that a pass excludes. Batches that hold nothing else are not in the pass at all."""
-
-    def __init__(self, of: Pass) -> None:
-        self._bounds = merged(clipped(of.start.records, LARGEST)).ravel()
-
-    def __bool__(self) -> bool:
-        return bool(len(self._bounds))
-
-    def removed(self, batches: list[Int64s]) -> list[Int64s]:
-        """Return batches without these records."""
-        if not self:
-            return batches
-        # A record is in a range where an odd number of bounds is not above it.
-        return [batch[np.searchsorted(self._bounds, batch, side="right") % 2 == 0] for batch in batches]
 
 
 def _cut(out: Int64s, ends: Int64s) -> list[Int64s]:
@@ -200,11 +197,44 @@ def _cut(out: Int64s, ends: Int64s) -> list[Int64s]:
     return [out[begin:end] for begin, end in pairwise([0, *ends.tolist()])]
 
 
-def _split(batches: list[Int64s], replicas: int, multiple: int) -> list[Int64s]:
-    """Return a batch for each rank, where there are fewer batches than ranks.
+def _replaced(plan: Plan, epoch: int, excluded: Excluded, refills: bool, position: int, batch: Int64s) -> Int64s:
+    """Return a batch without its excluded records, or the nearest one that has others.
 
-    Those with many samples are split most. Where there are fewer samples than ranks, some ranks have the same batch.
+    Args:
+      refills: other records of the batch stand in for those that are excluded; otherwise it is smaller.
     """
+    read = plan.reader(epoch)
+    for near in _nearest_first(position, len(plan)):
+        batch = batch if near == position else read(np.array([near]))[0]
+        wrong = excluded.holds(batch)
+        kept = batch[~wrong]
+        if len(kept) and refills:
+            batch = batch.copy()
+            batch[wrong] = np.resize(kept, int(wrong.sum()))
+            return batch
+        if len(kept):
+            return kept
+    raise OrderError(f"exclude: expected records that are left in epoch {epoch}, found all excluded")
+
+
+def _nearest_first(position: int, count: int) -> Iterator[int]:
+    """Yield all of `count` positions, in order of their distance from one."""
+    yield position
+    for distance in range(1, count):
+        if position + distance < count:
+            yield position + distance
+        if position - distance >= 0:
+            yield position - distance
+
+
+def _dealt(batches: list[Int64s], replicas: int, multiple: int) -> list[Int64s]:
+    """Return a batch for each rank, out of those of a step in order of their positions.
+
+    Where there are fewer batches than ranks, those with many samples are split most. Where there are fewer samples than
+    ranks, some ranks have the same batch.
+    """
+    if len(batches) >= replicas:
+        return [np.concatenate(batches[rank::replicas]) for rank in range(replicas)]
     parts = [1] * len(batches)
     for _ in range(replicas - len(batches)):
         sizes = [len(batch) / part if part < len(batch) else 0 for batch, part in zip(batches, parts, strict=True)]
@@ -216,16 +246,257 @@ def _split(batches: list[Int64s], replicas: int, multiple: int) -> list[Int64s]:
     return [found[rank % len(found)] for rank in range(replicas)]
 
 
-def known_size(saved: object, own: int) -> int:
+def _known_size(saved: object, own: int) -> int:
     """Return a size that a state has, or the sampler's own where it has none."""
-    return saved if type(saved) is int and 1 <= saved < 2**31 else own
+    return saved if type(saved) is int and 1 <= saved < _MOST else own
 
 
-def one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    """Refuse a value that is not known.
-
-    Raises:
-      OrderError: it is not.
-    """
+def _one_of(name: str, value: str, *known: str) -> None:
+    """Raise OrderError for a value that is not known."""
     if value not in known:
         raise OrderError(f"{name} = {value!r}, expected {' or '.join(map(repr, known))}")
+
+
+class TokenBudgetBatchSampler(PlannedBatchSampler):
+    """Batches of samples of similar length, within a budget, as many on every rank.
+
+    With an index that has a length column it starts at once, at any step. Every sample comes exactly once an epoch; no
+    batch is empty or over the budget; `len()` is exact and the same in every epoch. The batches of a step cost about
+    the same on all ranks. docs/samplers.md describes both planners.
+
+    Args:
+      dataset_or_lengths: an mmapds dataset with a column "length", or the lengths: an array or list of integers.
+      max_tokens: the budget of a batch of one rank, in the unit of the lengths.
+      target_lengths: second lengths, of the targets of encoder-decoder data; of each sample, the larger one counts.
+      max_batch_size: most samples in a batch.
+      batch_size_multiple: batches of at least this many samples have a multiple of it.
+      cost: "padded" is the longest length times the number of samples, the size of a padded tensor; "sum" is for models
+        that pack samples without padding, and has the same bound.
+      quadratic_length: a sample of length L costs L + L^2 / quadratic_length, for quadratic attention.
+      round_to: a batch is as wide as its longest sample, rounded up to a multiple of this, as by
+        `pad_collate(pad_to_multiple_of=...)`: lengths count as rounded up.
+      min_length, max_length: samples outside are left out.
+      oversize: what to do with a sample that alone exceeds the budget: raise an "error", "drop" it, or make it a
+        "single" batch over the budget.
+      planner: "bucket" plans by length alone; "window" follows an order, for chunked reads or fully random batches.
+      sort_window: for "window": positions of the order that a record waits for its batch, on average.
+      group_size: for "bucket": neighbouring batches that shuffling keeps together, by default the number of replicas.
+        States have it, so that a job resumed with another number of replicas keeps the same sequence.
+      num_replicas, rank: default to those of torch.distributed, else of the environment, else to 1 and 0.
+      shuffle: other batches in another order every epoch (see `set_epoch`); else from the longest to the shortest.
+      seed: chooses the orders; the same on all ranks.
+      drop_last: leave out a last step that has fewer batches than ranks, instead of splitting its batches.
+      start_step: where the first iterator begins, in batches.
+      order: for "window": the order to follow, with every record once an epoch (see `mmapds.orders`).
+      exclude: records that are not read, in numbers and ranges; another record of the batch stands in for each.
+      order_cache: a file to keep the order of lengths that are not an index's, for all ranks of a machine.
+      sampler: for trainers that want to shard the epoch again; only None is accepted.
+    Warns:
+      UserWarning: see `DistributedSampler`.
+    Raises:
+      OrderError: an argument or a length is out of range, or no sample is left; ranks differ, as in
+        `DistributedSampler`; it is also a ValueError.
+      ColumnError: the dataset has no lengths; the message has the command that adds them.
+    """
+
+    _contents: BucketPlan | WindowPlan
+    _unit, _refills = "batches", True
+
+    @names_its_arguments("mmapds.TokenBudgetBatchSampler", error=OrderError)
+    def __init__(
+        self,
+        dataset_or_lengths: Sized | ArrayLike,
+        max_tokens: int,
+        *,
+        target_lengths: ArrayLike | None = None,
+        max_batch_size: int | None = None,
+        batch_size_multiple: int = 1,
+        cost: str = "padded",
+        quadratic_length: int | None = None,
+        round_to: int = 1,
+        min_length: int | None = None,
+        max_length: int | None = None,
+        oversize: str = "error",
+        planner: str = "bucket",
+        sort_window: int = 8192,
+        group_size: int | None = None,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        start_step: int = 0,
+        order: Order | None = None,
+        exclude: Exclude | None = None,
+        order_cache: StrPath | None = None,
+        sampler: None = None,
+    ) -> None:
+        _one_of("cost", cost, "padded", "sum")
+        _one_of("oversize", oversize, "error", "drop", "single")
+        _one_of("planner", planner, "bucket", "window")
+        if planner == "bucket" and order is not None:
+            raise OrderError("order: expected None with planner='bucket', found an order; give planner='window' too")
+        if planner == "window" and group_size is not None:
+            raise OrderError(f"group_size = {group_size!r}, expected None with planner='window', which has no groups")
+        self._budget = Budget(
+            integer("max_tokens", max_tokens, 1),
+            _MOST if max_batch_size is None else min(integer("max_batch_size", max_batch_size, 1), _MOST),
+            integer("batch_size_multiple", batch_size_multiple, 1),
+            0 if quadratic_length is None else integer("quadratic_length", quadratic_length, 1),
+            integer("round_to", round_to, 1),
+        )
+        self.round_to = self._budget.round_to
+        """What collate functions may round the width of a batch up to."""
+        self._multiple = self._budget.batch_size_multiple
+        self._is_bucketed = planner == "bucket"
+        self._order, self._sort_window = order, integer("sort_window", sort_window, 1)
+        self._share(num_replicas, rank, shuffle, seed, drop_last, sampler)
+        self._sample(dataset_or_lengths, target_lengths, order_cache)
+        self._select(self._budget, min_length, max_length, oversize, exclude)
+        self._plan(group_size, 1, start_step)
+
+    def _new_plan(self, group_size: int, ranks: int) -> BucketPlan | WindowPlan:
+        common: dict[str, Any] = {"ranks": ranks, "seed": self.seed, "shuffle": self.shuffle}
+        if self._is_bucketed:
+            return BucketPlan(self._selection, self._budget, group_size=group_size, **common)
+        records, order = len(self._by_length), self._order
+        if order is None:
+            order = Shuffled(records, self.seed) if self.shuffle else Sequential(records)
+        check_is_order(order)
+        if not getattr(order, "is_bijection", True):
+            raise OrderError(
+                f"order: expected one with every record once an epoch, found {type(order).__name__}; give "
+                "mmapds.orders.Shuffled or Chunked"
+            )
+        if len(order) != records:
+            raise OrderError(f"order: expected {records} positions, one for each record, found {len(order)}")
+        return WindowPlan(self._selection, self._budget, order=order, sort_window=self._sort_window, **common)
+
+    def _what(self) -> str:
+        planner = "bucket" if self._is_bucketed else "window"
+        samples = counted(self._selection.records, "sample")
+        return f"{samples}, max_tokens {self._budget.max_tokens:,}, planner {planner!r}, seed {self.seed}"
+
+
+class PackingBatchSampler(PlannedBatchSampler):
+    """Packs: samples that together fill one row of `pack_length` tokens; a batch is one of them.
+
+    `pack_collate` lays the samples of a batch one after another, with what attention needs to keep them apart. Packs
+    are those of best-fit decreasing. With an index that has a length column the sampler starts at once, at any step.
+    Every sample comes exactly once an epoch, whole, in another pack than the epoch before; `len()` is exact and the
+    same in every epoch. The packs of a step cost about the same on all ranks. docs/packing.md describes the plan.
+
+    Args:
+      dataset_or_lengths: an mmapds dataset with a column "length", or the lengths: an array or list of integers.
+      pack_length: most tokens in a pack, in the unit of the lengths.
+      max_sequences: most samples in a pack, 2 or more.
+      round_to: a sample takes its length rounded up to a multiple of this, which divides `pack_length`. It makes plans
+        smaller and packs more various where few samples have the same length.
+      min_length, max_length: samples outside are left out.
+      oversize: what to do with a sample longer than `pack_length`: raise an "error", "drop" it, or "truncate" it, which
+        means to count it as a whole pack, and leaves the cut to `pack_collate(max_length=pack_length)`, without which
+        `mmapds.DataLoader` refuses it.
+      packs_per_batch: packs in a batch of one rank. States hold for any number.
+      planner: "global" packs any samples together; "window" those of each mix of the chunks of an order, so that reads
+        stay near one another.
+      group_size: neighbouring packs that shuffling keeps together, by default the number of replicas. States have it.
+      shuffle: other packs in another order every epoch (see `set_epoch`); else from the largest cost to the smallest.
+      drop_last: leave out a last step that is not full. Otherwise some packs are halved, so that every rank has packs
+        in every step.
+      order: for "window": the order to follow, an `mmapds.orders.Chunked`.
+      exclude: records that packs leave out, in numbers and ranges; a pack with no others is replaced by the nearest.
+    The other arguments are those of `TokenBudgetBatchSampler`.
+    Warns:
+      UserWarning: see `DistributedSampler`.
+    Raises:
+      OrderError: an argument or a length is out of range, or no sample is left; ranks differ, as in
+        `DistributedSampler`; it is also a ValueError.
+      ColumnError: the dataset has no lengths; the message has the command that adds them.
+    """
+
+    _contents: PackPlan | PackWindowPlan
+    _unit = "packs"
+    _chunks: PackedChunks | None = None  # those of the order, once they are planned
+    _block = 64  # fewer than elsewhere: the samples of each pack lie on many pages of the order
+
+    @names_its_arguments("mmapds.PackingBatchSampler", error=OrderError)
+    def __init__(
+        self,
+        dataset_or_lengths: Sized | ArrayLike,
+        pack_length: int,
+        *,
+        max_sequences: int | None = None,
+        round_to: int = 1,
+        min_length: int | None = None,
+        max_length: int | None = None,
+        oversize: str = "error",
+        packs_per_batch: int = 1,
+        planner: str = "global",
+        group_size: int | None = None,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        start_step: int = 0,
+        order: Order | None = None,
+        exclude: Exclude | None = None,
+        order_cache: StrPath | None = None,
+        sampler: None = None,
+    ) -> None:
+        _one_of("oversize", oversize, "error", "drop", "truncate")
+        _one_of("planner", planner, "global", "window")
+        _check_order(planner, order)
+        self._pack = _pack_limits(pack_length, max_sequences, round_to)
+        packs_per_batch = integer("packs_per_batch", packs_per_batch, 1)
+        self._order = order
+        self.cut_length = self._pack.pack_length if oversize == "truncate" else None
+        """What collate functions have to cut samples to, if anything."""
+        self.round_to = self._pack.round_to
+        """What collate functions may round samples up to."""
+        self.max_sequences = self._pack.max_sequences
+        """How many samples collate functions may put into a row, if that is limited."""
+        self._share(num_replicas, rank, shuffle, seed, drop_last, sampler)
+        self._sample(dataset_or_lengths, None, order_cache)
+        self._select(self._pack, min_length, max_length, oversize, exclude)
+        self._plan(group_size, packs_per_batch, start_step)
+
+    def _new_plan(self, group_size: int, ranks: int) -> PackPlan | PackWindowPlan:
+        shape: dict[str, Any] = {"group_size": group_size, "ranks": ranks, "seed": self.seed, "shuffle": self.shuffle}
+        if not isinstance(self._order, Chunked):
+            return PackPlan(self._selection, self._pack, **shape)
+        if self._chunks is None:
+            records = len(self._by_length)
+            if len(self._order) != records:
+                raise OrderError(f"order: expected {records} positions, one for each record, found {len(self._order)}")
+            self._chunks = PackedChunks(self._selection, self._pack, self._order)
+        return PackWindowPlan(self._selection, self._chunks, **shape)
+
+    def _what(self) -> str:
+        samples = f"{counted(self._selection.records, 'sample')} in {counted(len(self._contents), 'pack')}"
+        windows = "" if self._order is None else ", planner 'window'"
+        return f"{samples}, pack_length {self._pack.pack_length:,}{windows}, seed {self.seed}"
+
+
+def _check_order(planner: str, order: Order | None) -> None:
+    """Refuse an order that does not go with the planner."""
+    found = "None" if order is None else type(order).__name__
+    if planner == "global" and order is not None:
+        raise OrderError("order: expected None with planner='global', found an order; give planner='window' too")
+    if planner == "window" and not isinstance(order, Chunked):
+        raise OrderError(
+            f"order: expected an mmapds.orders.Chunked with planner='window', found {found}; give "
+            "order=mmapds.orders.Chunked(ds, 4096, mix_chunks=16)"
+        )
+
+
+def _pack_limits(pack_length: int, max_sequences: int | None, round_to: int) -> PackLimits:
+    pack_length = integer("pack_length", pack_length, 1)
+    round_to = integer("round_to", round_to, 1)
+    if pack_length % round_to:
+        raise OrderError(f"round_to = {round_to}, expected a divisor of pack_length = {pack_length}")
+    if max_sequences is not None:
+        max_sequences = integer("max_sequences", max_sequences, 1)
+    if max_sequences == 1:
+        raise OrderError("max_sequences = 1, expected 2 or more; use DistributedSampler for single samples")
+    return PackLimits(pack_length, max_sequences, round_to)

@@ -1,170 +1,137 @@
-"""What all samplers share: the epoch, the length, and states."""
+"""What all samplers share: iterators, epochs, states, and the comparison of ranks."""
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch.utils.data
 
-from ..errors import OrderError, counted, names_its_arguments
+from ..errors import OrderError, StateError, counted, names_its_arguments, shortened
+from ..integrations.accelerate import refuse_second_sharding
+from ..orders.basic import Int64s, integer, is_same
+from .cursor import Cursor, Iteration, Make, Sharding, Span, Steps
 from .data import SampledData
-from .epoch import EpochProgress
-from .notice import News, Notice
-from .passes import Pass
-from .ranks import PassCheck
-from .world import refuse_second_sharding
+from .plan import Plan
+from .ranks import compare_before_first_batch
+from .records import OrderedRecords
+from .world import World
 
+STATE_VERSION = 2
+_STATE_KEYS = {"version", "epoch", "position", "epoch_size", "order", "dataset"}
 
-def refuse_injected(sampler: object) -> None:
-    """Refuse the sampler that a trainer wants a batch sampler to take its samples from.
-
-    Raises:
-      OrderError: it is one.
-    """
-    if sampler is not None:
-        raise OrderError(
-            f"sampler: expected None, found {type(sampler).__name__}; make Lightning's Trainer with "
-            "use_distributed_sampler=False, or give its loader sampler=DistributedSampler(...) (this batch sampler "
-            "shares the samples among ranks by itself)"
-        )
-
-
-def refuse_injected_dataset(dataset: object) -> None:
-    """Refuse a torch sampler in place of a dataset: Lightning makes a batch sampler again over its own one.
-
-    Raises:
-      OrderError: it is one.
-    """
-    if isinstance(dataset, torch.utils.data.Sampler):
-        refuse_injected(dataset)
-
-
-def refuse_path(name: str, dataset: object) -> None:
-    """Refuse a path in place of a dataset: a string has a length too.
-
-    Args:
-      name: of the argument.
-    Raises:
-      OrderError: it is one.
-    """
-    if isinstance(dataset, str | bytes | os.PathLike):
-        shown = os.fspath(dataset)
-        raise OrderError(f"{name} = {shown!r}, expected a dataset; open it first: mmapds.open({shown!r})")
+Contents = OrderedRecords | Plan
+"""What stands at the positions of every epoch: records in an order, or the batches of a plan."""
 
 
 class ResumableSampler(ABC):
-    """Gives a sampler its epoch, length and states. It stands before torch's class among the bases."""
+    """Gives a sampler its iterators, epochs and states. It stands before torch's class among the bases."""
 
-    _progress: EpochProgress
+    sampled: Any
+    """What has a sample for each index that may be yielded: a dataset, its lengths, or anything with its length."""
+    _contents: Contents
+    _sharding: Sharding
+    _world: World
     _data: SampledData
-    _ranks: PassCheck | None = None  # made for the first pass
-    _notice: Notice | None = None  # of workers, where a stream has some
+    _cursor: Cursor
+    _is_compared = False
     _has_equal_batches = True
-    batching: tuple[int, bool] | None = None
-    """Batch size and `drop_last` of the loader that makes batches of the next pass, where it says so."""
+    _block = 8192  # positions computed at a time: enough to hide the cost of a call, few enough for a quick first one
+    loader_options: Mapping[str, Any] = {}
+    """Batch size and `drop_last` of the loader that makes batches of single samples; ranks compare them."""
 
-    def _synchronised(self) -> EpochProgress:
-        """Return the progress, at the epoch chosen last."""
-        return self._progress
+    def _new_cursor(self, start_step: int) -> Cursor:
+        """Return a cursor at the first step that a user asked for."""
+        start_step, total = integer("start_step", start_step), len(self._contents)
+        steps = self._sharding.steps(total)
+        if not 0 <= start_step <= steps:
+            raise OrderError(f"start_step = {shortened(start_step)}, expected 0 to {steps}, the steps of an epoch")
+        return Cursor(total, Span(self._sharding, total, 0, 0).position_after(start_step) if start_step else 0)
 
-    def _choose_epoch(self, epoch: int) -> None:
-        self._follow_workers()
-        self._progress.set_epoch(epoch)
+    # ---- iterators ---------------------------------------------------------------------------------------------
 
-    def _listen_to_workers(self) -> Notice:
-        """Be told of what workers do with copies of this: follow them before another epoch or state."""
-        self._notice = self._notice or Notice()
-        return self._notice
+    def __iter__(self) -> Iterator[Any]:
+        """Return an iterator over the rest of the epoch; it takes epoch and position with its first step."""
+        refuse_second_sharding(self, self._sharding.num_replicas, cuts=self._has_equal_batches)
+        return Steps.of(self)
 
-    def _follow_workers(self) -> None:
-        """Load what workers have loaded, and begin the pass that they have begun."""
-        if self._notice is not None:
-            self._follow(self._notice.news())
+    def _start_iterator(self, iteration: Iteration) -> tuple[Span, Iterator[tuple[int, Int64s]], Make]:
+        """Return the span of an iterator, its blocks, and what makes steps of these."""
+        self._world.check()
+        if not self._is_compared and torch.utils.data.get_worker_info() is None:
+            compare_before_first_batch(self._shared_by_ranks(), self._sharding)
+            self._is_compared = True
+        span = Span(self._sharding, len(self._contents), *self._cursor.next())
+        make = self._maker(span)
+        self._cursor.note_first_step(iteration, span.steps, self._contents.changes_after)
+        return span, span.blocks(self._block), make
 
-    def _follow(self, news: News) -> None:
-        if news.state is not None:
-            self.load_state_dict(news.state)
-            rest = self._progress.without(news.read, self._data)
-            if rest is not None:
-                self.load_state_dict(rest)
-        self._progress.follow(news.passes)
+    @abstractmethod
+    def _maker(self, span: Span) -> Make:
+        """Return what makes steps of positions, for one iterator."""
 
-    def _compare_ranks(self) -> None:
-        """Compare the pass that begins next with those of other ranks.
-
-        Raises:
-          OrderError: another rank has another pass, or none; or batches of this rank would be shared out again.
-        """
-        self._refuse_second_sharding()
-        if self._ranks is None:
-            self._ranks = PassCheck()
-        progress = self._synchronised()
-        progress.next_pass()  # which may be of another epoch
-        self._ranks.before(progress, self._shared_by_ranks)
-
-    def _refuse_second_sharding(self) -> None:
-        """Refuse a trainer's loader that shares out batches once more; batch samplers also before a pass begins.
-
-        A loader may ask one rank alone for batches, while the others wait for it.
-
-        Raises:
-          OrderError: it is such a loader.
-        """
-        refuse_second_sharding(self._progress.sharding.num_replicas, cuts=self._has_equal_batches)
+    @abstractmethod
+    def _excluded(self) -> str | None:
+        """Return what names the excluded records."""
 
     def _shared_by_ranks(self) -> dict[str, Any]:
         """Return all that must be alike on ranks that share an epoch, for messages: causes before what follows."""
-        progress = self._synchronised()
-        coming, sharding = progress.coming(), progress.sharding
-        loader = {} if self.batching is None else {"batch_size": self.batching[0], "loader.drop_last": self.batching[1]}
+        span, sharding = self._cursor.span(self._sharding), self._sharding
         return {
             "sampler": type(self).__name__,
-            "order": progress.contents.describe(),
-            "epoch": coming.epoch,
+            "order": self._contents.describe(),
+            "epoch": span.epoch,
             "num_replicas": sharding.num_replicas,
             "batch_size": sharding.batch_size,
             "drop_last": sharding.drop_last,
             "pad": sharding.pad,
-            **loader,
-            "epoch_size": len(progress.contents),
-            "first_step": coming.first_step,
-            "steps": coming.steps,
-            "position": coming.start.position,
-            "exclude": (coming.start.positions, coming.start.records),
+            **self.loader_options,
+            "epoch_size": span.total,
+            "first_step": span.first_step,
+            "steps": span.steps,
+            "position": span.start,
+            "exclude": self._excluded(),
             "dataset": self._data.mark,
         }
 
-    @property
-    @abstractmethod
-    def sampled(self) -> Any:
-        """What has a sample for each index that may be yielded: a dataset, its lengths, or anything with its length."""
+    # ---- epochs ------------------------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
-        """The epoch of the pass under way, or, before one begins, of the next one."""
-        return self._synchronised().epoch
+        """The epoch of the next iterator."""
+        return self._cursor.next()[0]
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
-        self._choose_epoch(epoch)
+        self.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next pass.
+        """Set the epoch of the next iterator: the current epoch keeps its position, another one starts at 0."""
+        self._cursor.set_epoch(integer("epoch", epoch))
 
-        That of a loaded state keeps the state's position, whatever was looked at since; another one clears it. The
-        epoch under way begins where its pass began, or as a whole once that was read to its end.
+    def skip(self, steps: int) -> None:
+        """Move the next iterator by some steps, at most to the end of the epoch; call it on every rank.
+
+        After a loss spike, load the checkpoint before it and skip the steps that caused it:
+
+            sampler.load_state_dict(checkpoint)
+            sampler.skip(100)
+
+        Raises:
+          OrderError: it is not an integer of 0 or more.
         """
-        self._choose_epoch(epoch)
+        steps, total = integer("steps", steps, 0), len(self._contents)
+        span = Span(self._sharding, total, *self._cursor.next())
+        self._cursor.load(span.epoch, span.position_after(steps))
 
     def __len__(self) -> int:
-        """Return the steps in a whole epoch: the same on every rank, in every epoch, and wherever a pass begins."""
-        return len(self._progress)
+        """Return the steps of a whole epoch: the same on every rank, in every epoch, wherever an iterator begins."""
+        return self._sharding.own_steps(len(self._contents))
 
     def __repr__(self) -> str:
-        progress = self._synchronised()
-        world = f"rank {progress.sharding.rank} of {progress.sharding.num_replicas}"
-        where = f"epoch {progress.epoch}, position {progress.position:,} of {len(progress.contents):,}"
+        world = f"rank {self._sharding.rank} of {self._sharding.num_replicas}"
+        epoch, position = self._place()
+        where = f"epoch {epoch}, position {position:,} of {len(self._contents):,}"
         return f"<{type(self).__name__}: {self._what()}, {world}, {where}, {counted(len(self), 'step')}>"
 
     @abstractmethod
@@ -173,47 +140,125 @@ class ResumableSampler(ABC):
 
     @property
     def first_step(self) -> int:
-        """The step of the epoch at which the pass under way began, or, before one begins, at which the next one does.
+        """The step of the epoch where the current iterator began, or where the next one begins.
 
-        0, except where a pass resumes. A loop that counts its steps from here, as in
-        `enumerate(loader, sampler.first_step)`, has the numbers that `state_dict(step=...)` takes. `set_epoch` and
-        `load_state_dict` end the pass under way.
+        It is 0 without a resume. A loop that counts its steps from here, as in `enumerate(loader, sampler.first_step)`,
+        has the numbers that `state_dict(step=...)` takes.
         """
-        return self._synchronised().current().first_step
+        return self._cursor.span(self._sharding).first_step
+
+    def _span_at(self, step: int) -> Span:
+        """Return the span that has a step of the epoch: that of the iterator, or a whole one for steps before it."""
+        step, span = integer("step", step), self._cursor.span(self._sharding)
+        steps = self._sharding.steps(span.total)
+        if not 0 <= step < steps:
+            raise IndexError(f"step {shortened(step)} is out of range for the {steps} steps of an epoch")
+        return span if step >= span.first_step else span._replace(start=0)
+
+    # ---- states ------------------------------------------------------------------------------------------------
+
+    def _place(self) -> tuple[int, int]:
+        """Return the epoch and the position after the last step that was given."""
+        latest = self._cursor.latest
+        if latest is None or latest.span is None:
+            return self._cursor.next()
+        return latest.span.epoch, latest.span.position_after(latest.done)
 
     @names_its_arguments("sampler.state_dict")
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """Return where the epoch is: a small dict that JSON can hold, the same on every rank.
+        """Return the state after some steps of the epoch: a small dict that JSON can hold, the same on every rank.
 
         Args:
           step: steps of the epoch that the trainer has finished, those before `first_step` included; by default those
-            yielded, which may be more, since workers prefetch. A step is one index of an index sampler, and one batch
-            of a batch sampler.
+            that were given, which may be more, since workers prefetch. A step is one index of an index sampler, and one
+            batch of a batch sampler.
         """
-        return self._synchronised().state_dict(step, self._data)
+        if step is None:
+            return self._state_at(*self._place())
+        span = self._cursor.span(self._sharding)
+        done = integer("step", step) - span.first_step
+        if not 0 <= done <= span.steps:
+            last = span.first_step + span.steps
+            raise StateError(f"step = {step}, expected {span.first_step} to {last}, the steps of this epoch")
+        return self._state_at(span.epoch, span.position_after(done))
 
-    def _state_before(self, of: Pass) -> dict[str, Any]:
-        """Return the state before the first step of a pass: the current one, or the next one."""
-        return self._synchronised().state_dict(of.first_step, self._data, of)
+    def _state_at(self, epoch: int, position: int) -> dict[str, Any]:
+        return {
+            "version": STATE_VERSION,
+            "epoch": epoch,
+            "position": position,
+            "epoch_size": len(self._contents),
+            "order": self._contents.describe(),
+            "dataset": self._data.described,
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Begin the next pass where a state was saved, at any number of replicas.
+        """Begin the next iterator where a state was saved, at any number of ranks and with any batch size.
 
-        A state from the end of an epoch begins the next epoch; of the finished one, `set_epoch` finds nothing left.
+        The state of an epoch that is over begins the next epoch.
 
         Raises:
           StateError: the state belongs to other files or another view of them, to another seed, order or version, or
             is not a state.
         """
-        self._follow_workers()
-        self._progress.load_state_dict(state_dict, self._data)
+        self._load(state_dict, self._contents)
 
-    @property
-    def current_pass(self) -> Pass:
-        """The pass under way, or the one that would begin now: an object of its own for each pass."""
-        return self._synchronised().current()
+    def _load(self, state: Mapping[str, Any], contents: Contents) -> None:
+        """Load a state of some contents, which are then those of the sampler."""
+        self._check_state(state, contents)
+        total = len(contents)
+        epoch, position = _integer(state, "epoch"), _integer(state, "position", total)
+        self._contents, self._cursor.total = contents, total
+        self._cursor.load(epoch, position if Span(self._sharding, total, epoch, position).steps else total)
 
-    @property
-    def _pass_under_way(self) -> Pass | None:
-        """The pass that began last, as long as a loop may go on with it."""
-        return self._synchronised().agenda.under_way
+    def _check_state(self, state: Mapping[str, Any], contents: Contents) -> None:
+        """Raise StateError unless a state has the right keys and version, and is of these data and contents."""
+        expected = "state: expected the dict that state_dict() returned, found"
+        if not isinstance(state, Mapping):
+            raise StateError(f"{expected} {type(state).__name__}")
+        if not is_same(state.get("version", STATE_VERSION), STATE_VERSION):
+            version = shortened(state["version"])
+            raise StateError(f"state['version'] = {version}, expected {STATE_VERSION}; use the mmapds that saved it")
+        missing = _STATE_KEYS - set(state)
+        if missing:
+            raise StateError(f"{expected} one without {', '.join(sorted(missing))}")
+        if not isinstance(state["order"], Mapping):
+            raise StateError(f"state['order'] = {shortened(state['order'])}, expected a dict")
+        self._data.check(state["dataset"])
+        saved = {**state["order"], "epoch_size": state["epoch_size"]}
+        own = {**contents.describe(), "epoch_size": len(contents)}
+        for key in [*own, *saved]:
+            if not is_same(saved.get(key), own.get(key)):
+                raise StateError(
+                    f"state: of another order: expected {key} = {own.get(key)!r}, found {shortened(saved.get(key))}; "
+                    "make the sampler with the arguments it had when the state was saved"
+                )
+
+
+def _integer(state: Mapping[str, Any], key: str, most: int | None = None) -> int:
+    """Return an integer of a state; raise StateError for anything else, or if it is not from 0 to `most`."""
+    name, limits = f"state[{key!r}]", "" if most is None else f" from 0 to {most}"
+    try:
+        number = integer(name, state[key])
+    except OrderError:
+        number = None
+    if number is None or (most is not None and not 0 <= number <= most):
+        raise StateError(f"{name} = {shortened(state[key])}, expected an integer{limits}")
+    return number
+
+
+def refuse_injected(sampler: object) -> None:
+    """Raise OrderError for the sampler that a trainer wants a batch sampler to take its samples from."""
+    if sampler is not None:
+        raise OrderError(
+            f"sampler: expected None, found {type(sampler).__name__}; make Lightning's Trainer with "
+            "use_distributed_sampler=False, or give its loader sampler=DistributedSampler(...) (this batch sampler "
+            "shares the samples among ranks by itself)"
+        )
+
+
+def refuse_path(name: str, dataset: object) -> None:
+    """Raise OrderError for a path in place of a dataset: a string has a length too."""
+    if isinstance(dataset, str | bytes | os.PathLike):
+        shown = os.fspath(dataset)
+        raise OrderError(f"{name} = {shown!r}, expected a dataset; open it first: mmapds.open({shown!r})")

@@ -1,152 +1,133 @@
-"""Statistics of an epoch of planned batches: how much of it is padding, and how equal the ranks are."""
+"""Statistics of an epoch of planned batches: what is left out, how much is padding, how equal the ranks are."""
 
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import counted
-from .bucket import BucketPlan
-from .pack_plan import PackPlan
-from .pack_windows import PackWindowPlan
+from ..orders.basic import Int64s
+from .cursor import Sharding
+from .lengths import LeftOut
+from .packing import PackLimits, PackWindowPlan
+from .plan import Plan
 from .window import WindowPlan
 
 _BLOCK = 256  # batches read at a time
 _MEASURED = 100_000  # batches measured at most
 
 
-class BudgetSummary(NamedTuple):
-    """Statistics of an epoch, over all ranks."""
+class PlanSummary(NamedTuple):
+    """Statistics of an epoch, over all ranks. A plan has batches, or packs, of which a batch may have several.
 
-    samples: int
-    """Samples in an epoch, each counted once."""
-    too_short: int
-    """Left out because they are shorter than `min_length`."""
-    too_long: int
-    """Left out because they are longer than `max_length`, or over the budget with `oversize="drop"`."""
-    single: int
-    """Over the budget, and a batch each with `oversize="single"`."""
-    dropped: int
-    """Left out at the end of an epoch by `drop_last`."""
-    repeated: int
-    """Given twice, so that every rank has a last batch."""
-    batches: int
-    steps: int
-    mean_batch_size: float
-    padding: float
-    """Share of a padded batch that is padding."""
-    fill: float
-    """Tokens of samples as a share of the budget of all batches."""
-    imbalance: float
-    """Largest padded size of the batches of a step, divided by their mean; the mean over steps."""
-
-    def __str__(self) -> str:
-        left_out = self.too_short + self.too_long + self.dropped
-        batches = f"{self.batches:,} batch{'es' * (self.batches != 1)}"
-        return (
-            f"{counted(self.samples, 'sample')} in {batches} of {self.mean_batch_size:.1f}, "
-            f"{counted(self.steps, 'step')}\n"
-            f"{self.padding:.2%} padding, {self.fill:.1%} of the budget used, imbalance {self.imbalance:.4f}\n"
-            f"left out {left_out:,}: too short {self.too_short:,}, too long {self.too_long:,}, last step "
-            f"{self.dropped:,}; over-long on their own {self.single:,}; repeated {self.repeated:,}"
-        )
-
-
-def padding_and_imbalance(plan: BucketPlan | WindowPlan, epoch: int, replicas: int) -> tuple[float, float]:
-    """Measure these two over the full steps of an epoch; in a long epoch, over some steps, spread evenly.
-
-    Returns:
-      See `BudgetSummary`; (0, 1) if there is no full step.
+    Attributes:
+      samples: in an epoch, each counted once.
+      too_short: left out because they are shorter than `min_length`.
+      too_long: left out because they are longer than `max_length`, or than the limit with `oversize="drop"`.
+      too_long_tokens: how many tokens these have.
+      over: over the limit by themselves, with `oversize="single"` or `"truncate"`.
+      cut_tokens: how many tokens `pack_collate(max_length=pack_length)` cuts off with `oversize="truncate"`.
+      dropped: left out at the end of an epoch by `drop_last`.
+      repeated: given twice, so that every rank has a last batch.
+      planned: batches or packs in the plan.
+      batches: of all ranks.
+      steps: of the epoch.
+      mean_size: samples in a batch or pack of the plan.
+      largest: most samples in one, of those that were measured.
+      fill: tokens of samples as a share of the limit of all batches or packs.
+      padding: share of a padded batch that is padding; of packs, the share that is not filled.
+      imbalance: largest cost of a batch in a step, divided by the mean; the mean over the steps that were measured.
     """
-    reader = plan.reader(epoch)
-    real = padded = 0
-    imbalances: list[NDArray[np.float64]] = []
-    steps = min(len(plan) // replicas, max(_MEASURED // replicas, 1))
-    count = max(_BLOCK // replicas, 1)  # steps in a block
-    blocks = -(-steps // count)
-    every = max(len(plan) // replicas - count, 0) / max(blocks - 1, 1)  # steps from one block to the next
-    if steps == len(plan) // replicas or isinstance(plan, WindowPlan):
-        every = count  # all steps, each once; or a reader that reads what lies between blocks anyway
-    for block in range(blocks):
-        first = int(block * every) * replicas
-        positions = np.arange(first, min(first + count * replicas, len(plan)), dtype=np.int64)
-        positions = positions[: len(positions) // replicas * replicas]
-        if not len(positions):
-            continue
-        out, ends = reader.read(positions)
-        begins = np.concatenate([[0], ends[:-1]])
-        found = plan.selection.by_length.lengths.at(out)
-        widths = plan.widths(np.maximum.reduceat(found, begins).astype(np.uint64))
-        sizes = widths.astype(np.int64) * (ends - begins)
-        real += int(found.sum(dtype=np.int64))
-        padded += int(sizes.sum())
-        by_step = sizes.reshape(-1, replicas)
-        imbalances.append(by_step.max(axis=1) / by_step.mean(axis=1))
-    if not imbalances:
-        return 0.0, 1.0
-    return 1 - real / padded, float(np.concatenate(imbalances).mean())
-
-
-class PackingSummary(NamedTuple):
-    """Statistics of an epoch of packs, over all ranks."""
 
     samples: int
-    """Samples in an epoch, each counted once."""
     too_short: int
-    """Left out because they are shorter than `min_length`."""
     too_long: int
-    """Left out because they are longer than `max_length`, or than a pack with `oversize="drop"`."""
     too_long_tokens: int
-    """How many tokens these have."""
-    truncated: int
-    """Longer than a pack with `oversize="truncate"`."""
-    truncated_tokens: int
-    """How many tokens `pack_collate(max_length=pack_length)` cuts off these."""
+    over: int
+    cut_tokens: int
     dropped: int
-    """Left out at the end of an epoch by `drop_last`."""
     repeated: int
-    """Given twice, so that every rank has a last batch."""
-    packs: int
+    planned: int
     batches: int
     steps: int
+    mean_size: float
+    largest: int
     fill: float
-    """Tokens as a share of the length of all packs."""
-    mean_sequences: float
-    """Samples in a pack."""
-    most_sequences: int
-    """In one; in windows, of those that were measured for the imbalance."""
+    padding: float
     imbalance: float
-    """Largest cost of the batches of a step, the sum of their squared lengths, by the mean; over many steps or all."""
 
     def __str__(self) -> str:
-        left_out = self.too_short + self.too_long + self.dropped
+        skipped = self.too_short + self.too_long + self.dropped
         batches = f"{self.batches:,} batch{'es' * (self.batches != 1)}"
         return (
-            f"{counted(self.samples, 'sample')} in {counted(self.packs, 'pack')}, {batches}, "
-            f"{counted(self.steps, 'step')}\n"
-            f"{self.fill:.2%} filled, {self.mean_sequences:.1f} samples in a pack, {self.most_sequences:,} at most, "
-            f"imbalance {self.imbalance:.4f}\n"
-            f"left out {left_out:,}: too short {self.too_short:,}, too long {self.too_long:,} "
-            f"({counted(self.too_long_tokens, 'token')}), last step {self.dropped:,}; left to the collate function to "
-            f"truncate {self.truncated:,} ({counted(self.truncated_tokens, 'token')}); repeated {self.repeated:,}"
+            f"{counted(self.samples, 'sample')} in {batches}, {counted(self.steps, 'step')}\n"
+            f"{self.fill:.2%} full with {self.mean_size:.1f} samples on average, {self.largest:,} at most; "
+            f"{self.padding:.2%} padding, imbalance {self.imbalance:.4f}\n"
+            f"skipped {skipped:,}: too short {self.too_short:,}, too long {self.too_long:,} "
+            f"({counted(self.too_long_tokens, 'token')}), last step {self.dropped:,}; over the limit {self.over:,} "
+            f"({counted(self.cut_tokens, 'token')} to cut); repeated {self.repeated:,}"
         )
 
 
-def fullest_and_imbalance(
-    plan: PackPlan | PackWindowPlan, epoch: int, packs_per_batch: int, replicas: int
-) -> tuple[int, float]:
-    """Measure them over the full steps of an epoch; in a long epoch, over some steps, spread evenly.
+def summarise(
+    plan: Plan, left_out: LeftOut, sharding: Sharding, epoch: int, dropped: int, repeated: int
+) -> PlanSummary:
+    """Return the statistics of an epoch of a plan.
 
-    Returns:
-      The sequences of the fullest pack, and the imbalance, which is 1 if there is no full step; see `PackingSummary`.
+    Args:
+      dropped, repeated: samples of the last step.
     """
-    stride = packs_per_batch * replicas
-    steps = len(plan) // stride
+    values, counts = plan.selection.values.astype(object), plan.selection.counts.astype(object)
+    is_cut = isinstance(plan.limits, PackLimits)
+    cut_tokens = left_out.over_tokens - left_out.over * plan.limits.limit[1] if is_cut else 0
+    steps = sharding.steps(len(plan))
+    return PlanSummary(
+        plan.selection.records - dropped,
+        left_out.too_short,
+        left_out.too_long,
+        left_out.too_long_tokens,
+        left_out.over,
+        cut_tokens,
+        dropped,
+        repeated,
+        len(plan),
+        steps * sharding.num_replicas,
+        steps,
+        plan.selection.records / len(plan),
+        *_measured(plan, sharding, epoch, (int((values * counts).sum()) - cut_tokens) / len(plan)),
+    )
+
+
+def _measured(plan: Plan, sharding: Sharding, epoch: int, tokens: float) -> tuple[int, float, float, float]:
+    """Measure the full steps of an epoch; in a long epoch, some of them, spread evenly.
+
+    Args:
+      tokens: in a batch or pack of the plan, on average.
+    Returns:
+      The last four figures of a summary. Without a full step, they are of all batches, and the imbalance is 1.
+    """
+    read, positions = plan.reader(epoch), _some_positions(plan, sharding)
+    sizes, costs, real, space = [], [], 0, 0
+    for begin in range(0, len(positions), _BLOCK):
+        out, ends = read(positions[begin : begin + _BLOCK])
+        sizes.append(np.diff(ends, prepend=0))
+        lengths = plan.selection.by_length.lengths.at(out)
+        tokens_in, places, cost = plan.measured(lengths, ends - sizes[-1], sizes[-1])
+        costs.append(cost)
+        real, space = real + int(tokens_in.sum()), space + int(places.sum())
+    imbalance = 1.0
+    if len(plan) >= sharding.stride:
+        of_ranks = np.concatenate(costs).reshape(-1, sharding.batch_size, sharding.num_replicas).sum(axis=1)
+        imbalance = float((of_ranks.max(axis=1) / of_ranks.mean(axis=1)).mean())
+    return int(np.concatenate(sizes).max()), tokens / plan.limits.limit[1], 1 - real / space, imbalance
+
+
+def _some_positions(plan: Plan, sharding: Sharding) -> Int64s:
+    steps, stride = len(plan) // sharding.stride, sharding.stride
     if not steps:
-        return plan.most_sequences(epoch, np.arange(len(plan))), 1.0
+        return np.arange(len(plan))
     count = min(steps, max(_MEASURED // stride, 1))
-    last = count - 1 if isinstance(plan, PackWindowPlan) else steps - 1  # windows between steps would be planned, too
+    # Windows between steps would have to be read, too.
+    last = count - 1 if isinstance(plan, WindowPlan | PackWindowPlan) else steps - 1
     first = np.linspace(0, last, count).astype(np.int64) * stride
-    positions = (first[:, None] + np.arange(stride)).ravel()
-    costs = plan.costs_at(epoch, positions).reshape(count, packs_per_batch, replicas).sum(axis=1)
-    return plan.most_sequences(epoch, positions), float((costs.max(axis=1) / costs.mean(axis=1)).mean())
+    found: Int64s = (first[:, None] + np.arange(stride)).ravel()
+    return found

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,9 @@ from ..errors import OrderError
 from ..orders.basic import Int64s, Order, records_at
 from ..orders.permutation import Permutation, word
 from ..storage.numbers import distinct
+from .bucket import Budget, BudgetPlan, Cut, batches_in
 from .lengths import Selection, Uint64s
-from .plan import Budget, BudgetPlan, Cut, batches_in, pieces
+from .plan import Reader, pieces
 
 _MIXED = 1 << 32  # stream of the first permutation of ready batches; later ones have the streams after it
 _HALVINGS = 24  # of the part of the budget that makes a whole last step
@@ -36,42 +37,31 @@ class WindowPlan(BudgetPlan):
 
     Args:
       order: a bijection of the records.
-      ranks: as for buckets.
-      shuffle: False gives batches in the order in which they become ready; else they are mixed, some at a time.
     """
 
-    def __init__(
-        self,
-        selection: Selection,
-        budget: Budget,
-        *,
-        order: Order,
-        sort_window: int,
-        ranks: int,
-        seed: int,
-        shuffle: bool,
-    ) -> None:
+    kind = "token budget, windows"
+
+    def __init__(self, selection: Selection, budget: Budget, *, order: Order, sort_window: int, **shape: Any) -> None:
+        super().__init__(selection, budget, **shape)
+        self.order = order
+        self._sort_window = sort_window
         # A bucket of this many batches fills one in 2 * sort_window positions, so a record waits half of that. A bucket
         # of one batch would have the same records in it every epoch.
         wanted = min(max(selection.records // (2 * sort_window), 2), 2**32)
-        super().__init__(selection, budget, Cut(wanted, wanted, 0), seed)
-        self.order = order
-        self.shuffle = shuffle
-        self._sort_window = sort_window
-        self.ranks = ranks
+        self._cut = Cut(wanted, wanted, 0)
         buckets, self.more = self._with_a_last_step()
         self._batches = batches_in(buckets) + self.more
         self.most = _most_unsplit(buckets, self.more)
-        self.multiple = budget.multiple
-        self.buckets = _for_a_stream(buckets, budget.multiple)
-        self.tables = _Tables.of(self)
+        self.multiple = budget.batch_size_multiple
+        self.buckets = _for_a_stream(buckets, budget.batch_size_multiple)
+        self.tables = _tables(selection, self.buckets)
 
     def _with_a_last_step(self) -> tuple[Uint64s, int]:
         """Return buckets, and how many more batches than theirs give each rank a sample in the last step.
 
         If each batch holds one sample and the last step still lacks some, that is all there is.
         """
-        buckets, budget = self._cut_buckets(), self._budget
+        buckets, budget = self._cut_buckets(self._cut), self.limits
         if self._has_whole_steps(buckets):
             return buckets, 0
         wanted = min(-(-batches_in(buckets) // self.ranks) * self.ranks, self.selection.records)
@@ -81,7 +71,7 @@ class WindowPlan(BudgetPlan):
         for _ in range(_HALVINGS):
             part = (low + high) / 2
             smaller = (max(int(budget.max_tokens * part), 1), max(int(largest * part), 1))
-            found = self._cut_buckets(budget=Budget(*smaller, *budget[2:]))
+            found = self._cut_buckets(self._cut, budget=Budget(*smaller, *budget[2:]))
             if batches_in(found) > wanted:
                 low = part
             else:
@@ -99,30 +89,12 @@ class WindowPlan(BudgetPlan):
     def __len__(self) -> int:
         return self._batches
 
-    def describe(self) -> dict[str, Any]:
-        """Return what identifies this plan, for states."""
-        what = {"order": "token budget, windows", "sort_window": self._sort_window, "shuffle": self.shuffle}
-        what["ranks"] = self.ranks
-        return {**what, "of": self.order.describe(), **super().describe()}
+    def _shape(self) -> dict[str, Any]:
+        return {"sort_window": self._sort_window, "of": self.order.describe()}
 
-    def changes_after(self, epoch: int) -> bool:
-        """Return whether the next epoch has other batches."""
-        return self.shuffle
-
-    def reader(self, epoch: int) -> "_WindowReader":
-        """Return a reader of an epoch; it reads batches in ascending order, and to go back it begins again."""
-        return _WindowReader(self, epoch)
-
-    def positions_of(self, epoch: int, records: Int64s) -> Int64s:
-        """Return the positions of the batches that hold only some of these records: reads the whole epoch."""
-        found = []
-        reader = self.reader(epoch)
-        for begin in range(0, len(self), _CHUNK):
-            out, ends = reader.read(np.arange(begin, min(begin + _CHUNK, len(self)), dtype=np.int64))
-            begins = np.concatenate([[0], ends[:-1]])
-            wholly = np.logical_and.reduceat(np.isin(out, records), begins)
-            found.append(begin + np.flatnonzero(wholly))
-        return np.concatenate(found).astype(np.int64)
+    def reader(self, epoch: int) -> Reader:
+        """Return what reads the batches of an epoch in ascending order; to go back it begins again."""
+        return _WindowReader(self, epoch).read
 
 
 def _most_unsplit(buckets: Uint64s, more: int) -> int:
@@ -156,28 +128,19 @@ def _for_a_stream(buckets: Uint64s, multiple: int) -> Uint64s:
     return buckets
 
 
-class _Tables(NamedTuple):
-    """How to find the bucket of a record by its length: see mds_stream in csrc/sampling.h."""
-
-    values: Uint64s
-    first_buckets: NDArray[np.uint32]
-    splits: Uint64s
-    table: NDArray[np.uint32]
-
-    @classmethod
-    def of(cls, plan: WindowPlan) -> "_Tables":
-        selection, buckets = plan.selection, plan.buckets
-        values, starts = np.ascontiguousarray(selection.values), selection.starts
-        firsts = buckets[:, 0].astype(np.int64)
-        first_buckets = np.searchsorted(firsts, starts[:-1], side="right") - 1
-        splits = np.full(len(values), word(-1), np.uint64)
-        runs = np.searchsorted(starts, firsts, side="right") - 1
-        within = firsts > starts[runs]
-        splits[runs[within]] = selection.by_length.at(selection.first + firsts[within])
-        table = np.full(min(int(values[0]) + 1, _TABLE), 2**32 - 1, np.uint32)
-        short = values < len(table)
-        table[values[short]] = np.flatnonzero(short)
-        return cls(values, first_buckets.astype(np.uint32), splits, table)
+def _tables(selection: Selection, buckets: Uint64s) -> dict[str, NDArray[Any]]:
+    """Return how to find the bucket of a record by its length: see mds_stream in csrc/sampling.h."""
+    values, starts = np.ascontiguousarray(selection.values), selection.starts
+    firsts = buckets[:, 0].astype(np.int64)
+    first_buckets = np.searchsorted(firsts, starts[:-1], side="right") - 1
+    splits = np.full(len(values), word(-1), np.uint64)
+    runs = np.searchsorted(starts, firsts, side="right") - 1
+    within = firsts > starts[runs]
+    splits[runs[within]] = selection.by_length.at(selection.first + firsts[within])
+    table = np.full(min(int(values[0]) + 1, _TABLE), 2**32 - 1, np.uint32)
+    short = values < len(table)
+    table[values[short]] = np.flatnonzero(short)
+    return {"values": values, "first_buckets": first_buckets.astype(np.uint32), "splits": splits, "table": table}
 
 
 class _WindowReader:
@@ -206,7 +169,7 @@ class _WindowReader:
             buckets=plan.buckets,
             ranks=plan.selection.records,
             records=plan.records,
-            **plan.tables._asdict(),
+            **plan.tables,
         )
 
     def read(self, positions: Int64s) -> tuple[Int64s, Int64s]:
@@ -236,7 +199,11 @@ class _WindowReader:
                 if stop == self._position:
                     raise OrderError(f"order: expected each of {plan.records} records once, found only some of them")
                 positions = np.arange(self._position, stop, dtype=np.int64)
-                self._read_on(np.ascontiguousarray(records_at(order, self._epoch, positions)))
+                self._records = np.ascontiguousarray(records_at(order, self._epoch, positions))
+                try:
+                    self._lengths = plan.selection.by_length.lengths.at(self._records)
+                except IndexError:
+                    raise self._not_a_bijection() from None
                 self._position = stop
             out = np.empty(len(self._records) + largest, np.int64)
             ends = np.empty(count - len(batches), np.int64)
@@ -260,14 +227,6 @@ class _WindowReader:
             found += pieces(batch, parts, self._plan.multiple)
             self._more -= parts - 1
         return found
-
-    def _read_on(self, records: Int64s) -> None:
-        """Take the next records of the order, and look up their lengths."""
-        try:
-            self._lengths = self._plan.selection.by_length.lengths.at(records)
-        except IndexError:
-            raise self._not_a_bijection() from None
-        self._records = records
 
     def _not_a_bijection(self) -> OrderError:
         return OrderError(f"order: expected each of {self._plan.records} records once, found one twice or out of range")

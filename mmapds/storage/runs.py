@@ -240,13 +240,6 @@ class LengthOrder:
         part: FileOrder = self._parts[int(which[np.searchsorted(begins, rank, side="right") - 1])]
         return part.damaged(f"section 'length_order': expected record numbers below {len(part.order)}, found others")
 
-    def ranks_of(self, records: Int64s) -> Int64s:
-        """Return where records are in the order."""
-        lengths = self.lengths.at(records)
-        value = len(self.values) - 1 - np.searchsorted(self.values[::-1], lengths)
-        ends = np.cumsum(self.counts).astype(np.int64)
-        return bisect(self.at, (ends - self.counts.astype(np.int64))[value], ends[value], records)
-
     def __reduce__(self) -> tuple[Any, ...]:
         if self._remake is not None:
             return self._remake

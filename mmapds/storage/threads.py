@@ -1,17 +1,23 @@
 """Sharing work over threads. The core releases the GIL, so threads are all the parallelism indexing needs."""
 
+import atexit
 import os
+import sys
 import threading
+import time
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
-from typing import Generic, NoReturn, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, NoReturn, TypeVar
 
 from ..errors import Error
 
 Task = TypeVar("Task")
 Slot = TypeVar("Slot")
 Result = TypeVar("Result")
+_AT_EXIT = 5.0  # seconds that the end of the process waits for a thread to finish its task
 
 
 def cores() -> int:
@@ -188,3 +194,121 @@ def ahead(items: Iterable[Result], most: int = 4) -> Generator[Result, None, Non
         room.put(None)
         if is_begun:  # else a signal cut its start short, and it may wait for ever
             thread.join()
+
+
+class Makers(Generic[Task, Result]):
+    """Threads that make one thing of each task, in the order in which tasks are given.
+
+    They stop when nobody refers to this any more, and finish what they are at.
+
+    Args:
+      make: makes something of a task; called by several threads at a time.
+      name: how the names of the threads begin.
+      start: called first by every thread with its number, by one thread at a time; what it raises is raised here.
+    """
+
+    def __init__(self, make: Callable[[Task], Result], count: int, name: str, start: Callable[[int], object]) -> None:
+        self._todo: SimpleQueue[tuple[int, Task] | None] = SimpleQueue()
+        self._made: SimpleQueue[Any] = SimpleQueue()
+        self._ready: dict[int, tuple[Result | None, BaseException | None]] = {}
+        self._process = os.getpid()
+        # Nothing of this goes to the threads. Daemons, as the end of the process would wait for others before it asked
+        # them to stop.
+        shared = (make, self._todo, self._made, threading.Lock(), start)
+        self._threads = [
+            threading.Thread(target=_make_all, args=(number, *shared), name=f"{name}-{number}", daemon=True)
+            for number in range(count)
+        ]
+        _makers.add(self)
+        try:
+            for thread in self._threads:
+                try:
+                    thread.start()
+                except RuntimeError as refused:
+                    raise no_thread(refused) from None
+                _running.add(thread)
+            for error in filter(None, [self._made.get() for _ in self._threads]):
+                raise error
+        except BaseException:
+            self.stop()
+            raise
+
+    def give(self, number: int, task: Task) -> None:
+        """Have a task done, and keep the result under a number."""
+        self._todo.put((number, task))
+
+    def wait(self, number: int, seconds: float) -> bool:
+        """Wait until a task is done, for some seconds at most; return whether it is."""
+        deadline = time.monotonic() + seconds
+        while number not in self._ready:
+            left = deadline - time.monotonic()
+            try:
+                made, *result = self._made.get(timeout=left) if left > 0 else self._made.get_nowait()
+            except Empty:
+                return False
+            self._ready[made] = result[0], result[1]
+        return True
+
+    def take(self, number: int) -> tuple[Result | None, BaseException | None]:
+        """Return the result of a task that is done, or its error."""
+        return self._ready.pop(number)
+
+    @property
+    def are_alive(self) -> bool:
+        """Whether there is a thread left that does tasks."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    def stop(self) -> None:
+        """Have the threads end after the task that they are at; does not wait for them."""
+        if os.getpid() == self._process:
+            with suppress(Empty):
+                while True:
+                    self._todo.get_nowait()
+            for _ in self._threads:
+                self._todo.put(None)
+
+    def join(self) -> None:
+        """Wait until the threads have ended."""
+        for thread in self._threads:
+            thread.join()
+
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if hasattr(self, "_threads") and not is_ending():  # when Python ends, modules are gone, and threads were told
+            self.stop()
+
+
+_makers: "weakref.WeakSet[Makers[Any, Any]]" = weakref.WeakSet()
+_running: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
+"""Threads of makers, which may be at a task when nobody refers to their makers any more."""
+
+
+@atexit.register
+def _stop_all() -> None:
+    # A thread that runs while the interpreter is taken down may end the process with an error.
+    for makers in list(_makers):
+        makers.stop()
+    for thread in list(_running):
+        thread.join(_AT_EXIT)
+
+
+def _make_all(
+    number: int,
+    make: Callable[[Task], Result],
+    todo: "SimpleQueue[tuple[int, Task] | None]",
+    made: "SimpleQueue[Any]",
+    turn: threading.Lock,
+    start: Callable[[int], object],
+) -> None:
+    with turn:
+        _, error = tried(start, number)
+    made.put(error)
+    while error is None and (task := todo.get()) is not None:
+        made.put((task[0], *tried(make, task[1])))
+
+
+def tried(make: Callable[[Task], Result], task: Task) -> tuple[Result | None, BaseException | None]:
+    """Return what a function makes of a task, or the error that it raises."""
+    try:
+        return make(task), None
+    except BaseException as error:  # who asked for the result raises it
+        return None, error

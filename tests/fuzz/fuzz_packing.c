@@ -1,7 +1,7 @@
 /* fuzz_packing.c - packs of any length for any lengths.
  *
  * Property: there are as many packs as best-fit decreasing makes of the sequences one by one; each keeps its limits; the packs of an epoch hold
- * every sequence exactly once; mds_packs_find is the inverse of mds_packs_ranks; tables that do not agree are refused.
+ * every sequence exactly once; tables that do not agree are refused.
  * Input: the limits, the lengths and how many sequences have each; then what is damaged. */
 #include "fuzz.h"
 
@@ -76,8 +76,6 @@ static int index_packs(const packed *p, mds_packs *packs)
     packs->first_part = fuzz_room(packs->kinds_count + 1, 8);
     packs->first_slot = fuzz_room(packs->parts_count, 8);
     packs->kind_of = fuzz_room(packs->parts_count, 4);
-    packs->by_value = fuzz_room(packs->parts_count, 4);
-    packs->first_by_value = fuzz_room(p->distinct + 1, 8);
     packs->first_rank = fuzz_room(p->distinct + 1, 8);
     packs->distinct = p->distinct;
     return mds_packs_index(packs, p->counts);
@@ -85,8 +83,7 @@ static int index_packs(const packed *p, mds_packs *packs)
 
 static void free_packs(mds_packs *packs)
 {
-    void *tables[] = {packs->first_pack, packs->first_part,     packs->first_slot, packs->kind_of,
-                      packs->by_value,   packs->first_by_value, packs->first_rank};
+    void *tables[] = {packs->first_pack, packs->first_part, packs->first_slot, packs->kind_of, packs->first_rank};
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         free(tables[i]);
 }
@@ -96,19 +93,18 @@ static void check_epoch(fuzz_input *input, const packed *p, const mds_packs *pac
     const mds_packs_epoch epoch = {fuzz_take(input, 4), fuzz_take(input, 1), (int)fuzz_between(input, 0, 1)};
     const size_t count = (size_t)packs->first_pack[packs->kinds_count], n = (size_t)p->sequences;
     int64_t *numbers = fuzz_room(count, 8), *ends = fuzz_room(count, 8);
-    int64_t *ranks = fuzz_room(n, 8), *found = fuzz_room(n, 8);
+    int64_t *ranks = fuzz_room(n, 8);
     uint8_t *seen = fuzz_room(n, 1);
     const mds_kernels *kernels = mds_kernels_at(0);
     for (size_t k = 0; k < count; k++)
         numbers[k] = (int64_t)(count - 1 - k);
     CHECK(mds_packs_ranks(kernels, packs, &epoch, numbers, count, ranks, n, ends) == MDS_OK);
     CHECK((uint64_t)ends[count - 1] == p->sequences);
-    mds_packs_find(packs, &epoch, ranks, n, found);
     for (size_t k = 0, i = 0; k < count; k++) {
         uint64_t left = p->length;
         CHECK((size_t)ends[k] > i);
         for (; i < (size_t)ends[k]; i++) {
-            CHECK((uint64_t)ranks[i] < p->sequences && !seen[ranks[i]]++ && found[i] == numbers[k]);
+            CHECK((uint64_t)ranks[i] < p->sequences && !seen[ranks[i]]++);
             size_t v = 0;
             while (packs->first_rank[v + 1] <= (uint64_t)ranks[i])
                 v++;
@@ -120,7 +116,6 @@ static void check_epoch(fuzz_input *input, const packed *p, const mds_packs *pac
     free(numbers);
     free(ends);
     free(ranks);
-    free(found);
     free(seen);
 }
 
@@ -149,16 +144,9 @@ static void check_damaged(fuzz_input *input, const packed *p, const mds_packs *g
     if (index_packs(p, &packs)) {
         const mds_packs_epoch epoch = {1, 2, 1};
         const size_t n = (size_t)p->sequences;
-        int64_t *ranks = fuzz_room(n, 8), *found = fuzz_room(n, 8), last, end;
-        for (size_t k = 0; k < n; k++)
-            ranks[k] = (int64_t)k;
-        mds_packs_find(&packs, &epoch, ranks, n, found);
-        for (size_t k = 0; k < n; k++)
-            CHECK((uint64_t)found[k] < packs.first_pack[packs.kinds_count]);
-        last = (int64_t)packs.first_pack[packs.kinds_count] - 1;
+        int64_t *ranks = fuzz_room(n, 8), last = (int64_t)packs.first_pack[packs.kinds_count] - 1, end;
         CHECK(mds_packs_ranks(mds_kernels_at(0), &packs, &epoch, &last, 1, ranks, n, &end) == MDS_OK);
         free(ranks);
-        free(found);
     }
     free_packs(&packs);
 }

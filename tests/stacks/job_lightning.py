@@ -1,7 +1,6 @@
 """Lightning's Trainer over datasets, samplers and loaders of mmapds, at one and the other `use_distributed_sampler`."""
 
 import os
-import random
 import sys
 import warnings
 
@@ -13,12 +12,16 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import mmapds
 from mmapds.integrations.lightning import ResumeAtAnyWorldSize
-from tests.support.stacks import BATCH, EPOCHS, KINDS, Job, Model, N, ids_of, loader_options
+from tests.support.stacks import BATCH, EPOCHS, KINDS, Job, Model, ids_of, loader_options
 
 PROCESSES, LAUNCHED = 2, 3
-STOPS = (7, 26, 33)  # of 26 steps with batches of a fixed size: within an epoch, at its end, and within the next
-COUNTED = (7, 25, 26)  # an epoch of single samples ends after 25 batches, or after 26 with the smaller one
-OFTEN = (("ours", 2), ("ours", 5), ("stateful", 2), ("stateful", 5))  # how often a job over a loader is interrupted
+RESUMED = ("ours", "stateful", "stateful with workers")
+PARTS = [  # worlds, and the steps that parts end after: within an epoch of 26 steps of two ranks, or at its end
+    ([2, 2], [7]),
+    ([2, 2, 2], [26, 30]),
+    ([2, 3], [33]),
+    ([3, 2, 3, 2], [4, 9, 20]),
+]
 LOADERS = {"plain": DataLoader, "ours": mmapds.DataLoader, "stateful": StatefulDataLoader}
 
 
@@ -39,19 +42,6 @@ class Learner(pl.LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), 0.1)
-
-
-class Count(Callback):
-    """Notes the numbers that batches have, and when validation runs."""
-
-    def __init__(self):
-        self.noted = []
-
-    def on_train_batch_start(self, trainer, module, batch, number):
-        self.noted.append([module.current_epoch, number])
-
-    def on_validation_start(self, trainer, module):
-        self.noted.append([module.current_epoch, "validation"])
 
 
 class Interrupted(Exception):  # noqa: N818 - nothing is wrong
@@ -106,69 +96,20 @@ def fit_all_ways(job):
                 fit(job, name, LOADERS[loader](job.ds, BATCH, shuffle=True, collate_fn=ids_of))
 
 
-def interrupt(job):
-    for loader in ("ours", "stateful", "stateful with workers"):
+def resume(job):
+    """Jobs that are interrupted after some steps, each part in a world of its own."""
+    for loader in RESUMED:
         for kind in KINDS:
-            for stop in STOPS:
-                name = f"{kind}, {loader}, interrupted after {stop}"
-                path = os.path.join(job.folder, f"{name}.ckpt")
-                for part in range(2):
-                    _, options = loader_options(kind, job.ds)
-                    workers = 0 if loader == "stateful" else 1
-                    made = LOADERS[loader.split()[0]](job.ds, collate_fn=ids_of, num_workers=workers, **options)
-                    more = {"resume": path} if part else {"stop": (path, stop)}
-                    fit(job, name, made, part=part, use_distributed_sampler=False, **more)
-
-
-def change_worlds(job):
-    """Checkpoints that another number of processes goes on with."""
-    for loader in ("ours", "stateful"):
-        for kind in KINDS:
-            for before, after in ((2, 3), (3, 2)):
-                for stop in STOPS:
-                    name = f"{kind}, {loader}, {before} to {after}, interrupted after {stop}"
-                    path = os.path.join(job.folder, f"{name}.ckpt")
-                    for part, world in enumerate((before, after)):
-                        if job.join(world):
-                            go_on(job, name, loader, kind, part, path, None if part else stop)
-
-
-def change_worlds_often(job):
-    """Jobs that are interrupted at random steps, each time for a world of any size."""
-    for loader, times in OFTEN:
-        for kind in KINDS:
-            name = f"{kind}, {loader}, interrupted {times} times"
-            chance = random.Random(name)
-            step = 0
-            for part in range(times + 1):
-                step = step + chance.randrange(1, 10) if part < times else None
-                path = os.path.join(job.folder, f"{name}.ckpt")
-                if job.join(chance.choice((2, 3))):
-                    go_on(job, name, loader, kind, part, path, step)
-
-
-def go_on(job, name, loader, kind, part, path, stop):
-    """Train from the checkpoint, if it is not the first part, and write it after `stop` steps in all, if that comes."""
-    _, options = loader_options(kind, job.ds)
-    made = LOADERS[loader](job.ds, collate_fn=ids_of, **options)
-    more = {"resume": path, "callbacks": [ResumeAtAnyWorldSize()]} if part else {}
-    fit(job, name, made, part=part, stop=(path, stop), use_distributed_sampler=False, **more)
-
-
-def count(job):
-    """Checkpoints of loaders that keep a last batch which is smaller, or leave it out."""
-    for loader in ("ours", "stateful"):
-        for drop_last in (False, True):
-            for stop in COUNTED:
-                name = f"counted, {loader}, {drop_last}, interrupted after {stop}"
-                path = os.path.join(job.folder, f"{name}.ckpt")
-                noted = Count()
-                for more in ({"stop": (path, stop)}, {"resume": path}):
-                    _, options = loader_options("sampler", job.ds)
-                    made = LOADERS[loader](job.ds, collate_fn=ids_of, drop_last=drop_last, **options)
-                    validation = DataLoader(job.ds, N, collate_fn=ids_of)
-                    fit(job, name, made, validation=validation, callbacks=[ResumeAtAnyWorldSize(), noted], **more)
-                job.say(name, noted.noted)
+            for worlds, stops in PARTS:
+                name, path = f"{kind}, {loader}, {worlds}, {stops}", None
+                for part, (world, stop) in enumerate(zip(worlds, [*stops, None], strict=True)):
+                    before, path = path, os.path.join(job.folder, f"{name}-{part}.ckpt")
+                    if job.join(world):
+                        _, options = loader_options(kind, job.ds)
+                        workers = 1 if "workers" in loader else 0
+                        made = LOADERS[loader.split()[0]](job.ds, collate_fn=ids_of, num_workers=workers, **options)
+                        more = {"resume": before, "callbacks": [ResumeAtAnyWorldSize()]} if part else {}
+                        fit(job, name, made, part=part, stop=(path, stop), use_distributed_sampler=False, **more)
 
 
 def validate(job):
@@ -185,11 +126,8 @@ def main(folder):
     job = Job(folder)
     if job.join(PROCESSES):
         fit_all_ways(job)
-        interrupt(job)
-        count(job)
         validate(job)
-    change_worlds(job)
-    change_worlds_often(job)
+    resume(job)
     job.write("job_lightning")
 
 

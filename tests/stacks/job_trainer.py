@@ -1,7 +1,6 @@
 """Hugging Face's Trainer over datasets, and over loaders that `get_train_dataloader` returns."""
 
 import os
-import random
 import sys
 import warnings
 
@@ -18,13 +17,11 @@ from tests.support.stacks import BATCH, EPOCHS, KINDS, Job, loader_options
 
 PROCESSES, LAUNCHED = 2, 3
 WITH_DATASET = ("dataset", *KINDS)
-OFTEN = [  # which loader, how often it is interrupted, and whether for other worlds; budgets cut other batches there
-    *(("dataset", times, True) for times in (1, 2, 5)),
-    *(("batch", times, True) for times in (1, 2, 5)),
-    *(("tokens", times, False) for times in (1, 2, 5)),
-    ("sampler", 2, True),
+PARTS = [  # worlds, and the steps that parts end after: within an epoch of 26 steps of two ranks, or at its end
+    ([2, 2], [7]),
+    ([2, 2, 2], [26, 33]),
+    ([2, 3, 2], [5, 30]),
 ]
-STOPS = (7, 26, 33)  # of 26 steps with batches of a fixed size: within an epoch, at its end, and within the next
 LOADERS = [*((kind, True) for kind in KINDS), ("batch", False)]  # of ours and of torch's
 
 
@@ -119,17 +116,6 @@ def loader_of(job, kind, ours, batch=BATCH):
     return make(job.ds, collate_fn=collate, num_workers=1 if ours else 0, **options)
 
 
-def own_loaders(job):
-    for kind, ours in LOADERS:
-        name = f"{kind}, {'ours' if ours else 'settable'}"
-        fit(job, name, cls=OwnLoader, loader=loader_of(job, kind, ours))
-        for stop in STOPS:
-            for part in range(2):
-                more = {"resume": True} if part else {"stop": stop}
-                loader = loader_of(job, kind, ours)
-                fit(job, f"{name}, interrupted after {stop}", cls=OwnLoader, loader=loader, part=part, **more)
-
-
 def join(job, world):
     """Make a world of that size; return whether this process is in it."""
     GradientState._reset_state()
@@ -137,23 +123,17 @@ def join(job, world):
     return job.join(world)
 
 
-def interrupt_often(job):
-    """Jobs of two processes, or of two and three in turn, that are interrupted at random steps."""
-    for kind, times, in_other_worlds in OFTEN:
-        go_on(job, f"{kind}, {times} times", kind, times, [2, 3 if in_other_worlds else 2] * 3)
-
-
-def go_on(job, name, kind, times, worlds):
-    """Train in parts: 12 samples a step in any world."""
-    chance = random.Random(name)
-    stops = [*sorted(chance.sample(range(1, 45), times)), None]
-    for part, (stop, world) in enumerate(zip(stops, worlds, strict=False)):
-        if join(job, world):
-            batch = 12 // world
-            loader = None if kind == "dataset" else loader_of(job, kind, True, batch)
-            cls = Trainer if kind == "dataset" else OwnLoader
-            more = {"part": part, "stop": stop, "resume": part > 0, "batch": batch, "callbacks": [SameSteps()]}
-            fit(job, name, cls=cls, loader=loader, **more)
+def resume(job):
+    """Jobs that are interrupted after some steps of 12 samples; budgets cut other batches in another world."""
+    for kind in WITH_DATASET:
+        for worlds, stops in PARTS:
+            for part, (world, stop) in enumerate(zip(worlds, [*stops, None], strict=True)):
+                world = 2 if kind == "tokens" else world
+                if join(job, world):
+                    loader = None if kind == "dataset" else loader_of(job, kind, True, 12 // world)
+                    cls = Trainer if kind == "dataset" else OwnLoader
+                    more = {"resume": part > 0, "batch": 12 // world, "callbacks": [SameSteps()]}
+                    fit(job, f"{kind}, {worlds}, {stops}", cls=cls, loader=loader, part=part, stop=stop, **more)
 
 
 def refuse(job):
@@ -183,8 +163,6 @@ def dataset(job):
     trainer = fit(job, "dataset")
     predicted = trainer.predict(job.ds).predictions  # losses, and ids
     job.say("dataset", sorted(predicted[-1].tolist()))
-    for part in range(2):
-        fit(job, "dataset, interrupted", part=part, **({"resume": True} if part else {"stop": 33}))
     fit(job, "by length", cls=ByLength)
 
 
@@ -194,9 +172,11 @@ def main(folder):
     torch.manual_seed(0)
     if job.join(PROCESSES):
         dataset(job)
-        own_loaders(job)
+        for kind, ours in LOADERS:
+            name = f"{kind}, {'ours' if ours else 'settable'}"
+            fit(job, name, cls=OwnLoader, loader=loader_of(job, kind, ours))
         forget(job)
-    interrupt_often(job)
+    resume(job)
     refuse(job)
     job.write("job_trainer")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.stacks.job_trainer import LAUNCHED, LOADERS, OFTEN, PROCESSES, STOPS, WITH_DATASET
+from tests.stacks.job_trainer import LAUNCHED, LOADERS, PARTS, PROCESSES, WITH_DATASET
 from tests.support.messages import check
 from tests.support.stacks import BATCH, N, Results, launch
 
@@ -16,7 +16,7 @@ def results(folder):
     return Results(folder, "job_trainer", LAUNCHED)
 
 
-@pytest.mark.parametrize("name", ["dataset", "dataset, interrupted", "by length"])
+@pytest.mark.parametrize("name", ["dataset", "by length"])
 def test_a_dataset(results, name):
     results.check(name, padding=WHOLE_BATCHES)
 
@@ -37,17 +37,12 @@ def test_a_loader(results, name):
     results.check(name)
 
 
-@pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("name", NAMES)
-def test_a_checkpoint_goes_on_exactly(results, name, stop):
-    results.check(f"{name}, interrupted after {stop}")
-
-
-@pytest.mark.parametrize(("kind", "times"), [each[:2] for each in OFTEN])
-def test_a_job_that_is_interrupted_often_goes_on_exactly(results, kind, times):
-    name = f"{kind}, {times} times"
+@pytest.mark.parametrize(("worlds", "stops"), PARTS)
+@pytest.mark.parametrize("kind", WITH_DATASET)
+def test_checkpoints_go_on_exactly(results, kind, worlds, stops):
+    name = f"{kind}, {worlds}, {stops}"
     results.check(name, padding=11)  # of 12 samples a step
-    assert {part for part, _, _ in results.batches(name)[0]} == set(range(times + 1))
+    assert {part for part, _, _ in results.batches(name)[0]} == set(range(len(worlds)))
 
 
 @pytest.mark.parametrize("kind", WITH_DATASET)

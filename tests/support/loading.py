@@ -7,27 +7,25 @@ import pytest
 import torch.utils.data
 
 import mmapds
-from mmapds.loader.pool import NAME
+from mmapds.loops import THREAD_NAME
 
-KINDS = {
-    "alone": {},
-    "threads": {"num_workers": 2},
-    "processes": {"num_workers": 2, "workers": "processes"},
-}
+KINDS = {"alone": {}, "threads": {"num_workers": 2}, "processes": {"num_workers": 2, "workers": "processes"}}
 every_kind = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
 """Marks a test that runs with each way in which a loader makes its batches."""
 
 
 class Numbers:
-    """Record i is the number i."""
+    """Record i is the number i; at one of them something happens in some classes."""
 
-    def __init__(self, n=100):
-        self.n = n
+    def __init__(self, n=100, at=None):
+        self.n, self.at = n, at
 
     def __len__(self):
         return self.n
 
     def __getitem__(self, i):
+        if i == self.at:
+            self.happen(i)
         return i
 
 
@@ -35,29 +33,23 @@ class Failing(Numbers):
     """Record `at` raises an error of a class."""
 
     def __init__(self, n, at, error):
-        super().__init__(n)
-        self.at = at
+        super().__init__(n, at)
         self.error = error
 
-    def __getitem__(self, i):
-        if i == self.at:
-            raise self.error(f"record {i}")
-        return i
+    def happen(self, i):
+        raise self.error(f"record {i}")
 
 
 class Blocking(Numbers):
     """Record `at` is read when `free` is set; `reached` is set before."""
 
     def __init__(self, n, at):
-        super().__init__(n)
-        self.at = at
+        super().__init__(n, at)
         self.reached, self.free = threading.Event(), threading.Event()
 
-    def __getitem__(self, i):
-        if i == self.at:
-            self.reached.set()
-            assert self.free.wait(60)
-        return i
+    def happen(self, i):
+        self.reached.set()
+        assert self.free.wait(60)
 
 
 def as_list(samples):
@@ -77,7 +69,7 @@ def ours(dataset, *args, **options):
 
 def loader_threads():
     """The threads of loaders that are alive."""
-    return [thread for thread in threading.enumerate() if thread.name.startswith(NAME)]
+    return [thread for thread in threading.enumerate() if thread.name.startswith(THREAD_NAME)]
 
 
 def expect_no_threads():

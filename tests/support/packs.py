@@ -1,12 +1,14 @@
-"""Packs by plain best-fit decreasing, sequence by sequence, and what samplers give."""
+"""Packs by plain best-fit decreasing, sequence by sequence, and problems for samplers of packs."""
 
 from bisect import bisect_left, insort
 from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
 
-from mmapds import PackingBatchSampler
+from mmapds import PackingBatchSampler, orders
 from tests.support import budgets
 from tests.support.budgets import log_normal
 
@@ -44,18 +46,55 @@ def flat(steps):
     return flat(found) if found and not isinstance(found[0], int | np.integer) else found
 
 
+def in_chunks(records, chunk_size, mix_chunks, seed=0):
+    """Arguments of PackingBatchSampler, to pack inside mixes of chunks."""
+    return {"planner": "window", "order": orders.Chunked(records, chunk_size, mix_chunks=mix_chunks, seed=seed)}
+
+
+class Problem(NamedTuple):
+    """What a sampler is given, what each sample takes, and the samples that are packed of each chunk, or of all."""
+
+    lengths: list
+    pack_length: int
+    options: dict
+    taken: list
+    chunks: list
+
+    def mixes(self, epoch):
+        """The chunks that an epoch packs together, in order: for each mix of them, their samples."""
+        order = self.options.get("order")
+        chunks = self.chunks if order is None else [self.chunks[chunk] for chunk in order.chunks(epoch)]
+        size = 1 if order is None else order.mix_chunks
+        return [chunks[first : first + size] for first in range(0, len(chunks), size)]
+
+
 @st.composite
-def packing_options(draw, lengths, pack_length):
-    """Arguments of PackingBatchSampler that fit some lengths."""
+def problems(draw):
+    pack_length = draw(st.sampled_from([1, 7, 12, 48, 1000]))
+    kinds = [
+        st.lists(st.integers(1, pack_length), min_size=1, max_size=200),
+        st.lists(st.sampled_from([1, 2, pack_length // 2 + 1, pack_length]), min_size=1, max_size=250),
+        st.lists(st.integers(1, 2 * pack_length), min_size=1, max_size=100),
+    ]
+    lengths = draw(st.one_of(kinds))
+    over = ["error"] if max(lengths) <= pack_length else ["truncate", "drop"][: 1 + (min(lengths) <= pack_length)]
+    oversize = draw(st.sampled_from(over))
+    longest = pack_length if oversize == "drop" else max(lengths)
+    shortest = draw(st.sampled_from([0, 0, *sorted({length for length in lengths if length <= longest})[:2]]))
     options = {
         "max_sequences": draw(st.sampled_from([None, 2, 3, 8])),
         "round_to": draw(st.sampled_from([each for each in (1, 2, 3, 8) if pack_length % each == 0])),
         "shuffle": draw(st.booleans()),
         "seed": draw(st.integers(0, 5)),
         "group_size": draw(st.sampled_from([None, 1, 2, 5])),
-        "packs_per_batch": draw(st.sampled_from([1, 1, 2, 3])),
+        "oversize": oversize,
+        "min_length": shortest,
     }
-    options["oversize"] = draw(st.sampled_from(["drop", "truncate"])) if max(lengths) > pack_length else "error"
-    if options["oversize"] == "drop" and min(lengths) > pack_length:
-        options["oversize"] = "truncate"
-    return options
+    bounds = [0, len(lengths)]
+    if draw(st.booleans()):
+        sources = [0, draw(st.integers(0, len(lengths))), len(lengths)]
+        options |= in_chunks(sources, draw(st.integers(1, 40)), draw(st.integers(1, 5)), draw(st.integers(0, 3)))
+        bounds = options["order"].chunk_starts.tolist()
+    taken = [-(-min(length, pack_length) // options["round_to"]) * options["round_to"] for length in lengths]
+    chunks = [[i for i in range(begin, end) if shortest <= lengths[i] <= longest] for begin, end in pairwise(bounds)]
+    return Problem(lengths, pack_length, options, taken, chunks)

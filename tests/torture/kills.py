@@ -20,8 +20,8 @@ import numpy as np
 
 import mmapds
 from mmapds.convert import convert
+from mmapds.index.lengths import sorted_lengths
 from mmapds.index.verify import verify
-from mmapds.samplers.lengths import sorted_lengths
 from mmapds.storage.index_file import Index
 from tests.support.files import ROOT
 from tests.support.tars import archive

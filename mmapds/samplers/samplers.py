@@ -5,27 +5,67 @@ They use only the length of a dataset.
 
 from __future__ import annotations  # help() shows them as they are written
 
-from collections.abc import Iterator, Mapping, Sequence, Sized
+import operator
+from collections.abc import Sequence, Sized
+from contextlib import suppress
+from functools import reduce
 from typing import Any, Literal, TypeGuard
 
 import numpy as np
 import torch.utils.data.distributed
 from numpy.typing import NDArray
 
-from ..errors import OrderError, counted, names_its_arguments, plain_counted, shortened
+from ..errors import Error, OrderError, counted, names_its_arguments, plain_counted
 from ..orders.basic import Order, Sequential, Shuffled, check_is_order, integer
 from ..orders.chunked import Chunked
 from ..orders.mixture import Mixture
-from .contents import OrderedRecords, records_of
-from .data import Chain, SampledData
-from .epoch import EpochProgress
-from .exclusions import Exclude
-from .passes import Pass, Sharding
-from .resumable import ResumableSampler, refuse_injected, refuse_injected_dataset, refuse_path
+from .cursor import Make, Sharding, Span
+from .data import SampledData, is_ours
+from .records import Exclude, OrderedRecords
+from .resumable import ResumableSampler, refuse_injected, refuse_path
 from .world import World
 
 
-class DistributedSampler(ResumableSampler, torch.utils.data.distributed.DistributedSampler[Any]):
+class OrderSampler(ResumableSampler):
+    """Yields records in an order: one a step, or a batch."""
+
+    _contents: OrderedRecords
+
+    def _sample(self, dataset: Any, records: OrderedRecords, sharding: Sharding, world: World, start_step: int) -> None:
+        """Take what is sampled, in which order, and by whom."""
+        if not sharding.pad and sharding.drop_last:
+            raise OrderError("drop_last = True, expected False with pad=False, which leaves no sample out")
+        if not sharding.pad and records.excluded:
+            raise OrderError(
+                "exclude: expected None with pad=False, which reads every sample once; leave records out with a view, "
+                "as ds[mask]"
+            )
+        self._contents, self._sharding, self._world = records, sharding, world
+        self.sampled, self._data = dataset, SampledData(dataset)
+        self._cursor = self._new_cursor(start_step)
+
+    def _maker(self, span: Span) -> Make:
+        records, in_batches = self._contents, isinstance(self, torch.utils.data.BatchSampler)
+        return lambda _, positions: records.at(span.epoch, positions if in_batches else positions[:, 0]).tolist()
+
+    def _excluded(self) -> str | None:
+        return self._contents.excluded.describe()
+
+    def indices_at(self, step: int) -> NDArray[np.int64] | list[NDArray[np.int64]]:
+        """Return the records in a step of this epoch: one for each rank, or rows of shape (num_replicas, batch).
+
+        With `pad=False`, the last step of a batch sampler is a list of arrays, as ranks may differ in size.
+        """
+        span = self._span_at(step)
+        positions = span.positions(int(step) - span.first_step, 1, range(span.sharding.num_replicas))[0].T
+        if not isinstance(self, torch.utils.data.BatchSampler):
+            return self._contents.at(span.epoch, positions[positions >= 0])
+        if (positions >= 0).all():
+            return self._contents.at(span.epoch, positions)
+        return [self._contents.at(span.epoch, row[row >= 0]) for row in positions]
+
+
+class DistributedSampler(OrderSampler, torch.utils.data.distributed.DistributedSampler[Any]):
     """A drop-in replacement for torch's DistributedSampler, without its list of all indices.
 
     Its first six arguments, counts, padding and public attributes are those of torch's; so are its indices with
@@ -40,18 +80,17 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
       order: an order of your own (see `mmapds.orders`), instead of `shuffle` and `seed`; of as many records as the
         dataset has.
       epoch_size: positions of the order in an epoch, over all ranks; all by default.
-      start_step: where the first pass begins, in steps (a step is one sample on every rank).
-      exclude: what is left out: `{"steps": [(1200, 1300)], "records": [17, (500, 600)]}`, in numbers or half-open
-        ranges; steps of the first pass, records of all. Everything else keeps its order. Steps count as without the
-        exclusion.
+      start_step: where the first iterator begins, in steps (a step is one sample on every rank).
+      exclude: records that are not read, in numbers and half-open ranges: `[17, (500, 600)]`. The record half an epoch
+        further on is read instead, so steps, lengths and states stay as they are.
       pad: False leaves a last step that is not full as it is, for exact evaluation: every sample comes once over all
         ranks, and ranks may differ by one sample; `len()` is that of this rank.
     Warns:
       UserWarning: it is made for one process under SLURM with several tasks, or under a torch.distributed that is
-        initialised later; or a second whole pass begins in the same epoch.
+        initialised later; or a second pass begins in the same epoch.
     Raises:
-      OrderError: an argument is out of range; or, before the first sample of a pass, a rank of torch.distributed has
-        another sampler, or did not come; it is also a ValueError.
+      OrderError: an argument is out of range; or, before the first sample, a rank of torch.distributed has another
+        sampler, or did not come; it is also a ValueError.
     """
 
     @names_its_arguments("mmapds.DistributedSampler", error=OrderError)
@@ -72,44 +111,32 @@ class DistributedSampler(ResumableSampler, torch.utils.data.distributed.Distribu
     ) -> None:
         refuse_path("dataset", dataset)
         world = World.of(num_replicas, rank)
-        num_replicas, rank = world.num_replicas, world.rank
         if order is not None:
             _check_order(order, dataset, shuffle=shuffle, seed=seed)
-        shuffle, seed = shuffle is None or bool(shuffle), 0 if seed is None else seed
-        drop_last, pad = bool(drop_last), bool(pad)
+        # Attributes of torch's class, whose constructor would only set them.
+        self.dataset: Any = dataset
+        self.num_replicas, self.rank = world.num_replicas, world.rank
+        self.shuffle, self.seed = shuffle is None or bool(shuffle), 0 if seed is None else seed
+        self.drop_last = bool(drop_last)
         if order is None:
-            _check_not_empty(dataset)
-            order = Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
-        self._records = OrderedRecords(order, epoch_size)
-        self._assumed = world.assumed
-        sharding = Sharding(num_replicas, rank, 1, drop_last, pad)
-        self._progress = EpochProgress(
-            self._records, sharding, start_step=start_step, exclude=exclude, assumed=world.assumed
-        )
-        super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
-        self._progress.agenda.forget_choice()  # torch's constructor sets epoch 0
-        self._data = SampledData(dataset)
-        self.num_samples = len(self._progress)
-        self.total_size = self.num_samples * num_replicas if pad else len(self._records)
-
-    def __iter__(self) -> Iterator[int]:
-        """Return an iterator over a pass, which begins, and reads the epoch, with its first index."""
-        # A generator: nothing happens before the first next(), as a DataLoader may make two and use one.
-        self._compare_ranks()
-        begun, records = self._progress.begin(), self._records
-        yield from begun.map(lambda _, positions: records.at(begun.epoch, positions[:, 0]).tolist())
+            order = order_of(dataset, self.shuffle, self.seed)
+        sharding = Sharding(world.num_replicas, world.rank, 1, self.drop_last, bool(pad))
+        self._sample(dataset, OrderedRecords(order, epoch_size, exclude), sharding, world, start_step)
+        self.num_samples = len(self)
+        self.total_size = self.num_samples * self.num_replicas if pad else len(self._contents)
 
     def _what(self) -> str:
-        return f"{counted(len(self._records), 'sample')}, seed {self.seed}"
+        return f"{counted(len(self._contents), 'sample')}, seed {self.seed}"
 
-    @property
-    def sampled(self) -> Any:
-        return self.dataset
 
-    def indices_at(self, step: int) -> NDArray[np.int64]:
-        """Return the records in a step of this epoch, one for each rank that has one: shape (num_replicas,)."""
-        positions = self._progress.positions_at(integer("step", step))[:, 0]
-        return self._records.at(self.epoch, positions[positions >= 0])
+def order_of(dataset: Sized, shuffle: bool, seed: int) -> Order:
+    """Return the order of all records of a dataset.
+
+    Raises:
+      OrderError: it has none.
+    """
+    _check_not_empty(dataset)
+    return Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
 
 
 def _check_order(order: Any, dataset: Sized, **instead: object) -> None:
@@ -120,7 +147,7 @@ def _check_order(order: Any, dataset: Sized, **instead: object) -> None:
             raise OrderError(
                 f"{name} = {value!r}, expected None beside an order, which has its own; give it to the order"
             )
-    records = records_of(order)
+    records = getattr(order, "records", None)
     if records not in (None, len(dataset)):
         expected = plain_counted(len(dataset), "record")
         raise OrderError(f"order: expected one of {expected}, as the dataset has, found one of {records}")
@@ -210,7 +237,7 @@ class MixtureSampler(DistributedSampler):
         exclude: Exclude | None = None,
     ) -> None:
         refuse_path("datasets", datasets)
-        self._chain: Chain | None = None
+        sampled: Any = datasets
         starts = getattr(datasets, "source_starts", None)
         if starts is not None:
             sizes = np.diff(starts).tolist()
@@ -221,23 +248,15 @@ class MixtureSampler(DistributedSampler):
         else:
             raise OrderError(f"datasets: expected a list of datasets or sizes, found {type(datasets).__name__}")
         order = Mixture(sizes, weights, seed=seed, stop=stop, epoch_size=epoch_size, shuffle=shuffle)
-        if starts is None and isinstance(datasets, Sequence):
-            self._chain = Chain(list(datasets), list(map(int, sizes)))
+        if starts is None:
+            parts, sampled = sampled, range(order.records)
+            if all(map(is_ours, parts)):
+                with suppress(Error):  # of datasets that differ in decoder or kind, which loaders cannot compare
+                    sampled = reduce(operator.add, parts)
         super().__init__(
-            range(order.records) if starts is None else datasets,
-            num_replicas,
-            rank,
-            drop_last=drop_last,
-            order=order,
-            start_step=start_step,
-            exclude=exclude,
+            sampled, num_replicas, rank, drop_last=drop_last, order=order, start_step=start_step, exclude=exclude
         )
         self.shuffle, self.seed = shuffle, seed
-        self._data = SampledData(datasets)
-
-    @property
-    def sampled(self) -> Any:
-        return self._chain or self.dataset
 
 
 def _is_sized(found: Any) -> TypeGuard[Sized]:
@@ -245,19 +264,18 @@ def _is_sized(found: Any) -> TypeGuard[Sized]:
     return isinstance(found, Sized) and bool(getattr(found, "ndim", True))
 
 
-class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
+class DistributedBatchSampler(OrderSampler, torch.utils.data.BatchSampler):
     """Batches of a fixed size, as many on every rank.
 
-    The batches are those of a BatchSampler over a `DistributedSampler`, but states count in batches. Its attribute
-    `sampler` is such a sampler: `set_epoch` on either one is for both, as Lightning and accelerate need.
+    The batches are those of a BatchSampler over a `DistributedSampler`, but steps are batches. Its attribute `sampler`
+    is such a sampler with the same epoch and position: `set_epoch` on either one is for both.
 
     Args:
-      dataset: anything with a length, or a `DistributedSampler`, whose order, epoch size, num_replicas and rank are
-        then used; what else it can leave out or begin with is for the batch sampler: `exclude`, `start_step`,
-        `drop_last`, `pad` and states.
+      dataset: anything with a length; or a `DistributedSampler`, whose order, epoch size, excluded records,
+        num_replicas and rank are then used.
       batch_size: samples in a batch of one rank.
       drop_last: leave out a last step that is not full on every rank; else its batches are smaller, all of one size.
-      start_step: where the first pass begins, in batches.
+      start_step: where the first iterator begins, in batches.
       pad: False leaves the last step as it is: its batches differ by up to one sample, and ranks by up to one batch.
       sampler: for trainers that want to shard the epoch again; only None is accepted.
     The other arguments are those of `DistributedSampler`.
@@ -286,111 +304,38 @@ class DistributedBatchSampler(ResumableSampler, torch.utils.data.BatchSampler):
         refuse_injected(sampler)
         batch_size = integer("batch_size", batch_size, 1)
         drop_last, pad = bool(drop_last), bool(pad)
+        of_samples: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "order": order, "epoch_size": epoch_size}
+        of_samples["exclude"] = exclude
         if isinstance(dataset, DistributedSampler):
-            for name, value in {"shuffle": shuffle, "seed": seed, "order": order, "epoch_size": epoch_size}.items():
-                if value is not None:
-                    raise OrderError(f"{name} = {value!r}, expected None beside a sampler; give it to the sampler")
-            _refuse_what_batches_decide(dataset, drop_last, pad)
             indices = dataset
+            _check_beside_a_sampler(indices, of_samples, drop_last, pad)
         else:
-            refuse_injected_dataset(dataset)
-            indices = DistributedSampler(
-                dataset, num_replicas, rank, shuffle, seed, drop_last, order=order, epoch_size=epoch_size, pad=pad
-            )
-        super().__init__(indices, batch_size, drop_last)
-        self._data = indices._data
-        self._records = indices._records
+            if isinstance(dataset, torch.utils.data.Sampler):
+                refuse_injected(dataset)  # Lightning makes a batch sampler again, over its own one
+            indices = DistributedSampler(dataset, num_replicas, rank, drop_last=drop_last, pad=pad, **of_samples)
+        torch.utils.data.BatchSampler.__init__(self, indices, batch_size, drop_last)
         sharding = Sharding(indices.num_replicas, indices.rank, batch_size, drop_last, pad)
-        self._progress = EpochProgress(
-            self._records, sharding, start_step=start_step, exclude=exclude, assumed=indices._assumed
-        )
-        chosen = indices._progress.agenda
-        self._progress.agenda.epoch = chosen.epoch
-        if chosen.chosen is not None:
-            self._progress.set_epoch(chosen.epoch)
-        self._choices = chosen.choices  # those that are known here
-
-    def _synchronised(self) -> EpochProgress:
-        chosen = self.sampler._progress.agenda
-        if self._choices != chosen.choices:
-            self._choices, epoch = chosen.choices, chosen.epoch
-            self._follow_workers()
-            chosen.epoch = epoch
-            self._progress.set_epoch(epoch)
-        return self._progress
-
-    def _choose_epoch(self, epoch: int) -> None:
-        self.sampler.set_epoch(epoch)
-        self._synchronised()
-
-    def __iter__(self) -> Iterator[list[int]]:
-        """Return an iterator over a pass, which begins, and reads the epoch, with its first batch."""
-        self._refuse_second_sharding()
-        return self._batches()
-
-    def _batches(self) -> Iterator[list[int]]:
-        self._compare_ranks()
-        begun, records = self._synchronised().begin(), self._records
-        yield from begun.map(lambda _, positions: records.at(begun.epoch, positions).tolist())
+        self._sample(indices.sampled, indices._contents, sharding, indices._world, start_step)
+        if start_step:
+            epoch, indices._cursor = indices.epoch, self._cursor
+            if epoch:
+                self.set_epoch(epoch)
+        self._cursor = indices._cursor
 
     def _what(self) -> str:
-        return f"{counted(len(self._records), 'sample')}, batch size {self.batch_size}, seed {self.sampler.seed}"
-
-    @property
-    def sampled(self) -> Any:
-        return self.sampler.sampled
-
-    def indices_at(self, step: int) -> NDArray[np.int64] | list[NDArray[np.int64]]:
-        """Return the records in a step of this epoch, a row for each rank: shape (num_replicas, batch).
-
-        With `pad=False`, the last step is a list of an array for each rank, as they may differ in size.
-        """
-        positions = self._synchronised().positions_at(integer("step", step))
-        if (positions >= 0).all():
-            return self._records.at(self.epoch, positions)
-        return [self._records.at(self.epoch, row[row >= 0]) for row in positions]
-
-    @names_its_arguments("sampler.state_dict")
-    def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """Return where the epoch is, and the batch size; see `DistributedSampler`."""
-        return {**super().state_dict(step), "batch_size": self.batch_size}
-
-    def _state_before(self, of: Pass) -> dict[str, Any]:
-        return {**super()._state_before(of), "batch_size": self.batch_size}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Begin the next pass where a state was saved, also with another batch size; see `DistributedSampler`."""
-        self._synchronised()
-        super().load_state_dict(state_dict)
-        chosen = self.sampler._progress.agenda
-        chosen.epoch = self._progress.epoch
-        chosen.forget_choice()
-        chosen.choices += 1  # which other batch samplers over it take over
-        self._choices = chosen.choices
+        return f"{counted(len(self._contents), 'sample')}, batch size {self.batch_size}, seed {self.sampler.seed}"
 
 
-def _refuse_what_batches_decide(sampler: DistributedSampler, drop_last: bool, pad: bool) -> None:
-    """Refuse a sampler with arguments that the batch sampler over it would not use.
-
-    Args:
-      drop_last, pad: of the batch sampler.
-    Raises:
-      OrderError: it has such arguments, or goes on within an epoch.
-    """
-    exclude = {kind: list(ranges) for kind, ranges in sampler._progress.exclude.items() if ranges}
-    sharding = sampler._progress.sharding
+def _check_beside_a_sampler(
+    sampler: DistributedSampler, of_samples: dict[str, Any], drop_last: bool, pad: bool
+) -> None:
+    """Raise OrderError for arguments that belong to the other one of a batch sampler and the sampler under it."""
+    for name, value in of_samples.items():
+        if value is not None:
+            raise OrderError(f"{name}: expected None beside a sampler; give it to the sampler")
     for name, value, accepted in (
-        ("exclude", exclude or None, [None]),
-        ("drop_last", sharding.drop_last, [False, drop_last]),
-        ("pad", sharding.pad, [True, pad]),
+        ("drop_last", sampler.drop_last, (False, drop_last)),
+        ("pad", sampler._sharding.pad, (True, pad)),
     ):
         if value not in accepted:
-            raise OrderError(
-                f"{name} = {shortened(value)} in the sampler, expected {accepted[0]}; give it to the batch sampler"
-            )
-    step = sampler._progress.coming().first_step
-    if step:
-        raise OrderError(
-            f"dataset: expected a sampler at the beginning of an epoch, found one at step {step}; give start_step, "
-            "in batches, or the state to the batch sampler"
-        )
+            raise OrderError(f"{name} = {value} in the sampler, expected {accepted[0]}; give it to the batch sampler")

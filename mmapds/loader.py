@@ -1,0 +1,338 @@
+"""`DataLoader`: torch's, with threads that read the map, and with states that count what the trainer has."""
+
+from __future__ import annotations  # help() shows them as they are written
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from numbers import Real
+from typing import Any, Literal
+
+import torch.utils.data
+
+from .dataset.collate import default_collate
+from .dataset.pack import check_plan
+from .errors import OrderError, StateError, counted, names_its_arguments, shortened
+from .loops import Drawn, ProcessLoop, ThreadLoop, Waits, start_process
+from .orders.basic import integer
+from .samplers.cursor import Sharding
+from .samplers.data import check_same_samples
+from .samplers.records import OrderedRecords
+from .samplers.resumable import ResumableSampler
+from .samplers.samplers import OrderSampler, order_of
+from .samplers.world import World, process_group
+
+_LONGEST_TIMEOUT = 2_000_000  # seconds: their milliseconds are an int of C where worker processes are polled
+_OWN = ("_waits", "_processes")  # what a pickled loader makes anew
+
+
+class DataLoader(torch.utils.data.DataLoader[Any]):
+    """A torch DataLoader whose workers are threads, and whose states count the batches that the trainer has.
+
+    Arguments and attributes are torch's. Over a dataset of mmapds threads are the faster workers: they read the map of
+    the process itself, so nothing is sent and nothing is held twice. docs/loader.md says how to choose.
+
+    Args:
+      dataset: a dataset with a length and `dataset[i]`; where it has `__getitems__`, that is called for a batch.
+      shuffle: a new order every epoch, in a single process; several processes of torch.distributed need a sampler.
+      num_workers: how many threads or processes make batches; 0 makes them in the trainer's own thread.
+      prefetch_factor: batches for each worker that exist or are made ahead of the trainer; 2 by default.
+      timeout: seconds to wait for a batch; 0 for any time.
+      worker_init_fn: called in every worker first, with its number. In a thread, random numbers that it seeds are put
+        back as they were: they are the trainer's.
+      generator: its seed is that of `shuffle=True`; 0 by default.
+      persistent_workers: keep processes from one epoch to the next; threads start in no time.
+      in_order: False needs `workers="processes"`, and leaves no states.
+      workers: "threads", or "processes" for decoders and collate functions in Python that take longer than the
+        trainer's step: those are torch's own workers.
+      prefetch: the same as `prefetch_factor`, as a number of batches in all.
+      stall_after: seconds after which a wait for a batch is reported by a warning; None for never.
+    The other arguments are those of torch's DataLoader.
+    Raises:
+      OrderError: an argument is out of range, or contradicts another one, such as a sampler of another view of the
+        dataset; it is also a ValueError.
+    """
+
+    @names_its_arguments("mmapds.DataLoader", error=OrderError)
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        in_order: bool = True,
+        workers: Literal["threads", "processes"] = "threads",
+        prefetch: int | None = None,
+        stall_after: float | None = 60.0,
+    ) -> None:
+        self.workers = workers
+        self.prefetch = None if prefetch is None else integer("prefetch", prefetch, 1)
+        self.stall_after = stall_after
+        _check_options(self, integer("num_workers", num_workers, 0), timeout, multiprocessing_context, in_order)
+        _check_samplers(dataset, sampler, batch_sampler, is_batched=batch_size is not None)
+        check_plan(batch_sampler, collate_fn)
+        self._shuffles, self._owns_sampler = bool(shuffle), sampler is None and batch_sampler is None
+        if self._owns_sampler:
+            sampler, shuffle = (_Shuffled if shuffle else _InOrder)(dataset, generator), None
+        if collate_fn is None and (batch_size is not None or batch_sampler is not None):
+            collate_fn = default_collate
+        super().__init__(
+            dataset,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            num_workers=num_workers,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            drop_last=bool(drop_last),
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+            generator=generator,
+            prefetch_factor=_prefetch_factor(num_workers, prefetch_factor, self.prefetch),
+            persistent_workers=persistent_workers,
+        )
+        self.in_order = in_order  # torch 2.6 and later have it too
+        if batch_sampler is None and batch_size is not None and hasattr(sampler, "set_epoch"):
+            # The only place where Hugging Face's Trainer looks for it after a resume.
+            self.batch_sampler.set_epoch = sampler.set_epoch  # type: ignore[union-attr]
+        self._waits = Waits()
+        self._processes: tuple[torch.utils.data.DataLoader[Any], Drawn] | None = None
+
+    @property
+    def _index_sampler(self) -> Any:
+        return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    @property
+    def _resumable(self) -> ResumableSampler | None:
+        """The sampler of mmapds that indices come from, if it is one."""
+        found = self._index_sampler
+        if type(found) is torch.utils.data.BatchSampler:
+            found = found.sampler
+        return found if isinstance(found, ResumableSampler) else None
+
+    def check_worker_number_rationality(self) -> None:
+        """Do nothing: threads that wait for a disk may outnumber the cores; of processes torch's own loader warns."""
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """Return an iterator over the batches of an epoch, which begins when the first batch is asked for.
+
+        Several can be used at a time. States and figures are those of the one that began last.
+
+        Raises:
+          OrderError: with `shuffle=True`, in one of several processes of torch.distributed.
+        """
+        group = process_group() if self._shuffles else None
+        if group is not None and (processes := group.get_world_size()) > 1:
+            # Now, as trainers replace the samplers of loaders that are made with shuffle=True.
+            raise OrderError(
+                f"shuffle = True, expected a sampler that shares the samples among the {processes} processes of "
+                "torch.distributed; give sampler=mmapds.DistributedSampler(dataset), or "
+                "sampler=torch.utils.data.RandomSampler(dataset) where each of them has to read everything"
+            )
+        if self._resumable is not None and self._resumable is not self._index_sampler:
+            options = {"loader.batch_size": self.batch_size, "loader.drop_last": self.drop_last}
+            self._resumable.loader_options = options
+        self._waits = Waits()
+        return (ProcessLoop if self.num_workers and self.workers == "processes" else ThreadLoop)(self, self._waits)
+
+    def _start_processes(self) -> tuple[Any, Drawn]:
+        """Return an iterator of torch's own loader, and the indices that it draws."""
+        if self._processes is None:
+            drawn = Drawn(self)
+            options: dict[str, Any] = {} if self.in_order else {"in_order": False}
+            options |= (
+                {"sampler": drawn, "batch_size": None} if self.batch_sampler is None else {"batch_sampler": drawn}
+            )
+            names = "num_workers collate_fn pin_memory timeout multiprocessing_context generator prefetch_factor "
+            names += "persistent_workers"
+            loader = torch.utils.data.DataLoader(
+                self.dataset,
+                worker_init_fn=partial(start_process, self.worker_init_fn),
+                **options,
+                **{name: getattr(self, name) for name in names.split()},
+            )
+            self._processes = loader, drawn
+        loader, drawn = self._processes
+        return iter(loader), drawn.latest  # torch asks for indices once or twice, and uses the latest
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next loop, if the sampler has epochs: the current one keeps its position."""
+        samplers: tuple[Any, ...] = (self.batch_sampler, getattr(self.batch_sampler, "sampler", None), self.sampler)
+        for sampler in samplers:
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+                return
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the last batch that was returned: a small dict that JSON can hold.
+
+        However far workers are ahead, a loader that loads it goes on with the batch that comes next here. After the
+        last batch of an epoch it goes on with the next epoch. It is the sampler's state, for any number of replicas and
+        any batch size; the sampler alone can load it too.
+
+        Raises:
+          StateError: the sampler is not one of mmapds, or batches come in no order.
+        """
+        return self._stateful().state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Begin the next loop where a state was saved. Loops under way go on as they are.
+
+        Raises:
+          StateError: the state belongs to another sampler, or is not a state.
+        """
+        self._stateful().load_state_dict(state_dict)
+
+    def _stateful(self) -> ResumableSampler:
+        if not self.in_order:
+            raise StateError("in_order = False, expected True for states; give in_order=True")
+        if self._resumable is None:
+            inner = self._index_sampler
+            inner = inner.sampler if type(inner) is torch.utils.data.BatchSampler else inner
+            raise StateError(
+                f"sampler: expected one of mmapds, found {type(inner).__name__}, which has no state; give "
+                "sampler=mmapds.DistributedSampler(dataset), with order=... for an order of your own"
+            )
+        return self._resumable
+
+    def stats(self) -> dict[str, Any]:
+        """Return how long the trainer waited for data in the loop that began last.
+
+        Returns:
+          A dict: `batches` delivered, and the `records` asked for in them, skipped ones included; `seconds` from the
+          first request to the last delivery, and `records_per_second` of them; `wait`, the seconds of these that the
+          trainer waited; `wait_p50`, `wait_p99` and `wait_max`, the seconds that it waited for one batch (percentiles
+          are of the last 4,096); `stalls`, how many waits were reported.
+        """
+        return self._waits.report()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in _OWN}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._waits, self._processes = Waits(), None
+
+
+# ---- samplers --------------------------------------------------------------------------------------------------
+
+
+class _OwnSampler(OrderSampler):
+    """The sampler of a loader that is given none. A loop that reads all of an epoch begins the next one."""
+
+    def _init(self, dataset: Any, generator: torch.Generator | None, shuffle: bool) -> None:
+        self.sampled, self._seed = dataset, 0 if generator is None else generator.initial_seed()
+        order = order_of(dataset, shuffle, self._seed)
+        self._sample(dataset, OrderedRecords(order, None), Sharding(1, 0, 1, False), World(1, 0, False), 0)
+
+    def _what(self) -> str:
+        return f"{counted(len(self._contents), 'sample')}, seed {self._seed}"
+
+
+class _Shuffled(_OwnSampler, torch.utils.data.RandomSampler):
+    """Trainers that put a sampler of theirs in the place of torch's do so with this one, too."""
+
+    def __init__(self, dataset: Any, generator: torch.Generator | None) -> None:
+        torch.utils.data.RandomSampler.__init__(self, dataset, generator=generator)
+        self._init(dataset, generator, True)
+
+
+class _InOrder(_OwnSampler, torch.utils.data.SequentialSampler):
+    def __init__(self, dataset: Any, generator: torch.Generator | None) -> None:
+        torch.utils.data.SequentialSampler.__init__(self, dataset)
+        self._init(dataset, generator, False)
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------
+
+
+def _check_options(
+    loader: DataLoader, num_workers: int, timeout: float, multiprocessing_context: Any, in_order: bool
+) -> None:
+    """Raise OrderError for options that are out of range, or contradict each other."""
+    workers, stall_after = loader.workers, loader.stall_after
+    if workers not in ("threads", "processes"):
+        is_count = isinstance(workers, int) and not isinstance(workers, bool)
+        hint = f"; give num_workers={workers}" if is_count else ""
+        raise OrderError(f"workers = {workers!r}, expected 'threads' or 'processes'{hint}")
+    if stall_after is not None and not (_is_number(stall_after) and stall_after > 0):
+        raise OrderError(f"stall_after = {shortened(stall_after)}, expected seconds above 0, or None")
+    if not (_is_number(timeout) and 0 <= timeout <= _LONGEST_TIMEOUT):
+        longest = f"{_LONGEST_TIMEOUT:,}"
+        raise OrderError(f"timeout = {shortened(timeout)}, expected up to {longest} seconds, or 0 for any time")
+    if timeout > 0 and num_workers == 0:
+        raise OrderError(f"timeout = {timeout!r}, expected 0 with num_workers = 0, which waits for no worker")
+    if workers == "threads" and num_workers > 0:
+        if multiprocessing_context is not None:
+            raise OrderError(
+                f"multiprocessing_context = {multiprocessing_context!r}, expected None with workers = 'threads'; "
+                "give workers='processes'"
+            )
+        if not in_order:
+            raise OrderError("in_order = False, expected True with workers = 'threads'; give workers='processes'")
+
+
+def _is_number(seconds: object) -> bool:
+    return isinstance(seconds, Real) and not isinstance(seconds, bool) and seconds == seconds  # and no NaN
+
+
+def _prefetch_factor(num_workers: int, prefetch_factor: int | None, prefetch: int | None) -> int | None:
+    """Return the batches that each worker makes ahead; torch checks that there are workers."""
+    if prefetch_factor is not None:
+        prefetch_factor = integer("prefetch_factor", prefetch_factor, 1)
+    if prefetch is None:
+        return prefetch_factor
+    if num_workers == 0:
+        raise OrderError(f"prefetch = {prefetch!r}, expected None with num_workers = 0; give num_workers=1 or more")
+    each = -(-prefetch // num_workers)
+    if prefetch_factor not in (None, each):  # loaders that are made again from the attributes of another have both
+        raise OrderError(
+            f"prefetch_factor = {prefetch_factor!r}, expected None or {each} with prefetch = {prefetch} and "
+            f"num_workers = {num_workers}; give one of the two"
+        )
+    return each
+
+
+def _check_samplers(dataset: Any, sampler: Any, batch_sampler: Any, *, is_batched: bool) -> None:
+    """Raise OrderError for an iterable dataset, or a sampler of mmapds in the wrong argument or of other data.
+
+    Args:
+      is_batched: whether indices of the sampler are made into batches.
+    """
+    if isinstance(dataset, torch.utils.data.IterableDataset):
+        raise OrderError(
+            f"dataset: expected a length and dataset[i], found {type(dataset).__name__}, an IterableDataset; use "
+            "torch.utils.data.DataLoader"
+        )
+    if is_batched and isinstance(sampler, ResumableSampler) and _yields_batches(sampler):
+        raise OrderError(
+            f"sampler: expected one of single samples, found {type(sampler).__name__}, which yields batches; give it "
+            "as batch_sampler="
+        )
+    if isinstance(batch_sampler, ResumableSampler) and not _yields_batches(batch_sampler):
+        raise OrderError(
+            f"batch_sampler: expected one of batches, found {type(batch_sampler).__name__}, which yields single "
+            "samples; give it as sampler=, with a batch_size="
+        )
+    name, given = ("sampler", sampler) if batch_sampler is None else ("batch_sampler", batch_sampler)
+    if type(given) is torch.utils.data.BatchSampler:
+        given = given.sampler
+    if isinstance(given, ResumableSampler):
+        check_same_samples(dataset, name, given.sampled)
+
+
+def _yields_batches(sampler: ResumableSampler) -> bool:
+    return isinstance(sampler, torch.utils.data.BatchSampler)

@@ -1,0 +1,389 @@
+"""The loops of a DataLoader: how indices are drawn, batches made, and those counted that the trainer has."""
+
+import os
+import random
+import signal
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch.utils.data
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from .dataset.collate import note_places
+from .dataset.dataset import Dataset
+from .errors import CollateError, Error, shortened, warn
+from .samplers.cursor import Iteration
+from .samplers.world import World
+from .storage.processes import end_with_parent
+from .storage.threads import Makers, tried
+
+THREAD_NAME = "mmapds-loader"
+"""How the names of a loader's threads begin."""
+_KEPT = 4096  # waits that percentiles are of
+_LOOK = 5.0  # seconds after which the trainer looks whether the threads are still there
+_ENDED, _NOT_IN_TIME = "DataLoader worker (pid", "DataLoader timed out"
+"""How torch's messages begin where a worker process has ended, and where a batch is late."""
+
+
+class Waits:
+    """Counts batches, records and the seconds that the trainer waited, in one loop."""
+
+    def __init__(self) -> None:
+        self.stalls = 0
+        self._begin = self._end = self._total = self._longest = 0.0
+        self._batches = self._records = 0
+        self._last: deque[float] = deque(maxlen=_KEPT)
+
+    def add(self, begin: float, end: float, records: int) -> None:
+        """Count a batch that was asked for and delivered at these times, in seconds."""
+        wait = end - begin
+        self._begin, self._end = self._begin or begin, end
+        self._batches += 1
+        self._records += records
+        self._total += wait
+        self._longest = max(self._longest, wait)
+        self._last.append(wait)
+
+    def report(self) -> dict[str, Any]:
+        """Return the figures; `DataLoader.stats` says what they are."""
+        seconds, waits = self._end - self._begin, sorted(self._last) or [0.0]
+        return {
+            "batches": self._batches,
+            "records": self._records,
+            "seconds": seconds,
+            "records_per_second": self._records / seconds if seconds else 0.0,
+            "wait": self._total,
+            "wait_p50": waits[int(0.5 * len(waits))],
+            "wait_p99": waits[int(0.99 * len(waits))],
+            "wait_max": self._longest,
+            "stalls": self.stalls,
+        }
+
+
+class Drawn(Iterator[Any]):
+    """The indices of one loop: draws them, and counts the batches that the trainer has.
+
+    torch's own loader takes it for a sampler, and asks it for an iterator: a new one each time, which is `latest`.
+    """
+
+    latest: "Drawn"
+
+    def __init__(self, loader: Any) -> None:
+        self._loader, self._sampler = loader, loader._resumable
+        self._in_batches = self._sampler is loader._index_sampler  # else this loader makes batches of steps
+        self._source: Iterator[Any] | None = None
+        self._iteration: Iteration | None = None  # of a sampler of mmapds
+        self._waiting: deque[Any] = deque()  # the indices of batches that were not settled yet
+        self._settled = 0
+        self.has_failed = False
+        """Whether the sampler raised an error."""
+
+    def __iter__(self) -> "Drawn":
+        self.latest = Drawn(self._loader)
+        return self.latest
+
+    def __len__(self) -> int:
+        return len(self._loader._index_sampler)
+
+    def __next__(self) -> Any:
+        try:
+            indices = self._begin() if self._source is None else next(self._source)
+        except Exception as error:
+            self.has_failed = not isinstance(error, StopIteration)
+            raise
+        self._waiting.append(indices)
+        return indices
+
+    def _begin(self) -> Any:
+        before = self._begun()
+        self._source = iter(self._loader._index_sampler)
+        indices = next(self._source)
+        self._iteration = None if self._begun() is before else self._begun()
+        self._count(0)
+        return indices
+
+    def _begun(self) -> Iteration | None:
+        return None if self._sampler is None else self._sampler._cursor.latest
+
+    def settle(self, *, is_delivered: bool) -> Any:
+        """Count the oldest batch that was drawn, and return its indices. A failed one counts with the next one."""
+        indices = self._waiting.popleft()
+        self._settled += 1 if self._in_batches or not isinstance(indices, list) else len(indices)
+        if is_delivered:
+            self._count(self._settled)
+        return indices
+
+    def end(self) -> None:
+        """Take note that the trainer was told that there is no more."""
+        if self._iteration is not None and self._iteration.span is not None:
+            self._count(self._iteration.span.steps)
+            if self._loader._owns_sampler:
+                self._loader.sampler.set_epoch(self._iteration.span.epoch + 1)
+
+    def _count(self, steps: int) -> None:
+        if self._iteration is not None and self._iteration.span is not None:
+            total, batches = self._iteration.span.steps, self._loader._index_sampler
+            makes_no_batch = not self._in_batches and batches.drop_last and total - steps < batches.batch_size
+            self._iteration.delivered = total if makes_no_batch else steps
+
+
+# ---- loops -----------------------------------------------------------------------------------------------------
+
+
+class Loop(Iterator[Any]):
+    """Yields the batches of an epoch. Nothing is drawn, and no worker starts, before the first one is asked for."""
+
+    def __init__(self, loader: Any, waits: Waits) -> None:
+        self._loader = loader
+        self._waits = waits
+        self._drawn = Drawn(loader)
+        self._stall_after = float("inf") if loader.stall_after is None else loader.stall_after
+        self._number = 0  # of the batch that is next
+        self._process = os.getpid()
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __next__(self) -> Any:
+        """Return the next batch. An error that making it raised is raised in its place; the loop goes on after it."""
+        if os.getpid() != self._process:
+            raise Error(
+                f"loader: expected process {self._process}, which began this loop, found process {os.getpid()}, which "
+                "was forked from it; make another iterator with iter(loader)"
+            )
+        begin, indices, batch = self._next()
+        self._waits.add(begin, time.perf_counter(), len(indices) if isinstance(indices, list | tuple) else 1)
+        return batch
+
+    @abstractmethod
+    def _next(self) -> tuple[float, Any, Any]:
+        """Return from when on the trainer waited for data, the indices of the next batch, and the batch."""
+
+    def _check_stall(self, begin: float, indices: Any, *, is_made: bool = True) -> bool:
+        """Report a batch that takes too long, or took too long; return whether it does."""
+        seconds = time.perf_counter() - begin
+        if seconds < self._stall_after:
+            return False
+        self._waits.stalls += 1
+        found = f"{'delivered' if is_made else 'not ready'} after {seconds:.1f} s"
+        sampler, after = self._loader._resumable, f"{self._stall_after:g}"
+        rank = World.of(None, None).rank if sampler is None else sampler._sharding.rank
+        warn(
+            f"stall_after = {after}, expected batch {self._number} within {after} s, found it {found} on rank {rank}: "
+            f"the trainer waits for data, {_shown(indices)}",
+            RuntimeWarning,
+        )
+        return True
+
+
+class ThreadLoop(Loop):
+    """Has threads make the next batches while the trainer works on one, or makes each when it is asked for.
+
+    Indices are drawn by the thread that asks for batches, so samplers need not be safe in threads.
+    """
+
+    def __init__(self, loader: Any, waits: Waits) -> None:
+        super().__init__(loader, waits)
+        self._make = _Batches(loader)
+        self._tasks: deque[Any] = deque()  # the indices of batches that are on their way
+        self._ahead = loader.prefetch or (loader.prefetch_factor or 1) * loader.num_workers or 1
+        self._threads: Makers[Any, Any] | None = None
+
+    def _next(self) -> tuple[float, Any, Any]:
+        begin = time.perf_counter()
+        if not self._tasks:
+            self._draw()
+            begin = time.perf_counter()  # ranks have waited for one another
+        if not self._tasks:
+            self._drawn.end()
+            if self._threads is not None:
+                self._threads.stop()
+                self._threads.join()
+            raise StopIteration
+        indices = self._tasks[0]
+        if self._threads is None:
+            batch, error = tried(self._make, indices)
+            self._check_stall(begin, indices)
+        else:
+            self._wait(self._threads, begin)
+            batch, error = self._threads.take(self._number)
+        self._tasks.popleft()
+        self._drawn.settle(is_delivered=error is None)
+        self._number += 1
+        if self._threads is not None:
+            self._draw()
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback holds this frame
+        return begin, indices, batch
+
+    def _draw(self) -> None:
+        """Draw indices until as many batches are on their way as there may be."""
+        with suppress(StopIteration):
+            while len(self._tasks) < self._ahead:
+                indices = next(self._drawn)
+                if self._threads is None and self._loader.num_workers:
+                    self._threads = _threads_of(self._loader, self._make)
+                if self._threads is not None:
+                    self._threads.give(self._number + len(self._tasks), indices)
+                self._tasks.append(indices)
+
+    def _wait(self, threads: Makers[Any, Any], begin: float) -> None:
+        """Wait for the next batch, which threads make."""
+        what = f"batch {self._number}"
+        waited, stall, timeout = 0.0, self._stall_after, self._loader.timeout or float("inf")
+        while not threads.wait(self._number, max(min(timeout, stall, waited + _LOOK) - waited, 0)):
+            waited = time.perf_counter() - begin
+            if waited >= stall and self._check_stall(begin, self._tasks[0], is_made=False):
+                stall = float("inf")
+            if waited >= timeout:
+                shown = _shown(self._tasks[0])
+                raise RuntimeError(
+                    f"timeout = {timeout:g}, expected {what} within {timeout:g} s, found it not ready: {shown}"
+                )
+            if not threads.are_alive:
+                shown = _shown(self._tasks[0])
+                raise RuntimeError(
+                    f"num_workers: the threads ended before {what}, {shown}; use num_workers=0 to see why"
+                )
+
+
+class ProcessLoop(Loop):
+    """Counts the batches of torch's own loader, whose processes make them."""
+
+    _inner: Any = None
+
+    def _next(self) -> tuple[float, Any, Any]:
+        begin = time.perf_counter()
+        if self._inner is None:
+            self._inner, self._drawn = self._loader._start_processes()
+            begin = time.perf_counter()  # ranks have waited for one another
+        try:
+            batch = next(self._inner)
+        except StopIteration:
+            self._drawn.end()
+            raise
+        except Exception as error:
+            if str(error).startswith(_ENDED):
+                raise _ended_worker(error, getattr(self._inner, "_workers", ())) from None
+            if not self._drawn.has_failed and not str(error).startswith(_NOT_IN_TIME):
+                self._drawn.settle(is_delivered=False)
+                self._number += 1
+            raise
+        indices = self._drawn.settle(is_delivered=True)
+        self._check_stall(begin, indices)
+        self._number += 1
+        return begin, indices, batch
+
+
+def _ended_worker(error: Exception, workers: Iterable[Any]) -> Error:
+    """Return the error to raise where torch says that a worker process has ended."""
+    found = str(error)
+    for worker in workers:
+        if code := worker.exitcode:
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            found = f"expected worker process {worker.pid} to make batches, found that it {how}"
+    return Error(
+        f"num_workers: {found}; make another iterator with iter(loader), from the last state (a worker that the system "
+        "kills was often out of memory)"
+    )
+
+
+def _shown(indices: Any) -> str:
+    """Return the records of a batch, as messages name them."""
+    if not isinstance(indices, list | tuple):
+        return f"record {indices}"
+    return f"records {shortened(list(indices))[1:-1]} ({len(indices)} in all)"
+
+
+# ---- batches and workers ---------------------------------------------------------------------------------------
+
+
+class _Batches:
+    """Makes batches from indices, as torch's DataLoader does."""
+
+    def __init__(self, loader: Any) -> None:
+        self._dataset, self._collate = loader.dataset, loader.collate_fn
+        self._is_batched = loader.batch_sampler is not None
+        self._pin = loader.pin_memory and torch.cuda.is_available()
+        if loader.pin_memory and not self._pin:
+            warn("pin_memory = True, expected a CUDA device, found none; batches stay in memory that is not pinned")
+
+    def __call__(self, indices: Any) -> Any:
+        dataset = self._dataset
+        try:
+            if not self._is_batched:
+                samples = dataset[indices]
+            elif getattr(dataset, "__getitems__", None):
+                samples = dataset.__getitems__(indices)
+            else:
+                samples = [dataset[index] for index in indices]
+            batch = self._collated(samples, indices)
+        except StopIteration as error:  # it would end the trainer's loop
+            raise RuntimeError("a dataset or a collate_fn raised StopIteration") from error
+        return pin_memory(batch) if self._pin else batch  # type: ignore[no-untyped-call]
+
+    def _collated(self, samples: Any, indices: Any) -> Any:
+        try:
+            return self._collate(samples)
+        except CollateError as error:
+            if self._is_batched and isinstance(self._dataset, Dataset):
+                with suppress(Error):  # of a record that cannot be read any more: the first error counts
+                    note_places(error, self._dataset, samples, indices)
+            raise
+
+
+def _uses_cuda() -> bool:
+    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _threads_of(loader: Any, make: Callable[[Any], Any]) -> Makers[Any, Any]:
+    """Return the threads of a loader."""
+    device = torch.cuda.current_device() if _uses_cuda() else None
+    count = torch.get_num_threads()
+    threads = Makers(make, loader.num_workers, THREAD_NAME, partial(_start_thread, device, loader.worker_init_fn))
+    torch.set_num_threads(count)  # what the threads have set counts for all threads that start later
+    return threads
+
+
+def _start_thread(device: int | None, start: Callable[[int], None] | None, number: int) -> None:
+    """Do what a thread of a loader does first."""
+    torch.set_num_threads(1)  # as in torch's own workers: the loader's threads share the cores as they are
+    torch.get_num_threads()  # makes it this thread's own number, which the trainer's later ones do not change
+    if device is not None:
+        torch.cuda.set_device(device)
+    if start is not None:
+        # It often seeds random numbers, which in a thread are those of the trainer.
+        pythons, numpys = random.getstate(), np.random.get_state()
+        try:
+            with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if _uses_cuda() else []):
+                _call(start, number)
+        finally:
+            random.setstate(pythons)
+            np.random.set_state(numpys)
+
+
+def start_process(start: Callable[[int], None] | None, number: int) -> None:
+    """Do what a worker process does first: from then on it ends with the trainer, however that ends.
+
+    By itself, a worker of torch's looks for the trainer only between batches: one that waits to send a batch when the
+    trainer is killed would stay for ever.
+    """
+    end_with_parent()
+    if start is not None:
+        _call(start, number)
+
+
+def _call(start: Callable[[int], None], number: int) -> None:
+    try:
+        start(number)
+    except StopIteration as error:  # it would end the trainer's loop
+        raise RuntimeError("worker_init_fn raised StopIteration") from error

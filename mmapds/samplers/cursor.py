@@ -1,0 +1,274 @@
+"""The cursor of a sampler: the epoch and the position where its next iterator begins.
+
+A position counts through the order of an epoch, over all ranks. It means the same at any number of ranks and any batch
+size, so a state is little more than an epoch and a position. The rules:
+
+1. `load` sets epoch and position. `set_epoch` keeps the position of the current epoch, and starts another epoch at 0.
+2. An iterator takes epoch and position with its first step, not when it is made.
+3. The last step of an iterator ends its epoch. The next iterator starts at 0.
+4. A dropped iterator changes nothing: the next one begins where it began.
+5. A loaded epoch is followed by the next one, or by a later one that was set before the load. So is the state of its
+   end, which begins that epoch. If `set_epoch` names the loaded epoch then, its iterator is empty.
+
+Of several iterators, the one that began last counts.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from operator import length_hint
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import warn
+from ..orders.basic import Int64s
+
+
+class Sharding(NamedTuple):
+    """How ranks share an epoch: a step deals out the next `num_replicas * batch_size` positions, one by one."""
+
+    num_replicas: int
+    rank: int
+    batch_size: int
+    drop_last: bool
+    pad: bool = True
+    """Whether the last step is filled up, so that all ranks have the same number of samples in it."""
+
+    @property
+    def stride(self) -> int:
+        """Positions in a step, over all ranks."""
+        return self.num_replicas * self.batch_size
+
+    def steps(self, positions: int) -> int:
+        """Return the steps that some positions make; the same on every rank."""
+        return positions // self.stride if self.drop_last else -(-positions // self.stride)
+
+    def own_steps(self, positions: int) -> int:
+        """Return the steps in which this rank has samples; without padding, ranks may differ by one."""
+        steps = self.steps(positions)
+        has_last = self.pad or self.drop_last or positions > (steps - 1) * self.stride + self.rank
+        return steps if has_last or not steps else steps - 1
+
+
+class Span(NamedTuple):
+    """The steps of an epoch from the position `start` to the end, which is the position `total`."""
+
+    sharding: Sharding
+    total: int
+    epoch: int
+    start: int
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return self.sharding.steps(self.total - self.start)
+
+    @property
+    def first_step(self) -> int:
+        """The number of the first step.
+
+        Steps are counted back from the last one of the epoch. After a resume at another number of ranks, step k need
+        not begin at the position `k * stride`.
+        """
+        return self.sharding.steps(self.total) - self.steps
+
+    def position_after(self, steps: int) -> int:
+        """Return the position after some steps; after the last one it is the end, also with `drop_last`."""
+        return self.total if steps >= self.steps else self.start + steps * self.sharding.stride
+
+    def positions(self, first: int, steps: int, ranks: Sequence[int]) -> Int64s:
+        """Return the positions of some steps, all full or one alone: shape (steps, batch, ranks).
+
+        Positions after the end wrap around to the beginning, as torch's own sampler pads; without padding they are -1.
+        """
+        replicas, batch = self.sharding.num_replicas, self.sharding.batch_size
+        columns = min(batch, -(-(self.total - self.start) // replicas) - first * batch)
+        column = np.arange(steps * columns, dtype=np.int64).reshape(steps, columns, 1)
+        positions = self.start + (first * batch + column) * replicas + np.asarray(ranks, np.int64)
+        if positions.size and positions[-1, -1, -1] >= self.total:
+            return positions % self.total if self.sharding.pad else np.where(positions < self.total, positions, -1)
+        return positions
+
+    def remainder(self, step: int) -> Int64s:
+        """Return the positions of a last step that is not full, without padding; none for any other step."""
+        begin = self.start + step * self.sharding.stride
+        return np.arange(begin, self.total if begin + self.sharding.stride > self.total else begin, dtype=np.int64)
+
+    def blocks(self, size: int) -> Iterator[tuple[int, Int64s]]:
+        """Yield blocks of steps of this rank: the number of the first one, and positions, shape (steps, batch).
+
+        Args:
+          size: about how many positions a block has.
+        """
+        ranks, batch = [self.sharding.rank], self.sharding.batch_size
+        # The last step may be smaller than the others, so it is a block of its own.
+        is_even = self.sharding.drop_last or (self.total - self.start) % self.sharding.stride == 0
+        full = self.steps if is_even else self.steps - 1
+        size = max(size // batch, 1)
+        for first in range(0, full, size):
+            yield first, self.positions(first, min(size, full - first), ranks)[:, :, 0]
+        if full < self.steps:
+            last = self.positions(full, 1, ranks)[:, :, 0]
+            if last[0, 0] >= 0:
+                yield full, last[:, last[0] >= 0]
+
+
+Make = Callable[[int, Int64s], list[Any]]
+"""Makes the steps of a block: takes the number of the first one, and the positions, shape (steps, batch)."""
+
+
+class Iteration(Iterator[Iterator[Any]]):
+    """The blocks of one iterator, and how many of its steps were given.
+
+    Args:
+      start: called with the first step; returns the span of the iterator, its blocks, and what makes steps of them.
+    Attributes:
+      span: what it goes through; None before its first step.
+      delivered: steps that the trainer has, where a loader counts them; None where steps count as they are drawn.
+    """
+
+    def __init__(self, start: Callable[["Iteration"], tuple[Span, Iterator[tuple[int, Int64s]], Make]]) -> None:
+        self._start: Any = start
+        self.span: Span | None = None
+        self.delivered: int | None = None
+        self._block: Iterator[Any] = iter(())
+        self._block_end = 0
+
+    def __next__(self) -> Iterator[Any]:
+        if self._start is not None:
+            self.span, self._blocks, self._make = self._start(self)
+            self._start = None
+        # How far this is can be read off the block, so nothing is counted step by step.
+        block = next(self._blocks, None)
+        if block is None:
+            self._block, self._block_end = iter(()), self._steps  # without padding, the last step may be of other ranks
+            raise StopIteration
+        first, positions = block
+        self._block, self._block_end = iter(self._make(first, positions)), first + len(positions)
+        return self._block
+
+    @property
+    def _steps(self) -> int:
+        return 0 if self.span is None else self.span.steps
+
+    @property
+    def done(self) -> int:
+        """Steps that were given."""
+        return self._block_end - length_hint(self._block) if self.delivered is None else self.delivered
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its last step was given."""
+        return self.done >= self._steps
+
+
+class Steps(chain[Any]):
+    """The iterator of a sampler: `chain` over blocks, so that each step is taken in C."""
+
+    _sampler: Any
+    _iteration: Iteration
+
+    @classmethod
+    def of(cls, sampler: Any) -> "Steps":
+        """Return an iterator over the steps that are left when its first one is taken."""
+        iteration = Iteration(sampler._start_iterator)
+        steps: Any = cls.from_iterable(iteration)
+        steps._sampler, steps._iteration = sampler, iteration
+        return steps  # type: ignore[no-any-return]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the steps that this iterator gave; torchdata asks for it."""
+        span = self._iteration.span
+        at = self._sampler._place() if span is None else (span.epoch, span.position_after(self._iteration.done))
+        return self._sampler._state_at(*at)  # type: ignore[no-any-return]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the sampler: this iterator begins there, as it has given no step."""
+        self._sampler.load_state_dict(state_dict)
+
+
+class Cursor:
+    """The epoch and the position where the next iterator begins; the module has its rules.
+
+    Args:
+      total: positions in an epoch.
+      position: where the first iterator begins, in the epoch that is set first.
+    Attributes:
+      latest: the iterator that began last; None once another epoch or a state is set.
+    """
+
+    def __init__(self, total: int, position: int = 0) -> None:
+        self.total = total
+        self.latest: Iteration | None = None
+        self._epoch: int | None = None  # until one is set or begins
+        self._position = position
+        self._epoch_after = 0  # what follows the end of this epoch, without set_epoch
+        self._epoch_set: int | None = None  # by set_epoch, since an iterator began
+        self._loaded: int | None = None  # the epoch of a loaded state, until an iterator begins or another one is set
+        self._loaded_end: int | None = None  # the same, where the state was that of its end
+        self._has_warned = False
+
+    def next(self) -> tuple[int, int]:
+        """Return the epoch and the position where the next iterator begins."""
+        if self.latest is not None and self.latest.is_over:
+            return self._epoch_after, 0
+        return self._epoch or 0, self._position
+
+    def span(self, sharding: Sharding) -> Span:
+        """Return the span of the iterator that began last, or of the next one."""
+        latest = None if self.latest is None else self.latest.span
+        return latest._replace(sharding=sharding) if latest else Span(sharding, self.total, *self.next())
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next iterator."""
+        current, position = self.next()
+        if self._epoch is not None and epoch != current:
+            self._warn_of_a_dropped_position(epoch)
+            position = self.total if epoch == self._loaded_end else 0
+            self._loaded = None
+        if epoch != self._loaded_end:
+            self._loaded_end = None
+        if (self.latest is not None and self.latest.is_over) or (epoch, position) != (self._epoch, self._position):
+            self.latest, self._epoch_after = None, epoch
+        self._epoch, self._position, self._epoch_set = epoch, position, epoch
+
+    def load(self, epoch: int, position: int) -> None:
+        """Set the epoch and the position of the next iterator."""
+        self.latest, self._loaded, self._loaded_end, self._has_warned = None, epoch if position else None, None, False
+        self._epoch_after = max(epoch + 1, epoch if self._epoch_set is None else self._epoch_set)
+        self._epoch, self._position = epoch, position
+        if position >= self.total and self._epoch_set != epoch:
+            self._epoch, self._position, self._loaded_end = self._epoch_after, 0, epoch
+
+    def note_first_step(self, iteration: Iteration, steps: int, changes_after: Callable[[int], bool]) -> None:
+        """Take note that the first step of an iterator is asked for.
+
+        Args:
+          steps: how many it has.
+          changes_after: whether the epoch after one has another order.
+        """
+        (epoch, position), before = self.next(), self.latest
+        if not steps:
+            self._epoch = epoch
+            return
+        is_again = before is not None and before.is_over and before.span is not None and before.span.epoch == epoch
+        if is_again and not self._has_warned and changes_after(epoch):
+            self._has_warned = True
+            warn(
+                f"epoch = {epoch}, expected a new one in a second pass; set it with set_epoch() before each pass (the "
+                "same order comes again)"
+            )
+        self._epoch, self._position, self._epoch_set, self._loaded, self.latest = epoch, position, None, None, iteration
+
+    def _warn_of_a_dropped_position(self, epoch: int) -> None:
+        """Warn where a loop starts over at an epoch before that of a loaded state."""
+        if self._loaded is not None and epoch < self._loaded:
+            warn(
+                f"epoch = {epoch}, expected {self.next()[0]}, that of the loaded state, whose position is dropped; "
+                "make the loop range(sampler.epoch, ...)"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        epoch, position = self.next()
+        known = self._epoch if self._epoch is None else epoch
+        return {**self.__dict__, "_epoch": known, "_position": position, "latest": None}
