@@ -36,9 +36,9 @@ demo: $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.demo)
 bench: $(STAMP)
 	$(VENV)/bin/python -m pytest -q -W ignore bench/bench_*.py
 
-# make bench-against COMMIT=... : the hot paths with this tree and with another commit, in turn
+# make bench-against COMMIT=... [PATHS=Sampler] : the hot paths with this tree and with another commit, in turn
 bench-against: $(STAMP)
-	COMMIT=$(COMMIT) $(VENV)/bin/python -m pytest -q -s -W ignore bench/bench_against.py
+	COMMIT=$(COMMIT) PATHS='$(PATHS)' $(VENV)/bin/python -m pytest -q -s -W ignore bench/bench_against.py
 
 # make torture [SECONDS=3600] [MODULES="forks ..."] [SEED=1]
 torture: $(STAMP)

@@ -1,4 +1,7 @@
-"""The hot paths of this tree against those of another commit, in turn: `make bench-against COMMIT=...`."""
+"""The hot paths of this tree against those of another commit, in turn: `make bench-against COMMIT=...`.
+
+`PATHS=Sampler` chooses those whose names have that in them.
+"""
 
 import os
 
@@ -9,5 +12,5 @@ COMMIT = os.environ.get("COMMIT") or GUARD
 
 
 def test_hot_paths(row):
-    for path, ratio in ratios(COMMIT).items():
+    for path, ratio in ratios(COMMIT, os.environ.get("PATHS", "")).items():
         row(path, f"commit {COMMIT}", ratio, "<= 1.03x" if COMMIT == GUARD else "")

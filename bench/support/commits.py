@@ -92,13 +92,17 @@ def both(own, other, commit):
         theirs.end()
 
 
-def ratios(commit):
-    """The time of each path that both have, in this tree, as a ratio to that of another commit, paired in turn."""
+def ratios(commit, named=""):
+    """The time of each path that both have, in this tree, as a ratio to that of another commit, paired in turn.
+
+    Args:
+      named: a part of the names of the paths to take.
+    """
     pairs = defaultdict(list)
     pythons = build_this_tree(), build(commit)
     for _ in range(PROCESSES):
         with both(*pythons, commit) as (ours, theirs):
-            for path in [path for path in ours.paths if path in theirs.paths]:
+            for path in [path for path in ours.paths if path in theirs.paths and named in path]:
                 pairs[path] += [(ours.seconds(path), theirs.seconds(path)) for _ in range(ROUNDS)]
     return {path: _ratio(found) for path, found in pairs.items()}
 

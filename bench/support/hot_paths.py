@@ -3,10 +3,12 @@
 Each line on stdin is a path to take; the answer on stdout is the seconds that it took, the best of some times.
 """
 
+import itertools
 import os
 import random
 import sys
 import time
+from collections import deque
 from functools import partial
 from pathlib import Path
 
@@ -66,6 +68,39 @@ def paths_of_views(ds, what, out):
     return made
 
 
+def epoch(batches, epochs):
+    """Go through the next of many epochs."""
+    batches.set_epoch(next(epochs))
+    deque(batches, maxlen=0)
+
+
+def first_batches(sampler, epochs):
+    for _ in range(100):
+        sampler.set_epoch(next(epochs))
+        next(iter(sampler))
+
+
+def paths_of_samplers(out):
+    """Epochs of samplers, their first batches, and loaders over 100,000 records of JSON."""
+    count, ds = 1_000_000, mmapds.open(out)
+    lengths = np.clip(np.random.default_rng(0).lognormal(5.5, 0.8, count), 1, 2048).astype(np.int64)
+    samplers = {
+        "`DistributedSampler`": mmapds.DistributedSampler(range(count), 1, 0),
+        "`DistributedBatchSampler`": mmapds.DistributedBatchSampler(range(count), 32, 1, 0),
+        "`TokenBudgetBatchSampler`": mmapds.TokenBudgetBatchSampler(lengths, 16_384, num_replicas=1, rank=0),
+        "`PackingBatchSampler`": mmapds.PackingBatchSampler(lengths, 4096, num_replicas=1, rank=0),
+    }
+    made = {}
+    for what, sampler in samplers.items():
+        made[f"{what}, an epoch of 1,000,000"] = partial(epoch, sampler, itertools.count()), 3
+        made[f"{what}, 100 first batches"] = partial(first_batches, sampler, itertools.count()), 5
+    for workers in ("threads", "processes"):
+        sampler = mmapds.DistributedBatchSampler(ds, BATCH, 1, 0)
+        loader = mmapds.DataLoader(ds, batch_sampler=sampler, num_workers=2, collate_fn=len, workers=workers)
+        made[f"`DataLoader`, 2 {workers}, 100,000 records"] = partial(epoch, loader, itertools.count()), 3
+    return made
+
+
 def paths(directory, name):
     """What can be timed, by name: a call, and how often it is made."""
     made = {}
@@ -81,6 +116,7 @@ def paths(directory, name):
         order = random.Random(0).choices(range(len(ds)), k=READS)
         made[f"`ds[i]`, {what}"] = partial(one_by_one, ds, order), 30
         made[f"`take` of 256, {what}"] = partial(batches, ds, order), 30
+    made |= paths_of_samplers(str(Path(directory, f"{name}-a.jsonl.mmx")))
     large, out = str(Path(directory, "large.jsonl")), str(Path(directory, f"{name}-built.mmx"))
     made["index JSON lines"] = partial(index, large, out), 3
     made["index JSON lines, `length='n'`"] = partial(index, large, out, length="n"), 3
