@@ -2,18 +2,22 @@
 
 Turns its top modules into JSONL (a record per function or class), indexes it with the length of every text, and trains
 a small byte-level language model on batches of a budget of bytes, from a DataLoader with two workers. It leaves the
-files, and prints commands to try on them. Run it with `make demo`, or `python examples/train_stdlib.py`.
+files, and prints commands to try on them. Run it with `make demo`, or `python examples/train_stdlib.py`. Kill it while
+it trains, and run it again: it resumes from its last checkpoint.
 """
 
 import argparse
 import ast
+import itertools
 import json
 import os
 import shlex
 import shutil
 import sysconfig
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -112,6 +116,13 @@ def next_steps(source: Path) -> list[str]:
     ]
 
 
+def steps_of(batches: mmapds.TokenBudgetBatchSampler, loader: DataLoader) -> Iterator[tuple[int, Any]]:
+    """Yield the steps of epoch after epoch, each with its number."""
+    for epoch in itertools.count(batches.epoch):
+        batches.set_epoch(epoch)
+        yield from enumerate(loader, batches.first_step)
+
+
 def main() -> None:
     """Make the data, index them, train."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -138,24 +149,33 @@ def main() -> None:
     model = LanguageModel()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     batches = mmapds.TokenBudgetBatchSampler(np.minimum(train.lengths, CONTEXT), BUDGET)
-    batches.summary()
+    print(batches.summary())
     loader = DataLoader(train, batch_sampler=batches, num_workers=2, collate_fn=collate, worker_init_fn=note_memory)
-    samples, growth, epoch = 0, 0, 0
+    checkpoint = options.out / "last.pt"
+    if checkpoint.exists():
+        saved = torch.load(checkpoint, weights_only=True)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        batches.load_state_dict(saved["sampler"])
+        print(f"resumes at epoch {batches.epoch}, step {batches.first_step}")
+    samples, growth = 0, 0
     started = time.perf_counter()
-    while time.perf_counter() - started < options.seconds:
-        batches.set_epoch(epoch)
-        for step, (batch, worker_growth) in enumerate(loader):
-            loss = model(batch)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            samples += len(batch)
-            growth = max(growth, worker_growth)
-            if step % 20 == 0:
-                print(f"step {step:4}: a batch of {len(batch):4} x {batch.shape[1]:3}, {loss.item():.2f} bits a byte")
-            if time.perf_counter() - started >= options.seconds:
-                break
-        epoch += 1
+    for step, (batch, worker_growth) in steps_of(batches, loader):
+        loss = model(batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        samples += len(batch)
+        growth = max(growth, worker_growth)
+        if step % 20 == 0:
+            print(f"step {step:4}: a batch of {len(batch):4} x {batch.shape[1]:3}, {loss.item():.2f} bits a byte")
+            state = batches.state_dict(step=step + 1)  # workers are ahead: say which step is finished
+            saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "sampler": state}
+            torch.save(saved, f"{checkpoint}.new")
+            os.replace(f"{checkpoint}.new", checkpoint)
+        if time.perf_counter() - started >= options.seconds:
+            checkpoint.unlink(missing_ok=True)
+            break
     seconds = time.perf_counter() - started
 
     with torch.no_grad():
