@@ -8,8 +8,18 @@ Build an index once with `python -m mmapds.index train.jsonl`, then:
 Names load when first used, so that indexing never imports numpy's or torch's machinery.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+try:
+    import_module("._native", __name__)
+except ModuleNotFoundError:
+    _package = os.path.dirname(__file__)
+    raise ImportError(
+        f"{_package}: the core is not built here; run: pip install -e {os.path.dirname(_package)} (or install mmapds "
+        "and leave the source tree)"
+    ) from None
 
 from .errors import (
     CollateError,
@@ -24,7 +34,6 @@ from .errors import (
     StaleIndexError,
     StateError,
 )
-from .imports import importing as _importing
 
 if TYPE_CHECKING:
     from . import bench as bench
@@ -121,20 +130,14 @@ _LAZY = {
 _MODULES = ("bench", "convert", "executors", "index", "integrations", "orders", "report")
 """Public modules, which need no import of their own: `mmapds.convert.convert(...)`."""
 
-_BUILDING = ("Writer", "add_column", "build", "convert", "executors", "index", "merge", "report", "seekable")
-"""What imports more while it runs; see index/late_imports.py."""
-
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY and name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        with _importing:
-            if name in _BUILDING:
-                import_module(".index.late_imports", __name__)
-            if name in _MODULES:
-                return import_module(f".{name}", __name__)
-            value = getattr(import_module(f".{_LAZY[name]}", __name__), name)
+        if name in _MODULES:
+            return import_module(f".{name}", __name__)
+        value = getattr(import_module(f".{_LAZY[name]}", __name__), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise

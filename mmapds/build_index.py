@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from . import formats
 from .errors import ColumnError, Error, arguments_of, check_flags, names_its_arguments, refuse_unknown, shortened, warn
-from .imports import importing
 from .index.build import BuildResult, ColumnRequest, Complete, build_each, complaints
 from .index.engine import Engine
 from .storage.index_file import Index
@@ -228,8 +227,7 @@ def _complete(
     """Add computed columns to an index: all to one that is being written, else those that others made."""
     if unfinished is None and not _others(index_path, marks):
         return
-    with importing:
-        from .columns import complete  # start-up time: it loads NumPy and datasets
+    from .columns import complete  # start-up time: it loads NumPy and datasets
 
     with locked(index_path):
         # Again, as another process may have added some.

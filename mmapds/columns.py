@@ -19,7 +19,6 @@ from .dataset.dataset import Dataset
 from .dataset.decode import Decoder
 from .dataset.opening import open as open_dataset
 from .errors import ColumnError, add_note, names_its_arguments, shortened
-from .imports import importing
 from .index.length_order import write_length_order
 from .index.marks import mark_of
 from .storage.index_file import LENGTH_SECTIONS, Index, IndexWriter
@@ -247,8 +246,7 @@ def _reporting(progress: Callable[[int], object] | None, name: str, samples: int
     if progress is not None or sys.stderr is None or not sys.stderr.isatty():
         yield progress or (lambda _: None)
         return
-    with importing:
-        from tqdm import tqdm  # start-up time: a run without a terminal needs no bar
+    from tqdm import tqdm  # start-up time: a run without a terminal needs no bar
 
     with tqdm(total=samples, desc=f"column {name}", unit=" samples", unit_scale=True, leave=False) as bar:
         yield bar.update

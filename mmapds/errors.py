@@ -1,5 +1,6 @@
 """The errors that mmapds raises. A message says where, what was expected, what was found, and what to run."""
 
+import difflib
 import functools
 import re
 import sys
@@ -8,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, ParamSpec, TypeVar
 
-from .imports import importing
+from .other_arguments import remark_on
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -190,9 +191,6 @@ def _repr(value: Any) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the name that the user may mean; None if none resembles it."""
-    with importing:
-        import difflib  # start-up time: only an error needs it
-
     names = list(known)
     close = difflib.get_close_matches(name, names, 1, _CUTOFF)
     return next(iter(close or [each for each in names if each.lower() == name.lower()]), None)
@@ -210,9 +208,6 @@ def unknown_argument(function: str, name: str, value: Any, known: Iterable[str])
     Args:
       known: the arguments it has.
     """
-    with importing:
-        from .other_arguments import remark_on  # start-up time: only an error needs it
-
     names = list(known)
     meant = remark_on(function, name, names)
     remark = f" ({meant})" if meant else did_you_mean(name, names)  # a name that means something is not misspelt

@@ -10,8 +10,6 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from .imports import importing
-
 _POLL = 2.0  # seconds between two looks at jobs
 
 
@@ -24,8 +22,7 @@ def dask(address: str) -> Any:
       ModuleNotFoundError: there is no distributed; the message says how to get it.
     """
     try:
-        with importing:
-            from distributed import Client
+        from distributed import Client
     except ModuleNotFoundError:
         raise _missing("mmapds.executors.dask", "distributed", "dask") from None
     client: Any = Client(address)  # type: ignore[no-untyped-call]
@@ -49,8 +46,7 @@ class Ray:
 
     def __init__(self, address: str | None, options: dict[str, Any]) -> None:
         try:
-            with importing:
-                import ray
+            import ray
         except ModuleNotFoundError:
             raise _missing("mmapds.executors.ray", "ray", "ray") from None
         if not ray.is_initialized():
@@ -72,8 +68,7 @@ def submitit(folder: str, **parameters: Any) -> "Submitit":
       ModuleNotFoundError: there is no submitit.
     """
     try:
-        with importing:
-            import submitit
+        import submitit
     except ModuleNotFoundError:
         raise _missing("mmapds.executors.submitit", "submitit", "") from None
     executor = submitit.AutoExecutor(folder=folder)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import settings
 
 import mmapds
-from mmapds.imports import importing
 
 pytest.register_assert_rewrite("tests.support")
 from tests.support import wheel  # noqa: E402 - its assertions are rewritten
@@ -25,15 +24,6 @@ def _hidden(request):
         for name in wheel.absent() if request.path.stem in wheel.tests() else ():
             patch.setitem(sys.modules, name, None)
         yield
-
-
-@pytest.fixture(autouse=True)
-def _free():
-    """See that a test leaves the lock of imports free: threads of the next one would wait for it for ever."""
-    yield
-    assert not importing.is_held()
-    assert importing.before_fork(60)
-    importing.after_fork()
 
 
 @pytest.fixture

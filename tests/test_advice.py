@@ -245,7 +245,7 @@ def test_a_source_tree_that_is_not_built_says_so(tmp_path):
     tree = tmp_path / "tree"
     (tree / "mmapds/storage").mkdir(parents=True)
     source = os.path.dirname(mmapds.__file__)
-    for name in ("__init__.py", "errors.py", "imports.py", "storage/__init__.py"):
+    for name in ("__init__.py", "errors.py", "other_arguments.py", "storage/__init__.py"):
         with open(os.path.join(source, name)) as file:
             (tree / "mmapds" / name).write_text(file.read())
     # Without site packages, whose hook for editable installs would find the core elsewhere.

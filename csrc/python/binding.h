@@ -86,7 +86,6 @@ int mds_py_add_bits(PyObject *module);
 int mds_py_add_zstd(PyObject *module);
 int mds_py_add_inflate(PyObject *module);
 int mds_py_add_block_memory(PyObject *module);
-int mds_py_add_import_lock(PyObject *module);
 
 /* ---- buffers.c: memory that Python brings ------------------------------------------------------------------ */
 

@@ -97,7 +97,7 @@ static int module_exec(PyObject *module)
         mds_py_add_tar,         mds_py_add_scan,         mds_py_add_columns,     mds_py_add_permutation,
         mds_py_add_orders,      mds_py_add_pad,          mds_py_add_sort,        mds_py_add_plan,
         mds_py_add_packing,     mds_py_add_runs,         mds_py_add_bits,        mds_py_add_zstd,
-        mds_py_add_inflate,     mds_py_add_block_memory, mds_py_add_samples,     mds_py_add_import_lock,
+        mds_py_add_inflate,     mds_py_add_block_memory, mds_py_add_samples,
     };
     for (size_t k = 0; k < sizeof subjects / sizeof *subjects; k++)
         if (subjects[k](module) != 0)

@@ -10,7 +10,6 @@ from xxhash import xxh3_64
 
 from .. import _native
 from ..errors import FormatError, SourceError
-from ..imports import importing
 from ..storage.files import open_file
 from ..storage.lock import remove_leftovers
 from ..storage.numbers import BY_DTYPE, F64, I64, U8, U32, U64
@@ -57,8 +56,7 @@ class Head:
         size = int.from_bytes(view[_HEADER : _HEADER + 8], "little")
         self.first = -(-(_HEADER + _SIZES + size) // RECORD_ALIGNMENT) * RECORD_ALIGNMENT
         text = self._checked_schema(view, size)
-        with importing:
-            from .schema import parse  # here, as indexes of other formats do without it
+        from .schema import parse  # here, as indexes of other formats do without it
 
         try:
             self.schema, self.columns = parse(text)

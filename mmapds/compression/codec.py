@@ -7,7 +7,6 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import Error, check_memory
-from ..imports import importing
 
 
 def zstd(path: str) -> ModuleType:
@@ -19,11 +18,10 @@ def zstd(path: str) -> ModuleType:
       Error: it is missing, or cannot be loaded.
     """
     try:
-        with importing:
-            if sys.version_info >= (3, 14):
-                from compression import zstd as module
-            else:
-                from backports import zstd as module
+        if sys.version_info >= (3, 14):
+            from compression import zstd as module
+        else:
+            from backports import zstd as module
     except ModuleNotFoundError:
         if sys.version_info >= (3, 14):
             raise Error(f"{path}: reading zstd needs a Python that is built with libzstd; build it again") from None

@@ -12,7 +12,6 @@ from typing import Any
 
 from .. import _native
 from ..errors import check_memory
-from ..imports import importing
 from ..storage.blocks import AccessPoint, Edges
 from .parts import BlockError, Pieces, content_of_parts
 
@@ -32,8 +31,7 @@ _TRAILER = 8  # bytes behind the blocks of a member: its checksum, and its size
 def inflater() -> ModuleType:
     """Return the module that inflates: isal's, which is several times faster, or the standard library's."""
     try:
-        with importing:
-            from isal import isal_zlib
+        from isal import isal_zlib
     except ModuleNotFoundError:
         return standard_zlib
     found: ModuleType = isal_zlib

@@ -18,7 +18,6 @@ from ..arrays.array_file import SUFFIX
 from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
 from ..errors import Error, FormatError, arguments_of, check_flags, counted, either, refuse_unknown, warn
-from ..index import late_imports  # noqa: F401 - before anything is converted beside a fork
 from ..index.engine import Engine
 from ..storage.lock import create_replacement, locked
 from ..storage.replaced import is_same_file

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..imports import importing
 from .tables import Table, TableReader
 
 _MAGIC = b"ARROW1"  # of a file; a stream has none
@@ -19,8 +18,7 @@ class ArrowReader(TableReader):
     @contextmanager
     def open(path: str) -> Iterator[Table]:
         """Map a file, or a stream that was written to one."""
-        with importing:
-            import pyarrow as pa  # optional: the extra mmapds[parquet]
+        import pyarrow as pa  # optional: the extra mmapds[parquet]
 
         with pa.memory_map(path) as source:
             is_file = source.read(len(_MAGIC)) == _MAGIC
@@ -32,8 +30,7 @@ class ArrowReader(TableReader):
 
 def _checked(batch: Any) -> Any:
     """Return a batch once its offsets are found valid: pyarrow does not check those of a mapped file."""
-    with importing:
-        from .arrow_values import unjudged  # pyarrow is optional
+    from .arrow_values import unjudged  # pyarrow is optional
 
     batch.validate()
     for array in batch.columns:

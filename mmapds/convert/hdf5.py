@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from ..arrays.schema import Schema
 from ..errors import Error, FormatError, either
-from ..imports import importing
 from .reader import FileReader, Refused, cannot_be_read, too_large
 
 _SHOWN = 8  # names in a message
@@ -45,8 +44,7 @@ class Hdf5Reader(FileReader):
     def _describe(self, path: str) -> int:
         """Add the fields of a file's rows to the schema; return how many rows it has."""
         with self._reading(path) as root:
-            with importing:
-                from .hdf5_values import row_fields  # h5py is optional
+            from .hdf5_values import row_fields  # h5py is optional
 
             fields, count = row_fields(path, root)
             self._add_fields(path, fields.items())
@@ -55,14 +53,12 @@ class Hdf5Reader(FileReader):
     @contextmanager
     def _reading(self, path: str) -> Iterator[Any]:
         try:
-            with importing:
-                import h5py  # optional: the extra mmapds[hdf5]
+            import h5py  # optional: the extra mmapds[hdf5]
         except ImportError:
             raise Error(f"{path}: reading HDF5 needs h5py; run: pip install 'mmapds[hdf5]'") from None
         try:
             with h5py.File(path, "r", rdcc_nbytes=_CHUNK_BYTES) as file:
-                with importing:
-                    from .hdf5_values import member  # h5py is optional
+                from .hdf5_values import member  # h5py is optional
 
                 try:
                     root = member(file, self._group)
@@ -88,8 +84,7 @@ class Hdf5Reader(FileReader):
     ) -> Generator[Mapping[str, Any], None, int]:
         wanted = fields if schema is None else [field.name for field in schema.fields]
         with self._reading(path) as root:
-            with importing:
-                from .hdf5_values import group_records, rows  # h5py is optional
+            from .hdf5_values import group_records, rows  # h5py is optional
 
             if self._are_rows:
                 return (yield from rows(path, root, wanted))

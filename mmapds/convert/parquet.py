@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from ..imports import importing
 from .tables import Table, TableReader
 
 _ROWS = 4096  # decoded at a time: of 65,536, as pyarrow decodes by default, caches do not hold the columns
@@ -20,8 +19,7 @@ class ParquetReader(TableReader):
     @contextmanager
     def open(path: str) -> Iterator[Table]:
         """Open a file and read its footer."""
-        with importing:
-            import pyarrow.parquet as pq  # optional: the extra mmapds[parquet]
+        import pyarrow.parquet as pq  # optional: the extra mmapds[parquet]
 
         # Without pre_buffer, pages are read as they are decoded; with it, whole row groups are held.
         open_file = partial(pq.ParquetFile, path, pre_buffer=False, buffer_size=1 << 20)

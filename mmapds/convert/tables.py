@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from ..arrays.schema import Schema
 from ..errors import Error
-from ..imports import importing
 from .reader import Block, FileReader, cannot_be_read, too_large
 
 _ROWS = 4096  # made into records, or columns, at a time
@@ -44,8 +43,7 @@ class TableReader(FileReader):
         units: dict[str, list[str]] = {}
         for path in paths:
             with self._reading(path) as table:
-                with importing:
-                    from .arrow_values import check_units, schema_fields  # pyarrow is optional
+                from .arrow_values import check_units, schema_fields  # pyarrow is optional
 
                 rows.append(table.rows)
                 check_units(path, table.schema, units)
@@ -60,8 +58,7 @@ class TableReader(FileReader):
     @contextmanager
     def _reading(self, path: str) -> Iterator[Table]:
         try:
-            with importing:
-                import pyarrow  # noqa: F401 - optional: the extra mmapds[parquet]
+            import pyarrow  # noqa: F401 - optional: the extra mmapds[parquet]
         except ImportError:
             raise Error(f"{path}: reading {self.TITLE} needs pyarrow; run: pip install 'mmapds[parquet]'") from None
         with self._naming(path), self.open(path) as table:
@@ -70,8 +67,7 @@ class TableReader(FileReader):
     @contextmanager
     def _naming(self, path: str) -> Iterator[None]:
         """Name the file in errors of pyarrow."""
-        with importing:
-            import pyarrow  # optional: the extra mmapds[parquet]
+        import pyarrow  # optional: the extra mmapds[parquet]
 
         try:
             yield
@@ -95,8 +91,7 @@ class TableReader(FileReader):
     def _batches(self, path: str, types: Mapping[str, Any]) -> Iterator[tuple[Any, list[str]]]:
         """Yield the rows of a file as batches of a few, and the names of their columns."""
         with self._reading(path) as table:
-            with importing:
-                from .arrow_values import flat_fields  # pyarrow is optional
+            from .arrow_values import flat_fields  # pyarrow is optional
 
             wanted = [field.name for field in table.schema if any(name in types for name, _ in flat_fields(field))]
             for batch in table.batches(wanted):
@@ -104,16 +99,14 @@ class TableReader(FileReader):
                     yield batch.slice(begin, _ROWS), wanted
 
     def _rows(self, path: str, batch: Any, wanted: list[str], types: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        with importing:
-            from .arrow_values import rows_of  # pyarrow is optional
+        from .arrow_values import rows_of  # pyarrow is optional
 
         with self._naming(path):
             yield from rows_of(batch, wanted, types)
 
     def blocks(self, schema: Schema, defaults: Container[str]) -> Iterator[Block]:
         """Yield the rows of all files, as columns where they can be such."""
-        with importing:
-            from .arrow_columns import columns_of  # pyarrow is optional
+        from .arrow_columns import columns_of  # pyarrow is optional
 
         types = {field.name: field.dtype for field in schema.fields}
         self._firsts = [0]

@@ -11,7 +11,6 @@ import orjson
 from ..arrays.schema import EXTENDED, Schema
 from ..errors import Error
 from ..formats.format import ArrayOf, FieldsOf, Sample
-from ..imports import importing
 from ..storage.numbers import plain_dtype
 from .decode import Decoder, RecordArray, is_same_decoder, resolve, wants_view
 
@@ -80,8 +79,7 @@ class TensorDecoder:
         self.inner = inner
         self._decode = resolve(inner)
         self.takes_view = wants_view(self._decode)
-        with importing:
-            import torch  # optional: the extra mmapds[torch]
+        import torch  # optional: the extra mmapds[torch]
 
         _expect_read_only()
         self._from_numpy = torch.from_numpy
@@ -139,8 +137,7 @@ def array_decoder(decode: Decoder) -> ArrayDecoder | None:
 
 def _has_ml_dtypes() -> bool:
     try:
-        with importing:
-            import ml_dtypes  # noqa: F401 - optional
+        import ml_dtypes  # noqa: F401 - optional
     except ImportError:
         return False
     return True

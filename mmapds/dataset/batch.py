@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from .. import _native
 from ..arrays.schema import Field
 from ..errors import FormatError
-from ..imports import importing
 from ..storage.processes import sendable
 from .array_decoder import array_decoder
 from .decode import Decoder
@@ -72,8 +71,7 @@ class LateBatch(Sequence[Any]):
                 raise
             if "torch" not in sys.modules:
                 return FailedSamples, (sendable(error),)
-            with importing:
-                from .failed_batch import FailedBatch, wrapped  # which import torch
+            from .failed_batch import FailedBatch, wrapped  # which import torch
 
             return FailedBatch, (wrapped(error),)
 

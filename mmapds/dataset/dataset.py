@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import Error, OrderError, flag, names_its_arguments, shortened
-from ..imports import importing
 from ..orders.basic import integer
 from ..orders.permutation import Permutation
 from ..storage.runs import LengthOrder
@@ -130,8 +129,7 @@ class Dataset(_Samples):
         Raises:
           Error: the function is not a callable.
         """
-        with importing:
-            from .mapped import MappedDataset  # here, as it is a dataset itself
+        from .mapped import MappedDataset  # here, as it is a dataset itself
 
         if not callable(function):
             raise Error(f"function = {function!r}, expected a callable")
@@ -293,8 +291,7 @@ class Dataset(_Samples):
           OrderError: an argument is out of range, or stands beside a sampler.
         """
         # Start-up time: torch. It stands above this room, as samplers need no dataset.
-        with importing:
-            from ..samplers.stream import make_stream
+        from ..samplers.stream import make_stream
 
         if flag("shuffle", shuffle, OrderError):
             options["shuffle"] = True

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable
 
 from ..compression.cache import DEFAULT_SIZE
 from ..errors import Error, StaleIndexError, names_its_arguments, warn
-from ..imports import importing
 from ..index.build import build_each, complaints
 from ..storage import current
 from ..storage.files import IoChoice, check_io
@@ -104,9 +103,6 @@ def _expanded(given: StrPath | Iterable[StrPath]) -> tuple[list[str], list[str]]
 
 def _build(paths: list[str], roots: Roots) -> None:
     """Build the indexes that are missing or stale."""
-    with importing:
-        from ..index import late_imports  # noqa: F401
-
     built = []
     for done in build_each([path for path in paths if not is_saved_view(path)], settle=False, roots=roots):
         done.warn()

@@ -1,6 +1,5 @@
 """Samples from the members of a tar, as WebDataset makes them: their bytes by extension, or decoded."""
 
-import codecs
 import json
 import math
 import os
@@ -18,7 +17,6 @@ from numpy.lib import format as npy
 
 from ..errors import Error, check_memory, warn
 from ..formats import tar
-from ..imports import importing
 
 MOST_BYTES = "MMAPDS_MAX_NPZ_BYTES"
 """The environment variable for how many bytes the arrays of an npz may take, where it is compressed; else 1 GiB."""
@@ -122,16 +120,7 @@ _ROOM = 4 << 20  # bytes, for tables and buffers of decoders
 _PIXEL = 16  # bytes of a pixel while it is decoded: of a WebP, two canvases, what is read of one, and the image
 
 
-@cache
-def _prepare_zips() -> None:
-    """Load what NumPy would load at the first npz."""
-    with importing:
-        import_module("zipfile")
-        codecs.lookup("cp437")  # of names in zips
-
-
 def _arrays(data: bytes) -> dict[str, Any]:
-    _prepare_zips()
     with np.load(BytesIO(data), allow_pickle=False) as arrays:
         size, limit = sum(part.file_size for part in arrays.zip.infolist()), _most_bytes()
         if size > max(limit, len(data)):  # parts that overlap make it larger, too
@@ -156,11 +145,10 @@ def _most_bytes() -> int:
 @cache
 def _pillow() -> Any:
     """Return Pillow's module of images, with all that it would load later, at the first image of a type."""
-    with importing:
-        pillow: Any = import_module("PIL.Image")
-        pillow.preinit()
-        for name in ("PIL.WebPImagePlugin", "PIL.TiffImagePlugin"):
-            import_module(name)
+    pillow: Any = import_module("PIL.Image")
+    pillow.preinit()
+    for name in ("PIL.WebPImagePlugin", "PIL.TiffImagePlugin"):
+        import_module(name)
     return pillow
 
 

@@ -4,7 +4,6 @@ import argparse
 
 from .. import cli
 from ..errors import Error
-from ..imports import importing
 from .engine import Engine
 
 _CLUSTERS = ("dask", "ray")
@@ -47,8 +46,7 @@ def engine_of(options: argparse.Namespace, workers: int = 1) -> Engine | None:
     cluster = chosen_cluster(options)
     if cluster is None:
         return None
-    with importing:
-        from .. import executors  # start-up time: most commands have none
+    from .. import executors  # start-up time: most commands have none
 
     try:
         executor = getattr(executors, cluster)(getattr(options, cluster))

@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import Error, either
-from ..imports import importing
 from ..storage.lock import clean_up, remove_leftovers
 from ..storage.sources import INDEX_SUFFIX, reason
 from .tasks import Outcome
@@ -191,8 +190,7 @@ def _see_ended(workers: list[Any]) -> None:
     """
     if not workers:
         return
-    with importing:
-        from multiprocessing import connection  # start-up time: who has workers has it loaded
+    from multiprocessing import connection  # start-up time: who has workers has it loaded
 
     left, until = {process.sentinel for process in workers}, time.monotonic() + _FAREWELL
     while left and (seconds := until - time.monotonic()) > 0:

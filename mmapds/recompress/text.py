@@ -13,7 +13,6 @@ from ..compression.frames import Frames
 from ..compression.zstd_blocks import reason_of
 from ..compression.zstd_frames import walk
 from ..errors import FormatError, check_memory
-from ..imports import importing
 from ..storage.files import open_file
 from ..storage.sources import Source, another_name, changed, check_unchanged, inspect, quoted, unreadable
 
@@ -155,8 +154,7 @@ def _gzip_reader() -> tuple[Any, tuple[Any, ...]]:
     """Return what reads gzip: isal, which is several times faster, or else the standard library; and what it raises."""
     errors = (EOFError, gzip.BadGzipFile, zlib.error)
     try:
-        with importing:
-            from isal import igzip, isal_zlib
+        from isal import igzip, isal_zlib
     except ImportError:
         return gzip.GzipFile, errors
     return igzip.IGzipFile, (*errors, isal_zlib.error)

@@ -14,7 +14,6 @@ from typing import Any
 from ..bench import bench
 from ..dataset.decode import Decoder
 from ..errors import Error, OrderError, either, names_its_arguments
-from ..index import late_imports  # noqa: F401 - before anything is counted beside a fork
 from ..storage.lock import check_is_file, create_replacement, remove_leftovers
 from ..storage.replaced import check_is_free, is_same_file
 from ..storage.sources import StrPath, listed, reason

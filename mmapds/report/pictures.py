@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import Error, either
-from ..imports import importing
 
 _WIDTH, _HEIGHT = 4.7, 2.9  # inches of 72 points; a page on a telephone is about as wide
 _COLOURS = {
@@ -58,8 +57,7 @@ Draw = Callable[[Any], None]
 def check_matplotlib() -> None:
     """Raise Error, with what to install, where there is no matplotlib."""
     try:
-        with importing:
-            import matplotlib.figure  # noqa: F401 - start-up time, and an extra
+        import matplotlib.figure  # noqa: F401 - start-up time, and an extra
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
@@ -77,10 +75,9 @@ def svg(name: str, label: str, draw: Draw) -> str:
       label: what the chart shows, for those who do not see it.
       draw: draws it.
     """
-    with importing:
-        import matplotlib.style
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
+    import matplotlib.style
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
 
     with matplotlib.style.context(["default", {**_STYLE, "svg.hashsalt": name}]):
         figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
@@ -318,8 +315,7 @@ def _label_powers(axes: Any, low: float, high: float) -> None:
 
 def _label(axes: Any, bounds: Any, is_log: bool) -> None:
     """Label the axis of lengths with round numbers."""
-    with importing:
-        from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     if is_log:
         _label_powers(axes, float(bounds[0]), float(bounds[-1]))

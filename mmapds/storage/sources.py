@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple
 
+from braceexpand import braceexpand
+
 from ..errors import UNPRINTABLE, SourceError, counted, either
-from ..imports import importing
 from .compressed_by import CODECS, codec_of, named_codec, without_codec
 from .names import check_name
 
@@ -339,8 +340,7 @@ def _check_left_out(found: Sequence[str], taken: Sequence[str], suffixes: tuple[
     indexes = [path for path in found if path.endswith(INDEX_SUFFIX) and path.removesuffix(INDEX_SUFFIX) not in known]
     lone = [path for path in indexes if not os.path.lexists(path.removesuffix(INDEX_SUFFIX))]
     if lone:
-        with importing:
-            from .gone import check_none_is_gone  # start-up time: it opens indexes, which a directory of sources lacks
+        from .gone import check_none_is_gone  # start-up time: it opens indexes, which a directory of sources lacks
 
         check_none_is_gone(lone, parts=INDEX_SUFFIX in suffixes)
 
@@ -398,9 +398,6 @@ def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:
 def _expand_braces(pattern: str) -> Iterable[str]:
     if "{" not in pattern:
         return [pattern]
-    with importing:
-        from braceexpand import braceexpand  # start-up time: only patterns with braces need it
-
     try:
         expanded: list[str] = list(braceexpand(pattern))
     except ValueError as error:
