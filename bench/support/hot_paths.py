@@ -6,6 +6,7 @@ Each line on stdin is a path to take; the answer on stdout is the seconds that i
 import itertools
 import os
 import random
+import subprocess
 import sys
 import time
 from collections import deque
@@ -101,6 +102,24 @@ def paths_of_samplers(out):
     return made
 
 
+def command(*arguments):
+    subprocess.run([sys.executable, "-P", "-m", "mmapds.index", *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def paths_of_indexes(directory, name):
+    """Many indexes opened and merged, one verified, and the start of the command."""
+    many = sorted(map(str, Path(directory, "many").glob("*.jsonl")))
+    large = str(Path(directory, f"{name}-verified.mmx"))
+    mmapds.build(str(Path(directory, "large.jsonl")), out=large, length="n")
+    out, small = str(Path(directory, "many", f"{name}.mmx")), str(Path(directory, f"{name}-small.mmx"))
+    return {
+        "open 10,000 indexes": (partial(mmapds.open, many), 1),
+        "merge 1,000 indexes": (partial(mmapds.merge, many[:1000], out=out), 1),
+        "verify JSON lines, `length='n'`": (partial(command, large, "--verify"), 1),
+        "start of the command": (partial(command, many[0], "-o", small, "--force", "--quiet"), 5),
+    }
+
+
 def paths(directory, name):
     """What can be timed, by name: a call, and how often it is made."""
     made = {}
@@ -117,6 +136,7 @@ def paths(directory, name):
         made[f"`ds[i]`, {what}"] = partial(one_by_one, ds, order), 30
         made[f"`take` of 256, {what}"] = partial(batches, ds, order), 30
     made |= paths_of_samplers(str(Path(directory, f"{name}-a.jsonl.mmx")))
+    made |= paths_of_indexes(directory, name)
     large, out = str(Path(directory, "large.jsonl")), str(Path(directory, f"{name}-built.mmx"))
     made["index JSON lines"] = partial(index, large, out), 3
     made["index JSON lines, `length='n'`"] = partial(index, large, out, length="n"), 3
@@ -153,6 +173,11 @@ def write_sources(directory):
         with open(Path(directory, name), "wb") as file:
             for begin in range(10**6, 10**6 + 1_500_000, 10_000):
                 file.write(b"".join(record % n for n in range(begin, begin + 10_000)))
+    many = Path(directory, "many")
+    many.mkdir(exist_ok=True)
+    for number in range(10_000):
+        (many / f"{number:05}.jsonl").write_bytes(b"".join(lines[:3]))
+    mmapds.build(str(many))
     np.arange(64 * 50_000, dtype=np.float32).tofile(Path(directory, "a.bin"))
 
 
