@@ -57,8 +57,8 @@ uint32_t mds_crc32c(const mds_kernels *kernels, uint32_t crc, const uint8_t *dat
  *     read the map; locals that change here have no value above, unless they are volatile
  *     mds_guard_leave();
  *
- * Guards do not nest. Only this part of the core keeps a state: a thread's guard, and the handlers of SIGBUS.
- * A bus error without a guard goes on to the handler before, after a line on stderr that names the file. */
+ * Guards do not nest. Only this part of the core keeps a state: a thread's guard, and the handler of SIGBUS.
+ * A bus error without a guard goes on to the handler before. */
 typedef struct {
     sigjmp_buf jump;
 } mds_guard;

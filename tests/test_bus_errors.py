@@ -27,47 +27,16 @@ print(view.sum())
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which file is mapped where")
 @raises_sigbus
-def test_a_view_that_is_read_later_ends_the_process_with_the_reason(sources):
+def test_a_view_that_is_read_later_ends_the_process(sources):
     ran = run("-c", BLAMED, sources["fixed"])
     assert ran.returncode == -signal.SIGBUS
-    assert f"{sources['fixed']}: expected a byte at 5" in ran.stderr
-    assert "found the end of the file at 8192: it became shorter while it was mapped, which ends this" in ran.stderr
 
 
-LATE = """
-import os, sys
-import mmapds
-from torch.utils.data import DataLoader
-
-def collate(samples):
-    os.truncate(sys.argv[1], 8192)
-    return sum(int(sample.sum()) for sample in samples)
-
-ds = mmapds.open(sys.argv[1])
-try:
-    list(DataLoader(ds, 4, sampler=[len(ds) - 1] * 8, num_workers=1, collate_fn=collate))
-except RuntimeError as error:
-    print(error)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which file is mapped where")
-@raises_sigbus
-def test_the_reason_comes_before_torch_blames_shared_memory(sources):
-    ran = run("-c", LATE, sources["fixed"])
-    assert "worker" in ran.stdout
-    assert f"{sources['fixed']}: expected a byte at " in ran.stderr
-    assert ran.stderr.index("shared memory is not to blame") < ran.stderr.index("insufficient shared memory")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which file is mapped where")
 @raises_sigbus
 def test_other_handlers_of_bus_errors_still_run(sources):
     ran = run("-X", "faulthandler", "-c", BLAMED, sources["fixed"])
     assert ran.returncode == -signal.SIGBUS
-    assert "found the end of the file at 8192" in ran.stderr
     assert "Fatal Python error: Bus error" in ran.stderr
     late = BLAMED.replace("os.truncate", "import faulthandler; faulthandler.enable(); ds.take([0]); os.truncate")
     ran = run("-c", late, sources["npy"])
@@ -138,14 +107,6 @@ void set_handler(void)
     sigaction(SIGBUS, &own, &before);
 }
 
-void become_the_first(void)
-{
-    struct sigaction found;
-    sigaction(SIGBUS, NULL, &found);
-    if (found.sa_sigaction != on_bus_error)
-        set_handler();
-}
-
 int read_byte(const volatile char *at)
 {
     if (sigsetjmp(jump, 1))
@@ -172,8 +133,6 @@ address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
 library.set_handler()
 for _ in range(6):
     ds.take([0])  # sets our handler again
-    if "again" in sys.argv[3:]:
-        library.become_the_first()
     print(library.read_byte(address))
 if "view" in sys.argv[3:]:
     os.truncate(sys.argv[1], 8192)
@@ -191,18 +150,12 @@ def recovering(tmp_path):
 
 
 @raises_sigbus
-@pytest.mark.parametrize("ways", [[], ["again"]])
-def test_another_library_recovers_from_its_own_bus_errors_as_often_as_it_likes(sources, recovering, ways):
-    ran = run("-c", BESIDE, sources["fixed"], recovering, *ways)
+def test_another_library_recovers_from_its_own_bus_errors_as_often_as_it_likes(sources, recovering):
+    ran = run("-c", BESIDE, sources["fixed"], recovering)
     assert (ran.returncode, ran.stdout.split()) == (0, ["-1"] * 6)
-    assert "which ends this process" not in ran.stderr
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which file is mapped where")
 @raises_sigbus
-@pytest.mark.parametrize("ways", [["view"], ["view", "again"]])
-def test_a_bus_error_that_another_library_passes_back_ends_the_process(sources, recovering, ways):
-    ran = run("-c", BESIDE, sources["fixed"], recovering, *ways)
+def test_a_bus_error_that_another_library_passes_back_ends_the_process(sources, recovering):
+    ran = run("-c", BESIDE, sources["fixed"], recovering, "view")
     assert ran.returncode == -signal.SIGBUS
-    assert ran.stderr.count(f"{sources['fixed']}: expected a byte at 5") == len(ways)  # and as it goes round
-    assert "which ends this process" in ran.stderr
