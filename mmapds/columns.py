@@ -24,11 +24,11 @@ from .index.marks import mark_of
 from .storage.index_file import LENGTH_SECTIONS, Index, IndexWriter
 from .storage.lock import locked
 from .storage.numbers import BY_DTYPE, as_numbers, first_rounded, inexact
+from .storage.processes import WorkerDiedError, in_processes
 from .storage.sections import COLUMN
-from .storage.sources import StrPath, reason
+from .storage.sources import StrPath
 from .storage.spool import Spool
 from .storage.threads import cores
-from .storage.workers import WorkerDiedError, Workers
 
 _TASK_SAMPLES = 4096  # computed by a worker at a time
 
@@ -274,26 +274,11 @@ def _computed(dataset: Dataset, name: str, compute: Callable[[Any], float], work
     if multiprocessing.get_start_method() != "fork":
         _check_reaches_workers(work, compute)
     try:
-        with _begun(name, work, min(workers, len(pieces))) as begun:
-            yield from begun.compute(pieces)
+        yield from in_processes(work, pieces, min(workers, len(pieces)))
     except WorkerDiedError:
         raise ColumnError(
             f"column {name!r}: a worker process died, killed or out of memory; use workers=1 to see why"
         ) from None
-
-
-def _begun(name: str, work: Callable[[range], NDArray[Any]], count: int) -> Workers[range, NDArray[Any]]:
-    """Return workers.
-
-    Raises:
-      ColumnError: there is no room for one of them: descriptors, processes. None is left then.
-    """
-    try:
-        return Workers(work, count)
-    except TimeoutError:  # raised by a signal handler
-        raise
-    except OSError as error:
-        raise ColumnError(f"column {name!r}: cannot start workers ({reason(error)}); use workers=1") from None
 
 
 def _check_reaches_workers(work: Callable[[range], Any], compute: Callable[[Any], float]) -> None:

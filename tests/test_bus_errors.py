@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import sys
 
 import pytest
 

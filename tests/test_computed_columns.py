@@ -3,7 +3,6 @@
 import gzip
 import os
 import signal
-import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -544,33 +543,3 @@ def test_functions_in_metadata_are_checked(path, functions):
     rewrite(f"{path}.mmx", metadata=lambda found: {**found, "functions": functions})
     with pytest.raises(mmapds.FormatError, match="expected functions by name, found"):
         mmapds.open(path)
-
-
-SHORT_OF_DESCRIPTORS = """
-import multiprocessing, multiprocessing.popen_fork, resource, sys, mmapds
-from concurrent.futures import process  # and all that needs descriptors to be imported
-multiprocessing.set_start_method("fork")
-def number(sample):
-    return sample["n"]
-mmapds.add_column(sys.argv[1], "warm", number, workers=1)
-for limit in [*range(8, 60), 256]:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    try:
-        mmapds.add_column(sys.argv[1], f"x{limit}", number, workers=4)
-        print("added")
-    except mmapds.Error as error:
-        print(error)
-    assert not multiprocessing.active_children()
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="it counts descriptors")
-def test_workers_that_cannot_all_be_started_leave_none(write):
-    """They would wait for tasks for ever, and the process for them when it ends."""
-    path = write([{"n": n} for n in range(20_000)])
-    mmapds.build(path)
-    ran = run("-c", SHORT_OF_DESCRIPTORS, path, timeout=60)
-    said = ran.stdout.splitlines()
-    assert (ran.returncode, len(said)) == (0, 53), ran.stderr
-    assert any("cannot start workers (too many open files); use workers=1" in line for line in said)
-    assert said[-1] == "added"

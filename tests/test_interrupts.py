@@ -1,7 +1,6 @@
 """Signals that raise, wherever they come: no temporary stays of a file, and what is read afterwards is right."""
 
 import gc
-import gzip
 import inspect
 import itertools
 import os
@@ -18,13 +17,11 @@ from mmapds.compression.cache import BlockCache
 from mmapds.compression.forward import Forward
 from mmapds.convert import _target, indexed
 from mmapds.index.lengths import sorted_lengths
-from mmapds.storage import handed, lock, spool
+from mmapds.storage import lock, spool
 from mmapds.storage.numbers import U8
 from mmapds.storage.replaced import replacing
 from mmapds.storage.scratch import scratch_beside
 from mmapds.storage.sections import SectionWriter
-from tests.support.commands import run
-from tests.support.files import ROOT
 
 
 class Interrupted(BaseException):
@@ -136,20 +133,6 @@ def test_no_hidden_index_stays_wherever_a_signal_raises(tmp_path, monkeypatch):
     assert number > 100
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_arrays_that_are_handed_leave_none_but_the_file_that_is_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(handed, "_written", written := {})
-    for number in itertools.count():
-        went_on = interrupted(lambda: handed._write([np.arange(3)]), number)
-        gc.collect()
-        assert {str(tmp_path / each) for each in os.listdir(tmp_path)} == set(written), number
-        handed._remove_all()
-        written.clear()
-        if not went_on:
-            break
-
-
 def write_arrays(value):
     with mmapds.Writer("a.mma", {"x": "int64"}) as writer:
         for _ in range(value):
@@ -216,88 +199,6 @@ def test_a_file_of_somebody_else_stays(tmp_path, monkeypatch):
     with pytest.raises(FileExistsError):
         lock.create_temporary(str(tmp_path / "a"))
     assert (tmp_path / "a.00000000.tmp").read_bytes() == b"theirs"
-
-
-def test_threads_end_wherever_a_signal_raises():
-    """The thread that consumes their results is interrupted; it waits for them then."""
-    script = """
-import itertools, threading
-from mmapds.storage.threads import in_order
-from tests.test_interrupts import interrupted
-def consume(number):
-    results = in_order(lambda task, slot: task, range(12), workers=2, slots=[1, 2, 3])
-    next(results)  # the threads have begun
-    return interrupted(lambda: list(results), number)
-count = next(number for number in itertools.count() if not consume(number))
-print(count, [thread for thread in threading.enumerate() if thread is not threading.main_thread()])
-"""
-    count, _, left = run("-c", script, cwd=ROOT, timeout=100).stdout.strip().partition(" ")
-    assert int(count) > 50
-    assert left == "[]"
-
-
-@pytest.mark.parametrize(
-    "begun",
-    [
-        "items = ahead(range(9)); next(items); work = lambda: items.close()",
-        "pool = Makers(print, 2, 'maker', lambda number: None); work = lambda: (pool.stop(), pool.join())",
-    ],
-)
-def test_threads_that_work_ahead_end_wherever_a_signal_raises(begun):
-    """They end whatever the one who stops them does not get to."""
-    script = f"""
-import itertools, threading, time
-from mmapds.storage.threads import Makers, ahead
-from tests.test_interrupts import interrupted
-def stop(number):
-    {begun}
-    was_raised = interrupted(work, number)
-    pool = items = None  # who lets go of a pool stops it, too
-    return was_raised
-count = next(number for number in itertools.count() if not stop(number))
-until = time.monotonic() + 60
-while threading.active_count() > 1 and time.monotonic() < until:
-    time.sleep(0.01)
-print(count, threading.active_count())
-"""
-    count, left = run("-c", script, cwd=ROOT, timeout=100).stdout.split()
-    assert int(count) > 3
-    assert left == "1"
-
-
-def test_a_signal_while_a_thread_starts_ends_all_threads(tmp_path):
-    """Nobody reads the source any more when it is closed, so that the signal's error is the one that is raised."""
-    script = """
-import signal, sys, threading, time
-import mmapds
-wait, left = threading.Event.wait, 0
-def interrupted_wait(event, timeout=None):
-    global left
-    if sys._getframe(1).f_code.co_name == "start" and threading.current_thread() is threading.main_thread():
-        left -= 1
-        if left == 0:
-            signal.raise_signal(signal.SIGINT)
-    return wait(event, timeout)
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores it
-mmapds.build("a.jsonl.gz", length="n")
-threading.Event.wait = interrupted_wait
-count = 0
-for number in range(1, 20):
-    left, count = number, count + 1
-    try:
-        mmapds.build("a.jsonl.gz", length="n", force=True, workers=2)
-    except KeyboardInterrupt:
-        continue
-    break
-until = time.monotonic() + 60
-while threading.active_count() > 1 and time.monotonic() < until:
-    time.sleep(0.01)
-print(count, threading.active_count())
-"""
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"n": 1}\n' * 400_000, 1))
-    count, left = run("-c", script, cwd=tmp_path).stdout.split()
-    assert int(count) > 1
-    assert left == "1"
 
 
 def test_a_block_that_is_read_in_order_goes_on_wherever_a_signal_raises(monkeypatch):

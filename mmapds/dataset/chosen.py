@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _native
-from ..storage.handed import Handed, Shared, taken
 from ..storage.view_file import BITS_BLOCK
 from .views import Int64s, NestedRows, RangeRows, Rows
 
@@ -19,7 +18,6 @@ class ArrayRows:
 
     def __init__(self, rows: NDArray[Any]) -> None:
         self.array = rows
-        self._shared = Shared(rows)
 
     @classmethod
     def of(cls, rows: Int64s, records: int) -> "ArrayRows":
@@ -51,7 +49,7 @@ class ArrayRows:
         return all(bool((piece[1:] > piece[:-1]).all()) for piece in _overlapping(self.array))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _array_rows, (self._shared.in_pickle(),)
+        return ArrayRows, (self.array,)
 
 
 class BitRows:
@@ -70,7 +68,6 @@ class BitRows:
         self.words = words
         self.before = before
         self.records = records
-        self._shared = Shared(words, before)
         self._bits = _native.Bits(words, before, records, file)
 
     @classmethod
@@ -106,16 +103,7 @@ class BitRows:
         return True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _bit_rows, (self._shared.in_pickle(), self.records)
-
-
-def _array_rows(handed: list[NDArray[Any]] | Handed) -> ArrayRows:
-    return ArrayRows(*taken(handed))
-
-
-def _bit_rows(handed: list[NDArray[Any]] | Handed, records: int) -> BitRows:
-    words, before = taken(handed)
-    return BitRows(words, before, records)
+        return BitRows, (self.words, self.before, self.records)
 
 
 def of_mask(mask: NDArray[np.bool_]) -> Rows:

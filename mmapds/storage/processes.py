@@ -4,13 +4,92 @@ import os
 import pickle
 import sys
 import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
 
 from ..errors import Error
 
-_POLL = 1.0  # seconds between two looks at the parent
+P = TypeVar("P")
+R = TypeVar("R")
 
-_watched_in = 0
-"""The process in which a thread waits for the end of its parent."""
+_POLL = 1.0  # seconds between two checks of the parent
+_AHEAD = 4  # pieces for each worker that are computed before their turn, at most
+
+
+class WorkerDiedError(Exception):
+    """A worker ended before it had computed what it was given."""
+
+
+class RemoteError(Exception):
+    """The cause of an error that a worker sent: the traceback that it has there, as a text."""
+
+
+class _Failure(NamedTuple):
+    """How the function failed on a piece."""
+
+    error: BaseException
+    notes: list[str]
+    """Of the error, which some classes do not send."""
+    traceback: str
+
+
+def in_processes(work: Callable[[P], R], pieces: Sequence[P], count: int) -> Iterator[R]:
+    """Yield what `work` returns for each piece, in their order, computed by `count` processes.
+
+    Args:
+      work: called in the processes; pickled, where they are not forked.
+    Raises:
+      OSError: there is no room for one of the processes.
+      WorkerDiedError: a worker ended, and its piece is lost.
+      Exception: as the function raised it, of the first piece where it did.
+    """
+    # Start-up time: most processes compute nothing in others.
+    from concurrent.futures import Future, ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
+    with ProcessPoolExecutor(count, initializer=_begin, initargs=(work,)) as pool:
+        waiting: deque[Future[tuple[R, _Failure | None]]] = deque()
+        try:
+            for piece in pieces:
+                waiting.append(pool.submit(_compute, piece))
+                if len(waiting) > _AHEAD * count:
+                    yield _value(waiting.popleft().result())
+            while waiting:
+                yield _value(waiting.popleft().result())
+        except BrokenProcessPool:
+            raise WorkerDiedError from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+_work: Callable[[Any], Any] | None = None
+"""What this process computes, if it is a worker."""
+
+
+def _begin(work: Callable[[Any], Any]) -> None:
+    global _work
+    _work = work
+    end_with_parent()
+
+
+def _compute(piece: Any) -> tuple[Any, _Failure | None]:
+    assert _work is not None
+    try:
+        return _work(piece), None
+    except Exception as error:
+        return None, _Failure(sendable(error), getattr(error, "__notes__", []), traceback.format_exc())
+
+
+def _value(found: tuple[R, _Failure | None]) -> R:
+    result, failure = found
+    if failure is None:
+        return result
+    with suppress(Exception):  # a class may refuse attributes
+        failure.error.__notes__ = failure.notes
+    raise failure.error from RemoteError(f"\n{failure.traceback}")
 
 
 def is_worker() -> bool:
@@ -20,10 +99,8 @@ def is_worker() -> bool:
     return process is not None and process.current_process().name != "MainProcess"
 
 
-def is_spawning() -> bool:
-    """Return whether what is pickled now is for a process that multiprocessing starts on this machine."""
-    context = sys.modules.get("multiprocessing.context")
-    return context is not None and context.get_spawning_popen() is not None
+_watched_in = 0
+"""The process in which a thread waits for the end of its parent."""
 
 
 def end_with_parent() -> None:
@@ -34,30 +111,20 @@ def end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None and _watched_in != os.getpid():
         _watched_in = os.getpid()
-        threading.Thread(target=_end_with, args=(parent.sentinel, parent.pid), daemon=True).start()
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
 
 
-def _end_with(sentinel: int, parent: int) -> None:
+def _end_with(sentinel: int) -> None:
     """End this process when its parent ends.
 
-    The sentinel alone does not say so as long as another process lives that was forked of the parent later.
+    A process that was forked of the parent later keeps the sentinel open, so the parent's number counts too.
     """
     from multiprocessing import connection
 
-    started_by = os.getppid()  # the parent, or the server that forks for it; another process when that ends
-    while not connection.wait([sentinel], _POLL) and os.getppid() == started_by and _exists(parent):
+    started_by = os.getppid()  # the parent, or the server that forks for it
+    while not connection.wait([sentinel], _POLL) and os.getppid() == started_by:
         pass
     os._exit(1)
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it has another user now
-        pass
-    return True
 
 
 def seconds_of(variable: str, error: type[Error] = Error) -> float | None:
