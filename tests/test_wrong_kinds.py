@@ -15,6 +15,7 @@ import torch
 import mmapds
 from mmapds.bench import bench
 from mmapds.convert import convert
+from mmapds.errors import shortened
 from mmapds.report import report
 from tests.support.commands import command
 from tests.support.commands import mmapds as tool
@@ -58,21 +59,10 @@ def test_what_is_not_a_path(take, given, message):
 @pytest.mark.parametrize("take", TAKE_PATHS.values(), ids=TAKE_PATHS)
 def test_a_dict_or_an_open_file_in_the_place_of_paths(take, opened):
     path = opened([{"n": 1}]).sources[0]
-    message = refused(lambda: take({"train": path}))
-    assert (
-        message
-        == "sources: expected a path, or a list of paths, found a dict; give one of its values, or all in a list"
-    )
-    assert refused(lambda: take({})) == message
     with open(path) as file:
-        assert (
-            refused(lambda: take(file))
-            == f"sources: expected a path, or a list of paths, found an open file; give its path, {path!r}"
-        )
-    assert (
-        refused(lambda: take(io.BytesIO(b"")))
-        == "sources: expected a path, or a list of paths, found an open file; write it to a disk, and give its path"
-    )
+        for given in ({"train": 5}, {}, file, io.BytesIO(b"")):
+            message = refused(lambda given=given: take(given))
+            assert message == f"sources = {shortened(given)}, expected a path, or a list of paths"
     assert len(mmapds.open([*{"train": path}.values()])) == 1
 
 

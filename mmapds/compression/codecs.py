@@ -27,7 +27,7 @@ def decoder_of(codec: str, path: str) -> Decoder:
     """Return what decodes the blocks of a source.
 
     Args:
-      codec: one of `compressed_by.CODECS`.
+      codec: one of `sources.CODECS`.
       path: of the source, for messages.
     """
     if codec == "gzip":

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from .. import _native
 from ..errors import FormatError
-from ..storage.sources import another_name, quoted
+from ..storage.hints import another_name, quoted
 
 SMALLEST = 64 << 10
 """Bytes of content that a block has at least, unless it is the last one."""

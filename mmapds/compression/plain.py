@@ -8,8 +8,7 @@ from typing import BinaryIO
 
 from ..errors import SourceError, check_memory
 from ..storage import files
-from ..storage.compressed_by import codec_of
-from ..storage.sources import Source, open_regular, unreadable
+from ..storage.sources import Source, codec_of, open_regular, unreadable
 from .codec import zstd
 from .parts import COPY
 
@@ -21,7 +20,7 @@ def opened(path: str, codec: str | None = None) -> Iterator[BinaryIO]:
     """Open a file to read its content from its first byte on.
 
     Args:
-      codec: what it is compressed by, one of `compressed_by.CODECS`; empty if by nothing. None looks.
+      codec: what it is compressed by, one of `sources.CODECS`; empty if by nothing. None looks.
     Raises:
       SourceError: it is missing, unreadable, or not a regular file; or what is read of it is damaged.
     """
@@ -56,7 +55,7 @@ def _reporting_damage(path: str, codec: str, *errors: type[Exception]) -> Iterat
 
 
 def codec_at(path: str) -> str:
-    """Return what a file is compressed by, one of `compressed_by.CODECS`; empty if by none of them.
+    """Return what a file is compressed by, one of `sources.CODECS`; empty if by none of them.
 
     Raises:
       SourceError: it is missing or unreadable.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from .. import _native
 from ..errors import Error
 from ..storage.blocks import LARGEST_BLOCK, BlockTable, Edges, Place
+from ..storage.hints import quoted, tool
 from ..storage.processes import is_worker
-from ..storage.sources import quoted, tool
 from ..storage.threads import cores, in_order
 from . import zstd_frames
 from .cache import BlockCache

@@ -8,7 +8,7 @@ from array import array
 
 from .. import _native
 from ..errors import FormatError
-from ..storage.sources import quoted, tool
+from ..storage.hints import quoted, tool
 from .frames import UNKNOWN, Frames
 from .parts import COPY, kept
 from .seek_table import read_table

@@ -18,8 +18,9 @@ from ..formats.format import ArrayOf, FieldsOf, Sample
 from ..formats.unmeasured import mending_of
 from ..storage.blocks import BlockTable
 from ..storage.files import IoChoice, check_io, io_of, open_file
+from ..storage.hints import build_command
 from ..storage.index_file import Index
-from ..storage.sources import INDEX_SUFFIX, Source, build_command, kind_of_file, open_regular, reason
+from ..storage.sources import INDEX_SUFFIX, Source, kind_of_file, open_regular, reason
 from .array_decoder import TensorDecoder, format_decoder
 from .decode import Decoder, decoder_name, is_same_decoder
 from .fields import Fields

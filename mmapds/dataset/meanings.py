@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..storage.column_options import column_option, rebuilt_with
+from ..storage.hints import column_option, rebuilt_with
 from ..storage.index_file import Index
 
 

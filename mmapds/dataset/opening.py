@@ -11,9 +11,10 @@ from ..index.build import build_each, complaints
 from ..storage import current
 from ..storage.files import IoChoice, check_io
 from ..storage.fingerprints import BLOCKS
+from ..storage.hints import build_command
 from ..storage.index_file import Index
 from ..storage.roots import Roots
-from ..storage.sources import StrPath, build_command, given_twice, listed
+from ..storage.sources import StrPath, given_twice, listed
 from ..storage.view_file import SavedView, is_saved_view, stale_base
 from .catalog import Catalog
 from .dataset import Dataset

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from .. import formats
 from ..errors import IndexMissingError, SourceError, StaleIndexError, either
 from ..storage.files import Io, IoChoice, io_of
+from ..storage.hints import build_command
 from ..storage.index_file import Index, SavedViewFoundError, names_index
-from ..storage.names import check_name
 from ..storage.roots import Roots
-from ..storage.sources import INDEX_SUFFIX, build_command, expand, way_to_index, working_directory
+from ..storage.sources import INDEX_SUFFIX, check_name, expand, way_to_index, working_directory
 from ..storage.view_file import SavedView
 
 _SHORT = 512  # bytes of paths that a pickle holds

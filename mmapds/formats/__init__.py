@@ -9,8 +9,9 @@ from typing import Any
 
 from ..compression.plain import head_of
 from ..errors import FormatError, either
+from ..storage.hints import quoted, tool
 from ..storage.index_file import Index
-from ..storage.sources import CONVERTED, Source, compressed, named, quoted, tool
+from ..storage.sources import CONVERTED, Source, compressed, named
 from .fixed import Fixed
 from .format import ArrayOf, FieldsOf, Format, Option
 from .jsonl import JsonLines
@@ -28,7 +29,7 @@ FORMATS: dict[str, Format] = {
 """By the name that `--format` takes and an index stores. If several fit a file, it has the first of them."""
 
 SUFFIXES: tuple[str, ...] = tuple(suffix for each in FORMATS.values() for suffix in each.suffixes)
-"""Those of files that are compressed follow them: see `compressed_by.CODECS`."""
+"""Those of files that are compressed follow them: see `sources.CODECS`."""
 
 OPTIONS: dict[str, Option] = {name: option for each in FORMATS.values() for name, option in each.options.items()}
 

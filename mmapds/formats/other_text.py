@@ -9,8 +9,8 @@ from itertools import pairwise
 from .. import _native
 from ..compression.plain import codec_at, opened
 from ..errors import FormatError, SourceError, either, option
-from ..storage.compressed_by import without_codec
-from ..storage.sources import another_name, named, quoted
+from ..storage.hints import another_name, quoted
+from ..storage.sources import named, without_codec
 
 _SUFFIXES = (".jsonl", ".ndjson", ".json")
 """Names of files that should hold JSON."""

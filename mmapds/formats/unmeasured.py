@@ -10,9 +10,9 @@ import orjson
 from .. import _native
 from ..compression.plain import head_of, opened
 from ..errors import ColumnError, DecodeError, Error, SourceError, either, nearest, option, shortened
-from ..storage.compressed_by import without_codec
+from ..storage.hints import another_name, quoted
 from ..storage.numbers import APART, inexact
-from ..storage.sources import another_name, quoted
+from ..storage.sources import without_codec
 from .measuring import ROUNDED, Expression, UnmeasuredError
 
 _EXPECTED = {

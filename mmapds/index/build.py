@@ -23,8 +23,8 @@ from ..errors import (
 from ..formats.format import Format, OptionError
 from ..formats.measuring import Measuring
 from ..storage import current
-from ..storage.column_options import alike, column_arguments, column_option, rebuilt_with
-from ..storage.index_file import NOTHING, Index, SavedViewFoundError, relative_to_index
+from ..storage.hints import column_arguments, column_option, rebuilt_with
+from ..storage.index_file import NOTHING, Index, SavedViewFoundError, alike, relative_to_index
 from ..storage.lock import clean_up, locked
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, inspect

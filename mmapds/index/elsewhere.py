@@ -5,9 +5,9 @@ from typing import Any
 
 from ..errors import either
 from ..formats.format import Format
-from ..storage.column_options import measuring_options
+from ..storage.hints import build_command, measuring_options, word
 from ..storage.index_file import NAMED, IndexWriter
-from ..storage.sources import Source, build_command, named, word
+from ..storage.sources import Source, named
 
 _PLACE = f"-o OUT{IndexWriter.SUFFIX}"
 

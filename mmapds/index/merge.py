@@ -12,8 +12,8 @@ from ..formats.measuring import Measuring
 from ..storage import current
 from ..storage.blocks import BLOCK_SECTIONS
 from ..storage.bounds import SECTION
-from ..storage.column_options import alike, rebuilt_with
-from ..storage.index_file import SECTION_TYPES, Index
+from ..storage.hints import rebuilt_with
+from ..storage.index_file import SECTION_TYPES, Index, alike
 from ..storage.lock import locked
 from ..storage.roots import Roots
 from ..storage.sections import COLUMN

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import FormatError, IndexMissingError, SourceError
-from ..storage.column_options import alike
 from ..storage.fingerprints import WAITING, each, fingerprint
-from ..storage.index_file import Index, relative_to_index
+from ..storage.index_file import Index, alike, relative_to_index
 from ..storage.numbers import F64
 from ..storage.sections import COLUMN
 from ..storage.sources import INDEX_SUFFIX, Source

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from ..compression.frames import Frames
 from ..compression.seek_table import read_table
 from ..errors import Error, either
-from ..storage.compressed_by import without_codec
 from ..storage.replaced import check_is_free
-from ..storage.sources import SEEKABLE, Source, real_path
+from ..storage.sources import SEEKABLE, Source, real_path, without_codec
 from .text import inspected, mapped
 
 _SUFFIXES = (".zst", ".zstd", ".gz", ".bgz", ".gzip")

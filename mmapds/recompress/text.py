@@ -14,7 +14,8 @@ from ..compression.zstd_blocks import reason_of
 from ..compression.zstd_frames import walk
 from ..errors import FormatError, check_memory
 from ..storage.files import open_file
-from ..storage.sources import Source, another_name, changed, check_unchanged, inspect, quoted, unreadable
+from ..storage.hints import another_name, quoted
+from ..storage.sources import Source, changed, check_unchanged, inspect, unreadable
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"

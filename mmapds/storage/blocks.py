@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..errors import FormatError
-from .compressed_by import CODECS
 from .numbers import BY_DTYPE, U8, U32, U64
+from .sources import CODECS
 from .spool import Spool
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Compression(NamedTuple):
     """How a source is compressed."""
 
     codec: str
-    """One of `compressed_by.CODECS`."""
+    """One of `sources.CODECS`."""
     size: int
     """Bytes of content: what the source is without compression."""
     blocks: int

@@ -1,5 +1,6 @@
 """The .mmx file: where the records of some sources are, and a number for each in columns. See docs/index-file.md."""
 
+import json
 import os
 import re
 from itertools import accumulate, islice
@@ -19,25 +20,15 @@ from ..errors import (
 )
 from .blocks import BLOCK_SECTIONS, numbers_in
 from .bounds import GROUP, SECTION, groups_of, records_in_group, unpacked
-from .column_options import column_option, measuring_options, rebuilt_with
 from .current import compare
 from .files import Io, open_file
+from .hints import build_command, column_option, measuring_options, quoted, rebuilt_with
 from .indexed_source import IndexedSource
 from .lock import TEMPORARY
 from .numbers import U8, U64
 from .roots import Roots, covering, is_below, is_inside
 from .sections import COLUMN, MALFORMED, Section, SectionFile, SectionWriter
-from .sources import (
-    INDEX_MAGIC,
-    INDEX_SUFFIX,
-    build_command,
-    kind_of_file,
-    quoted,
-    real_path,
-    reason,
-    way_to_index,
-    working_directory,
-)
+from .sources import INDEX_MAGIC, INDEX_SUFFIX, kind_of_file, real_path, reason, way_to_index, working_directory
 
 _UNFINISHED = re.compile(rf"{re.escape(INDEX_SUFFIX)}{TEMPORARY}\Z")
 NAMED = 20
@@ -105,6 +96,11 @@ class PartWriter(IndexWriter):
     """Writes an index that is a part of another."""
 
     NAME, ELSEWHERE = "a part of the index", ("--parts DIR", "parts=...")
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two things that `Measuring.describe` says are the same; NaN in the place of missing numbers is NaN."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def relative_to_index(source: str, index: str) -> str:

@@ -4,25 +4,26 @@ import errno
 import glob
 import os
 import re
-import shlex
 import stat
-import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple
 
 from braceexpand import braceexpand
 
-from ..errors import UNPRINTABLE, SourceError, counted, either
-from .compressed_by import CODECS, codec_of, named_codec, without_codec
-from .names import check_name
+from ..errors import SourceError, counted, either, shortened
+from .hints import another_name, build_command, quoted, tool
 
 StrPath = str | os.PathLike[str]
+CODECS: dict[str, tuple[str, ...]] = {"gzip": (".gz", ".bgz"), "zstd": (".zst",)}
+"""What sources may be compressed by, and what their names end in."""
+_OF_TARS = {".tgz": "gzip", ".tzst": "zstd"}  # short for .tar and the suffix of a codec
 # What others are compressed by: a record has no bytes of its own in such a file, and cannot be found there.
-_COMPRESSED = {
-    b"PK\x03\x04": ("zip", "unzip", ""),
-    b"\xfd7zXZ\x00": ("xz", "xz -dk", ".xz"),
-    b"\x04\x22\x4d\x18": ("lz4", "lz4 -dkm", ".lz4"),  # without -m it writes to stdout, unless that is a terminal
-}
+_COMPRESSED = [
+    (rb"PK\x03\x04", "zip", "unzip", ""),
+    (rb"\xfd7zXZ\x00", "xz", "xz -dk", ".xz"),
+    (rb"\x04\x22\x4d\x18", "lz4", "lz4 -dkm", ".lz4"),  # without -m it writes to stdout, unless that is a terminal
+    (rb"BZh.1AY&", "bzip2", "bzip2 -dk", ".bz2"),
+]
 CONVERTED: dict[str, tuple[str, ...]] = {
     "parquet": (".parquet", ".pq"),
     "arrow": (".arrow", ".arrows", ".feather", ".ipc"),
@@ -32,12 +33,16 @@ CONVERTED: dict[str, tuple[str, ...]] = {
 _IN_PLACE = "expected a file whose records can be read in place"
 _HEAD = 32  # bytes that are looked at to tell what a file is
 _LFS = b"version https://git-lfs."
-_BZIP2 = (b"BZh", b"1AY&")  # with a digit between them
 INDEX_SUFFIX = ".mmx"
 SEEKABLE = ".seekable"
 """What stands before the suffixes of a seekable file whose source is one of zstd, too."""
 INDEX_MAGIC = b"\x89MMX\r\n\x1a\n"
 """Damaged by any transfer that takes the file for text."""
+_UNFINISHED = re.compile(r"\.mm[ax]\.([0-9a-f]{8}\.tmp(\.[0-9a-f]{8})?|lock)$")
+"""The files that writers have while they write, and leave behind when they are killed."""
+_NOT_DATA = re.compile(r"^(README|LICENSE|_)|\.(mmx|lock|md)$", re.IGNORECASE)
+"""What stands beside data. Engines begin the names of such files with an underscore: `_SUCCESS`."""
+_NAMED = 8  # files that a message names
 
 
 class Source(NamedTuple):
@@ -58,6 +63,40 @@ class Source(NamedTuple):
     def stop(self) -> int:
         """Where a scan ends, as a number."""
         return self.size if self.end is None else self.end
+
+
+def without_codec(path: str) -> str:
+    """Return a file's name without the suffix that says what it is compressed by; case does not count."""
+    for suffixes in CODECS.values():
+        for suffix in suffixes:
+            if path.lower().endswith(suffix):
+                return path[: -len(suffix)]
+    return re.sub(r"\.(tgz|tzst)$", ".tar", path, flags=re.IGNORECASE)
+
+
+def named_codec(path: str) -> str:
+    """Return what a file is compressed by, as its name says; empty if that says nothing. Case does not count."""
+    suffixes = {suffix: codec for codec, each in CODECS.items() for suffix in each} | _OF_TARS
+    return next((codec for suffix, codec in suffixes.items() if path.lower().endswith(suffix)), "")
+
+
+def codec_of(head: bytes) -> str:
+    """Return what a file is compressed by, by its first 4 bytes; empty if by none of `CODECS`."""
+    if head.startswith(b"\x1f\x8b"):
+        return "gzip"
+    is_skippable = len(head) >= 4 and 0x184D2A50 <= int.from_bytes(head[:4], "little") <= 0x184D2A5F
+    return "zstd" if is_skippable or head.startswith(b"\x28\xb5\x2f\xfd") else ""
+
+
+def check_name(path: str) -> None:
+    """Raise SourceError for a source whose name is not UTF-8, and cannot be in an index."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise SourceError(f"{os.fsencode(path)!r}: expected a name in UTF-8; rename the file") from None
+
+
+# ---- files that are given ---------------------------------------------------------------------------------------
 
 
 def expand(
@@ -100,35 +139,21 @@ def listed(given: StrPath | Iterable[StrPath], name: str = "sources") -> list[St
     Raises:
       SourceError: it is something else, or a dataset, which is not to be read record by record for this.
     """
-    if hasattr(given, "indexes"):
-        is_view = getattr(given, "_is_view", False)
-        way = "save the view with ds.save('VIEW.mmx'), and give this file" if is_view else "give ds.sources"
-        raise SourceError(
-            f"{name}: expected paths, found {'a view of ' * is_view}{type(given).__name__}; {way} (and to convert() a "
-            "function of the bytes of a record as decode=)"
-        )
     if isinstance(given, str | os.PathLike):
         return [given]
-    if found := _not_paths(given):
-        raise SourceError(f"{name}: expected a path, or a list of paths, found {found}")
-    if isinstance(given, bytes) or not isinstance(given, Iterable):
-        raise SourceError(f"{name} = {given!r}, expected a path, or a list of paths")
+    if hasattr(given, "indexes"):
+        raise SourceError(
+            f"{name}: expected paths, found a dataset; give ds.sources, or of a view the file of ds.save('VIEW.mmx')"
+        )
+    # A dict and an open file can be iterated over, but not as paths.
+    is_no_list = isinstance(given, bytes | Mapping) or hasattr(given, "read")
+    if is_no_list or not isinstance(given, Iterable):
+        raise SourceError(f"{name} = {shortened(given)}, expected a path, or a list of paths")
     paths = list(given)
     for k, path in enumerate(paths):
         if not isinstance(path, str | os.PathLike):
             raise SourceError(f"{name}[{k}] = {path!r}, expected a path")
     return paths
-
-
-def _not_paths(given: object) -> str:
-    """Return what is given, and what to give, where it could be taken for a list of paths; else ""."""
-    if isinstance(given, Mapping):
-        return "a dict; give one of its values, or all in a list"
-    if not hasattr(given, "read"):
-        return ""
-    path = getattr(given, "name", None)
-    there = isinstance(path, str) and os.path.exists(path)
-    return f"an open file; {f'give its path, {path!r}' if there else 'write it to a disk, and give its path'}"
 
 
 def _expand_one(
@@ -157,7 +182,8 @@ def _expand_one(
                 _check_left_out(there, matches, suffixes)
             yield from matches
         else:
-            raise SourceError(f"{path}: no such file{_way_to_file(path)}")
+            way = f"; {way_to_index(path, '')}" if path.endswith(INDEX_SUFFIX) else ""
+            raise SourceError(f"{path}: no such file{way}")
 
 
 def _check_listed(pattern: str) -> None:
@@ -193,17 +219,6 @@ def _is_there(path: str) -> bool:
     return True
 
 
-def _way_to_file(path: str) -> str:
-    """Return what to do about a name that a shell or another library would know, as the end of a message."""
-    if path.startswith("~"):
-        return f"; give os.path.expanduser({path!r}), or the path without quotes in a shell"
-    if re.match(r"[a-z][a-z0-9+.-]+://", path, re.IGNORECASE):
-        return "; copy it to a disk, or mount what holds it (records are read in place, from files)"
-    if path.endswith(INDEX_SUFFIX):
-        return f"; {way_to_index(path, '')}"
-    return "; give a file (records are read in place, not from a pipe)" if path == "-" else ""
-
-
 def _files_of(
     directory: str, suffixes: tuple[str, ...], indexed: bool, report: Callable[[str], object]
 ) -> Iterator[str]:
@@ -219,7 +234,7 @@ def _files_of(
         if others:
             report(_passed_over(directory, others, suffixes))
         below = sorted(
-            name for name, entry in there.items() if _is(entry.is_dir) and _holds_sources(entry.path, suffixes)
+            name for name, entry in there.items() if _is(entry.is_dir) and _has_sources(entry.path, suffixes)
         )
         if below:
             pattern = quoted(os.path.join(directory, "**", "*.jsonl"))
@@ -317,35 +332,34 @@ def _rank(name: str) -> tuple[bool, bool, bool, str]:
     return without_codec(name) != name, SEEKABLE not in name, not name.lower().endswith(".zst"), name
 
 
-def _holds_sources(directory: str, suffixes: tuple[str, ...]) -> bool:
-    """Whether files lie below a directory that would be taken from it, as far as the first names there say."""
-    if directory.endswith(".parts"):  # of an index or an array file that is being written
+def _has_sources(directory: str, suffixes: tuple[str, ...]) -> bool:
+    """Whether a directory has files that would be taken from it."""
+    if directory.endswith(".parts"):  # of a file that is being written
         return False
-    sources, looked = tuple(suffix for suffix in suffixes if suffix != INDEX_SUFFIX), 0
-    for _, directories, names in os.walk(directory):
-        if any(named(name, sources) for name in names if not name.startswith(".")):
-            return True
-        directories[:] = [name for name in directories if not name.startswith(".")]
-        looked += len(directories) + len(names)
-        if looked > _LOOKED:
-            break
-    return False
+    sources = tuple(suffix for suffix in suffixes if suffix != INDEX_SUFFIX)
+    try:
+        return any(named(name, sources) for name in os.listdir(directory) if not name.startswith("."))
+    except OSError:
+        return False
 
 
 def _check_left_out(found: Sequence[str], taken: Sequence[str], suffixes: tuple[str, ...]) -> None:
-    """Raise SourceError where an index is left out whose source is gone, as its records would be missing in silence."""
+    """Raise SourceError where an index is left out whose source is missing: its records would be, without a word.
+
+    That is `X.mmx` where X has the name of a source. A source that was compressed or decompressed has another name.
+    """
     if taken[0].endswith(INDEX_SUFFIX):  # indexes alone, which are all taken
         return
-    known = set(found)
-    indexes = [path for path in found if path.endswith(INDEX_SUFFIX) and path.removesuffix(INDEX_SUFFIX) not in known]
-    lone = [path for path in indexes if not os.path.lexists(path.removesuffix(INDEX_SUFFIX))]
-    if lone:
-        from .gone import check_none_is_gone  # start-up time: it opens indexes, which a directory of sources lacks
+    for path in found:
+        source = path.removesuffix(INDEX_SUFFIX)
+        if source == path or not named(os.path.basename(source), suffixes):
+            continue
+        forms = [source, without_codec(source), *(source + suffix for each in CODECS.values() for suffix in each)]
+        if not any(map(os.path.lexists, forms)):
+            raise SourceError(f"{source}: no such file; delete {quoted(path)}, which indexes it, or put the file back")
 
-        check_none_is_gone(lone, parts=INDEX_SUFFIX in suffixes)
 
-
-def _may_be_data(name: str, there: Container[str]) -> bool:
+def _may_be_data(name: str, there: Iterable[str]) -> bool:
     """Whether a file of a directory may be one to read, as far as its name says."""
     is_part = name.endswith(".idx") and f"{name.removesuffix('.idx')}.bin" in there
     return not (is_part or _NOT_DATA.search(name) or _UNFINISHED.search(name))
@@ -381,14 +395,6 @@ def named(path: str, suffixes: tuple[str, ...]) -> bool:
     return re.sub(r"-\d+-of-\d+$", "", without_codec(path)).lower().endswith(suffixes)
 
 
-_UNFINISHED = re.compile(r"\.mm[ax]\.([0-9a-f]{8}\.tmp(\.[0-9a-f]{8})?|lock)$")
-"""The files that writers have while they write, and leave behind when they are killed."""
-_NOT_DATA = re.compile(r"^(README|LICENSE|_)|\.(mmx|lock|md)$", re.IGNORECASE)
-"""What stands beside data. Engines begin the names of such files with an underscore: `_SUCCESS`."""
-_NAMED = 8  # files that a message names
-_LOOKED = 10_000  # names below a subdirectory that are looked at for sources
-
-
 def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:
     paths = [path for path in paths if not _UNFINISHED.search(path)]
     others = [path for path in paths if not path.endswith(INDEX_SUFFIX)]
@@ -403,6 +409,9 @@ def _expand_braces(pattern: str) -> Iterable[str]:
     except ValueError as error:
         raise SourceError(f"{pattern}: no such file (and not a brace pattern: {error})") from None
     return expanded
+
+
+# ---- a file as a source -----------------------------------------------------------------------------------------
 
 
 def inspect(path: str) -> Source:
@@ -428,11 +437,9 @@ def inspect(path: str) -> Source:
             f"{path}: expected a source, found an index; give the source, or the index without "
             f"{either('-o', 'out=...')}"
         )
-    for magic, (name, command, suffix) in _COMPRESSED.items():
-        if head.startswith(magic):
+    for magic, name, command, suffix in _COMPRESSED:
+        if re.match(magic, head, re.DOTALL):
             raise _refused(path, name, command, suffix)
-    if head.startswith(_BZIP2[0]) and head[4:].startswith(_BZIP2[1]):
-        raise _refused(path, "bzip2", "bzip2 -dk", ".bz2")
     if head.startswith(_LFS):
         raise SourceError(f"{path}: expected data, found what Git LFS keeps in its place; run: git lfs pull")
     codec = codec_of(head)
@@ -476,49 +483,9 @@ def make_room(error: OSError) -> str:
     return "make room, or " if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else ""
 
 
-def quoted(path: str) -> str:
-    """Return a path quoted for a shell command."""
-    return word(f"./{path}" if path.startswith("-") else path)
-
-
-def word(text: str) -> str:
-    """Return a text as one word of a shell command that can be printed and pasted.
-
-    What would steer a terminal, and bytes that are not UTF-8, are escaped as bash, zsh and ksh read them: `$'a\\012b'`.
-    """
-    if not UNPRINTABLE.search(text):
-        return shlex.quote(text)
-    escaped = re.sub(r"['\\]", r"\\\g<0>", text)
-    return f"$'{UNPRINTABLE.sub(_octal, escaped)}'"
-
-
-def _octal(found: re.Match[str]) -> str:
-    is_byte = "\udc80" <= found[0] <= "\udcff"  # of a name that is not UTF-8
-    encoded = found[0].encode(errors="surrogateescape" if is_byte else "surrogatepass")
-    return "".join(f"\\{byte:03o}" for byte in encoded)
-
-
 def index_path(path: str) -> str:
     """Return the path of the index beside a source, or that of an index itself."""
     return path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX
-
-
-def another_name(path: str, suffix: str = "", infix: str = ".plain") -> str:
-    """Return a name for another file beside one, for commands that write it: one that is not there yet, if possible."""
-    stem, own = os.path.splitext(path)
-    names = (f"{stem}{each}{suffix or own}" for each in (infix, f"{infix}.lines"))
-    return next((name for name in names if not os.path.lexists(name)), f"{stem}{infix}.new{suffix or own}")
-
-
-def tool(command: str) -> str:
-    """Return how a command begins: as the one that this process was started by, or so that it works in any case."""
-    started_as = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
-    return f"mmapds {command}" if started_as == "mmapds" else f"python -m mmapds.{command}"
-
-
-def build_command(paths: list[str], *options: str) -> str:
-    """Return the shell command that indexes `paths`."""
-    return " ".join([tool("index"), *map(quoted, paths), *options])
 
 
 def way_to_index(path: str, directory: str) -> str:

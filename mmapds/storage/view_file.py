@@ -9,12 +9,13 @@ from xxhash import xxh3_64
 
 from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError, counted, either
 from .files import Io
+from .hints import quoted
 from .index_file import LENGTH_SECTIONS, Index, SavedViewFoundError, open_index_file
 from .indexed_source import is_path
 from .numbers import U32, U64
 from .roots import Roots, covering, is_inside
 from .sections import COLUMN, MALFORMED, SectionFile, SectionWriter
-from .sources import INDEX_MAGIC, INDEX_SUFFIX, quoted, working_directory
+from .sources import INDEX_MAGIC, INDEX_SUFFIX, working_directory
 
 BITS_BLOCK = 2048
 """Records that an entry of the directory of bits is for."""
