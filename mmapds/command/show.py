@@ -76,7 +76,7 @@ def _opened(options: argparse.Namespace, sources: Sequence[str]) -> IndexedDatas
         with cli.Progress(
             paths, unit="B", total=lambda: sum(bytes_to_build(paths, roots=roots)), quiet=False
         ) as progress:
-            for _ in build_each(paths, settle=False, roots=roots, report=progress.update):
+            for _ in build_each(paths, by_sample=True, roots=roots, report=progress.update):
                 pass
     try:
         return cast(IndexedDataset, open_dataset(sources, decode=options.decode, roots=options.root))

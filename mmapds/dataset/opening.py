@@ -105,7 +105,7 @@ def _expanded(given: StrPath | Iterable[StrPath]) -> tuple[list[str], list[str]]
 def _build(paths: list[str], roots: Roots) -> None:
     """Build the indexes that are missing or stale."""
     built = []
-    for done in build_each([path for path in paths if not is_saved_view(path)], settle=False, roots=roots):
+    for done in build_each([path for path in paths if not is_saved_view(path)], by_sample=True, roots=roots):
         done.warn()
         built.append(done)
     for line in complaints(built):
@@ -150,8 +150,8 @@ def _warn(indexes: list[Index], sampled: list[tuple[Index, int]], patterns: list
     index, number = sampled[0]
     more = f" and {len(sampled) - 1:,} more" if len(sampled) > 1 else ""
     is_one = all(other is index for other, _ in sampled)
-    command = index.rebuild_command() if is_one else build_command(patterns)
+    hint = index.remedy(force=False) if is_one else f"run: {build_command(patterns)}"
     warn(
         f"{index.source_path(number)}{more}: expected the time of change of when it was indexed, found another and the "
-        f"same bytes in {BLOCKS} blocks of it; run: {command} (which compares all bytes; or give check='sample')",
+        f"same bytes in {BLOCKS} blocks of it; {hint} (or give check='sample', if that is enough)",
     )

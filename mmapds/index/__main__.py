@@ -62,6 +62,7 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     add_engine_options(parser, work="scan", out="OUT.mmx")
     cli.add_roots(parser)
     parser.add_argument("--force", action="store_true", help="build even where the index is up to date")
+    parser.add_argument("--grown", action="store_true", help="scan but the new end of a source that has grown")
     parser.add_argument("--merge", action="store_true", help="make OUT.mmx of indexes, without a look at their records")
     _add_quiet(parser)
     parser.set_defaults(work=build_indexes, interrupted="interrupted: nothing was written for the index in progress")
@@ -149,6 +150,7 @@ def build_indexes(options: argparse.Namespace) -> None:
             request=request,
             workers=options.workers,
             force=options.force,
+            grown=options.grown,
             roots=roots,
             engine=engine,
             report=progress.update,
@@ -180,7 +182,20 @@ def _merge_indexes(options: argparse.Namespace) -> None:
 
     if options.out is None:
         raise cli.UsageError("--merge: expected -o OUT.mmx with it, found none; give the place of the index")
-    of_building = ("format", "length", "column", "missing", "validate", "bad", "hash", "force", "dask", "ray", "parts")
+    of_building = (
+        "format",
+        "length",
+        "column",
+        "missing",
+        "validate",
+        "bad",
+        "hash",
+        "force",
+        "grown",
+        "dask",
+        "ray",
+        "parts",
+    )
     for name in (*of_building, *formats.OPTIONS):
         if value := getattr(options, name):
             option = f"--{name.replace('_', '-')}"

@@ -24,17 +24,16 @@ from ..formats.format import Format, OptionError
 from ..formats.measuring import Measuring
 from ..storage import current
 from ..storage.hints import column_arguments, column_option, rebuilt_with
-from ..storage.index_file import NOTHING, Index, SavedViewFoundError, alike, relative_to_index
+from ..storage.index_file import NOTHING, Index, SavedViewFoundError
 from ..storage.lock import clean_up, locked
 from ..storage.roots import Roots
-from ..storage.sources import INDEX_SUFFIX, Source, StrPath, inspect
+from ..storage.sources import INDEX_SUFFIX, Source, StrPath, index_path, inspect
 from ..storage.threads import cores
 from .driver import has_parts, remove_dead_parts
 from .elsewhere import options_of, way_elsewhere
 from .engine import Engine
-from .keep import is_as_it_was, keep, lacking_hashes
 from .left_out import bad_lines, behind_ends, without_samples
-from .reuse import Reuse, reuse
+from .reuse import Reuse, is_current, lacking_hashes, reuse
 from .summary import Summary, summarise
 from .write import Job, Scan, write
 
@@ -138,8 +137,17 @@ Complete = Callable[[str, str | None], object]
 """What adds columns to an index. It is called with its path and, where it is being built, with that of a file that has
 all the rest: it then puts the whole index into its place."""
 
-_Plan = tuple[str, list[str], str | Format | None, Mapping[str, Any]]
-"""An index to build if it is not up to date: its path, its sources, their format (None: they decide), the options."""
+
+class _Wanted(NamedTuple):
+    """What all indexes of one call are to be like."""
+
+    format_name: str | Format | None
+    options: dict[str, Any]
+    """Of the format."""
+    request: ColumnRequest
+    roots: Roots | None
+    force: bool
+    inherit: bool
 
 
 def check_workers(workers: int | None) -> None:
@@ -157,8 +165,9 @@ def build_each(
     request: ColumnRequest | None = None,
     workers: int | None = None,
     force: bool = False,
+    grown: bool = False,
     inherit: bool = True,
-    settle: bool = True,
+    by_sample: bool = False,
     roots: Roots | None = None,
     engine: Engine | None = None,
     report: Callable[[int], object] = lambda _: None,
@@ -172,7 +181,7 @@ def build_each(
     Args:
       options: of the format.
       inherit: take the options and the columns that are not given from the index that is there; False replaces it.
-      settle: compare all of a source that has another time and seems the same; False takes its fingerprint for proof.
+      by_sample: a source of another time is the same if its fingerprint is; by default it is scanned again.
       roots: where the sources of an index may lie that is itself among the paths.
       engine: what scans for `out`; by default, this process does, with its threads.
       report: called with the number of bytes of sources that were done since the last call.
@@ -182,47 +191,76 @@ def build_each(
     """
     check_workers(workers)
     workers = workers or cores()
-    given, asked = dict(options or {}), request or ColumnRequest()
+    wanted = _Wanted(format_name, dict(options or {}), request or ColumnRequest(), roots, force, inherit)
 
-    def plan(path: str | None) -> _Plan:
-        if path is None:
-            return os.fspath(out or ""), paths, format_name, given
-        return _plan(path, format_name, given, roots, force=force, inherit=inherit)
+    def looked_at(path: str | None) -> tuple[Job, BuildResult | None]:
+        job = _job(wanted, path) if path is not None else _checked(wanted, os.fspath(out or ""), paths)
+        if force or not is_current(job, by_sample=by_sample):
+            return job, None
+        report(sum(source.size for source in job.sources))
+        return job, BuildResult(summarise(Index(job.index_path)), fresh=False)
 
-    for path, planned in [(path, plan(path)) for path in (paths if out is None else [None])]:
-        index_path, result = planned[0], None
-        if not force and os.path.exists(index_path):
-            job = _job(planned, asked, inherit=inherit)
-            if not (settle and _is_to_settle(job)):  # else it may be written
-                result = _found(job, settle=settle, workers=workers, report=report)
+    for path in [None] if out is not None else paths:
+        place = os.fspath(out or "") if path is None else index_path(path)
+        result = looked_at(path)[1] if os.path.exists(place) else None
         if result is not None:
-            clean_up(index_path, remove_dead_parts if has_parts(index_path) else None)
+            clean_up(place, remove_dead_parts if has_parts(place) else None)
         else:
-            with locked(index_path):
-                job = _job(plan(path), asked, inherit=inherit)  # again, as another process may have built it meanwhile
-                job.complete = partial(complete, index_path) if complete is not None else None
-                result = None if force else _found(job, settle=settle, workers=workers, report=report)
-                how: dict[str, Any] = {"force": force, "inherit": inherit, "looks": not format_name, "workers": workers}
-                result = result or _build(job, asked, engine, **how, report=report)
-                remove_dead_parts(index_path)
+            with locked(place):
+                job, result = looked_at(path)  # again, as another process may have built it meanwhile
+                if result is None:
+                    job.complete = partial(complete, place) if complete is not None else None
+                    result = _build(job, wanted, engine, workers=workers, grown=grown, report=report)
+                remove_dead_parts(place)
         if complete is not None and not result.fresh:
-            complete(index_path, None)
+            complete(place, None)
         yield result
 
 
-def _job(plan: _Plan, request: ColumnRequest, *, inherit: bool) -> Job:
-    index_path, members, wanted_format, options = plan
-    before = readable_index(index_path, Roots(named=members)) if inherit else None  # the user named or allowed these
+def _job(wanted: _Wanted, path: str) -> Job:
+    """Look at the index of a source, or at one that is given itself, and return what is to be there.
+
+    Without a format and options of the user's, those of the index are inherited; so are its sources, where it is given.
+    `truncated` is not inherited when the sources have changed.
+    """
+    place, members, is_index = index_path(path), [path], path.endswith(INDEX_SUFFIX)
+    format_name, options = wanted.format_name, wanted.options
+    before = Index(place, wanted.roots) if is_index else _before(wanted, place, members)
+    known = before
+    if known is not None and wanted.force and known.format not in formats.FORMATS:
+        known = None  # from a newer mmapds: nothing of it can be understood, and the user says to replace it
+    if known is not None and format_name in (None, known.format):
+        own = formats.of_index(known).options
+        kept = {name: value for name, value in known.parameters.items() if name in own}
+        if wanted.force or not (is_index or known.covers(path)) or not _has_its_sources(known):
+            kept.pop("truncated", None)
+        format_name, options = known.format, options or kept
+    if is_index and known is not None:
+        members = formats.readable_sources(known, _format([], format_name or known.format))
+    return _checked(wanted._replace(format_name=format_name, options=options), place, members)
+
+
+def _before(wanted: _Wanted, place: str, members: list[str]) -> Index | None:
+    """Return the index that is there, if it is to be taken into account; its sources may be `members`."""
+    return readable_index(place, Roots(named=members)) if wanted.inherit else None
+
+
+def _checked(wanted: _Wanted, place: str, members: list[str]) -> Job:
+    """Return the job for an index, whose format, options and columns fit its sources."""
+    before = _before(wanted, place, members)
+    format_name, options = wanted.format_name, wanted.options
+    request = wanted.request
     sources = [_inspected(before, number, path) for number, path in enumerate(members)]
-    chosen = _format(members, wanted_format)
+    chosen = _format(members, format_name)
     formats.check_options(chosen.name, chosen.options, options)
     formats.check_codecs(chosen, sources)
     parameters = _parameters(chosen, options, members, before)
-    measuring = request.measuring(before, parameters.get("columns", {}))
+    held = parameters.get("columns", {})
+    measuring = request.measuring(before, held)
     if before is not None:
-        _check_kept_columns(before, chosen, request, given=wanted_format is not None)
-    hashes, held = request.hashes(before), parameters.get("columns", {})
-    job = Job(index_path, sources, chosen, parameters, measuring, before=before, hashes=hashes)
+        _check_kept_columns(before, chosen, request, given=format_name is not None)
+    hashes = request.hashes(before)
+    job = Job(place, sources, chosen, parameters, measuring, before=before, hashes=hashes)
     job.way_elsewhere = way_elsewhere(
         members, *options_of(sources, chosen, options, measuring.describe(), held, hashes=hashes)
     )
@@ -264,34 +302,24 @@ def _inspected(before: Index | None, number: int, path: str) -> Source:
         raise before.unreadable(number, str(error).removeprefix(f"{path}: ")) from None
 
 
-def _found(job: Job, *, settle: bool, workers: int, report: Callable[[int], object]) -> BuildResult | None:
-    """Return the index that is there, if it is up to date or can be kept; None if it must be built."""
-    if job.before is None or not _is_up_to_date(job.before, job):
-        return None
-    how: dict[str, Any] = {"settle": settle, "workers": workers, "way_elsewhere": job.way_elsewhere}
-    if not keep(job.before, job.sources, hashes=job.hashes, **how, report=report):
-        return None
-    hashed = lacking_hashes(job.before) if settle and job.hashes else 0
-    return BuildResult(summarise(Index(job.index_path)), fresh=False, hashed=hashed)
-
-
 def _build(
     job: Job,
-    request: ColumnRequest,
+    wanted: _Wanted,
     engine: Engine | None,
     *,
-    force: bool,
-    inherit: bool,
-    looks: bool,
     workers: int,
+    grown: bool,
     report: Callable[[int], object],
 ) -> BuildResult:
-    if job.before is not None and not force:
-        _check_nothing_is_replaced(job.before, request)
-        kept = {*job.measuring.columns, *request.computed, *job.before.parameters.get("columns", {})}
-        check_nothing_is_lost(job.before, kept, job.measuring.describe()["expressions"])
-    known = reuse(job) if inherit and not force else None
+    looks = not wanted.format_name
+    known = reuse(job, grown=grown) if wanted.inherit and not wanted.force else None
     job.any_lines = _takes_any_lines(job, looks=looks)
+    if known is not None and known.is_all_of(job.before):
+        return _with_hashes(job, known, workers, report)
+    if job.before is not None and not wanted.force:
+        _check_nothing_is_replaced(job.before, wanted.request)
+        kept = {*job.measuring.columns, *wanted.request.computed, *job.before.parameters.get("columns", {})}
+        check_nothing_is_lost(job.before, kept, job.measuring.describe()["expressions"])
     if looks and job.before is not None and not job.any_lines:  # its format may be that of another file that was here
         scans = [part for part in known.plan if isinstance(part, Scan)] if known is not None else [Scan(job.sources)]
         for source in (source for scan in scans for source in scan.sources if not source.begin):
@@ -302,6 +330,16 @@ def _build(
         known = None
         write(job, [Scan(job.sources)], workers, report)
     return result_of(job, known)
+
+
+def _with_hashes(job: Job, known: Reuse, workers: int, report: Callable[[int], object]) -> BuildResult:
+    """Write an index again that lacks nothing but hashes, with the columns that were computed in Python."""
+    before = job.before
+    assert before is not None
+    job.functions, job.complete = before.functions, None
+    hashed = lacking_hashes(before) if job.hashes else 0
+    write(job, known.plan, workers, report, computed=before.computed_columns)
+    return BuildResult(summarise(Index(job.index_path)), fresh=False, hashed=hashed)
 
 
 def _takes_any_lines(job: Job, *, looks: bool) -> bool:
@@ -361,39 +399,6 @@ def result_of(job: Job, known: Reuse | None = None, *, scanned: bool = True) -> 
     return BuildResult(summary, fresh=True, reused=reused, bad_lines=lines, **lacking)
 
 
-def _plan(
-    path: str,
-    format_name: str | Format | None,
-    given: dict[str, Any],
-    roots: Roots | None,
-    *,
-    force: bool,
-    inherit: bool,
-) -> _Plan:
-    """Return where to write an index, of which sources, in which format.
-
-    Without a format and options of the user's, those of an index that exists are inherited; so are its sources, where
-    `path` is that of an index. `truncated` is not inherited when the sources have changed.
-    """
-    index_path = path if path.endswith(INDEX_SUFFIX) else path + INDEX_SUFFIX
-    if path.endswith(INDEX_SUFFIX):
-        before: Index | None = Index(path, roots)
-    else:
-        before = readable_index(index_path, Roots(named=[path])) if inherit else None
-    if before is not None and force and before.format not in formats.FORMATS:
-        before = None  # from a newer mmapds: nothing of it can be understood, and the user says to replace it
-    if before is not None and format_name in (None, before.format):
-        options = formats.of_index(before).options
-        kept = {name: value for name, value in before.parameters.items() if name in options}
-        if force or not (_is_of(before, path) and _is_current(before)):
-            kept.pop("truncated", None)
-        format_name, given = before.format, given or kept
-    members = [path]
-    if path.endswith(INDEX_SUFFIX) and before is not None:
-        members = formats.readable_sources(before, _format([], format_name or before.format))
-    return index_path, members, format_name, given
-
-
 def _parameters(chosen: Format, options: Mapping[str, Any], members: list[str], before: Index | None) -> dict[str, Any]:
     """Return the parameters of an index; say so where an option that is refused is that of the index."""
     try:
@@ -418,11 +423,7 @@ def _format(paths: list[str], name: str | Format | None) -> Format:
     return formats.by_name(next(iter(found)))
 
 
-def _is_of(index: Index, given: str) -> bool:
-    return given == index.path or index.covers(given)
-
-
-def _is_current(index: Index) -> bool:
+def _has_its_sources(index: Index) -> bool:
     try:
         current.check([index])
     except (SourceError, StaleIndexError):
@@ -442,19 +443,6 @@ def readable_index(index_path: str, roots: Roots | None = None) -> Index | None:
         ) from None
     except (IndexMissingError, FormatError):
         return None
-
-
-def _is_up_to_date(index: Index, job: Job) -> bool:
-    """Whether an index covers exactly a job's sources, by name and size, in its format and with its columns."""
-    known = [(source.path, source.size) for source in index.sources]
-    wanted = [(relative_to_index(source.path, index.path), source.size) for source in job.sources]
-    how = (index.format, index.parameters) == (job.chosen.name, job.parameters)
-    return known == wanted and how and alike(index.measuring, job.measuring.describe())
-
-
-def _is_to_settle(job: Job) -> bool:
-    """Whether an index may have to be written again, for sources of other times or without hashes."""
-    return job.before is not None and not is_as_it_was(job.before, job.sources, hashes=job.hashes)
 
 
 def check_nothing_is_lost(index: Index, columns: Collection[str], expressions: Mapping[str, str] | None = None) -> None:

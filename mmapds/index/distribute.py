@@ -9,10 +9,9 @@ from ..storage.index_file import Index
 from ..storage.sources import Source, unreadable
 from .driver import Driver, directory_of, make_directory, remove_parts
 from .engine import Engine
-from .keep import Report
 from .stored import Stored, sizes_before_last
 from .tasks import Task
-from .write import Job, Plan, Scan, check_target
+from .write import Job, Plan, Report, Scan, check_target
 
 GROUP = 256 << 20
 """Bytes of small sources that are one task."""

@@ -20,9 +20,8 @@ from ..storage.sections import COLUMN
 from ..storage.sources import Source, inspect
 from .build import BuildResult, readable_index, result_of
 from .elsewhere import way_elsewhere
-from .keep import Report
 from .stored import Stored
-from .write import Job, write
+from .write import Job, Report, write
 
 _ALIKE = "build both with the same options"
 

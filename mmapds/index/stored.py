@@ -9,7 +9,7 @@ from .. import _native
 from ..storage.bounds import GROUP, SECTION, records_in_group, unpacked
 from ..storage.index_file import Index
 from ..storage.indexed_source import IndexedSource
-from ..storage.numbers import BY_DTYPE, F64, U32, U64
+from ..storage.numbers import BY_DTYPE, U32, U64
 from ..storage.sections import COLUMN
 from ..storage.spool import Spool
 
@@ -91,13 +91,6 @@ class Stored(NamedTuple):
         """Yield the numbers of the records in a section that has one for each."""
         width = BY_DTYPE[self.base.sections[section].dtype].width
         return self.base.checked_pieces(section, self.records.start * width, self.records.stop * width)
-
-    def has_fractions(self, section: str) -> bool:
-        """Whether a number of the records in a section of floats has a fraction; one that is not a number counts."""
-        import numpy as np  # start-up time: most builds do not ask
-
-        pieces = (np.frombuffer(piece, F64.dtype) for piece in self.numbers(section))
-        return any(bool((np.floor(floats) != floats).any()) for floats in pieces)
 
     def add_column(self, name: str, spool: Spool) -> None:
         """Append the numbers of a column to those of another index."""

@@ -10,17 +10,19 @@ from ..formats.format import End, Format, Piece, room_for
 from ..formats.measuring import Measuring
 from ..storage.blocks import BlocksWriter, Compression, end_of
 from ..storage.bounds import BoundsWriter
-from ..storage.fingerprints import fingerprint
+from ..storage.fingerprints import each, fingerprint, full_hash
 from ..storage.index_file import OF_COMPRESSED, Index, IndexWriter, PartWriter, relative_to_index
 from ..storage.indexed_source import BadLines, IndexedSource
 from ..storage.numbers import U64
-from ..storage.sources import Source, check_unchanged
+from ..storage.sources import Source, changed, check_unchanged
 from ..storage.spool import Spool
-from .keep import Report, with_hashes
 from .keys import has_keys, hashes_by_record, write_keys
 from .left_out import check_something_is_left
 from .length_order import OrderedPart, write_length_order
 from .stored import Stored
+
+Report = Callable[[int], object]
+"""Called with the number of bytes of sources that were done since the last call."""
 
 
 class Job:
@@ -191,7 +193,7 @@ class _Writing:
         self._numbers.finish()
         self._blocks.write()
         self._writer.kind = OF_COMPRESSED if any(source.codec for source in sources) else 0
-        done = with_hashes(self._done, sources, workers, self._report) if job.hashes else self._done
+        done = _with_hashes(self._done, sources, workers, self._report) if job.hashes else self._done
         metadata = {
             "builder": f"mmapds {__version__}",
             "format": job.chosen.name,
@@ -208,6 +210,25 @@ class _Writing:
             return
         job.is_scanned = True
         job.complete(self._writer.complete(metadata, records))
+
+
+def _with_hashes(
+    indexed: Sequence[IndexedSource], sources: Sequence[Source], workers: int, report: Report
+) -> list[IndexedSource]:
+    """Return indexed sources, each with the hash of the source if it has none; threads share out whole sources.
+
+    Raises:
+      SourceError: a source is not the one that was inspected.
+    """
+    hashed = list(indexed)
+    lacking = [number for number, source in enumerate(indexed) if not source.xxh3_128]
+    paths = [sources[number].path for number in lacking]
+    digests = each(lambda path: full_hash(path, report), paths, workers=workers)
+    for number, digest in zip(lacking, digests, strict=True):
+        if (digest.size, digest.mtime_ns) != sources[number][1:3]:
+            raise changed(sources[number], digest.size)
+        hashed[number] = hashed[number]._replace(xxh3_128=digest.hex)
+    return hashed
 
 
 @contextmanager
