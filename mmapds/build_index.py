@@ -11,8 +11,6 @@ from . import formats
 from .errors import ColumnError, Error, arguments_of, check_flags, names_its_arguments, refuse_unknown, shortened, warn
 from .index.build import BuildResult, ColumnRequest, Complete, build_each, complaints
 from .index.engine import Engine
-from .storage.index_file import Index
-from .storage.lock import locked
 from .storage.roots import Roots
 from .storage.sources import INDEX_SUFFIX, StrPath, expand, given_twice, index_path
 from .storage.threads import cores
@@ -32,6 +30,7 @@ def build(
     format: str | None = None,  # noqa: A002 - the field's word, and what the command line calls it
     length: Column | None = None,
     columns: Mapping[str, Column] | None = None,
+    version: str | int | None = None,
     missing: str | float | None = None,
     validate: bool | None = None,
     bad: str | None = None,
@@ -44,26 +43,24 @@ def build(
     parts: StrPath | None = None,
     **parameters: Any,
 ) -> Path | list[Path]:
-    """Index sources in place. A source of the same size, time and fingerprint is not scanned again: see docs/checks.md.
-
-    One process at a time builds an index; others wait, and find it up to date.
+    """Index sources in place, one process at a time. What is known of sources that are the same is kept: docs/checks.md.
 
     Args:
       sources: paths, directories, globs or brace patterns (`part-{000..099}.jsonl`). The path of an index means that
         index, which is built again if its sources changed.
       out: one combined index for all sources; by default each gets its own, `train.jsonl.mmx` beside `train.jsonl`.
       format: how records are framed; by default the suffix decides.
-      length: the column that token budgets are planned by; the same as `columns={"length": ...}`. Lengths are integers
-        of 0 or more; the index also gets their order.
+      length: the column for token budgets, as `columns={"length": ...}`: integers of 0 or more. Their order is stored.
       columns: name to an expression, measured while records are scanned; or to a picklable callable of a decoded sample
-        that returns a number, run in other processes, and again where it changed: see docs/datasets.md.
+        that returns a number, run in other processes, by each build: see docs/datasets.md.
+      version: of these callables; with their module and name, it tells columns apart.
       missing: for a record that lacks a field of an expression: "error" (the default), "skip" it, or a number to store.
       validate: check that every record is JSON from its first byte to its last.
       bad: "skip" validates, and leaves out lines that are not JSON, with a warning.
       hash: store a hash of each source, for `open(..., check="full")` and `--verify`, from now on.
       workers: threads that scan, also within one file; all cores by default.
-      force: build even if an index is up to date, and without the columns that were computed in Python. An index keeps
-        the expressions it was built with; delete it to drop them.
+      force: build in any case, without columns that were computed in Python. Expressions stay; delete the index to drop
+        them.
       grown: only the end of a source that grew is new: where its first bytes have the old fingerprint, scan the rest.
       roots: as in `mmapds.open`, for the sources of an index among `sources`.
       executor: what scans for `out`, a thread a task: an object with `submit(function, *arguments)` that returns a
@@ -85,7 +82,7 @@ def build(
     how: dict[str, Any] = {"out": out, "format_name": format, "force": force, "grown": grown, "options": parameters}
     paths = _expanded(sources, once=out is not None)
     how |= {"roots": Roots(roots, paths), "workers": workers, "engine": _engine(executor, parts, out, workers)}
-    return _paths(build_each(paths, request=request, complete=_completing(computed, workers), **how))
+    return _paths(build_each(paths, request=request, complete=_completing(computed, version, workers), **how))
 
 
 def _expanded(sources: StrPath | Iterable[StrPath], *, once: bool) -> list[str]:
@@ -209,36 +206,12 @@ def _is_apart(length: Column | None, columns: Mapping[str, Column] | None) -> bo
     return length is not None and "length" not in (columns or {})
 
 
-def _completing(computed: Mapping[str, Callable[[Any], float]], workers: int | None) -> Complete | None:
-    """Return what adds computed columns to each index, by one mark of each function, which may change as it runs."""
+def _completing(
+    computed: Mapping[str, Callable[[Any], float]], version: str | int | None, workers: int | None
+) -> Complete | None:
+    """Return what adds computed columns to each index."""
     if not computed:
         return None
-    from .index.marks import mark_of  # start-up time: most builds have no function
+    from .columns import complete, identities  # start-up time: it loads NumPy and datasets
 
-    marks = {name: mark_of(compute) for name, compute in computed.items()}
-    return partial(_complete, computed, marks, workers)
-
-
-def _complete(
-    computed: Mapping[str, Callable[[Any], float]],
-    marks: Mapping[str, str],
-    workers: int | None,
-    index_path: str,
-    unfinished: str | None,
-) -> None:
-    """Add computed columns to an index: all to one that is being written, else those that others made."""
-    if unfinished is None and not _others(index_path, marks):
-        return
-    from .columns import complete  # start-up time: it loads NumPy and datasets
-
-    with locked(index_path):
-        # Again, as another process may have added some.
-        wanted = marks if unfinished is not None else _others(index_path, marks)
-        if wanted:
-            complete(index_path, {name: computed[name] for name in wanted}, marks, workers, unfinished)
-
-
-def _others(index_path: str, marks: Mapping[str, str]) -> list[str]:
-    """Return which columns an index lacks, or has from elsewhere than from the functions with these marks."""
-    index = Index(index_path)
-    return [name for name, mark in marks.items() if name not in index.columns or index.functions.get(name) != mark]
+    return partial(complete, computed, identities(computed, version), workers)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from .dataset.decode import Decoder
 from .dataset.opening import open as open_dataset
 from .errors import ColumnError, add_note, names_its_arguments, shortened
 from .index.length_order import write_length_order
-from .index.marks import mark_of
 from .storage.index_file import LENGTH_SECTIONS, Index, IndexWriter
 from .storage.lock import locked
 from .storage.numbers import BY_DTYPE, as_numbers, first_rounded, inexact
@@ -39,6 +39,7 @@ def add_column(
     name: str,
     values: ArrayLike | Callable[[Any], float],
     *,
+    version: str | int | None = None,
     decode: str | Decoder | None = None,
     workers: int | None = None,
     progress: Callable[[int], object] | None = None,
@@ -54,6 +55,7 @@ def add_column(
       values: a number for each record, shape (records,); or a picklable callable that takes a sample and returns a
         number: a tokenizer, for instance. Bools are 1 and 0. The column has the smallest of u32, u64, i64 and f64 that
         holds all of them.
+      version: of a callable, as in `mmapds.build`.
       decode: the decoder of samples for a callable, as in `mmapds.open`.
       workers: processes that compute; all cores by default. With 1, this process does.
       progress: called with the number of samples done since the last call; by default, a bar on a terminal.
@@ -75,27 +77,52 @@ def add_column(
     with locked(_index_path(open_dataset(source_or_index, decode=decode, roots=roots))):
         # Again, as the index may have been replaced before the lock.
         dataset = open_dataset(source_or_index, decode=decode, roots=roots)
-        marks = {name: mark_of(values)} if callable(values) else {}
-        _write(dataset, {name: values}, marks, workers, progress)
+        functions = identities({name: values}, version) if callable(values) else {}
+        _write(dataset, {name: values}, functions, workers, progress)
+
+
+def identities(computed: Mapping[str, Callable[[Any], float]], version: str | int | None) -> dict[str, str]:
+    """Return what the functions that compute columns are known by: `module.qualname:version`.
+
+    A lambda, a function in another one, a partial function and an object are known only with a version, as their name
+    does not say what they compute. Others are left out.
+
+    Raises:
+      ColumnError: the version is neither a text nor a number, or has a colon.
+    """
+    if version is not None and (isinstance(version, bool) or not isinstance(version, str | int) or ":" in str(version)):
+        raise ColumnError(f"version = {shortened(version)}, expected a text without a colon, or an integer")
+    known = {}
+    for name, function in computed.items():
+        bound = getattr(function, "__self__", None)
+        has_name = "<" not in getattr(function, "__qualname__", "<") and isinstance(bound, type | ModuleType | None)
+        while isinstance(function, partial):
+            function = function.func
+        named = function if hasattr(function, "__qualname__") else type(function)
+        if has_name or version is not None:
+            known[name] = f"{named.__module__}.{named.__qualname__}:{'' if version is None else version}"
+    return known
 
 
 def complete(
-    index_path: str,
     computed: Mapping[str, Callable[[Any], float]],
-    marks: Mapping[str, str],
+    functions: Mapping[str, str],
     workers: int | None,
+    index_path: str,
     unfinished: str | None,
 ) -> None:
     """Add columns that functions compute to an index, all at once.
 
     Args:
-      marks: of these functions, and perhaps of others.
+      functions: what these are known by.
       unfinished: the file that has the rest of the index, which then comes into its place; None for the index itself.
     """
     path = unfinished or index_path
-    # Its sources were scanned or compared for this call, so they may be read, wherever they lie.
-    dataset = open_dataset(path, roots=Index(path).roots_needed())
-    _write(dataset, computed, marks, cores() if workers is None else workers, None, index_path if unfinished else None)
+    with locked(index_path):
+        # Its sources were scanned or compared for this call, so they may be read, wherever they lie.
+        dataset = open_dataset(path, roots=Index(path).roots_needed())
+        target = index_path if unfinished else None
+        _write(dataset, computed, functions, cores() if workers is None else workers, None, target)
 
 
 def _index_path(dataset: Dataset) -> str:
@@ -114,7 +141,7 @@ def _index_path(dataset: Dataset) -> str:
 def _write(
     dataset: Dataset,
     columns: Mapping[str, ArrayLike | Callable[[Any], float]],
-    marks: Mapping[str, str],
+    functions: Mapping[str, str],
     workers: int,
     progress: Callable[[int], object] | None,
     target: str | None = None,
@@ -122,7 +149,7 @@ def _write(
     """Write the index of a dataset with more columns, or with others of their names.
 
     Args:
-      marks: of the functions among them, from before they ran.
+      functions: what those among them are known by.
       target: where to put it, if that is not the index of the dataset; that one is replaced.
     """
     index = Index(_index_path(dataset))
@@ -131,7 +158,7 @@ def _write(
         raise ColumnError(
             f"{target or index.path}: column {found!r} comes from the sources; give the new column another name"
         )
-    metadata = _metadata(index, columns, {name: marks[name] for name in columns if name in marks})
+    metadata = _metadata(index, columns, functions)
     way_out = "" if target else "add the column to an index elsewhere, of mmapds.build(..., out=...)"
     with IndexWriter(target or index.path, way_out) as writer:
         spools = {name: _spooled(writer, dataset, name, columns[name], workers, progress) for name in columns}
@@ -150,12 +177,12 @@ def _write(
             writer.commit(metadata, index.records)
 
 
-def _metadata(index: Index, columns: Iterable[str], marks: Mapping[str, str]) -> dict[str, Any]:
+def _metadata(index: Index, columns: Iterable[str], computed: Mapping[str, str]) -> dict[str, Any]:
     """Return the metadata of an index in which these columns are computed, some of them by functions."""
     metadata = {key: value for key, value in index.metadata.items() if key not in ("sections", "functions")}
     expressions = {name: text for name, text in index.measuring["expressions"].items() if name not in columns}
-    functions = {name: mark for name, mark in index.functions.items() if name not in columns}
-    functions |= marks
+    functions = {name: known for name, known in index.functions.items() if name not in columns}
+    functions |= computed
     described = {**metadata, "columns": {**index.measuring, "expressions": expressions}}
     return {**described, "functions": functions} if functions else described
 

@@ -1,7 +1,6 @@
 """Columns that `mmapds.build` computes by functions: all of them or the old index, and again by another function."""
 
 import gzip
-import os
 import signal
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,6 @@ import pytest
 
 import mmapds
 from mmapds.compression.reader import BlockReader
-from mmapds.index.marks import mark_of
 from mmapds.storage.index_file import Index
 from tests.support.alive import Counted
 from tests.support.commands import SECONDS, command, run
@@ -181,326 +179,51 @@ def test_workers_that_are_not_forked_read_the_index_before_it_is_in_its_place(wr
     assert lengths(path) == [number % 7 for number in range(9000)]
 
 
-# ---- another function computes again -------------------------------------------------------------------------------
+# ---- what a function is known by -----------------------------------------------------------------------------------
 
-
-def test_another_function_computes_its_column_again_and_no_other(path):
-    calls = Path(path).with_name("calls")
-
-    def counted(function):
-        return partial(noted, function, str(calls))
-
-    def build(**columns):
-        calls.write_text("")
-        mmapds.build(path, columns={name: counted(function) for name, function in columns.items()}, workers=1)
-        return set(calls.read_text().split())
-
-    assert build(a=words, b=chars) == {"words", "chars"}
-    assert build(a=words, b=chars) == set()
-    assert build(a=chars, b=chars) == {"chars"}
-    ds = mmapds.open(path)
-    assert ds.column("a").tolist() == ds.column("b").tolist() == [chars(sample) for sample in ds]
-    assert build(a=words, b=chars) == {"words"}
-    assert build(a=words, b=chars) == set()
-    assert mmapds.open(path).column("a").tolist() == [words(sample) for sample in ds]
-
-
-def noted(function, calls, sample):
-    with open(calls, "a") as file:
-        file.write(f"{function.__name__}\n")
-    return function(sample)
-
-
-MODULE = """
-import dataclasses, enum, functools, operator, re
-from typing import NamedTuple
-import numpy as np
-LIMIT = 5
-calls = 0
-WORDS = re.compile("a")
-NUMBER, RANGE = np.float64(1), range(10)
-
-class Pair(NamedTuple):
-    n: int
-
-class Kind(enum.IntEnum):
-    FIRST = 1
-
-class Size(enum.Enum):
-    SMALL = (11, 12)
-    def half(self):
-        return self.value[0] // 2
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Slots:
-    n: int
 
 class Counter:
-    STEP = 8
-    STEPS, WANTED = (13, len, 1.5), frozenset({14})
-    def __init__(self):
-        self.kept = []
     def __call__(self, sample):
-        return self.count()
-    def count(self):
-        return 21
-    @staticmethod
-    def still():
-        return 22
-    @property
-    def size(self):
-        return 23
-    @classmethod
-    def made(cls, sample):
-        return cls.STEP
-    class Inner:
-        KIND = 25
+        return len(sample["text"])
 
-class Caller:
-    def __init__(self, number):
-        self.number = number
-    def __call__(self, sample):
-        return self.number
 
-CALLER, MADE = Caller(26), Counter.made
-
-PAIR, SLOTS, FIRST, SMALL = Pair(4), Slots(6), Kind.FIRST, Size.SMALL
-
-class Tokenizer:
-    def __init__(self, name):
-        self.name_or_path = name
-    def encode(self, text):
-        return text.split()
-
-class Scaled:
-    def __init__(self, factor):
-        self.factor = factor
-    def __call__(self, sample):
-        return self.factor
-    def method(self, sample):
-        return 2
-
-class Hidden:
-    __slots__ = ("__factor", "empty")
-    def __init__(self, factor):
-        self.__factor = factor
-    def __call__(self, sample):
-        return self.__factor
-
-class Recurring:
-    def __init__(self):
-        self.step = self.run
-    def __call__(self, sample):
-        return self.step()
-    def run(self):
-        return 24
-
-tokenizer = Tokenizer("first")
-
-def helper(text):
-    return len(text)
-
-def scaled(factor, sample):
-    return factor
-
-def taking(slots, sample):
-    return slots.n
-
-def closing(factor):
-    def inner(sample):
-        return factor
-    return inner
-
-def decorated(function):
-    @functools.wraps(function)
-    def wrapper(sample):
-        return function(sample)
-    return wrapper
-
-@decorated
-def wrapped(sample):
-    return 3
-
-@functools.lru_cache
-def cached(text):
-    return 4
-
-def function(sample):
-    '''Return a number.'''
-    BODY
-"""
-FUNCTIONS = {
-    "a constant": ("return 1", "function", "return 1", "return 7"),
-    "what it calls": ("return len(sample)", "function", "len(sample)", "bool(sample)"),
-    "its name": ("return 1", "function", "function(sample):\n    '''", "another(sample):\n    '''"),
-    "a default": ("return 1", "function", "function(sample):\n    '''", "function(sample, k=2):\n    '''"),
-    "a function in it": ("return sum(1 for _ in sample)", "function", "sum(1", "sum(7"),
-    "a global that it reads": ("return LIMIT", "function", "LIMIT = 5", "LIMIT = 6"),
-    "what it calls in its module": ("return helper('')", "function", "len(text)", "len(text) + 1"),
-    "the name of a tokenizer": ("return len(tokenizer.encode(''))", "function", '"first"', '"second"'),
-    "what a partial function has": ("", "functools.partial(scaled, 1)", "", "2"),
-    "what it closes over": ("", "closing(1)", "", "2"),
-    "what an object has": ("", "Scaled(1)", "", "2"),
-    "the object of a method": ("", "Scaled(1).method", "", "2"),
-    "the code of a method": ("", "Scaled(1).method", "return 2", "return 3"),
-    "what a decorator calls": ("", "wrapped", "return 3", "return 4"),
-    "the field that it takes": ("", "operator.itemgetter(1)", "", "2"),
-    "the method that it calls": ("", "operator.methodcaller('m', k=1)", "", "2"),
-    "a pattern": ("return len(WORDS.findall('a'))", "function", '"a")', '"b")'),
-    "the flags of a pattern": ("return len(WORDS.findall('a'))", "function", '"a")', '"a", re.I)'),
-    "a number of NumPy": ("return NUMBER", "function", "np.float64(1)", "np.float64(2)"),
-    "the type of a number of NumPy": ("return NUMBER", "function", "np.float64(1)", "np.float32(1)"),
-    "a range": ("return len(RANGE)", "function", "range(10)", "range(11)"),
-    "a named tuple": ("return PAIR.n", "function", "Pair(4)", "Pair(5)"),
-    "a member of an enum": ("return int(FIRST)", "function", "FIRST = 1", "FIRST = 2"),
-    "a data class with slots": ("return SLOTS.n", "function", "Slots(6)", "Slots(7)"),
-    "a constant of a class": ("return Counter.STEP", "function", "STEP = 8", "STEP = 9"),
-    "a method that a method calls": ("", "Counter()", "return 21", "return 31"),
-    "a method of an object that it makes": ("return Counter().count()", "function", "return 21", "return 31"),
-    "a tuple of a class": ("return Counter.STEPS[0]", "function", "(13,", "(15,"),
-    "a frozen set of a class": ("return len(Counter.WANTED)", "function", "{14}", "{16}"),
-    "the tuple of a member of an enum": ("return Size.SMALL.value[0]", "function", "(11, 12)", "(11, 13)"),
-    "a method of a member of an enum": ("return SMALL.half()", "function", "// 2", "// 3"),
-    "what a tuple of an object has": ("", "Scaled((1, len))", "", "2"),
-    "what a frozen set of an object has": ("", "Scaled(frozenset({1}))", "", "2"),
-    "a slot whose name is private": ("", "Hidden(1)", "", "2"),
-    "the object that a partial function has": ("", "functools.partial(taking, Slots(1))", "", "2"),
-    "an object that a partial function has by name": ("", "functools.partial(taking, slots=Slots(1))", "", "2"),
-    "a function that an object has": ("return helper('')", "Scaled(function)", "len(text)", "len(text) + 1"),
-    "a partial function that an object has": ("", "Scaled(functools.partial(scaled, 1))", "", "2"),
-    "the object of a method that an object has": ("", "Scaled(Scaled(1).method)", "", "2"),
-    "its own method that an object has": ("", "Recurring()", "return 24", "return 34"),
-    "a static method": ("return Counter.still()", "function", "return 22", "return 32"),
-    "the class that a method is bound to": ("", "Counter.made", "STEP = 8", "STEP = 9"),
-    "the class of a method that it calls": ("return MADE(sample)", "function", "STEP = 8", "STEP = 9"),
-    "a class in a class": ("return Counter.Inner.KIND", "function", "KIND = 25", "KIND = 35"),
-    "an object that it calls": ("return CALLER(sample)", "function", "Caller(26)", "Caller(36)"),
-    "a property": ("return Counter().size", "function", "return 23", "return 33"),
-    "what a cache calls": ("return cached('')", "function", "return 4", "return 5"),
-}
-ALIKE = {
-    "a docstring": ("return 1", "Return a number.", "Return another number."),
-    "a line before it": ("return 1", "def function(", "# numbers\n\ndef function("),
-    "a global that it does not read": ("return 1", "LIMIT = 5", "LIMIT = 6"),
-    "a function that it does not call": ("return 1", "len(text)", "len(text) + 1"),
-    "a class that it does not use": ("return 1", "return 21", "return 31"),
-    "a counter": ("global calls; calls += 1; return 1", "calls = 0", "calls = 9"),
+KNOWN = {
+    "a function": (words, {}, "tests.test_computed_columns.words:"),
+    "a version": (words, {"version": 2}, "tests.test_computed_columns.words:2"),
+    "a lambda": (lambda sample: len(sample), {}, None),
+    "a lambda with a version": (lambda sample: len(sample), {"version": "a"}, "tests.test_computed_columns.<lambda>:a"),
+    "a partial function": (partial(words), {}, None),
+    "a partial function with a version": (partial(words), {"version": 1}, "tests.test_computed_columns.words:1"),
+    "an object": (Counter(), {}, None),
+    "an object with a version": (Counter(), {"version": 1}, "tests.test_computed_columns.Counter:1"),
+    "a method of an object": (Counter().__call__, {}, None),
+    "a builtin function": (len, {}, "builtins.len:"),
 }
 
 
-def mark(body, function, old="", new=""):
-    """The mark of what an expression makes in a module with a function of this body, with `old` changed."""
-    module = MODULE.replace("BODY", body or "return 1")
-    assert old in module
-    if new and not old:
-        function = function.replace("1", new)
-    names = {"__name__": "job"}
-    exec(compile(module.replace(old, new) if old else module, "job.py", "exec"), names)
-    return mark_of(eval("another" if "another(" in new else function, names))
+@pytest.mark.parametrize("case", KNOWN)
+def test_a_function_is_known_by_its_name_and_a_version(path, case):
+    function, version, expected = KNOWN[case]
+    mmapds.build(path, columns={"n": function}, workers=1, **version)
+    assert Index(f"{path}.mmx").functions.get("n") == expected
+    mmapds.build(path, force=True)
+    mmapds.add_column(path, "n", function, workers=1, **version)
+    assert Index(f"{path}.mmx").functions.get("n") == expected
 
 
-@pytest.mark.parametrize("change", FUNCTIONS)
-def test_a_function_is_known_by(change):
-    body, function, old, new = FUNCTIONS[change]
-    first = mark(body, function)
-    assert mark(body, function) == first
-    assert mark(body, function, old, new) != first
+@pytest.mark.parametrize("version", [1.5, "a:b", True])
+def test_other_versions_are_refused(path, version):
+    with pytest.raises(mmapds.ColumnError, match=r"version = .*, expected a text without a colon, or an integer"):
+        mmapds.build(path, columns={"n": words}, version=version)
 
 
-@pytest.mark.parametrize("change", ALIKE)
-def test_a_function_is_not_known_by(change):
-    body, old, new = ALIKE[change]
-    assert mark(body, "function") == mark(body, "function", old, new)
-
-
-class Lazy:
-    """Loads its model when it is first called, and counts."""
-
-    def __init__(self):
-        self.model, self.calls = None, 0
-
-    def __call__(self, sample):
-        self.model, self.calls = "loaded", self.calls + 1
-        return sample["n"]
-
-    def __repr__(self):
-        raise RuntimeError("not loaded yet")
-
-
-lazy = Lazy()
-lazy.inner = Lazy()  # whose text nobody asks for
-
-
-def by_lazy(sample):
-    return lazy(sample)
-
-
-@pytest.mark.parametrize("compute", [by_lazy, lazy], ids=["calling", "itself"])
-def test_what_a_function_keeps_does_not_tell_the_indexes_of_one_build_apart(write, tmp_path, compute):
-    lazy.model, lazy.calls = None, 0
-    paths = [write([{"n": n}] * 3, f"{n}.jsonl") for n in range(3)]
-    indexes = mmapds.build(paths, columns={"m": compute}, workers=1)
-    assert lazy.calls == 9
-    assert len({Index(str(index)).functions["m"] for index in indexes}) == 1
-    assert mmapds.open(paths).column("m").tolist() == [n for n in range(3) for _ in range(3)]
-    mmapds.merge(indexes, out=tmp_path / "all.mmx")
-    mmapds.build(paths, columns={"m": compute}, workers=1)  # it is another one now
-    assert lazy.calls == 18
-
-
-SETS = """
-import enum
-from typing import NamedTuple
-
-class Color(enum.Enum):
-    RED = "red"
-    GREEN = "green"
-    BLUE = "blue"
-
-class Named(NamedTuple):
-    name: str
-
-def upper(text):
-    return text.upper() if upper in STEPS else text
-
-def lower(text):
-    return text.lower() if upper in STEPS else text
-
-COLORS = frozenset(Color)
-NAMES = frozenset({Named("a"), Named("b"), Named("c")})
-STEPS = frozenset({upper, lower})
-
-def function(sample):
-    return (sample in COLORS) + (sample in NAMES) + (sample in STEPS)
-
-class Counter:
-    COUNTED = frozenset(Color)
-
-    def __call__(self, sample):
-        return sample in self.COUNTED
-"""
-
-
-@pytest.mark.parametrize(
-    "module", [MODULE.replace("BODY", "return sample in {'a', 'b', 'c'}"), SETS], ids=["code", "sets"]
-)
-def test_marks_are_the_same_in_every_process(module):
-    script = (
-        module + "from mmapds.index.marks import mark_of\nprint(mark_of(function), mark_of(len), mark_of(Counter()))"
-    )
-    outputs = {run("-c", script, env=os.environ | {"PYTHONHASHSEED": str(seed)}).stdout for seed in range(4)}
-    assert len(outputs) == 1
-    assert outputs.pop().startswith("function:")
-
-
-def test_a_column_of_add_column_is_known_by_its_function_too(path):
-    mmapds.build(path)
-    mmapds.add_column(path, "length", words)
-    before = Path(f"{path}.mmx").read_bytes()
+def test_a_build_computes_columns_again(path):
     mmapds.build(path, length=words)
-    assert Path(f"{path}.mmx").read_bytes() == before
     mmapds.build(path, length=chars)
     assert lengths(path) == [chars(sample) for sample in mmapds.open(path)]
+    mmapds.build(path, columns={"size": words})
+    assert mmapds.open(path).columns == ["length", "size"]
+    assert list(Index(f"{path}.mmx").functions) == ["length", "size"]
 
 
 def test_numbers_that_add_column_was_given_are_replaced_by_a_function(path):

@@ -15,8 +15,8 @@ from xxhash import xxh3_128
 from ..arrays.array_file import SUFFIX, ArrayFile, Head
 from ..arrays.schema import Schema
 from ..dataset.decode import Decoder
+from ..dataset.fields import Fields
 from ..errors import Error
-from ..index import marks
 from ..index.tasks import as_sent, decoded, encoded, key_of, outcome_of
 from ..storage.sources import INDEX_SUFFIX, Source, check_unchanged
 from ..writer import Writer
@@ -131,7 +131,7 @@ class _PartWriter(Writer):
 
 
 def mark_of(decode: str | Decoder | None) -> str:
-    """Return what tells one decoder from another: its pickle, and of a function all that `mmapds.index.marks` sees.
+    """Return what tells one decoder from another: its pickle, and for a function a mark of this call alone.
 
     Raises:
       Error: other processes cannot import it.
@@ -144,5 +144,6 @@ def mark_of(decode: str | Decoder | None) -> str:
         raise Error(
             f"decode = {decode!r}, expected a decoder that workers can load ({error}); define the function in a module"
         ) from None
-    mark.update(marks.mark_of(decode).encode())
+    if not isinstance(decode, Fields):
+        mark.update(os.urandom(16))  # its code may have changed since the last call
     return mark.hexdigest()

@@ -188,7 +188,7 @@ class Index(SectionFile):
         metadata = self.metadata
         self._check_measuring(metadata)
         self.functions: dict[str, str] = metadata.get("functions", _NONE)
-        """The columns that functions computed, each with the mark of its function: see `mmapds.index.marks`."""
+        """What the functions that computed columns are known by, by column: see `mmapds.add_column`."""
         if not isinstance(self.functions, dict) or not all(isinstance(mark, str) for mark in self.functions.values()):
             raise self.damaged(f"malformed metadata: expected functions by name, found {self.functions!r}")
         try:
