@@ -13,7 +13,8 @@ import pytest
 import mmapds
 from bench.support.memory import anonymous
 from bench.support.timing import timed
-from mmapds.convert import convert, distributed
+from mmapds import clusters
+from mmapds.convert import convert
 
 ROWS = 200_000
 
@@ -122,7 +123,7 @@ def test_parts(compare, tmp_path):
         pq.write_table(table(ROWS // 4), path, row_group_size=20_000)
 
     def by_parts():
-        with patch.object(distributed, "GROUP", 1):
+        with patch.object(clusters, "GROUP", 1):
             convert(paths, tmp_path / "parts.mma", length="tokens", executor=Inline())
 
     def at_once():

@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import formats
+from .clusters import Engine
 from .errors import ColumnError, Error, arguments_of, check_flags, names_its_arguments, refuse_unknown, shortened, warn
 from .index.build import BuildResult, ColumnRequest, Complete, build_each, complaints
-from .index.engine import Engine
 from .storage.roots import Roots
 from .storage.sources import INDEX_SUFFIX, StrPath, expand, given_twice, index_path
 from .storage.threads import cores
@@ -39,11 +39,11 @@ def build(
     force: bool = False,
     grown: bool = False,
     roots: StrPath | Iterable[StrPath] = (),
-    executor: Executor | Callable[[], Executor] | None = None,
+    executor: Executor | None = None,
     parts: StrPath | None = None,
     **parameters: Any,
 ) -> Path | list[Path]:
-    """Index sources in place, one process at a time. What is known of sources that are the same is kept: docs/checks.md.
+    """Index sources in place, one process at a time. What is known of unchanged sources is kept: see docs/checks.md.
 
     Args:
       sources: paths, directories, globs or brace patterns (`part-{000..099}.jsonl`). The path of an index means that
@@ -63,9 +63,9 @@ def build(
         them.
       grown: only the end of a source that grew is new: where its first bytes have the old fingerprint, scan the rest.
       roots: as in `mmapds.open`, for the sources of an index among `sources`.
-      executor: what scans for `out`, a thread a task: an object with `submit(function, *arguments)` that returns a
-        future, or a function that makes one, and the next one where it broke; see docs/clusters.md.
-      parts: where tasks leave what they found; by default `out` with `.parts` behind it.
+      executor: what scans for `out`, one thread for each task: an object with `submit(function, *arguments)` that
+        returns a future of `concurrent.futures`; see docs/clusters.md.
+      parts: the directory where tasks leave what they found; by default `out` with `.parts` behind it.
       **parameters: options of the format, such as `record_bytes`; see docs/formats.md.
     Returns:
       The index's path; a list of them for several sources without `out`.
@@ -116,13 +116,10 @@ def _paths(results: Iterable[BuildResult]) -> Path | list[Path]:
 
 def _engine(executor: Any, parts: StrPath | None, out: StrPath | None, workers: int | None) -> Engine | None:
     """Return what scans in the place of this process."""
-    if executor is None:
-        return None
-    if not hasattr(executor, "submit") and not callable(executor):
-        raise Error(f"executor = {shortened(executor)}, expected an executor, or a function that makes one")
-    if out is None:
+    engine = Engine.of(executor, parts, workers or 1)
+    if engine is not None and out is None:
         raise Error("executor: expected the place of one index with it, found none; give out=...")
-    return Engine(executor, None if parts is None else os.fspath(parts), workers or 1)
+    return engine
 
 
 @names_its_arguments("mmapds.merge")

@@ -5,12 +5,9 @@ Pools of processes, Dask's `Client.get_executor()`, loky, Parsl and mpi4py are e
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import Any
-
-_POLL = 2.0  # seconds between two looks at jobs
 
 
 def dask(address: str) -> Any:
@@ -77,56 +74,34 @@ def submitit(folder: str, **parameters: Any) -> "Submitit":
 
 
 class Submitit:
-    """An executor that asks jobs of submitit how they are; see `submitit`.
+    """An executor whose tasks are jobs of submitit; see `submitit`.
 
     Args:
-      executor: one of submitit's, whose `submit` returns a job with `done()`, `result()` and `cancel()`.
+      executor: one of submitit's, whose `submit` returns a job with `result()` and `cancel()`.
     """
 
     def __init__(self, executor: Any) -> None:
         self._executor = executor
-        # a queue of C: what a signal raises in `submit` can't leave a lock taken
-        self._submitted: SimpleQueue[tuple[Future[Any], Any]] = SimpleQueue()
-        threading.Thread(target=_watch, args=(self._submitted,), daemon=True).start()
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         """Submit a job that runs a function; return a future of what it returns."""
         future: Future[Any] = Future()
-        self._submitted.put((future, self._executor.submit(function, *arguments)))
+        job = self._executor.submit(function, *arguments)
+        future.add_done_callback(lambda done: job.cancel() if done.cancelled() else None)
+        threading.Thread(target=_settle, args=(future, job), daemon=True).start()
         return future
 
 
-def _watch(submitted: "SimpleQueue[tuple[Future[Any], Any]]") -> None:
-    """Give futures what their jobs return, for as long as the process runs."""
-    jobs: dict[Future[Any], Any] = {}
-    while True:
-        with suppress(Empty):
-            jobs.update([submitted.get(timeout=_POLL if jobs else None)])
-            while True:
-                jobs.update([submitted.get_nowait()])
-        for future in [future for future, job in jobs.items() if future.cancelled() or _is_done(job)]:
-            _settle(future, jobs.pop(future))
-
-
-def _is_done(job: Any) -> bool:
-    try:
-        return bool(job.done())
-    except Exception:  # as where its files were removed: `result` says more than silence would
-        return True
-
-
 def _settle(future: "Future[Any]", job: Any) -> None:
-    """Give a future what its job returned, or raised; end the job of a future that was cancelled."""
-    if not future.set_running_or_notify_cancel():
-        with suppress(Exception):  # it may have ended meanwhile
-            job.cancel()
-        return
+    """Wait for a job; give its future what it returned, or raised."""
     try:
         result = job.result()
     except BaseException as error:
-        future.set_exception(error)
+        with suppress(InvalidStateError):  # it was cancelled
+            future.set_exception(error)
     else:
-        future.set_result(result)
+        with suppress(InvalidStateError):
+            future.set_result(result)
 
 
 def _missing(name: str, package: str, extra: str) -> ModuleNotFoundError:

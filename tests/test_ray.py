@@ -1,72 +1,52 @@
 """Building and converting on a Ray cluster of this machine; `make test-ray`."""
 
 import os
-import signal
 
 import pytest
 
 import mmapds
 from mmapds import executors
-from mmapds.convert import convert, distributed
-from mmapds.index import distribute
-from mmapds.index.tasks import run_task
-from tests.support.indexes import built
+from tests.support.engines import JOBS, Killing, small_tasks
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]  # ray warns of this and that
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two workers on this machine."""
+    """Two workers on this machine, which can import these tests."""
     import ray
 
-    ray.init(num_cpus=2, object_store_memory=100 << 20, include_dashboard=False)
+    environment = {"env_vars": {"PYTHONPATH": os.getcwd()}}
+    ray.init(num_cpus=2, object_store_memory=100 << 20, include_dashboard=False, runtime_env=environment)
     yield executors.ray(max_retries=3)
     ray.shutdown()
 
 
 @pytest.fixture
-def corpus(write, monkeypatch):
+def corpus(write):
     """Sources, and tasks of a few records."""
-    monkeypatch.setattr(distribute, "GROUP", 3_000)
-    monkeypatch.setattr(distribute, "STRETCH", 8_000)
-    sizes = (10, 0, 900, 3, 40)
-    return [write([{"text": "x" * (n % 70)} for n in range(size)], f"{k}.jsonl") for k, size in enumerate(sizes)]
+    sizes = (10, 0, 900, 3, 40, 50)
+    lines = [[{"text": "x" * (n % 70), "tokens": [n] * (n % 5)} for n in range(size)] for size in sizes]
+    with small_tasks(1_000):
+        yield [write(each, f"{number}.jsonl") for number, each in enumerate(lines)]
 
 
-def test_an_index_is_built_on_ray(cluster, corpus, tmp_path):
-    direct = built(corpus, tmp_path / "all.mmx", length="chars(text)")
-    out = mmapds.build(corpus, out=tmp_path / "all.mmx", length="chars(text)", executor=cluster)
-    assert out.read_bytes() == direct
-
-
-def test_sources_are_converted_on_ray(cluster, corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(distributed, "GROUP", 3_000)
-    convert(corpus, tmp_path / "direct.mma")
-    convert(corpus, tmp_path / "all.mma", executor=cluster)
-    assert (tmp_path / "all.mma").read_bytes() == (tmp_path / "direct.mma").read_bytes()
-
-
-def test_a_worker_of_ray_is_killed(cluster, corpus, tmp_path):
-    marker = str(tmp_path / "killed")
-
-    def run_or_die(text):
-        if not os.path.exists(marker):
-            open(marker, "w").close()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return run_task(text)
-
-    class Killing:
-        def submit(self, _, text):
-            return cluster.submit(run_or_die, text)
-
-    direct = built(corpus, tmp_path / "all.mmx", length="chars(text)")
-    out = mmapds.build(corpus, out=tmp_path / "all.mmx", length="chars(text)", executor=Killing())
-    assert out.read_bytes() == direct
-    assert os.path.exists(marker)
+@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+def test_what_is_written_on_ray_though_a_worker_is_killed(cluster, corpus, tmp_path, job):
+    expected = job(corpus, tmp_path / "here")
+    killing = Killing(cluster, tmp_path / "killed")
+    assert job(corpus, tmp_path / "all", executor=killing) == expected
+    assert killing.marker.exists()
+    assert not list(tmp_path.glob("all.*.parts"))
 
 
 def test_an_error_of_the_data_is_raised_with_its_place(cluster, corpus, tmp_path, write):
     bad = write(b'{"text": 5}\n', "bad.jsonl")
     with pytest.raises(mmapds.ColumnError, match=r"bad\.jsonl:1 \(byte 0\): expected a string at `text`"):
         mmapds.build([*corpus, bad], out=tmp_path / "all.mmx", length="chars(text)", executor=cluster)
+
+
+def test_a_task_that_is_lost_for_good_is_an_error(corpus, tmp_path):
+    killing = Killing(executors.ray(max_retries=0), tmp_path / "killed")
+    with pytest.raises(mmapds.Error, match=r"^executor: lost the task of .*\.jsonl: WorkerCrashedError: "):
+        JOBS["build"](corpus, tmp_path / "all", executor=killing)

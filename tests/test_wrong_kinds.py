@@ -331,7 +331,7 @@ OPTIONS = {
         ({"columns": {5: "n"}}, "columns = {5: 'n'}, expected a dict of names"),
         ({"out": 5}, "out = 5, expected a path"),
         ({"out": "x.mmx", "parts": 5}, "parts = 5, expected a path"),
-        ({"out": "x.mmx", "executor": 5}, "executor = 5, expected an executor, or a function that makes one"),
+        ({"out": "x.mmx", "executor": 5}, "executor = 5, expected an object with submit(), such as a pool"),
     ],
     "merge": [({"out": 5}, "out = 5, expected a path")],
     "convert": [

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import formats
 from ..arrays.array_file import SUFFIX
 from ..arrays.schema import Schema
+from ..clusters import Engine
 from ..dataset.decode import Decoder
 from ..errors import Error, FormatError, arguments_of, check_flags, counted, either, refuse_unknown, warn
-from ..index.engine import Engine
 from ..storage.lock import create_replacement, locked
 from ..storage.replaced import is_same_file
 from ..storage.sources import (
@@ -32,10 +32,10 @@ from ..storage.sources import (
     reason,
     working_directory,
 )
-from .distributed import Reading, Written, write_parts
 from .indexed import remove_hidden, telling_of
 from .limit import check_ahead, default_bytes
 from .origin import ConvertedWriter, check_replaces_its_own, without_converted
+from .parts import Reading, Written, write_parts
 from .records import FILE_READERS, copy_records
 from .wanted import Wanted
 
@@ -92,7 +92,7 @@ def convert(
     force: bool = False,
     progress: Callable[[int, int | None], object] = lambda done, total: None,  # noqa: ARG005
     roots: StrPath | Iterable[StrPath] = (),
-    executor: Executor | Callable[[], Executor] | None = None,
+    executor: Executor | None = None,
     parts: StrPath | None = None,
     **options: Any,
 ) -> Converted:
@@ -118,7 +118,7 @@ def convert(
       progress: called with the number of records read since the last call, and the number of all records or None.
       roots: directories in which the sources of an index may lie that is given, as in `mmapds.open`.
       executor: what runs tasks, as in `mmapds.build`; its workers must be able to load `decode`. See docs/clusters.md.
-      parts: where tasks leave what they wrote; by default `out` with `.parts` behind it.
+      parts: the directory where tasks leave what they wrote; by default `out` with `.parts` behind it.
       **options: of the format; see docs/formats.md.
     Raises:
       SourceError: a source is missing, unreadable, compressed or outside the roots, or changes meanwhile.
@@ -131,8 +131,8 @@ def convert(
     target = _target(paths, out)
     names = None if fields is None else list(fields)
     wanted = Wanted(schema, types or {}, names, defaults or {}, length, missing == "skip", infer, max_bytes)
-    engine = None if executor is None else Engine(executor, None if parts is None else os.fspath(parts))
     reading = Reading(format, decode, roots, options)
+    engine = Engine.of(executor, parts)
     return _convert(paths, target, reading, wanted, engine, index=index, force=force, progress=progress)
 
 
@@ -176,10 +176,11 @@ def _convert(
     before = [inspect(path) for path in paths if not path.endswith(INDEX_SUFFIX)]
     if wanted.max_bytes is None and len(before) == len(paths) and not callable(reading.decode):
         wanted = wanted._replace(max_bytes=default_bytes(before))  # others name files, or load files, of any size
+    enough = None  # records, where this process reads no more than it takes to know the schema
     if engine is not None:
-        reading = reading.settled(paths)
-    open_all = reading.open if engine is None else reading.open_first
-    with telling_of(target), _alone(target, [] if force else paths), closing(open_all(paths, target)) as reader:
+        reading, enough = reading.settled(paths), 0 if wanted.schema is not None else wanted.infer
+    opened = partial(reading.open_first, paths, target, enough)
+    with telling_of(target), _alone(target, [] if force else paths), closing(opened()) as reader:
         rules = wanted.rules(reader, target)
         if reader.total and not rules.skip:
             check_ahead(target, rules.schema, reader.total, rules.max_bytes)
@@ -187,19 +188,15 @@ def _convert(
             if engine is None:
                 written = Written(copy_records(reader, rules, writer, progress))
             else:
-                report = partial(_report, progress, reader.total)
-                written = write_parts(paths, reading, rules, writer, engine, report)
+                total = None if reading.is_indexing(paths) else reader.total
+                written = write_parts(paths, reading, rules, writer, engine, lambda done: progress(done, total))
             written.copied.check_something_is_left()
             for source in before:
                 check_unchanged(source)
-        written.remove(target)
+        if engine is not None:
+            engine.remove_parts(written.tasks, target)
         kept = None if wanted.length is not None else rules.length
         return Converted(target, written.copied.left, written.copied.skipped, rules.schema, kept)
-
-
-def _report(progress: Callable[[int, int | None], object], total: int | None, count: int) -> None:
-    """Report records that parts have."""
-    progress(count, total)
 
 
 def check_arguments(

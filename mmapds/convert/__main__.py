@@ -8,9 +8,9 @@ import time
 from typing import Any
 
 from .. import cli
+from ..clusters import add_engine_options, engine_of
 from ..dataset.decode import check_name
 from ..errors import FormatError, counted, shortened
-from ..index.clusters import add_engine_options, engine_of
 from . import OPTIONS, check_arguments, convert, expanded
 
 

@@ -1,137 +1,169 @@
-"""Parts of an array file that other processes write: a task converts some sources, and leaves an array file.
-
-As for indexes (see `mmapds.index.tasks`), a task is a text, and what it runs is a function of a module. A part lies
-under a name that follows from what it covers, and is renamed when it is whole; so a task may run twice.
-"""
+"""The parts of an array file: what a worker of an executor converts, and how they are appended."""
 
 import os
 import pickle
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
 from xxhash import xxh3_128
 
+from .. import formats
 from ..arrays.array_file import SUFFIX, ArrayFile, Head
 from ..arrays.schema import Schema
+from ..clusters import GROUP, Engine, Task, groups, part_name
 from ..dataset.decode import Decoder
-from ..dataset.fields import Fields
-from ..errors import Error
-from ..index.tasks import as_sent, decoded, encoded, key_of, outcome_of
-from ..storage.sources import INDEX_SUFFIX, Source, check_unchanged
-from ..writer import Writer
+from ..errors import Error, FormatError, either
+from ..storage.sources import INDEX_SUFFIX, Source, StrPath, check_unchanged, listed
+from ..writer import Writer, bytes_of
 from .fit import Rules
-from .records import Copied, copy_records, open_reader
+from .limit import too_much
+from .reader import Reader
+from .records import FILE_READERS, Copied, copy_records, open_reader
 
 
-class Part(NamedTuple):
-    """What a task left."""
+class Reading(NamedTuple):
+    """How the records of sources are read, as `mmapds.convert.convert` takes it."""
 
-    file: ArrayFile
-    copied: Copied
-
-
-class Conversion(NamedTuple):
-    """What a part is to hold, and how its records are read."""
-
-    sources: tuple[Source, ...]
-    """Consecutive ones, with absolute paths; or an index alone."""
     format_name: str | None
-    options: dict[str, Any]
-    schema: list[Any]
-    """Pairs of a field and its type, as the order of fields matters."""
-    length: str | None  # this one and the next four as in `Rules`
-    skip: bool
-    is_whole: bool
-    defaults: dict[str, Any]
-    max_bytes: int | None
-    roots: list[str]
-    decoder: str
-    """What tells one decoder from another; see `mark_of`."""
-    directory: str
-    """Where the part is to lie."""
-    decode: str | Decoder | None = None
-    """The decoder itself, which is sent beside the text."""
+    decode: str | Decoder | None
+    roots: StrPath | Iterable[StrPath]
+    options: Mapping[str, Any]
 
-    @property
-    def key(self) -> str:
-        """The name of the part, which follows from all that decides what is in it."""
-        return key_of(self[:-2])
+    def open(self, paths: list[str], target: str) -> Reader:
+        """Return the reader of some sources; see `open_reader`."""
+        return open_reader(paths, target, self.format_name, self.decode, self.roots, self.options)
 
-    @property
-    def path(self) -> str:
-        """The path of the part."""
-        return os.path.join(self.directory, self.key + SUFFIX)
+    def open_first(self, paths: list[str], target: str, records: int | None) -> Reader:
+        """Return the reader of all sources; or of the first ones with so many records, if all must be indexed."""
+        count = len(paths) if records is None or not self.is_indexing(paths) else 1
+        while True:
+            reader = self.open(paths[:count], target)
+            if count >= len(paths) or reader.schema is not None or (reader.total or 0) >= (records or 0):
+                return reader
+            reader.close()
+            count *= 2
 
-    @property
-    def title(self) -> str:
-        """What messages call the task."""
-        return self.sources[0].path
+    def is_indexing(self, paths: list[str]) -> bool:
+        """Whether all of these are sources to be indexed in one format."""
+        kinds = {self.format_name or formats.convertible(path) or "" for path in paths}
+        return not kinds & FILE_READERS.keys() and not any(path.endswith(INDEX_SUFFIX) for path in paths)
 
-    def part(self) -> Part | None:
-        """Return the part, if it is there and whole."""
-        try:
-            file = ArrayFile(Head(self.path))
-            with file.reporting_malformed_metadata():
-                described = file.metadata["part"]
-                if described["key"] != self.key:
-                    return None
-                copied = Copied(int(described["read"]), int(described["skipped"]), str(described["first"]))
-            file.check_records()
-        except Error:
-            return None
-        return Part(file, copied)
+    def settled(self, paths: list[str]) -> "Reading":
+        """Return it with what all sources decide together, so that a task which has some of them reads them alike.
 
-    def call(self) -> tuple[Callable[[str, Any], str], str, str | Decoder | None]:
-        """Return the function that writes the part elsewhere, and its arguments."""
-        return run_conversion, encoded(self[:-1]), self.decode
-
-    @classmethod
-    def of(cls, text: str, decode: str | Decoder | None) -> "Conversion":
-        """Return the task of a text; raises as `decoded` does."""
-        sources, *rest = decoded(text)
-        return cls(tuple(Source(*source) for source in sources), *rest)._replace(decode=decode)
+        Raises:
+          FormatError: sources contradict one another, or an option.
+        """
+        roots = [os.path.abspath(root) for root in listed(self.roots)]
+        if not self.is_indexing(paths):
+            return self._replace(roots=roots)
+        chosen = [formats.by_name(self.format_name)] if self.format_name else list(map(formats.for_path, paths))
+        for path, other in zip(paths, chosen, strict=False):
+            if other is not chosen[0]:
+                raise FormatError(
+                    f"sources: expected one format in one conversion, found {paths[0]} ({chosen[0].name}) and {path} "
+                    f"({other.name}); choose with {either('--format F', 'format=...')}"
+                )
+        formats.check_options(chosen[0].name, chosen[0].options, self.options)
+        parameters = chosen[0].parameters(self.options, paths)
+        options = {name: parameters[name] for name in chosen[0].options if name in parameters}
+        return self._replace(format_name=chosen[0].name, options=options, roots=roots)
 
 
-def run_conversion(text: str, decode: str | Decoder | None) -> str:
-    """Write the part of a task, unless it is there; return the outcome. This runs in other processes, on any host."""
+class Written(NamedTuple):
+    """What was written to an array file, and the tasks whose parts hold it, too."""
 
-    def work() -> str:
-        task = Conversion.of(text, decode)
-        if task.part() is None:
-            _convert(task)
-        return task.key
-
-    return outcome_of(text, work)
+    copied: Copied
+    tasks: Sequence[Task] = ()
 
 
-def _convert(task: Conversion) -> None:
-    """Write a part."""
-    sources = as_sent([source for source in task.sources if not source.path.endswith(INDEX_SUFFIX)])
-    os.makedirs(task.directory, exist_ok=True)
-    paths = [source.path for source in task.sources]
-    rules = Rules(Schema(dict(task.schema)), task.length, task.skip, task.is_whole, task.defaults, task.max_bytes)
-    opened = open_reader(paths, task.path, task.format_name, task.decode, task.roots, task.options)
-    with closing(opened) as reader, _PartWriter(task) as writer:
-        copied = copy_records(reader, rules, writer, lambda *_: None)
-        writer.of_part = {"key": task.key, **copied._asdict()}
+def write_parts(
+    paths: list[str],
+    reading: Reading,
+    rules: Rules,
+    writer: Writer,
+    engine: Engine,
+    report: Callable[[int], object],
+) -> Written:
+    """Let an engine convert sources, and append the parts that it leaves to an array file, in their order.
+
+    Args:
+      reading: one that is settled.
+      report: called with the number of records that were read since the last call.
+    Raises:
+      Error: see `Engine.run`; or more is written than may be.
+    """
+    directory, mark = engine.directory_for(writer.path), mark_of(reading.decode)
+    how = reading, rules.schema.describe(), rules[1:]
+    covered = reading.format_name, reading.roots, reading.options, list(how[1].items()), how[2], mark
+    tasks = []
+    for sources in _grouped(paths):
+        name = part_name([sources, *covered], SUFFIX)
+        tasks.append(Task(os.path.join(directory, name), convert_part, (sources, *how)))
+    report(0)
+    engine.run(tasks, writer.path, lambda task: report(_read(task.path)[1].read))
+    copied = Copied(0, 0, "")
+    for task in tasks:
+        file, of_part = _read(task.path)
+        writer.append_file(file)
+        copied += of_part
+        if rules.max_bytes is not None and bytes_of(writer) > rules.max_bytes:
+            raise too_much(task.arguments[0][0].path, bytes_of(writer), rules.max_bytes)
+    return Written(copied, tasks)
+
+
+def _grouped(paths: list[str]) -> Iterator[list[Source]]:
+    """Yield the sources of each task: small ones together, each index alone."""
+    sources = []
+    for path in paths:
+        found = os.stat(path)
+        sources.append(Source(os.path.abspath(path), found.st_size, found.st_mtime_ns))
+    sizes = [GROUP if source.path.endswith(INDEX_SUFFIX) else source.size for source in sources]
+    for group in groups(sizes):
+        yield sources[group.start : group.stop]
+
+
+def convert_part(
+    path: str, sources: list[Source], reading: Reading, schema: dict[str, Any], rules: tuple[Any, ...]
+) -> None:
+    """Write the array file of some sources, in a worker.
+
+    Args:
+      rules: all but the schema of `Rules`.
+    Raises:
+      SourceError: a source is missing on this host, or has another size or time.
+    """
+    for source in sources:
+        check_unchanged(source)
+    given = Rules(Schema(schema), *rules)
+    opened = reading.open([source.path for source in sources], path)
+    with closing(opened) as reader, _PartWriter(path, schema, length=given.length, index=False) as writer:
+        writer.copied = copy_records(reader, given, writer, lambda *_: None)
         for source in sources:
             check_unchanged(source)
 
 
 class _PartWriter(Writer):
-    """Writes a part, which says what it is of."""
+    """Writes a part, which says what became of the records of its sources."""
 
-    def __init__(self, task: Conversion) -> None:
-        super().__init__(task.path, dict(task.schema), length=task.length, index=False)
-        self.of_part: dict[str, Any] = {}
+    copied = Copied(0, 0, "")
 
     def _metadata(self) -> dict[str, Any]:
-        return {**super()._metadata(), "part": self.of_part}
+        return {**super()._metadata(), "part": self.copied._asdict()}
+
+
+def _read(path: str) -> tuple[ArrayFile, Copied]:
+    """Return a part, and what became of the records of its sources."""
+    file = ArrayFile(Head(path))
+    with file.reporting_malformed_metadata():
+        found = file.metadata["part"]
+        return file, Copied(int(found["read"]), int(found["skipped"]), str(found["first"]))
 
 
 def mark_of(decode: str | Decoder | None) -> str:
-    """Return what tells one decoder from another: its pickle, and for a function a mark of this call alone.
+    """Return what tells one decoder from another: its pickle, and the file of its module.
 
     Raises:
       Error: other processes cannot import it.
@@ -144,6 +176,11 @@ def mark_of(decode: str | Decoder | None) -> str:
         raise Error(
             f"decode = {decode!r}, expected a decoder that workers can load ({error}); define the function in a module"
         ) from None
-    if not isinstance(decode, Fields):
-        mark.update(os.urandom(16))  # its code may have changed since the last call
+    made_of = getattr(decode, "func", decode)  # of a partial
+    module = sys.modules.get(getattr(made_of, "__module__", None) or type(made_of).__module__)
+    path = getattr(module, "__file__", None)
+    if path is None:  # as in a notebook: nobody sees what changed, so no part is kept
+        return os.urandom(16).hex()
+    with open(path, "rb") as file:
+        mark.update(file.read())
     return mark.hexdigest()

@@ -6,6 +6,7 @@ import time
 from itertools import accumulate
 
 from .. import cli, formats
+from ..clusters import add_engine_options, chosen_cluster, engine_of
 from ..errors import ColumnError, Error
 from ..storage.index_file import Index
 from ..storage.roots import Roots
@@ -13,7 +14,6 @@ from ..storage.sources import INDEX_SUFFIX, expand, given_twice, index_path
 from ..storage.threads import cores
 from .amount import bytes_to_build, bytes_to_merge
 from .build import ColumnRequest, build_each, check_workers, complaints
-from .clusters import add_engine_options, chosen_cluster, engine_of
 from .left_out import lacking_lines
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from .. import formats
+from ..clusters import Engine
 from ..errors import (
     ColumnError,
     DecodeError,
@@ -29,9 +30,7 @@ from ..storage.lock import clean_up, locked
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, Source, StrPath, index_path, inspect
 from ..storage.threads import cores
-from .driver import has_parts, remove_dead_parts
 from .elsewhere import options_of, way_elsewhere
-from .engine import Engine
 from .left_out import bad_lines, behind_ends, without_samples
 from .reuse import Reuse, is_current, lacking_hashes, reuse
 from .summary import Summary, summarise
@@ -204,14 +203,13 @@ def build_each(
         place = os.fspath(out or "") if path is None else index_path(path)
         result = looked_at(path)[1] if os.path.exists(place) else None
         if result is not None:
-            clean_up(place, remove_dead_parts if has_parts(place) else None)
+            clean_up(place)
         else:
             with locked(place):
                 job, result = looked_at(path)  # again, as another process may have built it meanwhile
                 if result is None:
                     job.complete = partial(complete, place) if complete is not None else None
                     result = _build(job, wanted, engine, workers=workers, grown=grown, report=report)
-                remove_dead_parts(place)
         if complete is not None and not result.fresh:
             complete(place, None)
         yield result
@@ -369,16 +367,16 @@ def _write_by(
     engine: Engine, job: Job, known: Reuse | None, workers: int, report: Callable[[int], object]
 ) -> Reuse | None:
     """Write an index whose sources an engine scans; return what was known of them, None where that was of no use."""
-    from .distribute import distribute  # start-up time: most builds have no engine
+    from .parts import build_parts  # start-up time: most builds have no engine
 
-    done = distribute(job, known.plan if known is not None else [Scan(job.sources)], engine, report)
+    built = build_parts(job, known.plan if known is not None else [Scan(job.sources)], engine, report)
     try:
-        write(job, done.plan, workers, lambda _: None)
+        write(job, built.plan, workers, lambda _: None)
     except (FormatError, ColumnError, DecodeError):  # as in `_write_known`
         if known is None or job.is_scanned:
             raise
         known = _write_by(engine, job, None, workers, report)
-    done.remove()
+    engine.remove_parts(built.tasks, job.index_path)
     return known
 
 

@@ -1,27 +1,37 @@
-"""Executors that behave in one way or another."""
+"""Executors that behave in one way or another, and what is built by them."""
 
 import os
-import random
 import signal
-import threading
-from concurrent.futures import BrokenExecutor, Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from mmapds.convert import distributed
-from mmapds.index import distribute
+import mmapds
+from mmapds import clusters
+from mmapds.convert import convert
 
 
 @contextmanager
-def small_tasks(group, stretch=distribute.STRETCH):
+def small_tasks(group):
     """Tasks of a few bytes in this block, so that there are many."""
-    with (
-        patch.object(distribute, "GROUP", group),
-        patch.object(distribute, "STRETCH", stretch),
-        patch.object(distributed, "GROUP", group),
-    ):
+    with patch.object(clusters, "GROUP", group):
         yield
+
+
+def build_all(sources, out, **how):
+    """Build one index of sources with columns; return its bytes."""
+    columns = {"length": "chars(text)", "size": "bytes()"}
+    return mmapds.build(sources, out=f"{out}.mmx", columns=columns, **how).read_bytes()
+
+
+def convert_all(sources, out, **how):
+    """Convert sources to one array file; return its bytes."""
+    convert(sources, f"{out}.mma", length="tokens", **how)
+    return Path(f"{out}.mma").read_bytes()
+
+
+JOBS = {"build": build_all, "convert": convert_all}
 
 
 class Inline:
@@ -39,6 +49,24 @@ class Inline:
         except Exception as error:
             future.set_exception(error)
         return future
+
+
+class Interrupted(Inline):
+    """An executor whose driver is interrupted at its third task."""
+
+    def submit(self, function, *arguments):
+        if len(self.calls) == 2:
+            raise KeyboardInterrupt
+        return super().submit(function, *arguments)
+
+
+class Twice:
+    """An executor that runs each task twice at the same time."""
+
+    def submit(self, function, *arguments):
+        with ThreadPoolExecutor(2) as pool:
+            first, _ = (pool.submit(function, *arguments) for _ in range(2))
+        return first
 
 
 class Killing:
@@ -59,48 +87,3 @@ def run_or_die(marker, function, *arguments):
         Path(marker).touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return function(*arguments)
-
-
-class Careless:
-    """An executor that runs tasks twice, in any order, and drops every fifth that it is given."""
-
-    def __init__(self, seed):
-        self.random, self.submitted = random.Random(seed), 0
-        self.waiting, self.changed, self.over = [], threading.Condition(), False
-        self.threads = [threading.Thread(target=self.work, daemon=True) for _ in range(3)]
-        for thread in self.threads:
-            thread.start()
-
-    def submit(self, function, *arguments):
-        future = Future()
-        self.submitted += 1
-        if self.submitted % 5 == 0:
-            if self.submitted % 2:
-                future.cancel()
-                future.set_running_or_notify_cancel()
-            else:
-                future.set_exception(BrokenExecutor("dropped"))
-            return future
-        with self.changed:
-            self.waiting += [(future, function, arguments)] * 2
-            self.changed.notify_all()
-        return future
-
-    def work(self):
-        while True:
-            with self.changed:
-                self.changed.wait_for(lambda: self.waiting or self.over)
-                if not self.waiting:
-                    return
-                future, function, arguments = self.waiting.pop(self.random.randrange(len(self.waiting)))
-            result = function(*arguments)
-            with self.changed:
-                if not future.done():
-                    future.set_result(result)
-
-    def end(self):
-        with self.changed:
-            self.over = True
-            self.changed.notify_all()
-        for thread in self.threads:
-            thread.join()

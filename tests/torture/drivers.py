@@ -15,8 +15,6 @@ from pathlib import Path
 
 import mmapds
 from mmapds.convert import convert
-from mmapds.convert.parts import Conversion
-from mmapds.index.tasks import Task
 from tests.support.engines import small_tasks
 from tests.support.torture import repeat
 
@@ -24,6 +22,8 @@ KILLS = 6
 """In a case, at most; then one run that is left alone."""
 PATIENCE = 120
 """Seconds after which a driver hangs."""
+PATH = 3
+"""The argument of a task that is the path of its part."""
 OPTIONS = {"length": "n", "columns": {"size": "bytes()"}}
 
 
@@ -35,17 +35,12 @@ class Logging:
 
     def submit(self, function, *arguments):
         with open(self.path, "a") as file:
-            file.write(task_of(arguments).path + "\n")
+            file.write(arguments[PATH] + "\n")
         return self.pool.submit(function, *arguments)
 
 
-def task_of(arguments):
-    """The task that has these arguments."""
-    return Task.decode(*arguments) if len(arguments) == 1 else Conversion.of(*arguments)
-
-
 class Building:
-    """An index of some sources, one of them of many stretches."""
+    """An index of some sources."""
 
     name = "all.mmx"
 
@@ -93,7 +88,7 @@ def start(job, folder, log):
     if child == 0:
         os.setsid()
         with suppress(BaseException):
-            with ProcessPoolExecutor(2) as pool, small_tasks(3_000, 9_000):
+            with ProcessPoolExecutor(2) as pool, small_tasks(3_000):
                 job.do(folder, Logging(pool, log))
             os._exit(0)
         os._exit(1)

@@ -1,0 +1,92 @@
+"""The parts of an index: what a worker of an executor builds, and how they stand for a scan."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .. import formats
+from ..clusters import Engine, Task, groups, part_name
+from ..formats.measuring import Measuring
+from ..storage.index_file import Index
+from ..storage.roots import Roots
+from ..storage.sources import INDEX_SUFFIX, Source, check_unchanged
+from .stored import Stored
+from .write import Job, Plan, Report, Scan, check_target, write
+
+
+class Built(NamedTuple):
+    """A plan whose scans are replaced by the records of parts."""
+
+    plan: Plan
+    tasks: Sequence[Task]
+
+
+def build_parts(job: Job, plan: Plan, engine: Engine, report: Report) -> Built:
+    """Let an engine scan what a plan would scan; return the plan with stored records in its place.
+
+    The end of a source that grew is scanned here, later.
+
+    Args:
+      report: called with the number of bytes of sources that were done since the last call.
+    Raises:
+      Error: see `Engine.run`; or the index cannot be written.
+    """
+    layout = list(_layout(job, plan, engine))
+    tasks = [each for each in layout if isinstance(each, Task)]
+    check_target(job)
+    engine.run(tasks, job.index_path, lambda task: report(sum(source.size for source in task.arguments[0])))
+    return Built([_stored(each) if isinstance(each, Task) else each for each in layout], tasks)
+
+
+def _layout(job: Job, plan: Plan, engine: Engine) -> Iterator[Scan | Stored | Task]:
+    """Yield a plan with tasks in the place of scans of whole sources."""
+    numbers = {source.path: number for number, source in enumerate(job.sources)}
+    for each in plan:
+        if isinstance(each, Stored):
+            yield each
+            continue
+        is_grown = each.sources[0].begin > 0
+        if is_grown:
+            yield Scan(each.sources[:1])
+        whole = each.sources[is_grown:]
+        for group in groups([source.size for source in whole]):
+            sources = whole[group.start : group.stop]
+            yield _task(job, sources, numbers[sources[0].path], engine)
+
+
+def _task(job: Job, sources: Sequence[Source], first: int, engine: Engine) -> Task:
+    """Return the task for some sources of a job, the first of which has a number there."""
+    listed, end = job.chosen.per_source, first + len(sources)
+    parameters = {name: each[first:end] if name in listed else each for name, each in job.parameters.items()}
+    absolute = [source._replace(path=os.path.abspath(source.path)) for source in sources]
+    arguments = absolute, job.chosen.name, parameters, job.measuring.describe(), job.hashes
+    path = os.path.join(engine.directory_for(job.index_path), part_name(arguments, INDEX_SUFFIX))
+    return Task(path, build_part, (*arguments, engine.workers))
+
+
+def build_part(
+    path: str,
+    sources: list[Source],
+    format_name: str,
+    parameters: dict[str, Any],
+    measuring: Mapping[str, Any],
+    hashes: bool,
+    workers: int,
+) -> None:
+    """Write the index of some sources, in a worker.
+
+    Raises:
+      SourceError: one is missing on this host, or has another size or time.
+    """
+    for source in sources:
+        check_unchanged(source)
+    chosen = formats.by_name(format_name)
+    job = Job(path, sources, chosen, parameters, Measuring.of(measuring), before=None, hashes=hashes)
+    write(job, [Scan(sources)], workers, lambda _: None, part=os.path.basename(path))
+
+
+def _stored(task: Task) -> Stored:
+    """Return the records of a part."""
+    sources = task.arguments[0]
+    index = Index(task.path, Roots(named=[source.path for source in sources]))
+    return Stored.of(index, range(len(sources)))
