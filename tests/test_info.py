@@ -16,7 +16,7 @@ from mmapds.command import numbers
 from mmapds.command.main import main
 from mmapds.command.numbers import SIZES, histogram, measure
 from mmapds.index.inspect import states_of
-from mmapds.report.coverage import coverage_facts
+from mmapds.report.gather import coverage_facts
 from mmapds.storage.index_file import Index
 from mmapds.storage.roots import Roots
 from tests.support import commands

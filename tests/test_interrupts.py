@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import mmapds
-from mmapds import report
 from mmapds.compression import forward
 from mmapds.compression.cache import BlockCache
 from mmapds.compression.forward import Forward
@@ -85,7 +84,6 @@ def spill():
 JOBS = {
     "sections": write_sections,
     "replaced": replace,
-    "page": lambda: report.write_page("a.html", "text"),
     "target": lambda: _target(["a.jsonl"], None),
     "spool": spill,
     "scratch": lambda: scratch_beside("a.scratch", 1 << 12),
@@ -101,7 +99,7 @@ def test_no_temporary_stays_wherever_a_signal_raises(tmp_path, monkeypatch, name
     monkeypatch.setattr(spool, "_IN_MEMORY", 1)
     monkeypatch.setattr("mmapds.storage.scratch._IN_MEMORY", 1)
     JOBS[name]()  # which loads what is loaded once
-    kept = {"a.x", "a.txt", "a.html", "a.mma", "a.mma.mmx", "order"}
+    kept = {"a.x", "a.txt", "a.mma", "a.mma.mmx", "order"}
     for number in itertools.count():
         went_on = interrupted(JOBS[name], number)
         gc.collect()

@@ -1,10 +1,10 @@
 """Plots of time and memory over n as SVG, light or dark as the reader has it, and of reproducible bytes."""
 
+import importlib.resources
 import re
 import statistics
 
 from mmapds.report.pictures import svg
-from mmapds.report.style import CSS
 
 from .tables import grown
 
@@ -48,19 +48,22 @@ def plot(name, label, series):
         above = {"loc": "lower left", "bbox_to_anchor": (-0.1, 1.0), "borderaxespad": 0.3}
         axes.legend(ncols=2, fontsize=7, labelspacing=0.3, handlelength=1.6, columnspacing=1, **above)
 
-    return standing_alone(svg(name, label, draw))
+    return standing_alone(svg(name, draw), label)
 
 
-def standing_alone(text):
-    """Return a chart of a page as a file of its own, with the colours of the page."""
+def standing_alone(text, label):
+    """Return a chart as a file of its own, with the colours of the page of reports."""
+    page = importlib.resources.files("mmapds.report").joinpath("report.html.j2").read_text()
     found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
     width, height = (float(each) for each in found.groups())
-    light, dark = (" ".join(block.split()) for block in re.findall(r":root \{(.*?)\}", CSS, re.DOTALL))
+    light, dark = (" ".join(block.split()) for block in re.findall(r":root \{(.*?)\}", page, re.DOTALL))
     style = (
         f"<style>svg {{ {light} }} @media (prefers-color-scheme: dark) {{ svg {{ {dark} }} }} "
         "text { font-family: sans-serif; }</style>"
         f'<rect width="{width:g}" height="{height:g}" style="fill: var(--card)"/>'
     )
-    text = text.replace("<svg ", f'<svg width="{2 * width:g}" height="{2 * height:g}" ', 1)
+    text = text.replace(
+        "<svg ", f'<svg role="img" aria-label="{label}" width="{2 * width:g}" height="{2 * height:g}" ', 1
+    )
     head, rest = text.split(">", 1)
     return f"{head}>{style}{rest}\n"

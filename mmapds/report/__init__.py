@@ -1,26 +1,25 @@
 """Reports on datasets: one HTML page of lengths, batches, shuffle and reads: `report()`, `python -m mmapds.report`.
 
-Orders and plans are functions, so nearly all of it is computed without reading a record. Facts are plain dicts, each
-section's in a file of its own; `sections` and `pictures` show them, by matplotlib, which only the page needs.
+Orders and plans are functions, so nearly all of it is computed without reading a record. Facts are plain dicts. One
+template shows them, and matplotlib draws the charts; only the page needs these two.
 """
 
 from __future__ import annotations  # help() shows them as they are written
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
 
 from ..bench import bench
 from ..dataset.decode import Decoder
+from ..dataset.indexed import IndexedDataset
+from ..dataset.opening import open as open_dataset
 from ..errors import Error, OrderError, either, names_its_arguments
-from ..storage.lock import check_is_file, create_replacement, remove_leftovers
-from ..storage.replaced import check_is_free, is_same_file
+from ..storage.replaced import check_is_free, is_same_file, replacing
 from ..storage.sources import StrPath, listed, reason
-from .gather import Subject, gather
-from .page import page
-from .pictures import check_matplotlib
-from .plans import BATCH_SIZE, Wanted
+from .gather import gather
+from .lengths import Facts
+from .plans import BATCH_SIZE, wanted_plans
 from .waits import loader_facts, training_facts
 
 __all__ = ["report"]
@@ -49,7 +48,7 @@ def report(
 
     Args:
       source_or_index: as in `mmapds.open`; nothing is built.
-      out: the page to write; None writes none, and needs no matplotlib.
+      out: the page to write; None writes none, and needs neither matplotlib nor Jinja2.
       max_tokens: look at `TokenBudgetBatchSampler` with this budget; records over it are left out.
       pack: look at `PackingBatchSampler` with this pack length; longer records are left out.
       batch_size: look at `DistributedBatchSampler`, which is the default, with 32.
@@ -68,70 +67,52 @@ def report(
       OrderError: an argument is out of range, or leaves no record.
       ColumnError: the plan needs lengths that the index does not have; the message has the command that adds them.
       FormatError: a file of waits has something else.
-      Error: matplotlib is missing, or the page is there or cannot be written; what `mmapds.open` and `bench` raise.
+      Error: an extra is missing, or the page is there or cannot be written; what `mmapds.open` and `bench` raise.
     """
-    if out is not None:
-        _check_page(os.fspath(out), force=force)
-    given = {"max_tokens": max_tokens, "pack": pack, "batch_size": batch_size, "chunk_size": chunk_size}
-    first = Wanted.of(**given, ranks=ranks, seed=seed)
-    others = compare if isinstance(compare, Iterable) and not isinstance(compare, str) else [compare]
-    wanted = [first, *(Wanted.parse(text, first) for text in others)]
-    run = training_facts(listed(waits, "waits")) if waits else None
-    facts = gather(_subject_beside(out, Subject(source_or_index, decode, roots)), wanted, samples=samples)
-    facts["training"] = run
+    make_page = None if out is None else _page_maker(os.fspath(out), force)
+    plan = {"max_tokens": max_tokens, "pack": pack, "batch_size": batch_size, "chunk_size": chunk_size}
+    wanted = wanted_plans(compare, **plan, ranks=ranks, seed=seed)
+    patterns = [os.fspath(pattern) for pattern in listed(source_or_index)]
+    dataset = cast(IndexedDataset, open_dataset(patterns, decode=decode, check="none", roots=roots))
+    _check_is_another(out, [*patterns, *dataset.sources, *dataset.indexes])
+    facts = gather(dataset, patterns, wanted, samples=samples)
+    if waits:
+        facts["training"] = training_facts([os.fspath(path) for path in listed(waits, "waits")])
     if loader:
-        measured = bench(
-            source_or_index, max_tokens=max_tokens, batch_size=batch_size or BATCH_SIZE, decode=decode, roots=roots
-        )
+        size = batch_size or BATCH_SIZE
+        measured = bench(source_or_index, max_tokens=max_tokens, batch_size=size, decode=decode, roots=roots)
         facts["loader"] = loader_facts(measured)
-    if out is not None:
-        write_page(os.fspath(out), page(facts))
+    if out is not None and make_page is not None:
+        _write(os.fspath(out), make_page(facts))
     return facts
 
 
-def _check_page(path: str, *, force: bool) -> None:
-    """Raise Error where a page cannot be drawn, or would replace a file unasked, or what is not a regular one."""
-    check_matplotlib()
-    if not force:
-        check_is_free(path, _elsewhere())
-    with _writing(path):
-        check_is_file(path)
-
-
-def _subject_beside(out: StrPath | None, subject: Subject) -> Subject:
-    """Return what a report is on; raise Error where its page would replace a file of that."""
-    read = [*subject.dataset.sources, *subject.dataset.indexes]
-    if out is not None and any(is_same_file(each, os.fspath(out)) for each in read):
-        raise Error(f"{out}: the page to write is a source or an index; give another place with {_elsewhere()}")
-    return subject
-
-
-def write_page(path: str, text: str) -> None:
-    """Write a page so that there is never half of it.
-
-    Raises:
-      Error: the directory is missing or cannot be written to.
-    """
-    with _writing(path):
-        remove_leftovers(path)  # of reports that were killed
-        temporary, file = create_replacement(path)
-        try:
-            with file:
-                file.write(text.encode())
-                file.flush()
-                os.fsync(file.fileno())
-                os.replace(temporary, path)
-        except BaseException:
-            with suppress(FileNotFoundError):  # it was moved, and then a signal came
-                os.unlink(temporary)
-            raise
-
-
-@contextmanager
-def _writing(path: str) -> Iterator[None]:
-    """Turn an OSError into an Error that names the page."""
+def _page_maker(out: str, force: bool) -> Callable[[Facts], str]:
+    """Return what makes a page; raise Error if it cannot be made, or if `out` is there and not to be replaced."""
     try:
-        yield
+        from .page import page  # needs an extra
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name not in ("jinja2", "matplotlib"):
+            raise
+        no_page = either("--json", "no out")
+        raise Error(
+            f"mmapds.report needs {name}; run: pip install 'mmapds[report]' (or give {no_page}, which needs none)"
+        ) from None
+    if not force:
+        check_is_free(out, _elsewhere())
+    return page
+
+
+def _check_is_another(out: StrPath | None, files: Iterable[str]) -> None:
+    if out is not None and any(is_same_file(each, os.fspath(out)) for each in files):
+        raise Error(f"{out}: the page to write is a source or an index; give another place with {_elsewhere()}")
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        with replacing(os.path.abspath(path), lambda: None) as file:
+            file.write(text.encode())
     except OSError as error:
         raise Error(
             f"{path}: cannot write the report here ({reason(error)}); give another place with {_elsewhere()}"

@@ -8,8 +8,8 @@ from .. import cli
 from ..dataset.decode import check_name
 from ..errors import counted
 from . import report
-from .gather import Facts
-from .plans import Wanted
+from .lengths import Facts
+from .plans import Wanted, wanted_plans
 
 DESCRIPTION = (
     "Look at a dataset and a plan of its epochs: lengths, batches, shuffle, reads and samples, on one HTML page\n"
@@ -53,9 +53,7 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
 def _report(options: argparse.Namespace) -> None:
     plan = {name: getattr(options, name) for name in Wanted._fields}
     with cli.checking_options():
-        first = Wanted.of(**plan)
-        for text in options.compare:
-            Wanted.parse(text, first)
+        wanted_plans(options.compare, **plan)
         check_name(options.decode)
     out = options.out or (None if options.json else "report.html")
     facts = report(

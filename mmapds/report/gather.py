@@ -1,112 +1,204 @@
-"""All facts of a report, section by section: plain dicts that JSON can hold."""
+"""The facts of a report, section by section: plain dicts that JSON can hold."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from .. import __version__
-from ..dataset.dataset import Dataset
-from ..dataset.decode import Decoder
-from ..dataset.opening import open as open_dataset
-from ..dataset.origin import expand_indexed, open_indexes
-from ..dataset.saving import unfolded
-from ..errors import Error, OrderError
+from ..command.numbers import CALLED, SIZES, made_of, measure, pieces
+from ..command.render import Renderer
+from ..command.screen import Screen
+from ..dataset.indexed import IndexedDataset
+from ..errors import DecodeError, Error, OrderError
+from ..index.inspect import state_of
 from ..index.lengths import read_lengths
+from ..index.summary import summarise
+from ..orders.permutation import Permutation
 from ..storage.index_file import Index
-from ..storage.roots import Roots
 from ..storage.runs import LengthOrder
-from ..storage.sources import StrPath, listed
-from .batches import batch_facts, random_padding
-from .blocks import read_blocks
-from .coverage import coverage_facts, record_sizes
-from .lengths import length_facts
-from .plans import EpochPlan, Wanted, plan_epoch
-from .reads import read_facts
-from .samples import sample_facts
-from .shuffle import shuffle_facts
+from .epochs import batch_facts, read_facts, shuffle_facts
+from .lengths import Array, Facts, length_facts
+from .plans import EpochPlan, Read, Wanted, plan_epoch
 
-Facts = dict[str, Any]
+CURRENT = ("unchanged", "touched")
+"""States of sources whose records can be read."""
 
-
-class Subject:
-    """What a report is on: a dataset, and the indexes behind it.
-
-    Its sources are compared by the section on what is covered, so stale ones are told of, and never an error.
-    """
-
-    def __init__(self, source_or_index: StrPath | Iterable[StrPath], decode: str | Decoder | None, roots: Any) -> None:
-        self.patterns = [os.fspath(pattern) for pattern in listed(source_or_index)]
-        paths = expand_indexed(self.patterns)
-        self.roots = Roots(roots, paths)
-        self.indexes: list[Index] = unfolded(open_indexes(paths, self.patterns, self.roots, "mmap"))[0]
-        self.dataset: Dataset = open_dataset(self.patterns, decode=decode, check="none", roots=roots)
-        self.by_length = self._by_length()
-
-    def _by_length(self) -> LengthOrder | None:
-        """Return lengths and their order; None where there are none that samplers take."""
-        if "length" not in self.dataset.columns or not len(self.dataset):
-            return None
-        return read_lengths(self.dataset, None, None) if self.dataset.lengths.dtype.kind == "u" else None
+_LISTED = 12  # sources
+_RANDOM, _EXTREMES, _UNDECODABLE = 6, 3, 3  # samples
+_TRIED = 1000  # records that are decoded to find some that cannot be
+_LARGE = 1 << 24  # bytes; a larger record is not decoded
+_LINES, _COLUMNS, _WIDTH = 24, 400, 76
 
 
-def gather(subject: Subject, wanted: Sequence[Wanted], *, samples: bool) -> Facts:
-    """Return the facts of all sections that need neither a loader nor a training run.
+def gather(dataset: IndexedDataset, patterns: Sequence[str], wanted: Sequence[Wanted], *, samples: bool) -> Facts:
+    """Return the facts of all sections but those of loaders and of a training run.
 
     Args:
-      wanted: plans to look at; the second one stands beside the first.
-      samples: False reads no sample, so that the report shows none.
+      patterns: what the user calls the dataset.
+      wanted: plans; the first one is compared with the others.
+      samples: False reads no sample.
     Raises:
       OrderError, ColumnError: a plan cannot be made of the dataset.
     """
-    dataset = subject.dataset
-    coverage = coverage_facts(subject.indexes, len(dataset))
-    facts: Facts = {
+    # Those of the dataset compare nothing, so that a changed source is shown, and not an error.
+    indexes, by_length = [Index(each.path, each.roots) for each in dataset._catalog.indexes], None
+    if len(dataset) and "length" in dataset.columns and dataset.lengths.dtype.kind == "u":
+        by_length = read_lengths(dataset, None, None)
+    coverage = coverage_facts(indexes, len(dataset))
+    plans = [_plan_facts(dataset, by_length, coverage, each) for each in wanted] if len(dataset) else []
+    is_shown = samples and len(dataset) and coverage["is_current"]
+    return {
         "mmapds": __version__,
-        "title": ", ".join(os.path.basename(pattern) or pattern for pattern in subject.patterns[:3]),
+        "title": ", ".join(os.path.basename(pattern) or pattern for pattern in patterns[:3]),
         "fingerprint": dataset.fingerprint,
         "coverage": coverage,
-        "lengths": _lengths(subject, wanted) if len(dataset) else None,
-        "plans": [_plan(subject, coverage, each) for each in wanted] if len(dataset) else [],
+        "lengths": _lengths(indexes, by_length, wanted) if len(dataset) else None,
+        "plans": plans,
         "loader": None,
         "training": None,
-        "samples": None,
+        "samples": _sample_facts(dataset, by_length, wanted[0].seed) if is_shown else None,
     }
-    if samples and len(dataset) and coverage["is_current"]:
-        facts["samples"] = sample_facts(dataset, subject.by_length, wanted[0].seed)
-    return facts
 
 
-def _lengths(subject: Subject, wanted: Sequence[Wanted]) -> Facts:
+def coverage_facts(indexes: Sequence[Index], records: int) -> Facts:
+    """Return what indexes cover, and which sources have changed since.
+
+    Args:
+      records: of the dataset, which may be a view.
+    """
+    summaries = [summarise(index) for index in indexes]
+    sources = [
+        {"path": index.source_path(number), "records": source.records, "bytes": source.size, "state": state}
+        | ({} if state in CURRENT else {"message": message})
+        for index in indexes
+        for number, source in enumerate(index.sources)
+        for state, message, _ in (state_of(index, number),)
+    ]
+    others = [each for each in sources if each["state"] not in CURRENT]
+    have_left_out = any(each.sizes_have_left_out for each in summaries)
+    return {
+        "indexes": [index.path for index in indexes][:_LISTED],
+        "formats": sorted({index.format for index in indexes}),
+        "records": records,
+        "records_of_indexes": sum(each.records for each in summaries),
+        "bytes": sum(each.size for each in summaries),
+        "left_out": sum(each.skipped for each in summaries),
+        "bad": sum(each.bad for each in summaries),
+        "sources": len(sources),
+        "states": dict(sorted(Counter(each["state"] for each in sources).items())),
+        "is_current": not others,
+        "listed": (others or sources)[:_LISTED],
+        "sizes_have_left_out": have_left_out,
+        "columns": _columns(indexes, "records, with framing" + " and left-out records behind" * have_left_out),
+    }
+
+
+def _columns(indexes: Sequence[Index], sizes_of: str) -> list[Facts]:
+    """Return the statistics of record sizes, and of the columns that all indexes have."""
+    names = [name for name in indexes[0].columns if all(name in index.columns for index in indexes)]
+    found = []
+    for name, title, of in [(SIZES, CALLED, sizes_of), *((name, name, made_of(indexes, name)) for name in names)]:
+        numbers = measure(indexes, name, lambda _: None)
+        quantiles = dict(zip(("10 %", "median", "90 %", "99 %"), numbers.percentiles, strict=True))
+        found.append(
+            {"name": title, "of": of, "type": numbers.type, "min": numbers.least, **quantiles}
+            | {"max": numbers.most, "mean": numbers.mean, "total": numbers.total}
+            | {"not_finite": numbers.others, "sampled": numbers.sampled}
+        )
+    return found
+
+
+def _lengths(indexes: Sequence[Index], by_length: LengthOrder | None, wanted: Sequence[Wanted]) -> Facts:
+    if by_length is None:
+        return length_facts(*_record_sizes(indexes), "bytes", [])
     chosen = [limit for each in wanted for limit in (each.max_tokens, each.pack) if limit is not None]
-    if subject.by_length is None:
-        return length_facts(*record_sizes(subject.indexes), "bytes", [])
-    return length_facts(subject.by_length.values[::-1], subject.by_length.counts[::-1], "tokens", chosen)
+    return length_facts(by_length.values[::-1], by_length.counts[::-1], "tokens", chosen)
 
 
-def _plan(subject: Subject, coverage: Facts, wanted: Wanted) -> Facts:
-    plan = plan_epoch(subject.dataset, wanted)
-    read = read_blocks(plan)
-    facts: Facts = {
+def _record_sizes(indexes: Sequence[Index]) -> tuple[Array, Array]:
+    """Return the distinct sizes of records in bytes, rising, and how many records have each."""
+    sizes: Counter[int] = Counter()
+    for piece, times in pieces(indexes, SIZES):
+        values, counts = np.unique(piece, return_counts=True)
+        sizes.update(dict(zip(values.tolist(), (counts * times).tolist(), strict=True)))
+    found = np.array(sorted(sizes.items()), np.int64)
+    return found[:, 0], found[:, 1]
+
+
+def _plan_facts(dataset: IndexedDataset, by_length: LengthOrder | None, coverage: Facts, wanted: Wanted) -> Facts:
+    plan = plan_epoch(dataset, by_length, wanted)
+    read = plan.read()
+    return {
         "title": wanted.title,
         "options": wanted._asdict(),
         "batches": batch_facts(plan, read),
-        "shuffle": shuffle_facts(plan, read, len(subject.dataset)),
-        "reads": None,
+        "shuffle": shuffle_facts(read, len(dataset)),
+        "reads": _reads(dataset, coverage, plan, read) if coverage["is_current"] else None,
     }
-    if plan.selection is not None and plan.kind != "packs":
-        planned, size = plan.selection, plan.records / len(plan.batches)
-        facts["batches"]["random_padding"] = random_padding(planned.values[::-1], planned.counts[::-1], size)
-    if coverage["is_current"]:
-        facts["reads"] = _reads(subject, coverage, plan, read)
-    return facts
 
 
-def _reads(subject: Subject, coverage: Facts, plan: EpochPlan, read: Any) -> Facts | None:
+def _reads(dataset: IndexedDataset, coverage: Facts, plan: EpochPlan, read: Read) -> Facts | None:
     record_bytes = coverage["bytes"] / max(coverage["records_of_indexes"], 1)
-    dataset = subject.dataset
     try:
         return read_facts(plan, read, dataset.where, dataset.source_starts, record_bytes)
     except OrderError:
         raise
-    except Error:  # a source changed since it was compared
+    except Error:  # a source changed after it was compared
         return None
+
+
+class _Page(Screen):
+    """The page as the renderer of `mmapds show` sees it: a fixed width, all characters, no colours."""
+
+    def __init__(self) -> None:
+        self.width, self.has_colours, self.is_unicode, self.ellipsis = _WIDTH, False, True, "…"
+
+
+def _sample_facts(dataset: IndexedDataset, by_length: LengthOrder | None, seed: int) -> Facts:
+    """Return some samples as lines of text: random ones, the longest, the shortest, and some that cannot be decoded."""
+    records = len(dataset)
+    tried = Permutation(records, seed)[np.arange(min(_TRIED, records))].tolist()
+    groups = {"random": tried[:_RANDOM]}
+    if by_length is not None:
+        count = min(_EXTREMES, records)
+        groups["longest"] = by_length.at(np.arange(count)).tolist()
+        groups["shortest"] = by_length.at(np.arange(records - 1, records - 1 - count, -1)).tolist()
+    found = {name: [_sample(dataset, by_length, each) for each in positions] for name, positions in groups.items()}
+    found["undecodable"] = list(islice(_undecodable(dataset, tried), _UNDECODABLE))
+    return {**found, "tried": len(tried)}
+
+
+def _sample(dataset: IndexedDataset, by_length: LengthOrder | None, position: int) -> Facts:
+    size = dataset.where(position).size
+    shown: Facts = {"position": position, "place": dataset.place(position), "bytes": size}
+    if by_length is not None:
+        shown["length"] = int(by_length.lengths.at(np.array([position]))[0])
+    if size > _LARGE:
+        return {**shown, "error": f"{size:,} bytes, too many to be shown"}
+    try:
+        return {**shown, "lines": _lines(dataset[position])}
+    except DecodeError as error:
+        return {**shown, "error": str(error), "lines": _lines(dataset.raw(position))}
+    except Error as error:
+        return {**shown, "error": str(error)}
+
+
+def _lines(sample: Any) -> list[str]:
+    """Return the first lines of a sample as `mmapds show` prints them."""
+    lines = list(islice(Renderer(_Page(), full=False).lines(sample), _LINES + 1))
+    more = ["…"] if len(lines) > _LINES else []
+    return [line if len(line) <= _COLUMNS else f"{line[:_COLUMNS]}…" for line in lines[:_LINES]] + more
+
+
+def _undecodable(dataset: IndexedDataset, positions: list[int]) -> Iterator[Facts]:
+    for position in positions:
+        if dataset.where(position).size > _LARGE:
+            continue
+        try:
+            dataset[position]
+        except DecodeError:
+            yield _sample(dataset, None, position)

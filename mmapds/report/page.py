@@ -1,87 +1,79 @@
-"""The page of a report: one HTML file that needs no other, with no script in it."""
+"""The page of a report: one HTML file without a script, made of the facts by `report.html.j2`."""
 
+from importlib.resources import files
+from itertools import count
 from typing import Any
 
-from . import sections
-from .markup import text_of
-from .style import CSS
-from .verdicts import percent, verdicts
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
-Facts = dict[str, Any]
-
-# A browser that heeds this runs no script and asks no server for anything, whatever a sample may hold.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-
-_TITLES = {
-    "covers": "What it covers",
-    "lengths": "Lengths",
-    "batches": "Batches",
-    "shuffle": "Shuffle",
-    "reads": "Reads",
-    "loader": "Loader",
-    "training": "Training run",
-    "samples": "Samples",
-}
+from ..bench.choose import name_of
+from ..cli import printable
+from ..errors import counted
+from . import pictures
+from .epochs import PAGE
+from .gather import CURRENT
+from .lengths import Facts
+from .verdicts import GOOD, percent, verdicts
 
 
 def page(facts: Facts) -> str:
-    """Return the page; the same facts give the same page."""
-    made = {name: getattr(sections, name)(title, facts) for name, title in _TITLES.items()}
-    shown = {name: body for name, body in made.items() if body}
-    links = "".join(f'<a href="#{name}">{text_of(_TITLES[name])}</a>' for name in shown)
-    title = text_of(facts["title"])
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}: report</title>\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        f"<style>\n{CSS}\n</style>\n</head>\n<body>\n"
-        f'<header>\n<p class="kind">mmapds report</p>\n<h1>{title}</h1>\n{_plans(facts)}'
-        f'{_tiles(facts)}\n{_verdicts(facts)}\n<nav aria-label="Sections">{links}</nav>\n</header>\n'
-        f"<main>\n{chr(10).join(shown.values())}\n</main>\n{_footer(facts)}\n</body>\n</html>\n"
+    """Return the page; the same facts give the same bytes."""
+    # Data may hold HTML, and characters that steer a page: all text is escaped here, by default.
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, finalize=_printable, trim_blocks=True, lstrip_blocks=True
     )
-
-
-def _plans(facts: Facts) -> str:
-    if not facts["plans"]:
-        return ""
-    titles = " beside ".join(plan["title"] for plan in facts["plans"])
-    ranks = " and ".join(str(each) for each in dict.fromkeys(plan["batches"]["ranks"] for plan in facts["plans"]))
-    return f'<p class="kind">{text_of(titles)}, {ranks} rank{"s" * (ranks != "1")}</p>\n'
-
-
-def _tiles(facts: Facts) -> str:
-    coverage, lengths = facts["coverage"], facts["lengths"]
-    tiles = [("records", f"{coverage['records']:,}"), ("on disk", sections.size(coverage["bytes"]))]
-    if lengths is not None and lengths["unit"] == "tokens":
-        tiles.append(("tokens", sections.rounded(lengths["total"])))
-    for plan in facts["plans"][:1]:
-        batches = plan["batches"]
-        tiles.append(("steps an epoch", f"{batches['steps']:,}"))
-        if "padding" in batches:
-            tiles.append(("padding", percent(batches["padding"])))
-        elif "fill" in batches:
-            tiles.append(("filled", percent(batches["fill"])))
-        if batches.get("cost"):
-            tiles.append(("ranks wait", percent(batches["cost"]["waiting"])))
-    found = "".join(f"<div><dt>{text_of(name)}</dt><dd>{_unit_small(value)}</dd></div>" for name, value in tiles)
-    return f'<dl class="tiles">{found}</dl>'
-
-
-def _unit_small(value: str) -> str:
-    number, _, unit = value.rpartition(" ")
-    return f"{text_of(number)} <small>{text_of(unit)}</small>" if number else text_of(unit)
-
-
-def _verdicts(facts: Facts) -> str:
-    items = "".join(
-        f'<li><b class="{each.level}">{each.level}</b><span>{text_of(each.text)} '
-        f'<a href="#{each.section}">{text_of(_TITLES[each.section])}</a></span></li>'
-        for each in verdicts(facts)
+    environment.filters |= {"counted": counted, "number": number, "percent": percent, "rounded": rounded, "size": size}
+    labels = _labels(facts["plans"])
+    found, numbers = verdicts(facts, labels), count()
+    template = files(__package__).joinpath("report.html.j2").read_text("utf-8")
+    made = environment.from_string(template).render(
+        facts=facts,
+        plans=[{**plan, "label": label} for label, plan in zip(labels, facts["plans"], strict=True)],
+        findings=[each for each in found if each.level != GOOD],
+        passed=[each for each in found if each.level == GOOD],
+        draw=pictures,
+        svg=lambda drawing: Markup(pictures.svg(f"chart{next(numbers)}", drawing)),
+        current=CURRENT,
+        page_size=PAGE,
+        name_of=name_of,
     )
-    return f'<ul class="verdicts">{items}</ul>'
+    return made.lstrip() + "\n"  # the definitions before the page leave empty lines
 
 
-def _footer(facts: Facts) -> str:
-    made = f"mmapds {facts['mmapds']}; dataset {facts['fingerprint']}"
-    return f"<footer>Made by {text_of(made)}. The same numbers as JSON: --json.</footer>"
+def _printable(value: Any) -> Any:
+    return printable(value) if type(value) is str else value  # HTML that is ready is a subclass
+
+
+def _labels(plans: list[Facts]) -> list[str]:
+    """Return the names of plans, with the options in which plans of one name may differ."""
+    labels = []
+    differing = [name for name in ("ranks", "seed") if len({plan["options"][name] for plan in plans}) > 1]
+    for plan in plans:
+        ranks, seed = counted(plan["options"]["ranks"], "rank"), f"seed {plan['options']['seed']}"
+        more = [text for name, text in (("ranks", ranks), ("seed", seed)) if name in differing]
+        labels.append(", ".join([plan["title"], *more]))
+    return labels
+
+
+def size(number: float) -> str:
+    """Return a number of bytes for people: 1.3 GB."""
+    units = ("bytes", "kB", "MB", "GB", "TB", "PB")
+    power = next((at for at in range(5, 0, -1) if number >= 1000**at), 0)
+    value = number / 1000**power
+    return f"{value:,.0f} {units[power]}" if power == 0 or value >= 99.95 else f"{value:.1f} {units[power]}"
+
+
+def rounded(number: float) -> str:
+    """Return a large number for people: 1.3 billion."""
+    for name, least in (("trillion", 10**12), ("billion", 10**9), ("million", 10**6)):
+        if number >= least:
+            return f"{number / least:,.1f} {name}"
+    return f"{number:,.0f}"
+
+
+def number(value: float) -> str:
+    """Return a number for a table: a whole one with its digits grouped, another in about three digits."""
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.3g}"

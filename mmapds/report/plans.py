@@ -1,10 +1,10 @@
-"""Plans of an epoch as a report looks at them: batches under a budget, packs, or batches of one size."""
+"""Plans of an epoch: batches under a token budget, packs or batches of one size; and the part of it that is read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,24 +19,28 @@ from ..samplers.lengths import Selection, select
 from ..samplers.packing import PackedChunks, PackLimits, PackPlan, PackWindowPlan
 from ..samplers.plan import Reader
 from ..samplers.window import WindowPlan
+from ..storage.runs import LengthOrder
 
 BATCH_SIZE = 32
-"""Where no plan is asked for."""
+"""The default where no plan is asked for."""
 
 _SORT_WINDOW = 8192  # the default of TokenBudgetBatchSampler
-_MANY_LENGTHS = 4096  # from which on packs are planned with rounded lengths
+_MANY_LENGTHS = 4096  # above this, packs use rounded lengths, so that the plan stays small
 _ANY_SIZE = 2**31
+_LONGEST = 2**32  # tokens of a record; so the tokens of any batch fit into 63 bits
 _DIGITS = 19  # of the largest number in 63 bits
+_BLOCKS = 201  # odd, so that one lies in the middle
+_BLOCK_RECORDS = 4096  # enough gaps for a distribution that can be told from another
 
 
 class Wanted(NamedTuple):
-    """A plan that is asked for: at most one of the first three."""
+    """The options of a plan; at most one of the first three is given."""
 
     max_tokens: int | None = None
     pack: int | None = None
     batch_size: int | None = None
     chunk_size: int | None = None
-    """Follow chunks of so many neighbours, instead of a shuffle of all records."""
+    """Shuffle chunks of this many neighbours, instead of all records."""
     ranks: int = 8
     seed: int = 0
 
@@ -45,28 +49,26 @@ class Wanted(NamedTuple):
         """Return a plan of checked options.
 
         Raises:
-          OrderError: one is out of range, or two contradict each other.
+          OrderError: an option is out of range, or two exclude each other.
         """
-        checked = {
-            name: integer(name, value, 0 if name == "seed" else 1)
-            for name, value in options.items()
-            if value is not None
-        }
-        given = [name for name in cls._fields[:3] if name in checked]
-        if len(given) > 1:
-            raise OrderError(f"{given[1]} = {checked[given[1]]}, expected None beside {given[0]}; give one of the two")
+        given = {name: value for name, value in options.items() if value is not None}
+        checked = {name: integer(name, value, 0 if name == "seed" else 1) for name, value in given.items()}
+        limits = [name for name in cls._fields[:3] if name in checked]
+        if len(limits) > 1:
+            name = limits[1]
+            raise OrderError(f"{name} = {checked[name]}, expected None beside {limits[0]}; give one of the two")
         return cls(**checked)
 
     @classmethod
-    def parse(cls, text: str, others: Wanted) -> Wanted:
-        """Return the plan that a text such as `pack=4096,ranks=16` means; ranks and seed default to those of another.
+    def parse(cls, text: str, first: Wanted) -> Wanted:
+        """Return the plan of a text such as `pack=4096,ranks=16`; ranks and seed default to those of the first plan.
 
         Raises:
-          OrderError: it means none.
+          OrderError: the text has another form.
         """
         if not isinstance(text, str):
             raise OrderError(f"compare = {shortened(text)}, expected a plan such as 'pack=4096,ranks=16'")
-        options: dict[str, Any] = {"ranks": others.ranks, "seed": others.seed}
+        options: dict[str, Any] = {"ranks": first.ranks, "seed": first.seed}
         for part in text.split(","):
             name, _, value = (each.strip() for each in part.partition("="))
             name = name.replace("-", "_")
@@ -80,7 +82,7 @@ class Wanted(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What people call the plan."""
+        """The name of the plan for people."""
         if self.max_tokens is not None:
             what = f"token budget {self.max_tokens:,}"
         elif self.pack is not None:
@@ -90,116 +92,138 @@ class Wanted(NamedTuple):
         return f"{what}, chunks of {self.chunk_size:,}" if self.chunk_size else what
 
 
-class _Batches(Protocol):
-    """What a plan must answer; those of samplers do."""
+def wanted_plans(compare: Iterable[str] | str, **options: Any) -> list[Wanted]:
+    """Return the plan of these options, and the plans to compare with it.
 
-    def __len__(self) -> int: ...
-    def reader(self, epoch: int) -> Reader: ...
+    Raises:
+      OrderError: as `Wanted.of` and `Wanted.parse`.
+    """
+    first = Wanted.of(**options)
+    others = compare if isinstance(compare, Iterable) and not isinstance(compare, str) else [compare]
+    return [first, *(Wanted.parse(text, first) for text in others)]
+
+
+class Read(NamedTuple):
+    """The part of an epoch that was read: blocks of whole steps, in order of steps and ranks."""
+
+    records: list[Int64s]
+    """Of each block."""
+    sizes: list[Int64s]
+    """Of each block, the number of records in each batch."""
+    steps: Int64s
+    """The step of each batch of all blocks."""
+    all_steps: int
+    """Whole steps of the epoch."""
+    is_whole: bool
+    """Whether all of these were read."""
 
 
 class EpochPlan(NamedTuple):
-    """The batches of an epoch of all ranks. Batch `step * ranks + rank` is that of a rank in a step."""
+    """The batches of an epoch of all ranks. The batch of a rank in a step is number `step * ranks + rank`."""
 
     wanted: Wanted
     kind: str
     """"budget", "packs" or "fixed"."""
     limit: int
     """Most tokens of a batch, or its number of records where the size is fixed."""
-    batches: _Batches
+    batches: Any
+    """A plan of the samplers, with a length and a reader."""
     records: int
-    """How many the epoch has."""
     left_out: dict[str, int]
-    """Records that are not planned, by the reason."""
+    """How many records are not planned, by the reason."""
     selection: Selection | None
-    """Those that are, by their lengths; None without lengths."""
+    """The planned records in order of length; None without lengths."""
 
     @property
     def tokens(self) -> int | None:
-        """How many tokens the epoch has; None without lengths."""
+        """Tokens in the epoch; None without lengths."""
         if self.selection is None:
             return None
-        return int((self.selection.values.astype(object) * self.selection.counts.astype(object)).sum())
-
-    @property
-    def lengths(self) -> Callable[[Int64s], NDArray[Any]] | None:
-        """What returns the lengths of records; None without lengths."""
-        return None if self.selection is None else self.selection.by_length.lengths.at
+        return int(self.selection.values.astype(np.float64) @ self.selection.counts.astype(np.float64))
 
     @property
     def steps(self) -> int:
-        """How many steps an epoch has; a last one that is not full counts."""
+        """Steps in an epoch, with a last one that is not full."""
         return -(-len(self.batches) // self.wanted.ranks)
 
+    def lengths(self, records: Int64s) -> NDArray[Any]:
+        """Return the tokens of records, 2**32 at most."""
+        assert self.selection is not None
+        found: NDArray[Any] = np.minimum(self.selection.by_length.lengths.at(records), np.uint64(_LONGEST))
+        return found.astype(np.int64)
 
-def plan_epoch(dataset: Dataset, wanted: Wanted) -> EpochPlan:
-    """Return the epoch that a sampler with these options would have.
+    def read(self) -> Read:
+        """Read the whole steps of epoch 0: all of a short epoch, otherwise blocks from the first step to the last.
 
+        An epoch without a whole step is one block.
+        """
+        ranks, batches = self.wanted.ranks, len(self.batches)
+        steps = max(batches // ranks, 1)
+        size = min(max(int(min(_BLOCK_RECORDS, self.records / 64) * steps / self.records), 1), steps)
+        count = min(-(-steps // size), _BLOCKS)
+        is_whole = count * size >= steps
+        firsts = np.arange(count) * size if is_whole else np.linspace(0, steps - size, count).astype(np.int64)
+        read, records, sizes, positions = self.batches.reader(0), [], [], []
+        for first in firsts.tolist():
+            positions.append(np.arange(first * ranks, min(first + size, steps) * ranks, dtype=np.int64)[:batches])
+            found, ends = read(positions[-1])
+            records.append(found)
+            sizes.append(np.diff(ends, prepend=0))
+        return Read(records, sizes, np.concatenate(positions) // ranks, steps, is_whole)
+
+
+def plan_epoch(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted) -> EpochPlan:
+    """Return the epoch of a sampler with these options.
+
+    Args:
+      by_length: the lengths of the dataset and their order; None where it has none.
     Raises:
-      OrderError: no record is left, or there are fewer than ranks.
-      ColumnError: the plan needs lengths that the dataset lacks.
+      OrderError: no record is left, or there are fewer records than ranks.
+      ColumnError: the plan needs lengths, and the dataset has none.
     """
-    if wanted.max_tokens is not None:
-        planned = _under_a_budget(dataset, wanted, wanted.max_tokens)
-    elif wanted.pack is not None:
-        planned = _in_packs(dataset, wanted, wanted.pack)
+    if wanted.max_tokens is None and wanted.pack is None:
+        planned = _of_one_size(dataset, by_length, wanted, wanted.batch_size or BATCH_SIZE)
     else:
-        planned = _of_one_size(dataset, wanted, wanted.batch_size or BATCH_SIZE)
+        by_length = read_lengths(dataset, None, None) if by_length is None else by_length
+        planned = _by_length(dataset, by_length, wanted)
     if planned.records < wanted.ranks:
         raise OrderError(f"ranks = {wanted.ranks}, expected 1 to {planned.records}, the number of records")
     return planned
 
 
-def _under_a_budget(dataset: Dataset, wanted: Wanted, max_tokens: int) -> EpochPlan:
-    by_length, budget = read_lengths(dataset, None, None), Budget(max_tokens, _ANY_SIZE, 1, 0)
-    selection, left_out = select(by_length, budget, 1, None, "drop")
-    common: dict[str, Any] = {"ranks": wanted.ranks, "seed": wanted.seed, "shuffle": True}
-    plan: BucketPlan | WindowPlan
-    if wanted.chunk_size is None:
-        plan = BucketPlan(selection, budget, group_size=wanted.ranks, **common)
+def _by_length(dataset: Dataset, by_length: LengthOrder, wanted: Wanted) -> EpochPlan:
+    limits: Any = PackLimits(wanted.pack, None, 1) if wanted.pack else Budget(wanted.max_tokens or 0, _ANY_SIZE, 1, 0)
+    selection, left_out = select(by_length, limits, 1, None, "drop")
+    chunks: Any = None if wanted.chunk_size is None else Chunked(dataset, wanted.chunk_size, seed=wanted.seed)
+    shape: dict[str, Any] = {"ranks": wanted.ranks, "seed": wanted.seed, "shuffle": True}
+    groups = {**shape, "group_size": wanted.ranks}
+    plan: Any
+    if wanted.pack is None and chunks is None:
+        plan = BucketPlan(selection, limits, **groups)
+    elif wanted.pack is None:
+        plan = WindowPlan(selection, limits, order=chunks, sort_window=_SORT_WINDOW, **shape)
+    elif chunks is None:
+        is_many = len(selection.values) > _MANY_LENGTHS
+        round_to = next((step for step in (16, 8, 4, 2) if is_many and wanted.pack % step == 0), 1)
+        plan = PackPlan(selection, limits._replace(round_to=round_to), **groups)
     else:
-        plan = WindowPlan(selection, budget, order=_order(dataset, wanted), sort_window=_SORT_WINDOW, **common)
-    found = {"empty": left_out.too_short, "over the budget": left_out.too_long}
-    return EpochPlan(wanted, "budget", max_tokens, plan, selection.records, found, selection)
+        plan = PackWindowPlan(selection, PackedChunks(selection, limits, chunks), **groups)
+    kind, limit = ("packs", wanted.pack) if wanted.pack else ("budget", wanted.max_tokens or 0)
+    too_long = "longer than a pack" if wanted.pack else "over the budget"
+    reasons = {"empty": left_out.too_short, too_long: left_out.too_long}
+    return EpochPlan(wanted, kind, limit, plan, selection.records, reasons, selection)
 
 
-def _in_packs(dataset: Dataset, wanted: Wanted, length: int) -> EpochPlan:
-    by_length = read_lengths(dataset, None, None)
-    selection, left_out = select(by_length, PackLimits(length, None, 1), 1, None, "drop")
-    shape: dict[str, Any] = {"group_size": wanted.ranks, "ranks": wanted.ranks, "seed": wanted.seed, "shuffle": True}
-    plan: PackPlan | PackWindowPlan
-    if wanted.chunk_size is None:
-        steps = [step for step in (16, 8, 4, 2) if length % step == 0] if len(selection.values) > _MANY_LENGTHS else []
-        plan = PackPlan(selection, PackLimits(length, None, steps[0] if steps else 1), **shape)
-    else:
-        chunks = PackedChunks(selection, PackLimits(length, None, 1), _chunks(dataset, wanted, wanted.chunk_size))
-        plan = PackWindowPlan(selection, chunks, **shape)
-    found = {"empty": left_out.too_short, "longer than a pack": left_out.too_long}
-    return EpochPlan(wanted, "packs", length, plan, selection.records, found, selection)
-
-
-def _of_one_size(dataset: Dataset, wanted: Wanted, size: int) -> EpochPlan:
-    if not len(dataset):
-        raise OrderError("dataset: expected one sample or more, found 0 (the dataset or the view is empty)")
-    most = -(-len(dataset) // wanted.ranks)  # of a rank: a larger batch has no more, but products beyond 64 bits
-    plan = _FixedBatches(_order(dataset, wanted), min(size, most), wanted.ranks)
-    selection = None
-    if "length" in dataset.columns and dataset.lengths.dtype.kind == "u":
-        selection = Selection(read_lengths(dataset, None, None), 0, slice(None))
-    return EpochPlan(wanted, "fixed", size, plan, len(dataset), {}, selection)
-
-
-def _order(dataset: Dataset, wanted: Wanted) -> Order:
-    if wanted.chunk_size is None:
-        return Shuffled(len(dataset), wanted.seed)
-    return _chunks(dataset, wanted, wanted.chunk_size)
-
-
-def _chunks(dataset: Dataset, wanted: Wanted, size: int) -> Chunked:
-    return Chunked(dataset, size, seed=wanted.seed)
+def _of_one_size(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted, size: int) -> EpochPlan:
+    records, ranks, seed = len(dataset), wanted.ranks, wanted.seed
+    order = Shuffled(records, seed) if wanted.chunk_size is None else Chunked(dataset, wanted.chunk_size, seed=seed)
+    plan = _FixedBatches(order, min(size, -(-records // ranks)), ranks)  # no batch of a rank can be larger
+    selection = None if by_length is None else Selection(by_length, 0, slice(None))
+    return EpochPlan(wanted, "fixed", size, plan, records, {}, selection)
 
 
 class _FixedBatches:
-    """The batches of a `DistributedBatchSampler`: those of a last step are smaller, and begin the epoch again."""
+    """The batches of a `DistributedBatchSampler`: a last step is smaller, and is filled from the start of the epoch."""
 
     def __init__(self, order: Order, size: int, ranks: int) -> None:
         self._order = order

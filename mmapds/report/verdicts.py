@@ -1,43 +1,49 @@
-"""What is good and what is bad about the facts of a report, in sentences."""
+"""Verdicts on the facts of a report: a sentence and a grade for each check."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..errors import counted
+from .gather import CURRENT
+from .lengths import Facts
 
-Facts = dict[str, Any]
-GOOD, FAIR, POOR = "good", "fair", "poor"
-_COLUMNS = 8  # parts of an epoch whose spread over the dataset can be told from that of random records
+GOOD, FAIR, POOR, NOTE = "good", "fair", "poor", "note"
+"""Grades; a note is on what follows from the data, or from a choice of the user, and needs no repair."""
+
+_ORDER = (POOR, FAIR, NOTE, GOOD)
+_COLUMNS = 8  # fewer parts of an epoch do not tell clumps from chance
 
 
 class Verdict(NamedTuple):
-    """A sentence, the section that it is on, and how good that is."""
+    """A sentence, the section of the page that shows more, and the grade."""
 
     level: str
     section: str
     text: str
 
 
-def verdicts(facts: Facts) -> list[Verdict]:
-    """Return a sentence on each thing that a reader looks for first, worst ones first."""
+def verdicts(facts: Facts, labels: list[str]) -> list[Verdict]:
+    """Return the verdicts, worst ones first.
+
+    Args:
+      labels: the names of the plans, which begin their sentences where there are several.
+    """
     found = list(_coverage(facts["coverage"]))
-    several = len(facts["plans"]) > 1
-    for plan in facts["plans"]:
-        prefix = f"{plan['title'][0].upper()}{plan['title'][1:]}: "
+    for label, plan in zip(labels, facts["plans"], strict=True):
         for each in (*_batches(plan["batches"]), *_shuffle(plan), *_reads(plan["reads"])):
-            text = each.text if not several else f"{prefix}{each.text[0].lower()}{each.text[1:]}"
+            text = each.text if len(labels) == 1 else f"{label[0].upper()}{label[1:]}: {each.text}"
             found.append(each._replace(text=text))
     found += [*_samples(facts["samples"]), *_training(facts["training"])]
-    return sorted(found, key=lambda each: (POOR, FAIR, GOOD).index(each.level))
+    return sorted(found, key=lambda each: _ORDER.index(each.level))
 
 
 def level(number: float, good: float, fair: float) -> str:
-    """Return how good a number is that should be small."""
+    """Return the grade of a number that should be small."""
     return GOOD if number <= good else FAIR if number <= fair else POOR
 
 
 def percent(share: float) -> str:
-    """Return a share for people: three digits at most, and never 0 for what is not."""
+    """Return a share in three digits; a share above 0 never looks like 0."""
     number = 100 * share
     if 0 < abs(number) < 0.005:
         return "under 0.01 %"
@@ -47,14 +53,11 @@ def percent(share: float) -> str:
 
 def _coverage(facts: Facts) -> Iterator[Verdict]:
     if facts["is_current"]:
-        yield Verdict(GOOD, "covers", "Every source is what it was when it was indexed.")
+        yield Verdict(GOOD, "covers", "Every source is the same as when it was indexed.")
     else:
-        others = sum(count for state, count in facts["states"].items() if state not in ("unchanged", "touched"))
-        yield Verdict(
-            POOR,
-            "covers",
-            f"{others:,} of {counted(facts['sources'], 'source')} changed or cannot be read; index them again.",
-        )
+        others = sum(count for state, count in facts["states"].items() if state not in CURRENT)
+        sources = counted(facts["sources"], "source")
+        yield Verdict(POOR, "covers", f"{others:,} of {sources} changed or cannot be read; index them again.")
     if facts["left_out"]:
         yield Verdict(FAIR, "covers", f"The index leaves {counted(facts['left_out'], 'record')} out.")
 
@@ -66,64 +69,58 @@ def _batches(facts: Facts) -> Iterator[Verdict]:
         what = " and ".join(f"{count:,} {why}" for why, count in facts["left_out"].items() if count)
         yield Verdict(level(share, 0.001, 0.02), "batches", f"{percent(share)} of the records are left out: {what}.")
     if facts["kind"] == "packs":
-        empty = 1 - facts["fill"]
-        yield Verdict(level(empty, 0.02, 0.1), "batches", f"Packs are {percent(facts['fill'])} full.")
+        yield Verdict(level(1 - facts["fill"], 0.02, 0.1), "batches", f"Packs are {percent(facts['fill'])} full.")
     elif "padding" in facts:
-        text = f"{percent(facts['padding'])} of a batch is padding"
-        if facts["kind"] == "budget" and "random_padding" in facts:
-            text += f", where random batches of this size would have {percent(facts['random_padding'])}"
-        yield Verdict(level(facts["padding"], 0.02, 0.1), "batches", f"{text}.")
+        grade, text = level(facts["padding"], 0.02, 0.1), f"{percent(facts['padding'])} of a batch is padding"
+        if facts["kind"] == "budget":
+            text += f"; random batches of this size have {percent(facts['random_padding'])}"
+        elif grade != GOOD:
+            text += "; a token budget or packs have less"
+        yield Verdict(grade, "batches", f"{text}.")
     if facts.get("cost"):
-        waiting = facts["cost"]["waiting"]
-        yield Verdict(
-            level(waiting, 0.02, 0.1),
-            "batches",
-            f"Ranks wait {percent(waiting)} of the time for the slowest one, as far as time follows cost.",
-        )
+        share = facts["cost"]["waiting"]
+        text = f"Ranks wait {percent(share)} of the time for the slowest one, if time follows cost."
+        yield Verdict(level(share, 0.02, 0.1), "batches", text)
 
 
 def _shuffle(plan: Facts) -> Iterator[Verdict]:
-    facts = plan["shuffle"]
-    found = {name: each for name, each in facts["gaps"].items() if each["distance"] is not None}
-    if not found:
+    facts, chunk_size = plan["shuffle"], plan["options"]["chunk_size"]
+    ratios = {n: each["distance"] / each["bound"] for n, each in facts["gaps"].items() if each["distance"] is not None}
+    if not ratios:
         return
-    ratios = {name: each["distance"] / each["bound"] for name, each in found.items()}
     worst = max(ratios, key=ratios.__getitem__)
     near, anywhere = level(ratios[worst], 1.5, 4), GOOD
     if facts["density"]["columns"] >= _COLUMNS:
         anywhere = level(facts["density"]["dispersion"], 1.3, 3)
-    grade = max(near, anywhere, key=(GOOD, FAIR, POOR).index)
+    grade = min(near, anywhere, key=_ORDER.index)
+    how = "somewhat off" if grade == FAIR else "far from"
+    where = f"parts of the epoch, most of all its {worst}," if near == grade else "parts of the epoch"
     if grade == GOOD:
-        yield Verdict(GOOD, "shuffle", "Any part of the epoch is as random as a shuffle of all records.")
-    elif plan["batches"]["kind"] != "fixed" and plan["options"]["chunk_size"] is None:
-        # The shuffle itself is that of all records: what is left is in the data.
-        yield Verdict(
-            FAIR, "shuffle", "Batches are planned by length, and some lengths lie in some parts of the dataset."
-        )
+        yield Verdict(GOOD, "shuffle", "Every part of the epoch is as random as a shuffle of all records.")
+    elif chunk_size is not None:
+        text = f"Chunks of {chunk_size:,} records were chosen, and mix less: {where} are {how} a random choice."
+        yield Verdict(NOTE, "shuffle", text)
+    elif plan["batches"]["kind"] != "fixed":
+        text = "The shuffle is of all records, but batches are planned by length, and lengths vary over the dataset."
+        yield Verdict(NOTE, "shuffle", text)
     else:
-        how = "somewhat off" if grade == FAIR else "far from"
-        where = f"parts of the epoch are, most of all its {worst}," if near == grade else "parts of the epoch are"
-        yield Verdict(grade, "shuffle", f"Not all records are mixed with all others: {where} {how} a random choice.")
+        yield Verdict(grade, "shuffle", f"Records are not mixed evenly: {where} are {how} a random choice.")
 
 
 def _reads(facts: Facts | None) -> Iterator[Verdict]:
-    if facts is None:
-        return
-    ratio = facts["amplification"]
-    text = (
-        f"A step touches {ratio:.1f} times the bytes of its records, which matters where data do not fit into memory."
-    )
-    yield Verdict(level(ratio, 2, 50), "reads", text)
+    if facts is not None:
+        ratio = facts["amplification"]
+        text = f"A step touches {ratio:.1f} times the bytes of its records. It matters if data do not fit into memory."
+        yield Verdict(level(ratio, 2, 50), "reads", text)
 
 
 def _samples(facts: Facts | None) -> Iterator[Verdict]:
     if facts is None:
         return
-    bad = len(facts["undecodable"])
-    if bad:
-        yield Verdict(POOR, "samples", f"Some of the {facts['tried']:,} samples that were tried cannot be decoded.")
+    if facts["undecodable"]:
+        yield Verdict(POOR, "samples", f"Some of {counted(facts['tried'], 'sample')} cannot be decoded.")
     else:
-        yield Verdict(GOOD, "samples", f"All of the {facts['tried']:,} samples that were tried can be decoded.")
+        yield Verdict(GOOD, "samples", f"All of {counted(facts['tried'], 'sample')} that were tried can be decoded.")
 
 
 def _training(facts: Facts | None) -> Iterator[Verdict]:

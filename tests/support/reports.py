@@ -99,7 +99,7 @@ class Page(html.parser.HTMLParser):
 
     def charts(self):
         """The charts, each as its label."""
-        return [attributes["aria-label"] for name, attributes in self.tags if name == "svg"]
+        return [attributes["aria-label"] for _, attributes in self.tags if attributes.get("role") == "img"]
 
     def references(self):
         """The ids that links and charts refer to."""
