@@ -135,7 +135,7 @@ def test_a_page_fits_and_can_be_read(browser, pages, name, width, scheme):
             " parseFloat(getComputedStyle(each).fontSize) * each.closest('svg').clientWidth /"
             " each.closest('svg').viewBox.baseVal.width))"
         )
-        >= 9
+        >= 11
     )
     contrasts = json.loads(browser.evaluate(CONTRASTS))
     assert len(contrasts) > 10
