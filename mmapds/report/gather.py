@@ -13,7 +13,7 @@ from ..command.numbers import CALLED, SIZES, made_of, measure, pieces
 from ..command.render import Renderer
 from ..command.screen import Screen
 from ..dataset.indexed import IndexedDataset
-from ..errors import DecodeError, Error, OrderError
+from ..errors import DecodeError, Error
 from ..index.inspect import state_of
 from ..index.lengths import read_lengths
 from ..index.summary import summarise
@@ -22,7 +22,7 @@ from ..storage.index_file import Index
 from ..storage.runs import LengthOrder
 from .epochs import batch_facts, read_facts, shuffle_facts
 from .lengths import Array, Facts, length_facts
-from .plans import EpochPlan, Read, Wanted, plan_epoch
+from .plans import Wanted, plan_epoch
 
 CURRENT = ("unchanged", "touched")
 """States of sources whose records can be read."""
@@ -131,24 +131,15 @@ def _record_sizes(indexes: Sequence[Index]) -> tuple[Array, Array]:
 
 def _plan_facts(dataset: IndexedDataset, by_length: LengthOrder | None, coverage: Facts, wanted: Wanted) -> Facts:
     plan = plan_epoch(dataset, by_length, wanted)
-    read = plan.read()
+    read, record_bytes = plan.read(), coverage["bytes"] / max(coverage["records_of_indexes"], 1)
+    is_readable, starts = coverage["is_current"], dataset.source_starts
     return {
         "title": wanted.title,
         "options": wanted._asdict(),
         "batches": batch_facts(plan, read),
         "shuffle": shuffle_facts(read, len(dataset)),
-        "reads": _reads(dataset, coverage, plan, read) if coverage["is_current"] else None,
+        "reads": read_facts(plan, read, dataset.where, starts, record_bytes) if is_readable else None,
     }
-
-
-def _reads(dataset: IndexedDataset, coverage: Facts, plan: EpochPlan, read: Read) -> Facts | None:
-    record_bytes = coverage["bytes"] / max(coverage["records_of_indexes"], 1)
-    try:
-        return read_facts(plan, read, dataset.where, dataset.source_starts, record_bytes)
-    except OrderError:
-        raise
-    except Error:  # a source changed after it was compared
-        return None
 
 
 class _Page(Screen):

@@ -23,7 +23,7 @@ def page(facts: Facts) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, finalize=_printable, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"counted": counted, "number": number, "percent": percent, "rounded": rounded, "size": size}
+    environment.filters |= {"counted": counted, "number": number, "percent": percent, "rounded": rounded}
     labels = _labels(facts["plans"])
     found, numbers = verdicts(facts, labels), count()
     template = files(__package__).joinpath("report.html.j2").read_text("utf-8")
@@ -54,14 +54,6 @@ def _labels(plans: list[Facts]) -> list[str]:
         more = [text for name, text in (("ranks", ranks), ("seed", seed)) if name in differing]
         labels.append(", ".join([plan["title"], *more]))
     return labels
-
-
-def size(number: float) -> str:
-    """Return a number of bytes for people: 1.3 GB."""
-    units = ("bytes", "kB", "MB", "GB", "TB", "PB")
-    power = next((at for at in range(5, 0, -1) if number >= 1000**at), 0)
-    value = number / 1000**power
-    return f"{value:,.0f} {units[power]}" if power == 0 or value >= 99.95 else f"{value:.1f} {units[power]}"
 
 
 def rounded(number: float) -> str:
