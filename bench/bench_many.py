@@ -18,9 +18,8 @@ import mmapds
 from bench.support.data import DATA
 from bench.support.memory import WORKERS, worker_memory
 from mmapds.index.length_order import write_length_order
-from mmapds.storage.bounds import BoundsWriter
-from mmapds.storage.index_file import IndexWriter
-from mmapds.storage.indexed_source import IndexedSource
+from mmapds.storage.sections import IndexedSource
+from mmapds.storage.writer import BoundsWriter, IndexWriter
 
 RECORDS = int(os.environ.get("MMAPDS_BENCH_RECORDS", 2 * 10**7))
 INDEXES = 100

@@ -11,9 +11,8 @@ import pytest
 import mmapds
 from bench.support.data import DATA
 from bench.support.memory import READS, WORKERS, worker_memory
-from mmapds.storage.bounds import BoundsWriter
-from mmapds.storage.index_file import IndexWriter
-from mmapds.storage.indexed_source import IndexedSource
+from mmapds.storage.sections import IndexedSource
+from mmapds.storage.writer import BoundsWriter, IndexWriter
 
 RECORDS = 10**8
 SIZE = 16

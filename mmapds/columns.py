@@ -21,7 +21,7 @@ from .dataset.decode import Decoder
 from .dataset.opening import open as open_dataset
 from .errors import ColumnError, add_note, names_its_arguments, shortened
 from .index.length_order import write_length_order
-from .storage.index_file import LENGTH_SECTIONS, Index, IndexWriter
+from .storage.index_file import LENGTH_SECTIONS, Index
 from .storage.lock import locked
 from .storage.numbers import BY_DTYPE, as_numbers, first_rounded, inexact
 from .storage.processes import WorkerDiedError, in_processes
@@ -29,6 +29,7 @@ from .storage.sections import COLUMN
 from .storage.sources import StrPath
 from .storage.spool import Spool
 from .storage.threads import cores
+from .storage.writer import IndexWriter
 
 _TASK_SAMPLES = 4096  # computed by a worker at a time
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 import mmapds
 from mmapds import _native
 from mmapds.index.verify import verify
-from mmapds.storage import scratch
-from mmapds.storage.bounds import BoundsWriter, groups_of
-from mmapds.storage.index_file import Index, IndexWriter
-from mmapds.storage.indexed_source import IndexedSource
+from mmapds.storage import spool
+from mmapds.storage.index_file import Index
+from mmapds.storage.sections import IndexedSource, groups_of
+from mmapds.storage.writer import BoundsWriter, IndexWriter
 from tests.support.bounds import WIDTHS, bounds_of, grouped, narrowest, records_in
 from tests.support.commands import command
 
@@ -103,7 +103,7 @@ def test_340_bytes_a_record_take_16_bits(tmp_path, records):
 @pytest.mark.parametrize("last", [70_000, 2**25, 2**33])
 def test_a_long_record_at_the_end_widens_all_before_it(tmp_path, monkeypatch, last, in_memory):
     """What was written is taken back into memory, or into a scratch file; sources before it stay as they are."""
-    monkeypatch.setattr(scratch, "_IN_MEMORY", in_memory)
+    monkeypatch.setattr(spool, "_IN_MEMORY", in_memory)
     sources = [bounds_from([5] * 1000), bounds_from([340] * 200_000 + [last]), bounds_from([7] * 3)]
     index = write(tmp_path / "a.mmx", sources, [4096, 1])
     assert bytes(index.section("offsets")) == b"".join(narrowest(bounds)[1] for bounds in sources)

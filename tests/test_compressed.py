@@ -20,8 +20,8 @@ import mmapds
 from mmapds.compression.cache import BlockCache
 from mmapds.compression.reader import BlockReader
 from mmapds.index.verify import verify
-from mmapds.storage.blocks import LARGEST_BLOCK
 from mmapds.storage.index_file import Index
+from mmapds.storage.sections import LARGEST_BLOCK
 from tests.support import oracle
 from tests.support.compressed import GZIP, WRITERS, codec, frames, one_block, one_frame, skippable, streamed, text
 

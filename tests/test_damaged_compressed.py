@@ -11,8 +11,8 @@ from xxhash import xxh3_64
 import mmapds
 from mmapds.compression.reader import BlockReader
 from mmapds.index.verify import verify
-from mmapds.storage.blocks import BEGINS, BOUNDS, LARGEST_BLOCK
 from mmapds.storage.index_file import Index
+from mmapds.storage.sections import BLOCK_BEGINS, BLOCK_BOUNDS, LARGEST_BLOCK
 from tests.support.compressed import (
     NO_SIZE,
     bgzf,
@@ -254,7 +254,7 @@ def attempt(work):
         return str(error)
 
 
-@pytest.mark.parametrize("name", [BEGINS, BOUNDS])
+@pytest.mark.parametrize("name", [BLOCK_BEGINS, BLOCK_BOUNDS])
 @pytest.mark.parametrize("at", [0, 1, 3, -1])
 @pytest.mark.parametrize("value", [0, 1, 60_000, 10**6, 2**32 - 1])
 def test_a_table_of_blocks_that_lies(packed, name, at, value):

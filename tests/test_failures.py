@@ -18,7 +18,7 @@ from mmapds.convert import convert
 from mmapds.formats.jsonl import JsonLines
 from mmapds.index.build import ColumnRequest, build_each
 from mmapds.report import report
-from mmapds.storage.index_file import IndexWriter
+from mmapds.storage.writer import IndexWriter
 from tests.support.commands import run
 from tests.support.index_file import rewrite
 from tests.support.messages import check

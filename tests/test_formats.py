@@ -10,7 +10,8 @@ from torch.utils.data import DataLoader
 
 import mmapds
 from mmapds.convert import convert
-from mmapds.storage.index_file import Index, IndexWriter
+from mmapds.storage.index_file import Index
+from mmapds.storage.writer import IndexWriter
 from tests.support.commands import command
 from tests.support.messages import check
 from tests.support.samples import npy, write_tfrecords

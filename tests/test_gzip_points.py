@@ -22,9 +22,10 @@ import mmapds
 from mmapds.compression import gzip_blocks, gzip_content
 from mmapds.compression.parts import BlockError
 from mmapds.index.verify import verify
-from mmapds.storage.blocks import LARGEST_BLOCK, POINT_BOUNDS, POINTS, WINDOW, BlockTable, Edges
+from mmapds.storage.blocks import BlockTable, Edges
 from mmapds.storage.files import open_file
 from mmapds.storage.index_file import Index
+from mmapds.storage.sections import LARGEST_BLOCK, POINT_BOUNDS, POINTS, WINDOW
 from tests.support import oracle
 from tests.support.compressed import bgzf, many_frames, many_members, one_block, one_member, text
 from tests.support.index_file import forge_section, rewrite

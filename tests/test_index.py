@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 import mmapds
 from mmapds.index.build import build_each
-from mmapds.storage.index_file import Index, IndexWriter
+from mmapds.storage.index_file import Index
+from mmapds.storage.writer import IndexWriter
 from tests.support import oracle
 from tests.support.bounds import bounds_of, grouped
 from tests.support.commands import SECONDS, command, python

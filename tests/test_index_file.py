@@ -10,8 +10,9 @@ import pytest
 
 import mmapds
 from mmapds.index.verify import verify
-from mmapds.storage.index_file import Index, IndexWriter
+from mmapds.storage.index_file import Index
 from mmapds.storage.numbers import U64
+from mmapds.storage.writer import IndexWriter
 from tests.support.bounds import WIDTHS, bounds_of, group_of, grouped, write_groups
 from tests.support.files import DATA
 from tests.support.index_file import rewrite

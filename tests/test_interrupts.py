@@ -19,8 +19,8 @@ from mmapds.index.lengths import sorted_lengths
 from mmapds.storage import lock, spool
 from mmapds.storage.numbers import U8
 from mmapds.storage.replaced import replacing
-from mmapds.storage.scratch import scratch_beside
-from mmapds.storage.sections import SectionWriter
+from mmapds.storage.spool import scratch_beside
+from mmapds.storage.writer import SectionWriter
 
 
 class Interrupted(BaseException):
@@ -97,7 +97,6 @@ JOBS = {
 def test_no_temporary_stays_wherever_a_signal_raises(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(spool, "_IN_MEMORY", 1)
-    monkeypatch.setattr("mmapds.storage.scratch._IN_MEMORY", 1)
     JOBS[name]()  # which loads what is loaded once
     kept = {"a.x", "a.txt", "a.mma", "a.mma.mmx", "order"}
     for number in itertools.count():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import mmapds
 from mmapds.dataset.location import Location
 from mmapds.errors import OrderError
-from mmapds.orders import Chunked
+from mmapds.orders.chunked import Chunked
 from mmapds.report import epochs, lengths, report
 from mmapds.report.plans import Wanted, plan_epoch
 from tests.support.commands import python

@@ -11,8 +11,8 @@ import mmapds
 from mmapds.dataset.array_decoder import ArrayDecoder
 from mmapds.formats import tar
 from mmapds.index.build import build_each
-from mmapds.storage.blocks import BLOCK_SECTIONS
 from mmapds.storage.index_file import Index
+from mmapds.storage.sections import BLOCK_SECTIONS
 from tests.support.array_files import store, utterances
 from tests.support.commands import run
 from tests.support.compressed import codec

@@ -17,8 +17,8 @@ from mmapds.convert import convert
 from mmapds.index.__main__ import main
 from mmapds.index.verify import verify
 from mmapds.storage.index_file import Index
-from mmapds.storage.indexed_source import IndexedSource
 from mmapds.storage.roots import Roots, covering
+from mmapds.storage.sections import IndexedSource
 from tests.support.commands import command, run
 from tests.support.index_file import rewrite
 from tests.support.samples import write_pair

@@ -10,7 +10,8 @@ import xxhash
 import mmapds
 from mmapds.arrays.array_file import ArrayFile, Head
 from mmapds.index.verify import verify
-from mmapds.storage.index_file import Index, IndexWriter
+from mmapds.storage.index_file import Index
+from mmapds.storage.writer import IndexWriter
 from tests.support.bounds import bounds_of, forge_bounds, records_in, write_groups
 from tests.support.index_file import rewrite
 from tests.support.tars import archive

@@ -13,8 +13,9 @@ from ..errors import FormatError, SourceError
 from ..storage.files import open_file
 from ..storage.lock import remove_leftovers
 from ..storage.numbers import BY_DTYPE, F64, I64, U8, U32, U64
-from ..storage.sections import COLUMN, SectionFile, SectionWriter
+from ..storage.sections import COLUMN, SectionFile
 from ..storage.sources import INDEX_SUFFIX, kind_of_file, unreadable
+from ..storage.writer import SectionWriter
 
 if TYPE_CHECKING:
     from ..storage.spool import Spool

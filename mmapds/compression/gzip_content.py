@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from .. import _native
-from ..storage.blocks import WINDOW
+from ..storage.sections import WINDOW
 from .gzip_blocks import inflater
 from .parts import SMALLEST, BlockError
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _native
 from ..errors import Error
-from ..storage.blocks import LARGEST_BLOCK, BlockTable, Edges, Place
+from ..storage.blocks import BlockTable, Edges, Place
 from ..storage.hints import quoted, tool
 from ..storage.processes import is_worker
+from ..storage.sections import LARGEST_BLOCK
 from ..storage.threads import cores, in_order
 from . import zstd_frames
 from .cache import BlockCache
@@ -19,7 +20,7 @@ from .parts import Block, BlockError, Pieces, not_decoded
 
 if TYPE_CHECKING:
     from ..storage.index_file import Index
-    from ..storage.indexed_source import IndexedSource
+    from ..storage.sections import IndexedSource
 
 _WORTH_THREADS = 4  # blocks to decode
 _MOST_THREADS = 4

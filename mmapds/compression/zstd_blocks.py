@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from .. import _native
 from ..errors import check_memory
-from ..storage.blocks import LARGEST_BLOCK
+from ..storage.sections import LARGEST_BLOCK
 from .codec import decompressor
 from .frames import UNKNOWN, Frames
 from .parts import SMALLEST, BlockError, Pieces, content_of_parts

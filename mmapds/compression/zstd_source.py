@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from ..storage.blocks import LARGEST_BLOCK
 from ..storage.files import open_source
+from ..storage.sections import LARGEST_BLOCK
 from ..storage.sources import Source
 from . import zstd_blocks
 from .codec import zstd

@@ -17,6 +17,7 @@ from ..errors import Error, FormatError, SourceError, option, short_of_memory, s
 from ..formats.format import ArrayOf, FieldsOf, Sample
 from ..formats.unmeasured import mending_of
 from ..storage.blocks import BlockTable
+from ..storage.current import check_source
 from ..storage.files import IoChoice, check_io, io_of, open_file
 from ..storage.hints import build_command
 from ..storage.index_file import Index
@@ -180,7 +181,7 @@ class Catalog:
         except ValueError:
             kind = kind_of_file(os.stat(absolute).st_mode)
             raise SourceError(f"{path}: expected a regular file, found {kind} (a source of {index.path})") from None
-        index.check_source(number, opened.size, opened.mtime_ns)
+        check_source(index, number, opened.size, opened.mtime_ns)
         content: _native.Map | BlockReader = opened
         if index.sources[number].compression is None:
             opened.advise(_ADVICE[self.access])
@@ -359,7 +360,7 @@ class Catalog:
             return [content.read(begin, end) for begin, end in parts]
         with open_regular(index.absolute(index.source_path(number))) as file:
             opened = os.fstat(file.fileno())
-            index.check_source(number, opened.st_size, opened.st_mtime_ns)
+            check_source(index, number, opened.st_size, opened.st_mtime_ns)
             found = []
             for begin, end in parts:
                 file.seek(begin)

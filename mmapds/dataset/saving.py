@@ -18,7 +18,8 @@ from ..storage.numbers import BY_DTYPE, U32, U64
 from ..storage.runs import Numbers
 from ..storage.sections import COLUMN
 from ..storage.sources import StrPath, working_directory
-from ..storage.view_file import BITS_BLOCK, SavedView, ViewWriter, mark_of
+from ..storage.view_file import BITS_BLOCK, SavedView, mark_of
+from ..storage.writer import ViewWriter
 from . import stored
 from .chosen import ArrayRows, BitRows, pieces
 from .views import ChainedRows, Int64s, NestedRows, RangeRows, Rows, Stretch

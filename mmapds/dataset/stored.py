@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..storage.index_file import LENGTH_SECTIONS, Index
 from ..storage.runs import FileOrder, LengthOrder, Numbers
-from ..storage.scratch import scratch
+from ..storage.spool import scratch
 from ..storage.view_file import SavedView
 from .chosen import pieces
 from .views import Rows, Stretch

@@ -8,7 +8,7 @@ from typing import Any
 from .. import _native
 from ..errors import FormatError, either, option
 from ..storage.files import open_source
-from ..storage.indexed_source import IndexedSource
+from ..storage.sections import IndexedSource
 from ..storage.sources import Source
 from ..storage.threads import cores, in_order
 from . import compressed_frames

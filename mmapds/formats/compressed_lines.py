@@ -10,8 +10,9 @@ from .. import _native
 from ..compression.content import Content, content_of
 from ..compression.zstd_blocks import PIECE, FileBlock
 from ..compression.zstd_source import ZstdSource
-from ..storage.blocks import LARGEST_BLOCK, BlockStart
+from ..storage.blocks import BlockStart
 from ..storage.files import shrank
+from ..storage.sections import LARGEST_BLOCK
 from ..storage.sources import Source
 from ..storage.threads import ahead, in_order
 from .format import End, Piece, reserve_words

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _native
 from ..errors import FormatError, either, option, shortened
-from ..storage.indexed_source import IndexedSource
 from ..storage.numbers import plain_dtype
+from ..storage.sections import IndexedSource
 from ..storage.sources import Source
 from .format import (
     TRUNCATED,

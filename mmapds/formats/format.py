@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ..errors import Error, FormatError
 from ..storage.blocks import BlockStart
-from ..storage.indexed_source import IndexedSource
+from ..storage.sections import IndexedSource
 from ..storage.sources import Source, reason
 from .measuring import Measuring
 

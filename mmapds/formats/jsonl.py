@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from ..storage.files import line_number, open_source, shrank
-from ..storage.indexed_source import IndexedSource
+from ..storage.sections import IndexedSource
 from ..storage.sources import Source, unreadable
 from ..storage.threads import in_order
 from .compressed_lines import scan as scan_compressed

@@ -22,8 +22,8 @@ from .. import _native
 from ..errors import FormatError, SourceError, option
 from ..storage.files import open_source
 from ..storage.fingerprints import fingerprint
-from ..storage.indexed_source import IndexedSource
 from ..storage.numbers import plain_dtype
+from ..storage.sections import IndexedSource
 from ..storage.sources import Source, inspect
 from .format import TRUNCATED, ArrayOf, End, Format, Layout, Piece, Sample, check_truncated, drops_truncated
 from .measuring import Measuring

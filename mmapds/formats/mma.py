@@ -15,9 +15,8 @@ from .._native import NUMBER_F64, NUMBER_I64, NUMBER_U64
 from ..arrays.array_file import MAGIC, RECORD_ALIGNMENT, SUFFIX, ArrayFile, Cells, Head
 from ..arrays.schema import TO_ONE_SCHEMA
 from ..errors import ColumnError, FormatError, option
-from ..storage.indexed_source import IndexedSource
 from ..storage.numbers import BY_CELL, differences, numbers, same_numbers
-from ..storage.sections import COLUMN
+from ..storage.sections import COLUMN, IndexedSource
 from ..storage.sources import Source
 from .format import TRUNCATED, End, FieldsOf, Format, Layout, Piece, Sample, check_truncated, drops_truncated
 from .measuring import Measuring

@@ -15,7 +15,7 @@ from typing import Any
 from .. import _native
 from ..errors import FormatError, option
 from ..storage.files import open_source
-from ..storage.indexed_source import IndexedSource
+from ..storage.sections import IndexedSource
 from ..storage.sources import Source, unreadable
 from ..storage.threads import in_order
 from . import compressed_tars

@@ -6,8 +6,9 @@ from typing import Any
 from ..errors import either
 from ..formats.format import Format
 from ..storage.hints import build_command, measuring_options, word
-from ..storage.index_file import NAMED, IndexWriter
+from ..storage.index_file import NAMED
 from ..storage.sources import Source, named
+from ..storage.writer import IndexWriter
 
 _PLACE = f"-o OUT{IndexWriter.SUFFIX}"
 

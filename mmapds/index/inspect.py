@@ -154,7 +154,7 @@ def state_of(index: Index, number: int) -> State:
         )
     try:
         found = current.stat_source(index, number)
-        index.check_source(number, found.st_size, found.st_mtime_ns)
+        current.check_source(index, number, found.st_size, found.st_mtime_ns)
     except StaleIndexError as error:
         return State("stale", str(error).removeprefix(f"{index.path}: "), error)
     except SourceError as error:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from .. import _native
 from ..errors import FormatError
-from ..storage.numbers import U32, U64, NumberType
-from ..storage.scratch import scratch
-from ..storage.sort import order_type, sort_digits
+from ..storage.numbers import U32, U64, NumberType, order_type, sort_digits
+from ..storage.spool import scratch
 
 if TYPE_CHECKING:
     import mmap
@@ -23,9 +22,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ..storage.index_file import Index, IndexWriter
+    from ..storage.index_file import Index
     from ..storage.sections import Section
     from ..storage.spool import Spool
+    from ..storage.writer import IndexWriter
     from .findings import Findings
 
 _PIECE = 1 << 20  # hashes written at a time

@@ -12,7 +12,7 @@ from ..formats.format import Format
 from ..formats.jsonl import JsonLines
 from ..formats.measuring import Measuring
 from ..storage.index_file import Index
-from ..storage.indexed_source import IndexedSource
+from ..storage.sections import IndexedSource
 from ..storage.sources import Source
 
 _SHOWN = 5  # bad lines that are named

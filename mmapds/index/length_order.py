@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _native
 from ..errors import ColumnError, FormatError
-from ..storage.numbers import BY_DTYPE, U32, U64
+from ..storage.numbers import AT_ONCE, BY_DTYPE, U32, U64, order_bytes, order_type, sort
 from ..storage.sections import COLUMN
-from ..storage.sort import AT_ONCE, order_bytes, order_type, sort
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from ..storage.index_file import Index
-    from ..storage.sections import SectionWriter
+    from ..storage.writer import SectionWriter
     from .findings import Findings
     from .stored import Stored
 

@@ -14,12 +14,12 @@ from ..arrays.masks import masked_count
 from ..errors import ColumnError, Error, FormatError, OrderError, shortened
 from ..storage.index_file import LENGTH_SECTIONS
 from ..storage.lock import clean_up, locked
-from ..storage.numbers import as_numbers
+from ..storage.numbers import AT_ONCE, as_numbers, order_bytes, sort
 from ..storage.runs import LengthOrder
-from ..storage.scratch import scratch
-from ..storage.sections import MALFORMED, SectionFile, SectionWriter
-from ..storage.sort import AT_ONCE, order_bytes, sort
+from ..storage.sections import MALFORMED, SectionFile
 from ..storage.sources import StrPath, kind_of_file, reason
+from ..storage.spool import scratch
+from ..storage.writer import SectionWriter
 
 Uint64s = NDArray[np.uint64]
 _CACHE = b"\x89MMO\r\n\x1a\n"  # the first bytes of a cache file

@@ -10,13 +10,11 @@ from ..errors import ColumnError, FormatError, SourceError, either
 from ..formats.format import Format, is_same_parameter
 from ..formats.measuring import Measuring
 from ..storage import current
-from ..storage.blocks import BLOCK_SECTIONS
-from ..storage.bounds import SECTION
 from ..storage.hints import rebuilt_with
 from ..storage.index_file import SECTION_TYPES, Index, alike
 from ..storage.lock import locked
 from ..storage.roots import Roots
-from ..storage.sections import COLUMN
+from ..storage.sections import BOUNDS, COLUMN
 from ..storage.sources import Source, inspect
 from .build import BuildResult, readable_index, result_of
 from .elsewhere import way_elsewhere
@@ -79,7 +77,7 @@ def merge(
 def _check_sections(index: Index) -> None:
     """Raise FormatError for an index with sections that a merge would lose."""
     for name in index.sections:
-        if name not in (SECTION, *SECTION_TYPES, *BLOCK_SECTIONS) and not name.startswith(COLUMN):
+        if name not in (BOUNDS, *SECTION_TYPES) and not name.startswith(COLUMN):
             raise FormatError(
                 f"{index.path}: VERSION: expected sections that this mmapds knows, found {name!r}; upgrade mmapds"
             )

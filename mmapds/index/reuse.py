@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from ..errors import ColumnError, DecodeError, FormatError, IndexMissingError, SourceError
 from ..storage.fingerprints import WAITING, each, fingerprint
 from ..storage.index_file import Index, alike, relative_to_index
-from ..storage.indexed_source import BadLines
 from ..storage.numbers import F64
+from ..storage.sections import BadLines
 from ..storage.sources import INDEX_SUFFIX, Source
 from .stored import Stored, sizes_before_last
 from .write import Job, Plan, Scan, Tally

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _native
 from ..errors import ColumnError, Error, StaleIndexError, counted
-from ..storage.current import stat_source
+from ..storage.current import check_source, stat_source
 from ..storage.index_file import Index
 from ..storage.sections import COLUMN
 from ..storage.view_file import SavedView, stale_base
@@ -55,7 +55,7 @@ def _check_source(view: SavedView, base: Index, number: int) -> None:
     base.readable_path(number)
     found = stat_source(base, number)
     try:
-        base.check_source(number, found.st_size, found.st_mtime_ns)
+        check_source(base, number, found.st_size, found.st_mtime_ns)
     except StaleIndexError as error:
         raise stale_base(error, view.path) from None
 

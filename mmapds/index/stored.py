@@ -6,11 +6,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from .. import _native
-from ..storage.bounds import GROUP, SECTION, records_in_group, unpacked
 from ..storage.index_file import Index
-from ..storage.indexed_source import IndexedSource
 from ..storage.numbers import BY_DTYPE, U32, U64
-from ..storage.sections import COLUMN
+from ..storage.sections import BOUNDS, COLUMN, GROUP, IndexedSource, records_in_group, unpacked
 from ..storage.spool import Spool
 
 _PIECE = 1 << 18  # hashes of keys, or bounds, that are read at a time
@@ -51,8 +49,8 @@ class Stored(NamedTuple):
         return self._groups(self.base.bounds_at(self.sources.start), self.base.bounds_at(self.sources.stop))
 
     def _groups(self, begin: int, end: int) -> Iterator[bytes]:
-        first = self.base.sections[SECTION].offset
-        return self.base.checked_pieces(SECTION, begin - first, end - first)
+        first = self.base.sections[BOUNDS].offset
+        return self.base.checked_pieces(BOUNDS, begin - first, end - first)
 
     def begin(self) -> tuple[int, Iterator[bytes], "Stored"] | None:
         """Return the groups that these records fill, from the first of the one source on, and the records behind them.

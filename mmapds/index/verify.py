@@ -8,11 +8,11 @@ from .. import formats
 from ..errors import Error, FormatError
 from ..formats.format import Format, OptionError, Piece, is_same_parameter
 from ..storage.blocks import BlockStart, BlockTable, BlockTally, end_of, unpacked_point
-from ..storage.bounds import GROUP, gaps, groups_of, records_in_group
 from ..storage.current import other_content, stat_source
 from ..storage.fingerprints import COVERED, WAITING, Digest, each, fingerprint, full_hash
 from ..storage.index_file import Index
 from ..storage.numbers import BY_CELL, differences, numbers, same_numbers
+from ..storage.sections import GROUP, gaps, groups_of, records_in_group
 from ..storage.sources import Source
 from ..storage.threads import cores
 from .build import ColumnRequest

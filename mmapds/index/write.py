@@ -8,14 +8,14 @@ from .. import __version__, _native
 from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError, shortened
 from ..formats.format import End, Format, Piece, room_for
 from ..formats.measuring import Measuring
-from ..storage.blocks import BlocksWriter, Compression, end_of
-from ..storage.bounds import BoundsWriter
+from ..storage.blocks import BlocksWriter, end_of
 from ..storage.fingerprints import each, fingerprint, full_hash
-from ..storage.index_file import OF_COMPRESSED, Index, IndexWriter, PartWriter, relative_to_index
-from ..storage.indexed_source import BadLines, IndexedSource
+from ..storage.index_file import OF_COMPRESSED, Index, relative_to_index
 from ..storage.numbers import U64
+from ..storage.sections import BadLines, Compression, IndexedSource
 from ..storage.sources import Source, changed, check_unchanged
 from ..storage.spool import Spool
+from ..storage.writer import BoundsWriter, IndexWriter, PartWriter
 from .keys import has_keys, hashes_by_record, write_keys
 from .left_out import check_something_is_left
 from .length_order import OrderedPart, write_length_order

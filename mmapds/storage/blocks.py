@@ -5,83 +5,30 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ..errors import FormatError
-from .numbers import BY_DTYPE, U8, U32, U64
-from .sources import CODECS
+from .index_file import Index
+from .numbers import BY_DTYPE, U32, U64
+from .sections import (
+    BLOCK_BEGINS,
+    BLOCK_BOUNDS,
+    BLOCK_SECTIONS,
+    CRC_SIZE,
+    LARGEST_POINT,
+    POINT_BOUNDS,
+    POINTS,
+    WINDOW,
+    Compression,
+)
 from .spool import Spool
+from .writer import SectionWriter
 
-if TYPE_CHECKING:
-    from .index_file import Index
-    from .sections import SectionWriter
-
-BEGINS, BOUNDS = "block_begins", "block_bounds"
-POINT_BOUNDS, POINTS = "point_bounds", "access_points"
-BLOCK_SECTIONS: dict[str, tuple[str, ...]] = {
-    BEGINS: (U32.dtype, U64.dtype),
-    BOUNDS: (U32.dtype, U64.dtype),
-    POINT_BOUNDS: (U32.dtype, U64.dtype),
-    POINTS: (U8.dtype,),
-}
-"""What these sections hold, in an index of compressed sources; the last two where some have access points."""
-LARGEST_BLOCK = 8 << 20
-"""Bytes of content: what a block of more has is read in order alone."""
-WINDOW = 32 << 10
-"""Bytes of content that deflate looks back at, at most."""
-_CRC = 4  # bytes of an access point before its window
-_LARGEST_POINT = _CRC + WINDOW + 64  # bytes: deflate adds less to what it cannot make smaller
-_LEVEL = 1  # of their compression
+_PLACES = BLOCK_BEGINS, BLOCK_BOUNDS
+_LEVEL = 1  # of the compression of access points
 _BITS = {"zstd": 1, "gzip": 8}  # parts of a byte that blocks begin at, by codec
-_MOST_TIMES = 1 << 17  # what a byte of a file can be the content of, at most
 _PIECE = 1 << 17  # numbers that are copied at a time
 _NEAR = 1 << 12  # blocks whose places are read at once, to find some of them
-
-
-class Compression(NamedTuple):
-    """How a source is compressed."""
-
-    codec: str
-    """One of `sources.CODECS`."""
-    size: int
-    """Bytes of content: what the source is without compression."""
-    blocks: int
-    """How many; each is decoded on its own."""
-    largest: int
-    """Bytes of content in the largest block."""
-    points: int
-    """Bytes of its access points in the index."""
-
-    @classmethod
-    def parse(cls, fields: Any, size: int) -> "Compression":
-        """Read it from its JSON object.
-
-        Args:
-          size: of the file.
-        Raises:
-          KeyError, TypeError: a field is missing, or has the wrong type or range.
-        """
-        found = cls(*(fields[name] for name in cls._fields))
-        numbers = found[1:]
-        if found.codec not in CODECS or {*map(type, numbers)} != {int} or min(numbers) < 0:
-            raise TypeError(
-                f"compression of a source: expected {' or '.join(CODECS)}, and integers of 0 or more, found {fields}"
-            )
-        few = found.largest > found.size or found.blocks > found.size or (found.size and not found.blocks)
-        if few or found.size > size * _MOST_TIMES or found.points > found.blocks * _LARGEST_POINT:
-            raise TypeError(f"compression of a source: expected what a file of {size} bytes can hold, found {fields!r}")
-        return found
-
-    @property
-    def is_random(self) -> bool:
-        """Whether its records can be read in any order, as no block is too large for that."""
-        return self.largest <= LARGEST_BLOCK
-
-
-def numbers_in(compressed: Sequence[Compression]) -> dict[str, int]:
-    """Return how many numbers each of `BLOCK_SECTIONS` has for some sources."""
-    blocks, points = sum(each.blocks + 1 for each in compressed), sum(each.points for each in compressed)
-    return {BEGINS: blocks, BOUNDS: blocks, POINT_BOUNDS: blocks if points else 0, POINTS: points}
 
 
 class BlockStart(NamedTuple):
@@ -133,27 +80,27 @@ class Edges(NamedTuple):
 
 def packed_point(crc: int, window: "bytes | memoryview") -> bytes:
     """Return an access point as an index holds it."""
-    return crc.to_bytes(_CRC, "little") + zlib.compress(window, _LEVEL)
+    return crc.to_bytes(CRC_SIZE, "little") + zlib.compress(window, _LEVEL)
 
 
 def unpacked_point(packed: bytes) -> tuple[int, bytes] | None:
     """Return the checksum and the window of an access point as an index holds it; None if it is damaged."""
     decoder = zlib.decompressobj()
     try:
-        window = decoder.decompress(packed[_CRC:], WINDOW + 1)
+        window = decoder.decompress(packed[CRC_SIZE:], WINDOW + 1)
     except zlib.error:
         return None
     return (_crc_of(packed), window) if 0 < len(window) <= WINDOW and decoder.eof else None
 
 
 def _crc_of(packed: bytes) -> int:
-    return int.from_bytes(packed[:_CRC], "little")
+    return int.from_bytes(packed[:CRC_SIZE], "little")
 
 
 class _Numbers:
     """Numbers of a section, read when they are asked for, as the file may be cut short meanwhile."""
 
-    def __init__(self, index: "Index", name: str, first: int, count: int) -> None:
+    def __init__(self, index: Index, name: str, first: int, count: int) -> None:
         section = index.sections[name]
         kind = BY_DTYPE[section.dtype]
         self._index, self._count = index, count
@@ -182,14 +129,16 @@ class BlockTable:
       FormatError: the blocks do not have as much content as the index says.
     """
 
-    def __init__(self, index: "Index", number: int) -> None:
+    def __init__(self, index: Index, number: int) -> None:
         compression = index.sources[number].compression
         assert compression is not None
         self._index, self._number, self.count = index, number, compression.blocks
         self._codec, self._size = compression.codec, index.sources[number].size
         self._content, self._largest, self._points = compression.size, compression.largest, compression.points
         first = index.blocks_at(number)
-        self._begins, self.bounds = (_Numbers(index, name, first, self.count + 1) for name in (BEGINS, BOUNDS))
+        self._begins, self.bounds = (
+            _Numbers(index, name, first, self.count + 1) for name in (BLOCK_BEGINS, BLOCK_BOUNDS)
+        )
         if self._points:
             self._point_bounds = _Numbers(index, POINT_BOUNDS, first, self.count + 1)
             self._points_at = index.sections[POINTS].offset + index.points_at(number)
@@ -268,7 +217,7 @@ class BlockTable:
     def _unpacked(self, block: int, packed: bytes) -> AccessPoint:
         found = unpacked_point(packed)
         if found is None:
-            raise self._damaged(block, f"a window of 1 to {WINDOW} bytes, found {len(packed) - _CRC} that are no such")
+            raise self._damaged(block, f"a window of 1 to {WINDOW} bytes, found {len(packed) - CRC_SIZE} others")
         return AccessPoint(self._begins[block] % _BITS[self._codec], *found)
 
     def _point(self, block: int) -> bytes:
@@ -276,10 +225,10 @@ class BlockTable:
         if not self._points or block == self.count:
             return b""
         begin, end = self._point_bounds.read(block, block + 2)
-        if not begin <= end <= self._points or 0 < end - begin <= _CRC or end - begin > _LARGEST_POINT:
+        if not begin <= end <= self._points or 0 < end - begin <= CRC_SIZE or end - begin > LARGEST_POINT:
             raise self._damaged(
                 block,
-                f"an access point of up to {_LARGEST_POINT} bytes in {self._points}, found one in {begin} to {end}",
+                f"an access point of up to {LARGEST_POINT} bytes in {self._points}, found one in {begin} to {end}",
             )
         return self._index.read(self._points_at + begin, end - begin)
 
@@ -332,10 +281,12 @@ class BlockTally:
 class BlocksWriter:
     """Writes the sections of blocks, once all sources are written; they stay on the side until then."""
 
-    def __init__(self, writer: "SectionWriter") -> None:
+    def __init__(self, writer: SectionWriter) -> None:
         self._writer = writer
         self._spools: dict[str, Spool] = {}
-        self._held = {name: array("Q") for name in (BEGINS, BOUNDS, POINT_BOUNDS)}  # on their way into the spools
+        self._held = {
+            name: array("Q") for name in (BLOCK_BEGINS, BLOCK_BOUNDS, POINT_BOUNDS)
+        }  # on their way into the spools
         self._tally = BlockTally()
 
     def append(self, starts: Sequence[BlockStart]) -> None:
@@ -352,12 +303,16 @@ class BlocksWriter:
         return found
 
     def _add(self, start: BlockStart) -> None:
-        for name, value in ((BEGINS, start.file), (BOUNDS, start.content), (POINT_BOUNDS, self._tally.points)):
+        for name, value in (
+            (BLOCK_BEGINS, start.file),
+            (BLOCK_BOUNDS, start.content),
+            (POINT_BOUNDS, self._tally.points),
+        ):
             self._held[name].append(value)
         if start.point:
             with self._writer.writing():
                 self._spool(POINTS).append_bytes(start.point)
-        if len(self._held[BOUNDS]) >= _PIECE:
+        if len(self._held[BLOCK_BOUNDS]) >= _PIECE:
             self._flush()
 
     def _flush(self) -> None:
@@ -372,12 +327,12 @@ class BlocksWriter:
             self._spools[name] = self._writer.spool()
         return self._spools[name]
 
-    def copy(self, index: "Index", sources: range) -> None:
+    def copy(self, index: Index, sources: range) -> None:
         """Append the blocks of sources of another index, which are neighbours there."""
         before, end = index.blocks_at(sources.start), index.blocks_at(sources.stop)
         points = index.points_at(sources.start), index.points_at(sources.stop)
         self._flush()
-        for name in (BEGINS, BOUNDS, POINT_BOUNDS) if end > before else ():
+        for name in (*_PLACES, POINT_BOUNDS) if end > before else ():
             if name in index.sections:
                 self._copy(index, name, before, end)
             else:
@@ -385,7 +340,7 @@ class BlocksWriter:
         if points[1] > points[0]:
             self._copy(index, POINTS, *points)
 
-    def _copy(self, index: "Index", name: str, begin: int, end: int) -> None:
+    def _copy(self, index: Index, name: str, begin: int, end: int) -> None:
         section = index.sections[name]
         kind, is_part = BY_DTYPE[section.dtype], end - begin < section.items
         pieces = partial(index.checked_pieces, name, begin * kind.width, end * kind.width)

@@ -4,22 +4,19 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ..errors import Error, SourceError, StaleIndexError
 from .fingerprints import COVERED, WAITING, Digest, each, fingerprint, full_hash
+from .index_file import Index
 from .sources import kind_of_file, reason
 from .threads import cores
-
-if TYPE_CHECKING:
-    from .index_file import Index
 
 CHECKS = ("stat", "sample", "full", "none")
 """How sources can be compared: see `check`."""
 
 
-def check(indexes: Iterable["Index"], how: str = "stat") -> "list[tuple[Index, int]]":
-    """Compare every source with what it was when it was indexed; `Index.check_source` then knows which are the same.
+def check(indexes: Iterable[Index], how: str = "stat") -> list[tuple[Index, int]]:
+    """Compare every source with what it was when it was indexed; `check_source` then knows which are the same.
 
     Args:
       how: "stat" compares sizes and times and, where a time is another, the fingerprint; "sample" compares all
@@ -44,7 +41,7 @@ def check(indexes: Iterable["Index"], how: str = "stat") -> "list[tuple[Index, i
 
 
 def compare(
-    sources: "Sequence[tuple[Index, int]]",
+    sources: Sequence[tuple[Index, int]],
     *,
     full: bool = False,
     workers: int | None = None,
@@ -76,7 +73,28 @@ def compare(
         index.recognised[number] = found.mtime_ns
 
 
-def other_content(index: "Index", number: int, found: Digest, *, full: bool = False) -> StaleIndexError | None:
+def check_source(index: Index, number: int, size: int, mtime_ns: int) -> None:
+    """Raise StaleIndexError unless a source that was opened, with this size and time, is the one that was indexed.
+
+    Where the time is another, and `check` has not met it, the fingerprint decides.
+
+    Raises:
+      SourceError: it is missing or unreadable.
+    """
+    if index.check == "none":
+        return
+    index.check_size(number, size)
+    if mtime_ns in (index.sources[number].mtime_ns, index.recognised.get(number)):
+        return
+    compare([(index, number)])
+    if mtime_ns != index.recognised[number]:
+        path = index.source_path(number)
+        raise StaleIndexError(
+            f"{index.path}: STALE: {path} was replaced while it was opened; {index.remedy(force=False)}"
+        )
+
+
+def other_content(index: Index, number: int, found: Digest, *, full: bool = False) -> StaleIndexError | None:
     """Return the error to raise for a source whose content is not what it was; None if it is.
 
     Raises:
@@ -95,7 +113,7 @@ def other_content(index: "Index", number: int, found: Digest, *, full: bool = Fa
     )
 
 
-def stat_source(index: "Index", number: int) -> os.stat_result:
+def stat_source(index: Index, number: int) -> os.stat_result:
     """Return the status of a source.
 
     Raises:

@@ -1,8 +1,9 @@
-"""The .mmx file: where the records of some sources are, and a number for each in columns. See docs/index-file.md."""
+"""The .mmx file: where the records of some sources are, with columns of numbers. See docs/index-file.md."""
 
 import json
 import os
 import re
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, islice
 from typing import Any
 
@@ -18,16 +19,25 @@ from ..errors import (
     nearest,
     plain_counted,
 )
-from .blocks import BLOCK_SECTIONS, numbers_in
-from .bounds import GROUP, SECTION, groups_of, records_in_group, unpacked
-from .current import compare
 from .files import Io, open_file
-from .hints import build_command, column_option, measuring_options, quoted, rebuilt_with
-from .indexed_source import IndexedSource
+from .hints import build_command, column_option, measuring_options, quoted
 from .lock import TEMPORARY
 from .numbers import U8, U64
-from .roots import Roots, covering, is_below, is_inside
-from .sections import COLUMN, MALFORMED, Section, SectionFile, SectionWriter
+from .roots import Roots, covering, is_inside
+from .sections import (
+    BLOCK_SECTIONS,
+    BOUNDS,
+    COLUMN,
+    GROUP,
+    MALFORMED,
+    IndexedSource,
+    Section,
+    SectionFile,
+    groups_of,
+    numbers_in,
+    records_in_group,
+    unpacked,
+)
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, kind_of_file, real_path, reason, way_to_index, working_directory
 
 _UNFINISHED = re.compile(rf"{re.escape(INDEX_SUFFIX)}{TEMPORARY}\Z")
@@ -43,6 +53,7 @@ LENGTH_SECTIONS: dict[str, tuple[str, ...]] = {
 """What these sections hold, where an index or a saved view has them."""
 SECTION_TYPES = {
     **LENGTH_SECTIONS,
+    **BLOCK_SECTIONS,
     "key_records": ("<u4", "<u8"),
     "key_hashes": ("<u4",),
 }
@@ -51,51 +62,9 @@ SECTION_TYPES = {
 
 OF_COMPRESSED = 2
 """The kind of an index of which a source is compressed, or more; readers that do not know it refuse it."""
-
-
-class IndexWriter(SectionWriter):
-    """Writes an index."""
-
-    MAGIC, SUFFIX = INDEX_MAGIC, INDEX_SUFFIX
-    NAME, ELSEWHERE = "the index", ("-o OUT.mmx", "mmapds.build(..., out=...), and open it with roots=[...]")
-
-    def replace(self, before: "Index", metadata: dict[str, Any]) -> None:
-        """Finish the file and put it in the place of `before`, an index of the same records.
-
-        Raises:
-          StaleIndexError: another process replaced that index meanwhile.
-        """
-
-        def check() -> None:
-            if Index(self.target).checksum != before.checksum:
-                raise StaleIndexError(
-                    f"{self.path}: STALE: another process replaced this index meanwhile; nothing was changed; run again"
-                )
-
-        self.kind = before.kind
-        self.commit(metadata, before.records, check)
-
-    def complete(self, metadata: dict[str, Any], records: int) -> str:
-        """Finish the file, as `SectionWriter.complete` does.
-
-        Raises:
-          Error: a column has not a number for each record.
-        """
-        self._end_section()
-        for section, described in self._sections.items():
-            if section.startswith(COLUMN) and described["shape"] != [records]:
-                name, (numbers,) = section.removeprefix(COLUMN), described["shape"]
-                raise Error(
-                    f"{self.path}: incomplete column {name!r}: expected {records} numbers, found {numbers}; nothing "
-                    "was changed"
-                )
-        return super().complete(metadata, records)
-
-
-class PartWriter(IndexWriter):
-    """Writes an index that is a part of another."""
-
-    NAME, ELSEWHERE = "a part of the index", ("--parts DIR", "parts=...")
+NOTHING: dict[str, Any] = {"expressions": {}, "missing": "error", "validate": False}
+"""The measuring of an index without columns; see `Measuring.describe`."""
+_NONE: dict[str, str] = {}
 
 
 def alike(one: Any, other: Any) -> bool:
@@ -113,7 +82,7 @@ def relative_to_index(source: str, index: str) -> str:
 
 
 class SavedViewFoundError(FormatError):
-    """A file is not an index but a saved view: see `mmapds.storage.view_file`."""
+    """A file is not an index but a saved view: see `SavedView`."""
 
 
 def open_index_file(path: str, directory: str, io: Io) -> _native.Map:
@@ -137,6 +106,12 @@ def open_index_file(path: str, directory: str, io: Io) -> _native.Map:
 def names_index(path: str) -> bool:
     """Whether a path is that of an index, or of one that is written and not in its place yet, not that of a source."""
     return path.endswith(INDEX_SUFFIX) or (INDEX_SUFFIX in path and _UNFINISHED.search(path) is not None)
+
+
+def roots_to_give(roots: Sequence[str]) -> str:
+    """Return how the user allows these directories, as a message says it."""
+    options = " ".join(f"--root {quoted(root)}" for root in roots)
+    return either(f"add {options}", f"open it with roots={list(roots)}")
 
 
 class Index(SectionFile):
@@ -167,19 +142,13 @@ class Index(SectionFile):
         self.roots = roots or Roots()
         self._real_home: str | None = None
         self._folders: dict[str, bool] | None = None  # of sources: whether all plain files there lie inside
-        # What messages say, each of which may be one of thousands about this index:
-        self._found_outside: list[str] | None = None
-        self._refused: list[str] | None = None  # directories of sources outside that the user does not allow
-        self._there: list[str] | None = None  # the first sources that are there, one more than a command names
         opened = open_index_file(path, self.opened_in, io)
         self.sources: list[IndexedSource] = []
         self.check = "stat"
         """How sources were compared, one of `current.CHECKS`; with "none", they are not when they are first read."""
         self.recognised: dict[int, int] = {}
         """Number of a source whose content was compared and is the same, to the time of change that it had."""
-        self._first_groups: list[int] | None = None  # of each source, when the first is asked for
-        self._first_blocks: list[int] | None = None  # the same
-        self._first_points: list[int] | None = None  # the same, of bytes of access points
+        self._starts: dict[str, list[int]] = {}
         super().__init__(path, opened)
         self.columns = {
             name.removeprefix(COLUMN): section for name, section in self.sections.items() if name.startswith(COLUMN)
@@ -238,7 +207,7 @@ class Index(SectionFile):
         for name in (*self.expressions, *(["length"] if has_order else [])):
             if name not in self.columns:
                 raise self.damaged(f"expected a section of column {name!r}, which the index says it has, found none")
-        for name, types in (SECTION_TYPES | BLOCK_SECTIONS).items():
+        for name, types in SECTION_TYPES.items():
             if name in self.sections and self.sections[name].dtype not in types:
                 found_type = self.sections[name].dtype
                 raise self.damaged(f"section {name!r}: expected type {' or '.join(types)}, found {found_type}")
@@ -259,10 +228,10 @@ class Index(SectionFile):
             if not source.width:
                 raise self.damaged(f"width of a source: expected 2, 3, 4 or 8, as it has bounds, found {source.width}")
             wanted += groups_of(source.width, source.records) * GROUP // U64.width
-        found = self.sections.get(SECTION, Section(U64.dtype, 0, 0, ""))
+        found = self.sections.get(BOUNDS, Section(U64.dtype, 0, 0, ""))
         if found.dtype != U64.dtype or found.items != wanted:
             raise self.damaged(
-                f"expected {wanted} numbers of type {U64.dtype} in section {SECTION!r}, found {found.items} of type "
+                f"expected {wanted} numbers of type {U64.dtype} in section {BOUNDS!r}, found {found.items} of type "
                 f"{found.dtype}"
             )
 
@@ -281,17 +250,23 @@ class Index(SectionFile):
 
     def blocks_at(self, number: int) -> int:
         """Return the number of the first entry that a source has in the sections of blocks."""
-        if self._first_blocks is None:  # as `bounds_at`
-            counts = (source.compression.blocks + 1 if source.compression else 0 for source in self.sources)
-            self._first_blocks = list(accumulate(counts, initial=0))
-        return self._first_blocks[number]
+        return self._start("blocks", number)
 
     def points_at(self, number: int) -> int:
         """Return where the access points of a source begin in their section."""
-        if self._first_points is None:  # as `bounds_at`
-            counts = (source.compression.points if source.compression else 0 for source in self.sources)
-            self._first_points = list(accumulate(counts, initial=0))
-        return self._first_points[number]
+        return self._start("points", number)
+
+    def _start(self, what: str, number: int) -> int:
+        """Return where a source begins among the groups, blocks or access points of all."""
+        if what not in self._starts:  # not a cached_property: that of Python 3.11 has a lock, which a fork may copy
+            counts: Iterable[int] = (groups_of(source.width, source.records) for source in self.sources)
+            if what != "groups":
+                compressed = [source.compression for source in self.sources]
+                counts = (each.blocks + 1 if each else 0 for each in compressed)
+                if what == "points":
+                    counts = (each.points if each else 0 for each in compressed)
+            self._starts[what] = list(accumulate(counts, initial=0))
+        return self._starts[what][number]
 
     def source_path(self, number: int) -> str:
         """Return where a source is, relative to where the index is now, as messages say it.
@@ -337,16 +312,11 @@ class Index(SectionFile):
         real = os.path.realpath(self.absolute(path))
         if is_inside(real, self._home) or self.roots.admit(real):
             return
-        if self._refused is None:
-            self._refused = covering(path for path in self._outside() if not self.roots.admit(path))
-        roots = self._refused
-        if not any(is_below(real, root) for root in roots):  # a file beside a source
-            roots = sorted({*roots, os.path.dirname(real)})
-        options = " ".join(f"--root {quoted(root)}" for root in roots)
+        roots = covering([real, *(path for path in self._outside() if not self.roots.admit(path))])
         raise SourceError(
             f"{self.path}: expected sources below its own directory that are not hidden, found {real}; "
-            f"{either(f'add {options}', f'open it with roots={roots}')} (if you trust who made the index, and they are "
-            "still there; else index them where they are now)"
+            f"{roots_to_give(roots)} (if you trust who made the index, and they are still there; else index them where "
+            "they are now)"
         )
 
     def roots_needed(self) -> list[str]:
@@ -354,11 +324,9 @@ class Index(SectionFile):
         return covering(self._outside())
 
     def _outside(self) -> list[str]:
-        """Return the real paths of the sources that lie outside, as they are when this is first asked for."""
-        if self._found_outside is None:
-            paths = map(self.absolute, map(self.source_path, range(len(self.sources))))
-            self._found_outside = [real for real in map(os.path.realpath, paths) if not is_inside(real, self._home)]
-        return self._found_outside
+        """Return the real paths of the sources that lie outside."""
+        paths = map(self.absolute, map(self.source_path, range(len(self.sources))))
+        return [real for real in map(os.path.realpath, paths) if not is_inside(real, self._home)]
 
     @property
     def _home(self) -> str:
@@ -401,11 +369,7 @@ class Index(SectionFile):
         """Return the byte of the index where the groups of a source begin; 0 if all records have one size."""
         if not self.has_bounds:
             return 0
-        if self._first_groups is None:
-            # Not a cached_property: up to Python 3.11 that has a lock, for which a child forked meanwhile would wait.
-            counts = (groups_of(source.width, source.records) for source in self.sources)
-            self._first_groups = list(accumulate(counts, initial=0))
-        return self.sections[SECTION].offset + self._first_groups[number] * GROUP
+        return self.sections[BOUNDS].offset + self._start("groups", number) * GROUP
 
     def column(self, name: str) -> tuple[str, memoryview]:
         """Return the type and the bytes of a column, mapped.
@@ -418,35 +382,18 @@ class Index(SectionFile):
             raise ColumnError(f"{self.path}: expected column {name!r}, found {known}; {self._way_to_column(name)}")
         return self.sections[COLUMN + name].dtype, self.section(COLUMN + name)
 
-    def _has_now(self, name: str) -> bool:
-        """Whether the index was written again meanwhile, and has a column that it lacked when it was opened."""
-        try:
-            return name in Index(self.absolute(self.path), self.roots).columns
-        except Error:
-            return False
-
     def _way_to_column(self, name: str) -> str:
-        """Return how to get a column that is missing: by a command, where an expression measures it."""
-        if self._has_now(name):
-            return "open the dataset again, as the index on disk has this column now"
-        measured = self.parameters.get("columns", {})
-        near = next((key for key, text in measured.items() if text == name), None) or nearest(name, self.columns)
+        """Return how to get a column that is missing: by a command, where an expression may measure it."""
+        near = nearest(name, self.columns)
         meant = f"did you mean {near!r}" if near else ""
-        expression = "EXPR" if self.format == "jsonl" else None
-        if name == "length" and expression is None:
-            expression = next((text for text in measured.values() if str(text).startswith("items(")), "bytes()")
-        if expression is not None:
-            if name.endswith(")"):  # an expression in the place of a name
-                name, expression = "NAME", name
-            option = column_option(name, expression)
-            if computed := self.computed_columns:
-                again = rebuilt_with({name: expression}, computed)
-                return f"add it with mmapds.add_column, or {again}{f' ({meant})' if meant else ''}"
-            others = "; ".join(["or use mmapds.add_column", *filter(None, [meant])])
-            return f"run: {self.rebuild_command()} {option} ({others})"
-        fields = self.parameters.get("schema", {})
-        field = f", or ds[i][{name!r}] for the field of a sample" if name in fields else ""
-        return f"use mmapds.add_column to compute a number for each record{field}{f' ({meant})' if meant else ''}"
+        expression = "EXPR" if self.format == "jsonl" else ""
+        if name == "length" and not expression:
+            measured = map(str, self.parameters.get("columns", {}).values())
+            expression = next((text for text in measured if text.startswith("items(")), "bytes()")
+        if not expression or self.computed_columns:  # which a command would lose
+            return f"use mmapds.add_column{f' ({meant})' if meant else ''}"
+        others = "; ".join(["or use mmapds.add_column", *filter(None, [meant])])
+        return f"run: {self.rebuild_command()} {column_option(name, expression)} ({others})"
 
     @property
     def measuring(self) -> dict[str, Any]:
@@ -484,33 +431,11 @@ class Index(SectionFile):
         """Raise StaleIndexError if a source was given, not this index, and the index is not of that source alone."""
         if names_index(given) or self.covers(given):
             return
-        one = len(self.sources) == 1
-        found = f"one of {self.source_path(0)}" if one else f"one of {len(self.sources):,} sources"
-        computed = ", ".join(map(repr, self.computed_columns))
-        command = build_command([given], *["--force"] * bool(computed))
-        more = f" (and add again what was computed in Python: {computed})" if computed else ""
-        more = more if one else f" (or give {self.path} for all of them)"
-        raise StaleIndexError(f"{self.path}: STALE: expected the index of {given}, found {found}; run: {command}{more}")
-
-    def check_source(self, number: int, size: int, mtime_ns: int) -> None:
-        """Raise StaleIndexError unless a source that was opened, with this size and time, is the one that was indexed.
-
-        Where the time is another, and `current.check` has not met it, the fingerprint decides.
-
-        Raises:
-          SourceError: it is missing or unreadable.
-        """
-        if self.check == "none":
-            return
-        self.check_size(number, size)
-        if mtime_ns in (self.sources[number].mtime_ns, self.recognised.get(number)):
-            return
-        compare([(self, number)])
-        if mtime_ns != self.recognised[number]:
-            path = self.source_path(number)
-            raise StaleIndexError(
-                f"{self.path}: STALE: {path} was replaced while it was opened; {self.remedy(force=False)}"
-            )
+        found = f"{len(self.sources):,} sources" if len(self.sources) != 1 else self.source_path(0)
+        command = build_command([given], *["--force"] * bool(self.computed_columns))
+        raise StaleIndexError(
+            f"{self.path}: STALE: expected the index of {given}, found one of {found}; run: {command}"
+        )
 
     def check_size(self, number: int, size: int) -> None:
         """Raise StaleIndexError unless a source has the size that it had when it was indexed."""
@@ -550,14 +475,12 @@ class Index(SectionFile):
         return build_command([self.path], *options, *(f"--root {quoted(root)}" for root in roots))
 
     def new_command(self) -> str:
-        """Return the shell command that makes an index of the sources that are there, when this is first asked for.
+        """Return the shell command that makes an index of the sources that are there.
 
         Empty where none is there, or where the options of the format have to be given too.
         """
-        if self._there is None:
-            paths = map(self.source_path, range(len(self.sources)))
-            self._there = list(islice((path for path in paths if os.path.lexists(self.absolute(path))), NAMED + 1))
-        there = self._there
+        paths = map(self.source_path, range(len(self.sources)))
+        there = list(islice((path for path in paths if os.path.lexists(self.absolute(path))), NAMED + 1))
         if not there or self.format in _WITH_OPTIONS:
             return ""
         options = measuring_options(self.measuring)
@@ -574,19 +497,9 @@ class Index(SectionFile):
         is_missing = not os.path.lexists(self.absolute(path))
         if is_missing and len(self.sources) > 1 and (command := self.new_command()):
             return SourceError(f"{path}: {problem}; run: {command} (which indexes what is left of {self.path})")
-        remedy = ""
-        if is_missing and self.is_beside_its_source:
-            remedy = "; copy it there, or index it where it is now and open it by that name"
-        elif is_missing:
-            remedy = "; move the index back, or with its sources, or index them where they are now"
-        return SourceError(f"{path}: {problem}{remedy} (a source of {self.path})")
+        return SourceError(f"{path}: {problem} (a source of {self.path})")
 
     @property
     def is_beside_its_source(self) -> bool:
         """Whether it is the index that a source of its own has, so that naming the source is naming the index."""
         return len(self.sources) == 1 and self.path == self.source_path(0) + INDEX_SUFFIX
-
-
-_NONE: dict[str, str] = {}
-NOTHING: dict[str, Any] = {"expressions": {}, "missing": "error", "validate": False}
-"""The measuring of an index without columns; see `Measuring.describe`."""

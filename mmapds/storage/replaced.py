@@ -7,7 +7,7 @@ from io import BufferedWriter
 
 from ..errors import Error, option
 from .lock import create_replacement, locked, special_file
-from .sections import sync_directory
+from .writer import sync_directory
 
 
 def is_same_file(path: str, other: str) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from .. import _native
 from ..errors import ColumnError, Error
 from .numbers import APART, BY_DTYPE, distinct, inexact
-from .scratch import scratch
+from .spool import scratch
 
 Int64s = NDArray[np.int64]
 Uint64s = NDArray[np.uint64]

@@ -1,34 +1,29 @@
-"""A file of sections: written once and atomically, opened in constant time, checked in every field."""
+"""A file of sections: opened in constant time, checked in every field; and what an index says of a source.
+
+See docs/index-file.md. `writer.py` writes such files.
+"""
 
 import json
-import mmap
-import os
 import struct
-import sys
-import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from queue import SimpleQueue
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from sys import intern
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from xxhash import xxh3_64
 
 from .. import _native
-from ..errors import ColumnError, Error, FormatError, either
-from .files import open_file
-from .lock import create_replacement, locked
-from .numbers import APART, BY_DTYPE, COLUMN_TYPES, NumberType, inexact
-from .scratch import scratch_beside
-from .sources import make_room, reason, working_directory
-from .spool import Spool
+from ..errors import Error, FormatError
+from .numbers import BY_DTYPE, COLUMN_TYPES, U8, U32, U64, NumberType
+from .sources import CODECS, reason
 
 VERSION = 1
-_HEADER = struct.Struct("<8sIIQQQQQQ")
-_CHECKED = _HEADER.size - 8  # bytes of the header before its checksum
-_ALIGNMENT = 64
-_PIECE = 1 << 20  # bytes written at a time, so that the checksum reads them from the cache
+HEADER = struct.Struct("<8sIIQQQQQQ")
+CHECKED = HEADER.size - 8
+"""Bytes of the header before its checksum."""
+ALIGNMENT = 64
+"""Of sections in the file."""
+_PIECE = 1 << 20  # bytes read at a time
 COLUMN = "column:"
 """Prefix of the name of a section that is a column."""
 
@@ -47,319 +42,8 @@ class Section(NamedTuple):
         return self.items * BY_DTYPE[self.dtype].width
 
 
-class Mark(NamedTuple):
-    """A place in a section that is being written."""
-
-    offset: int
-    digest: Any
-    """The checksum of the section up to there."""
-
-
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, SyntaxError)
 """Exceptions that malformed metadata can cause; the last one if they are a dtype for NumPy."""
-
-
-class SectionWriter:
-    """Writes a file of sections beside its final place, and moves it there when it is complete.
-
-    Use it as a context manager: unless `commit` returns, nothing is left behind, and an older file stays untouched.
-    """
-
-    MAGIC: bytes
-    KIND = 0
-    """What kind of such files it is, a number in the header; readers refuse kinds that they do not know."""
-    SUFFIX: str
-    NAME: str
-    """What messages call such a file."""
-    ELSEWHERE: tuple[str, str] | None
-    """How a command and Python name another place; ends the message "give another place"."""
-    LOCKED = ""
-    """Suffix of the file beside this one whose lock is held while this one is replaced; by default, its own."""
-    _is_open = False
-    """Whether there is something to close, and perhaps to remove."""
-
-    def __init__(self, path: str, way_out: str = "") -> None:
-        """Begin a file; `way_out` says what to do where it cannot be written, by default to give another place."""
-        if not path.endswith(self.SUFFIX) or os.path.isdir(path):
-            raise Error(f"{path}: cannot write {self.NAME} here: expected a file name that ends in {self.SUFFIX}")
-        self.path = path
-        self.target = os.path.join(working_directory(), path)
-        """The absolute path, as the working directory may change meanwhile."""
-        self.kind = self.KIND
-        self._way_out = way_out
-        self._process = os.getpid()
-        self._hash = xxh3_64
-        self._sections: dict[str, dict[str, Any]] = {}
-        self._open_section: tuple[str, str, int, Any] | None = None
-        self._spools: list[Spool] = []
-        self._flusher = _Flusher()
-        self._written: os.stat_result | None = None  # once it is committed
-        try:
-            self._temporary, self._file = create_replacement(self.target)
-            self._is_open = True
-        except OSError as error:
-            raise Error(f"{path}: cannot write {self.NAME} here ({reason(error)}); {self._elsewhere()}") from None
-        self._file.write(bytes(_HEADER.size))
-
-    def _elsewhere(self) -> str:
-        return self._way_out or f"give another place{f' with {either(*self.ELSEWHERE)}' if self.ELSEWHERE else ''}"
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Turn an OSError, raised while something is written for this file, into an Error that names the file.
-
-        Raises:
-          Error: also in a process that was forked meanwhile, which has no part in the file.
-        """
-        if os.getpid() != self._process:
-            raise Error(
-                f"{self.path}: expected process {self._process}, which began to write {self.NAME}, found its child "
-                f"{os.getpid()}; make a writer there"
-            )
-        try:
-            yield
-        except OSError as error:
-            raise Error(
-                f"{self.path}: cannot write {self.NAME} ({reason(error)}); nothing was changed; {make_room(error)}"
-                f"{self._elsewhere()}"
-            ) from None
-
-    def begin_section(self, name: str, dtype: str) -> None:
-        """Start a section, to which `write` appends."""
-        self._end_section()
-        with self.writing():
-            self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
-        self._open_section = name, dtype, self._file.tell(), self._hash()
-
-    def spool(self) -> Spool:
-        """Return a spool for a column, beside the file."""
-        self._spools.append(Spool(f"{self._temporary}.{os.urandom(4).hex()}"))
-        return self._spools[-1]
-
-    def scratch(self, size: int) -> mmap.mmap:
-        """Return scratch memory; above 16 MB it is an unlinked file beside this one, which the kernel may write out."""
-        with self.writing():
-            return scratch_beside(f"{self._temporary}.{os.urandom(4).hex()}", size)
-
-    def write_column(self, name: str, spool: Spool) -> None:
-        """Append a column as a section."""
-        if found := spool.rounded():
-            record, number = found
-            raise ColumnError(
-                f"column {name!r}: expected {inexact(number)} found {number}; {APART} (record {record} of the index)"
-            )
-        self.write_spool(COLUMN + name, spool)
-
-    def write_spool(self, name: str, spool: Spool) -> None:
-        """Append the numbers of a spool as a section."""
-        self.begin_section(name, spool.number_type.dtype)
-        for chunk in spool.chunks():
-            self.write(chunk)
-
-    def write_array(self, name: str, dtype: str, data: "memoryview | bytes | mmap.mmap") -> None:
-        """Append a section from one buffer."""
-        self.begin_section(name, dtype)
-        for begin in range(0, len(data), _PIECE):
-            self.write(memoryview(data)[begin : begin + _PIECE])
-
-    def copy_section(self, file: "SectionFile", name: str) -> None:
-        """Append a section of another file, as it is.
-
-        Raises:
-          FormatError: it is damaged; a copy with a checksum of its own would hide that.
-        """
-        self.begin_section(name, file.sections[name].dtype)
-        for piece in file.pieces(name):
-            self.write(piece)
-        self._end_section()
-        file.check_digest(name, self._sections[name]["xxh3"])
-
-    def column(self, name: str) -> tuple[str, memoryview]:
-        """Return the type and the bytes, mapped, of a column that was written."""
-        self._end_section()
-        dtype, (count,), offset = (self._sections[COLUMN + name][key] for key in ("dtype", "shape", "offset"))
-        with self.writing():
-            self._file.flush()
-            opened, size = open_file(self._temporary), count * BY_DTYPE[dtype].width
-        return dtype, memoryview(opened)[offset:][:size] if opened.is_mapped else memoryview(opened.read(offset, size))
-
-    @property
-    def section_begin(self) -> int:
-        """The offset in the file of the section that was begun last."""
-        assert self._open_section is not None
-        return self._open_section[2]
-
-    def write(self, data: "memoryview | bytes | bytearray") -> None:
-        """Append to the section that was begun last."""
-        assert self._open_section is not None
-        self._open_section[3].update(data)
-        with self.writing():
-            self._file.write(data)
-        self._flusher.wrote(self._file.fileno(), len(data))
-
-    def mark(self) -> Mark:
-        """Return the place in the section that was begun last where `write` goes on."""
-        assert self._open_section is not None
-        return Mark(self._file.tell(), self._open_section[3].copy())
-
-    def take_back(self, mark: Mark) -> memoryview:
-        """Remove from the section what was written to it since a mark, and return it in scratch memory."""
-        assert self._open_section is not None
-        size = self._file.tell() - mark.offset
-        taken = memoryview(self.scratch(max(size, 1)))[:size]
-        with self.writing():
-            self._file.flush()
-            opened = open_file(self._temporary)
-            for at in range(0, size, _PIECE):
-                taken[at : at + _PIECE] = opened.read(mark.offset + at, min(_PIECE, size - at))
-            self._file.seek(mark.offset)
-            self._file.truncate()
-        self._open_section = *self._open_section[:3], mark.digest.copy()
-        return taken
-
-    def _end_section(self) -> None:
-        if self._open_section is None:
-            return
-        name, dtype, offset, digest = self._open_section
-        count = (self._file.tell() - offset) // BY_DTYPE[dtype].width
-        self._sections[name] = {"dtype": dtype, "shape": [count], "offset": offset, "xxh3": digest.hexdigest()}
-        self._open_section = None
-
-    def commit(self, metadata: dict[str, Any], records: int, check: Callable[[], object] = lambda: None) -> None:
-        """Finish the file, flush it to the disk, and move it to its place.
-
-        Args:
-          check: called while this process holds the lock of the file; if it raises, nothing is replaced.
-        """
-        self.complete(metadata, records)
-        self.flush()
-        with self.writing(), locked(self.target + self.LOCKED):
-            check()
-            self.place()
-
-    def flush(self) -> None:
-        """Flush a complete file to the disk."""
-        with self.writing():
-            self._flusher.stop()
-            os.fsync(self._file.fileno())
-            self._written = os.fstat(self._file.fileno())
-
-    def place(self, *, sync: bool = True) -> None:
-        """Move a complete file to its place; the caller holds its lock, and `sync` is False where it flushes that."""
-        with self.writing():
-            os.replace(self._temporary, self.target)
-            if sync:
-                self._file.close()  # not before it is in its place, as it is locked until then
-                sync_directory(os.path.dirname(self.target))
-
-    def complete(self, metadata: dict[str, Any], records: int) -> str:
-        """Finish the file, but leave it beside its place until the writer goes; return its path."""
-        self._end_section()
-        described = metadata | {"sections": self._sections}
-        try:
-            text = json.dumps(described, ensure_ascii=False).encode()
-        except UnicodeEncodeError:  # a lone surrogate, which only an escape can say
-            text = json.dumps(described).encode()
-        offset = self._file.tell()
-        with self.writing():
-            self._file.write(text)
-        end = offset + len(text)
-        fields = (self.MAGIC, VERSION, _HEADER.size, records, offset, len(text), end, self.kind, 0)
-        header = _HEADER.pack(*fields)[:_CHECKED]
-        checksum = self._hash(header + text).intdigest()
-        with self.writing():
-            self._file.seek(0)
-            self._file.write(header + checksum.to_bytes(8, "little"))
-            self._file.flush()
-        return self._temporary
-
-    def is_in_place(self) -> bool:
-        """Whether the file that was committed is the one that lies in its place now."""
-        try:
-            found = os.stat(self.target)
-        except OSError:
-            return False
-        written = self._written
-        # The time too, as a file system may give the number of a file that is gone to the next one.
-        return written is not None and os.path.samestat(written, found) and written.st_mtime_ns == found.st_mtime_ns
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._close()
-
-    def __del__(self) -> None:
-        self._close()  # a signal may end the program before the block of the writer begins, or while it ends
-
-    def _close(self) -> None:
-        """Close the file, and remove it unless it was moved to its place."""
-        if not self._is_open or os.getpid() != self._process:
-            return  # a child that was forked meanwhile ends, and its parent still writes
-        with suppress(OSError):  # commit has raised it, or the file is not wanted
-            self._flusher.stop()
-        with suppress(OSError):
-            self._file.close()
-        for spool in self._spools:
-            spool.close()
-        with suppress(OSError):  # it was moved; else the next writer removes it
-            os.unlink(self._temporary)
-        self._is_open = False
-
-
-class _Flusher:
-    """Flushes to the disk while the file is written, so that the flush at the end has little left to do."""
-
-    _ENOUGH = 8 << 20  # bytes
-
-    def __init__(self) -> None:
-        self._unsent = 0
-        self._wake: SimpleQueue[bool] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._error: OSError | None = None
-
-    def wrote(self, fd: int, size: int) -> None:
-        self._unsent += size
-        if self._unsent < self._ENOUGH:
-            return
-        self._unsent = 0
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, args=(fd,), daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:
-                return  # there is no room for a thread: all is flushed in the end
-            self._thread = thread
-        if self._wake.empty():
-            self._wake.put(True)
-
-    def stop(self) -> None:
-        """Wait for the flush in progress; raise OSError if one failed, as the system reports a failure only once."""
-        self._wake.put(False)  # also for a thread whose start a signal cut short
-        if self._thread is not None and not sys.is_finalizing():  # which ends it without a word
-            self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-    def _run(self, fd: int) -> None:
-        try:
-            while self._wake.get():
-                os.fsync(fd)
-        except OSError as error:
-            self._error = error
-
-
-def sync_directory(path: str) -> None:
-    """Flush the names of files in a directory to the disk."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    except OSError:
-        pass  # some network file systems refuse; the rename itself is still atomic
-    finally:
-        os.close(fd)
 
 
 class SectionFile:
@@ -395,14 +79,14 @@ class SectionFile:
 
     def _read_header(self) -> tuple[int, int, int, bytes]:
         size = self.map.size
-        header = self.read(0, min(size, _HEADER.size))
-        if size < _HEADER.size or header[:8] != self.MAGIC:
+        header = self.read(0, min(size, HEADER.size))
+        if size < HEADER.size or header[:8] != self.MAGIC:
             found = header[:8]
             wrong = f"expected {self.MAGIC!r} at byte 0, found {found!r}"
             if found == self.MAGIC:
-                wrong = f"expected a header of {_HEADER.size} bytes, found {size}"
+                wrong = f"expected a header of {HEADER.size} bytes, found {size}"
             raise FormatError(f"{self.path}: NOT {self.NAME}: {wrong}; {self.remedy()}")
-        fields = _HEADER.unpack(header)
+        fields = HEADER.unpack(header)
         _, version, header_size, records, offset, length, file_size, kind, checksum = fields
         if version != VERSION:
             raise FormatError(f"{self.path}: VERSION: expected format {VERSION}, found {version}; upgrade mmapds")
@@ -410,17 +94,17 @@ class SectionFile:
             raise self.damaged(f"expected {file_size} bytes, as the header says, found {size}")
         if other := self.other_kind(kind):
             raise other
-        if header_size != _HEADER.size or kind not in self.KINDS:
+        if header_size != HEADER.size or kind not in self.KINDS:
             known = " or ".join(map(str, self.KINDS))
             raise self.damaged(
-                f"expected a header of {_HEADER.size} bytes and kind {known}, found {header_size} and {kind}"
+                f"expected a header of {HEADER.size} bytes and kind {known}, found {header_size} and {kind}"
             )
-        if offset < _HEADER.size or length > size or offset > size - length:
+        if offset < HEADER.size or length > size or offset > size - length:
             raise self.damaged(
-                f"expected metadata within bytes {_HEADER.size} to {size}, found bytes {offset} to {offset + length}"
+                f"expected metadata within bytes {HEADER.size} to {size}, found bytes {offset} to {offset + length}"
             )
         text = self.read(offset, length)
-        digest = xxh3_64(header[:_CHECKED])
+        digest = xxh3_64(header[:CHECKED])
         digest.update(text)
         if digest.intdigest() != checksum:
             raise self.damaged(
@@ -439,9 +123,9 @@ class SectionFile:
             known = ", ".join(each.dtype for each in self.TYPES)
             raise self.damaged(f"section {name!r}: expected one of {known}, found {dtype!r}")
         section = Section(number_type.dtype, count, offset, xxh3)
-        if type(count) is not int or type(offset) is not int or count < 0 or offset < 0 or offset % _ALIGNMENT:
+        if type(count) is not int or type(offset) is not int or count < 0 or offset < 0 or offset % ALIGNMENT:
             raise self.damaged(
-                f"section {name!r}: expected 0 items or more at a multiple of {_ALIGNMENT} bytes, found {count!r} at "
+                f"section {name!r}: expected 0 items or more at a multiple of {ALIGNMENT} bytes, found {count!r} at "
                 f"{offset!r}"
             )
         if offset + section.size > self.map.size:
@@ -558,3 +242,264 @@ class SectionFile:
         if found != expected:
             raise self.damaged(f"section {name!r} does not match its checksum: expected {expected}, found {found}")
         self._verified.add(name)
+
+
+# ---- bounds: where records begin, in groups as narrow as the records of a source allow ---------------------------
+
+BOUNDS = "offsets"
+"""The section that holds them."""
+GROUP = 64
+"""Bytes of a group: a bound of 8 bytes, and the distances from there to those that follow."""
+WIDTHS = (2, 3, 4, 8)
+"""How many bytes a distance may have; in a source, the fewest that all of its distances fit."""
+
+
+def records_in_group(width: int) -> int:
+    """Return how many records have both their bounds in a group."""
+    return (GROUP - U64.width) // width
+
+
+def groups_of(width: int, records: int) -> int:
+    """Return how many groups the bounds of a source take."""
+    return records // records_in_group(width) + 1
+
+
+def unpacked(width: int, groups: "bytes | memoryview") -> memoryview:
+    """Return the bounds at which the records of whole groups begin, uint64."""
+    return memoryview(_native.unpack_bounds(width, groups)).cast("Q")
+
+
+def gaps(width: int, groups: bytes) -> list[tuple[int, int, int]]:
+    """Return where groups that follow each other do not hang together, as the end of one is also its neighbour's begin.
+
+    Returns:
+      For each of them its place among `groups`, where its last record ends, and where it should.
+    """
+    import numpy as np  # start-up time: only `verify` looks
+
+    table = np.frombuffer(groups, np.uint8).reshape(-1, GROUP)
+    firsts = np.ascontiguousarray(table[:, : U64.width]).view(U64.dtype)[:, 0]
+    last = U64.width + (records_in_group(width) - 1) * width
+    cells = np.zeros((len(table), U64.width), np.uint8)
+    cells[:, :width] = table[:, last : last + width]
+    distances = cells.view(U64.dtype)[:, 0]
+    places = np.flatnonzero(distances[:-1] != np.diff(firsts))
+    return [(place, int(firsts[place]) + int(distances[place]), int(firsts[place + 1])) for place in places.tolist()]
+
+
+# ---- sources as an index describes them --------------------------------------------------------------------------
+
+BLOCK_BEGINS, BLOCK_BOUNDS = "block_begins", "block_bounds"
+POINT_BOUNDS, POINTS = "point_bounds", "access_points"
+BLOCK_SECTIONS: dict[str, tuple[str, ...]] = {
+    BLOCK_BEGINS: (U32.dtype, U64.dtype),
+    BLOCK_BOUNDS: (U32.dtype, U64.dtype),
+    POINT_BOUNDS: (U32.dtype, U64.dtype),
+    POINTS: (U8.dtype,),
+}
+"""What these sections hold, in an index of compressed sources; the last two where some have access points."""
+LARGEST_BLOCK = 8 << 20
+"""Bytes of content: what a block of more has is read in order alone."""
+WINDOW = 32 << 10
+"""Bytes of content that deflate looks back at, at most."""
+CRC_SIZE = 4  # bytes of an access point before its window
+LARGEST_POINT = CRC_SIZE + WINDOW + 64  # bytes: deflate adds less to what it cannot make smaller
+_MOST_TIMES = 1 << 17  # what a byte of a file can be the content of, at most
+
+
+class Compression(NamedTuple):
+    """How a source is compressed."""
+
+    codec: str
+    """One of `sources.CODECS`."""
+    size: int
+    """Bytes of content: what the source is without compression."""
+    blocks: int
+    """How many; each is decoded on its own."""
+    largest: int
+    """Bytes of content in the largest block."""
+    points: int
+    """Bytes of its access points in the index."""
+
+    @classmethod
+    def parse(cls, fields: Any, size: int) -> "Compression":
+        """Read it from its JSON object.
+
+        Args:
+          size: of the file.
+        Raises:
+          KeyError, TypeError: a field is missing, or has the wrong type or range.
+        """
+        found = cls(*(fields[name] for name in cls._fields))
+        numbers = found[1:]
+        if found.codec not in CODECS or {*map(type, numbers)} != {int} or min(numbers) < 0:
+            raise TypeError(
+                f"compression of a source: expected {' or '.join(CODECS)}, and integers of 0 or more, found {fields}"
+            )
+        few = found.largest > found.size or found.blocks > found.size or (found.size and not found.blocks)
+        if few or found.size > size * _MOST_TIMES or found.points > found.blocks * LARGEST_POINT:
+            raise TypeError(f"compression of a source: expected what a file of {size} bytes can hold, found {fields!r}")
+        return found
+
+    @property
+    def is_random(self) -> bool:
+        """Whether its records can be read in any order, as no block is too large for that."""
+        return self.largest <= LARGEST_BLOCK
+
+
+def numbers_in(compressed: Sequence[Compression]) -> dict[str, int]:
+    """Return how many numbers each of `BLOCK_SECTIONS` has for some sources."""
+    blocks, points = sum(each.blocks + 1 for each in compressed), sum(each.points for each in compressed)
+    return {BLOCK_BEGINS: blocks, BLOCK_BOUNDS: blocks, POINT_BOUNDS: blocks if points else 0, POINTS: points}
+
+
+class BadLines(NamedTuple):
+    """Lines of a source that were left out because they are not JSON."""
+
+    lines: int = 0
+    """How many; they count among those that were skipped."""
+    first: tuple[tuple[int, int], ...] = ()
+    """Of the first of them, the line, counted from 1, and the byte where it begins."""
+
+    @classmethod
+    def parse(cls, fields: Any) -> "BadLines":
+        """Read them from a JSON object.
+
+        Raises:
+          KeyError, TypeError, ValueError: a field is missing or has the wrong type.
+        """
+        found = cls(fields["lines"], tuple((line, byte) for line, byte in fields["first"]))
+        numbers = [found.lines, *(number for place in found.first for number in place)]
+        if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+            raise TypeError(f"bad of a source: expected integers from 0 to 2**63 - 1, found {fields!r}")
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.lines} from {', '.join(str(line) for line, _ in self.first[:1]) or 'none'} on"
+
+
+class IndexedSource(NamedTuple):
+    """A source as it was when it was indexed."""
+
+    path: str
+    """Relative to the directory that holds the index."""
+    size: int
+    """Bytes."""
+    mtime_ns: int
+    fingerprint: str
+    """See `fingerprints.fingerprint`."""
+    records: int
+    lines: int
+    smallest: int
+    """Bytes in the smallest record, framing included; 0 when there are no records."""
+    largest: int
+    skipped: int
+    """Records left out because they lack a column, or are truncated."""
+    first: int
+    """Where the first record begins, if all records have one size and the index has no bounds; else 0."""
+    xxh3_128: str = ""
+    """See `fingerprints.full_hash`; empty where it was not asked for."""
+    bad: BadLines = BadLines()
+    width: int = 0
+    """Bytes of a distance in the groups of its bounds; 0 if the index has no bounds."""
+    compression: Compression | None = None
+    """None if the source is read as it is."""
+
+    @property
+    def content_size(self) -> int:
+        """Bytes in which its records lie: those of the file, or of what is compressed there."""
+        return self.size if self.compression is None else self.compression.size
+
+    def describe(self) -> dict[str, Any]:
+        """Return the JSON object that an index holds."""
+        fields = self._asdict()
+        if not self.xxh3_128:
+            del fields["xxh3_128"]
+        if not self.width:
+            del fields["width"]
+        if self.bad.lines:
+            fields["bad"] = self.bad._asdict()
+        else:
+            del fields["bad"]
+        if self.compression is not None:
+            fields["compression"] = self.compression._asdict()
+        else:
+            del fields["compression"]
+        return fields
+
+    @classmethod
+    def parse(cls, fields: dict[str, Any]) -> "IndexedSource":
+        """Read a source from its JSON object; unknown keys are skipped.
+
+        Raises:
+          KeyError, TypeError: a field is missing or has the wrong type.
+        """
+        # Indexes come by the thousands, so what is right is found to be so at once.
+        path, mtime_ns, fingerprint = fields["path"], fields["mtime_ns"], fields["fingerprint"]
+        numbers = [fields[name] for name in _NUMBERS] + [fields.get("skipped", 0), fields.get("first", 0)]
+        xxh3_128, width = fields.get("xxh3_128", ""), fields.get("width", 0)
+        bad = BadLines.parse(fields["bad"]) if "bad" in fields else _NO_BAD_LINES
+        size, records, lines, smallest, largest, skipped, first = numbers
+        compression = None
+        if "compression" in fields and type(size) is int:  # else `_check` refuses it
+            compression = Compression.parse(fields["compression"], size)
+        source = cls(
+            path,
+            size,
+            mtime_ns,
+            fingerprint,
+            records,
+            lines,
+            smallest,
+            largest,
+            skipped,
+            first,
+            xxh3_128,
+            bad,
+            width,
+            compression,
+        )
+        texts = type(path) is type(fingerprint) is type(xxh3_128) is str and f"{path}{fingerprint}{xxh3_128}".isascii()
+        if (
+            not (texts and "\0" not in path)
+            or {*map(type, numbers), type(mtime_ns), type(width)} != {int}
+            or width not in _WIDTHS
+            or not (min(numbers) >= 0 and max(numbers) < 2**63 and -(2**63) <= mtime_ns < 2**63)
+        ):
+            source._check()
+        return source
+
+    def _check(self) -> None:
+        """Raise TypeError unless every field has the type and the range it should."""
+        for name, value in self._asdict().items():
+            if name in ("bad", "compression"):
+                continue
+            if name == "path":
+                expected, fits = "a path in UTF-8", is_path(value)
+            elif name in ("fingerprint", "xxh3_128"):
+                expected, fits = "hex digits", type(value) is str and value.isascii()
+            elif name == "mtime_ns":
+                expected, fits = "an integer of 64 bits", type(value) is int and -(2**63) <= value < 2**63
+            elif name == "width":
+                expected, fits = "2, 3, 4 or 8", type(value) is int and value in _WIDTHS
+            else:
+                expected, fits = "an integer from 0 to 2**63 - 1", type(value) is int and 0 <= value < 2**63
+            if not fits:
+                raise TypeError(f"{name} of a source: expected {expected}, found {value!r}")
+
+
+_NUMBERS = ("size", "records", "lines", "smallest", "largest")
+"""Keys of a source that every index has, of integers of 0 or more."""
+_NO_BAD_LINES = BadLines()
+_WIDTHS = (0, *WIDTHS)
+
+
+def is_path(value: Any) -> bool:
+    """Whether a value can be the path of a file in metadata: a text that UTF-8 can hold, without NUL."""
+    if type(value) is not str or "\0" in value:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return True

@@ -1,17 +1,18 @@
-"""Numbers on their way into a file; their type is known only at the end."""
+"""Numbers on their way into a file, whose type is known only at the end; and scratch memory."""
 
 import errno
+import mmap
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from io import FileIO
 from typing import NamedTuple
 
 from .. import _native
 from .numbers import BY_CELL, F64, I64, U8, U32, U64, NumberType, converted, narrowed
-from .scratch import unlinked
 
 _COPY = 1 << 20  # bytes read at a time, a multiple of every width
-_IN_MEMORY = 16 << 20  # bytes of a column
+_IN_MEMORY = 16 << 20  # bytes
 
 
 class _Run(NamedTuple):
@@ -185,3 +186,62 @@ class Spool:
         self._pieces.clear()
         if self._file is not None:
             self._file.close()
+
+
+# ---- scratch memory ---------------------------------------------------------------------------------------------
+
+
+def scratch(size: int) -> mmap.mmap:
+    """Return scratch memory, all zeros.
+
+    Above 16 MB it is a file in the directory for temporary files (`TMPDIR`), unlinked at once; in memory where there is
+    no room for it.
+    """
+    if size > _IN_MEMORY:
+        import tempfile  # start-up time: few need it
+
+        with suppress(OSError), tempfile.TemporaryFile(prefix="mmapds-") as file:
+            allocate(file.fileno(), size)
+            return mmap.mmap(file.fileno(), size)
+    return anonymous(size)
+
+
+def scratch_beside(path: str, size: int) -> mmap.mmap:
+    """Return scratch memory that, above 16 MB, is a file called `path`, unlinked at once.
+
+    Raises:
+      OSError: the file cannot be made.
+    """
+    if size <= _IN_MEMORY:
+        return anonymous(size)
+    with unlinked(path) as file:
+        allocate(file.fileno(), size)
+        return mmap.mmap(file.fileno(), size)
+
+
+def unlinked(path: str) -> FileIO:
+    """Return a new file that is unlinked at once, so that nothing is left behind.
+
+    Raises:
+      OSError: it cannot be made.
+    """
+    file = FileIO(path, "x+")
+    os.unlink(path)
+    return file
+
+
+def anonymous(size: int) -> mmap.mmap:
+    """Return memory of this process; a child that is forked has a copy."""
+    return mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def allocate(fd: int, size: int) -> None:
+    """Give an empty file all its blocks; without them, a store to its map ends in SIGBUS where the disk is full.
+
+    Raises:
+      OSError: the disk is full.
+    """
+    if hasattr(os, "posix_fallocate"):  # glibc writes zeros where a file system lacks the call
+        os.posix_fallocate(fd, 0, size)
+    else:
+        os.truncate(fd, size)

@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 
 from xxhash import xxh3_64
 
-from ..errors import ColumnError, Error, FormatError, IndexMissingError, SourceError, StaleIndexError, counted, either
+from ..errors import ColumnError, Error, FormatError, SourceError, StaleIndexError, counted
 from .files import Io
 from .hints import quoted
-from .index_file import LENGTH_SECTIONS, Index, SavedViewFoundError, open_index_file
-from .indexed_source import is_path
+from .index_file import LENGTH_SECTIONS, Index, SavedViewFoundError, open_index_file, roots_to_give
 from .numbers import U32, U64
 from .roots import Roots, covering, is_inside
-from .sections import COLUMN, MALFORMED, SectionFile, SectionWriter
+from .sections import COLUMN, MALFORMED, SectionFile, is_path
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, working_directory
 
 BITS_BLOCK = 2048
@@ -59,13 +58,6 @@ def mark_of(index: Index, columns: Sequence[str]) -> str:
         section = index.sections.get(name)
         mark.update(f" {name} {section and (section.dtype, section.items, section.xxh3)}".encode())
     return mark.hexdigest()
-
-
-class ViewWriter(SectionWriter):
-    """Writes a saved view."""
-
-    MAGIC, SUFFIX, KIND = INDEX_MAGIC, INDEX_SUFFIX, 1
-    NAME, ELSEWHERE = "the view", None
 
 
 class SavedView(SectionFile):
@@ -179,19 +171,12 @@ class SavedView(SectionFile):
         path, base = self.base_path(number), self.bases[number]
         real = os.path.realpath(self.absolute(path))
         if not is_inside(real, self._home) and not self.roots.admit(real):
-            roots = covering([real])
-            options = " ".join(f"--root {quoted(root)}" for root in roots)
             raise SourceError(
                 f"{self.path}: expected indexes below its own directory that are not hidden, found {real}; "
-                f"{either(f'add {options}', f'open it with roots={roots}')} (if you trust who saved the view, and they "
-                "are still there; else save it again)"
+                f"{roots_to_give(covering([real]))} (if you trust who saved the view, and they are still there; else "
+                "save it again)"
             )
-        try:
-            index = Index(path, self.roots, self.io)
-        except IndexMissingError as error:
-            remark = f"the saved view {self.path} is of it)"
-            joined = f"{str(error)[:-1]}; {remark}" if str(error).endswith(")") else f"{error} ({remark}"
-            raise IndexMissingError(joined) from None
+        index = Index(path, self.roots, self.io)
         if index.records != base.records or mark_of(index, list(self.columns)) != base.mark:
             raise StaleIndexError(
                 f"{self.path}: STALE: {path} has other records or columns than when the view was saved "

@@ -13,8 +13,9 @@ import xxhash
 import mmapds
 from mmapds.compression import gzip_content, zstd_blocks
 from mmapds.index.verify import verify
-from mmapds.storage.blocks import POINT_BOUNDS, POINTS, packed_point, unpacked_point
+from mmapds.storage.blocks import packed_point, unpacked_point
 from mmapds.storage.index_file import Index
+from mmapds.storage.sections import POINT_BOUNDS, POINTS
 from tests.support.compressed import bgzf, frames, text
 from tests.support.index_file import FIELDS, HEADER, arrays
 from tests.support.samples import npy, write_pair, write_tfrecords

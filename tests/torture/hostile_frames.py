@@ -18,8 +18,8 @@ from mmapds.compression import libzstd, zstd_blocks
 from mmapds.compression.frames import UNKNOWN
 from mmapds.compression.seek_table import read_table
 from mmapds.compression.zstd_frames import LARGEST_WINDOW, find_frames, walk
-from mmapds.storage.blocks import BEGINS, BOUNDS
 from mmapds.storage.index_file import Index
+from mmapds.storage.sections import BLOCK_BEGINS, BLOCK_BOUNDS
 from tests.support import oracle
 from tests.support.index_file import forge_section
 from tests.support.torture import is_refused, repeat
@@ -154,7 +154,7 @@ def payload(content, begin, end):
 
 def check_forged(random, source, expected):
     """Read some records after numbers of a table of blocks were changed: some come, or they are refused; no crash."""
-    name = random.choice([BEGINS, BOUNDS])
+    name = random.choice([BLOCK_BEGINS, BLOCK_BOUNDS])
     index = Index(f"{source}.mmx")
     numbers = np.frombuffer(index.section(name), index.sections[name].dtype).copy()
     for _ in range(random.randrange(1, 4)):

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from mmapds import _native
-from mmapds.storage.sort import sort
+from mmapds.storage.numbers import sort
 from tests.support.compressed import bgzf, frames, text
 from tests.support.forged import one_member, small_tar
 from tests.support.rewriting import written_to

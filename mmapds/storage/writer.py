@@ -1,0 +1,460 @@
+"""Writing a file of sections, such as an index: beside its place, which it takes when it is complete."""
+
+import json
+import mmap
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from xxhash import xxh3_64
+
+from .. import _native
+from ..errors import ColumnError, Error, StaleIndexError, either
+from .files import open_file
+from .index_file import Index
+from .lock import create_replacement, locked
+from .numbers import APART, BY_DTYPE, U64, inexact
+from .sections import (
+    ALIGNMENT,
+    BOUNDS,
+    CHECKED,
+    COLUMN,
+    GROUP,
+    HEADER,
+    VERSION,
+    WIDTHS,
+    SectionFile,
+    records_in_group,
+    unpacked,
+)
+from .sources import INDEX_MAGIC, INDEX_SUFFIX, make_room, reason, working_directory
+from .spool import Spool, scratch_beside
+from .threads import Makers
+
+_PIECE = 1 << 20  # bytes written at a time, so that the checksum reads them from the cache
+_FLUSHED = 8 << 20  # bytes written between two flushes to the disk
+
+
+class Mark(NamedTuple):
+    """A place in a section that is being written."""
+
+    offset: int
+    digest: Any
+    """The checksum of the section up to there."""
+
+
+class SectionWriter:
+    """Writes a file of sections beside its final place, and moves it there when it is complete.
+
+    Use it as a context manager: unless `commit` returns, nothing is left behind, and an older file stays untouched.
+    """
+
+    MAGIC: bytes
+    KIND = 0
+    """What kind of such files it is, a number in the header; readers refuse kinds that they do not know."""
+    SUFFIX: str
+    NAME: str
+    """What messages call such a file."""
+    ELSEWHERE: tuple[str, str] | None
+    """How a command and Python name another place; ends the message "give another place"."""
+    LOCKED = ""
+    """Suffix of the file beside this one whose lock is held while this one is replaced; by default, its own."""
+    _is_open = False
+    """Whether there is something to close, and perhaps to remove."""
+
+    def __init__(self, path: str, way_out: str = "") -> None:
+        """Begin a file; `way_out` says what to do where it cannot be written, by default to give another place."""
+        if not path.endswith(self.SUFFIX) or os.path.isdir(path):
+            raise Error(f"{path}: cannot write {self.NAME} here: expected a file name that ends in {self.SUFFIX}")
+        self.path = path
+        self.target = os.path.join(working_directory(), path)
+        """The absolute path, as the working directory may change meanwhile."""
+        self.kind = self.KIND
+        self._way_out = way_out
+        self._process = os.getpid()
+        self._hash = xxh3_64
+        self._sections: dict[str, dict[str, Any]] = {}
+        self._open_section: tuple[str, str, int, Any] | None = None
+        self._spools: list[Spool] = []
+        self._flusher: Makers[int, None] | None = None
+        self._unsent = self._flushes = 0  # bytes that no flush was asked for, and flushes
+        self._written: os.stat_result | None = None  # once it is committed
+        try:
+            self._temporary, self._file = create_replacement(self.target)
+            self._is_open = True
+        except OSError as error:
+            raise Error(f"{path}: cannot write {self.NAME} here ({reason(error)}); {self._elsewhere()}") from None
+        self._file.write(bytes(HEADER.size))
+
+    def _elsewhere(self) -> str:
+        return self._way_out or f"give another place{f' with {either(*self.ELSEWHERE)}' if self.ELSEWHERE else ''}"
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turn an OSError, raised while something is written for this file, into an Error that names the file.
+
+        Raises:
+          Error: also in a process that was forked meanwhile, which has no part in the file.
+        """
+        if os.getpid() != self._process:
+            raise Error(
+                f"{self.path}: expected process {self._process}, which began to write {self.NAME}, found its child "
+                f"{os.getpid()}; make a writer there"
+            )
+        try:
+            yield
+        except OSError as error:
+            raise Error(
+                f"{self.path}: cannot write {self.NAME} ({reason(error)}); nothing was changed; {make_room(error)}"
+                f"{self._elsewhere()}"
+            ) from None
+
+    def begin_section(self, name: str, dtype: str) -> None:
+        """Start a section, to which `write` appends."""
+        self._end_section()
+        with self.writing():
+            self._file.write(bytes(-self._file.tell() % ALIGNMENT))
+        self._open_section = name, dtype, self._file.tell(), self._hash()
+
+    def spool(self) -> Spool:
+        """Return a spool for a column, beside the file."""
+        self._spools.append(Spool(f"{self._temporary}.{os.urandom(4).hex()}"))
+        return self._spools[-1]
+
+    def scratch(self, size: int) -> mmap.mmap:
+        """Return scratch memory; above 16 MB it is an unlinked file beside this one, which the kernel may write out."""
+        with self.writing():
+            return scratch_beside(f"{self._temporary}.{os.urandom(4).hex()}", size)
+
+    def write_column(self, name: str, spool: Spool) -> None:
+        """Append a column as a section."""
+        if found := spool.rounded():
+            record, number = found
+            raise ColumnError(
+                f"column {name!r}: expected {inexact(number)} found {number}; {APART} (record {record} of the index)"
+            )
+        self.write_spool(COLUMN + name, spool)
+
+    def write_spool(self, name: str, spool: Spool) -> None:
+        """Append the numbers of a spool as a section."""
+        self.begin_section(name, spool.number_type.dtype)
+        for chunk in spool.chunks():
+            self.write(chunk)
+
+    def write_array(self, name: str, dtype: str, data: "memoryview | bytes | mmap.mmap") -> None:
+        """Append a section from one buffer."""
+        self.begin_section(name, dtype)
+        for begin in range(0, len(data), _PIECE):
+            self.write(memoryview(data)[begin : begin + _PIECE])
+
+    def copy_section(self, file: "SectionFile", name: str) -> None:
+        """Append a section of another file, as it is.
+
+        Raises:
+          FormatError: it is damaged; a copy with a checksum of its own would hide that.
+        """
+        self.begin_section(name, file.sections[name].dtype)
+        for piece in file.pieces(name):
+            self.write(piece)
+        self._end_section()
+        file.check_digest(name, self._sections[name]["xxh3"])
+
+    def column(self, name: str) -> tuple[str, memoryview]:
+        """Return the type and the bytes, mapped, of a column that was written."""
+        self._end_section()
+        dtype, (count,), offset = (self._sections[COLUMN + name][key] for key in ("dtype", "shape", "offset"))
+        with self.writing():
+            self._file.flush()
+            opened, size = open_file(self._temporary), count * BY_DTYPE[dtype].width
+        return dtype, memoryview(opened)[offset:][:size] if opened.is_mapped else memoryview(opened.read(offset, size))
+
+    @property
+    def section_begin(self) -> int:
+        """The offset in the file of the section that was begun last."""
+        assert self._open_section is not None
+        return self._open_section[2]
+
+    def write(self, data: "memoryview | bytes | bytearray") -> None:
+        """Append to the section that was begun last."""
+        assert self._open_section is not None
+        self._open_section[3].update(data)
+        with self.writing():
+            self._file.write(data)
+        self._unsent += len(data)
+        if self._unsent >= _FLUSHED:
+            self._flush_ahead()
+
+    def _flush_ahead(self) -> None:
+        """Have a thread flush what was written, so that the flush at the end has little left to do."""
+        if self._flusher is None:
+            self._flusher = Makers(os.fsync, 1, "mmapds-flush")
+        elif not self._flusher.wait(self._flushes - 1, 0):
+            return
+        else:
+            self._end_flush()
+        self._flusher.give(self._flushes, self._file.fileno())
+        self._flushes, self._unsent = self._flushes + 1, 0
+
+    def _end_flush(self) -> None:
+        """Wait for the flush in progress; raise Error if it failed, as the system reports a failure only once."""
+        if self._flusher is not None and self._flushes:
+            with self.writing():
+                self._flusher.result(self._flushes - 1)
+
+    def mark(self) -> Mark:
+        """Return the place in the section that was begun last where `write` goes on."""
+        assert self._open_section is not None
+        return Mark(self._file.tell(), self._open_section[3].copy())
+
+    def take_back(self, mark: Mark) -> memoryview:
+        """Remove from the section what was written to it since a mark, and return it in scratch memory."""
+        assert self._open_section is not None
+        size = self._file.tell() - mark.offset
+        taken = memoryview(self.scratch(max(size, 1)))[:size]
+        with self.writing():
+            self._file.flush()
+            opened = open_file(self._temporary)
+            for at in range(0, size, _PIECE):
+                taken[at : at + _PIECE] = opened.read(mark.offset + at, min(_PIECE, size - at))
+            self._file.seek(mark.offset)
+            self._file.truncate()
+        self._open_section = *self._open_section[:3], mark.digest.copy()
+        return taken
+
+    def _end_section(self) -> None:
+        if self._open_section is None:
+            return
+        name, dtype, offset, digest = self._open_section
+        count = (self._file.tell() - offset) // BY_DTYPE[dtype].width
+        self._sections[name] = {"dtype": dtype, "shape": [count], "offset": offset, "xxh3": digest.hexdigest()}
+        self._open_section = None
+
+    def commit(self, metadata: dict[str, Any], records: int, check: Callable[[], object] = lambda: None) -> None:
+        """Finish the file, flush it to the disk, and move it to its place.
+
+        Args:
+          check: called while this process holds the lock of the file; if it raises, nothing is replaced.
+        """
+        self.complete(metadata, records)
+        self.flush()
+        with self.writing(), locked(self.target + self.LOCKED):
+            check()
+            self.place()
+
+    def flush(self) -> None:
+        """Flush a complete file to the disk."""
+        with self.writing():
+            if self._flusher is not None:
+                self._end_flush()
+                self._flushes = 0
+            os.fsync(self._file.fileno())
+            self._written = os.fstat(self._file.fileno())
+
+    def place(self, *, sync: bool = True) -> None:
+        """Move a complete file to its place; the caller holds its lock, and `sync` is False where it flushes that."""
+        with self.writing():
+            os.replace(self._temporary, self.target)
+            if sync:
+                self._file.close()  # not before it is in its place, as it is locked until then
+                sync_directory(os.path.dirname(self.target))
+
+    def complete(self, metadata: dict[str, Any], records: int) -> str:
+        """Finish the file, but leave it beside its place until the writer goes; return its path."""
+        self._end_section()
+        described = metadata | {"sections": self._sections}
+        try:
+            text = json.dumps(described, ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # a lone surrogate, which only an escape can say
+            text = json.dumps(described).encode()
+        offset = self._file.tell()
+        with self.writing():
+            self._file.write(text)
+        end = offset + len(text)
+        fields = (self.MAGIC, VERSION, HEADER.size, records, offset, len(text), end, self.kind, 0)
+        header = HEADER.pack(*fields)[:CHECKED]
+        checksum = self._hash(header + text).intdigest()
+        with self.writing():
+            self._file.seek(0)
+            self._file.write(header + checksum.to_bytes(8, "little"))
+            self._file.flush()
+        return self._temporary
+
+    def is_in_place(self) -> bool:
+        """Whether the file that was committed is the one that lies in its place now."""
+        try:
+            found = os.stat(self.target)
+        except OSError:
+            return False
+        written = self._written
+        # The time too, as a file system may give the number of a file that is gone to the next one.
+        return written is not None and os.path.samestat(written, found) and written.st_mtime_ns == found.st_mtime_ns
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def __del__(self) -> None:
+        self._close()  # a signal may end the program before the block of the writer begins, or while it ends
+
+    def _close(self) -> None:
+        """Close the file, and remove it unless it was moved to its place."""
+        if not self._is_open or os.getpid() != self._process:
+            return  # a child that was forked meanwhile ends, and its parent still writes
+        if self._flusher is not None:
+            self._flusher.stop()
+            self._flusher.join()
+        with suppress(OSError):
+            self._file.close()
+        for spool in self._spools:
+            spool.close()
+        with suppress(OSError):  # it was moved; else the next writer removes it
+            os.unlink(self._temporary)
+        self._is_open = False
+
+
+def sync_directory(path: str) -> None:
+    """Flush the names of files in a directory to the disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    except OSError:
+        pass  # some network file systems refuse; the rename itself is still atomic
+    finally:
+        os.close(fd)
+
+
+class IndexWriter(SectionWriter):
+    """Writes an index."""
+
+    MAGIC, SUFFIX = INDEX_MAGIC, INDEX_SUFFIX
+    NAME, ELSEWHERE = "the index", ("-o OUT.mmx", "mmapds.build(..., out=...), and open it with roots=[...]")
+
+    def replace(self, before: "Index", metadata: dict[str, Any]) -> None:
+        """Finish the file and put it in the place of `before`, an index of the same records.
+
+        Raises:
+          StaleIndexError: another process replaced that index meanwhile.
+        """
+
+        def check() -> None:
+            if Index(self.target).checksum != before.checksum:
+                raise StaleIndexError(
+                    f"{self.path}: STALE: another process replaced this index meanwhile; nothing was changed; run again"
+                )
+
+        self.kind = before.kind
+        self.commit(metadata, before.records, check)
+
+    def complete(self, metadata: dict[str, Any], records: int) -> str:
+        """Finish the file, as `SectionWriter.complete` does.
+
+        Raises:
+          Error: a column has not a number for each record.
+        """
+        self._end_section()
+        for section, described in self._sections.items():
+            if section.startswith(COLUMN) and described["shape"] != [records]:
+                name, (numbers,) = section.removeprefix(COLUMN), described["shape"]
+                raise Error(
+                    f"{self.path}: incomplete column {name!r}: expected {records} numbers, found {numbers}; nothing "
+                    "was changed"
+                )
+        return super().complete(metadata, records)
+
+
+class PartWriter(IndexWriter):
+    """Writes an index that is a part of another."""
+
+    NAME, ELSEWHERE = "a part of the index", ("--parts DIR", "parts=...")
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two things that `Measuring.describe` says are the same; NaN in the place of missing numbers is NaN."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+class ViewWriter(SectionWriter):
+    """Writes a saved view."""
+
+    MAGIC, SUFFIX, KIND = INDEX_MAGIC, INDEX_SUFFIX, 1
+    NAME, ELSEWHERE = "the view", None
+
+
+class BoundsWriter:
+    """Writes the section of bounds, source by source, in one pass.
+
+    The bounds of a source begin with the smallest width. Where a group does not fit it, what was written of the source
+    is taken back, and written again with the next one. As a rule that is soon, as a source is alike from end to end.
+    """
+
+    def __init__(self, writer: SectionWriter) -> None:
+        self._writer = writer
+        writer.begin_section(BOUNDS, U64.dtype)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._width = WIDTHS[0]
+        self._mark = self._writer.mark()
+        self._held = memoryview(b"").cast("Q")  # bounds that do not fill a group yet
+
+    def append(self, bounds: memoryview) -> None:
+        """Append where the next records of the source at hand begin, uint64."""
+        groups = _native.pack_bounds(self._width, self._held, bounds)
+        records = records_in_group(self._width)
+        if groups:
+            self._writer.write(groups)
+            bounds = bounds[len(groups) // GROUP * records - len(self._held) :]
+            self._held = self._held[:0]
+        if len(self._held) + len(bounds) > records:
+            self._widen()
+            self.append(bounds)
+        else:
+            self._held = memoryview(self._held.tobytes() + bounds.tobytes()).cast("Q")
+
+    def _widen(self) -> None:
+        """Write what there is of the source again, with the next width."""
+        width, held = self._width, self._held
+        self._width, self._held = WIDTHS[WIDTHS.index(width) + 1], held[:0]
+        groups = self._writer.take_back(self._mark)
+        for begin in range(0, len(groups), _PIECE):
+            self.append(unpacked(width, groups[begin : begin + _PIECE]))
+        self.append(held)
+
+    def finish(self, end: int) -> int:
+        """End the source at hand where its last record ends; return its width."""
+        last = end.to_bytes(U64.width, "little")
+        self.append(memoryview(last).cast("Q"))
+        while not (group := self._last_group(last)):
+            self._widen()
+        self._writer.write(group)
+        width = self._width
+        self._begin()
+        return width
+
+    def begin_with(self, width: int, groups: Iterable[bytes]) -> None:
+        """Begin a source with whole groups of it, as another index has them.
+
+        Args:
+          width: of these. The source has it too, or a larger one, as it has all their records.
+        """
+        self._width = width
+        for piece in groups:
+            self._writer.write(piece)
+
+    def copy(self, groups: Iterable[bytes]) -> None:
+        """Append the groups of whole sources, as another index has them."""
+        for piece in groups:
+            self._writer.write(piece)
+        self._begin()
+
+    def _last_group(self, last: bytes) -> bytearray:
+        """Return the bounds that are held as a group, filled up with the last one; empty if the width does not fit."""
+        return _native.pack_bounds(
+            self._width, self._held, last * (records_in_group(self._width) + 1 - len(self._held))
+        )
