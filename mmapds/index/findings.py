@@ -1,11 +1,12 @@
 """What --verify finds: problems, each with its place, and what it could not check."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ..errors import Error, counted
 from ..storage.index_file import Index
+from ..storage.numbers import BY_DTYPE
 from ..storage.view_file import SavedView
 
 LISTED = 20
@@ -61,6 +62,32 @@ class Findings:
             self.add(check, self.index.damaged(what), source, record)
         if len(places) > room:
             self.counts[check] = self.counts.get(check, 0) + len(places) - room
+
+    def compare(self, check: str, name: str, dtype: str, items: int, expected: Iterable[bytes | memoryview]) -> None:
+        """Take in the first number of a section that is not the expected one.
+
+        Args:
+          dtype: of the section.
+          items: how many numbers it has.
+          expected: these, as bytes in pieces.
+        """
+        section, number_type, at = self.index.sections.get(name), BY_DTYPE[dtype], 0
+        if section is None or section.dtype != dtype or section.items != items:
+            found = "none" if section is None else f"{section.items} of type {section.dtype}"
+            what = f"section {name!r}: expected {items} numbers of type {dtype}, found {found}"
+            self.add(check, self.index.damaged(what))
+            return
+        for piece in expected:
+            stored = self.index.read(section.offset + at, len(piece))
+            if stored != piece:
+                pairs = zip(
+                    *(memoryview(each).cast("B").cast(number_type.code) for each in (stored, piece)), strict=True
+                )
+                place, found, wanted = next((k, *pair) for k, pair in enumerate(pairs) if pair[0] != pair[1])
+                what = f"{name}[{at // number_type.width + place}] = {found}, expected {wanted}"
+                self.add(check, self.index.damaged(what))
+                return
+            at += len(piece)
 
     @contextmanager
     def catching(self, check: str, source: str | None = None) -> Iterator[None]:

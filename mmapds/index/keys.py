@@ -8,7 +8,7 @@ memory, whatever the number of records.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from .. import _native
@@ -19,14 +19,10 @@ from ..storage.spool import scratch
 if TYPE_CHECKING:
     import mmap
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from ..storage.index_file import Index
     from ..storage.sections import Section
     from ..storage.spool import Spool
     from ..storage.writer import IndexWriter
-    from .findings import Findings
 
 _PIECE = 1 << 20  # hashes written at a time
 
@@ -128,54 +124,3 @@ def hashes_by_record(index: "Index", scratch: "Callable[[int], mmap.mmap]" = scr
             raise index.damaged(f"key_records: {largest} is out of range for {index.records} records")
         by_record[numbers] = np.frombuffer(index.read(hashes.offset + begin * U32.width, count * U32.width), U32.dtype)
     return memory
-
-
-def has_hashes(index: "Index", sources: Sequence[int], hashes: "NDArray[np.uint32]") -> bool:
-    """Whether the keys of some sources of an index, one after another, have these hashes.
-
-    Raises:
-      FormatError: the keys are damaged.
-    """
-    import numpy as np  # start-up time: most formats have no keys
-
-    stored = np.frombuffer(hashes_by_record(index), U32.dtype)
-    parts = [stored[index.firsts[number] : index.firsts[number + 1]] for number in sources]
-    return np.array_equal(np.concatenate(parts), hashes)
-
-
-def check_keys(findings: "Findings", hashes: "NDArray[np.uint32]") -> None:
-    """Compare the sections above with the hash of every record's key, shape (records,).
-
-    Raises:
-      FormatError: they have another number of keys.
-    """
-    import numpy as np  # start-up time: most formats have no keys
-
-    index = findings.index
-    records, stored = (
-        np.frombuffer(index.section(name), index.sections[name].dtype) for name in ("key_records", "key_hashes")
-    )
-    if not len(records) == len(stored) == len(hashes) == index.records:
-        raise index.damaged(
-            f"expected {len(hashes)} keys, found {len(stored)} hashes and {len(records)} records in key_hashes and "
-            "key_records"
-        )
-
-    def out_of_range(at: int) -> tuple[str, int]:
-        return f"key_records[{at}] = {records[at]} is out of range for {index.records} records", int(records[at])
-
-    def of_other_hash(at: int) -> tuple[str, int]:
-        record = int(records[at])
-        found = f"as of record {record}, found {stored[at]:#010x}"
-        return f"key_hashes[{at}]: expected {hashes[record]:#010x}, {found}", record
-
-    def out_of_order(at: int) -> tuple[str, int]:
-        return f"key_records[{at}]: expected a record after {records[at - 1]}, found {records[at]}", int(records[at])
-
-    outside = records >= index.records
-    other = ~outside & (hashes[np.where(outside, 0, records)] != stored) if index.records else outside
-    right = ~outside & ~other
-    rises = (stored[1:] < stored[:-1]) | ((stored[1:] == stored[:-1]) & (records[1:] > records[:-1]))
-    again = np.concatenate([[False], ~rises & right[1:] & right[:-1]])[: len(records)]
-    for wrong, describe in ((outside, out_of_range), (other, of_other_hash), (again, out_of_order)):
-        findings.add_each("keys", np.flatnonzero(wrong).tolist(), describe)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _native
 from ..errors import ColumnError, FormatError
+from ..storage.index_file import LENGTH_SECTIONS
 from ..storage.numbers import AT_ONCE, BY_DTYPE, U32, U64, order_bytes, order_type, sort
 from ..storage.sections import COLUMN
+from ..storage.spool import scratch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -222,52 +224,23 @@ def _scatter(
 
 
 def check_length_order(findings: "Findings") -> None:
-    """Compare the sections above with the column of lengths.
+    """Compare the sections above with the order of the column of lengths, which is sorted again for this.
 
-    An order in which lengths fall, and record numbers rise where lengths are equal, has every record once.
+    Raises:
+      FormatError: the lengths are not integers of 0 or more.
     """
-    import numpy as np  # start-up time: building an index does without
-
     index = findings.index
     if "length_order" not in index.sections:
         return
-    order, values, counts, lengths = (
-        np.frombuffer(index.section(name), index.sections[name].dtype)
-        for name in ("length_order", "length_values", "length_counts", COLUMN + "length")
-    )
-    ends = np.cumsum(counts, dtype=np.uint64)
-    total = int(counts.sum(dtype=object)) if len(counts) else 0
-    if total != index.records or (counts == 0).any() or (values[1:] >= values[:-1]).any():
-        raise index.damaged(
-            f"length_values and length_counts: expected falling lengths of {index.records} records, each of 1 or more, "
-            f"found {values[:8]} and {counts[:8]}"
-        )
-
-    def expected(places: "NDArray[np.uint64]") -> "NDArray[np.uint64]":
-        return values[np.searchsorted(ends, places, side="right")]
-
-    def out_of_range(at: int) -> tuple[str, int]:
-        return f"length_order[{at}] = {order[at]} is out of range for {index.records} records", int(order[at])
-
-    def of_other_length(at: int) -> tuple[str, int]:
-        record, length = int(order[at]), expected(np.array([at], np.uint64))[0]
-        found = f"found record {record} of length {lengths[record]}"
-        return f"length_order[{at}]: expected a record of length {length}, {found}", record
-
-    def out_of_order(at: int) -> tuple[str, int]:
-        before, record = order[at - 1], int(order[at])
-        return f"length_order[{at}]: expected a record after {before} or a shorter one, found {record}", record
-
-    for begin in range(0, index.records, _PIECE):
-        # With the one before, but for the first piece: its successor must not come before it.
-        records = order[max(begin - 1, 0) : begin + _PIECE]
-        places = np.arange(max(begin - 1, 0), max(begin - 1, 0) + len(records), dtype=np.uint64)
-        outside = records >= index.records
-        found = lengths[np.where(outside, 0, records)]
-        other = ~outside & (found != expected(places))
-        right = ~outside & ~other
-        rises = (records[1:] > records[:-1]) | (found[1:] < found[:-1])
-        again = np.concatenate([[False], ~rises & right[1:] & right[:-1]])
-        for wrong, describe in ((outside, out_of_range), (other, of_other_length), (again, out_of_order)):
-            found_at = places[wrong]
-            findings.add_each("length_order", found_at[found_at >= begin].tolist(), describe)
+    number_type = BY_DTYPE[index.sections[COLUMN + "length"].dtype]
+    if number_type not in (U32, U64):
+        raise index.damaged(f"column 'length': expected integers of 0 or more, found type {number_type.dtype}")
+    order_dtype, width, *_ = order_type(index.records)
+    order, spare = (scratch(max(index.records, 1) * width) for _ in range(2))
+    values = counts = b""
+    if index.records:
+        values, counts = sort(index.section(COLUMN + "length"), number_type.width, order, width, spare)
+    numbers = memoryview(order)[: index.records * width], memoryview(values), memoryview(counts)
+    for name, dtype, found in zip(LENGTH_SECTIONS, (order_dtype, U64.dtype, U64.dtype), numbers, strict=True):
+        pieces = (found[begin : begin + _PIECE] for begin in range(0, len(found), _PIECE))
+        findings.compare("length_order", name, dtype, len(found) // BY_DTYPE[dtype].width, pieces)

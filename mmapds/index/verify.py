@@ -1,35 +1,34 @@
-"""Whether an index is right: its checksums, and its sources scanned again."""
+"""Whether an index is right: its checksums, and its sources indexed again beside it."""
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from .. import formats
-from ..errors import Error, FormatError
-from ..formats.format import Format, OptionError, Piece, is_same_parameter
-from ..storage.blocks import BlockStart, BlockTable, BlockTally, end_of, unpacked_point
+from .. import _native, formats
+from ..errors import ColumnError, DecodeError, Error, FormatError, SourceError
+from ..formats.format import Format, OptionError, is_same_parameter
+from ..storage.blocks import BlockStart, BlockTable, unpacked_point
 from ..storage.current import other_content, stat_source
 from ..storage.fingerprints import COVERED, WAITING, Digest, each, fingerprint, full_hash
-from ..storage.index_file import Index
-from ..storage.numbers import BY_CELL, differences, numbers, same_numbers
-from ..storage.sections import GROUP, gaps, groups_of, records_in_group
+from ..storage.index_file import LENGTH_SECTIONS, Index
+from ..storage.lock import locked
+from ..storage.numbers import BY_CELL, BY_DTYPE, U32, U64, differences, same_numbers
+from ..storage.sections import COLUMN, GROUP, gaps, groups_of, records_in_group
 from ..storage.sources import Source
 from ..storage.threads import cores
 from .build import ColumnRequest
 from .findings import Findings
-from .keys import check_keys, has_hashes, has_keys
 from .length_order import check_length_order
-from .write import Tally, reading
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-Report = Callable[[int], object]
+from .write import Job, Report, Scan, reading, write
 
 _WHERE_MISSING = {"truncated": "error", "columns": {}}  # what an index means that lacks a parameter
-_GROUPS = 1 << 14  # of bounds, that are compared at a time
 _NEEDLESS = ("idx",)  # parameters that no reader needs
+_TOTALS = ("lines", "smallest", "largest", "skipped", "first", "bad")
+_KEYS = ("key_hashes", "key_records")
+_PIECE = 1 << 17  # records, or groups of bounds, that are compared at a time
 
 
 def verify(index: Index) -> None:
@@ -43,16 +42,16 @@ def verify(index: Index) -> None:
 
 
 def examine(index: Index, *, workers: int | None = None, report: Report = lambda _: None) -> Findings:
-    """Compare an index with its sources: all that can be derived from them is derived again.
+    """Check the checksums of an index, and the content of its sources; then index these again, and compare.
 
-    That is every bound and every column with an expression, the parameters and the totals of sources, the order of
-    lengths, and keys. The content of a source is compared by its hash, if the index has it; else in the blocks of its
-    fingerprint, by where every record begins, and by the checksums of formats that have them. Columns that were
-    computed in Python have a checksum alone.
+    The new index is written beside this one, or to a temporary directory where that is impossible, and removed. Of
+    whatever differs, the first record is named. Columns that Python computed have their checksum alone.
 
     Args:
       workers: threads; all cores by default.
       report: called with the number of bytes that were read since the last call, of `work(index)` in all.
+    Raises:
+      Error: the new index cannot be written.
     """
     workers = workers or cores()
     findings = Findings(index)
@@ -60,24 +59,16 @@ def examine(index: Index, *, workers: int | None = None, report: Report = lambda
         with findings.catching("sections"):
             index.verify_section(name)
         report(section.size)
-    found = _check_sources(findings, workers, report)
-    whole, usable = len(found) == len(index.sources), True
-    if whole:
-        usable = False
-        with findings.catching("parameters"):
-            usable = _check_parameters(findings)
+    before = findings.count
+    sources = _check_sources(findings, workers, report)
+    if findings.count > before:
+        findings.not_checked.append("parameters, keys, and records, as a source is not what it was")
     else:
-        findings.not_checked.append("parameters, keys, and the records of the sources named above")
-    if not usable:  # a scan would stumble over the same
-        findings.not_checked.append("records and keys, as the parameters are damaged")
-        found = []
-    hashes = _check_records(findings, found, workers, report) if usable else None
-    with findings.catching("length_order"):
-        check_length_order(findings)
-    if hashes is not None and whole:
-        with findings.catching("keys"):
-            check_keys(findings, hashes)
-    for source in (_source(index, number) for number in found):
+        _check_records(findings, sources, workers, report)
+    if "length" not in index.expressions:
+        with findings.catching("length_order"):
+            check_length_order(findings)
+    for source in sources:
         with findings.catching("content", source.path), reading():
             chosen = formats.of_index(index)
             chosen.verify([source], index.parameters)
@@ -96,40 +87,21 @@ def work(index: Index) -> int:
     return sum(section.size for section in index.sections.values()) + size + hashed + checked
 
 
-def has_records(index: Index, members: Sequence[int], *, workers: int, report: Report) -> bool:
-    """Whether a scan of some sources finds just the records, columns and keys that the index has of them."""
-    findings = Findings(index)
-    hashes = _check_records(findings, members, workers, report)
-    if findings.count:
-        return False
-    try:
-        return hashes is None or not has_keys(index) or has_hashes(index, members, hashes)
-    except FormatError:  # the keys of the index are damaged
-        return False
-
-
 def _has_checksums(chosen: Format | None) -> bool:
     return chosen is not None and type(chosen).verify is not Format.verify
 
 
-def _source(index: Index, number: int) -> Source:
-    source = index.sources[number]
-    codec = source.compression.codec if source.compression else ""
-    return Source(index.source_path(number), source.size, source.mtime_ns, codec=codec)
-
-
-def _check_sources(findings: Findings, workers: int, report: Report) -> list[int]:
+def _check_sources(findings: Findings, workers: int, report: Report) -> list[Source]:
     """Compare sizes, fingerprints and hashes; return the sources that may be read and have the size that they had."""
-    index, there = findings.index, []
-    for number in range(len(index.sources)):
+    index, there = findings.index, {}
+    for number, source in enumerate(index.sources):
         path = index.source_path(number)
-        try:
+        with findings.catching("sources", path):
             formats.check_beside(index, index.readable_path(number))
-            index.check_size(number, stat_source(index, number).st_size)
-        except Error as error:
-            findings.add("sources", error, path)
-        else:
-            there.append(number)
+            found = stat_source(index, number)
+            index.check_size(number, found.st_size)
+            codec = source.compression.codec if source.compression else ""
+            there[number] = Source(path, found.st_size, found.st_mtime_ns, codec=codec)
 
     def attempt(digest: Callable[[str], Digest], path: str) -> Digest | Error:
         try:
@@ -137,31 +109,61 @@ def _check_sources(findings: Findings, workers: int, report: Report) -> list[int
         except Error as error:
             return error
 
-    def compare(members: Sequence[int], *, full: bool) -> None:
-        paths = [_source(index, number).path for number in members]
-        check, digest, threads = "fingerprints", fingerprint, WAITING
-        if full:
-            check, digest, threads = "hashes", partial(full_hash, report=report), workers
-        for number, found in zip(members, each(partial(attempt, digest), paths, workers=threads), strict=True):
+    def compare(numbers: Sequence[int], check: str, digest: Callable[[str], Digest], threads: int) -> None:
+        paths = [there[number].path for number in numbers]
+        for number, found in zip(numbers, each(partial(attempt, digest), paths, workers=threads), strict=True):
             with findings.catching(check, index.source_path(number)):
                 if isinstance(found, Error):
                     raise found
-                if error := other_content(index, number, found, full=full):
+                if error := other_content(index, number, found, full=check == "hashes"):
                     raise error
 
-    compare(there, full=False)
-    compare([number for number in there if index.sources[number].xxh3_128], full=True)
-    return there
+    compare(list(there), "fingerprints", fingerprint, WAITING)
+    hashed = [number for number in there if index.sources[number].xxh3_128]
+    compare(hashed, "hashes", partial(full_hash, report=report), workers)
+    return list(there.values())
 
 
-def _check_parameters(findings: Findings) -> bool:
-    """Compare the parameters with those of the sources; return whether a scan can use them.
+def _check_records(findings: Findings, sources: list[Source], workers: int, report: Report) -> None:
+    """Index the sources again, as this index was made, and compare the two."""
+    index, job = findings.index, None
+    with findings.catching("parameters"), index.reporting_malformed_metadata():
+        chosen = formats.of_index(index)
+        parameters = _parameters(findings, chosen)
+        measuring = ColumnRequest().measuring(index)
+        if not findings.counts.get("parameters"):
+            job = Job("", sources, chosen, parameters, measuring, before=None, hashes=False)
+    if job is None:  # a scan would stumble over the same
+        findings.not_checked.append("records and keys, as the parameters are damaged")
+        return
+    with _place_beside(index) as job.index_path:
+        job.complete = lambda path: _compare(findings, Index(path))
+        try:
+            write(job, [Scan(sources)], workers, report)
+        except (FormatError, ColumnError, DecodeError, SourceError) as error:
+            path = next((source.path for source in sources if str(error).startswith(source.path)), None)
+            findings.add("records", error, path)
+
+
+@contextmanager
+def _place_beside(index: Index) -> Iterator[str]:
+    """Yield the path of an index that is never put there, but written beside it; hold its lock."""
+    directory = os.path.dirname(index.absolute(index.path))
+    if os.access(directory, os.W_OK):
+        with locked(index.absolute(index.path)):
+            yield index.absolute(index.path)
+    else:
+        with TemporaryDirectory() as temporary:
+            yield os.path.join(temporary, os.path.basename(index.path))
+
+
+def _parameters(findings: Findings, chosen: Format) -> dict[str, Any]:
+    """Return the parameters that the sources have; compare them with those of the index.
 
     Raises:
-      FormatError: they are malformed, or of a format that this mmapds does not have.
+      FormatError: options are malformed, or of a newer mmapds.
     """
     index = findings.index
-    chosen = formats.of_index(index)
     given = {name: index.parameters[name] for name in chosen.options if name in index.parameters}
     paths = [index.source_path(number) for number in range(len(index.sources))]
     try:
@@ -171,191 +173,135 @@ def _check_parameters(findings: Findings) -> bool:
             f"{index.path}: DAMAGED: {error}, or it is from a newer mmapds; {index.remedy()} (with the options that it "
             "was built with)"
         ) from error
-    except Error as error:  # of a source; the scan tells the others apart
-        findings.add("parameters", error)
-        return True
     for name, value in expected.items():
         found = index.parameters.get(name, _WHERE_MISSING.get(name))
         if not is_same_parameter(value, found) and (found is not None or name not in _NEEDLESS):
             what = f"{name} = {found!r}, expected {value!r}, as {paths[0]} has it"
             findings.add("parameters", index.damaged(what))
+    return expected
+
+
+def _compare(findings: Findings, again: Index) -> None:
+    """Compare an index with one that was just made of the same sources."""
+    index = findings.index
+    same = []
+    for number in range(len(index.sources)):
+        path = index.source_path(number)
+        if _check_bounds(findings, again, number, path) & _check_totals(findings, again, number, path):
+            same.append(number)
+        _check_blocks(findings, again, number, path)
+    for name in again.columns:
+        for number in same:
+            _check_column(findings, again, name, number)
+    if len(same) < len(index.sources):
+        findings.not_checked.append("keys and the order of lengths, as records lie elsewhere")
+        return
+    for check, names in (("length_order", tuple(LENGTH_SECTIONS)), ("keys", _KEYS)):
+        for name in names:
+            if name in again.sections:
+                findings.compare(check, name, *again.sections[name][:2], again.pieces(name))
+
+
+def _check_totals(findings: Findings, again: Index, number: int, path: str) -> bool:
+    """Compare what the indexes say of a source; return whether it has as many records, with bounds in both or none."""
+    index = findings.index
+    found, expected = index.sources[number], again.sources[number]
+    what = ""
+    if index.has_bounds != again.has_bounds:
+        kinds = ("bounds of records", "records of one size")[:: 1 if again.has_bounds else -1]
+        what = f"expected {kinds[0]} for {path}, found {kinds[1]}"
+    elif found.records != expected.records:
+        what = f"expected {expected.records} records of {path}, found {found.records}"
+    if what:
+        findings.add("totals", index.damaged(what), path)
+    for name in _TOTALS:
+        if getattr(found, name) != getattr(expected, name):
+            text = f"{name} of {path} = {getattr(found, name)}, expected {getattr(expected, name)}"
+            findings.add("totals", index.damaged(text), path)
+    return not what
+
+
+def _check_bounds(findings: Findings, again: Index, number: int, path: str) -> bool:
+    """Compare where the records of a source begin and end; return whether that is the same."""
+    index = findings.index
+    records = min(each.sources[number].records for each in (index, again))
+    for begin in range(0, records + 1 if index.has_bounds and again.has_bounds else 0, _PIECE):
+        end = min(begin + _PIECE, records + 1)
+        found, expected = (each.bounds(number, begin, end) for each in (index, again))
+        if found != expected:
+            at = _first(found, expected)
+            record = begin + at
+            what = f"record {record} of {path} begins" if record < records else f"the last record of {path} ends"
+            what = f"{what} at byte {found[at]}, expected byte {expected[at]}"
+            findings.add("records", index.damaged(what), path, min(record, records - 1))
+            return False
+    return _check_gaps(findings, number, path)
+
+
+def _check_gaps(findings: Findings, number: int, path: str) -> bool:
+    """Check where the last record of each group of bounds ends; all others end where the next one begins."""
+    index, source = findings.index, findings.index.sources[number]
+    groups = groups_of(source.width, source.records) if source.width else 0
+    for first in range(0, groups, _PIECE):
+        count = min(_PIECE + 1, groups - first)  # with the first of the next piece
+        found = gaps(source.width, index.read(index.bounds_at(number) + first * GROUP, count * GROUP))
+        for place, end, expected in found[:1]:
+            record = (first + place + 1) * records_in_group(source.width) - 1
+            what = f"record {record} of {path} ends at byte {end}, expected byte {expected}"
+            findings.add("records", index.damaged(what), path, record)
+            return False
     return True
 
 
-def _check_records(
-    findings: Findings, members: Sequence[int], workers: int, report: Report
-) -> "NDArray[np.uint32] | None":
-    """Scan some sources again and compare their records; return the hashes of all keys, if there are some.
-
-    A scan ends where a source is damaged; it then goes on with the next one.
-    """
-    import numpy as np  # start-up time: building an index does without
-
-    index = findings.index
-    comparison = None
-    with findings.catching("parameters"):
-        chosen = formats.of_index(index)
-        measuring = ColumnRequest().measuring(index)
-        comparison = _Comparison(findings, list(measuring.columns))
-    if comparison is None:
-        return None
-    left, is_whole = list(members), True
-    while left:
-        scanned = 0
-        try:
-            with index.reporting_malformed_metadata(), reading():
-                sources = [_source(index, number) for number in left]
-                for piece in chosen.scan(sources, index.parameters, measuring, workers=workers):
-                    comparison.check(piece, left[piece.source])
-                    report(piece.scanned)
-                    scanned += piece.end is not None
-                if scanned < len(left):
-                    raise index.damaged(f"expected a scan of {len(left)} sources, found one of {scanned}")
-        except Error as error:
-            findings.add("records", error, index.source_path(left[scanned]))
-            comparison.forget()
-            is_whole = False
-        left = left[scanned + 1 :]
-    if not is_whole or not comparison.hashes:
-        return None
-    return np.frombuffer(comparison.hashes, np.uint64).astype(np.uint32)
+def _first(found: Sequence[Any], expected: Sequence[Any]) -> int:
+    """Return the first place where two sequences differ."""
+    return next(at for at, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other)
 
 
-class _Comparison:
-    """Compares an index with the pieces of a new scan, one after another."""
-
-    def __init__(self, findings: Findings, columns: list[str]) -> None:
-        self.hashes = bytearray()
-        """Of the keys of all records, u64 each; empty in formats without keys."""
-        self._findings = findings
-        self._index = index = findings.index
-        self._columns = [
-            (name, dtype, numbers(dtype, data)) for name in columns for dtype, data in [index.column(name)]
-        ]
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin with another source."""
-        self._tally = Tally()
-        self._record = 0  # records of the source at hand that were met
-        self._blocks = BlockTally()
-
-    def check(self, piece: Piece, number: int) -> None:
-        """Compare a piece of source `number` with the bounds and the numbers of the index."""
-        path = self._index.source_path(number)
-        known = max(self._index.sources[number].records - self._record, 0)
-        count = min(piece.records, known)
-        wrong = self._check_bounds(piece, number, path, known)
-        self._check_columns(piece, number, path, count, wrong)
-        self._check_blocks(piece, number, path)
-        self._record += piece.records
-        self._tally.add(piece)
-        if piece.keys is not None:
-            self.hashes += piece.keys.cast("B")
-        if piece.end is not None:
-            self._check_end(piece, number, path)
-            self._check_totals(self._tally.totals(piece.end, self._index.parameters), number, path)
-            self.forget()
-
-    def _check_bounds(self, piece: Piece, number: int, path: str, known: int) -> set[int]:
-        """Check where records begin; return those of the piece that begin elsewhere."""
-        count = min(len(piece.starts), known)
-        stored, found = self._index.bounds(number, self._record, self._record + count), piece.starts[:count]
-        if stored == found:
-            return set()
-        import numpy as np  # start-up time: keeping an index that is right does without
-
-        wrong = np.flatnonzero(np.frombuffer(stored, np.uint64) != np.frombuffer(found, np.uint64)[: len(stored)])
-
-        def describe(at: int) -> tuple[str, int]:
-            record = self._record + at
-            return f"record {record} of {path} begins at byte {stored[at]}, expected byte {found[at]}", record
-
-        self._findings.add_each("records", wrong.tolist(), describe, path)
-        return set(wrong.tolist())
-
-    def _check_gaps(self, number: int, path: str) -> None:
-        """Check where the last record of each group of bounds ends; all others end where the next one begins."""
-        index, width = self._index, self._index.sources[number].width
-        count, each = groups_of(width, index.sources[number].records), records_in_group(width)
-        for first in range(0, count, _GROUPS):
-            groups = min(_GROUPS + 1, count - first)  # with the first of the next piece
-            found = gaps(width, index.read(index.bounds_at(number) + first * GROUP, groups * GROUP))
-            ends = {(first + place + 1) * each - 1: (end, expected) for place, end, expected in found}
-
-            def describe(record: int, ends: dict[int, tuple[int, int]] = ends) -> tuple[str, int]:
-                end, expected = ends[record]
-                return f"record {record} of {path} ends at byte {end}, expected byte {expected}", record
-
-            self._findings.add_each("records", list(ends), describe, path)
-
-    def _check_blocks(self, piece: Piece, number: int, path: str) -> None:
-        """Check where the blocks of a compressed source begin, in the file and in the content, and their totals."""
-        compression = self._index.sources[number].compression
-        if compression is None:
-            return
-        first, starts = self._blocks.count, list(piece.blocks)
-        self._blocks.add(starts)
-        if piece.end is not None:
-            size = self._index.sources[number].size
-            end = end_of(compression.codec, size, piece.end.content or piece.end.end)
-            starts.append(end)
-            # The same windows take other bytes where another zlib deflates them.
-            expected = self._blocks.finish(compression.codec, end)._replace(points=compression.points)
-            if expected != compression:
-                what = f"compression of {path} = {compression._asdict()}, expected {expected._asdict()}"
-                self._findings.add("blocks", self._index.damaged(what), path)
-        pairs = zip(starts, BlockTable(self._index, number).starts(first), strict=False)
-        for block, (start, found) in enumerate(pairs, first):
-            if what := _difference(compression.codec, start, found):
-                self._findings.add("blocks", self._index.damaged(f"block {block} of {path} {what}"), path)
-
-    def _check_end(self, piece: Piece, number: int, path: str) -> None:
-        """Check how many records a source has, and where they end."""
-        assert piece.end is not None
-        index, records = self._index, self._index.sources[number].records
-        what = ""
-        if index.has_bounds != piece.end.has_bounds:
-            kinds = "records of one size", "bounds of records"
-            expected, found = kinds if index.has_bounds else kinds[::-1]
-            what = f"expected {expected} for {path}, found {found}"
-        elif self._record != records:
-            what = f"expected {self._record} records of {path}, found {records}"
-        elif index.has_bounds and (end := index.end(number)) != piece.end.end:
-            what = f"the last record of {path} ends at byte {end}, expected byte {piece.end.end}"
-        elif index.has_bounds:
-            self._check_gaps(number, path)
-        if what:
-            self._findings.add("totals", index.damaged(what), path)
-
-    def _check_totals(self, expected: dict[str, Any], number: int, path: str) -> None:
-        """Check what the index says of a whole source."""
-        found = self._index.sources[number]._asdict()
-        for name, value in expected.items():
-            if name != "records" and found[name] != value:
-                what = f"{name} of {path} = {found[name]}, expected {value}"
-                self._findings.add("totals", self._index.damaged(what), path)
-
-    def _check_columns(self, piece: Piece, number: int, path: str, count: int, wrong: set[int]) -> None:
-        """Check the numbers of the first records of a piece, but not of those that begin elsewhere."""
-        begin = self._index.firsts[number] + self._record
-        for (name, dtype, values), (cell, cells) in zip(self._columns, piece.columns, strict=True):
-            stored, expected = values[begin : begin + count], cells[:count]
-            if same_numbers(dtype, stored, cell, expected):
-                continue
-            shown = expected.cast("B").cast(BY_CELL[cell].code)
-            describe = self._describe_number(name, path, shown, stored)
-            places = [at for at in differences(dtype, stored, cell, expected) if at not in wrong]
-            self._findings.add_each("columns", places, describe, path)
-
-    def _describe_number(
-        self, name: str, path: str, expected: "memoryview[Any]", found: "memoryview[Any]"
-    ) -> Callable[[int], tuple[str, int]]:
-        first = self._record
-        return lambda at: (
-            f"column {name!r} differs from {path} at record {first + at}: expected {expected[at]}, found {found[at]}",
-            first + at,
+def _check_column(findings: Findings, again: Index, name: str, number: int) -> None:
+    """Compare the numbers that a column has for a source; its type may be wider than they need."""
+    index, path = findings.index, findings.index.source_path(number)
+    begin, end = index.firsts[number], index.firsts[number + 1]
+    own, other = (BY_DTYPE[each.sections[COLUMN + name].dtype] for each in (index, again))
+    for first in range(begin, end, _PIECE):
+        last = min(first + _PIECE, end)
+        found, expected = (
+            each.part(each.sections[COLUMN + name].offset + first * kind.width, (last - first) * kind.width)
+            for each, kind in ((index, own), (again, other))
         )
+        if own is other and found == expected:
+            continue
+        cell, cells = other.cell, expected
+        if other is U32:
+            cell, cells = U64.cell, memoryview(bytearray((last - first) * U64.width))
+            _native.cells_widen(expected, cells.cast("Q"))
+        stored: memoryview[Any] = found.cast("B").cast(own.code)
+        cells = cells.cast("B").cast("Q")
+        if same_numbers(own.dtype, stored, cell, cells):
+            continue
+        at = differences(own.dtype, stored, cell, cells)[0]
+        shown, record = cells.cast("B").cast(BY_CELL[cell].code)[at], first + at - begin
+        what = f"column {name!r} differs from {path} at record {record}: expected {shown}, found {stored[at]}"
+        findings.add("columns", index.damaged(what), path, record)
+        return
+
+
+def _check_blocks(findings: Findings, again: Index, number: int, path: str) -> None:
+    """Compare where the blocks of a compressed source begin, in the file and in the content."""
+    index = findings.index
+    found, expected = index.sources[number].compression, again.sources[number].compression
+    if found is None or expected is None:
+        return
+    # The same windows take other bytes where another zlib deflates them.
+    if found._replace(points=0) != expected._replace(points=0):
+        what = f"compression of {path} = {found._asdict()}, expected {expected._asdict()}"
+        findings.add("blocks", index.damaged(what), path)
+        return
+    pairs = zip(BlockTable(again, number).starts(0), BlockTable(index, number).starts(0), strict=True)
+    for block, (start, other) in enumerate(pairs):
+        if what := _difference(expected.codec, start, other):
+            findings.add("blocks", index.damaged(f"block {block} of {path} {what}"), path)
+            return
 
 
 def _difference(codec: str, expected: BlockStart, found: BlockStart) -> str:
