@@ -5,7 +5,6 @@ part takes that name when it is complete. So a part that is there is kept, and a
 time. The engine behind the executor retries what it loses; nothing here does.
 """
 
-import argparse
 import json
 import os
 import re
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 
 from xxhash import xxh3_128
 
-from . import __version__, cli
+from . import __version__
 from .errors import ColumnError, DecodeError, Error, FormatError, as_command, either, is_command, shortened
 from .storage.processes import sendable
 from .storage.sources import StrPath, reason
@@ -25,7 +24,6 @@ GROUP = 256 << 20
 _TASKS = 1000  # of one file, about, at most
 _PART = re.compile(r"\.?([0-9a-f]{32}\.mm[ax])")
 """How names of parts begin, and of what killed workers leave beside them."""
-_CLUSTERS = ("dask", "ray")
 
 
 class Engine(NamedTuple):
@@ -200,48 +198,3 @@ def _made_directory(directory: str) -> list[str]:
             f"{directory}: cannot make a directory for parts ({reason(error)}); give another place with "
             f"{either('--parts DIR', 'parts=...')}"
         ) from None
-
-
-def add_engine_options(parser: argparse.ArgumentParser, *, work: str, out: str) -> None:
-    """Add the options for clusters to a parser.
-
-    Args:
-      work: what they do there.
-      out: what the help calls the file to write.
-    """
-    parser.add_argument("--dask", metavar="ADDRESS", help=f"{work} on a Dask cluster: the address of its scheduler")
-    parser.add_argument("--ray", metavar="ADDRESS", help=f"{work} on a Ray cluster: its address, or auto")
-    parser.add_argument("--parts", metavar="DIR", help=f"with these: what tasks leave; default: {out}.parts")
-
-
-def chosen_cluster(options: argparse.Namespace) -> str | None:
-    """Return the name of the cluster that options choose, if there is one.
-
-    Raises:
-      UsageError: they choose two, or say something about none.
-    """
-    given = [name for name in _CLUSTERS if getattr(options, name) is not None]
-    if options.parts is not None and not given:
-        raise cli.UsageError("--parts: expected --dask or --ray with it, found neither; leave it out")
-    if len(given) > 1:
-        raise cli.UsageError("--ray: expected one cluster, found --dask, too; choose one of them")
-    return given[0] if given else None
-
-
-def engine_of(options: argparse.Namespace, workers: int = 1) -> Engine | None:
-    """Return the cluster that options choose, connected; None without one.
-
-    Raises:
-      UsageError: as `chosen_cluster`.
-      Error: there is no such cluster, or a package is missing.
-    """
-    cluster = chosen_cluster(options)
-    if cluster is None:
-        return None
-    from . import executors  # start-up time: most commands have none
-
-    try:
-        executor = getattr(executors, cluster)(getattr(options, cluster))
-    except (ModuleNotFoundError, OSError, TimeoutError) as error:
-        raise Error(f"--{cluster}: {error}") from None
-    return Engine(executor, options.parts, workers)

@@ -116,6 +116,21 @@ def plain_counted(count: int, unit: str) -> str:
     return counted(count, unit).replace(",", "")
 
 
+def printable(text: str) -> str:
+    """Return text with what would steer a terminal escaped, as names of files and records of others may have it.
+
+    What JSON escapes already stays JSON.
+    """
+    return UNPRINTABLE.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if 0xDC80 <= code <= 0xDCFF:  # a byte of a name that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\u{code:04x}"
+
+
 def short_of_memory(place: str, what: str, others: str = "") -> MemoryError:
     """Return the error to raise where memory has no room for something.
 

@@ -3,7 +3,7 @@
 import sys
 
 if __name__ == "__main__":
-    from .recompress.command import main
+    from .cli.seekable import main
 
     sys.exit(main())
 

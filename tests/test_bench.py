@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import mmapds
 from mmapds.bench import bench, choose, default_workers, machine, table, trial
-from mmapds.command.main import main, new_parser
+from mmapds.cli.commands import main, new_parser
 from mmapds.errors import OrderError, as_command
 from tests.support.docs import blocks
 from tests.support.reports import words

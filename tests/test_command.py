@@ -11,7 +11,7 @@ import sysconfig
 import pytest
 
 import mmapds as package
-from mmapds.command.main import main
+from mmapds.cli.commands import main
 from mmapds.dataset.decode import BY_NAME
 from tests.support.commands import SECONDS, command, mmapds, run
 from tests.support.files import ROOT
@@ -29,7 +29,7 @@ def indexed(write, name="train.jsonl", records=RECORDS, **options):
 
 def loaded_by(*arguments):
     """Modules that a command has loaded when it ends."""
-    code = "import sys; from mmapds.command.main import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    code = "import sys; from mmapds.cli.commands import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
     return set(run("-c", code, *arguments).stderr.split())
 
 
@@ -38,7 +38,7 @@ def loaded_by(*arguments):
 )
 def test_help_loads_nothing_heavy(arguments):
     loaded = loaded_by(*arguments)
-    assert "mmapds.command.main" in loaded
+    assert "mmapds.cli.commands" in loaded
     assert not {"torch", "numpy", "orjson", "tqdm", "shutil"} & loaded
 
 
@@ -153,7 +153,7 @@ def test_head_of_the_output_ends_the_command(write):
 def test_ctrl_c_is_one_line(write):
     path = indexed(write, records=[{"n": number, "text": "x" * 1000} for number in range(3000)])
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background has none
-    code += "import mmapds.command.main as command; raise SystemExit(command.main())"
+    code += "import mmapds.cli.commands as command; raise SystemExit(command.main())"
     run = [sys.executable, "-c", code, "show", path, ":"]
     with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.read(1)  # it prints, and waits for this pipe to be read

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from mmapds.command.main import main
+from mmapds.cli.commands import main
 from tests.support.commands import mmapds, python
 
 COMPLETE = r"""
@@ -66,7 +66,7 @@ def test_without_shtab_the_command_says_what_to_install():
     code = """
 import sys
 sys.modules["shtab"] = None
-from mmapds.command.main import main
+from mmapds.cli.commands import main
 assert main(["--print-completion", "bash"]) == 1
 """
     assert python(code).stderr == "completion needs shtab; run: pip install 'mmapds[completion]'\n"

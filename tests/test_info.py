@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import mmapds
-from mmapds.command import numbers
-from mmapds.command.main import main
-from mmapds.command.numbers import SIZES, histogram, measure
+from mmapds.cli.commands import main
+from mmapds.index import statistics as numbers
 from mmapds.index.inspect import states_of
+from mmapds.index.statistics import SIZES, histogram, measure
 from mmapds.report.gather import coverage_facts
 from mmapds.storage.index_file import Index
 from mmapds.storage.roots import Roots

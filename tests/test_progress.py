@@ -90,7 +90,7 @@ def interrupt(*arguments):
     os.kill(os.getpid(), signal.SIGINT)
     return before(*arguments)
 verify._check_sources = interrupt
-from mmapds.command.main import main
+from mmapds.cli.commands import main
 raise SystemExit(main(["verify", {large!r}]))
 """
     status, text = on_terminal("-c", code)

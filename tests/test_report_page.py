@@ -13,7 +13,7 @@ import pytest
 
 import mmapds
 import mmapds.report as report_room
-from mmapds.command.main import main
+from mmapds.cli.commands import main
 from mmapds.report import report
 from mmapds.report.page import page
 from mmapds.report.verdicts import FAIR, GOOD, NOTE, POOR, percent, verdicts
@@ -227,7 +227,7 @@ def test_a_page_replaces_no_source_no_index_and_nothing_unasked(path, tmp_path):
 
 @pytest.mark.parametrize("missing", ["matplotlib", "jinja2"])
 def test_json_has_the_facts_and_needs_no_extra(path, tmp_path, missing):
-    blocked = f"import sys; sys.modules[{missing!r}] = None; from mmapds.command.main import main; sys.exit(main())"
+    blocked = f"import sys; sys.modules[{missing!r}] = None; from mmapds.cli.commands import main; sys.exit(main())"
     ran = run("-c", blocked, "report", path, "--max-tokens", "1024", "--json", cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert json.loads(ran.stdout) == report(path, max_tokens=1024)

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mmapds as package
-from mmapds.command.main import main
-from mmapds.command.render import Renderer
-from mmapds.command.screen import Screen, columns_of
+from mmapds.cli.commands import main
+from mmapds.cli.render import Renderer
+from mmapds.cli.screen import Screen, columns_of
 from tests.support.commands import python
 from tests.support.index_file import rewrite
 from tests.support.samples import npy
@@ -416,7 +416,7 @@ def test_a_record_of_a_gigabyte_is_cut_without_reading_it(tmp_path):
         file.truncate(1 << 30)
     package.build(path, format="fixed", record_bytes=1 << 30)
     code = f"""
-from mmapds.command.main import main
+from mmapds.cli.commands import main
 assert main(["show", {str(path)!r}, "0"]) == 0
 assert main(["show", {str(path)!r}, "0", "--decode", "json"]) == 0
 {MOST_MEMORY}

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import mmapds
-from mmapds.command.main import main
+from mmapds.cli.commands import main
 from mmapds.convert import convert
 from tests.support.commands import run
 from tests.support.samples import npz

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from .. import cli
-from ..clusters import add_engine_options, engine_of
+from ..cli.clusters import add_engine_options, engine_of
 from ..dataset.decode import check_name
 from ..errors import FormatError, counted, shortened
 from . import OPTIONS, check_arguments, convert, expanded

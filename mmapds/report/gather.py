@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
-from ..command.numbers import CALLED, SIZES, made_of, measure, pieces
-from ..command.render import Renderer
-from ..command.screen import Screen
+from ..cli.render import Renderer
+from ..cli.screen import Screen
 from ..dataset.indexed import IndexedDataset
 from ..errors import DecodeError, Error
 from ..index.inspect import state_of
 from ..index.lengths import read_lengths
+from ..index.statistics import CALLED, SIZES, made_of, measure, pieces
 from ..index.summary import summarise
 from ..orders.permutation import Permutation
 from ..storage.index_file import Index

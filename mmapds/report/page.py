@@ -8,8 +8,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from ..bench.choose import name_of
-from ..cli import printable
-from ..errors import counted
+from ..errors import counted, printable
 from . import pictures
 from .epochs import PAGE
 from .gather import CURRENT

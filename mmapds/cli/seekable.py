@@ -7,9 +7,9 @@ import time
 
 from .. import cli
 from ..errors import Error
+from ..recompress.seekable import FRAME, LEVEL, WINDOW_LOG, check_arguments, seekable
+from ..recompress.targets import check_apart
 from ..storage.sources import expand
-from .seekable import FRAME, LEVEL, WINDOW_LOG, check_arguments, seekable
-from .targets import check_apart
 
 SUFFIXES = (".jsonl", ".ndjson", ".gz", ".bgz", ".zst", ".zstd")
 """What the names of files end in that are taken from a directory."""

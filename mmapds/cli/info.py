@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 from .. import cli, formats
 from ..errors import ColumnError, Error, counted
-from ..index.__main__ import inspect
 from ..index.findings import LISTED
 from ..index.inspect import State, bad_lines, first_problem, opened, states_of
 from ..index.saved import lines_of_view
+from ..index.statistics import CALLED, SIZES, Numbers, histogram, made_of, measure
 from ..index.summary import summarise
 from ..storage.index_file import Index
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, expand
 from ..storage.view_file import SavedView
-from .numbers import CALLED, SIZES, Numbers, histogram, made_of, measure
+from .index import inspect
 from .screen import Screen, columns_of
 
 _LISTED = 10  # sources without --all

@@ -29,7 +29,7 @@ class _Command(NamedTuple):
 
 _COMMANDS = {
     "index": _Command(
-        "index.__main__",
+        "cli.index",
         "add_build_options",
         "index files where they lie",
         "Index JSONL, tars, TFRecords, arrays and other records in place. Each source gets an index beside it,\n"
@@ -41,14 +41,14 @@ _COMMANDS = {
         ),
     ),
     "info": _Command(
-        "command.options",
+        "cli.options",
         "add_info_options",
         "what an index covers: records, columns, sources",
         "Print what indexes cover: records, columns and sources, and which sources changed.",
         ("mmapds info train.jsonl", "mmapds info corpus.mmx", "mmapds info --json train.jsonl"),
     ),
     "verify": _Command(
-        "index.__main__",
+        "cli.index",
         "add_verify_options",
         "compare an index in full with its sources",
         "Derive again all that an index holds, compare, and list every difference. The status is 1 if there are some.",
@@ -74,7 +74,7 @@ _COMMANDS = {
         ),
     ),
     "seekable": _Command(
-        "recompress.command",
+        "cli.seekable",
         "add_seekable_options",
         "recompress text so that any record can be read",
         "Recompress JSON Lines, plain, .gz or .zst, into zstd that every tool reads, in frames of whole lines with a\n"
@@ -94,7 +94,7 @@ _COMMANDS = {
         ),
     ),
     "show": _Command(
-        "command.options",
+        "cli.options",
         "add_show_options",
         "print records by number, and where they lie",
         "Print records by number. Long values are cut, with their size, unless --full.",
@@ -106,7 +106,7 @@ _COMMANDS = {
         "SOURCE... POSITION...",
     ),
     "head": _Command(
-        "command.options",
+        "cli.options",
         "add_head_options",
         "print the first records",
         "Print the first records, as show does.",

@@ -6,7 +6,7 @@ from functools import partial
 from importlib import import_module
 
 from .. import cli
-from ..index.__main__ import add_inspect_options
+from .index import add_inspect_options
 
 _NUMBER = r"\d[\d_,]{0,40}"
 _POSITION = re.compile(rf"-?{_NUMBER}")

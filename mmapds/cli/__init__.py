@@ -12,7 +12,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from .errors import EXPECTED_ROOM, RAISE_LIMIT, UNPRINTABLE, Error, as_command, did_you_mean
+from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, as_command, did_you_mean
+from ..errors import printable as printable  # for the commands of other rooms
 
 Options = Mapping[str, tuple[type, str, str]]
 """Options of formats, by name: (type, placeholder, help)."""
@@ -107,21 +108,6 @@ def terminal_width() -> int:
             if (columns := os.get_terminal_size(stream.fileno()).columns) > 0:  # type: ignore[union-attr]
                 return columns
     return 80
-
-
-def printable(text: str) -> str:
-    """Return text with what would steer a terminal escaped, as names of files and records of others may have it.
-
-    What JSON escapes already stays JSON.
-    """
-    return UNPRINTABLE.sub(_escaped, text)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if 0xDC80 <= code <= 0xDCFF:  # a byte of a name that is not UTF-8
-        return f"\\x{code - 0xDC00:02x}"
-    return f"\\u{code:04x}"
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cli import printable
-from ..errors import counted
+from ..errors import counted, printable
 from .screen import Screen, columns_of
 
 _STRING, _KEY, _TEXT = 240, 60, 2_000  # characters that are shown of a string, of a name, of a record of text

@@ -1,1 +1,0 @@
-"""The command for people: `mmapds index`, `info`, `verify`, `convert`, `show` and `head`."""
