@@ -21,6 +21,7 @@ from .dataset.decode import Decoder
 from .dataset.opening import open as open_dataset
 from .errors import ColumnError, add_note, names_its_arguments, shortened
 from .index.length_order import write_length_order
+from .progress import Progress
 from .storage.index_file import LENGTH_SECTIONS, Index
 from .storage.lock import locked
 from .storage.numbers import BY_DTYPE, as_numbers, first_rounded, inexact
@@ -271,12 +272,10 @@ def _cells(name: str, values: NDArray[Any], first: int) -> NDArray[Any]:
 
 @contextmanager
 def _reporting(progress: Callable[[int], object] | None, name: str, samples: int) -> Iterator[Callable[[int], object]]:
-    if progress is not None or sys.stderr is None or not sys.stderr.isatty():
-        yield progress or (lambda _: None)
+    if progress is not None:
+        yield progress
         return
-    from tqdm import tqdm  # start-up time: a run without a terminal needs no bar
-
-    with tqdm(total=samples, desc=f"column {name}", unit=" samples", unit_scale=True, leave=False) as bar:
+    with Progress(f"column {name!r}", unit="samples", total=lambda: samples) as bar:
         yield bar.update
 
 

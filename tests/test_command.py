@@ -39,11 +39,11 @@ def loaded_by(*arguments):
 def test_help_loads_nothing_heavy(arguments):
     loaded = loaded_by(*arguments)
     assert "mmapds.cli.commands" in loaded
-    assert not {"torch", "numpy", "orjson", "tqdm", "shutil"} & loaded
+    assert not {"torch", "numpy", "orjson", "rich", "shutil"} & loaded
 
 
 def test_indexing_by_the_command_loads_what_the_module_does(write):
-    assert not {"torch", "numpy", "orjson", "tqdm"} & loaded_by("index", write(RECORDS))
+    assert not {"torch", "numpy", "orjson", "rich"} & loaded_by("index", write(RECORDS))
 
 
 def test_the_command_is_a_script_and_a_module(write):
@@ -119,6 +119,7 @@ def test_exit_statuses(write, tmp_path):
         (2, ["show", path, "first"]),
         (2, ["head", path, "-n", "-1"]),
         (2, ["heads", path]),
+        (2, ["idnex", path]),
         (2, ["index"]),
     ):
         ran = mmapds(*arguments)

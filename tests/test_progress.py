@@ -3,22 +3,32 @@
 import os
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
 import mmapds
-from mmapds import cli
+from mmapds import progress
 from mmapds.index.amount import bytes_to_build
 from mmapds.index.build import ColumnRequest, build_each
 from mmapds.storage.roots import Roots
 from tests.support.commands import mmapds as command
 from tests.support.terminals import on_terminal
 
+SHOW = """
+from mmapds import progress
+from mmapds.cli.commands import main
+progress._DELAY = 0
+raise SystemExit(main())
+"""
+"""A command whose bar does not wait."""
+
 
 def bars(text):
-    """What the bars show: title, percentage or None, and total."""
-    found = re.findall(r"([\w. ]+): +(?:(\d+)%\|[^|]*\|)? ?([\d.]+[kMG]?)(?:/([\d.]+[kMG]?))? ", text)
-    return [(title.strip(), percent and int(percent), total) for title, percent, _, total in found]
+    """What the bars show: title, amount and total."""
+    plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
+    found = re.findall(r"([\w. ]+?) [━╸╺]+ ([\d.,]+ \w+)(?: of ([\d.,]+ \w+))?, [\d.,]+ \w+/s", plain)
+    return [(title.strip(), amount, total) for title, amount, total in found]
 
 
 @pytest.fixture
@@ -31,37 +41,37 @@ def large(write):
 @pytest.mark.parametrize(
     ("arguments", "title", "total"),
     [
-        (["index", "--force", "{}"], "train.jsonl", "6.00M"),
-        (["index", "--force", "{}.mmx"], "train.jsonl.mmx", "6.00M"),
-        (["index", "--force", "--hash", "{}.mmx"], "train.jsonl.mmx", "12.0M"),
-        (["index", "{}"], "train.jsonl", "6.00M"),
+        (["index", "--force", "{}"], "train.jsonl", "6.0 MB"),
+        (["index", "--force", "{}.mmx"], "train.jsonl.mmx", "6.0 MB"),
+        (["index", "--force", "--hash", "{}.mmx"], "train.jsonl.mmx", "12.0 MB"),
+        (["index", "{}"], "train.jsonl", "6.0 MB"),
         (["verify", "{}"], "train.jsonl", None),
-        (["convert", "{}", "--fields", "n"], "train.jsonl", "200k"),
-        (["seekable", "{}"], "train.jsonl", "6.00M"),
+        (["convert", "{}", "--fields", "n"], "train.jsonl", "200,000 records"),
+        (["seekable", "{}"], "train.jsonl", "6.0 MB"),
     ],
 )
 def test_bars_have_the_size_of_the_sources_as_their_total(large, monkeypatch, arguments, title, total):
     monkeypatch.chdir(os.path.dirname(large))
-    status, text = on_terminal("-m", "mmapds", *(each.format("train.jsonl") for each in arguments), columns=100)
+    status, text = on_terminal("-c", SHOW, *(each.format("train.jsonl") for each in arguments), columns=120)
     assert status == 0
-    found = [each for each in bars(text) if each[2]]
+    found = bars(text)
     assert {each[0] for each in found} == {title}
-    assert found[-1][1] == 100
-    assert len({each[2] for each in found}) == 1
-    assert total in (None, found[0][2])
+    assert total is None or {each[2] for each in found if each[2]} == {total}
 
 
 def test_what_is_built_is_what_was_said(write, tmp_path):
     paths = [write(b'{"n": 1}\n' * (number + 1) * 1000, f"{number}.jsonl") for number in range(3)]
     out = str(tmp_path / "all.mmx")
-    for given in ({"paths": paths}, {"paths": paths, "out": out}, {"paths": [out]}, {"paths": [out, paths[0]]}):
-        for hashes in (False, True, False):  # an index that has hashes keeps them
-            reported, done = [], []
-            expected = bytes_to_build(**given, hashes=hashes, roots=Roots())
-            request = ColumnRequest(hash=hashes)
-            for _ in build_each(**given, request=request, force=True, report=reported.append):
-                done.append(sum(reported))
-            assert [end - begin for begin, end in zip([0, *done], done, strict=False)] == expected
+    for given in ({"paths": paths}, {"paths": paths, "out": out}, {"paths": [out]}, {"paths": paths[:2]}):
+        for hashes in (False, True):
+            reported = []
+            expected = bytes_to_build(given["paths"], hashes=hashes, roots=Roots())
+            for _ in build_each(**given, request=ColumnRequest(hash=hashes), force=True, report=reported.append):
+                pass
+            assert sum(reported) == sum(expected)
+        for path in (out, *(f"{each}.mmx" for each in paths)):
+            Path(path).unlink(missing_ok=True)
+        mmapds.build(paths, out=out)
 
 
 def test_nothing_is_shown_where_there_is_no_terminal(large):
@@ -72,12 +82,22 @@ def test_nothing_is_shown_where_there_is_no_terminal(large):
 
 def test_a_bar_never_goes_beyond_its_end(monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with cli.Progress(["a"], unit="B", total=lambda: 10, quiet=False) as progress:
-        for count, expected in ((4, 4), (5, 9), (5, 10), (5, 10)):
-            progress.update(count)
-            assert progress._bar.n == expected
-        progress.reach(3)
-        assert progress._bar.n == 3
+    monkeypatch.setattr(progress, "_DELAY", 0)
+    monkeypatch.setattr(progress, "_EVERY", 0)
+    with progress.Progress("a", total=lambda: 10) as bar:
+        for count, expected in ((4, 4), (5, 9), (5, 10)):
+            bar.update(count)
+            assert bar._bar.tasks[0].completed == expected
+        bar.reach(3)
+        assert bar._bar.tasks[0].completed == 3
+
+
+def test_short_work_draws_nothing_and_loads_nothing(write):
+    path = write([{"n": 1}])
+    code = "import sys; from mmapds.index.__main__ import main; main(sys.argv[1:]); print('rich' in sys.modules)"
+    status, text = on_terminal("-c", code, path)
+    assert (status, text.splitlines()[-1]) == (0, "False")
+    assert "\x1b" not in text
 
 
 def test_ctrl_c_leaves_one_line_and_no_bar(large):

@@ -66,7 +66,7 @@ def loaded_by(code):
 
 
 def test_importing_loads_neither_torch_nor_numpy():
-    assert not {"torch", "numpy", "orjson", "tqdm"} & loaded_by("import mmapds")
+    assert not {"torch", "numpy", "orjson", "rich"} & loaded_by("import mmapds")
 
 
 def test_datasets_do_not_load_torch(write):
@@ -76,7 +76,7 @@ def test_datasets_do_not_load_torch(write):
 
 def test_indexing_loads_neither_torch_nor_numpy(write):
     code = f"from mmapds.index.__main__ import main; main([{write([1])!r}, '--quiet'])"
-    assert not {"torch", "numpy", "orjson", "tqdm"} & loaded_by(code)
+    assert not {"torch", "numpy", "orjson", "rich"} & loaded_by(code)
 
 
 @pytest.mark.parametrize("name", [name for name in public_names() if not name.endswith("Error")])

@@ -2,11 +2,7 @@
 
 import json
 import os
-import pty
 import re
-import subprocess
-import sys
-import termios
 from pathlib import Path
 
 import numpy as np
@@ -216,31 +212,6 @@ def test_the_bytes_to_read_are_known_before(write, tmp_path):
         reported = []
         examine(index, report=reported.append)
         assert sum(reported) == work(index) > 0
-
-
-def test_a_terminal_gets_a_progress_bar(write):
-    path = write(b'{"n": 1}\n' * 300_000)
-    mmapds.build(path, length="n")
-    terminal, end = pty.openpty()
-    termios.tcsetwinsize(end, (24, 100))
-    run = [sys.executable, "-m", "mmapds.index", "--verify", path]
-    with subprocess.Popen(run, stderr=end, stdout=subprocess.PIPE, text=True) as process:
-        os.close(end)
-        shown = b""
-        while True:
-            try:
-                piece = os.read(terminal, 4096)
-            except OSError:  # the other end was closed
-                break
-            if not piece:
-                break
-            shown += piece
-        out = process.stdout.read()
-    os.close(terminal)
-    assert process.returncode == 0
-    assert out.splitlines()[0].endswith("; verified")
-    assert b"train.jsonl" in shown
-    assert b"%|" in shown
 
 
 def test_checksums_that_were_cut_off_are_not_checked(tmp_path):

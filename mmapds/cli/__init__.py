@@ -1,4 +1,4 @@
-"""What the command lines share: parser, exit codes, signals, one-line errors and the progress bar."""
+"""What the command lines share: parser, exit codes, signals, one-line errors and progress."""
 
 import argparse
 import io
@@ -7,11 +7,12 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn
 
+from .. import progress
 from ..errors import EXPECTED_ROOM, RAISE_LIMIT, Error, as_command, did_you_mean
 from ..errors import printable as printable  # for the commands of other rooms
 
@@ -23,6 +24,7 @@ _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the number of
 
 _WIDEST_HELP = 100
 _LONGEST_TITLE = 32  # of a progress bar
+_RANGE_FROM_THE_END = re.compile(r"-\d[\d,_]*[:,_].*")
 
 
 class UsageError(Error):
@@ -43,9 +45,9 @@ class Parser(argparse.ArgumentParser):
 
     Args:
       prog: what the user types.
-      description: what the command does, in lines that are printed as they are.
-      fill: adds its arguments, once they are needed: of all commands, only one is parsed.
+      fill: adds its arguments when they are needed: of all commands, only one is parsed.
       examples: lines for the end of `--help`.
+      options: as for the base class.
     """
 
     def __init__(
@@ -57,18 +59,12 @@ class Parser(argparse.ArgumentParser):
         **options: Any,
     ) -> None:
         # To find the width by itself, the default formatter imports half the standard library.
-        formatter = partial(
-            argparse.RawDescriptionHelpFormatter, max_help_position=20, width=min(terminal_width(), _WIDEST_HELP)
-        )
-        lines = "\n".join(f"  {line}" for line in examples)
-        epilog = f"examples:\n{lines}" if lines else None
+        width = min(_terminal_width(), _WIDEST_HELP)
+        formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=20, width=width)
+        epilog = "\n  ".join(["examples:", *examples]) if examples else None
         super().__init__(prog, formatter_class=formatter, epilog=epilog, **options)
         self._fill = fill
         self._is_command = fill is not None
-        self.prepare: Callable[[str], str] = str
-        """Applied to each argument before it is parsed."""
-        self.siblings: Collection[str] = ()
-        """The commands beside this one, which a user may take for an option of it."""
 
     def fill(self) -> None:
         """Add the arguments, if that was not done yet."""
@@ -77,20 +73,19 @@ class Parser(argparse.ArgumentParser):
             fill(self)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse arguments as the base class does, once they are added."""
+        """Parse arguments as the base class does, after adding them."""
         self.fill()
         given = sys.argv[1:] if args is None else args
-        found, unknown = super().parse_known_args(list(map(self.prepare, given)), namespace)
+        # With a space before it, `-3:` is not taken for an option.
+        given = [f" {each}" if _RANGE_FROM_THE_END.fullmatch(each) else each for each in given]
+        found, unknown = super().parse_known_args(given, namespace)
         if unknown and self._is_command:  # else the parser above would say so, which does not have these options
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Print a message about the arguments, and exit."""
-        unknown = re.search(r"^unrecognized arguments:.* --([\w-]+)", message)
-        if unknown and unknown[1] in self.siblings:
-            message += f" (did you mean the command {unknown[1]})"
-        elif unknown:
+        """Print a message about the arguments, with the nearest known name, and exit."""
+        if unknown := re.search(r"^unrecognized arguments:.* --([\w-]+)", message):
             known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
             message += did_you_mean(unknown[1], known, "--{}".format)
         elif choice := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message):
@@ -98,15 +93,11 @@ class Parser(argparse.ArgumentParser):
         super().error(printable(message))
 
 
-def terminal_width() -> int:
-    """Return how many columns standard output has: by COLUMNS, or the terminal; 80 where neither says so."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and int(given) > 0:
-        return int(given)
-    for stream in (sys.__stdout__, sys.__stderr__):
-        with suppress(AttributeError, ValueError, OSError):  # no stream, a closed one, not a terminal
-            if (columns := os.get_terminal_size(stream.fileno()).columns) > 0:  # type: ignore[union-attr]
-                return columns
+def _terminal_width() -> int:
+    with suppress(KeyError, ValueError):
+        return max(int(os.environ["COLUMNS"]), 1)
+    with suppress(AttributeError, ValueError, OSError):  # no stream, a closed one, not a terminal
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
     return 80
 
 
@@ -158,31 +149,25 @@ def run(work: Callable[[], int | None], *, interrupted: str) -> int:
         file is removed.
       interrupted: what to say after Ctrl-C.
     Returns:
-      What `work` returns, or exits with; 2 for a `UsageError`, as for unknown options; 1 for another `Error`, or where
-      memory is full; 130 after Ctrl-C; 141, without a message, if nobody reads the output any more.
+      What `work` returns, or exits with; 2 for a `UsageError`, as for unknown options; 1 for another error; 130 after
+      Ctrl-C; 141, without a message, if nobody reads the output any more.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name may have characters that the terminal's encoding lacks
             stream.reconfigure(errors="backslashreplace")
-    status, message = 0, ""
     try:
         with as_command(), _warnings_in_lines():
-            status = work() or 0
-    except Error as error:
-        status, message = _MISUSED if isinstance(error, UsageError) else _FAILED, one_line(error)
-    except MemoryError as error:
-        status, message = _FAILED, one_line(error)
-        if EXPECTED_ROOM not in message:
-            what = f" ({message})" if message else ""
-            message = f"{EXPECTED_ROOM}, found none{what}; {RAISE_LIMIT}"
+            status, message = work() or 0, ""
     except KeyboardInterrupt:
         status, message = _INTERRUPTED, interrupted
     except BrokenPipeError:
-        status = _CLOSED_PIPE
+        status, message = _CLOSED_PIPE, ""
     except SystemExit as leaving:
-        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        status, message = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None), ""
+    except Exception as error:
+        status, message = _MISUSED if isinstance(error, UsageError) else _FAILED, _described(error)
     try:
         sys.stdout.flush()
     except OSError as error:  # nobody reads the pipe any more, or the disk is full
@@ -196,6 +181,19 @@ def run(work: Callable[[], int | None], *, interrupted: str) -> int:
         with suppress(BrokenPipeError):
             print(message, file=sys.stderr)
     return status
+
+
+def _described(error: Exception) -> str:
+    """Return an error in a line; what mmapds does not expect is raised again under `python -X dev`."""
+    line = one_line(error)
+    if isinstance(error, Error | ImportError):
+        return line
+    if isinstance(error, MemoryError):
+        what = f" ({line})" if line else ""
+        return line if EXPECTED_ROOM in line else f"{EXPECTED_ROOM}, found none{what}; {RAISE_LIMIT}"
+    if sys.flags.dev_mode:
+        raise error
+    return f"{type(error).__name__}: {line} (python -X dev -m mmapds shows where)"
 
 
 def _open_closed_streams() -> None:
@@ -228,7 +226,7 @@ def _refused(error: OSError) -> str:
 
 
 @contextmanager
-def _printing() -> Iterator[None]:
+def printing() -> Iterator[None]:
     """Raise Error where the system refuses what the block prints on stdout; BrokenPipeError as it is."""
     try:
         yield
@@ -240,87 +238,48 @@ def _printing() -> Iterator[None]:
 
 def print_line(line: str) -> None:
     """Print a line on stdout; raise Error if the system refuses it."""
-    with _printing():
+    with printing():
         print(line)
 
 
 def print_aside(line: str) -> None:
     """Print a line on stderr, behind all that was printed on stdout before; raise Error if the system refuses that."""
-    with _printing():
+    with printing():
         sys.stdout.flush()
     print(printable(line), file=sys.stderr)
 
 
-class Progress:
-    """A progress bar on stderr, where that is a terminal, and lines on stdout that do not disturb it.
+class Progress(progress.Progress):
+    """A progress bar, and lines that do not disturb it.
 
     Args:
       sources: what the bar is named after.
-      unit: what it counts: "B" or " records".
+      unit: what it counts: "B" for bytes, or a noun in the plural.
       total: returns how many there are, or None; called only if there is a bar.
       quiet: neither a bar nor lines.
-      bar: False for lines alone.
     """
 
     def __init__(
         self,
         sources: Sequence[str],
         *,
-        unit: str,
-        quiet: bool,
+        unit: str = "B",
+        quiet: bool = False,
         total: Callable[[], int | None] = lambda: None,
-        bar: bool = True,
     ) -> None:
+        title = printable(sources[0]) if len(sources) == 1 else f"{len(sources):,} sources"
+        if len(title) > _LONGEST_TITLE:
+            title = f"...{title[3 - _LONGEST_TITLE :]}"
+        super().__init__(title, unit=unit, total=total, hidden=quiet)
         self._quiet = quiet
-        self._bar: Any = None
-        if quiet or not bar or not sys.stderr.isatty():
-            return
-        from tqdm import tqdm  # start-up time: only a terminal needs it
-
-        with _printing():
-            sys.stdout.flush()  # as tqdm does
-        self._bar = tqdm(total=total(), desc=_title(sources), unit=unit, unit_scale=True, leave=False, file=sys.stderr)
-
-    def update(self, count: int, total: int | None = None) -> None:
-        """Advance the bar, never beyond its end; set its total, if that is known only now."""
-        if self._bar is not None:
-            if total is not None:
-                self._bar.total = total
-            left = count if self._bar.total is None else self._bar.total - self._bar.n
-            self._bar.update(max(min(count, left), 0))
-
-    def reach(self, done: int) -> None:
-        """Set the bar to what is done in all, as where a part of the work was not necessary."""
-        if self._bar is not None:
-            self._bar.n = done
-            self._bar.refresh()
 
     def print(self, line: str) -> None:
         """Print a line on stdout, unless quiet; raise Error if the system refuses it."""
-        line = printable(line)
-        if self._bar is not None:
-            with _printing():
-                self._bar.write(line, file=sys.stdout)
-        elif not self._quiet:
-            print_line(line)
+        if not self._quiet:
+            self.clear()
+            print_line(printable(line))
 
     def complain(self, line: str) -> None:
         """Print a line on stderr, also if quiet."""
-        line = printable(line)
-        if self._bar is not None:
-            self._bar.write(line, file=sys.stderr)
-        else:
-            print(line, file=sys.stderr)
-
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-
-def _title(sources: Sequence[str]) -> str:
-    """Return what a bar is named after: a file, its end if it is long, or how many there are."""
-    name = printable(sources[0]) if len(sources) == 1 else f"{len(sources):,} sources"
-    return name if len(name) <= _LONGEST_TITLE else f"...{name[3 - _LONGEST_TITLE :]}"
+        self.clear()
+        print(printable(line), file=sys.stderr)

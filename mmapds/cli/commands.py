@@ -3,10 +3,14 @@
 import argparse
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import NamedTuple
 
-from .. import __version__, cli
+from .. import __version__
+from ..errors import Error
+from . import Parser, print_line
+from . import main as run_command
 
 
 class _Command(NamedTuple):
@@ -22,7 +26,7 @@ class _Command(NamedTuple):
     examples: tuple[str, ...]
     arguments: str = "SOURCE..."
 
-    def fill(self, parser: cli.Parser) -> None:
+    def fill(self, parser: Parser) -> None:
         """Add its arguments to a parser."""
         getattr(import_module(f"..{self.module}", __package__), self.add)(parser)
 
@@ -48,7 +52,7 @@ _COMMANDS = {
         ("mmapds info train.jsonl", "mmapds info corpus.mmx", "mmapds info --json train.jsonl"),
     ),
     "verify": _Command(
-        "cli.index",
+        "cli.options",
         "add_verify_options",
         "compare an index in full with its sources",
         "Derive again all that an index holds, compare, and list every difference. The status is 1 if there are some.",
@@ -115,12 +119,16 @@ _COMMANDS = {
 }
 
 
+_FILES = ("SOURCE", "JSON", "OUT.mmx", "OUT.mma")
+"""Placeholders of arguments that are files."""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    return cli.main(new_parser(), arguments)
+    return run_command(new_parser(), arguments)
 
 
-def new_parser(prog: str | None = None) -> cli.Parser:
+def new_parser(prog: str | None = None) -> Parser:
     """Return the parser of `mmapds`, whose commands have no arguments until they are filled.
 
     Args:
@@ -128,7 +136,7 @@ def new_parser(prog: str | None = None) -> cli.Parser:
     """
     is_module = os.path.basename(sys.argv[0]) == "__main__.py"
     lines = "\n".join(f"  {name:<8}  {command.help}" for name, command in _COMMANDS.items())
-    parser = cli.Parser(
+    parser = Parser(
         prog or ("python -m mmapds" if is_module else "mmapds"),
         usage="%(prog)s COMMAND [options] SOURCE...",
         description=f"Datasets in files where they lie: index them, look at them, check them.\n\ncommands:\n{lines}",
@@ -141,7 +149,7 @@ def new_parser(prog: str | None = None) -> cli.Parser:
     # The list of commands stands above, as that of argparse has a line that says nothing.
     commands = parser.add_subparsers(metavar="COMMAND", prog=parser.prog, help=argparse.SUPPRESS)
     for name, command in _COMMANDS.items():
-        each = commands.add_parser(
+        commands.add_parser(
             name,
             help=command.help,
             description=command.description,
@@ -149,16 +157,56 @@ def new_parser(prog: str | None = None) -> cli.Parser:
             examples=command.examples,
             fill=command.fill,
         )
-        each.siblings = _COMMANDS.keys()
 
     def no_command(options: argparse.Namespace) -> int:
         if options.print_completion:
-            from .completion import completion
-
-            cli.print_line(completion(new_parser("mmapds"), options.print_completion))
+            print_line(_completion(new_parser("mmapds"), options.print_completion))
             return 0
         parser.print_help(sys.stderr)
         return 2
 
     parser.set_defaults(work=no_command, interrupted="interrupted")
     return parser
+
+
+def _completion(parser: Parser, shell: str) -> str:
+    """Return a script by which a shell completes commands, options, names and files.
+
+    Raises:
+      Error: shtab, which makes it, is missing.
+    """
+    try:
+        import shtab  # optional: the extra mmapds[completion]
+    except ImportError:
+        raise Error("completion needs shtab; run: pip install 'mmapds[completion]'") from None
+    from .. import formats
+    from ..dataset.decode import BY_NAME  # start-up time, as above
+
+    # A parser does not know these names, which leaves errors about them to those who do.
+    names = {
+        "format": sorted({*formats.FORMATS, *formats.CONVERTIBLE}),
+        "decode": [*BY_NAME, "torch"],
+        "missing": ["error", "skip"],
+        "truncated": ["error", "drop"],
+    }
+    for action in _actions([parser]):
+        if action.metavar in _FILES:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+        elif action.metavar == "DIR":
+            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+        elif action.dest in names:
+            action.choices = names[action.dest]
+    script: str = shtab.complete(parser, shell)
+    return script
+
+
+def _actions(parsers: Iterable[argparse.ArgumentParser]) -> Iterator[argparse.Action]:
+    """Yield the arguments of parsers and of their commands."""
+    for parser in parsers:
+        if isinstance(parser, Parser):
+            parser.fill()
+        for action in parser._actions:
+            yield action
+            if isinstance(action, argparse._SubParsersAction):
+                action.help = None  # shtab leaves out what --help does
+                yield from _actions(action.choices.values())

@@ -1,51 +1,86 @@
-"""What standard output can show: columns, colours, and characters beyond ASCII."""
+"""Standard output: rich draws where it is a terminal, and elsewhere lines are plain text in columns."""
 
 import os
 import sys
-import unicodedata
+from collections.abc import Collection, Sequence
+from typing import Any
 
-from .. import cli
+from . import print_line, printable, printing
 
-_STYLES = {"title": "1", "number": "33", "key": "36", "string": "32", "word": "35", "note": "2", "bar": "34"}
-"""As the terminal has it: bold, yellow, cyan, green, magenta, faint, blue."""
+Cell = str | tuple[str, str]
+"""A text, or a text and its style, as rich names styles."""
 
-_EIGHTHS = " ▏▎▍▌▋▊▉"
+_HIGHLIGHTED = 1 << 20  # characters of JSON that are coloured
+_NARROW = 10  # columns that text is folded to at the least; where numbers then do not fit, lines run on
 
 
 class Screen:
-    """Standard output, as it is now: colours on a terminal alone, and plain ASCII where its encoding has no more.
-
-    `NO_COLOR`, set to anything, turns colours off, as `TERM=dumb` does; `COLUMNS` sets the width.
-    """
+    """Prints titles, tables and JSON: in colour on a terminal, unless `NO_COLOR` is set or `TERM` is `dumb`."""
 
     def __init__(self) -> None:
-        self.width = cli.terminal_width()
-        """Columns, 1 or more."""
-        self.has_colours = (
-            sys.stdout is not None
-            and sys.stdout.isatty()
-            and not os.environ.get("NO_COLOR")
-            and os.environ.get("TERM") != "dumb"
-        )
+        is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
         encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-        self.is_unicode = encoding.lower().replace("-", "").startswith("utf")
-        self.ellipsis = "…" if self.is_unicode else "..."
+        self.block = "█" if encoding.lower().startswith("utf") else "#"
+        """What bars are made of."""
+        self._console: Any = None
+        if sys.stdout is not None and sys.stdout.isatty() and not is_plain:
+            from rich.console import Console  # start-up time: only a terminal needs it
 
-    def paint(self, text: str, style: str) -> str:
-        """Return text in a style, one of `_STYLES`; the text is one that may be printed."""
-        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.has_colours and text else text
+            self._console = Console(highlight=False, color_system="standard")
 
-    def bar(self, part: float, columns: int) -> str:
-        """Return a bar of `part` of some columns, from 0 to 1; it shows something unless that is 0."""
-        if not self.is_unicode:
-            return "#" * max(round(part * columns), int(part > 0))
-        eighths = max(round(part * columns * 8), int(part > 0))
-        return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+    def line(self, text: str, style: str = "") -> None:
+        """Print a line in a style."""
+        self._print(printable(text), style)
 
+    def json(self, text: str) -> None:
+        """Print lines of JSON, which `printed` has made."""
+        if self._console is None or len(text) > _HIGHLIGHTED:
+            print_line(text)
+            return
+        from rich.highlighter import JSONHighlighter
 
-def columns_of(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
-    if text.isascii():
-        return len(text)
-    wide = sum(unicodedata.east_asian_width(each) in "WF" for each in text)
-    return len(text) + wide - sum(unicodedata.combining(each) > 0 for each in text)
+        self._print(JSONHighlighter()(text))
+
+    def table(self, rows: Sequence[Sequence[Cell]], *, head: Sequence[str] = (), left: Collection[int] = (0,)) -> None:
+        """Print rows of cells in columns.
+
+        Args:
+          rows: one or more, all of one length.
+          head: names of the columns.
+          left: which columns hold text, which begins at their left edges; numbers end at the right ones.
+        """
+        cells = [[each if isinstance(each, tuple) else (each, "") for each in row] for row in rows]
+        cells = [[(printable(text), style) for text, style in row] for row in cells]
+        lines = [*([list(head)] if head else []), *([text for text, _ in row] for row in cells)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        needed = sum((min(width, _NARROW) if at in left else width) + 2 for at, width in enumerate(widths))
+        if self._console is not None and needed <= self._console.width:
+            self._draw(cells, head, left)
+            return
+        for line in lines:
+            padded = (
+                text.ljust(width) if at in left else text.rjust(width)
+                for at, (text, width) in enumerate(zip(line, widths, strict=True))
+            )
+            print_line(f"  {'  '.join(padded)}".rstrip())
+
+    def _draw(self, cells: Sequence[Sequence[tuple[str, str]]], head: Sequence[str], left: Collection[int]) -> None:
+        from rich.padding import Padding
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, show_header=bool(head), header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+        for at in range(len(cells[0])):
+            name = Text(head[at] if head else "")
+            is_text = at in left
+            table.add_column(name, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
+        for row in cells:
+            table.add_row(*(Text(*cell) for cell in row))
+        self._print(Padding(table, (0, 0, 0, 2)), wraps=True)
+
+    def _print(self, shown: Any, style: str = "", *, wraps: bool = False) -> None:
+        if self._console is None:
+            print_line(shown)
+            return
+        with printing():
+            self._console.print(shown, style=style or None, markup=False, emoji=False, soft_wrap=not wraps)

@@ -1,15 +1,16 @@
-"""The command line of `seekable`."""
+"""`mmapds seekable`."""
 
 import argparse
 import os
 import re
 import time
 
-from .. import cli
 from ..errors import Error
 from ..recompress.seekable import FRAME, LEVEL, WINDOW_LOG, check_arguments, seekable
 from ..recompress.targets import check_apart
 from ..storage.sources import expand
+from . import Parser, Progress, add_sources, checking_options, print_aside
+from . import main as run_command
 
 SUFFIXES = (".jsonl", ".ndjson", ".gz", ".bgz", ".zst", ".zstd")
 """What the names of files end in that are taken from a directory."""
@@ -21,14 +22,14 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    parser = cli.Parser("python -m mmapds.seekable", description=DESCRIPTION)
+    parser = Parser("python -m mmapds.seekable", description=DESCRIPTION)
     add_seekable_options(parser)
-    return cli.main(parser, arguments)
+    return run_command(parser, arguments)
 
 
 def add_seekable_options(parser: argparse.ArgumentParser) -> None:
     """Add what the command takes."""
-    cli.add_sources(parser)
+    add_sources(parser)
     parser.add_argument("-o", "--out", metavar="OUT", help="OUT.zst, or a directory; default: beside each source")
     parser.add_argument(
         "--frame", default=f"{FRAME >> 10}K", metavar="SIZE", help="text in a frame; default: %(default)s"
@@ -47,8 +48,8 @@ def add_seekable_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _recompress(options: argparse.Namespace) -> None:
-    paths = expand(options.sources, SUFFIXES, indexed=False, report=cli.print_aside)
-    with cli.checking_options():
+    paths = expand(options.sources, SUFFIXES, indexed=False, report=print_aside)
+    with checking_options():
         frame = _size("--frame", options.frame)
         check_arguments(frame, options.level, options.workers, options.long)
         into = options.out if options.out is not None and os.path.isdir(options.out) else None
@@ -61,7 +62,7 @@ def _recompress(options: argparse.Namespace) -> None:
     def total() -> int:
         return sum(os.path.getsize(path) for path in paths)
 
-    with cli.Progress(options.sources, unit="B", quiet=options.quiet, total=total) as progress:
+    with Progress(options.sources, quiet=options.quiet, total=total) as progress:
         for path in paths:
             started = time.perf_counter()
             done = seekable(

@@ -33,7 +33,7 @@ def _convert(options: argparse.Namespace) -> None:
         check_name(options.decode)
     engine = engine_of(options)
     sources = expanded(options.sources, options.format, cli.print_aside)
-    with cli.Progress(options.sources, unit=" records", quiet=options.quiet) as progress:
+    with cli.Progress(options.sources, unit="records", quiet=options.quiet) as progress:
         done = convert(
             sources,
             options.out,

@@ -1,10 +1,10 @@
-"""What `--info` and `--verify` say of saved views."""
+"""Compare saved views with the indexes that they were saved of."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .. import _native
-from ..errors import ColumnError, Error, StaleIndexError, counted
+from ..errors import ColumnError, StaleIndexError
 from ..storage.current import check_source, stat_source
 from ..storage.index_file import Index
 from ..storage.sections import COLUMN
@@ -34,7 +34,7 @@ def examine_view(view: SavedView) -> Findings:
             bases.append(view.open_base(number))
             for source in range(len(bases[-1].sources)):
                 with findings.catching("sources", bases[-1].source_path(source)):
-                    _check_source(view, bases[-1], source)
+                    check_source_of_view(view, bases[-1], source)
     usable = False
     with findings.catching("rows"):
         _check_rows(view)
@@ -50,7 +50,7 @@ def examine_view(view: SavedView) -> Findings:
     return findings
 
 
-def _check_source(view: SavedView, base: Index, number: int) -> None:
+def check_source_of_view(view: SavedView, base: Index, number: int) -> None:
     """Raise StaleIndexError or SourceError where opening the view would, for a source of one of its indexes."""
     base.readable_path(number)
     found = stat_source(base, number)
@@ -125,50 +125,3 @@ def _check_column(findings: Findings, bases: list[Index], name: str) -> None:
 
         wrong = np.flatnonzero((expected != found) & ((expected == expected) | (found == found)))
         findings.add_each("columns", (begin + wrong).tolist(), describe)
-
-
-def lines_of_view(view: SavedView, findings: Findings | None, states: Sequence[str]) -> list[str]:
-    """Return what `--info` and `--verify` print of a saved view.
-
-    Args:
-      states: of each of its indexes, as people read it; none where these are not listed.
-    """
-    outcome = ""
-    if findings is not None:
-        outcome = "; verified" if not findings.count else f"; {counted(findings.count, 'problem')}"
-    columns = f"; {', '.join(view.columns)}" if view.columns else ""
-    count = f"{len(view.bases):,} indexes" if len(view.bases) > 1 else "1 index"
-    of = f"{view.records:,} of the {counted(view.total, 'record')} of {count}"
-    lines = [f"{view.path}: a saved view, {of}{columns}{outcome}"]
-    if findings is not None:
-        lines += [f"  not checked: {what}" for what in findings.not_checked]
-    for number, state in enumerate(states):
-        lines.append(f"  {view.base_path(number)}: {counted(view.bases[number].records, 'record')}; {state}")
-    return lines
-
-
-def describe_view(view: SavedView, states: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Return what a saved view is of, as JSON.
-
-    Args:
-      states: of each of its indexes, in a word and as people read it.
-    """
-    bases = []
-    for number, (base, (state, message)) in enumerate(zip(view.bases, states, strict=True)):
-        bases.append({"path": view.base_path(number), "records": base.records, "state": state, "message": message})
-    columns = dict.fromkeys(view.columns)
-    return {"format": "view", "records": view.records, "columns": columns, "indexes": bases}
-
-
-def state_of_base(view: SavedView, number: int) -> tuple[str, str, Error | None]:
-    """Return whether an index and its sources are as the view needs them: a word, what people read, and the error."""
-    path = view.base_path(number)
-    try:
-        base = view.open_base(number)
-        for source in range(len(base.sources)):
-            _check_source(view, base, source)
-    except StaleIndexError as error:
-        return "stale", str(error).removeprefix(f"{view.path}: ").removeprefix(f"{path}: "), error
-    except Error as error:
-        return "unusable", str(error), error
-    return "unchanged", "unchanged", None

@@ -1,10 +1,7 @@
 """Statistics of the numbers that indexes have of their records, piece by piece: memory does not grow with them."""
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +13,11 @@ SIZES = None
 """Stands for what is not a column: the size of a record, with its framing."""
 CALLED = "bytes"
 """What users call these sizes; a column may have that name, too."""
+PERCENTILES = {"10 %": 0.1, "median": 0.5, "90 %": 0.9, "99 %": 0.99}
 
 _PIECE = 1 << 20  # numbers that are looked at together
 _SAMPLE = 1 << 22  # numbers of which percentiles are exact
 _BINS = 12
-_LONGEST_MEAN = 1e15  # that is shown with all its digits
-_PERCENTILES = {"10 %": 0.1, "median": 0.5, "90 %": 0.9, "99 %": 0.99}
 
 Number = int | float
 
@@ -33,29 +29,16 @@ class Numbers(NamedTuple):
     least: Number
     most: Number
     mean: float
-    total: Number | None
-    """None where it is larger than float64 holds."""
+    total: Number
+    """Of integers exact, and of floats as float64 has it."""
     finite: int
     """How many numbers are finite."""
     others: int
     """How many are not."""
     percentiles: tuple[Number, ...]
-    """Those of `_PERCENTILES`; of a sample, where there are many numbers."""
+    """Those of `PERCENTILES`; of a sample, where there are many numbers."""
     sampled: int
     """How many numbers the percentiles are of."""
-
-    def statistics(self) -> dict[str, str]:
-        """Return what a table has of them, by the name that a row has."""
-        percentiles = {name: text(value) for name, value in zip(_PERCENTILES, self.percentiles, strict=True)}
-        mean = f"{self.mean:,.1f}" if 10 <= abs(self.mean) < _LONGEST_MEAN else f"{self.mean:.4g}"
-        shown = {"mean": mean, "total": "too large" if self.total is None else text(self.total)}
-        others = {"not finite": text(self.others)} if self.others else {}
-        return {"min": text(self.least), **percentiles, "max": text(self.most), **shown, **others}
-
-
-def text(value: Number) -> str:
-    """Return a number as tables have it: an integer with its digits grouped, or a fraction in six digits."""
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
 
 
 def made_of(indexes: Sequence[Index], name: str) -> str:
@@ -72,61 +55,52 @@ def measure(indexes: Sequence[Index], name: str | None, report: Callable[[int], 
       report: called with the number of bytes that were read since the last call.
     """
     step = max(math.ceil(sum(index.records for index in indexes) / _SAMPLE), 1)
-    least: list[Number] = []
-    most: list[Number] = []
+    extremes: list[Number] = []
     sample: list[NDArray[Any]] = []
-    total: int | Fraction = 0
+    total: Number = 0
     count = others = 0
     for piece, times in pieces(indexes, name):
         finite = piece[np.isfinite(piece)] if piece.dtype.kind == "f" else piece
         others += len(piece) - len(finite)
-        taken = finite[-count % step :: step] if times == 1 else np.repeat(finite, -(-times // step))
-        sample.append(taken.copy())
+        sample.append(finite[-count % step :: step].copy() if times == 1 else np.repeat(finite, -(-times // step)))
         report(piece.nbytes)
         if len(finite):
-            least.append(finite.min().item())
-            most.append(finite.max().item())
-            total += _sum(finite, max(abs(least[-1]), abs(most[-1]))) * times
+            extremes += [finite.min().item(), finite.max().item()]
+            total += _sum(finite, max(map(abs, extremes[-2:]))) * times
             count += len(finite) * times
     whole = np.concatenate(sample) if sample else np.empty(0)
-    found = [0] * len(_PERCENTILES)
+    found = [0] * len(PERCENTILES)
     if len(whole):
-        found = np.quantile(whole, list(_PERCENTILES.values()), method="inverted_cdf").tolist()
+        found = np.quantile(whole, list(PERCENTILES.values()), method="inverted_cdf").tolist()
     types = sorted({np.dtype(index.column(name)[0]).name for index in indexes}) if name is not SIZES else []
-    low, high = min(least, default=0), max(most, default=0)
-    mean = float(min(max(Fraction(total, max(count, 1)), low), high))  # a sum of floats is rounded
-    return Numbers(", ".join(types), low, high, mean, _as_number(total), count, others, tuple(found), len(whole))
+    least, most = min(extremes, default=0), max(extremes, default=0)
+    mean = total / max(count, 1)
+    return Numbers(", ".join(types), least, most, mean, total, count, others, tuple(found), len(whole))
 
 
-def histogram(indexes: Sequence[Index], name: str | None, numbers: Numbers) -> list[tuple[str, int]]:
-    """Return bins of a column, each with its label and how many numbers it has; the last one takes all above it.
+def histogram(indexes: Sequence[Index], name: str | None, numbers: Numbers) -> list[tuple[Number, Number | None, int]]:
+    """Return bins of a column: where each begins and ends, and how many numbers it has. The last one may have no end.
 
-    Bins begin at round numbers, and are as wide as suits 99 % of the numbers.
+    Bins begin at round numbers, and are as wide as suits 99 % of the numbers. Those of integers end at the last one.
     """
     is_whole = isinstance(numbers.least, int)
     high = int(numbers.percentiles[-1]) if is_whole else numbers.percentiles[-1]
-    span = high - numbers.least
-    if not numbers.finite or not math.isfinite(span):
+    if not numbers.finite or not math.isfinite(high - numbers.least):
         return []
-    step: Number = _round(span / _BINS)
+    step: Number = _round((high - numbers.least) / _BINS)
     if is_whole:
         step = max(int(step), 1)
     first = numbers.least // step * step if step else numbers.least
     bins = max(int((high - first) // step) + 1, 1) if step else 1
-    is_open = bool(step) and numbers.most >= first + bins * step
+    edges = [first + step * number for number in range(bins + 1)]
+    is_open = bool(step) and numbers.most >= edges[-1]
     counts = [0] * (bins + is_open)
-    begins = [first + step * number for number in range(1, len(counts))]
     for piece, times in pieces(indexes, name):
         finite = piece[np.isfinite(piece)] if piece.dtype.kind == "f" else piece
-        found = np.bincount(_bins_of(finite, begins), minlength=len(counts)).tolist()
+        found = np.bincount(_bins_of(finite, edges[1 : len(counts)]), minlength=len(counts)).tolist()
         counts = [count + more * times for count, more in zip(counts, found, strict=True)]
-    edges = [first + step * number for number in range(bins + 1)]
-    ends = [end - 1 for end in edges[1:]] if is_whole else edges[1:]
-    labels = [
-        text(begin) if begin == end or not step else f"{text(begin)} to {text(end)}"
-        for begin, end in zip(edges[:bins], ends, strict=True)
-    ]
-    return list(zip(labels + [f"{text(edges[-1])} or more"] * is_open, counts, strict=True))
+    ends = [*(end - 1 if is_whole else end for end in edges[1:]), None]
+    return list(zip(edges, ends, counts, strict=False))
 
 
 def _round(width: float) -> float:
@@ -143,28 +117,19 @@ def _bins_of(numbers: NDArray[Any], begins: Sequence[Number]) -> NDArray[np.intp
     Args:
       begins: where bins begin, but for the first.
     """
-    if numbers.dtype.kind != "f" and all(isinstance(begin, int) for begin in begins):
+    if numbers.dtype.kind != "f":
         limits = np.iinfo(numbers.dtype)
-        begins = [max(begin, int(limits.min)) for begin in begins if begin <= limits.max]
-        return np.searchsorted(np.array(begins, numbers.dtype), numbers, side="right")
+        whole = [max(int(begin), int(limits.min)) for begin in begins if begin <= limits.max]
+        return np.searchsorted(np.array(whole, numbers.dtype), numbers, side="right")
     return np.searchsorted(np.array(begins, np.float64), numbers, side="right")
 
 
-def _sum(numbers: NDArray[Any], largest: Number) -> int | Fraction:
-    """Return a sum, which may be larger than the numbers of any type; that of floats is rounded as theirs are."""
-    if numbers.dtype.kind == "f":
-        scale = 1 if largest * len(numbers) < sys.float_info.max else len(numbers)
-        return Fraction((numbers / scale).sum(dtype=np.float64).item()) * scale
-    if largest * len(numbers) >= 2**63:
+def _sum(numbers: NDArray[Any], largest: Number) -> Number:
+    """Return a sum: of integers without overflow."""
+    if numbers.dtype.kind != "f" and largest * len(numbers) >= 2**63:
         return sum(map(int, numbers.tolist()))
-    return int(numbers.sum(dtype=np.int64))
-
-
-def _as_number(total: int | Fraction) -> Number | None:
-    """Return a sum as an integer or a float; None where it is too large for this."""
-    with suppress(OverflowError):
-        return total if isinstance(total, int) else float(total)
-    return None
+    with np.errstate(over="ignore"):
+        return numbers.sum(dtype=np.float64 if numbers.dtype.kind == "f" else np.int64).item()  # type: ignore[no-any-return]
 
 
 def pieces(indexes: Sequence[Index], name: str | None) -> Iterator[tuple[NDArray[Any], int]]:
@@ -172,23 +137,6 @@ def pieces(indexes: Sequence[Index], name: str | None) -> Iterator[tuple[NDArray
 
     The sizes of records of one size are one number, as an index may claim any number of them.
     """
-    waiting: list[NDArray[Any]] = []
-    held = 0
-    for numbers, times in _parts(indexes, name):
-        if times > 1:
-            yield numbers, times
-            continue
-        waiting.append(numbers)
-        held += len(numbers)
-        if held >= _PIECE:
-            yield np.concatenate(waiting) if len(waiting) > 1 else numbers, 1
-            waiting, held = [], 0
-    if held:
-        yield np.concatenate(waiting), 1
-
-
-def _parts(indexes: Sequence[Index], name: str | None) -> Iterator[tuple[NDArray[Any], int]]:
-    """Yield the numbers of each index, or source, in parts of up to `_PIECE`."""
     for index in indexes:
         if name is not SIZES:
             dtype, data = index.column(name)

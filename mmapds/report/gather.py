@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
-from ..cli.render import Renderer
-from ..cli.screen import Screen
 from ..dataset.indexed import IndexedDataset
+from ..dataset.printed import printed
 from ..errors import DecodeError, Error
 from ..index.inspect import state_of
 from ..index.lengths import read_lengths
@@ -31,7 +30,7 @@ _LISTED = 12  # sources
 _RANDOM, _EXTREMES, _UNDECODABLE = 6, 3, 3  # samples
 _TRIED = 1000  # records that are decoded to find some that cannot be
 _LARGE = 1 << 24  # bytes; a larger record is not decoded
-_LINES, _COLUMNS, _WIDTH = 24, 400, 76
+_LINES, _COLUMNS = 24, 400
 
 
 def gather(dataset: IndexedDataset, patterns: Sequence[str], wanted: Sequence[Wanted], *, samples: bool) -> Facts:
@@ -142,13 +141,6 @@ def _plan_facts(dataset: IndexedDataset, by_length: LengthOrder | None, coverage
     }
 
 
-class _Page(Screen):
-    """The page as the renderer of `mmapds show` sees it: a fixed width, all characters, no colours."""
-
-    def __init__(self) -> None:
-        self.width, self.has_colours, self.is_unicode, self.ellipsis = _WIDTH, False, True, "…"
-
-
 def _sample_facts(dataset: IndexedDataset, by_length: LengthOrder | None, seed: int) -> Facts:
     """Return some samples as lines of text: random ones, the longest, the shortest, and some that cannot be decoded."""
     records = len(dataset)
@@ -180,7 +172,7 @@ def _sample(dataset: IndexedDataset, by_length: LengthOrder | None, position: in
 
 def _lines(sample: Any) -> list[str]:
     """Return the first lines of a sample as `mmapds show` prints them."""
-    lines = list(islice(Renderer(_Page(), full=False).lines(sample), _LINES + 1))
+    lines = printed(sample).split("\n")
     more = ["…"] if len(lines) > _LINES else []
     return [line if len(line) <= _COLUMNS else f"{line[:_COLUMNS]}…" for line in lines[:_LINES]] + more
 

@@ -1,0 +1,110 @@
+"""How a sample looks: JSON with long values cut, text, or a hex dump, and nothing that steers a terminal."""
+
+import codecs
+import json
+import math
+import re
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+from ..errors import counted, printable
+
+_STRING, _TEXT = 240, 2_000  # characters that are shown of a string, and of a record of text
+_NUMBERS, _ITEMS, _FIELDS, _DEPTH = 40, 8, 100, 6  # that are shown of lists of numbers, other lists, and objects
+_ARRAY, _BYTES, _DUMPED = 6, 40, 256  # numbers of an array, bytes of a value, bytes of a record
+
+_NOTE = "\ue000"  # begins what stands for a value and is not JSON: it is printed without quotes
+_NOTES = re.compile(rf'"{_NOTE}(?:[^"\\]|\\.)*"')
+_LISTS_OF_NUMBERS = re.compile(r'\[\n\s+([^][{}"]*?)\n\s*\]')  # only the layout has ends of lines
+
+
+def printed(sample: Any, *, full: bool = False) -> str:
+    """Return a sample as text in lines: bytes as text where they are, else as a hex dump; all else as JSON.
+
+    Long strings, lists and bytes are cut, and arrays are shown by their type, shape and first numbers.
+
+    Args:
+      full: cut nothing.
+    Raises:
+      Exception: JSON cannot say it: it has text beyond Unicode, or a number too long, or it is nested too deep.
+    """
+    if isinstance(sample, bytes | memoryview):
+        return _bytes(sample, full)
+    if isinstance(sample, str):
+        lines = (sample if full else sample[:_TEXT]).split("\n")
+        return "\n".join(map(printable, lines)) + _rest(len(sample), _TEXT, "characters", full)
+    text = json.dumps(_short(sample, full, 0), indent=2, ensure_ascii=False)
+    text = _NOTES.sub(lambda found: printable(json.loads(found[0])[1:]), text)
+    text = _LISTS_OF_NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text)
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def _bytes(record: bytes | memoryview, full: bool) -> str:
+    """Return the bytes of a record; what is cut is not read."""
+    text = _as_text(record, len(record) if full else _TEXT)
+    if text is not None:
+        return "\n".join(map(printable, text.split("\n"))) + _rest(len(record), _TEXT, "bytes", full)
+    lines = []
+    for begin in range(0, len(record) if full else min(_DUMPED, len(record)), 16):
+        row = bytes(record[begin : begin + 16])
+        letters = "".join(chr(each) if 0x20 <= each < 0x7F else "." for each in row)
+        lines.append(f"{begin:08x}  {row[:8].hex(' '):<23}  {row[8:].hex(' '):<23}  {letters}")
+    return "\n".join(lines) + _rest(len(record), _DUMPED, "bytes", full)
+
+
+def _rest(size: int, shown: int, unit: str, full: bool) -> str:
+    return "" if full or size <= shown else f"\n… {size:,} {unit} in all; --full prints them"
+
+
+def _short(value: Any, full: bool, depth: int) -> Any:
+    """Return what JSON can write for a value."""
+    if isinstance(value, str):
+        short = f"{json.dumps(value[:_STRING], ensure_ascii=False)}… {len(value):,} characters"
+        return value if full or len(value) <= _STRING else _NOTE + short
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Mapping | list | tuple):
+        return _container(value, full, depth)
+    if isinstance(value, bytes | memoryview):
+        beginning = _as_text(value, len(value) if full else _BYTES)
+        if beginning is None:
+            beginning = bytes(value if full else value[: _BYTES // 2]).hex(" ")
+        return f"{_NOTE}{counted(len(value), 'byte')} {beginning}".rstrip()
+    if hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "reshape"):
+        return _NOTE + _array(value, full)
+    return _NOTE + repr(value)[:_STRING]
+
+
+def _container(value: Any, full: bool, depth: int) -> Any:
+    is_object = isinstance(value, Mapping)
+    unit = "field" if is_object else "item"
+    if value and not full and depth == _DEPTH:
+        return f"{_NOTE}{'{…}' if is_object else '[…]'} {counted(len(value), unit)}"
+    are_numbers = not is_object and all(isinstance(each, int | float) for each in value)
+    shown = len(value) if full else _FIELDS if is_object else _NUMBERS if are_numbers else _ITEMS
+    note = f"{_NOTE}{'' if is_object else '… '}{len(value):,} {unit}s in all"
+    if is_object:
+        fields = {str(name): _short(each, full, depth + 1) for name, each in islice(value.items(), shown)}
+        return fields if len(value) <= shown else {**fields, "…": note}
+    return [_short(each, full, depth + 1) for each in value[:shown]] + [note] * (len(value) > shown)
+
+
+def _array(array: Any, full: bool) -> str:
+    kind = f"{str(array.dtype).removeprefix('torch.')} {tuple(array.shape)}"
+    if full:
+        return f"{kind} {json.dumps(array.tolist(), default=str)}"
+    first = array.reshape(-1)[:_ARRAY].tolist()
+    shown = [f"{each:.6g}" if isinstance(each, float) else json.dumps(each, default=str) for each in first]
+    more = ["…"] * (math.prod(array.shape) > _ARRAY)
+    return f"{kind} [{', '.join(shown + more)}]" if array.shape else f"{kind} {shown[0]}"
+
+
+def _as_text(data: bytes | memoryview, limit: int) -> str | None:
+    """Return how bytes begin, as text; None if they are not text in UTF-8."""
+    head = bytes(data[:limit])
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head, len(head) == len(data))
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text

@@ -1,0 +1,99 @@
+"""A progress bar on stderr, drawn by rich where that is a terminal."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Self
+
+_DELAY = 0.3  # seconds without a bar: most commands are done by then, and rich takes a while to load
+_EVERY = 0.1  # seconds from one picture to the next
+
+
+class Progress:
+    """Counts work, and draws a bar with the amount, the rate and the time that is left. Threads may share it.
+
+    Args:
+      title: what the bar is named after.
+      unit: what is counted: "B" for bytes, or a noun in the plural.
+      total: returns how many there are, or None; called once, when the bar is drawn first.
+      hidden: draw nothing.
+    """
+
+    def __init__(
+        self, title: str, *, unit: str = "B", total: Callable[[], int | None] = lambda: None, hidden: bool = False
+    ) -> None:
+        is_terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._is_hidden = hidden or not is_terminal
+        self._title, self._unit, self._find_total = title, unit, total
+        self._total: int | None = None
+        self._done = 0
+        self._begun = time.perf_counter()
+        self._due = self._begun + _DELAY
+        self._lock = threading.Lock()
+        self._bar: Any = None  # of rich
+
+    def update(self, count: int, total: int | None = None) -> None:
+        """Count work that was done; set the total, if that is known only now."""
+        with self._lock:
+            self._done += count
+            self._total = self._total if total is None else total
+            self._draw()
+
+    def reach(self, done: int) -> None:
+        """Set what is done in all, as where a part of the work was not necessary."""
+        with self._lock:
+            self._done = done
+            self._draw()
+
+    def clear(self) -> None:
+        """Remove the bar, so that lines can be printed; the next update draws it again."""
+        with self._lock:
+            if self._bar is not None:
+                self._bar.stop()
+
+    def _draw(self) -> None:
+        now = time.perf_counter()
+        if self._is_hidden or now < self._due:
+            return
+        self._due = now + _EVERY
+        if self._bar is None:
+            self._bar = self._new_bar()
+        self._bar.start()
+        done = self._done if self._total is None else min(self._done, self._total)
+        rate = _amount(int(done / (now - self._begun)), self._unit)
+        whole = "" if self._total is None else f" of {_amount(self._total, self._unit)}"
+        shown = f"{_amount(done, self._unit)}{whole}, {rate}/s"
+        self._bar.update(self._bar.task_ids[0], completed=done, total=self._total, shown=shown)
+        self._bar.refresh()
+
+    def _new_bar(self) -> Any:
+        from rich import progress  # start-up time: only a terminal needs it
+        from rich.console import Console
+
+        self._total = self._find_total() if self._total is None else self._total
+        bar = progress.Progress(
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(),
+            progress.TextColumn("{task.fields[shown]}", markup=False),
+            progress.TimeRemainingColumn(),
+            console=Console(stderr=True),
+            auto_refresh=False,  # by a thread, which a process that forks workers must not have
+            transient=True,
+            redirect_stdout=False,  # to stderr: it may be a file
+        )
+        bar.add_task(self._title, total=self._total, shown="")
+        return bar
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+
+def _amount(count: int, unit: str) -> str:
+    from rich.filesize import decimal  # start-up time, as above
+
+    return decimal(count) if unit == "B" else f"{count:,} {unit}"
