@@ -181,37 +181,39 @@ def plan_epoch(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted) 
       OrderError: no record is left, or there are fewer records than ranks.
       ColumnError: the plan needs lengths, and the dataset has none.
     """
-    if wanted.max_tokens is None and wanted.pack is None:
+    limit = wanted.pack or wanted.max_tokens
+    if limit is None:
         planned = _of_one_size(dataset, by_length, wanted, wanted.batch_size or BATCH_SIZE)
     else:
         by_length = read_lengths(dataset, None, None) if by_length is None else by_length
-        planned = _by_length(dataset, by_length, wanted)
+        planned = _by_length(dataset, by_length, wanted, limit)
     if planned.records < wanted.ranks:
         raise OrderError(f"ranks = {wanted.ranks}, expected 1 to {planned.records}, the number of records")
     return planned
 
 
-def _by_length(dataset: Dataset, by_length: LengthOrder, wanted: Wanted) -> EpochPlan:
-    limits: Any = PackLimits(wanted.pack, None, 1) if wanted.pack else Budget(wanted.max_tokens or 0, _ANY_SIZE, 1, 0)
+def _by_length(dataset: Dataset, by_length: LengthOrder, wanted: Wanted, limit: int) -> EpochPlan:
+    is_pack, size = wanted.pack is not None, wanted.chunk_size
+    limits: Any = PackLimits(limit, None, 1) if is_pack else Budget(limit, _ANY_SIZE, 1, 0)
     selection, left_out = select(by_length, limits, 1, None, "drop")
-    chunks: Any = None if wanted.chunk_size is None else Chunked(dataset, wanted.chunk_size, seed=wanted.seed)
     shape: dict[str, Any] = {"ranks": wanted.ranks, "seed": wanted.seed, "shuffle": True}
     groups = {**shape, "group_size": wanted.ranks}
     plan: Any
-    if wanted.pack is None and chunks is None:
-        plan = BucketPlan(selection, limits, **groups)
-    elif wanted.pack is None:
-        plan = WindowPlan(selection, limits, order=chunks, sort_window=_SORT_WINDOW, **shape)
-    elif chunks is None:
+    if size is not None:
+        chunks = Chunked(dataset, size, seed=wanted.seed)
+        if is_pack:
+            plan = PackWindowPlan(selection, PackedChunks(selection, limits, chunks), **groups)
+        else:
+            plan = WindowPlan(selection, limits, order=chunks, sort_window=_SORT_WINDOW, **shape)
+    elif is_pack:
         is_many = len(selection.values) > _MANY_LENGTHS
-        round_to = next((step for step in (16, 8, 4, 2) if is_many and wanted.pack % step == 0), 1)
+        round_to = next((step for step in (16, 8, 4, 2) if is_many and limit % step == 0), 1)
         plan = PackPlan(selection, limits._replace(round_to=round_to), **groups)
     else:
-        plan = PackWindowPlan(selection, PackedChunks(selection, limits, chunks), **groups)
-    kind, limit = ("packs", wanted.pack) if wanted.pack else ("budget", wanted.max_tokens or 0)
-    too_long = "longer than a pack" if wanted.pack else "over the budget"
-    reasons = {"empty": left_out.too_short, too_long: left_out.too_long}
-    return EpochPlan(wanted, kind, limit, plan, selection.records, reasons, selection)
+        plan = BucketPlan(selection, limits, **groups)
+    reasons = {"empty": left_out.too_short}
+    reasons["longer than a pack" if is_pack else "over the budget"] = left_out.too_long
+    return EpochPlan(wanted, "packs" if is_pack else "budget", limit, plan, selection.records, reasons, selection)
 
 
 def _of_one_size(dataset: Dataset, by_length: LengthOrder | None, wanted: Wanted, size: int) -> EpochPlan:
