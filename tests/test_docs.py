@@ -24,8 +24,6 @@ from mmapds.index import __main__ as index
 from mmapds.storage.index_file import Index
 from tests.support import api
 from tests.support.commands import python, run
-from tests.support.compressed import WRITERS
-from tests.support.compressed import text as lines_of_text
 from tests.support.docs import blocks, fenced
 from tests.support.files import ROOT
 from tests.support.samples import npy, write_pair, write_tfrecords
@@ -48,22 +46,11 @@ def test_the_dump_is_of_a_real_index(three):
 
 
 def test_the_reader_in_the_specification_reads(three):
-    code, _ = blocks("docs/index-file.md", "python")
+    (code,) = blocks("docs/index-file.md", "python")
     names = {}
     exec(code, names)
     assert names["read"](str(three)) == [b'{"id":1}', b'{"id":22}', b'{"id":333}']
     assert sum(bool(line) for line in code.splitlines()) <= 10
-
-
-def test_the_reader_of_compressed_sources_reads(tmp_path):
-    _, code = blocks("docs/index-file.md", "python")
-    names = {}
-    exec(code, names)
-    for writer, (suffix, compress) in WRITERS.items():
-        path = tmp_path / f"{writer}.jsonl{suffix}"
-        path.write_bytes(compress(lines_of_text(2000)))
-        mmapds.build(path)
-        assert names["content"](str(path)) == lines_of_text(2000), writer
 
 
 def key_of(name):
