@@ -38,9 +38,8 @@ def names(ds):
 
 
 def line(directory, others, suffixes=SUFFIXES):
-    what, them = ("file whose name does", "it") if len(others) == 1 else ("files whose names do", "them")
-    found = f"{len(others)} {what} not end in {suffixes}: {', '.join(others)}"
-    return f"{directory}: passed over {found}; give {them} by name, or by a glob"
+    found = f"{len(others)} file{'s' * (len(others) > 1)} (expected names that end in {suffixes}): {', '.join(others)}"
+    return f"{directory}: passed over {found}; give them by name, or by a glob"
 
 
 def test_what_is_passed_over_is_named_by_open_build_and_the_command(mixed):
@@ -234,13 +233,12 @@ def test_a_source_that_is_given_twice_is_named(write, tmp_path, monkeypatch):
     os.symlink("1.jsonl", "d/link.jsonl")
     os.symlink("d", "e")
     mmapds.build("d")
-    same = "which is given, too; give one of the two"
+    same = "is given, too; give one of the two"
     for given, line in {
-        ("d/?.jsonl", "d/1.jsonl"): f"d/1.jsonl: {TWICE}, as it is given twice; give it once",
-        ("d/1.jsonl", "d/link.jsonl"): f"d/link.jsonl: {TWICE}, as it is the same file as d/1.jsonl, {same}",
-        ("d/1.jsonl", "e/1.jsonl", "d/0.jsonl"): f"e/1.jsonl: {TWICE}, as it is the same file as d/1.jsonl, {same}",
-        ("d/{0..2}.jsonl", "e/?.jsonl"): f"e/0.jsonl: {TWICE} (and 2 more such sources), as it is the "
-        f"same file as d/0.jsonl, {same}",
+        ("d/?.jsonl", "d/1.jsonl"): f"d/1.jsonl: {TWICE}, as d/1.jsonl {same}",
+        ("d/1.jsonl", "d/link.jsonl"): f"d/link.jsonl: {TWICE}, as d/1.jsonl {same}",
+        ("d/1.jsonl", "e/1.jsonl", "d/0.jsonl"): f"e/1.jsonl: {TWICE}, as d/1.jsonl {same}",
+        ("d/{0..2}.jsonl", "e/?.jsonl"): f"e/0.jsonl: {TWICE} (and 2 more such sources), as d/0.jsonl {same}",
     }.items():
         with pytest.warns(UserWarning, match=TWICE) as caught:
             opened = mmapds.open(list(given))
@@ -256,7 +254,7 @@ def test_a_source_that_is_given_twice_is_named(write, tmp_path, monkeypatch):
         assert [str(each.message) for each in caught] == [line]
     assert commands.command("d/1.jsonl", "d/link.jsonl").stderr == ""  # an index of its own for each
     pq.write_table(pa.table({"name": [1, 2]}), "t.parquet")
-    with pytest.warns(UserWarning, match=r"t\.parquet: its records come twice, as it is given twice; give it once$"):
+    with pytest.warns(UserWarning, match=r"t\.parquet: its records come twice, as t\.parquet is given, too;"):
         assert convert(["t.parquet", "t.parquet"], "twice.mma", force=True).records == 4
 
 
@@ -265,8 +263,7 @@ def test_a_source_that_is_given_in_two_forms_is_named(write, tmp_path, monkeypat
     for name in ("a.jsonl", "a.jsonl.gz", "a.seekable.jsonl.gz", "b.jsonl.gz"):
         write(gzip.compress(b'{"name": 1}\n') if name.endswith(".gz") else b'{"name": 1}\n', name)
     for given in (["a.jsonl", "b.jsonl.gz", "a.jsonl.gz"], ["a.jsonl", "a.seekable.jsonl.gz"]):
-        why = "a.jsonl has the same content by its name, and is given, too"
-        line = f"{given[-1]}: {TWICE}, as {why}; give one of the two"
+        line = f"{given[-1]}: {TWICE}, as a.jsonl is given, too; give one of the two"
         with pytest.warns(UserWarning, match=TWICE) as caught:
             assert names(mmapds.open(given, build=True)) == [1] * len(given)
         assert [str(each.message) for each in caught] == [line + OR_CONCAT]

@@ -154,10 +154,8 @@ def test_what_cannot_be_mapped_is_read_with_one_warning(tmp_path):
     found = ran.stdout.splitlines()
     assert found[:2] == [f"{1 << 20} b'a' True", "True"]
     assert len(found) == 3
-    limit = int(Path("/proc/sys/vm/max_map_count").read_text())
     assert found[2] == (
-        f"{paths[0]}: cannot be mapped (cannot allocate memory: the limit is vm.max_map_count, which is {limit} maps, "
-        "or that of the address space, which ulimit -v shows); reading it by pread, which is slower; other files may "
+        f"{paths[0]}: cannot be mapped (cannot allocate memory); reading it by pread, which is slower; other files may "
         "follow"
     )
 

@@ -11,7 +11,6 @@ from .. import _native
 from ..errors import OrderError
 from ..orders.basic import Int64s, Order, records_at
 from ..orders.permutation import Permutation, word
-from ..storage.numbers import distinct
 from .bucket import Budget, BudgetPlan, Cut, batches_in
 from .lengths import Selection, Uint64s
 from .plan import Reader, pieces
@@ -177,7 +176,7 @@ class _WindowReader:
         if len(blocks) and blocks[0] < self._block:
             self._begin()
         found: list[Int64s] = []
-        for block in distinct(blocks).tolist():
+        for block in np.unique(blocks).tolist():
             while self._block < block:
                 self._block += 1
                 size = min(self._together, len(self._plan) - self._block * self._together)

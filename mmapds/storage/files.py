@@ -1,6 +1,5 @@
 """Opening files to read: mapped or, where that is not wanted or fails, by pread."""
 
-import errno
 import os
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -62,26 +61,10 @@ def open_file(path: str, io: Io = "mmap", *, scan: bool = False) -> _native.Map:
             _warned.append(path)
             instead = "reading it into memory" if scan else "reading it by pread, which is slower"
             warn(
-                f"{path}: cannot be mapped ({reason(error)}{_limit(error)}); {instead}; other files may follow",
+                f"{path}: cannot be mapped ({reason(error)}); {instead}; other files may follow",
                 RuntimeWarning,
             )
         return opened
-
-
-def _limit(error: OSError) -> str:
-    """Return which limit makes the system refuse a map, as the end of a remark."""
-    if error.errno == errno.ENOMEM:
-        try:
-            with open("/proc/sys/vm/max_map_count") as file:
-                maps = f"vm.max_map_count, which is {int(file.read())} maps"
-        except (OSError, ValueError):
-            maps = "the number of maps"
-        return f": the limit is {maps}, or that of the address space, which ulimit -v shows"
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return ": the limit is that of open files, which ulimit -n shows"
-    if error.errno == errno.ENODEV:
-        return ": its file system has no maps"
-    return ""
 
 
 def open_source(source: Source, *, scan: bool = True) -> _native.Map:

@@ -77,24 +77,6 @@ def as_numbers(values: Any) -> "NDArray[Any]":
     return found
 
 
-def distinct(numbers: "NDArray[Any]") -> "NDArray[Any]":
-    """Return the numbers of an array, ascending, each once; see `distinct_counts`."""
-    return distinct_counts(numbers)[0]
-
-
-def distinct_counts(numbers: "NDArray[Any]") -> "tuple[NDArray[Any], NDArray[Any]]":
-    """Return the numbers of an array, ascending, each once, and how often each is in it.
-
-    np.unique does the same, but loads a module when it is first called. A child that another thread forks meanwhile
-    would wait for that for ever.
-    """
-    import numpy as np  # start-up time: indexing does without
-
-    found = np.sort(numbers)
-    (begins,) = np.nonzero(np.concatenate([[True], found[1:] != found[:-1]])[: len(found)])
-    return found[begins], np.diff(begins, append=len(found))
-
-
 def first_rounded(values: Any, found: "NDArray[Any]") -> tuple[int, int] | None:
     """Return where the first integer stands that is rounded in an array of them, and the integer; None without one.
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..errors import ColumnError, Error
-from .numbers import APART, BY_DTYPE, distinct, inexact
+from .numbers import APART, BY_DTYPE, inexact
 from .spool import scratch
 
 Int64s = NDArray[np.int64]
@@ -296,7 +296,7 @@ def _distinct(histograms: list[Uint64s]) -> Uint64s:
         waiting.append(own)
         size += len(own)
         if size >= _AT_ONCE or number == len(histograms):
-            found, waiting, size = distinct(np.concatenate([found, *waiting])), [], 0
+            found, waiting, size = np.unique(np.concatenate([found, *waiting])), [], 0
     return np.ascontiguousarray(found[::-1])
 
 

@@ -258,18 +258,14 @@ def _is(asked: Callable[[], bool]) -> bool:
 def _nothing_to_take(directory: str, names: Sequence[str], suffixes: tuple[str, ...]) -> SourceError:
     """Return the error for a directory without sources; where files there can be converted, it says how."""
     expected = f"{directory}: expected files whose names end in {_listed_suffixes(suffixes)}, found"
-    kinds = {kind: [name for name in names if named(name, ends)] for kind, ends in CONVERTED.items()}
-    found = {kind: files for kind, files in kinds.items() if files}
-    if not found:
-        return SourceError(f"{expected} none")
-    kind, files = next(iter(found.items()))
-    out = os.path.join(directory, "all.mma")
-    options = f"-o {quoted(out)}{f' --format {kind}' if len(found) > 1 else ''}"
-    is_read = f"{'is' if len(files) == 1 else 'are'} not read in place: convert {'it' if len(files) == 1 else 'them'}"
-    return SourceError(
-        f"{expected} {counted(len(files), 'file')} of {kind}, which {is_read}, and open {out}; run: {tool('convert')} "
-        f"{quoted(directory)} {options}"
-    )
+    for kind, ends in CONVERTED.items():
+        if count := sum(named(name, ends) for name in names):
+            out = quoted(os.path.join(directory, "all.mma"))
+            return SourceError(
+                f"{expected} {counted(count, 'file')} of {kind}, which are not read in place; run: {tool('convert')} "
+                f"{quoted(directory)} -o {out} --format {kind}"
+            )
+    return SourceError(f"{expected} none")
 
 
 def _one_of_each_content(names: Iterable[str]) -> Iterable[str]:
@@ -289,26 +285,19 @@ def given_twice(paths: Iterable[str], remark: str = "") -> str:
       remark: what else to do, as the end of the warning.
     """
     directories: dict[str, str] = {}
-    known: dict[str, tuple[str, str]] = {}
-    found = []
+    known: dict[str, str] = {}
+    again = []
     for path in paths:
-        real = _real(path, directories)
-        content = _content_of(real)
-        if content not in known:
-            known[content] = path, real
-            continue
-        first, real_first = known[content]
-        if first == path:
-            found.append((path, "it is given twice; give it once"))
-        elif real_first == real:
-            found.append((path, f"it is the same file as {first}, which is given, too; give one of the two"))
+        content = _content_of(_real(path, directories))
+        if content in known:
+            again.append((path, known[content]))
         else:
-            found.append((path, f"{first} has the same content by its name, and is given, too; give one of the two"))
-    if not found:
+            known[content] = path
+    if not again:
         return ""
-    (path, why), others = found[0], len(found) - 1
-    more = f" (and {counted(others, 'more such source')})" if others else ""
-    return f"{path}: its records come twice{more}, as {why}{remark}"
+    path, first = again[0]
+    more = f" (and {counted(len(again) - 1, 'more such source')})" if len(again) > 1 else ""
+    return f"{path}: its records come twice{more}, as {first} is given, too; give one of the two{remark}"
 
 
 def _real(path: str, directories: dict[str, str]) -> str:
@@ -366,10 +355,9 @@ def _may_be_data(name: str, there: Iterable[str]) -> bool:
 
 
 def _passed_over(directory: str, names: list[str], suffixes: tuple[str, ...]) -> str:
-    whose, them = ("whose name does", "it") if len(names) == 1 else ("whose names do", "them")
     return (
-        f"{directory}: passed over {counted(len(names), 'file')} {whose} not end in {_listed_suffixes(suffixes)}: "
-        f"{_some(names)}; give {them} by name, or by a glob"
+        f"{directory}: passed over {counted(len(names), 'file')} (expected names that end in "
+        f"{_listed_suffixes(suffixes)}): {_some(names)}; give them by name, or by a glob"
     )
 
 
