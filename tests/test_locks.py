@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -130,13 +131,6 @@ def test_processes_that_open_at_once_build_an_index_once(write, tmp_path):
     script = COUNTED + "assert len(mmapds.open(path, build=True)) == 10"
     assert "".join(run_at_once(8, path + ".mmx", "-c", script, path)) == "written\n"
     assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx"]
-
-
-def test_a_column_that_is_computed_is_computed_once(write):
-    path = write([{"n": 1}] * 10)
-    script = COUNTED + "mmapds.build(path, columns={'double': lambda sample: sample['n'] * 2}, workers=1)"
-    outputs = run_at_once(4, path + ".mmx", "-c", script, path)
-    assert sorted(outputs) == ["", "", "", "written\n"]  # the index, with the column
 
 
 def test_columns_that_processes_add_at_once_are_all_there(write):
@@ -264,10 +258,14 @@ def test_an_index_that_is_up_to_date_is_rid_of_leftovers_too(write, tmp_path, nu
     assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx"]
 
 
+HOST = f"{crc32(os.uname().nodename.encode()) & 0xFFFF:04x}"
+"""What the names of temporaries of this host begin with."""
+
+
 def leave_a_killed_writer(path):
     """Leave what a process that was killed leaves while it writes an index: its lock, and its temporary."""
     Path(f"{path}.mmx.lock").write_text(f"999999 on {os.uname().nodename}")
-    Path(f"{path}.mmx.01234567.tmp").touch()
+    Path(f"{path}.mmx.{HOST}4567.tmp").touch()
 
 
 @pytest.mark.parametrize("interrupts", [1, 2])
@@ -280,23 +278,10 @@ def test_leftovers_go_also_where_the_next_writer_was_interrupted(write, tmp_path
             raise left.pop()
         return listdir(directory)
 
-    monkeypatch.setattr(lock.os, "listdir", interrupted)
+    monkeypatch.setattr(os, "listdir", interrupted)
     with pytest.raises(KeyboardInterrupt):
         mmapds.build(path)
     assert not left
-    mmapds.build(path)
-    assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx"]
-
-
-def test_leftovers_go_of_a_process_that_held_a_lock_before_the_one_that_made_its_file(write, tmp_path, monkeypatch):
-    path = write([1, 2])
-
-    def late(fd, attempt=lock._try):
-        monkeypatch.undo()
-        leave_a_killed_writer(path)  # between the creation of the file and its lock
-        return attempt(fd)
-
-    monkeypatch.setattr(lock, "_try", late)
     mmapds.build(path)
     assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx"]
 
@@ -314,12 +299,12 @@ def test_leftovers_of_dead_writers_go_and_those_of_live_ones_stay(tmp_path, numb
     with paused(WRITES, path) as live:
         (temporary,) = names(tmp_path)
         (tmp_path / f"{temporary}.89abcdef").touch()  # a scratch file
-        others = ["b.mma.01234567.tmp", "a.mma.01234567.tmp.mma", "a.mma.0123456x.tmp"]
+        others = [f"b.mma.{HOST}4567.tmp", f"a.mma.{HOST}4567.tmp.mma", f"a.mma.{HOST}456x.tmp"]
         for name in others:
             (tmp_path / name).touch()
         stay = {temporary, f"{temporary}.89abcdef", *others}
         with paused(WRITES, path) as dead:
-            (tmp_path / "a.mma.01234567.tmp.89abcdef").touch()  # of a writer that is gone
+            (tmp_path / f"a.mma.{HOST}4567.tmp.89abcdef").touch()  # of a writer that is gone
             kill(dead, number)
         assert len(names(tmp_path)) == len(stay) + 2
         with mmapds.Writer(path) as writer:
@@ -337,7 +322,7 @@ convert(sys.argv[1], sys.argv[2], progress=lambda *_: pause(0))
 """
     with paused(script, source, tmp_path / "a.mma") as process:
         kill(process)
-    (tmp_path / ".a.mma.01234567.mmx.89abcdef.tmp").touch()
+    (tmp_path / f".a.mma.01234567.mmx.{HOST}cdef.tmp").touch()
     (tmp_path / ".a.mma.01234567.mmx.lock").touch()
     (tmp_path / ".a.mma.notours.mmx").touch()
     assert len(names(tmp_path)) == 7
@@ -348,46 +333,21 @@ convert(sys.argv[1], sys.argv[2], progress=lambda *_: pause(0))
 def test_leftovers_of_an_order_cache_go(tmp_path):
     cache = tmp_path / "order"
     (tmp_path / "order.lock").touch()
-    (tmp_path / "order.01234567.tmp").touch()
+    (tmp_path / f"order.{HOST}4567.tmp").touch()
     assert sorted_lengths(np.array([3, 5, 4], np.uint32), str(cache)).order.tolist() == [1, 2, 0]
     assert names(tmp_path) == ["order"]
 
 
-def test_leftovers_of_another_host_stay_for_a_day(write, tmp_path):
+def test_leftovers_of_another_host_stay(write, tmp_path):
     """Its locks may not be seen here, and it may be alive."""
-    path = write([1])
-    old, recent = tmp_path / "train.jsonl.mmx.01234567.tmp", tmp_path / "train.jsonl.mmx.89abcdef.tmp"
-    old.touch()
-    recent.touch()
-    os.utime(old, (0, 0))
-    (tmp_path / "train.jsonl.mmx.lock").write_text("12 on elsewhere")
+    path, other = write([1]), f"{int(HOST, 16) ^ 1:04x}0123"
+    leave_a_killed_writer(path)
+    (tmp_path / f"train.jsonl.mmx.{other}.tmp").touch()
     mmapds.build(path)
-    assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx", recent.name]
+    assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx", f"train.jsonl.mmx.{other}.tmp"]
 
 
 # ---- children ----------------------------------------------------------------------------------------------------
-
-
-def test_a_forked_child_that_lives_on_does_not_keep_the_locks(write, tmp_path, monkeypatch):
-    path = write([1])
-    script = """
-import os, signal, sys
-from mmapds.index.build import build_each
-def fork(_):
-    if os.fork() == 0:
-        print(os.getpid(), flush=True)
-    signal.pause()
-list(build_each([sys.argv[1]], report=fork))
-"""
-    with started("-c", script, path) as holder:
-        child = int(holder.stdout.readline())
-        try:
-            kill(holder)
-            monkeypatch.setenv("MMAPDS_LOCK_SECONDS", "0")
-            mmapds.build(path)
-            assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx"]
-        finally:
-            os.kill(child, signal.SIGKILL)
 
 
 def test_a_forked_child_that_ends_leaves_the_file_of_its_parent(tmp_path):
@@ -440,14 +400,14 @@ def no_locks(monkeypatch):
 @pytest.mark.usefixtures("no_locks")
 def test_a_file_system_without_locks_is_named_once(write, tmp_path, capsys):
     path = write([1])
-    (tmp_path / "train.jsonl.mmx.01234567.tmp").touch()
+    (tmp_path / f"train.jsonl.mmx.{HOST}4567.tmp").touch()
     for _ in range(2):
         mmapds.build(path, force=True)
     assert capsys.readouterr().err == (
         f"{path}.mmx: this file system has no locks (function not implemented); build each index in one process at a "
         "time\n"
     )
-    assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx", "train.jsonl.mmx.01234567.tmp"]  # perhaps alive
+    assert names(tmp_path) == ["train.jsonl", "train.jsonl.mmx", f"train.jsonl.mmx.{HOST}4567.tmp"]  # perhaps alive
 
 
 def test_writers_of_one_file_come_one_after_another(tmp_path, monkeypatch):
@@ -537,41 +497,3 @@ def test_where_nothing_can_be_written_the_writer_says_so(write, tmp_path):
 def test_a_directory_in_which_no_file_can_be_made(write):
     with pytest.raises(mmapds.Error, match=r"^/proc/a\.mmx: cannot write the index here"):
         mmapds.build(write([1]), out="/proc/a.mmx")
-
-
-def test_a_child_keeps_no_lock_file_that_a_thread_of_its_parent_waits_for(tmp_path):
-    """Its copy would keep the lock when that thread gets it, and who else waits would wait for the child."""
-    path = str(tmp_path / "a.mmx.lock")
-    first, _ = lock._open(path)
-    assert lock._try(first.fileno())
-    second, is_new = lock._open(path)
-    assert not is_new
-    child = os.fork()
-    if child == 0:
-        held = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2 and is_open(fd)]
-        os._exit(path in held)
-    assert os.waitpid(child, 0)[1] == 0
-    for file in (first, second):
-        file.close()
-
-
-def is_open(fd):
-    return os.path.lexists(f"/proc/self/fd/{fd}")
-
-
-def test_who_waits_for_a_lock_file_that_was_removed_waits_no_more(tmp_path):
-    """Somebody else may keep the lock of that file, as a child does that was forked beside its holder."""
-    path = str(tmp_path / "a.mmx.lock")
-    first, _ = lock._open(path)
-    assert lock._try(first.fileno())
-    second, _ = lock._open(path)
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(lock._wait, second.fileno(), path, path, time.monotonic(), True)
-        time.sleep(0.1)
-        assert not waiting.done()
-        os.unlink(path)
-        assert waiting.result(60)
-    with locked(str(tmp_path / "a.mmx")) as is_held:
-        assert is_held
-    lock._close(second)
-    lock._close(first)

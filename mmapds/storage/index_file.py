@@ -21,7 +21,6 @@ from ..errors import (
 )
 from .files import Io, open_file
 from .hints import build_command, column_option, measuring_options, quoted
-from .lock import TEMPORARY
 from .numbers import U8, U64
 from .roots import Roots, covering, is_inside
 from .sections import (
@@ -39,6 +38,7 @@ from .sections import (
     unpacked,
 )
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, kind_of_file, real_path, reason, way_to_index, working_directory
+from .temporary import TEMPORARY
 
 _UNFINISHED = re.compile(rf"{re.escape(INDEX_SUFFIX)}{TEMPORARY}\Z")
 NAMED = 20

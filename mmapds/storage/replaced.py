@@ -6,7 +6,8 @@ from contextlib import contextmanager, suppress
 from io import BufferedWriter
 
 from ..errors import Error, option
-from .lock import create_replacement, locked, special_file
+from .lock import locked
+from .temporary import create_replacement, special_file
 from .writer import sync_directory
 
 

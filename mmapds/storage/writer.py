@@ -14,7 +14,7 @@ from .. import _native
 from ..errors import ColumnError, Error, StaleIndexError, either
 from .files import open_file
 from .index_file import Index
-from .lock import create_replacement, locked
+from .lock import locked
 from .numbers import APART, BY_DTYPE, U64, inexact
 from .sections import (
     ALIGNMENT,
@@ -31,6 +31,7 @@ from .sections import (
 )
 from .sources import INDEX_MAGIC, INDEX_SUFFIX, make_room, reason, working_directory
 from .spool import Spool, scratch_beside
+from .temporary import create_replacement
 from .threads import Makers
 
 _PIECE = 1 << 20  # bytes written at a time, so that the checksum reads them from the cache
