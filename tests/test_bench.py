@@ -1,7 +1,6 @@
 """`mmapds bench`: its numbers agree, it measures what it says, and it recommends within 10 % of the best."""
 
 import json
-import multiprocessing
 import os
 import pickle
 import shlex
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mmapds
-from mmapds.bench import bench, choose, default_workers, machine, table, trial
+from mmapds.bench import Trial, bench, choose, default_workers, trial
 from mmapds.cli.commands import main, new_parser
 from mmapds.errors import OrderError, as_command
 from tests.support.docs import blocks
@@ -33,7 +32,7 @@ def measured(kind, path, **options):
     """A trial, in this process."""
     given_ = {"workers": 2 if kind in ("threads", "processes") else 0, "max_tokens": None, "batch_size": 16}
     given_ |= {"seconds": 60, "is_cold": False, "collate": "list", "decode": None, "roots": (), **options}
-    return trial.Trial(kind, sources=(path,), **given_)
+    return Trial(kind, sources=(path,), **given_)
 
 
 def test_the_numbers_of_every_pass_agree(facts, path):
@@ -64,8 +63,7 @@ def test_the_numbers_of_every_pass_agree(facts, path):
 def test_a_pass_delivers_every_record_of_an_epoch_once(kind, path, monkeypatch):
     """All but those of the first batch, for which workers start."""
     read = []
-    collate = trial._Counted.__call__
-    monkeypatch.setattr(trial._Counted, "__call__", lambda self, each: (read.extend(each), collate(self, each))[1])
+    monkeypatch.setitem(trial.COLLATE, "list", read.extend)
     monkeypatch.setattr(trial, "cycle", iter)
     found = trial.measure(measured(kind, path, batch_size=16))
     assert found["cold"] is None
@@ -96,27 +94,9 @@ def test_pages_are_dropped_from_memory(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"x" * (1 << 20))
     before = path.stat()
-    machine.drop_pages([str(path), str(tmp_path / "absent")])
+    trial.drop_pages([str(path), str(tmp_path / "absent")])
     assert path.read_bytes() == b"x" * (1 << 20)
     assert path.stat().st_mtime_ns == before.st_mtime_ns
-
-
-def test_usage_counts_workers():
-    context = multiprocessing.get_context("fork")
-    alone = machine.Usage.now()
-    over = context.Event()
-    child = context.Process(target=over.wait)
-    child.start()
-    try:
-        both = machine.Usage.now()
-    finally:
-        over.set()
-        child.join()
-    assert both.memory > 1.2 * alone.memory > 10_000_000
-    assert both.read >= alone.read >= 0
-    assert machine._sum(["/proc/none"]) is None
-    assert machine.available_memory() > 1 << 20
-    assert machine.cores() >= 1
 
 
 def of_rates(rates):
@@ -172,33 +152,25 @@ def test_the_recommendation_is_of_the_trials(facts):
     assert f"num_workers={found['workers']}" in found["text"]
 
 
-def test_the_table_has_a_row_for_each_pass(facts):
-    lines = list(table.lines_of(facts))
-    assert len(lines) == 1 + 1 + 10 + 2
-    assert lines[0].startswith("train.jsonl: 3,000 records, ")
-    assert lines[-1] == facts["recommendation"]["text"]
-    for each in facts["trials"]:
-        rate = f"{each['warm']['records_per_second']:,.0f}"
-        assert any(rate in line.split() for line in lines)
-    ends = {len(line) for line in lines[2:12]}
-    assert len(ends) == 1  # the numbers stand in columns
-
-
-def test_the_command_prints_a_table_or_json(path, monkeypatch, capsys):
+def test_the_command_prints_a_table_or_json(path, facts, monkeypatch, capsys):
     options = ["--workers", "1", "--no-processes", "--seconds", "0.02", "--no-cold", "--batch-size", "8"]
     assert main(["bench", path, *options, "--json", "--collate", "pad", "--decode", "json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["plan"] == "batches of 8"
-    assert [(each["kind"], each["cold"]) for each in facts["trials"]] == [
+    found = json.loads(capsys.readouterr().out)
+    assert found["plan"] == "batches of 8"
+    assert [(each["kind"], each["cold"]) for each in found["trials"]] == [
         ("single", None),
         ("batched", None),
         ("threads", None),
     ]
     monkeypatch.setattr("mmapds.bench.__main__.bench", lambda *_, **__: facts)
     assert main(["bench", path, *options]) == 0
-    shown = capsys.readouterr().out.splitlines()
-    assert shown == list(table.lines_of(facts))
-    assert [line.split()[0] for line in shown[2:5]] == ["ds[i]", "ds.take(batch)", "1"]
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + 1 + 10 + 2
+    assert lines[0].startswith("train.jsonl: 3,000 records, ")
+    assert [line.split()[0] for line in lines[2:8:2]] == ["ds[i]", "ds.take(batch)", "num_workers=0"]
+    for each in facts["trials"]:
+        assert any(f"{each['warm']['records_per_second']:,.0f}" in line.split() for line in lines)
+    assert lines[-1] == facts["recommendation"]["text"]
 
 
 def test_what_is_wrong_with_the_data_is_the_error_of_the_dataset(write):

@@ -6,14 +6,14 @@ of threads and of processes; cold, where the system can drop pages from memory, 
 
 from __future__ import annotations  # help() shows them as they are written
 
-import json
 import os
 import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import __version__
 from ..dataset.dataset import Dataset
@@ -22,14 +22,33 @@ from ..dataset.opening import open as open_dataset
 from ..errors import Error, OrderError, is_command, names_its_arguments
 from ..orders.basic import integer
 from ..storage.sources import StrPath, listed
+from ..storage.threads import cores
 from .choose import recommend
-from .machine import available_memory, can_drop_pages, cores
 
 __all__ = ["bench"]
 
-_SPARE = 0.8  # of the memory that is available, for pages of files
 _COLLATE = ("list", "pad")
+_SPARE = 0.8  # of the memory that is available, for pages of files
 _SAMPLED = 1000  # records whose sizes are looked at
+
+
+class Trial(NamedTuple):
+    """What to measure, and how."""
+
+    kind: str
+    """"single" records, "batched" ones, or the "threads" or "processes" of a loader."""
+    workers: int
+    sources: tuple[str, ...]
+    """What `mmapds.open` takes."""
+    max_tokens: int | None
+    batch_size: int
+    seconds: float
+    """How long a pass goes on, if the records last as long."""
+    is_cold: bool
+    """Whether the pages of the sources are dropped from memory first."""
+    collate: str
+    decode: str | Decoder | None
+    roots: tuple[str, ...]
 
 
 @names_its_arguments("bench", error=OrderError)
@@ -74,39 +93,24 @@ def bench(
     check_arguments(max_tokens, batch_size, workers, seconds, collate)
     sources = tuple(os.fspath(each) for each in listed(source_or_index))
     allowed = tuple(os.fspath(each) for each in listed(roots, "roots"))
-    _check_pickles(decode)
     dataset = open_dataset(sources, decode=decode, roots=allowed)
     if not len(dataset):
         raise OrderError("dataset: expected one sample or more, found 0 (the dataset or the view is empty)")
-    is_cold = cold and can_drop_pages()
-    common = (sources, max_tokens, batch_size, seconds, is_cold, collate, decode, allowed)
+    is_cold = cold and hasattr(os, "posix_fadvise")
     record_bytes, trials = _mean_size(dataset), []
     for kind, count in _ways(default_workers() if workers is None else workers, processes=processes):
-        found = {"kind": kind, "workers": count, **_run((kind, count, *common), record_bytes)}
-        trials.append(found)
-        progress(found)
-    plan = f"token budget {max_tokens:,}" if max_tokens is not None else f"batches of {batch_size:,}"
-    title = ", ".join(os.path.basename(each) or each for each in sources[:3])
-    about = {"mmapds": __version__, "title": title, "plan": plan, "seconds": seconds, "record_bytes": record_bytes}
-    return about | _result(dataset, trials)
-
-
-def _check_pickles(decode: str | Decoder | None) -> None:
-    """Raise Error for a decoder that the processes of trials could not load."""
-    try:
-        pickle.dumps(decode)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise Error(
-            f"decode = {decode!r}, expected a decoder that another process can load ({error}); define the function in "
-            "a module"
-        ) from None
-
-
-def _result(dataset: Dataset, trials: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what was found, and what follows from it on this machine."""
-    size, available = sum(map(os.path.getsize, dataset.sources)), available_memory()
+        trial = Trial(kind, count, sources, max_tokens, batch_size, seconds, is_cold, collate, decode, allowed)
+        trials.append({"kind": kind, "workers": count, **_run(trial, record_bytes)})
+        progress(trials[-1])
+    available = number_in("/proc/meminfo", "MemAvailable:")
+    size, available = sum(map(os.path.getsize, dataset.sources)), None if available is None else available * 1024
     fits = available is None or size < _SPARE * available
     return {
+        "mmapds": __version__,
+        "title": ", ".join(os.path.basename(each) or each for each in sources[:3]),
+        "plan": f"token budget {max_tokens:,}" if max_tokens is not None else f"batches of {batch_size:,}",
+        "seconds": seconds,
+        "record_bytes": record_bytes,
         "records": len(dataset),
         "bytes": size,
         "cores": cores(),
@@ -136,13 +140,19 @@ def check_arguments(
 
 def default_workers() -> list[int]:
     """Return the numbers of workers that are tried: powers of two, up to twice the cores, or 4."""
-    most = max(2 * cores(), 4)
-    return [0, *(2**power for power in range(most.bit_length()) if 2**power <= min(most, 16))]
+    return [0, *(count for count in (1, 2, 4, 8, 16) if count <= max(2 * cores(), 4))]
 
 
 def _ways(workers: Sequence[int], *, processes: bool) -> list[tuple[str, int]]:
     found = [("single", 0), ("batched", 0), *(("threads", count) for count in dict.fromkeys(workers))]
     return found + [("processes", count) for count in dict.fromkeys(workers) if count and processes]
+
+
+def number_in(path: str, name: str) -> int | None:
+    """Return a number that a file of /proc has; None on another system, or where the process has just ended."""
+    with suppress(OSError, ValueError), open(path) as file:
+        return next((int(line.split()[1]) for line in file if line.startswith(name)), None)
+    return None
 
 
 def _mean_size(dataset: Dataset) -> float:
@@ -152,23 +162,23 @@ def _mean_size(dataset: Dataset) -> float:
     return float(sum(sizes) / len(sizes))
 
 
-def _run(trial: tuple[Any, ...], record_bytes: float) -> dict[str, Any]:
+def _run(trial: Trial, record_bytes: float) -> dict[str, Any]:
     """Measure in a process of its own; return both passes.
 
     Raises:
       Error: what the process raised, or that it ended without a result.
     """
+    names = (getattr(sys, "argv", [])[:1], is_command())  # of whoever started this, for messages
     command = [sys.executable, "-m", f"{__name__}.trial"]
-    words = (getattr(sys, "argv", [])[:1], is_command())  # of whoever started this, for messages
-    ran = subprocess.run(command, input=pickle.dumps((trial, *words)), capture_output=True, check=False)
-    lines = ran.stdout.splitlines()
-    if ran.returncode or not lines:
+    ran = subprocess.run(command, input=pickle.dumps((tuple(trial), *names)), capture_output=True, check=False)
+    if ran.returncode or not ran.stdout:
         last = ran.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"status {ran.returncode}"]
-        raise Error(f"{trial[0]}: expected a result of the trial with {trial[1]} workers, found {last[0]}")
-    found: dict[str, Any] = json.loads(lines[-1])
-    if "error" in found:
-        raise (OrderError if found.get("is_order") else Error)(found["error"])
+        raise Error(f"{trial.kind}: expected a result of the trial with {trial.workers} workers, found {last[0]}")
+    found = pickle.loads(ran.stdout)
+    if isinstance(found, Error):
+        raise found
     for each in (found["cold"], found["warm"]):
         if each is not None:
             each["bytes_per_second"] = each["records_per_second"] * record_bytes
-    return found
+    result: dict[str, Any] = found
+    return result

@@ -6,16 +6,18 @@ import sys
 from typing import Any
 
 from .. import cli
+from ..cli.screen import Cell, Screen
 from ..dataset.decode import check_name
-from ..errors import Error
+from ..errors import counted
 from . import bench, check_arguments
 from .choose import name_of
-from .table import lines_of
 
 DESCRIPTION = (
     "Measure how fast a dataset is read, on this machine and without a trainer, and say which loader to use.\n"
     "Before each trial the pages of its sources are dropped from memory, for a cold pass; --no-cold leaves them."
 )
+
+_HEAD = ("", "", "records/s", "MB/s", "p50 ms", "p99 ms", "memory MB", "disk MB")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,24 +60,49 @@ def _bench(options: argparse.Namespace) -> None:
         if not options.quiet and sys.stderr.isatty():
             cli.print_aside(f"measured {name_of(trial)}")
 
-    try:
-        facts = bench(
-            options.sources,
-            max_tokens=options.max_tokens,
-            batch_size=options.batch_size,
-            workers=options.workers,
-            processes=not options.no_processes,
-            seconds=options.seconds,
-            cold=not options.no_cold,
-            collate=options.collate,
-            decode=options.decode,
-            roots=options.root,
-            progress=report,
-        )
-    except ModuleNotFoundError as error:
-        raise Error(str(error)) from None
-    for line in [json.dumps(facts, indent=1)] if options.json else lines_of(facts):
-        cli.print_line(line if options.json else cli.printable(line))
+    facts = bench(
+        options.sources,
+        max_tokens=options.max_tokens,
+        batch_size=options.batch_size,
+        workers=options.workers,
+        processes=not options.no_processes,
+        seconds=options.seconds,
+        cold=not options.no_cold,
+        collate=options.collate,
+        decode=options.decode,
+        roots=options.root,
+        progress=report,
+    )
+    if options.json:
+        cli.print_line(json.dumps(facts, indent=1))
+    else:
+        _print(Screen(), facts)
+
+
+def _print(screen: Screen, facts: dict[str, Any]) -> None:
+    """Print what was measured, as a table with a row for each pass."""
+    screen.line(
+        f"{facts['title']}: {counted(facts['records'], 'record')}, {facts['bytes'] / 1e6:,.1f} MB, {facts['plan']}",
+        "bold",
+    )
+    rows = [
+        _row(name_of(trial) if name == "cold" or trial["cold"] is None else "", name, trial[name])
+        for trial in facts["trials"]
+        for name in ("cold", "warm")
+        if trial[name] is not None
+    ]
+    screen.table(rows, head=_HEAD, left=(0, 1))
+    fit = "fit" if facts["fits"] else "do not fit"
+    which = facts["recommendation"]["pass"]
+    screen.line(f"The data {fit} into the memory that is available, so {which} passes count.")
+    screen.line(facts["recommendation"]["text"])
+
+
+def _row(title: str, name: str, found: dict[str, Any]) -> list[Cell]:
+    rates = [f"{found['records_per_second']:,.0f}", f"{found['bytes_per_second'] / 1e6:,.1f}"]
+    waits = [f"{found[each] * 1e3:,.3f}" for each in ("wait_p50", "wait_p99")]
+    sizes = ["-" if found[each] is None else f"{found[each] / 1e6:,.1f}" for each in ("memory", "from_disk")]
+    return [(title, "bold"), name, *rates, *waits, *sizes]
 
 
 if __name__ == "__main__":

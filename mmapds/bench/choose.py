@@ -19,25 +19,26 @@ def recommend(trials: Sequence[dict[str, Any]], *, fits: bool) -> dict[str, Any]
     """
     loaders = [trial for trial in trials if trial["kind"] in ("threads", "processes")]
     which = "warm" if fits or any(trial["cold"] is None for trial in loaders) else "cold"
-
-    def rate(trial: dict[str, Any]) -> float:
-        found: float = trial[which]["records_per_second"]
-        return found
-
-    best = max(loaders, key=rate)
-    near = [trial for trial in loaders if rate(trial) >= NEAR * rate(best)]
+    rates = [trial[which]["records_per_second"] for trial in loaders]
+    best = loaders[rates.index(max(rates))]
+    near = [trial for trial, rate in zip(loaders, rates, strict=True) if rate >= NEAR * max(rates)]
     # Processes take memory, and what they make is sent: so any number of threads comes first. A thread reads while the
     # trainer computes, which a trial without a trainer does not see: so one is better than none.
     chosen = min(near, key=lambda trial: (trial["kind"] == "processes", trial["workers"] == 0, trial["workers"]))
-    share = rate(chosen) / rate(best) if rate(best) else 1.0
-    return {
-        "kind": chosen["kind"],
-        "workers": chosen["workers"],
-        "pass": which,
-        "share": share,
-        "best": {"kind": best["kind"], "workers": best["workers"]},
-        "text": _text(chosen, best, share, which),
-    }
+    found, rate = chosen[which], chosen[which]["records_per_second"]
+    share = rate / max(rates) if max(rates) else 1.0
+    arguments = f"num_workers={chosen['workers']}" + ', workers="processes"' * (chosen["kind"] == "processes")
+    text = f"mmapds.DataLoader(..., {arguments}) delivers {rate:,.0f} records/s {which}"
+    if chosen is not best:
+        why = "reads while a trainer computes" if best["workers"] == 0 else "needs less"
+        text += f", {share:.0%} of {name_of(best)}, and {why}"
+    if chosen["workers"] == 0:
+        text += f"; each step waits about {found['wait_p50'] * 1e3:.3g} ms for its batch."
+    else:
+        step = 1e3 * found["seconds"] / max(found["batches"], 1)
+        text += f"; a step of more than {step:.3g} ms does not wait, as a rule."
+    own, other = ({"kind": each["kind"], "workers": each["workers"]} for each in (chosen, best))
+    return {**own, "pass": which, "share": share, "best": other, "text": text}
 
 
 def name_of(trial: dict[str, Any]) -> str:
@@ -48,20 +49,3 @@ def name_of(trial: dict[str, Any]) -> str:
     if workers == 0:
         return "num_workers=0"
     return f"{workers} {kind if workers > 1 else kind.removesuffix('es' if kind == 'processes' else 's')}"
-
-
-def _text(chosen: dict[str, Any], best: dict[str, Any], share: float, which: str) -> str:
-    arguments = f"num_workers={chosen['workers']}" + ', workers="processes"' * (chosen["kind"] == "processes")
-    wait = chosen[which]["wait_p50"]
-    text = f"mmapds.DataLoader(..., {arguments}) delivers {chosen[which]['records_per_second']:,.0f} records/s {which}"
-    if chosen is not best:
-        why = "reads while a trainer computes" if best["workers"] == 0 else "needs less"
-        text += f", {share:.0%} of {name_of(best)}, and {why}"
-    if chosen["workers"] == 0:
-        return f"{text}; each step waits about {wait * 1e3:.3g} ms for its batch."
-    return f"{text}; a step of more than {1e3 / _batches(chosen[which]):.3g} ms does not wait, as a rule."
-
-
-def _batches(found: dict[str, Any]) -> float:
-    """Return the batches of a pass in a second."""
-    return max(found["batches"] / found["seconds"] if found["seconds"] else 0.0, 1e-9)

@@ -1,32 +1,31 @@
 """One way to read a dataset, measured in a process of its own: `python -m mmapds.bench.trial`.
 
-It takes the pickled fields of a `Trial` on its standard input, with what messages name commands and options by, and
-prints what it found as JSON. A process of its own holds nothing of other trials: no maps, which would keep pages in
-memory, and no objects.
+The process holds nothing of other trials: no maps, which would keep pages in memory, and no objects. It takes a pickled
+`Trial` on standard input, and gives a pickled result or error on standard output.
 """
 
 from __future__ import annotations
 
-import json
+import multiprocessing
+import os
 import pickle
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
-from functools import partial
+from contextlib import nullcontext, suppress
 from itertools import chain, cycle, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..dataset.collate import pad_collate
 from ..dataset.dataset import Dataset
-from ..dataset.decode import Decoder
 from ..dataset.opening import open as open_dataset
-from ..errors import Error, OrderError, as_command
+from ..errors import Error, as_command
 from ..loader import DataLoader
 from ..loops import Waits
 from ..samplers.planned import TokenBudgetBatchSampler
 from ..samplers.samplers import DistributedBatchSampler
-from .machine import Usage, drop_pages
+from . import Trial, number_in
 
 COLLATE: dict[str, Callable[[Any], Any]] = {"list": list, "pad": pad_collate}
 """What makes a batch of samples, by name."""
@@ -34,34 +33,14 @@ COLLATE: dict[str, Callable[[Any], Any]] = {"list": list, "pad": pad_collate}
 _DRAWN = 20_000  # batches at most, before the first ones come again
 _SINGLE = 200_000  # records at most, where they are read one by one
 
-Deliver = Callable[[Iterator[list[int]]], Iterator[int]]
-"""Yields the number of records in each batch, once it is there, of an iterator over batches of record numbers."""
-
-
-class Trial(NamedTuple):
-    """What to measure, and how."""
-
-    kind: str
-    """"single" records, "batched" ones, or the "threads" or "processes" of a loader."""
-    workers: int
-    sources: tuple[str, ...]
-    """What `mmapds.open` takes."""
-    max_tokens: int | None
-    batch_size: int
-    seconds: float
-    """How long a pass goes on, if the records last as long."""
-    is_cold: bool
-    """Whether the pages of the sources are dropped from memory first."""
-    collate: str
-    decode: str | Decoder | None
-    roots: tuple[str, ...]
+Deliver = Callable[[Iterable[list[int]]], Iterable[Any]]
+"""Yields something for each batch of record numbers, in their order, once its samples are there."""
 
 
 def measure(trial: Trial) -> dict[str, Any]:
     """Return what a trial finds: a cold pass, if it is asked for, and a warm one over the same records."""
     dataset = open_dataset(trial.sources, decode=trial.decode, roots=trial.roots)
-    sampler = _sampler(trial, dataset)
-    drawn = list(islice(sampler, _DRAWN))
+    drawn = list(islice(_sampler(trial, dataset), _DRAWN))
     if trial.kind == "single":
         drawn = [[record] for record in islice(chain.from_iterable(drawn), _SINGLE)]
     if trial.is_cold:
@@ -73,6 +52,21 @@ def measure(trial: Trial) -> dict[str, Any]:
     return {"cold": first if trial.is_cold else None, "warm": warm}
 
 
+def drop_pages(paths: Iterable[str]) -> None:
+    """Ask the system to drop the pages of files from memory; the files stay as they are.
+
+    It keeps pages that any process has mapped and touched, and those of file systems that are memory.
+    """
+    for path in paths:
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)  # pages that are not written yet would be kept
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
 def _sampler(trial: Trial, dataset: Dataset) -> Iterable[list[int]]:
     alone: Any = {"num_replicas": 1, "rank": 0}
     if trial.max_tokens is None:
@@ -81,44 +75,22 @@ def _sampler(trial: Trial, dataset: Dataset) -> Iterable[list[int]]:
 
 
 def _deliverer(trial: Trial, dataset: Dataset) -> Deliver:
+    collate = COLLATE[trial.collate]
     if trial.kind == "single":
-        return partial(_one_by_one, dataset)
-    collate = _Counted(COLLATE[trial.collate])
+        return lambda batches: (dataset[record] for (record,) in batches)
     if trial.kind == "batched":
-        return partial(_batch_by_batch, dataset, collate)
-    batches = _Batches()
+        return lambda batches: (collate(dataset.take(batch)) for batch in batches)
+    source = _Batches()
     workers: Any = {"workers": trial.kind, "num_workers": trial.workers}
     if trial.kind == "processes":
         workers["persistent_workers"] = True
-    loader = DataLoader(dataset, batch_sampler=batches, collate_fn=collate, **workers)
-    return partial(_by_a_loader, loader, batches)
+    loader = DataLoader(dataset, batch_sampler=source, collate_fn=collate, **workers)
 
+    def by_the_loader(batches: Iterable[list[int]]) -> Iterable[Any]:
+        source.now = iter(batches)
+        return loader
 
-def _one_by_one(dataset: Dataset, batches: Iterator[list[int]]) -> Iterator[int]:
-    for (record,) in batches:
-        dataset[record]
-        yield 1
-
-
-def _batch_by_batch(dataset: Dataset, collate: _Counted, batches: Iterator[list[int]]) -> Iterator[int]:
-    for batch in batches:
-        yield collate(dataset.take(batch))[0]
-
-
-def _by_a_loader(loader: DataLoader, source: _Batches, batches: Iterator[list[int]]) -> Iterator[int]:
-    source.now = batches
-    for count, _ in loader:
-        yield count
-
-
-class _Counted:
-    """Collates, and says how many samples there were; it can be pickled."""
-
-    def __init__(self, collate: Callable[[Any], Any]) -> None:
-        self._collate = collate
-
-    def __call__(self, samples: Any) -> tuple[int, Any]:
-        return len(samples), self._collate(samples)
+    return by_the_loader
 
 
 class _Batches:
@@ -134,64 +106,62 @@ class _Batches:
         return _DRAWN
 
 
-class _UntilTold:
-    """An iterator that ends once it is told to, so that workers finish what they have begun."""
-
-    def __init__(self, batches: Iterable[list[int]]) -> None:
-        self._batches = iter(batches)
-        self.is_over = False
-
-    def __iter__(self) -> _UntilTold:
-        return self
-
-    def __next__(self) -> list[int]:
-        if self.is_over:
-            raise StopIteration
-        return next(self._batches)
-
-
 def _pass(deliver: Deliver, batches: Iterable[list[int]], seconds: float) -> dict[str, Any]:
     """Return what a pass delivers from its second batch on; workers start for the first one."""
-    waits, source, before = Waits(), _UntilTold(batches), Usage.now()
+    waits, sizes, is_over = Waits(), deque[int](), False
+
+    def drawn() -> Iterator[list[int]]:
+        for batch in batches:
+            if is_over:  # so workers finish what they have begun
+                return
+            sizes.append(len(batch))
+            yield batch
+
+    read, start, memory, read_in_the_end = _usage()[1], 0.0, None, None
     begun = asked = time.perf_counter()
-    start, usage = 0.0, before
-    for number, records in enumerate(deliver(iter(source))):
-        now = time.perf_counter()
+    for number, _ in enumerate(deliver(drawn())):
+        now, records = time.perf_counter(), sizes.popleft()
         if number == 0:
-            start = now - begun
-        elif not source.is_over:
+            start, now = now - begun, time.perf_counter()
+        elif not is_over:
             waits.add(asked, now, records)
             if now - begun - start >= seconds:
-                source.is_over = True
-                usage = Usage.now()
-        asked = time.perf_counter() if number == 0 else now
-    if not source.is_over:
-        usage = Usage.now()
-    return _described(waits, start, before, usage)
-
-
-def _described(waits: Waits, start: float, before: Usage, after: Usage) -> dict[str, Any]:
+                is_over = True
+                memory, read_in_the_end = _usage()
+        asked = now
+    if not is_over:
+        memory, read_in_the_end = _usage()
     found = waits.report()
     names = ("batches", "records", "seconds", "records_per_second", "wait_p50", "wait_p99", "wait_max")
-    return {
-        **{name: found[name] for name in names},
-        "start": start,
-        "memory": after.memory,
-        "from_disk": None if before.read is None or after.read is None else max(after.read - before.read, 0),
-    }
+    from_disk = None if read is None or read_in_the_end is None else max(read_in_the_end - read, 0)
+    return {**{name: found[name] for name in names}, "start": start, "memory": memory, "from_disk": from_disk}
+
+
+def _usage() -> tuple[int | None, int | None]:
+    """Return the bytes of memory of this process and its workers, and those that they have read from a disk.
+
+    Memory is what is their own: anonymous pages, not those of files, which all processes share.
+    """
+    pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
+
+    def total(file: str, name: str, unit: int) -> int | None:
+        found = [number for pid in pids if (number := number_in(f"/proc/{pid}/{file}", name)) is not None]
+        return sum(found) * unit if found else None
+
+    return total("smaps_rollup", "Anonymous:", 1024), total("io", "read_bytes:", 1)
 
 
 def main() -> int:
-    """Measure the trial on standard input; print what it finds, or its error, as a line of JSON."""
+    """Measure the trial on standard input; give what it finds, or its error."""
     fields, sys.argv, of_command = pickle.load(sys.stdin.buffer)
+    results, sys.stdout = sys.stdout.buffer, sys.stderr  # decoders of users may print
     try:
         with as_command() if of_command else nullcontext():
-            found = measure(Trial(*fields))
-    except OrderError as error:
-        found = {"error": str(error), "is_order": True}
+            found: Any = measure(Trial(*fields))
     except Error as error:
-        found = {"error": str(error)}
-    print(json.dumps(found))
+        found = error
+    results.write(pickle.dumps(found))
+    results.flush()
     return 0
 
 

@@ -17,6 +17,7 @@ from .screen import Cell, Screen
 
 _LISTED = 10  # sources without --all
 _BAR = 40  # columns of the longest bar
+_SHOWN = ("median", "90 %", "99 %")  # percentiles, of more than a line of a terminal has room for
 
 
 def print_info(options: argparse.Namespace) -> int:
@@ -120,15 +121,19 @@ def _print_columns(
     screen.line("")
     screen.line("columns", "bold")
     has_others = any(numbers.others for numbers in measured.values())
-    head = ["", "", "", "min", *PERCENTILES, "max", "mean", "total", *["not finite"] * has_others]
+    head = ["", "", "min", *_SHOWN, "max", "mean", "total", *["not finite"] * has_others]
     rows: list[list[Cell]] = []
     for name, numbers in measured.items():
-        of = f"of records{', left-out ones included' * have_left_out}" if name is SIZES else made_of(indexes, name)
-        statistics = (numbers.least, *numbers.percentiles, numbers.most)
+        if name is SIZES:
+            of = f"of records{', left-out ones included' * have_left_out}"
+        else:
+            of = f"{made_of(indexes, name)} {numbers.type}"
+        percentiles = dict(zip(PERCENTILES, numbers.percentiles, strict=True))
+        statistics = (numbers.least, *(percentiles[each] for each in _SHOWN), numbers.most)
         mean = _number(numbers.mean if abs(numbers.mean) < 10 else round(numbers.mean, 1))
         cells = [*map(_number, statistics), mean, _number(numbers.total), *[_number(numbers.others)] * has_others]
-        rows.append([(CALLED if name is SIZES else name, "bold"), numbers.type, of, *cells])
-    screen.table(rows, head=head, left=(0, 1, 2))
+        rows.append([(CALLED if name is SIZES else name, "bold"), of, *cells])
+    screen.table(rows, head=head, left=(0, 1))
     if sampled := min((each.sampled for each in measured.values() if each.sampled < each.finite), default=0):
         screen.line(f"  percentiles of {counted(sampled, 'record')}, evenly spaced", "dim")
 

@@ -11,7 +11,7 @@ Cell = str | tuple[str, str]
 """A text, or a text and its style, as rich names styles."""
 
 _HIGHLIGHTED = 1 << 20  # characters of JSON that are coloured
-_NARROW = 10  # columns that text is folded to at the least; where numbers then do not fit, lines run on
+_NARROW = 12  # columns that text is folded to at the least; where numbers then do not fit, lines run on
 
 
 class Screen:
