@@ -73,7 +73,7 @@ class Engine(NamedTuple):
                 with _errors_of_engine(task):
                     running[self.executor.submit(run_task, __version__, run, is_command(), *task)] = task
             for future in as_completed(running):
-                task = running[future]
+                task = running.pop(future)  # Dask keeps what is held, and computes it again where its worker died
                 with _errors_of_engine(task):
                     error = future.result()
                 if error is not None:
@@ -133,7 +133,8 @@ def run_task(version: str, run: str, as_a_command: bool, path: str, function: An
                 f"{os.path.dirname(__file__)}; install the same version there"
             )
         with as_command() if as_a_command else nullcontext():
-            function(path, *arguments)
+            if not os.path.exists(path):  # it may have been written by a run whose answer was lost
+                function(path, *arguments)
     except (FormatError, ColumnError, DecodeError) as error:  # of the data, which are the same on all hosts
         return error
     except Error as error:
