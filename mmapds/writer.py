@@ -251,10 +251,10 @@ class Writer:
 
     def _place_with_index(self, unplaced: str) -> None:
         """Put the file, and its index, into their places; the file alone where the index cannot be written."""
-        from .index.together import write_index  # which the writing process may do without
+        from .index.build import index_unplaced  # which the writing process may do without
 
         try:
-            write_index(self._file.target, unplaced, partial(self._file.place, sync=False))
+            index_unplaced(self._file.target, unplaced, partial(self._file.place, sync=False))
         except Error as error:
             if os.path.lexists(unplaced):
                 self._file.place()

@@ -23,20 +23,22 @@ from ..errors import (
 )
 from ..formats.format import Format, OptionError
 from ..formats.measuring import Measuring
+from ..formats.mma import ArrayFiles
 from ..storage import current
-from ..storage.hints import column_arguments, column_option, rebuilt_with
-from ..storage.index_file import NOTHING, Index, SavedViewFoundError
+from ..storage.hints import build_command, column_arguments, column_option, measuring_options, rebuilt_with, word
+from ..storage.index_file import NAMED, NOTHING, Index, SavedViewFoundError
 from ..storage.lock import clean_up, locked
 from ..storage.roots import Roots
-from ..storage.sources import INDEX_SUFFIX, Source, StrPath, index_path, inspect
+from ..storage.sources import INDEX_SUFFIX, Source, StrPath, index_path, inspect, named
 from ..storage.threads import cores
-from .elsewhere import options_of, way_elsewhere
+from ..storage.writer import IndexWriter
 from .left_out import bad_lines, behind_ends, without_samples
 from .reuse import Reuse, is_current, lacking_hashes, reuse
 from .summary import Summary, summarise
 from .write import Job, Scan, write
 
 _NAMED = 3  # sources in a warning
+_PLACE = f"-o OUT{IndexWriter.SUFFIX}"
 
 
 class ColumnRequest(NamedTuple):
@@ -138,15 +140,20 @@ all the rest: it then puts the whole index into its place."""
 
 
 class _Wanted(NamedTuple):
-    """What all indexes of one call are to be like."""
+    """What the indexes of one call are to be like, and how they are built; see `build_each`."""
 
     format_name: str | Format | None
     options: dict[str, Any]
-    """Of the format."""
     request: ColumnRequest
     roots: Roots | None
     force: bool
+    grown: bool
     inherit: bool
+    by_sample: bool
+    engine: Engine | None
+    workers: int
+    report: Callable[[int], object]
+    complete: Complete | None
 
 
 def check_workers(workers: int | None) -> None:
@@ -189,30 +196,40 @@ def build_each(
     See `mmapds.build` for the others.
     """
     check_workers(workers)
-    workers = workers or cores()
-    wanted = _Wanted(format_name, dict(options or {}), request or ColumnRequest(), roots, force, inherit)
+    given, how = dict(options or {}), (force, grown, inherit, by_sample, engine, workers or cores(), report, complete)
+    wanted = _Wanted(format_name, given, request or ColumnRequest(), roots, *how)
+    if out is not None:
+        yield _built(wanted, os.fspath(out), paths)
+    else:
+        for path in paths:
+            yield _built(wanted, index_path(path), path)
 
-    def looked_at(path: str | None) -> tuple[Job, BuildResult | None]:
-        job = _job(wanted, path) if path is not None else _checked(wanted, os.fspath(out or ""), paths)
-        if force or not is_current(job, by_sample=by_sample):
-            return job, None
-        report(sum(source.size for source in job.sources))
-        return job, BuildResult(summarise(Index(job.index_path)), fresh=False)
 
-    for path in [None] if out is not None else paths:
-        place = os.fspath(out or "") if path is None else index_path(path)
-        result = looked_at(path)[1] if os.path.exists(place) else None
-        if result is not None:
-            clean_up(place)
-        else:
-            with locked(place):
-                job, result = looked_at(path)  # again, as another process may have built it meanwhile
-                if result is None:
-                    job.complete = partial(complete, place) if complete is not None else None
-                    result = _build(job, wanted, engine, workers=workers, grown=grown, report=report)
-        if complete is not None and not result.fresh:
-            complete(place, None)
-        yield result
+def _built(wanted: _Wanted, place: str, given: str | list[str]) -> BuildResult:
+    """Return an index that is up to date, or build it.
+
+    Args:
+      given: its sources; or its one source, or its own path.
+    """
+    result = _current(wanted, place, given)[1] if os.path.exists(place) else None
+    if result is not None:
+        clean_up(place)
+    else:
+        with locked(place):
+            job, result = _current(wanted, place, given)  # again, as another process may have built it meanwhile
+            result = result or _build(job, wanted)
+    if wanted.complete is not None and not result.fresh:
+        wanted.complete(place, None)
+    return result
+
+
+def _current(wanted: _Wanted, place: str, given: str | list[str]) -> tuple[Job, BuildResult | None]:
+    """Return what is to be there, and the outcome if it is there."""
+    job = _job(wanted, given) if isinstance(given, str) else _checked(wanted, place, given)
+    if wanted.force or not is_current(job, by_sample=wanted.by_sample):
+        return job, None
+    wanted.report(sum(source.size for source in job.sources))
+    return job, BuildResult(summarise(Index(job.index_path)), fresh=False)
 
 
 def _job(wanted: _Wanted, path: str) -> Job:
@@ -300,20 +317,13 @@ def _inspected(before: Index | None, number: int, path: str) -> Source:
         raise before.unreadable(number, str(error).removeprefix(f"{path}: ")) from None
 
 
-def _build(
-    job: Job,
-    wanted: _Wanted,
-    engine: Engine | None,
-    *,
-    workers: int,
-    grown: bool,
-    report: Callable[[int], object],
-) -> BuildResult:
-    looks = not wanted.format_name
-    known = reuse(job, grown=grown) if wanted.inherit and not wanted.force else None
+def _build(job: Job, wanted: _Wanted) -> BuildResult:
+    looks, workers, report = not wanted.format_name, wanted.workers, wanted.report
+    known = reuse(job, grown=wanted.grown) if wanted.inherit and not wanted.force else None
     job.any_lines = _takes_any_lines(job, looks=looks)
     if known is not None and known.is_all_of(job.before):
         return _with_hashes(job, known, workers, report)
+    job.complete = partial(wanted.complete, job.index_path) if wanted.complete is not None else None
     if job.before is not None and not wanted.force:
         _check_nothing_is_replaced(job.before, wanted.request)
         kept = {*job.measuring.columns, *wanted.request.computed, *job.before.parameters.get("columns", {})}
@@ -322,8 +332,8 @@ def _build(
         scans = [part for part in known.plan if isinstance(part, Scan)] if known is not None else [Scan(job.sources)]
         for source in (source for scan in scans for source in scan.sources if not source.begin):
             formats.check_name(source.path, job.chosen)
-    if engine is not None:
-        known = _write_by(engine, job, known, workers, report)
+    if wanted.engine is not None:
+        known = _write_by(wanted.engine, job, known, workers, report)
     elif known is None or known.scanned == len(job.sources) or not _write_known(job, known, workers, report):
         known = None
         write(job, [Scan(job.sources)], workers, report)
@@ -334,7 +344,7 @@ def _with_hashes(job: Job, known: Reuse, workers: int, report: Callable[[int], o
     """Write an index again that lacks nothing but hashes, with the columns that were computed in Python."""
     before = job.before
     assert before is not None
-    job.functions, job.complete = before.functions, None
+    job.functions = before.functions
     hashed = lacking_hashes(before) if job.hashes else 0
     write(job, known.plan, workers, report, computed=before.computed_columns)
     return BuildResult(summarise(Index(job.index_path)), fresh=False, hashed=hashed)
@@ -475,3 +485,57 @@ def _check_nothing_is_replaced(index: Index, request: ColumnRequest) -> None:
         f"{index.path}: column {', '.join(map(repr, replaced))} was computed in Python and a rebuild replaces it; "
         f"leave {given} out to keep it, {rebuilt_with({}, replaced)}, or drop {dropped} with {option('force', True)}"
     )
+
+
+def index_unplaced(target: str, unplaced: str, place: Callable[[], object]) -> None:
+    """Index an array file that is complete, but lies beside its place, and put both into their places, one right after
+    the other; the caller holds the lock of the index.
+
+    Args:
+      target: where the array file will be.
+      unplaced: where it is.
+      place: called once the index is on the disk; it moves the array file, and the index follows at once.
+    """
+    chosen, source = ArrayFiles(), inspect(unplaced)
+    parameters = chosen.parameters({}, [unplaced])
+    measuring = ColumnRequest().measuring(None, parameters["columns"])
+    job = Job(target + INDEX_SUFFIX, [source], chosen, parameters, measuring, before=None, hashes=False)
+    job.names, job.place = {unplaced: target}, place
+    write(job, [Scan([source])], cores(), lambda _: None)
+
+
+def way_elsewhere(paths: Sequence[str], *options: str) -> str:
+    """Return how to write an index elsewhere: by a command, or nothing in Python, where users know what they called.
+
+    Args:
+      paths: what the command takes.
+      options: for the command, besides that of the place.
+    """
+    given = list(paths) if len(paths) <= NAMED else ["SOURCE..."]
+    return either(f"run: {build_command(given, *options, _PLACE)}", "")
+
+
+def options_of(
+    sources: Sequence[Source],
+    chosen: Format,
+    given: Mapping[str, Any],
+    measured: Mapping[str, Any],
+    held: Mapping[str, str],
+    *,
+    hashes: bool,
+) -> list[str]:
+    """Return the options of a command that indexes sources in a certain way.
+
+    Args:
+      given: options of the format; those that say what is so by default are left out.
+      measured: see `Measuring.describe`.
+      held: the columns that the sources hold, which need no option.
+      hashes: whether the index has a hash of each source.
+    """
+    options = [] if named(sources[0].path, chosen.suffixes) else [f"--format {chosen.name}"]
+    for name, value in given.items():
+        if value is not None and (name, value) != ("truncated", "error"):
+            text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            options.append(f"--{name.replace('_', '-')} {word(text)}")
+    expressions = {name: text for name, text in measured["expressions"].items() if held.get(name) != text}
+    return [*options, *measuring_options({**measured, "expressions": expressions}), *(["--hash"] if hashes else [])]

@@ -16,8 +16,7 @@ from ..storage.lock import locked
 from ..storage.roots import Roots
 from ..storage.sections import BOUNDS, COLUMN
 from ..storage.sources import Source, inspect
-from .build import BuildResult, readable_index, result_of
-from .elsewhere import way_elsewhere
+from .build import BuildResult, readable_index, result_of, way_elsewhere
 from .stored import Stored
 from .write import Job, Report, write
 
