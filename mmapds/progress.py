@@ -41,12 +41,6 @@ class Progress:
             self._total = self._total if total is None else total
             self._draw()
 
-    def reach(self, done: int) -> None:
-        """Set what is done in all, as where a part of the work was not necessary."""
-        with self._lock:
-            self._done = done
-            self._draw()
-
     def clear(self) -> None:
         """Remove the bar, so that lines can be printed; the next update draws it again."""
         with self._lock:

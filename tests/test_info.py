@@ -171,7 +171,7 @@ def test_without_a_column_the_sizes_of_records_are_shown(write, ran, tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((5, 4), np.int16))
     mmapds.build(tmp_path / "a.npy")
     _, out, _ = ran("info", tmp_path / "a.npy")
-    assert "  format   npy, record_bytes 8, dtype int16, shape 4\n" in out.replace("<i2", "int16")
+    assert "\n  format   npy, record_bytes 8, " in out
     assert [(label, count) for label, _, count in spread(out)] == [("8 to 8", 5)]
 
 

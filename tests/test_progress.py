@@ -9,7 +9,7 @@ import pytest
 
 import mmapds
 from mmapds import progress
-from mmapds.index.amount import bytes_to_build
+from mmapds.cli.index import bytes_to_build
 from mmapds.index.build import ColumnRequest, build_each
 from mmapds.storage.roots import Roots
 from tests.support.commands import mmapds as command
@@ -68,7 +68,7 @@ def test_what_is_built_is_what_was_said(write, tmp_path):
             expected = bytes_to_build(given["paths"], hashes=hashes, roots=Roots())
             for _ in build_each(**given, request=ColumnRequest(hash=hashes), force=True, report=reported.append):
                 pass
-            assert sum(reported) == sum(expected)
+            assert sum(reported) == expected
         for path in (out, *(f"{each}.mmx" for each in paths)):
             Path(path).unlink(missing_ok=True)
         mmapds.build(paths, out=out)
@@ -88,8 +88,6 @@ def test_a_bar_never_goes_beyond_its_end(monkeypatch):
         for count, expected in ((4, 4), (5, 9), (5, 10)):
             bar.update(count)
             assert bar._bar.tasks[0].completed == expected
-        bar.reach(3)
-        assert bar._bar.tasks[0].completed == 3
 
 
 def test_short_work_draws_nothing_and_loads_nothing(write):

@@ -93,6 +93,11 @@ def bench(
     check_arguments(max_tokens, batch_size, workers, seconds, collate)
     sources = tuple(os.fspath(each) for each in listed(source_or_index))
     allowed = tuple(os.fspath(each) for each in listed(roots, "roots"))
+    try:
+        pickle.dumps(decode)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        what = f"expected a decoder that another process can load ({error})"
+        raise Error(f"decode = {decode!r}, {what}; define the function in a module") from None
     dataset = open_dataset(sources, decode=decode, roots=allowed)
     if not len(dataset):
         raise OrderError("dataset: expected one sample or more, found 0 (the dataset or the view is empty)")
@@ -102,15 +107,18 @@ def bench(
         trial = Trial(kind, count, sources, max_tokens, batch_size, seconds, is_cold, collate, decode, allowed)
         trials.append({"kind": kind, "workers": count, **_run(trial, record_bytes)})
         progress(trials[-1])
-    available = number_in("/proc/meminfo", "MemAvailable:")
-    size, available = sum(map(os.path.getsize, dataset.sources)), None if available is None else available * 1024
+    plan = f"token budget {max_tokens:,}" if max_tokens is not None else f"batches of {batch_size:,}"
+    title = ", ".join(os.path.basename(each) or each for each in sources[:3])
+    about = {"mmapds": __version__, "title": title, "plan": plan, "seconds": seconds, "record_bytes": record_bytes}
+    return about | _result(dataset, trials)
+
+
+def _result(dataset: Dataset, trials: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what was found, and what follows from it on this machine."""
+    size, free = sum(map(os.path.getsize, dataset.sources)), number_in("/proc/meminfo", "MemAvailable:")
+    available = None if free is None else free * 1024
     fits = available is None or size < _SPARE * available
     return {
-        "mmapds": __version__,
-        "title": ", ".join(os.path.basename(each) or each for each in sources[:3]),
-        "plan": f"token budget {max_tokens:,}" if max_tokens is not None else f"batches of {batch_size:,}",
-        "seconds": seconds,
-        "record_bytes": record_bytes,
         "records": len(dataset),
         "bytes": size,
         "cores": cores(),

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 from importlib import import_module
 from typing import NamedTuple
 
@@ -17,27 +18,17 @@ class _Command(NamedTuple):
     """A command."""
 
     module: str
-    """Where the function `add_*_options` stands that adds its arguments, from the package; imported when it runs."""
-    add: str
-    """The name of that function."""
+    """Where, from the package, `add_NAME_options` stands, which adds its arguments; imported when the command runs."""
     help: str
-    """What it does, in a few words."""
-    description: str
+    """What it does, in a line."""
     examples: tuple[str, ...]
     arguments: str = "SOURCE..."
-
-    def fill(self, parser: Parser) -> None:
-        """Add its arguments to a parser."""
-        getattr(import_module(f"..{self.module}", __package__), self.add)(parser)
 
 
 _COMMANDS = {
     "index": _Command(
         "cli.index",
-        "add_build_options",
         "index files where they lie",
-        "Index JSONL, tars, TFRecords, arrays and other records in place. Each source gets an index beside it,\n"
-        "train.jsonl.mmx; -o makes one index for all. An index that is up to date is left as it is.",
         (
             "mmapds index train.jsonl",
             "mmapds index train.jsonl --length 'chars(text)'",
@@ -46,31 +37,22 @@ _COMMANDS = {
     ),
     "info": _Command(
         "cli.options",
-        "add_info_options",
         "what an index covers: records, columns, sources",
-        "Print what indexes cover: records, columns and sources, and which sources changed.",
-        ("mmapds info train.jsonl", "mmapds info corpus.mmx", "mmapds info --json train.jsonl"),
+        ("mmapds info train.jsonl", "mmapds info corpus.mmx --all", "mmapds info --json train.jsonl"),
     ),
     "verify": _Command(
         "cli.options",
-        "add_verify_options",
         "compare an index in full with its sources",
-        "Derive again all that an index holds, compare, and list every difference. The status is 1 if there are some.",
         ("mmapds verify train.jsonl", "mmapds verify --json 'shards/*.jsonl'"),
     ),
     "convert": _Command(
         "convert.__main__",
-        "add_convert_options",
         "make an array file of Parquet, Arrow, HDF5 and the rest",
-        "Convert Parquet, Arrow, HDF5, and whatever can be indexed, to an array file (.mma) and its index.",
         ("mmapds convert corpus.parquet", "mmapds convert 'part-*.parquet' -o corpus.mma --length tokens"),
     ),
     "report": _Command(
         "report.__main__",
-        "add_report_options",
         "lengths, batches, shuffle and samples on an HTML page",
-        "Look at a dataset and a plan of its epochs: lengths, batches, shuffle, reads and samples, on one HTML page\n"
-        "that needs no server and has no script.",
         (
             "mmapds report corpus.mmx --max-tokens 16384",
             "mmapds report train.jsonl --pack 4096 --ranks 64 -o packs.html",
@@ -79,18 +61,12 @@ _COMMANDS = {
     ),
     "seekable": _Command(
         "cli.seekable",
-        "add_seekable_options",
         "recompress text so that any record can be read",
-        "Recompress JSON Lines, plain, .gz or .zst, into zstd that every tool reads, in frames of whole lines with a\n"
-        "table of where they are, so that any record can be read without those before it.",
         ("mmapds seekable part-00.jsonl.gz", "mmapds seekable 'part-*.jsonl.zst' -o seekable/ --frame 256K --level 3"),
     ),
     "bench": _Command(
         "bench.__main__",
-        "add_bench_options",
         "how fast your data are read, and by which loader",
-        "Measure how fast a dataset is read, on this machine and without a trainer, and say which loader to use.\n"
-        "Before each trial the pages of its sources are dropped from memory, for a cold pass; --no-cold leaves them.",
         (
             "mmapds bench train.jsonl",
             "mmapds bench corpus.mmx --max-tokens 16384 --collate pad --workers 0,2,4",
@@ -99,9 +75,7 @@ _COMMANDS = {
     ),
     "show": _Command(
         "cli.options",
-        "add_show_options",
         "print records by number, and where they lie",
-        "Print records by number. Long values are cut, with their size, unless --full.",
         (
             "mmapds show train.jsonl 12345",
             "mmapds show train.jsonl 0 10:13 -1",
@@ -111,13 +85,10 @@ _COMMANDS = {
     ),
     "head": _Command(
         "cli.options",
-        "add_head_options",
         "print the first records",
-        "Print the first records, as show does.",
         ("mmapds head -n 3 train.jsonl", "mmapds head corpus.mmx --full"),
     ),
 }
-
 
 _FILES = ("SOURCE", "JSON", "OUT.mmx", "OUT.mma")
 """Placeholders of arguments that are files."""
@@ -152,10 +123,10 @@ def new_parser(prog: str | None = None) -> Parser:
         commands.add_parser(
             name,
             help=command.help,
-            description=command.description,
+            description=f"{command.help[0].upper()}{command.help[1:]}.",
             usage=f"%(prog)s [options] {command.arguments}",
             examples=command.examples,
-            fill=command.fill,
+            fill=partial(_fill, name, command.module),
         )
 
     def no_command(options: argparse.Namespace) -> int:
@@ -167,6 +138,11 @@ def new_parser(prog: str | None = None) -> Parser:
 
     parser.set_defaults(work=no_command, interrupted="interrupted")
     return parser
+
+
+def _fill(name: str, module: str, parser: Parser) -> None:
+    """Add the arguments of a command to its parser."""
+    getattr(import_module(f"..{module}", __package__), f"add_{name}_options")(parser)
 
 
 def _completion(parser: Parser, shell: str) -> str:

@@ -1,12 +1,14 @@
 """`mmapds index`, and `python -m mmapds.index`."""
 
 import argparse
+import os
 import time
-from itertools import accumulate
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 
 from .. import formats
 from ..errors import ColumnError, Error
-from ..index.amount import bytes_to_build
 from ..index.build import BuildResult, ColumnRequest, build_each, check_workers, complaints
 from ..index.left_out import lacking_lines
 from ..storage.index_file import Index
@@ -18,7 +20,6 @@ from . import (
     Progress,
     UsageError,
     add_format_options,
-    add_roots,
     add_sources,
     checking_options,
     format_options,
@@ -26,7 +27,7 @@ from . import (
 )
 from . import main as run_command
 from .clusters import add_engine_options, chosen_cluster, engine_of
-from .options import add_json, add_quiet, add_workers
+from .options import add_common
 
 DESCRIPTION = "Index JSONL, tars, TFRecords, arrays and other records in place, for mmapds.open() to read."
 
@@ -37,10 +38,10 @@ _OF_BUILDING = ("format", *_OF_COLUMNS, "force", "grown", "dask", "ray", "parts"
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = Parser("python -m mmapds.index", description=DESCRIPTION)
-    add_build_options(parser)
+    add_index_options(parser)
     parser.add_argument("--info", action="store_true", help="print what each index covers, and which sources changed")
     parser.add_argument("--verify", action="store_true", help="check each index in full against its sources")
-    add_json(parser, "with --info, --verify: print one JSON document instead")
+    parser.add_argument("--json", action="store_true", help="with --info, --verify: print one JSON document instead")
     parser.set_defaults(work=_run)
     return run_command(parser, arguments)
 
@@ -56,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_build_options(parser: argparse.ArgumentParser) -> None:
+def add_index_options(parser: argparse.ArgumentParser) -> None:
     """Add what building an index takes."""
     add_sources(parser)
     parser.add_argument("-o", "--out", metavar="OUT.mmx", help="one combined index; default: SOURCE.mmx for each")
@@ -74,13 +75,11 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--validate", action="store_true", default=None, help="check that every record is JSON")
     parser.add_argument("--bad", metavar="skip|error", help="what to do with lines that are not JSON; skip validates")
     parser.add_argument("--hash", action="store_true", help="store a hash of each source, for verify and check='full'")
-    add_workers(parser)
     add_engine_options(parser, work="scan", out="OUT.mmx")
-    add_roots(parser)
     parser.add_argument("--force", action="store_true", help="build even where the index is up to date")
     parser.add_argument("--grown", action="store_true", help="scan but the new end of a source that has grown")
     parser.add_argument("--merge", action="store_true", help="make OUT.mmx of indexes, without a look at their records")
-    add_quiet(parser)
+    add_common(parser)
     parser.set_defaults(work=build_indexes, interrupted="interrupted: nothing was written for the index in progress")
 
 
@@ -102,12 +101,7 @@ def build_indexes(options: argparse.Namespace) -> None:
         if options.out is None and (cluster := chosen_cluster(options)):
             raise Error(f"--{cluster}: expected -o OUT.mmx with it, found none; give the place of the index")
     roots, engine = Roots(options.root, paths), engine_of(options, options.workers or 1)
-    ends: list[int] = []
-
-    def size() -> int:
-        ends[:] = accumulate(bytes_to_build(paths, hashes=options.hash, roots=roots))
-        return ends[-1]
-
+    size = partial(bytes_to_build, paths, hashes=options.hash, roots=roots)
     with Progress(paths, total=size, quiet=options.quiet) as progress:
         started = time.perf_counter()
         built = build_each(
@@ -124,14 +118,24 @@ def build_indexes(options: argparse.Namespace) -> None:
             report=progress.update,
         )
         results = []
-        for number, done in enumerate(built):
+        for done in built:
             results.append(done)
-            if ends:
-                progress.reach(ends[-1 if options.out else number])
+            if not done.fresh:
+                progress.update(done.summary.size)
             _print_result(progress, done, time.perf_counter() - started)
             started = time.perf_counter()
         for line in complaints(results, of_each=True):
             progress.complain(f"warning: {line}")
+
+
+def bytes_to_build(paths: Sequence[str], *, hashes: bool = False, roots: Roots) -> int:
+    """Return how many bytes building reads: sources, or those of indexes; twice as many with hashes."""
+    size = 0
+    for path in paths:
+        with suppress(Error, OSError):  # the build says what is wrong
+            is_index = path.endswith(INDEX_SUFFIX)
+            size += sum(each.size for each in Index(path, roots).sources) if is_index else os.path.getsize(path)
+    return size * (2 if hashes else 1)
 
 
 def _print_result(progress: Progress, done: BuildResult, seconds: float) -> None:
@@ -165,7 +169,7 @@ def _merge_indexes(options: argparse.Namespace) -> None:
         check_workers(options.workers)
     paths = [index_path(path) for path in expand(options.sources, (INDEX_SUFFIX,), indexed=False)]
     roots = Roots(options.root, paths)
-    with Progress(paths, total=lambda: sum(bytes_to_build(paths, roots=roots)), quiet=options.quiet) as progress:
+    with Progress(paths, total=partial(bytes_to_build, paths, roots=roots), quiet=options.quiet) as progress:
         started = time.perf_counter()
         workers = options.workers or cores()
         done = merge(paths, options.out, roots=roots, workers=workers, report=progress.update)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ..errors import ColumnError, Error, counted
 from ..index.findings import LISTED
-from ..index.inspect import State, bad_lines, opened, shown_parameters, states_of
+from ..index.inspect import State, bad_lines, format_of, opened, states_of
 from ..index.statistics import CALLED, PERCENTILES, SIZES, Number, Numbers, histogram, made_of, measure
 from ..index.summary import Summary, summarise
 from ..storage.index_file import Index
@@ -85,7 +85,7 @@ def _covered(indexes: Sequence[Index], summaries: Sequence[Summary], columns: Se
     ]
     if content != size:
         rows.append(("decoded", f"{content:,}{_rounded(content)}"))
-    rows += [("format", text) for text in sorted({_format(index) for index in indexes})]
+    rows += [("format", text) for text in sorted({format_of(index) for index in indexes})]
     if skipped := sum(summary.skipped for summary in summaries):
         rows.append(("left out", counted(skipped, "record")))
     if partly := sorted({name for index in indexes for name in index.columns} - set(columns)):
@@ -161,18 +161,3 @@ def _rounded(size: int) -> str:
     """Return a size in the unit that suits it, in parentheses; nothing for one below 1 kB."""
     units = [unit for power, unit in enumerate(("kB", "MB", "GB", "TB", "PB"), 1) if size >= 1000**power]
     return f" ({size / 1000 ** len(units):.1f} {units[-1]})" if units else ""
-
-
-def _format(index: Index) -> str:
-    """Return the format of an index and its parameters."""
-    shown = {name: value for name, value in shown_parameters(index).items() if (name, value) != ("truncated", "error")}
-    return index.format + "".join(f", {name} {_parameter(value)}" for name, value in shown.items())
-
-
-def _parameter(value: object) -> str:
-    """Return a parameter: a schema as its fields, each with its type, and a shape as in Python."""
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_parameter(each)}" for name, each in value.items())
-    if isinstance(value, list):
-        return " ".join("any" if each is None else _parameter(each) for each in value)
-    return str(value)

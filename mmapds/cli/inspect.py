@@ -3,18 +3,17 @@
 import argparse
 import json
 from collections.abc import Sequence
-from itertools import accumulate
+from contextlib import suppress
 from typing import Any
 
 from .. import formats
 from ..errors import Error, counted
-from ..index.amount import bytes_to_check
 from ..index.build import check_workers
 from ..index.findings import Findings
-from ..index.inspect import State, bad_lines, describe, opened, shown_parameters, states_of
+from ..index.inspect import State, bad_lines, describe, format_of, opened, states_of
 from ..index.saved import examine_view
 from ..index.summary import summarise
-from ..index.verify import examine
+from ..index.verify import examine, work
 from ..storage.index_file import Index
 from ..storage.roots import Roots
 from ..storage.sources import INDEX_SUFFIX, expand, index_path
@@ -42,14 +41,8 @@ def inspect(options: argparse.Namespace) -> int:
     """
     paths = expanded(options)
     roots, documents, failed = Roots(options.root, paths), [], False
-    ends: list[int] = []
-
-    def total() -> int:
-        ends[:] = accumulate(map(bytes_to_check, paths))
-        return ends[-1]
-
-    with Progress(paths, total=total, quiet=options.quiet) as progress:
-        for number, path in enumerate(paths):
+    with Progress(paths, total=lambda: _bytes_to_check(paths), quiet=options.quiet) as progress:
+        for path in paths:
             document: dict[str, Any] = {"path": index_path(path)}
             documents.append(document)
             try:
@@ -62,8 +55,6 @@ def inspect(options: argparse.Namespace) -> int:
                 if not options.json:
                     progress.complain(one_line(error))
                 continue
-            if options.verify and ends:
-                progress.reach(ends[number])
             problems = first_problem(states) if findings is None else findings.lines()
             failed |= bool(problems)
             if options.json:
@@ -76,6 +67,15 @@ def inspect(options: argparse.Namespace) -> int:
     if options.json:
         print_line(json.dumps({"indexes": documents}, indent=1))
     return int(failed)
+
+
+def _bytes_to_check(paths: Sequence[str]) -> int:
+    """Return how many bytes `examine` reads, for those indexes that can be opened."""
+    size = 0
+    for path in paths:
+        with suppress(Error):
+            size += work(Index(index_path(path)))
+    return size
 
 
 def _examined(index: Index | SavedView, workers: int | None, progress: Progress) -> Findings:
@@ -96,9 +96,7 @@ def _lines(index: Index | SavedView, findings: Findings | None, states: Sequence
     lines = [f"{summarise(index)}{outcome}", *unchecked]
     if states:
         lines += [f"  {line}" for line in bad_lines(index)]
-        lines.append(
-            f"  {index.format}" + "".join(f", {name} {value}" for name, value in shown_parameters(index).items())
-        )
+        lines.append(f"  {format_of(index)}")
     for number, state in enumerate(states):
         source = index.sources[number]
         covered = f"{counted(source.records, 'record')}, {counted(source.size, 'byte')}"

@@ -51,11 +51,16 @@ def add_head_options(parser: Parser) -> None:
 
 def _add_inspect_options(parser: Parser) -> None:
     add_sources(parser)
-    add_workers(parser)
-    add_roots(parser)
-    add_quiet(parser)
-    add_json(parser, "print one JSON document instead")
+    add_common(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
     parser.set_defaults(interrupted="interrupted")
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Add what building and checking indexes take alike."""
+    parser.add_argument("--workers", type=int, metavar="N", help="threads that scan; default: all cores")
+    add_roots(parser)
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
 def _add_looks(parser: Parser) -> None:
@@ -66,21 +71,6 @@ def _add_looks(parser: Parser) -> None:
     parser.add_argument("--build", action="store_true", help="build missing and stale indexes first")
     add_roots(parser)
     parser.set_defaults(interrupted="interrupted")
-
-
-def add_workers(parser: argparse.ArgumentParser) -> None:
-    """Add the number of threads."""
-    parser.add_argument("--workers", type=int, metavar="N", help="threads that scan; default: all cores")
-
-
-def add_quiet(parser: argparse.ArgumentParser) -> None:
-    """Add the option for errors alone."""
-    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-
-
-def add_json(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add the option for a JSON document."""
-    parser.add_argument("--json", action="store_true", help=text)
 
 
 def _run(module: str, name: str, options: argparse.Namespace) -> int:

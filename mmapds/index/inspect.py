@@ -107,7 +107,7 @@ def describe(index: Index | SavedView, states: Sequence[State]) -> dict[str, Any
         sources[-1] |= {"state": state.word, "message": state.text}
     return {
         "format": index.format,
-        "parameters": shown_parameters(index),
+        "parameters": _parameters(index),
         "records": index.records,
         "bytes": summary.size,
         "smallest": summary.smallest,
@@ -120,6 +120,10 @@ def describe(index: Index | SavedView, states: Sequence[State]) -> dict[str, Any
     }
 
 
-def shown_parameters(index: Index) -> dict[str, Any]:
-    """Return the parameters of the format of an index, without those that other keys say."""
+def format_of(index: Index) -> str:
+    """Return the format of an index and its parameters, in a line."""
+    return ", ".join([index.format, *(f"{name} {value}" for name, value in _parameters(index).items())])
+
+
+def _parameters(index: Index) -> dict[str, Any]:
     return {name: value for name, value in index.parameters.items() if name not in ("columns", "idx")}
