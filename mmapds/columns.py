@@ -161,8 +161,7 @@ def _write(
             f"{target or index.path}: column {found!r} comes from the sources; give the new column another name"
         )
     metadata = _metadata(index, columns, functions)
-    way_out = "" if target else "add the column to an index elsewhere, of mmapds.build(..., out=...)"
-    with IndexWriter(target or index.path, way_out) as writer:
+    with IndexWriter(target or index.path) as writer:
         spools = {name: _spooled(writer, dataset, name, columns[name], workers, progress) for name in columns}
         replaced = {COLUMN + name for name in columns}.union(LENGTH_SECTIONS if "length" in columns else ())
         for section in index.sections:

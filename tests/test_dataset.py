@@ -485,7 +485,7 @@ def test_a_source_that_changes_after_open_is_noticed_when_it_is_mapped(write):
     with pytest.raises(mmapds.StaleIndexError):
         ds[0]
     os.unlink(path)
-    with pytest.raises(mmapds.SourceError, match=r"no such file or directory; copy it there, .* \(a source of"):
+    with pytest.raises(mmapds.SourceError, match=r"no such file or directory \(a source of"):
         ds[0]
 
 

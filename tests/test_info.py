@@ -298,7 +298,7 @@ def test_a_source_that_changed_or_is_gone_fails(write, tool):
     assert "MISSING: no such file or directory" in done.stdout
     stale, missing = done.stderr.splitlines()
     assert stale.startswith(f"{grown}.mmx: STALE: grown.jsonl was 2 bytes when indexed and is 4 now; run: ")
-    assert missing.startswith(f"{gone}: no such file or directory; copy it there, or ")
+    assert missing.startswith(f"{gone}: no such file or directory (a source of ")
     for line in (stale, missing):
         check(line)
     quiet = tool(*info, "--quiet", f"{grown}.mmx")

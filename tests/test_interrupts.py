@@ -62,7 +62,7 @@ def _quick_collections():
 
 
 class Writer(SectionWriter):
-    MAGIC, SUFFIX, NAME, ELSEWHERE = b"MMAPDS??", ".x", "a file", None
+    MAGIC, SUFFIX, NAME = b"MMAPDS??", ".x", "a file"
 
 
 def write_sections():

@@ -167,7 +167,7 @@ def test_info_tells_copies_from_sources_that_changed(write):
     (index,) = json.loads(command("--info", "--json", f"{path}.mmx").stdout)["indexes"]
     assert (index["sources"][0]["state"], index["sources"][0]["message"]) == (
         "missing",
-        "MISSING: no such file or directory; copy it there, or index it where it is now and open it by that name",
+        "MISSING: no such file or directory",
     )
 
 

@@ -177,7 +177,7 @@ class ArrayFileWriter(SectionWriter):
     """Writes an array file: `begin_records`, `write` for records at multiples of RECORD_ALIGNMENT, then `finish`."""
 
     MAGIC, SUFFIX = MAGIC, SUFFIX
-    NAME, ELSEWHERE = "the array file", None
+    NAME = "the array file"
     LOCKED = INDEX_SUFFIX  # so that nobody indexes the file between the two
 
     def __init__(self, path: str) -> None:

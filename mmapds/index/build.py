@@ -25,20 +25,18 @@ from ..formats.format import Format, OptionError
 from ..formats.measuring import Measuring
 from ..formats.mma import ArrayFiles
 from ..storage import current
-from ..storage.hints import build_command, column_arguments, column_option, measuring_options, rebuilt_with, word
-from ..storage.index_file import NAMED, NOTHING, Index, SavedViewFoundError
+from ..storage.hints import column_arguments, column_option, rebuilt_with
+from ..storage.index_file import NOTHING, Index, SavedViewFoundError
 from ..storage.lock import clean_up, locked
 from ..storage.roots import Roots
-from ..storage.sources import INDEX_SUFFIX, Source, StrPath, index_path, inspect, named
+from ..storage.sources import INDEX_SUFFIX, Source, StrPath, index_path, inspect
 from ..storage.threads import cores
-from ..storage.writer import IndexWriter
 from .left_out import bad_lines, behind_ends, without_samples
 from .reuse import Reuse, is_current, lacking_hashes, reuse
 from .summary import Summary, summarise
 from .write import Job, Scan, write
 
 _NAMED = 3  # sources in a warning
-_PLACE = f"-o OUT{IndexWriter.SUFFIX}"
 
 
 class ColumnRequest(NamedTuple):
@@ -274,12 +272,7 @@ def _checked(wanted: _Wanted, place: str, members: list[str]) -> Job:
     measuring = request.measuring(before, held)
     if before is not None:
         _check_kept_columns(before, chosen, request, given=format_name is not None)
-    hashes = request.hashes(before)
-    job = Job(place, sources, chosen, parameters, measuring, before=before, hashes=hashes)
-    job.way_elsewhere = way_elsewhere(
-        members, *options_of(sources, chosen, options, measuring.describe(), held, hashes=hashes)
-    )
-    return job
+    return Job(place, sources, chosen, parameters, measuring, before=before, hashes=request.hashes(before))
 
 
 def _check_kept_columns(before: Index, chosen: Format, request: ColumnRequest, *, given: bool) -> None:
@@ -502,40 +495,3 @@ def index_unplaced(target: str, unplaced: str, place: Callable[[], object]) -> N
     job = Job(target + INDEX_SUFFIX, [source], chosen, parameters, measuring, before=None, hashes=False)
     job.names, job.place = {unplaced: target}, place
     write(job, [Scan([source])], cores(), lambda _: None)
-
-
-def way_elsewhere(paths: Sequence[str], *options: str) -> str:
-    """Return how to write an index elsewhere: by a command, or nothing in Python, where users know what they called.
-
-    Args:
-      paths: what the command takes.
-      options: for the command, besides that of the place.
-    """
-    given = list(paths) if len(paths) <= NAMED else ["SOURCE..."]
-    return either(f"run: {build_command(given, *options, _PLACE)}", "")
-
-
-def options_of(
-    sources: Sequence[Source],
-    chosen: Format,
-    given: Mapping[str, Any],
-    measured: Mapping[str, Any],
-    held: Mapping[str, str],
-    *,
-    hashes: bool,
-) -> list[str]:
-    """Return the options of a command that indexes sources in a certain way.
-
-    Args:
-      given: options of the format; those that say what is so by default are left out.
-      measured: see `Measuring.describe`.
-      held: the columns that the sources hold, which need no option.
-      hashes: whether the index has a hash of each source.
-    """
-    options = [] if named(sources[0].path, chosen.suffixes) else [f"--format {chosen.name}"]
-    for name, value in given.items():
-        if value is not None and (name, value) != ("truncated", "error"):
-            text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-            options.append(f"--{name.replace('_', '-')} {word(text)}")
-    expressions = {name: text for name, text in measured["expressions"].items() if held.get(name) != text}
-    return [*options, *measuring_options({**measured, "expressions": expressions}), *(["--hash"] if hashes else [])]

@@ -193,7 +193,7 @@ def _cached(path: str, records: int, mark: str) -> Arrays | None:
 
 class _CacheWriter(SectionWriter):
     MAGIC, SUFFIX = _CACHE, ""
-    NAME, ELSEWHERE = "the order cache", None
+    NAME = "the order cache"
 
 
 class _Cache(SectionFile):

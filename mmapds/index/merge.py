@@ -16,7 +16,7 @@ from ..storage.lock import locked
 from ..storage.roots import Roots
 from ..storage.sections import BOUNDS, COLUMN
 from ..storage.sources import Source, inspect
-from .build import BuildResult, readable_index, result_of, way_elsewhere
+from .build import BuildResult, readable_index, result_of
 from .stored import Stored
 from .write import Job, Report, write
 
@@ -63,7 +63,6 @@ def merge(
         name: mark for name, mark in first.functions.items() if all(part.functions.get(name) == mark for part in parts)
     }
     job.any_lines = any(part.metadata.get("any_lines") is True for part in parts)
-    job.way_elsewhere = way_elsewhere(paths, "--merge")
     plan = [Stored.of(part, range(len(part.sources))) for part in parts]
     with locked(out):
         before = readable_index(out, roots)

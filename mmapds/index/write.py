@@ -57,8 +57,6 @@ class Job:
         """Called with the path of the index once all is in it that a scan finds; puts one with more into its place."""
         self.is_scanned = False
         """Whether that was called."""
-        self.way_elsewhere = ""
-        """What to do where the index cannot be written; by default, `IndexWriter` says it."""
 
     @property
     def has_bounds(self) -> bool:
@@ -103,7 +101,7 @@ def write(job: Job, plan: Plan, workers: int, report: Report, *, computed: Seque
 
 
 def _writer(job: Job, part: str) -> IndexWriter:
-    return PartWriter(job.index_path) if part else IndexWriter(job.index_path, job.way_elsewhere)
+    return PartWriter(job.index_path) if part else IndexWriter(job.index_path)
 
 
 def check_target(job: Job) -> None:

@@ -22,7 +22,7 @@ from ..errors import (
 from .files import Io, open_file
 from .hints import build_command, column_option, measuring_options, quoted
 from .numbers import U8, U64
-from .roots import Roots, covering, is_inside
+from .roots import Roots, covering, is_below, is_inside
 from .sections import (
     BLOCK_SECTIONS,
     BOUNDS,
@@ -114,8 +114,50 @@ def roots_to_give(roots: Sequence[str]) -> str:
     return either(f"add {options}", f"open it with roots={list(roots)}")
 
 
-class Index(SectionFile):
-    """An open .mmx file.
+class IndexFile(SectionFile):
+    """What the two kinds of .mmx files have in common: an index of sources, and a saved view."""
+
+    MAGIC = INDEX_MAGIC
+
+    def __init__(self, path: str, roots: Roots | None, io: Io) -> None:
+        self.opened_in = working_directory()
+        self.roots = roots or Roots()
+        self._real_home: str | None = None
+        super().__init__(path, open_index_file(path, self.opened_in, io))
+        self.columns = {
+            name.removeprefix(COLUMN): section for name, section in self.sections.items() if name.startswith(COLUMN)
+        }
+        """The columns by name."""
+
+    def column(self, name: str) -> tuple[str, memoryview]:
+        """Return the type and the bytes of a column, mapped.
+
+        Raises:
+          ColumnError: the file does not have it.
+        """
+        if name not in self.columns:
+            known = ", ".join(map(repr, self.columns)) or "none"
+            raise ColumnError(f"{self.path}: expected column {name!r}, found {known}; {self.way_to_column(name)}")
+        return self.sections[COLUMN + name].dtype, self.section(COLUMN + name)
+
+    def way_to_column(self, name: str) -> str:
+        """Return how to get a column that is missing, as the end of a message."""
+        return self.remedy()
+
+    @property
+    def home(self) -> str:
+        """The real path of the directory that holds the file."""
+        if self._real_home is None:
+            self._real_home = self.roots.real_directory(os.path.dirname(self.absolute(self.path)))
+        return self._real_home
+
+    def absolute(self, path: str) -> str:
+        """Return a path relative to the working directory in which the file was opened."""
+        return path if path.startswith("/") else os.path.join(self.opened_in, path)
+
+
+class Index(IndexFile):
+    """An open .mmx file of sources.
 
     Args:
       path: of the file.
@@ -126,7 +168,7 @@ class Index(SectionFile):
       FormatError: the file is not an index, is damaged, or needs a newer mmapds.
     """
 
-    MAGIC, NAME, KINDS = INDEX_MAGIC, "AN INDEX", (0, OF_COMPRESSED)
+    NAME, KINDS = "AN INDEX", (0, OF_COMPRESSED)
     TYPES = (U8, *SectionFile.TYPES)
 
     def other_kind(self, kind: int) -> FormatError | None:
@@ -138,22 +180,18 @@ class Index(SectionFile):
         )
 
     def __init__(self, path: str, roots: Roots | None = None, io: Io = "mmap") -> None:
-        self.opened_in = working_directory()
-        self.roots = roots or Roots()
-        self._real_home: str | None = None
         self._folders: dict[str, bool] | None = None  # of sources: whether all plain files there lie inside
-        opened = open_index_file(path, self.opened_in, io)
         self.sources: list[IndexedSource] = []
         self.check = "stat"
         """How sources were compared, one of `current.CHECKS`; with "none", they are not when they are first read."""
         self.recognised: dict[int, int] = {}
         """Number of a source whose content was compared and is the same, to the time of change that it had."""
         self._starts: dict[str, list[int]] = {}
-        super().__init__(path, opened)
-        self.columns = {
-            name.removeprefix(COLUMN): section for name, section in self.sections.items() if name.startswith(COLUMN)
-        }
-        """The columns by name."""
+        # What messages say of all sources, of which there may be thousands, each with a message of its own:
+        self._found_outside: list[str] | None = None
+        self._refused: list[str] | None = None
+        self._there: list[str] | None = None
+        super().__init__(path, roots, io)
         metadata = self.metadata
         self._check_measuring(metadata)
         self.functions: dict[str, str] = metadata.get("functions", _NONE)
@@ -277,7 +315,7 @@ class Index(SectionFile):
         # `..` starts from the real place of the index, not from that of a link to it.
         if "/" not in relative:
             return self.path[: self.path.rfind("/") + 1] + relative
-        home = self._home
+        home = self.home
         while relative.startswith("../"):  # up from a real path, so that is its parent; not so behind a name
             home, relative = os.path.dirname(home), relative[3:]
         return os.path.join(home, relative)
@@ -304,15 +342,19 @@ class Index(SectionFile):
         if self._folders is None:
             self._folders = {}
         if folder not in self._folders:
-            self._folders[folder] = is_inside(os.path.realpath(os.path.join(self._home, folder)) + "/x", self._home)
+            self._folders[folder] = is_inside(os.path.realpath(os.path.join(self.home, folder)) + "/x", self.home)
         return self._folders[folder] and relative[cut : cut + 1] not in ("", ".")
 
     def check_reach(self, path: str) -> None:
         """Raise SourceError unless a file that this index leads to may be read; see `mmapds.storage.roots`."""
         real = os.path.realpath(self.absolute(path))
-        if is_inside(real, self._home) or self.roots.admit(real):
+        if is_inside(real, self.home) or self.roots.admit(real):
             return
-        roots = covering([real, *(path for path in self._outside() if not self.roots.admit(path))])
+        if self._refused is None:
+            self._refused = covering(path for path in self._outside() if not self.roots.admit(path))
+        roots = self._refused
+        if not any(is_below(real, root) for root in roots):  # a file beside a source
+            roots = sorted({*roots, os.path.dirname(real)})
         raise SourceError(
             f"{self.path}: expected sources below its own directory that are not hidden, found {real}; "
             f"{roots_to_give(roots)} (if you trust who made the index, and they are still there; else index them where "
@@ -324,20 +366,11 @@ class Index(SectionFile):
         return covering(self._outside())
 
     def _outside(self) -> list[str]:
-        """Return the real paths of the sources that lie outside."""
-        paths = map(self.absolute, map(self.source_path, range(len(self.sources))))
-        return [real for real in map(os.path.realpath, paths) if not is_inside(real, self._home)]
-
-    @property
-    def _home(self) -> str:
-        """The real path of the directory that holds the index."""
-        if self._real_home is None:
-            self._real_home = self.roots.real_directory(os.path.dirname(self.absolute(self.path)))
-        return self._real_home
-
-    def absolute(self, path: str) -> str:
-        """Return a path relative to the working directory in which the index was opened."""
-        return path if path.startswith("/") else os.path.join(self.opened_in, path)
+        """Return the real paths of the sources that lie outside, as they are when this is first asked for."""
+        if self._found_outside is None:
+            paths = map(self.absolute, map(self.source_path, range(len(self.sources))))
+            self._found_outside = [real for real in map(os.path.realpath, paths) if not is_inside(real, self.home)]
+        return self._found_outside
 
     def bounds(self, number: int, begin: int, end: int) -> memoryview:
         """Return some of the bounds of a source, uint64: where its records `begin` to `end - 1` begin.
@@ -371,18 +404,7 @@ class Index(SectionFile):
             return 0
         return self.sections[BOUNDS].offset + self._start("groups", number) * GROUP
 
-    def column(self, name: str) -> tuple[str, memoryview]:
-        """Return the type and the bytes of a column, mapped.
-
-        Raises:
-          ColumnError: the index does not have it.
-        """
-        if name not in self.columns:
-            known = ", ".join(map(repr, self.columns)) or "none"
-            raise ColumnError(f"{self.path}: expected column {name!r}, found {known}; {self._way_to_column(name)}")
-        return self.sections[COLUMN + name].dtype, self.section(COLUMN + name)
-
-    def _way_to_column(self, name: str) -> str:
+    def way_to_column(self, name: str) -> str:
         """Return how to get a column that is missing: by a command, where an expression may measure it."""
         near = nearest(name, self.columns)
         meant = f"did you mean {near!r}" if near else ""
@@ -475,12 +497,14 @@ class Index(SectionFile):
         return build_command([self.path], *options, *(f"--root {quoted(root)}" for root in roots))
 
     def new_command(self) -> str:
-        """Return the shell command that makes an index of the sources that are there.
+        """Return the shell command that makes an index of the sources that are there, when this is first asked for.
 
         Empty where none is there, or where the options of the format have to be given too.
         """
-        paths = map(self.source_path, range(len(self.sources)))
-        there = list(islice((path for path in paths if os.path.lexists(self.absolute(path))), NAMED + 1))
+        if self._there is None:
+            paths = map(self.source_path, range(len(self.sources)))
+            self._there = list(islice((path for path in paths if os.path.lexists(self.absolute(path))), NAMED + 1))
+        there = self._there
         if not there or self.format in _WITH_OPTIONS:
             return ""
         options = measuring_options(self.measuring)

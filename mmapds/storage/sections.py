@@ -412,20 +412,10 @@ class IndexedSource(NamedTuple):
 
     def describe(self) -> dict[str, Any]:
         """Return the JSON object that an index holds."""
-        fields = self._asdict()
-        if not self.xxh3_128:
-            del fields["xxh3_128"]
-        if not self.width:
-            del fields["width"]
-        if self.bad.lines:
-            fields["bad"] = self.bad._asdict()
-        else:
-            del fields["bad"]
-        if self.compression is not None:
-            fields["compression"] = self.compression._asdict()
-        else:
-            del fields["compression"]
-        return fields
+        bad = self.bad._asdict() if self.bad.lines else None
+        compression = None if self.compression is None else self.compression._asdict()
+        fields = self._asdict() | {"bad": bad, "compression": compression}
+        return {name: value for name, value in fields.items() if value or name not in _OPTIONAL}
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> "IndexedSource":
@@ -434,31 +424,13 @@ class IndexedSource(NamedTuple):
         Raises:
           KeyError, TypeError: a field is missing or has the wrong type.
         """
-        # Indexes come by the thousands, so what is right is found to be so at once.
         path, mtime_ns, fingerprint = fields["path"], fields["mtime_ns"], fields["fingerprint"]
         numbers = [fields[name] for name in _NUMBERS] + [fields.get("skipped", 0), fields.get("first", 0)]
         xxh3_128, width = fields.get("xxh3_128", ""), fields.get("width", 0)
-        bad = BadLines.parse(fields["bad"]) if "bad" in fields else _NO_BAD_LINES
         size, records, lines, smallest, largest, skipped, first = numbers
-        compression = None
-        if "compression" in fields and type(size) is int:  # else `_check` refuses it
-            compression = Compression.parse(fields["compression"], size)
-        source = cls(
-            path,
-            size,
-            mtime_ns,
-            fingerprint,
-            records,
-            lines,
-            smallest,
-            largest,
-            skipped,
-            first,
-            xxh3_128,
-            bad,
-            width,
-            compression,
-        )
+        sizes = smallest, largest, skipped, first
+        source = cls(path, size, mtime_ns, fingerprint, records, lines, *sizes, xxh3_128, _NO_BAD_LINES, width)
+        # Fast path: a dataset may have thousands of indexes.
         texts = type(path) is type(fingerprint) is type(xxh3_128) is str and f"{path}{fingerprint}{xxh3_128}".isascii()
         if (
             not (texts and "\0" not in path)
@@ -467,6 +439,10 @@ class IndexedSource(NamedTuple):
             or not (min(numbers) >= 0 and max(numbers) < 2**63 and -(2**63) <= mtime_ns < 2**63)
         ):
             source._check()
+        if "bad" in fields:
+            source = source._replace(bad=BadLines.parse(fields["bad"]))
+        if "compression" in fields:
+            source = source._replace(compression=Compression.parse(fields["compression"], source.size))
         return source
 
     def _check(self) -> None:
@@ -490,6 +466,8 @@ class IndexedSource(NamedTuple):
 
 _NUMBERS = ("size", "records", "lines", "smallest", "largest")
 """Keys of a source that every index has, of integers of 0 or more."""
+_OPTIONAL = ("xxh3_128", "bad", "width", "compression")
+"""Keys of a source that an index has only where they say something."""
 _NO_BAD_LINES = BadLines()
 _WIDTHS = (0, *WIDTHS)
 

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 from xxhash import xxh3_64
 
-from ..errors import ColumnError, Error, FormatError, SourceError, StaleIndexError, counted
+from ..errors import Error, FormatError, SourceError, StaleIndexError, counted
 from .files import Io
 from .hints import quoted
-from .index_file import LENGTH_SECTIONS, Index, SavedViewFoundError, open_index_file, roots_to_give
+from .index_file import LENGTH_SECTIONS, Index, IndexFile, SavedViewFoundError, roots_to_give
 from .numbers import U32, U64
 from .roots import Roots, covering, is_inside
-from .sections import COLUMN, MALFORMED, SectionFile, is_path
-from .sources import INDEX_MAGIC, INDEX_SUFFIX, working_directory
+from .sections import COLUMN, MALFORMED, is_path
+from .sources import INDEX_SUFFIX
 
 BITS_BLOCK = 2048
 """Records that an entry of the directory of bits is for."""
@@ -60,7 +60,7 @@ def mark_of(index: Index, columns: Sequence[str]) -> str:
     return mark.hexdigest()
 
 
-class SavedView(SectionFile):
+class SavedView(IndexFile):
     """An open file of a saved view.
 
     Args:
@@ -72,17 +72,11 @@ class SavedView(SectionFile):
       FormatError: it is not a saved view, is damaged, or needs a newer mmapds.
     """
 
-    MAGIC, NAME, KINDS = INDEX_MAGIC, "A SAVED VIEW", (1,)
+    NAME, KINDS = "A SAVED VIEW", (1,)
 
     def __init__(self, path: str, roots: Roots | None = None, io: Io = "mmap") -> None:
-        self.opened_in = working_directory()
-        self.roots = roots or Roots()
         self.io = io
-        super().__init__(path, open_index_file(path, self.opened_in, io))
-        self.columns = {
-            name.removeprefix(COLUMN): section for name, section in self.sections.items() if name.startswith(COLUMN)
-        }
-        """The columns by name."""
+        super().__init__(path, roots, io)
         try:
             self.bases = [Base.parse(base) for base in self.metadata["bases"]]
         except MALFORMED as error:
@@ -122,17 +116,6 @@ class SavedView(SectionFile):
         """Whether its rows are bits; else they are an array."""
         return "row_bits" in self.sections
 
-    def column(self, name: str) -> tuple[str, memoryview]:
-        """Return the type and the bytes of a column, mapped.
-
-        Raises:
-          ColumnError: the view does not have it.
-        """
-        if name not in self.columns:
-            known = ", ".join(map(repr, self.columns)) or "none"
-            raise ColumnError(f"{self.path}: expected column {name!r}, found {known}; {self.remedy()}")
-        return self.sections[COLUMN + name].dtype, self.section(COLUMN + name)
-
     def other_kind(self, kind: int) -> FormatError | None:
         found = f"{self.path}: NOT {self.NAME}: expected a view that ds.save wrote, found an index of sources"
         return FormatError(found) if kind in Index.KINDS else None
@@ -141,19 +124,10 @@ class SavedView(SectionFile):
         """Return what the user can do about a damaged or stale view, as the end of a message."""
         return "save the view again with ds.save(...)"
 
-    def absolute(self, path: str) -> str:
-        """Return a path relative to the working directory in which the view was opened."""
-        return os.path.join(self.opened_in, path)
-
     def base_path(self, number: int) -> str:
         """Return where a base is, as messages say it; nothing has checked where it leads."""
         relative = self.bases[number].path
-        return os.path.join(os.path.dirname(self.path) if "/" not in relative else self._home, relative)
-
-    @property
-    def _home(self) -> str:
-        """The real path of the directory that holds the view."""
-        return os.path.realpath(os.path.dirname(self.absolute(self.path)))
+        return os.path.join(os.path.dirname(self.path) if "/" not in relative else self.home, relative)
 
     def open_bases(self) -> list[Index]:
         """Open the indexes whose records the view has.
@@ -170,7 +144,7 @@ class SavedView(SectionFile):
         """Open one of them, as `open_bases` does."""
         path, base = self.base_path(number), self.bases[number]
         real = os.path.realpath(self.absolute(path))
-        if not is_inside(real, self._home) and not self.roots.admit(real):
+        if not is_inside(real, self.home) and not self.roots.admit(real):
             raise SourceError(
                 f"{self.path}: expected indexes below its own directory that are not hidden, found {real}; "
                 f"{roots_to_give(covering([real]))} (if you trust who saved the view, and they are still there; else "

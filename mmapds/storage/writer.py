@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 from xxhash import xxh3_64
 
 from .. import _native
-from ..errors import ColumnError, Error, StaleIndexError, either
+from ..errors import ColumnError, Error, StaleIndexError
 from .files import open_file
 from .index_file import Index
 from .lock import locked
@@ -58,22 +58,18 @@ class SectionWriter:
     SUFFIX: str
     NAME: str
     """What messages call such a file."""
-    ELSEWHERE: tuple[str, str] | None
-    """How a command and Python name another place; ends the message "give another place"."""
     LOCKED = ""
     """Suffix of the file beside this one whose lock is held while this one is replaced; by default, its own."""
     _is_open = False
     """Whether there is something to close, and perhaps to remove."""
 
-    def __init__(self, path: str, way_out: str = "") -> None:
-        """Begin a file; `way_out` says what to do where it cannot be written, by default to give another place."""
+    def __init__(self, path: str) -> None:
         if not path.endswith(self.SUFFIX) or os.path.isdir(path):
             raise Error(f"{path}: cannot write {self.NAME} here: expected a file name that ends in {self.SUFFIX}")
         self.path = path
         self.target = os.path.join(working_directory(), path)
         """The absolute path, as the working directory may change meanwhile."""
         self.kind = self.KIND
-        self._way_out = way_out
         self._process = os.getpid()
         self._hash = xxh3_64
         self._sections: dict[str, dict[str, Any]] = {}
@@ -86,11 +82,8 @@ class SectionWriter:
             self._temporary, self._file = create_replacement(self.target)
             self._is_open = True
         except OSError as error:
-            raise Error(f"{path}: cannot write {self.NAME} here ({reason(error)}); {self._elsewhere()}") from None
+            raise Error(f"{path}: cannot write {self.NAME} here ({reason(error)}); give another place") from None
         self._file.write(bytes(HEADER.size))
-
-    def _elsewhere(self) -> str:
-        return self._way_out or f"give another place{f' with {either(*self.ELSEWHERE)}' if self.ELSEWHERE else ''}"
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -109,7 +102,7 @@ class SectionWriter:
         except OSError as error:
             raise Error(
                 f"{self.path}: cannot write {self.NAME} ({reason(error)}); nothing was changed; {make_room(error)}"
-                f"{self._elsewhere()}"
+                "give another place"
             ) from None
 
     def begin_section(self, name: str, dtype: str) -> None:
@@ -334,7 +327,7 @@ class IndexWriter(SectionWriter):
     """Writes an index."""
 
     MAGIC, SUFFIX = INDEX_MAGIC, INDEX_SUFFIX
-    NAME, ELSEWHERE = "the index", ("-o OUT.mmx", "mmapds.build(..., out=...), and open it with roots=[...]")
+    NAME = "the index"
 
     def replace(self, before: "Index", metadata: dict[str, Any]) -> None:
         """Finish the file and put it in the place of `before`, an index of the same records.
@@ -372,7 +365,7 @@ class IndexWriter(SectionWriter):
 class PartWriter(IndexWriter):
     """Writes an index that is a part of another."""
 
-    NAME, ELSEWHERE = "a part of the index", ("--parts DIR", "parts=...")
+    NAME = "a part of the index"
 
 
 def alike(one: Any, other: Any) -> bool:
@@ -384,7 +377,7 @@ class ViewWriter(SectionWriter):
     """Writes a saved view."""
 
     MAGIC, SUFFIX, KIND = INDEX_MAGIC, INDEX_SUFFIX, 1
-    NAME, ELSEWHERE = "the view", None
+    NAME = "the view"
 
 
 class BoundsWriter:
