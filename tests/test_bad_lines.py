@@ -297,13 +297,6 @@ def test_a_conversion_goes_on_without_bad_lines(write, tmp_path):
     assert [record["n"] for record in mmapds.open(tmp_path / "a.mma")] == [1, 2]
 
 
-def test_an_expression_in_the_place_of_a_columns_name(write):
-    path = write([{"n": 1}])
-    mmapds.build(path, length="n")
-    with pytest.raises(mmapds.ColumnError, match=r"found 'length'; run: .* --column 'NAME=bytes\(\)' "):
-        mmapds.open(path).column("bytes()")
-
-
 def test_a_column_whose_name_is_misspelt(write):
     path = write([{"n": 1}])
     mmapds.build(path, length="n")

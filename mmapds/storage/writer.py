@@ -77,6 +77,7 @@ class SectionWriter:
         self._spools: list[Spool] = []
         self._flusher: Makers[int, None] | None = None
         self._unsent = self._flushes = 0  # bytes that no flush was asked for, and flushes
+        self._is_flushing = False
         self._written: os.stat_result | None = None  # once it is committed
         try:
             self._temporary, self._file = create_replacement(self.target)
@@ -184,18 +185,18 @@ class SectionWriter:
         """Have a thread flush what was written, so that the flush at the end has little left to do."""
         if self._flusher is None:
             self._flusher = Makers(os.fsync, 1, "mmapds-flush")
-        elif not self._flusher.wait(self._flushes - 1, 0):
+        elif not self._flusher.wait(self._flushes, 0):
             return
-        else:
-            self._end_flush()
+        self._end_flush()
+        self._flushes, self._unsent, self._is_flushing = self._flushes + 1, 0, True
         self._flusher.give(self._flushes, self._file.fileno())
-        self._flushes, self._unsent = self._flushes + 1, 0
 
     def _end_flush(self) -> None:
         """Wait for the flush in progress; raise Error if it failed, as the system reports a failure only once."""
-        if self._flusher is not None and self._flushes:
+        if self._flusher is not None and self._is_flushing:
+            self._is_flushing = False
             with self.writing():
-                self._flusher.result(self._flushes - 1)
+                self._flusher.result(self._flushes)
 
     def mark(self) -> Mark:
         """Return the place in the section that was begun last where `write` goes on."""
@@ -240,9 +241,7 @@ class SectionWriter:
     def flush(self) -> None:
         """Flush a complete file to the disk."""
         with self.writing():
-            if self._flusher is not None:
-                self._end_flush()
-                self._flushes = 0
+            self._end_flush()
             os.fsync(self._file.fileno())
             self._written = os.fstat(self._file.fileno())
 
@@ -294,7 +293,7 @@ class SectionWriter:
         self._close()
 
     def __del__(self) -> None:
-        self._close()  # a signal may end the program before the block of the writer begins, or while it ends
+        self._close()  # of a writer that nobody closed
 
     def _close(self) -> None:
         """Close the file, and remove it unless it was moved to its place."""
