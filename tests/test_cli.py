@@ -10,7 +10,6 @@ import pytest
 
 import mmapds
 from tests.support.commands import command, run
-from tests.support.commands import mmapds as tool
 
 WORK = """
 import os, signal, sys, time
@@ -29,6 +28,7 @@ sys.exit(cli.run(work, interrupted="interrupted: nothing was written"))
     [
         ("print('done')", 0, ""),
         ("raise Error('a.jsonl: one\\ntwo')", 1, "a.jsonl: one two\n"),
+        ("raise TypeError('odd')", 1, "TypeError: odd (python -X dev -m mmapds shows where)\n"),
         ("raise KeyboardInterrupt", 130, "interrupted: nothing was written\n"),
         (
             "raise MemoryError('of a map')",
@@ -103,16 +103,6 @@ def test_a_full_disk_under_the_output_is_told_from_what_goes_to_stderr(aside, un
     assert ran.returncode == 1
     assert ran.stderr.rpartition("\r")[2].strip() == REFUSED.strip()
     assert ran.stderr.count("Error") == 0
-
-
-def test_a_warning_behind_a_full_disk_is_one_line(write):
-    path = write([{"x": 1}])
-    mmapds.build(path)
-    with open(path, "a") as file:
-        file.write('{"x": 2}\n')
-    with open("/dev/full", "w") as full:
-        ran = tool("info", path, **FULL, stdout=full, env={**os.environ, "PYTHONUNBUFFERED": ""})
-    assert (ran.returncode, ran.stderr) == (1, REFUSED)
 
 
 CLOSED = ("stdin", "stdout", "stderr")

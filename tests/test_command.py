@@ -13,7 +13,7 @@ import pytest
 import mmapds as package
 from mmapds.cli.commands import main
 from mmapds.dataset.decode import BY_NAME
-from tests.support.commands import SECONDS, command, mmapds, run
+from tests.support.commands import command, mmapds, run
 from tests.support.files import ROOT
 from tests.support.terminals import on_terminal
 
@@ -71,6 +71,12 @@ def test_help_names_every_decoder():
     text = " ".join(mmapds("show", "--help").stdout.split())
     named = text.partition("--decode D ")[2].partition(";")[0].replace(" or ", ", ").split(", ")
     assert named == [*BY_NAME, "torch"]
+
+
+def test_a_near_name_is_said_for_an_unknown_one(capsys):
+    for arguments, near in ((["idnex", "a.jsonl"], "index"), (["index", "a.jsonl", "--lenght", "n"], "--length")):
+        assert main(arguments) == 2
+        assert capsys.readouterr().err.endswith(f"(did you mean {near})\n")
 
 
 def test_without_a_command_help_is_a_usage_error():
@@ -143,14 +149,6 @@ def test_a_closed_pipe_gives_no_traceback(write, buffered):
         assert (ran.returncode, ran.stderr) == (0 if swallowed else 141, ""), arguments
 
 
-def test_head_of_the_output_ends_the_command(write):
-    path = indexed(write, records=[{"n": number, "text": "x" * 100} for number in range(3000)])
-    line = f'"{sys.executable}" -m mmapds show {path} : | head -n 1; echo ${{PIPESTATUS[0]}}'
-    ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=SECONDS, check=True)
-    assert ran.stderr == ""
-    assert ran.stdout == f"0: {path}:1 (byte 0), 120 bytes\n141\n"
-
-
 def test_ctrl_c_is_one_line(write):
     path = indexed(write, records=[{"n": number, "text": "x" * 1000} for number in range(3000)])
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background has none
@@ -182,16 +180,6 @@ def test_an_argument_that_steers_a_terminal_is_escaped():
         assert "\x1b" not in text
 
 
-def test_a_name_that_is_not_utf_8_is_printed(tmp_path):
-    path = os.fsencode(tmp_path) + b"/\xff.jsonl"
-    with open(path, "w") as file:
-        file.write("{}\n")
-    ran = subprocess.run([sys.executable, "-m", "mmapds", "head", path], capture_output=True, check=False)
-    assert ran.returncode == 1
-    assert rb"\xff.jsonl" in ran.stderr
-    assert b"Traceback" not in ran.stderr
-
-
 @pytest.mark.parametrize("arguments", [["head"], ["info"], ["verify"], ["index"]])
 @pytest.mark.parametrize("name", [b"\xff.jsonl", b"\xff.jsonl.mmx"])
 def test_a_source_whose_name_is_not_utf_8_is_to_be_renamed(tmp_path, arguments, name):
@@ -209,12 +197,6 @@ def test_a_terminal_without_the_characters_of_a_name_gets_escapes(write):
     ran = mmapds("head", "-n", "1", path, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert ran.returncode == 0
     assert r"\xe4\U0001f642.jsonl:1 (byte 0), 20 bytes" in ran.stdout
-
-
-def test_main_returns_the_status_to_python(write, capsys):
-    path = indexed(write)
-    assert main(["show", path, "3"]) == 0
-    assert capsys.readouterr().out.startswith(f"3: {path}:4 (byte ")
 
 
 def test_every_command_of_the_page_runs(write, tmp_path, monkeypatch):

@@ -310,13 +310,6 @@ def test_a_source_that_changed_or_is_gone_fails(write, tool):
     assert tool(*info, f"{grown}.mmx").returncode == 0
 
 
-def test_json_is_that_of_the_module(write, ran):
-    path = write([{"n": 1}])
-    mmapds.build(path, length="n")
-    (found,) = json.loads(ran("info", "--json", path)[1])["indexes"]
-    assert (found["records"], found["columns"]) == (1, {"length": "n"})
-
-
 def test_a_terminal_has_colours_and_every_column(write):
     path = write([{f"c{name}": name * number for name in range(9)} for number in range(100)])
     mmapds.build(path, columns={f"c{name}": f"c{name}" for name in range(9)}, length="c3")
