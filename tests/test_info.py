@@ -115,7 +115,8 @@ def test_piece_by_piece_the_numbers_are_the_same(write, monkeypatch):
         (np.array([0.5, np.nan, np.inf]), "not finite", "2"),
         (np.array([0.5, np.nan, np.inf]), "max", "0.5"),
         (np.array([np.nan] * 3), "max", "0"),
-        (np.array([1.7e308] * 3), "total", "inf"),
+        (np.array([1.7e308] * 3), "total", "too large"),
+        (np.array([1.7e308, -1.7e308, -1.7e308]), "mean", "-5.66667e+307"),
         (np.array([1e-300, 2e-300, 3e-300]), "median", "2e-300"),
     ],
 )

@@ -131,7 +131,8 @@ def _print_columns(
         percentiles = dict(zip(PERCENTILES, numbers.percentiles, strict=True))
         statistics = (numbers.least, *(percentiles[each] for each in _SHOWN), numbers.most)
         mean = _number(numbers.mean if abs(numbers.mean) < 10 else round(numbers.mean, 1))
-        cells = [*map(_number, statistics), mean, _number(numbers.total), *[_number(numbers.others)] * has_others]
+        total = "too large" if numbers.total is None else _number(numbers.total)
+        cells = [*map(_number, statistics), mean, total, *[_number(numbers.others)] * has_others]
         rows.append([(CALLED if name is SIZES else name, "bold"), of, *cells])
     screen.table(rows, head=head, left=(0, 1))
     if sampled := min((each.sampled for each in measured.values() if each.sampled < each.finite), default=0):

@@ -1,7 +1,10 @@
 """Statistics of the numbers that indexes have of their records, piece by piece: memory does not grow with them."""
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +32,8 @@ class Numbers(NamedTuple):
     least: Number
     most: Number
     mean: float
-    total: Number
-    """Of integers exact, and of floats as float64 has it."""
+    total: Number | None
+    """None where it is larger than float64 holds."""
     finite: int
     """How many numbers are finite."""
     others: int
@@ -57,7 +60,7 @@ def measure(indexes: Sequence[Index], name: str | None, report: Callable[[int], 
     step = max(math.ceil(sum(index.records for index in indexes) / _SAMPLE), 1)
     extremes: list[Number] = []
     sample: list[NDArray[Any]] = []
-    total: Number = 0
+    total: int | Fraction = 0
     count = others = 0
     for piece, times in pieces(indexes, name):
         finite = piece[np.isfinite(piece)] if piece.dtype.kind == "f" else piece
@@ -74,8 +77,8 @@ def measure(indexes: Sequence[Index], name: str | None, report: Callable[[int], 
         found = np.quantile(whole, list(PERCENTILES.values()), method="inverted_cdf").tolist()
     types = sorted({np.dtype(index.column(name)[0]).name for index in indexes}) if name is not SIZES else []
     least, most = min(extremes, default=0), max(extremes, default=0)
-    mean = total / max(count, 1)
-    return Numbers(", ".join(types), least, most, mean, total, count, others, tuple(found), len(whole))
+    mean = float(min(max(Fraction(total, max(count, 1)), least), most))  # a sum of floats is rounded
+    return Numbers(", ".join(types), least, most, mean, _as_number(total), count, others, tuple(found), len(whole))
 
 
 def histogram(indexes: Sequence[Index], name: str | None, numbers: Numbers) -> list[tuple[Number, Number | None, int]]:
@@ -124,12 +127,21 @@ def _bins_of(numbers: NDArray[Any], begins: Sequence[Number]) -> NDArray[np.intp
     return np.searchsorted(np.array(begins, np.float64), numbers, side="right")
 
 
-def _sum(numbers: NDArray[Any], largest: Number) -> Number:
-    """Return a sum: of integers without overflow."""
-    if numbers.dtype.kind != "f" and largest * len(numbers) >= 2**63:
+def _sum(numbers: NDArray[Any], largest: Number) -> int | Fraction:
+    """Return a sum, which may be larger than the numbers of any type; that of floats is rounded as theirs are."""
+    if numbers.dtype.kind == "f":
+        scale = 1 if largest * len(numbers) < sys.float_info.max else len(numbers)
+        return Fraction((numbers / scale).sum(dtype=np.float64).item()) * scale
+    if largest * len(numbers) >= 2**63:
         return sum(map(int, numbers.tolist()))
-    with np.errstate(over="ignore"):
-        return numbers.sum(dtype=np.float64 if numbers.dtype.kind == "f" else np.int64).item()  # type: ignore[no-any-return]
+    return int(numbers.sum(dtype=np.int64))
+
+
+def _as_number(total: int | Fraction) -> Number | None:
+    """Return a sum as an integer or a float; None where it is too large for this."""
+    with suppress(OverflowError):
+        return total if isinstance(total, int) else float(total)
+    return None
 
 
 def pieces(indexes: Sequence[Index], name: str | None) -> Iterator[tuple[NDArray[Any], int]]:
