@@ -26,7 +26,7 @@ from tests.support.commands import SECONDS, command, python
 WAITING = r"{}: waiting for process {} on \S+, which writes this file and holds {}\.lock\n"
 COUNTED = """
 import sys, mmapds
-from mmapds.storage.sections import SectionWriter
+from mmapds.storage.writer import SectionWriter
 commit = SectionWriter.commit
 def counted(self, *arguments):
     print("written", flush=True)

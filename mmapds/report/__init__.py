@@ -7,7 +7,8 @@ template shows them, and matplotlib draws the charts; only the page needs these 
 from __future__ import annotations  # help() shows them as they are written
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 from ..bench import bench
@@ -17,6 +18,7 @@ from ..dataset.opening import open as open_dataset
 from ..errors import Error, OrderError, either, names_its_arguments
 from ..storage.replaced import check_is_free, is_same_file, replacing
 from ..storage.sources import StrPath, listed, reason
+from ..storage.temporary import check_is_file
 from .gather import gather
 from .lengths import Facts
 from .plans import BATCH_SIZE, wanted_plans
@@ -101,6 +103,8 @@ def _page_maker(out: str, force: bool) -> Callable[[Facts], str]:
         ) from None
     if not force:
         check_is_free(out, _elsewhere())
+    with _writing(out):
+        check_is_file(out)
     return page
 
 
@@ -110,9 +114,15 @@ def _check_is_another(out: StrPath | None, files: Iterable[str]) -> None:
 
 
 def _write(path: str, text: str) -> None:
+    with _writing(path), replacing(os.path.abspath(path), lambda: None) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def _writing(path: str) -> Iterator[None]:
+    """Turn an OSError into an Error that names the page."""
     try:
-        with replacing(os.path.abspath(path), lambda: None) as file:
-            file.write(text.encode())
+        yield
     except OSError as error:
         raise Error(
             f"{path}: cannot write the report here ({reason(error)}); give another place with {_elsewhere()}"

@@ -130,7 +130,8 @@ def _acquire(target: str, real: str, opened: list[FileIO]) -> bool:
                 with suppress(OSError):  # a full disk
                     file.write(f"{os.getpid()} on {os.uname().nodename}".encode())
                 return True
-            _remove(target, real)
+            if not _remove(target, real):
+                return False
         _close(opened.pop())
 
 
@@ -158,13 +159,21 @@ def _open(path: str) -> FileIO:
     return file
 
 
-def _remove(target: str, real: str) -> None:
-    """Remove what the last holder of a lock left, and its lock file, which is locked now."""
+def _remove(target: str, real: str) -> bool:
+    """Remove what the last holder of a lock left, and its lock file, which is locked now.
+
+    Returns:
+      False in a file system that is read-only.
+    Raises:
+      Error: the lock file belongs to another user.
+    """
     remove_leftovers(real)
     try:
         os.unlink(real + LOCK_SUFFIX)
-    except OSError as error:  # of another user
+    except OSError as error:
         _check_is_read_only(target, real + LOCK_SUFFIX, error)
+        return error.errno != EROFS
+    return True
 
 
 def _close(file: FileIO) -> None:

@@ -78,6 +78,7 @@ class SectionWriter:
         self._flusher: Makers[int, None] | None = None
         self._unsent = self._flushes = 0  # bytes that no flush was asked for, and flushes
         self._is_flushing = False
+        self._failure: Error | None = None  # the first one, as the system reports it once
         self._written: os.stat_result | None = None  # once it is committed
         try:
             self._temporary, self._file = create_replacement(self.target)
@@ -101,10 +102,11 @@ class SectionWriter:
         try:
             yield
         except OSError as error:
-            raise Error(
+            self._failure = Error(
                 f"{self.path}: cannot write {self.NAME} ({reason(error)}); nothing was changed; {make_room(error)}"
                 "give another place"
-            ) from None
+            )
+            raise self._failure from None
 
     def begin_section(self, name: str, dtype: str) -> None:
         """Start a section, to which `write` appends."""
@@ -192,7 +194,7 @@ class SectionWriter:
         self._flusher.give(self._flushes, self._file.fileno())
 
     def _end_flush(self) -> None:
-        """Wait for the flush in progress; raise Error if it failed, as the system reports a failure only once."""
+        """Wait for the flush in progress; raise Error if it failed."""
         if self._flusher is not None and self._is_flushing:
             self._is_flushing = False
             with self.writing():
@@ -239,7 +241,9 @@ class SectionWriter:
             self.place()
 
     def flush(self) -> None:
-        """Flush a complete file to the disk."""
+        """Flush a complete file to the disk; raise the error of a write that failed before, even if it was caught."""
+        if self._failure is not None:
+            raise self._failure
         with self.writing():
             self._end_flush()
             os.fsync(self._file.fileno())
