@@ -144,11 +144,8 @@ def test_numbers_that_were_given_may_be_those_of_any_function(two, write):
 def test_the_command_says_that_a_column_is_of_several_things(two):
     mmapds.build(two[0], length="chars(t)")
     mmapds.build(two[1], length=words)
-    of = {}
-    for given in ([two[0]], [two[1]], two):
+    for given, meaning in (([two[0]], "chars(t)"), ([two[1]], "function"), (two, "several")):
         done = mmapds_command("info", *given)
         assert done.returncode == 0, done.stderr
-        (line,) = (line for line in done.stdout.splitlines() if line.split()[:1] == ["of"])
-        of[len(given), given[0]] = line.split(maxsplit=1)[1]
-    meanings = [each.split("records")[1].strip() for each in of.values()]
-    assert (meanings[0], meanings[1][:10], meanings[2]) == ("chars(t)", "function t", "several")
+        (line,) = (line for line in done.stdout.splitlines() if line.split()[:1] == ["length"])
+        assert line.split()[1] == meaning

@@ -124,12 +124,6 @@ def test_another_place():
     mmapds.seekable("part.jsonl", force=True)
     assert tool("seekable", "part.jsonl", "-o", "third.jsonl.zst").returncode == 0
     assert tool("seekable", "part.jsonl", "--force").returncode == 0
-    compared(
-        lambda: mmapds.build("bad.jsonl", out="nowhere/x.mmx"),
-        ["index", "bad.jsonl", "-o", "nowhere/x.mmx"],
-        "give another place with mmapds.build(..., out=...), and open it with roots=[...]",
-        "run: python -m mmapds.index bad.jsonl -o OUT.mmx",
-    )
 
 
 def test_a_command_ends_with_its_block():

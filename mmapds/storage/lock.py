@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from errno import EROFS
 from io import FileIO
 from stat import S_ISREG
+from weakref import WeakSet
 
 from ..errors import Error
 from .processes import seconds_of
@@ -32,8 +33,21 @@ _HOLDER = re.compile(r"\d{1,10} on [^\s/]{1,255}")
 
 _held: dict[str, tuple[int, int, bool]] = {}
 """By the real path of what is locked: the process and the thread that hold it, and whether there is a lock."""
+_open_files: WeakSet[FileIO] = WeakSet()
+"""Lock files that this process has open."""
 _spoken: set[str] = set()
 """What is said once."""
+
+
+def _forget() -> None:
+    """Close, in a forked child, the lock files of its parent: a child that outlives it would keep the locks."""
+    _held.clear()
+    for file in list(_open_files):
+        if not file.closed:
+            file.close()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 @contextmanager
@@ -110,6 +124,7 @@ def _acquire(target: str, real: str, opened: list[FileIO]) -> bool:
         is_new = not os.path.lexists(path)
         try:
             opened.append(FileIO(path, "x+") if is_new else _open(path))
+            _open_files.add(opened[-1])
         except OSError as error:
             if isinstance(error, FileExistsError if is_new else FileNotFoundError):
                 continue  # it was made, or removed, just now
