@@ -1,5 +1,6 @@
 """The .mmx file: atomic, open in constant time, and trusted in nothing."""
 
+import errno
 import json
 import os
 import random
@@ -293,3 +294,14 @@ def test_sources_in_other_directories_are_named_by_the_shortest_path(tmp_path):
         ),
     )  # what follows a name that may be a link stays as it is
     assert mmapds.open(path, roots=tmp_path).sources[0] == f"{home}/link/../other/a.jsonl"
+
+
+def test_an_error_of_a_write_that_was_caught_is_raised_at_the_end(tmp_path):
+    """The system reports it once: what was flushed in vain would be missing from the file."""
+    with IndexWriter(str(tmp_path / "a.mmx")) as writer:
+        with pytest.raises(mmapds.Error), writer.writing():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        writer.write_array("offsets", "<u8", bytes(8))
+        with pytest.raises(mmapds.Error, match="no space left on device"):
+            writer.commit({"format": "jsonl", "parameters": {}, "sources": []}, 0)
+    assert os.listdir(tmp_path) == []
