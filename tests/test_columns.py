@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import multiprocessing
 import os
 import random
 import re
@@ -326,7 +327,13 @@ def test_a_column_that_was_added_since_the_dataset_was_opened(corpus, add):
     for opened in (ds, view):
         with pytest.raises(mmapds.ColumnError) as missing:
             opened.column("words")
+        assert str(missing.value) == (
+            f"{path}.mmx: expected column 'words', found none; open the dataset again, as the index on disk has this "
+            "column now"
+        )
         check(str(missing.value))
+    with pytest.raises(mmapds.ColumnError, match="; run: "):
+        ds.column("others")
     assert mmapds.open(path).column("words").tolist() == [record["id"] for record in records]
 
 
@@ -800,6 +807,9 @@ def check_that_a_death_is_said(path):
         mmapds.ColumnError, match="column 'x': a worker process died, killed or out of memory; use workers=1"
     ):
         mmapds.add_column(path, "x", leave, workers=2)
+    for worker in multiprocessing.active_children():
+        worker.join(60)  # else this process would wait for it for ever when it ends
+        assert worker.exitcode is not None
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,7 @@ def test_parameters_that_a_newer_version_may_write(write):
         ran = command("--verify", path)
         assert ran.returncode == 1
         assert all(line.startswith(f"{path}.mmx: DAMAGED: ") for line in ran.stderr.splitlines())
+        assert "from a newer mmapds" in ran.stderr
         if parameters:
             ran = command("--force", path)
             assert ran.returncode == 1

@@ -175,7 +175,7 @@ def _parameters(findings: Findings, chosen: Format) -> dict[str, Any]:
     for name, value in expected.items():
         found = index.parameters.get(name, _WHERE_MISSING.get(name))
         if not is_same_parameter(value, found) and (found is not None or name not in _NEEDLESS):
-            what = f"{name} = {found!r}, expected {value!r}, as {paths[0]} has it"
+            what = f"{name} = {found!r}, expected {value!r}, as {paths[0]} has it, or it is from a newer mmapds"
             findings.add("parameters", index.damaged(what))
     return expected
 

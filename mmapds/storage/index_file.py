@@ -140,6 +140,13 @@ class IndexFile(SectionFile):
             raise ColumnError(f"{self.path}: expected column {name!r}, found {known}; {self.way_to_column(name)}")
         return self.sections[COLUMN + name].dtype, self.section(COLUMN + name)
 
+    def _has_now(self, name: str) -> bool:
+        """Whether the index was written again meanwhile, and has a column that it lacked when it was opened."""
+        try:
+            return name in Index(self.absolute(self.path), self.roots).columns
+        except Error:
+            return False
+
     def way_to_column(self, name: str) -> str:
         """Return how to get a column that is missing, as the end of a message."""
         return self.remedy()
@@ -404,8 +411,17 @@ class Index(IndexFile):
             return 0
         return self.sections[BOUNDS].offset + self._start("groups", number) * GROUP
 
+    def _has_now(self, name: str) -> bool:
+        """Whether the index was written again meanwhile, and has a column that it lacked when it was opened."""
+        try:
+            return name in Index(self.absolute(self.path), self.roots).columns
+        except Error:
+            return False
+
     def way_to_column(self, name: str) -> str:
         """Return how to get a column that is missing: by a command, where an expression may measure it."""
+        if self._has_now(name):
+            return "open the dataset again, as the index on disk has this column now"
         near = nearest(name, self.columns)
         meant = f"did you mean {near!r}" if near else ""
         expression = "EXPR" if self.format == "jsonl" else ""
@@ -453,10 +469,14 @@ class Index(IndexFile):
         """Raise StaleIndexError if a source was given, not this index, and the index is not of that source alone."""
         if names_index(given) or self.covers(given):
             return
-        found = f"{len(self.sources):,} sources" if len(self.sources) != 1 else self.source_path(0)
-        command = build_command([given], *["--force"] * bool(self.computed_columns))
+        is_one, computed = len(self.sources) == 1, ", ".join(map(repr, self.computed_columns))
+        found = self.source_path(0) if is_one else f"{len(self.sources):,} sources"
+        command = build_command([given], *["--force"] * bool(computed))
+        more = f" (and add again what was computed in Python: {computed})" if computed else ""
+        if not is_one:
+            more = f" (or give {self.path} for all of them)"
         raise StaleIndexError(
-            f"{self.path}: STALE: expected the index of {given}, found one of {found}; run: {command}"
+            f"{self.path}: STALE: expected the index of {given}, found one of {found}; run: {command}{more}"
         )
 
     def check_size(self, number: int, size: int) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import signal
 import sys
 import threading
 import traceback
@@ -72,6 +73,8 @@ _work: Callable[[Any], Any] | None = None
 def _begin(work: Callable[[Any], Any]) -> None:
     global _work
     _work = work
+    # A broken pool ends its workers by SIGTERM. A handler of the parent's that raises would not end one that sends.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent()
 
 
