@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import formats
 from .clusters import Engine
-from .errors import ColumnError, Error, arguments_of, check_flags, names_its_arguments, refuse_unknown, shortened, warn
+from .errors import ColumnError, Error, refuse_unknown, shortened, warn
 from .index.build import BuildResult, ColumnRequest, Complete, build_each, complaints
 from .storage.roots import Roots
 from .storage.sources import INDEX_SUFFIX, StrPath, expand, given_twice, index_path
@@ -76,7 +76,7 @@ def build(
       Error: an index cannot be written, or another process builds it for too long.
       TypeError: an argument is unknown.
     """
-    _check_given(parameters, out, parts, validate=validate, hash=hash, force=force, grown=grown)
+    _check_given(parameters, out=out, parts=parts)
     expressions, computed = _by_kind(length, columns)
     request = ColumnRequest(expressions, missing, validate, tuple(computed), hash, bad, _is_apart(length, columns))
     how: dict[str, Any] = {"out": out, "format_name": format, "force": force, "grown": grown, "options": parameters}
@@ -122,7 +122,6 @@ def _engine(executor: Any, parts: StrPath | None, out: StrPath | None, workers: 
     return engine
 
 
-@names_its_arguments("mmapds.merge")
 def merge(
     indexes: StrPath | Iterable[StrPath],
     *,
@@ -151,25 +150,15 @@ def merge(
 
     from .index.merge import merge as merge_indexes
 
-    _check_paths(out=out)
+    _check_given({}, out=out)
     paths = [index_path(path) for path in expand(indexes, (INDEX_SUFFIX,), indexed=False)]
     done = merge_indexes(paths, os.fspath(out), roots=Roots(roots, paths), workers=workers or cores())
     return Path(done.summary.path)
 
 
-def _check_given(parameters: Mapping[str, Any], out: Any, parts: Any, **flags: Any) -> None:
-    """Raise an error for flags that are neither True nor False, for what is no path, and for unknown arguments.
-
-    Args:
-      parameters: arguments that `build` does not have; formats may.
-    """
-    refuse_unknown("mmapds.build", parameters, (*arguments_of(build), *formats.OPTIONS))
-    check_flags(build, flags)
-    _check_paths(out=out, parts=parts)
-
-
-def _check_paths(**given: Any) -> None:
-    """Raise Error for an argument, by its name, that is neither a path nor None."""
+def _check_given(parameters: Mapping[str, Any], **given: Any) -> None:
+    """Raise TypeError for a parameter that no format has, and Error for an argument that is neither a path nor None."""
+    refuse_unknown("build", parameters, formats.OPTIONS)
     for name, path in given.items():
         if path is not None and not isinstance(path, str | os.PathLike):
             raise Error(f"{name} = {shortened(path)}, expected a path")

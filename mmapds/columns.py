@@ -19,7 +19,7 @@ from .arrays.masks import masked_count
 from .dataset.dataset import Dataset
 from .dataset.decode import Decoder
 from .dataset.opening import open as open_dataset
-from .errors import ColumnError, add_note, names_its_arguments, shortened
+from .errors import ColumnError, add_note, shortened
 from .index.length_order import write_length_order
 from .progress import Progress
 from .storage.index_file import LENGTH_SECTIONS, Index
@@ -35,7 +35,6 @@ from .storage.writer import IndexWriter
 _TASK_SAMPLES = 4096  # computed by a worker at a time
 
 
-@names_its_arguments("mmapds.add_column")
 def add_column(
     source_or_index: StrPath,
     name: str,

@@ -1,18 +1,12 @@
 """The errors that mmapds raises. A message says where, what was expected, what was found, and what to run."""
 
 import difflib
-import functools
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, ParamSpec, TypeVar
-
-from .other_arguments import remark_on
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from typing import Any
 
 EXPECTED_ROOM = "expected room in memory"
 RAISE_LIMIT = "raise the limit, as with ulimit -v or of the container"
@@ -23,9 +17,6 @@ _NOT_THE_USERS = ("mmapds.", "torch.utils.data", "torchdata.", "accelerate.", "m
 _LISTED = 400  # characters of names in messages, about
 _DEPTH = 8  # to which values in messages are shown
 _CUTOFF = 0.6  # of difflib, for names that resemble each other
-_NUMPY_BOOLS = (("numpy", "bool"), ("numpy", "bool_"))  # the names of their type; start-up time: NumPy is not loaded
-_FLAGS = (bool, "bool")  # annotations: as they are, and in modules that evaluate none
-_OPTIONAL_FLAGS = (bool | None, "bool | None")
 _NO_MEMORY = "not enough memory", "Not enough memory", "Unable to create ZSTD_", "Error -4 while "
 """What zstd, orjson, zstd of contexts, and zlib say where memory is short. Error -4 of isal is another."""
 
@@ -217,79 +208,11 @@ def did_you_mean(name: str, known: Iterable[str], shown: Callable[[str], str] = 
     return f" (did you mean {shown(near)})" if near else ""
 
 
-def unknown_argument(function: str, name: str, value: Any, known: Iterable[str]) -> TypeError:
-    """Return the error for an argument that a function does not have.
-
-    Args:
-      known: the arguments it has.
-    """
-    names = list(known)
-    meant = remark_on(function, name, names)
-    remark = f" ({meant})" if meant else did_you_mean(name, names)  # a name that means something is not misspelt
-    return TypeError(f"{name} = {shortened(value)}, expected an argument of {function}: {', '.join(names)}{remark}")
-
-
-def arguments_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of the arguments that a function takes, without `self`; also of one that is decorated."""
-    code = getattr(function, "__wrapped__", function).__code__  # start-up time: inspect.signature takes 5 ms to import
-    names: tuple[str, ...] = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    return names[1:] if names[:1] == ("self",) else names
-
-
-def flag(name: str, value: Any, error: type[Error] = Error) -> bool:
-    """Return an argument that is True or False: a bool, also of NumPy, or 0 or 1.
-
-    Raises:
-      error: it is something else, such as a text, which counts as true whatever it says.
-    """
-    is_numpys = (type(value).__module__, type(value).__name__) in _NUMPY_BOOLS
-    if is_numpys or (isinstance(value, int) and value in (0, 1)):
-        return bool(value)
-    raise error(f"{name} = {shortened(value)}, expected True or False")
-
-
-def check_flags(function: Callable[..., Any], given: Mapping[str, Any], error: type[Error] = Error) -> None:
-    """Raise an error for an argument that is annotated as `bool` and is neither True nor False.
-
-    Args:
-      given: arguments by name; those that are annotated otherwise may be anything.
-    """
-    for name, value in given.items():
-        kind = function.__annotations__.get(name)
-        if kind in _FLAGS or (kind in _OPTIONAL_FLAGS and value is not None):
-            flag(name, value, error)
-
-
-def refuse_unknown(function: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Raise TypeError for an argument that a function does not have; see `unknown_argument`."""
-    names = tuple(known)
-    for name, value in given.items():
-        if name not in names:
-            raise unknown_argument(function, name, value, names)
-
-
-def names_its_arguments(called: str, *, error: type[Error] = Error) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function: an argument that it does not have is an error that names those it has.
-
-    So is one that is annotated as `bool` and is neither True nor False.
-
-    Args:
-      called: what users call it.
-      error: what is raised for a flag that is neither.
-    """
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        known, positional = arguments_of(function), function.__code__.co_varnames
-
-        @functools.wraps(function)
-        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            refuse_unknown(called, kwargs, known)
-            check_flags(function, {**dict(zip(positional, args, strict=False)), **kwargs}, error)
-            return function(*args, **kwargs)
-
-        return checked
-
-    return decorate
+def refuse_unknown(function: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raise Python's own error for an argument that a function with `**parameters` does not have."""
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

@@ -11,7 +11,7 @@ import torch.utils.data
 
 from .dataset.collate import default_collate
 from .dataset.pack import check_plan
-from .errors import OrderError, StateError, counted, names_its_arguments, shortened
+from .errors import OrderError, StateError, counted, shortened
 from .loops import Drawn, ProcessLoop, ThreadLoop, Waits, start_process
 from .orders.basic import integer
 from .samplers.cursor import Sharding
@@ -52,7 +52,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         dataset; it is also a ValueError.
     """
 
-    @names_its_arguments("mmapds.DataLoader", error=OrderError)
     def __init__(
         self,
         dataset: Any,

@@ -17,7 +17,7 @@ from .arrays.array_file import ArrayFile, ArrayFileWriter, Head
 from .arrays.infer import UndecidedError, infer_schema
 from .arrays.schema import Field, Schema
 from .arrays.values import pack
-from .errors import Error, FormatError, names_its_arguments
+from .errors import Error, FormatError
 from .storage.lock import locked
 from .storage.numbers import BY_CELL, BY_DTYPE
 from .storage.sections import COLUMN
@@ -55,7 +55,6 @@ class Writer:
       Error: the file cannot be written.
     """
 
-    @names_its_arguments("mmapds.Writer")
     def __init__(
         self,
         path: StrPath,

@@ -130,25 +130,6 @@ def test_a_misspelt_command_has_the_nearest_one(tmp_path, given, meant):
     assert ran(given, "a.jsonl", cwd=tmp_path).stderr.endswith(f" (did you mean {meant})\n")
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: mmapds.DistributedSampler(range(9), sead=1), r"sead = 1, .* \(did you mean 'seed'\)"),
-        (lambda: mmapds.DistributedBatchSampler(range(9), 2, drop_lst=True), r"\(did you mean 'drop_last'\)"),
-        (lambda: mmapds.ChunkedSampler(range(9), 2, mix_chunk=3), r"\(did you mean 'mix_chunks'\)"),
-        (lambda: mmapds.MixtureSampler([9, 9], [1, 1], stopp="first"), r"\(did you mean 'stop'\)"),
-        (lambda: mmapds.TokenBudgetBatchSampler([1, 2], 9, max_len=3), r"\(did you mean 'max_length'\)"),
-        (lambda: mmapds.DataLoader([1, 2], num_worker=3), r"\(did you mean 'num_workers'\)"),
-        (lambda: mmapds.Writer("a.mma", lenght="n"), r"\(did you mean 'length'\)"),
-    ],
-)
-def test_a_misspelt_argument_has_the_nearest_one(make, message):
-    with pytest.raises(TypeError, match=message) as error:
-        make()
-    assert "self" not in str(error.value)
-    check(str(error.value))
-
-
 # ---- what is advised --------------------------------------------------------------------------------------------
 
 
@@ -241,7 +222,7 @@ def test_a_source_tree_that_is_not_built_says_so(tmp_path):
     tree = tmp_path / "tree"
     (tree / "mmapds/storage").mkdir(parents=True)
     source = os.path.dirname(mmapds.__file__)
-    for name in ("__init__.py", "errors.py", "other_arguments.py", "storage/__init__.py"):
+    for name in ("__init__.py", "errors.py", "storage/__init__.py"):
         with open(os.path.join(source, name)) as file:
             (tree / "mmapds" / name).write_text(file.read())
     # Without site packages, whose hook for editable installs would find the core elsewhere.

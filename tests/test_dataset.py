@@ -4,7 +4,6 @@ import gc
 import json
 import os
 import pickle
-import shutil
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain
@@ -18,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmapds
-from mmapds.dataset.other_names import OTHER_NAMES
 
 
 class Sample(msgspec.Struct):
@@ -238,84 +236,6 @@ def test_datasets_of_others_are_refused_with_what_takes_them(ds):
             mmapds.concat([ds, other])
         with pytest.raises(mmapds.Error, match=message):
             ds + other
-
-
-# ---- names of other libraries --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", [*OTHER_NAMES])
-def test_a_name_of_other_libraries_says_what_to_use(ds, name):
-    for owner in (ds, ds[:3], mmapds.Dataset):
-        assert not hasattr(owner, name)  # trainers ask, and take what has it for something else
-        with pytest.raises(AttributeError, match=rf"^Dataset\.{name}: not an attribute of mmapds datasets; ") as caught:
-            getattr(owner, name)
-        assert caught.value.name == name
-    assert name not in dir(ds)
-
-
-def test_what_these_messages_say_works(write):
-    ds = measured(write([{"id": i, "n": 9 - i} for i in range(10)]))
-    said = " ".join(str(OTHER_NAMES[name]._remedy) for name in OTHER_NAMES)
-    names = {"ds": ds, "mmapds": mmapds, "n": 7, "indices": [3, 1], "mask": ds.lengths > 7, "index": 1, "num_shards": 4}
-    expected = {
-        "ds[indices]": [3, 1],
-        "ds[mask]": [0, 1],
-        "ds[ds.column('length') <= 2048]": [*range(10)],
-        "ds[n:]": [7, 8, 9],
-        "ds[index::num_shards]": [1, 5, 9],
-        "ds[ds.column('length').argsort(kind='stable')]": [*range(9, -1, -1)],
-    }
-    for code, wanted in expected.items():
-        assert code in said
-        assert ids(eval(code, names)) == wanted
-    assert sorted(ids(ds.split([1.0], seed=0)[0])) == [*range(10)]
-    assert list(ds[0].keys()) == ["id", "n"]
-    assert ds.columns == ["length"]
-
-
-HUGGING_FACE = (
-    "cast cast_column iter push_to_hub rename_columns repeat save_to_disk select_columns to_csv to_json to_list"
-)
-
-
-@pytest.mark.parametrize("name", [*HUGGING_FACE.split(), "to_pandas", "to_parquet", "unique"])
-def test_a_name_of_hugging_face_says_what_to_use(ds, name):
-    with pytest.raises(AttributeError, match=rf"^Dataset\.{name}: not an attribute of mmapds datasets; (use|copy) "):
-        getattr(ds, name)
-
-
-def test_what_is_said_of_the_names_of_hugging_face_works(write, tmp_path):
-    pandas = pytest.importorskip("pandas")
-    records = [{"id": i, "length": i % 3} for i in range(10)]
-    path = write(records)
-    mmapds.build(path, length="length")
-    ds = mmapds.open(path)
-    names = {"ds": ds, "mmapds": mmapds, "pandas": pandas, "numpy": np}
-
-    def evaluated(name, code, **more):
-        assert code in OTHER_NAMES[name]._remedy
-        return eval(code, {**names, **more})
-
-    assert evaluated("to_list", "list(ds)") == records
-    assert evaluated("to_pandas", "pandas.DataFrame(list(ds))").to_dict("records") == records
-    for kind in ("csv", "json", "parquet"):
-        out = tmp_path / f"out.{kind}"
-        evaluated(f"to_{kind}", f"pandas.DataFrame(list(ds)).to_{kind}(path)", path=out)
-        assert getattr(pandas, f"read_{kind}")(out)["id"].tolist() == [*range(10)]
-    assert evaluated("unique", "numpy.unique(ds.column('length'))").tolist() == [0, 1, 2]
-    assert list(evaluated("repeat", "mmapds.concat([ds] * 3)")) == records * 3
-    evaluated("save_to_disk", "ds.save(path)", ds=ds[3:], path=tmp_path / "view.mmx")
-    assert list(mmapds.open(tmp_path / "view.mmx")) == records[3:]
-    os.mkdir(tmp_path / "copy")
-    assert "ds.sources, and ds.indexes" in OTHER_NAMES["push_to_hub"]._remedy
-    for each in (*ds.sources, *ds.indexes):
-        shutil.copy(each, tmp_path / "copy")
-    assert list(mmapds.open(tmp_path / "copy")) == records
-
-
-def test_other_names_that_do_not_exist_are_as_ever(ds):
-    with pytest.raises(AttributeError, match="object has no attribute 'nothing'"):
-        _ = ds.nothing
 
 
 def test_a_name_as_an_index_says_what_to_use(write):

@@ -113,7 +113,6 @@ WITH_NUMBERS = {
 
 WITHOUT_NUMBERS = {
     "on_error": lambda: dataset(on_error="ignore"),
-    "argument of open": lambda: mmapds.open(jsonl(), bild=True),
     "misspelt column": lambda: dataset().column("lenght"),
     "access": lambda: dataset(access="fast"),
     "decode": lambda: dataset(decode="xml"),
@@ -138,7 +137,6 @@ WITHOUT_NUMBERS = {
     "no keys": lambda: dataset().find("x"),
     "index of floats": lambda: dataset()[[0.5]],
     "index of a name": lambda: dataset()["length"],
-    "name of other libraries": lambda: dataset().select,
     "stream by no sampler": lambda: dataset().stream(range(3)),
     "stream by a sampler and more": lambda: dataset().stream(distributed(1, 0), seed=1),
     "concat nothing": lambda: mmapds.concat([]),

@@ -453,13 +453,6 @@ def test_bad_arguments(make, message):
 
 
 @every_kind
-@pytest.mark.parametrize("name", ["shuffle", "drop_last"])
-def test_a_flag_is_true_or_false_and_no_text(make, name):
-    with pytest.raises(OrderError, match=f"^{name} = 'no', expected True or False$"):
-        make(**{name: "no"})
-
-
-@every_kind
 def test_integers_of_numpy_are_taken_everywhere(make):
     two, one = np.int64(2), np.int64(1)
     plain = make(num_replicas=2, rank=1, seed=7, start_step=2)

@@ -376,11 +376,6 @@ def test_arguments_are_checked(write, options, expected):
     check(str(error.value))
 
 
-def test_a_misspelt_argument_is_said(write):
-    with pytest.raises(TypeError, match=r"expected an argument of mmapds.seekable: .* \(did you mean 'frame'\)"):
-        mmapds.seekable(write(TEXT), frames=4096)
-
-
 # ---- the command
 
 

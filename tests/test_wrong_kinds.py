@@ -87,13 +87,6 @@ def test_a_dict_in_the_place_of_a_decoder(opened):
 def test_a_decoder_that_is_misspelt_or_of_another_kind(opened):
     path = opened([{"tokens": [1, 2]}]).sources[0]
     assert refused(lambda: mmapds.open(path, decode="jsn")).endswith("'torch' or a callable (did you mean 'json')")
-    tensors = "; make arrays or tensors of them with ds.map(function))"
-    images = "(did you mean 'pil', whose images are RGB"
-    assert refused(lambda: mmapds.open(path, decode="torchrgb")).endswith(f"'torch' or a callable {images}{tensors}")
-    assert refused(lambda: mmapds.open(path, decode="pilrgb")).endswith(f" {images})")
-    assert refused(lambda: mmapds.open(path, decode="l8")).endswith(
-        f"(did you mean 'wds', whose images have the mode of their file{tensors}"
-    )
     assert refused(lambda: mmapds.open(path, decode=5)).startswith("decode = 5, expected 'json', 'text', ")
     assert refused(lambda: mmapds.open(path, decode=["json"])).startswith(
         "decode = ['json'], expected 'json', 'text', "
@@ -350,6 +343,12 @@ def test_what_an_option_cannot_be(write, tmp_path, name, given, message):
     path = write([{"n": 1}, {"n": 2}])
     assert refused(lambda: TAKE_OPTIONS[name](path, **given)) == message
     assert [each.name for each in tmp_path.iterdir()] == ["train.jsonl"]
+
+
+@pytest.mark.parametrize("function", [mmapds.build, convert])
+def test_an_option_that_no_format_has_is_pythons_own_error(write, function):
+    with pytest.raises(TypeError, match=rf"^{function.__name__}\(\) got an unexpected keyword argument 'lenght'$"):
+        function(write([{"n": 1}]), lenght="n")
 
 
 def test_an_expression_is_an_option_of_build(opened):

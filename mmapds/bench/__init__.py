@@ -19,7 +19,7 @@ from .. import __version__
 from ..dataset.dataset import Dataset
 from ..dataset.decode import Decoder
 from ..dataset.opening import open as open_dataset
-from ..errors import Error, OrderError, is_command, names_its_arguments
+from ..errors import Error, OrderError, is_command
 from ..orders.basic import integer
 from ..storage.sources import StrPath, listed
 from ..storage.threads import cores
@@ -51,7 +51,6 @@ class Trial(NamedTuple):
     roots: tuple[str, ...]
 
 
-@names_its_arguments("bench", error=OrderError)
 def bench(
     source_or_index: StrPath | Iterable[StrPath],
     *,

@@ -18,7 +18,7 @@ from ..arrays.array_file import SUFFIX
 from ..arrays.schema import Schema
 from ..clusters import Engine
 from ..dataset.decode import Decoder
-from ..errors import Error, FormatError, arguments_of, check_flags, counted, either, refuse_unknown, warn
+from ..errors import Error, FormatError, counted, either, refuse_unknown, warn
 from ..storage.lock import locked
 from ..storage.replaced import is_same_file
 from ..storage.sources import (
@@ -127,7 +127,7 @@ def convert(
       DecodeError: a record cannot be decoded.
       Error: the library that a format needs is missing, or the file cannot be written, has no room or another origin.
     """
-    check_arguments(types, fields, defaults, missing, infer, max_bytes, options, index=index, force=force)
+    check_arguments(types, fields, defaults, missing, infer, max_bytes, options)
     paths = _expanded(sources, format)
     target = _target(paths, out)
     names = None if fields is None else list(fields)
@@ -208,11 +208,9 @@ def check_arguments(
     infer: int,
     max_bytes: int | None,
     options: Mapping[str, Any],
-    **flags: bool,
 ) -> None:
     """Raise an error for arguments that are wrong whatever the sources are."""
-    refuse_unknown("convert", options, (*arguments_of(convert), *OPTIONS))
-    check_flags(convert, flags, FormatError)
+    refuse_unknown("convert", options, OPTIONS)
     for argument, given in (("types", types), ("defaults", defaults)):
         if given is not None and not isinstance(given, Mapping):
             raise FormatError(f"{argument} = {given!r}, expected a dict of names")

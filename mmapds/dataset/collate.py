@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from .. import _native
-from ..errors import CollateError, did_you_mean, listed, names_its_arguments, shortened, warn
+from ..errors import CollateError, did_you_mean, listed, shortened, warn
 from ..formats.measuring import keys_of
 from .batch import Batch, LateBatch
 from .tensors import (
@@ -62,7 +62,6 @@ class PadRule(NamedTuple):
         return value[0] if isinstance(value, tuple) and not self.lengths else value
 
 
-@names_its_arguments("mmapds.pad_collate", error=CollateError)
 def pad_collate(
     samples: Sequence[Any],
     *,

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import Error, OrderError, flag, names_its_arguments, shortened
+from ..errors import Error, shortened
 from ..orders.basic import integer
 from ..orders.permutation import Permutation
 from ..storage.runs import LengthOrder
 from ..storage.sources import StrPath
 from .chosen import of_mask, of_positions
 from .location import Location
-from .other_names import OTHER_NAMES
 from .positions import as_array, checked, refuse_mask
 from .views import PermutedRows, RangeRows, Rows, with_small_step
 
@@ -116,7 +115,6 @@ class Dataset(_Samples):
         """What is done with records that cannot be decoded, as `mmapds.open` takes it."""
         return "raise"
 
-    @names_its_arguments("Dataset.map")
     def map(self, function: Callable[[Any], Any], *, batched: bool = False) -> "Dataset":
         """Return a dataset whose samples are `function(sample)`, made each time when they are read.
 
@@ -229,7 +227,6 @@ class Dataset(_Samples):
         lengths. Nothing is copied, however many the indexes; a slice of neighbours has one, too.
         """
 
-    @names_its_arguments("Dataset.split")
     def split(self, fractions: Sequence[float], seed: int | None = 0) -> list["Dataset"]:
         """Cut the dataset into disjoint views that together have all of its records.
 
@@ -258,7 +255,6 @@ class Dataset(_Samples):
         permutation = Permutation(length, integer("seed", seed))
         return [self._select(PermutedRows(permutation, run)) for run in runs]
 
-    @names_its_arguments("Dataset.save")
     def save(self, path: StrPath) -> None:
         """Write a view as an index of its own over the same sources, which `mmapds.open(path)` opens at once.
 
@@ -293,7 +289,7 @@ class Dataset(_Samples):
         # Start-up time: torch. It stands above this room, as samplers need no dataset.
         from ..samplers.stream import make_stream
 
-        if flag("shuffle", shuffle, OrderError):
+        if shuffle:
             options["shuffle"] = True
         elif sampler is None and options.get("order") is None:
             options["shuffle"] = False
@@ -354,13 +350,6 @@ class Dataset(_Samples):
             return self._select(of_mask(positions))
         refuse_mask(positions, len(self))
         return self._select(of_positions(checked(positions, len(self)), len(self)))
-
-    def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name not in OTHER_NAMES]
-
-
-for _name, _other in OTHER_NAMES.items():
-    setattr(Dataset, _name, _other)
 
 
 def concat(datasets: Iterable[Dataset]) -> Dataset:

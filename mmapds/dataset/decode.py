@@ -3,7 +3,6 @@
 from __future__ import annotations  # help() shows them as they are written
 
 import pickle
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -94,8 +93,6 @@ BY_NAME: dict[str, Decoder] = {
     "pil": _pil,
     "tf_example": tf_example,
 }
-_IMAGE = re.compile("(?P<kind>torch|pil|)(?P<mode>rgba|rgb|l)8?")
-"""What `webdataset` calls its decoders of images, but for "pil"."""
 _EXPECTS: dict[Decoder, str] = {
     orjson.loads: "JSON",
     bytes.decode: "UTF-8 text",
@@ -202,21 +199,11 @@ def resolve(decode: str | Decoder) -> Decoder:
         raise Error(
             f"decode = {decode!r}, expected a name or a callable, found a dict; give decode=mmapds.Fields({decode!r})"
         )
-    remark = _remark_on(decode) if isinstance(decode, str) else ""
+    shown = str if is_command() else repr
+    remark = did_you_mean(decode, (*BY_NAME, "torch"), shown) if isinstance(decode, str) else ""
     if is_command():
         raise Error(f"--decode {decode}: expected {', '.join(BY_NAME)} or torch{remark}")
     raise Error(f"decode = {decode!r}, expected {', '.join(map(repr, BY_NAME))}, 'torch' or a callable{remark}")
-
-
-def _remark_on(name: str) -> str:
-    """Return the remark on a name that no decoder has, which ends a message."""
-    shown = str if is_command() else repr
-    image = _IMAGE.fullmatch(name)
-    if image is None:
-        return did_you_mean(name, (*BY_NAME, "torch"), shown)
-    own, mode = ("pil", "are RGB") if image["mode"] == "rgb" else ("wds", "have the mode of their file")
-    others = "" if image["kind"] == "pil" else "; make arrays or tensors of them with ds.map(function)"
-    return f" (did you mean {shown(own)}, whose images {mode}{others})"
 
 
 def check_name(decode: str | None) -> None:

@@ -11,7 +11,7 @@ import orjson
 
 from .. import _native
 from ..arrays.schema import EXTENDED, ITEM_BYTES, check_axes, dtype_name
-from ..errors import DecodeError, FormatError, did_you_mean, names_its_arguments, shortened
+from ..errors import DecodeError, FormatError, did_you_mean, shortened
 from ..formats.measuring import keys_of
 from ..formats.unmeasured import instead, kind_of, nearest_field, not_json, parsed, value_at
 from .array_decoder import as_tensor, numpy_dtype
@@ -192,7 +192,6 @@ class Fields:
       FormatError: the schema or a default is invalid.
     """
 
-    @names_its_arguments("mmapds.Fields")
     def __init__(self, schema: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None) -> None:
         if not isinstance(schema, Mapping):
             raise FormatError(f"schema = {schema!r}, expected a dict of field name to type")

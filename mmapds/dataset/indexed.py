@@ -16,7 +16,6 @@ from ..errors import (
     KeyMissingError,
     counted,
     either,
-    names_its_arguments,
     plain_counted,
     shortened,
     warn,
@@ -366,7 +365,6 @@ class IndexedDataset(Samples, Dataset):
         """The parts of indexes that the dataset is made of, where it is made of few."""
         return stored.parts_of(self._catalog.indexes, self._rows)
 
-    @names_its_arguments("Dataset.save")
     def save(self, path: StrPath) -> None:
         saving.save(self, self._catalog.indexes, self._rows, path)
 

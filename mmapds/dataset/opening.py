@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterable
 
 from ..compression.cache import DEFAULT_SIZE
-from ..errors import Error, StaleIndexError, names_its_arguments, warn
+from ..errors import Error, StaleIndexError, warn
 from ..index.build import build_each, complaints
 from ..storage import current
 from ..storage.files import IoChoice, check_io
@@ -25,7 +25,6 @@ from .origin import Origin, expand_indexed, open_indexes, overlap
 from .saving import unfolded
 
 
-@names_its_arguments("mmapds.open")
 def open(  # noqa: A001 - mmapds.open is the public name
     source_or_index: StrPath | Iterable[StrPath],
     *,

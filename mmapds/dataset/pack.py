@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from .. import _native
-from ..errors import CollateError, OrderError, listed, names_its_arguments, warn
+from ..errors import CollateError, OrderError, listed, warn
 from .batch import Batch, LateBatch
 from .collate import (
     LONGEST_EMPTY,
@@ -58,7 +58,6 @@ class _Options(NamedTuple):
     lists: Mapping[str, tuple[Any, ...]]
 
 
-@names_its_arguments("mmapds.pack_collate", error=CollateError)
 def pack_collate(
     samples: Sequence[Any],
     *,

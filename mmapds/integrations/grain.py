@@ -9,7 +9,7 @@ import grain
 import numpy as np
 
 from ..dataset.dataset import Dataset
-from ..errors import Error, names_its_arguments, shortened
+from ..errors import Error, shortened
 from ..orders.basic import Order, check_is_order, integer, records_at, size_of_epoch
 
 
@@ -68,7 +68,6 @@ class OrderSampler:
       OrderError: an argument is out of range, or not an order.
     """
 
-    @names_its_arguments("OrderSampler")
     def __init__(
         self,
         order: Order,

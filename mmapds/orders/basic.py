@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _native
-from ..errors import OrderError, names_its_arguments, shortened
+from ..errors import OrderError, shortened
 from .permutation import Permutation, word
 
 Int64s = NDArray[np.int64]
@@ -130,7 +130,6 @@ class OfRecords:
 class Sequential(OfRecords):
     """Record i stands at position i."""
 
-    @names_its_arguments("orders.Sequential")
     def __init__(self, n: int) -> None:
         self._n = integer("n", n, 1)
 
@@ -146,7 +145,6 @@ class Sequential(OfRecords):
 class Shuffled(OfRecords):
     """Every record once, in an order chosen by (seed, epoch). See `mmapds.Permutation`."""
 
-    @names_its_arguments("orders.Shuffled")
     def __init__(self, n: int, seed: int = 0) -> None:
         self._n = integer("n", n, 1)
         self._seed = integer("seed", seed)
@@ -166,7 +164,6 @@ class Resampled(OfRecords):
     is_bijection = False
     """Every record comes once an epoch: true of orders that do not say so."""
 
-    @names_its_arguments("orders.Resampled")
     def __init__(self, n: int, epoch_size: int | None = None, seed: int = 0) -> None:
         self._n = integer("n", n, 1)
         self._epoch_size = integer("epoch_size", n if epoch_size is None else epoch_size, 1)

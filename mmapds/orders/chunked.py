@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _native
-from ..errors import OrderError, names_its_arguments
+from ..errors import OrderError
 from .basic import VERSION, Int64s, OfRecords, as_positions, integer
 from .permutation import Permutation, word
 
@@ -34,7 +34,6 @@ class Chunked(OfRecords):
       OrderError: an argument is out of range.
     """
 
-    @names_its_arguments("orders.Chunked")
     def __init__(
         self, n: int | ArrayLike | Sized, chunk_size: int | Literal["block"], *, mix_chunks: int = 16, seed: int = 0
     ) -> None:

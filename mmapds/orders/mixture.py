@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import _native
-from ..errors import OrderError, names_its_arguments, shortened
+from ..errors import OrderError, shortened
 from .basic import VERSION, Int64s, as_positions, integer
 from .permutation import word
 
@@ -38,7 +38,6 @@ class Mixture:
       OrderError: an argument is out of range.
     """
 
-    @names_its_arguments("orders.Mixture", error=OrderError)
     def __init__(
         self,
         sizes: Sequence[int],

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import _native
-from ..errors import names_its_arguments
 
 
 def word(value: SupportsIndex) -> int:
@@ -39,7 +38,6 @@ class Permutation:
       ValueError: n is out of range.
     """
 
-    @names_its_arguments("mmapds.Permutation")
     def __init__(self, n: int, seed: int = 0, epoch: int = 0, stream: int = 0) -> None:
         n = operator.index(n)
         if not 1 <= n < 2**63:

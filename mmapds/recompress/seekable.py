@@ -15,7 +15,7 @@ from ..build_index import build
 from ..compression.codec import memory_checked, zstd
 from ..compression.frames import Frames
 from ..compression.seek_table import MOST_FRAMES, table_bytes
-from ..errors import Error, FormatError, counted, either, names_its_arguments
+from ..errors import Error, FormatError, counted, either
 from ..formats.jsonl import JsonLines
 from ..index.build import check_workers
 from ..storage.replaced import replacing
@@ -58,7 +58,6 @@ class Seekable(NamedTuple):
         return f"{self.path}: {already}{frames}, {text} of text in {counted(self.size, 'byte')}{share}"
 
 
-@names_its_arguments("mmapds.seekable")
 def seekable(
     source: StrPath,
     out: StrPath | None = None,

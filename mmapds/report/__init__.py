@@ -15,7 +15,7 @@ from ..bench import bench
 from ..dataset.decode import Decoder
 from ..dataset.indexed import IndexedDataset
 from ..dataset.opening import open as open_dataset
-from ..errors import Error, OrderError, either, names_its_arguments
+from ..errors import Error, either
 from ..storage.replaced import check_is_free, is_same_file, replacing
 from ..storage.sources import StrPath, listed, reason
 from ..storage.temporary import check_is_file
@@ -27,7 +27,6 @@ from .waits import loader_facts, training_facts
 __all__ = ["report"]
 
 
-@names_its_arguments("report", error=OrderError)
 def report(
     source_or_index: StrPath | Iterable[StrPath],
     out: StrPath | None = None,

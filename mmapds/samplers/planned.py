@@ -11,7 +11,7 @@ import numpy as np
 import torch.utils.data
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import OrderError, counted, names_its_arguments
+from ..errors import OrderError, counted
 from ..index.lengths import read_lengths
 from ..orders.basic import Int64s, Order, Sequential, Shuffled, check_is_order, integer
 from ..orders.chunked import Chunked
@@ -302,7 +302,6 @@ class TokenBudgetBatchSampler(PlannedBatchSampler):
     _contents: BucketPlan | WindowPlan
     _unit, _refills = "batches", True
 
-    @names_its_arguments("mmapds.TokenBudgetBatchSampler", error=OrderError)
     def __init__(
         self,
         dataset_or_lengths: Sized | ArrayLike,
@@ -419,7 +418,6 @@ class PackingBatchSampler(PlannedBatchSampler):
     _chunks: PackedChunks | None = None  # those of the order, once they are planned
     _block = 64  # fewer than elsewhere: the samples of each pack lie on many pages of the order
 
-    @names_its_arguments("mmapds.PackingBatchSampler", error=OrderError)
     def __init__(
         self,
         dataset_or_lengths: Sized | ArrayLike,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from xxhash import xxh3_64
 
-from ..errors import OrderError, names_its_arguments, shortened
+from ..errors import OrderError, shortened
 from ..storage.processes import seconds_of
 from .cursor import Sharding
 from .world import process_group
@@ -71,7 +71,6 @@ def compare_before_first_batch(fields: Mapping[str, Any], sharding: Sharding) ->
         _Comparison.of(store, "samplers", range(sharding.num_replicas), limit, when).run(fields, sharding.rank)
 
 
-@names_its_arguments("mmapds.check_ranks")
 def check_ranks(of: Any, *, group: Any = None, timeout: float | None = None) -> None:
     """Raise an error on every rank unless all ranks have the same sampler, or the same values.
 

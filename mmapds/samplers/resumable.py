@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.utils.data
 
-from ..errors import OrderError, StateError, counted, names_its_arguments, shortened
+from ..errors import OrderError, StateError, counted, shortened
 from ..integrations.accelerate import refuse_second_sharding
 from ..orders.basic import Int64s, integer, is_same
 from .cursor import Cursor, Iteration, Make, Sharding, Span, Steps
@@ -164,7 +164,6 @@ class ResumableSampler(ABC):
             return self._cursor.next()
         return latest.span.epoch, latest.span.position_after(latest.done)
 
-    @names_its_arguments("sampler.state_dict")
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """Return the state after some steps of the epoch: a small dict that JSON can hold, the same on every rank.
 

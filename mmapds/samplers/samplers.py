@@ -15,7 +15,7 @@ import numpy as np
 import torch.utils.data.distributed
 from numpy.typing import NDArray
 
-from ..errors import Error, OrderError, counted, names_its_arguments, plain_counted
+from ..errors import Error, OrderError, counted, plain_counted
 from ..orders.basic import Order, Sequential, Shuffled, check_is_order, integer
 from ..orders.chunked import Chunked
 from ..orders.mixture import Mixture
@@ -93,7 +93,6 @@ class DistributedSampler(OrderSampler, torch.utils.data.distributed.DistributedS
         sampler, or did not come; it is also a ValueError.
     """
 
-    @names_its_arguments("mmapds.DistributedSampler", error=OrderError)
     def __init__(
         self,
         dataset: Sized,
@@ -171,7 +170,6 @@ class ChunkedSampler(DistributedSampler):
     The other arguments are those of `DistributedSampler`.
     """
 
-    @names_its_arguments("mmapds.ChunkedSampler", error=OrderError)
     def __init__(
         self,
         dataset: Sized,
@@ -220,7 +218,6 @@ class MixtureSampler(DistributedSampler):
     The other arguments are those of `DistributedSampler`.
     """
 
-    @names_its_arguments("mmapds.MixtureSampler", error=OrderError)
     def __init__(
         self,
         datasets: Sequence[Sized | int] | Sized,
@@ -283,7 +280,6 @@ class DistributedBatchSampler(OrderSampler, torch.utils.data.BatchSampler):
 
     sampler: DistributedSampler
 
-    @names_its_arguments("mmapds.DistributedBatchSampler", error=OrderError)
     def __init__(
         self,
         dataset: Sized,

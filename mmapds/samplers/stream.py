@@ -6,14 +6,13 @@ from typing import Any
 
 import torch.utils.data
 
-from ..errors import OrderError, StateError, arguments_of, names_its_arguments, refuse_unknown, shortened
+from ..errors import OrderError, StateError, shortened
 from ..orders.basic import is_same
 from .data import check_same_samples
 from .resumable import ResumableSampler
 from .samplers import DistributedBatchSampler, DistributedSampler
 
 _AHEAD = 64  # samples read at a time, so that a stream costs what batches do
-_OWN = ("dataset", "sampler", "batch_size", "shuffle")  # arguments of streams, after the dataset
 _KEYS = {"sampler", "worker", "num_workers", "num_replicas", "batch_size", "given"}
 
 
@@ -105,7 +104,6 @@ class Stream(torch.utils.data.IterableDataset[Any]):
     def _shared_by_ranks(self) -> dict[str, Any]:
         return self.sampler._shared_by_ranks()
 
-    @names_its_arguments("stream.state_dict")
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """Return where the epoch is: the state of the sampler, for any number of ranks and workers.
 
@@ -171,8 +169,6 @@ def make_stream(dataset: Any, sampler: Any, batch_size: int | None, options: dic
       OrderError: there are both a sampler and arguments of one; or the sampler is of other samples.
       TypeError: an argument is unknown.
     """
-    known = [name for name in arguments_of(DistributedSampler.__init__) if name not in _OWN]
-    refuse_unknown("Dataset.stream", options, (*_OWN[1:], *known))
     if sampler is None:
         if batch_size is None:
             return Stream(dataset, DistributedSampler(dataset, **options))
