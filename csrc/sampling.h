@@ -116,22 +116,6 @@ uint64_t mds_lengths_largest(const void *lengths, unsigned width, size_t n);
 mds_status mds_lengths_sort(const void *lengths, unsigned width, size_t n, unsigned shift, uint64_t mask, size_t digits,
                             uint64_t *counts, const void *in, void *out, unsigned order_width);
 
-/* An order of some records that becomes a part of the order of more: its runs of equal lengths go to places of their
- * own, each after those of the parts before it.
- *
- * HowTo: fill in `left` and `places`, and pass the order in pieces of any size. */
-typedef struct {
-    uint64_t *left;             /* of each run: how many of its record numbers are still to come */
-    uint64_t *places;           /* of each run: where the next one goes */
-    size_t count, at;           /* of runs; the first that may have some left, 0 at the beginning */
-    uint64_t begin, end, first; /* numbers in [begin, end) are taken, counted from `first` on; others are passed over */
-} mds_scatter;
-
-/* Scatter order[0..n), record numbers in runs, over out[0..out_n). Returns MDS_CORRUPT if the runs hold fewer, or a place
- * is outside. */
-mds_status mds_runs_scatter(mds_scatter *runs, const void *order, unsigned width, size_t n, void *out,
-                            unsigned out_width, size_t out_n);
-
 /* From the ends of the runs of mds_lengths_sort, write the digits that occur, falling, and how many records have each;
  * return how many digits occur. */
 size_t mds_runs_of(const uint64_t *ends, size_t digits, uint64_t *values, uint64_t *counts);

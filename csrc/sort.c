@@ -14,34 +14,6 @@ uint64_t mds_lengths_largest(const void *lengths, unsigned width, size_t n)
     return largest;
 }
 
-mds_status mds_runs_scatter(mds_scatter *runs, const void *order, unsigned width, size_t n, void *out,
-                            unsigned out_width, size_t out_n)
-{
-    for (size_t i = 0; i < n;) {
-        while (runs->at < runs->count && runs->left[runs->at] == 0)
-            runs->at++;
-        if (runs->at == runs->count)
-            return MDS_CORRUPT;
-        const uint64_t left = runs->left[runs->at];
-        const size_t stop = left < n - i ? i + (size_t)left : n;
-        uint64_t place = runs->places[runs->at];
-        runs->left[runs->at] = left - (stop - i);
-        for (; i < stop; i++) {
-            const uint64_t record = mds_word_at(order, width, i) - runs->begin; /* wraps for those before */
-            if (record >= runs->end - runs->begin)
-                continue;
-            if (place >= out_n)
-                return MDS_CORRUPT;
-            if (out_width == 4)
-                ((uint32_t *)out)[place++] = (uint32_t)(record + runs->first);
-            else
-                ((uint64_t *)out)[place++] = record + runs->first;
-        }
-        runs->places[runs->at] = place;
-    }
-    return MDS_OK;
-}
-
 mds_status mds_lengths_sort(const void *lengths, unsigned width, size_t n, unsigned shift, uint64_t mask, size_t digits,
                             uint64_t *counts, const void *in, void *out, unsigned order_width)
 {

@@ -383,16 +383,6 @@ def frames_verify(source: Map, at: int, end: int, /) -> tuple[int, int, int, int
 def zstd_walk(
     source: Map, end: int, max_window: int, state: _Buffer, begins: _Buffer, contents: _Buffer, /
 ) -> tuple[int, int]: ...
-def runs_scatter(
-    *,
-    order: _Buffer,
-    width: int,
-    left: _Buffer,
-    places: _Buffer,
-    taken: tuple[int, int, int],
-    out: _Buffer,
-    out_width: int,
-) -> None: ...
 def varints(data: _Buffer, begin: int, end: int, /) -> bytearray: ...
 def crc32c(variant: str | None, crc: int, data: _Buffer, /) -> int: ...
 def measure_record(

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmapds
-from mmapds import _native
 from mmapds.convert import convert
 from mmapds.index.build import ColumnRequest, build_each
 from mmapds.index.verify import verify
@@ -248,11 +247,6 @@ BAD = {
         mmapds.FormatError,
         r"1\.jsonl\.mmx: DAMAGED: section 'offsets' does not match its checksum",
     ),
-    "damaged order": (
-        lambda paths: flip(f"{paths[1]}.mmx", Index(f"{paths[1]}.mmx").sections["length_order"].offset),
-        mmapds.FormatError,
-        r"1\.jsonl\.mmx: DAMAGED: ",
-    ),
 }
 
 
@@ -338,61 +332,6 @@ def test_options_of_building_are_refused(two, tmp_path, options):
 def test_the_place_must_be_given(two):
     done = command(*indexes(two), "--merge")
     assert (done.returncode, done.stderr[:40]) == (2, "--merge: expected -o OUT.mmx with it, fo")
-
-
-# The core
-
-
-def scatter(order, left, places, taken, out, **changes):
-    arguments = {"order": order, "width": 4, "left": left, "places": places, "taken": taken, "out": out, "out_width": 4}
-    _native.runs_scatter(**{**arguments, **changes})
-
-
-@pytest.mark.parametrize("width", [4, 8])
-@given(st.data())
-@settings(max_examples=60)
-def test_an_order_is_scattered_as_a_sort_of_all_would_have_it(width, data):
-    lengths = np.array(data.draw(st.lists(st.integers(0, 5), max_size=40)), np.uint32)
-    cut = data.draw(st.integers(0, len(lengths)))
-    expected = np.lexsort((np.arange(len(lengths)), -lengths.astype(np.int64)))
-    out = np.zeros(len(lengths), f"u{width}")
-    places = {int(value): int((lengths > value).sum()) for value in np.unique(lengths)}
-    for begin, end in ((0, cut), (cut, len(lengths))):
-        own = lengths[begin:end]
-        order = np.lexsort((np.arange(len(own)), -own.astype(np.int64))).astype(np.uint32)
-        values, counts = np.unique(own, return_counts=True)
-        left = counts[::-1].astype(np.uint64)
-        at = np.array([places[int(value)] for value in values[::-1]], np.uint64)
-        for piece in np.array_split(order, 3):
-            scatter(piece, left, at, (0, len(own), begin), out, out_width=width)
-        assert not left.any()
-        places |= dict(zip(values[::-1].tolist(), at.tolist(), strict=True))
-    assert out.tolist() == expected.tolist()
-
-
-def words(*numbers):
-    return np.array(numbers, np.uint64)
-
-
-def test_orders_that_do_not_fit_are_refused_by_the_core():
-    order, out = np.array([1, 0], np.uint32), np.zeros(2, np.uint32)
-    with pytest.raises(ValueError, match="order: expected runs that fit 2 places, found one that does not"):
-        scatter(order, words(1), words(0), (0, 2, 0), out)
-    with pytest.raises(ValueError, match="order: expected runs that fit 2 places, found one that does not"):
-        scatter(order, words(2), words(1), (0, 2, 0), out)
-    with pytest.raises(ValueError, match="places: expected 1 entries, found 2"):
-        scatter(order, words(2), words(0, 1), (0, 2, 0), out)
-    with pytest.raises(ValueError, match="taken: expected a range of record numbers"):
-        scatter(order, words(2), words(0), (2, 0, 0), out)
-    with pytest.raises(ValueError, match="taken: expected a range of record numbers"):
-        scatter(order, words(2), words(0), (0, 2, 2**64 - 1), out)
-    with pytest.raises(ValueError, match="out: expected memory of its own"):
-        scatter(order, words(2), words(0), (0, 2, 0), order)
-    with pytest.raises(ValueError, match="order: expected integers of 4 or 8 bytes"):
-        scatter(order, words(2), words(0), (0, 2, 0), out, width=2)
-    out = np.zeros(2, np.uint32)
-    scatter(order, words(2), words(0), (0, 1, 7), out)
-    assert out.tolist() == [7, 0]
 
 
 def test_what_is_said_of_columns_of_python_mends_them(write, tmp_path):

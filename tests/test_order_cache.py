@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -121,7 +120,7 @@ def test_a_cache_may_be_given_as_a_path_object(sampler, tmp_path):
     assert os.listdir(tmp_path) == ["order"]
 
 
-@pytest.mark.parametrize("path", ["a\0b", "\ud800", "", b"order", 5, False, Path("a\0b")])
-def test_a_path_that_no_file_can_have_is_refused(path):
+@pytest.mark.parametrize("path", [b"order", 5, False])
+def test_a_cache_that_is_not_a_path_is_refused(path):
     with pytest.raises(OrderError, match=r"order_cache = .*, expected the path of a file"):
         TokenBudgetBatchSampler([3, 4], 10, order_cache=path)

@@ -238,53 +238,7 @@ static PyObject *lengths_runs_of(PyObject *Py_UNUSED(module), PyObject *source)
     return result;
 }
 
-static PyObject *runs_scatter(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"order", "width", "left", "places", "taken", "out", "out_width", NULL};
-    PyObject *order, *left, *places, *target, *result = NULL;
-    unsigned width, out_width;
-    mds_scatter runs = {0};
-    mds_status status;
-    MDS_PY_BUFFERS(buffers, 4);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OIOO(O&O&O&)OI:runs_scatter", names, &order, &width, &left,
-                                     &places, mds_py_size, &runs.begin, mds_py_size, &runs.end, mds_py_size,
-                                     &runs.first, &target, &out_width))
-        return NULL;
-    const void *from = mds_py_take_numbers(&buffers, order, MDS_PY_READ, width, MDS_PY_ANY, "order");
-    const size_t n = buffers.entries;
-    if (!from || !(runs.left = mds_py_take_words(&buffers, left, MDS_PY_WRITE, MDS_PY_ANY, "left")) ||
-        mds_py_expect_apart(&buffers, NULL, "left") != 0)
-        goto done;
-    runs.count = buffers.entries;
-    if (!(runs.places = mds_py_take_words(&buffers, places, MDS_PY_WRITE, runs.count, "places")) ||
-        mds_py_expect_apart(&buffers, NULL, "places") != 0)
-        goto done;
-    void *out = mds_py_take_numbers(&buffers, target, MDS_PY_WRITE, out_width, MDS_PY_ANY, "out");
-    if (!out || mds_py_expect_apart(&buffers, NULL, "out") != 0)
-        goto done;
-    if (runs.begin > runs.end || runs.first > UINT64_MAX - (runs.end - runs.begin)) {
-        PyErr_SetString(PyExc_ValueError, "taken: expected a range of record numbers, and where they go");
-        goto done;
-    }
-    RELEASE_GIL(status = mds_runs_scatter(&runs, from, width, n, out, out_width, buffers.entries));
-    if (status == MDS_OK)
-        result = Py_NewRef(Py_None);
-    else
-        PyErr_Format(PyExc_ValueError, "order: expected runs that fit %zu places, found one that does not",
-                     buffers.entries);
-done:
-    mds_py_give_back(&buffers);
-    return result;
-}
-
 static PyMethodDef functions[] = {
-    {"runs_scatter", (PyCFunction)(void (*)(void))runs_scatter, METH_VARARGS | METH_KEYWORDS,
-     "runs_scatter($module, /, *, order, width, left, places, taken, out, out_width)\n--\n\n"
-     "Scatter a piece of an order of some records over the order of more.\n\n"
-     "order: record numbers of width bytes, in runs of equal lengths. left, places: u64; how many numbers of each run\n"
-     "are still to come, and where the next one goes in out; both go on with the piece.\n"
-     "taken: (begin, end, first): numbers from begin up to end are taken, and become first and so on.\n\n"
-     "Raises ValueError when there are more numbers than the runs have, or a place is outside out."},
     {"lengths_runs_of", lengths_runs_of, METH_O,
      "lengths_runs_of($module, ends, /)\n--\n\n"
      "Return what Lengths.runs does, from the counts that Lengths.sort leaves."},

@@ -13,13 +13,14 @@ from .. import _native
 from ..arrays.masks import masked_count
 from ..errors import ColumnError, Error, FormatError, OrderError, shortened
 from ..storage.index_file import LENGTH_SECTIONS
-from ..storage.lock import clean_up, locked
-from ..storage.numbers import AT_ONCE, as_numbers, order_bytes, sort
+from ..storage.lock import locked
+from ..storage.numbers import as_numbers
 from ..storage.runs import LengthOrder
 from ..storage.sections import MALFORMED, SectionFile
 from ..storage.sources import StrPath, kind_of_file, reason
 from ..storage.spool import scratch
 from ..storage.writer import SectionWriter
+from .length_order import sort
 
 Uint64s = NDArray[np.uint64]
 _CACHE = b"\x89MMO\r\n\x1a\n"  # the first bytes of a cache file
@@ -102,66 +103,45 @@ def sorted_lengths(values: NDArray[Any], order_cache: StrPath | None = None) -> 
     """
     if order_cache is None:
         return LengthOrder.of_arrays(*_sort(values), values)
-    cache = _path_of(order_cache)
+    if not isinstance(order_cache, str | os.PathLike):
+        raise OrderError(f"order_cache = {shortened(order_cache)}, expected the path of a file")
+    cache = os.fspath(order_cache)
     mark = xxh3_64(values.data).hexdigest()
-    found = _cached(cache, len(values), mark)
-    if found is not None:
-        clean_up(cache)
-    else:
-        try:
-            with locked(cache):
-                found = _cached(cache, len(values), mark)
-                if found is None:
-                    arrays = _sort(values)
-                    _save(arrays, cache, mark)
-                    found = _cached(cache, len(values), mark) or arrays
-        except OSError as error:
-            raise OrderError(
-                f"order_cache = {cache!r}, expected a path that can be written ({reason(error)})"
-            ) from None
-        except OrderError:
-            raise
-        except Error as error:
-            raise OrderError(f"order_cache: {error}") from None
-    return LengthOrder.of_arrays(*found, values, partial(_damaged_cache, cache))
-
-
-def _path_of(cache: StrPath) -> str:
-    """Return the path of a cache; raise OrderError for what no file system can have as a name."""
-    try:
-        path = os.fspath(cache)
-        fits = isinstance(path, str) and path != "" and b"\0" not in os.fsencode(path)
-    except (TypeError, UnicodeEncodeError):
-        fits = False
-    if not fits:
-        raise OrderError(f"order_cache = {shortened(cache)}, expected the path of a file")
-    return path
-
-
-def _damaged_cache(cache: str, what: str) -> FormatError:
-    return FormatError(f"order_cache = {cache!r}: DAMAGED: {what}; delete it")
-
-
-def _save(arrays: Arrays, path: str, mark: str) -> None:
-    with _CacheWriter(path) as writer:
-        for name, array in zip(LENGTH_SECTIONS, arrays, strict=True):
-            writer.write_array(name, array.dtype.str, array.data.cast("B") if len(array) else b"")
-        writer.commit({"lengths": mark}, len(arrays[0]))
+    found = _cached(cache, len(values), mark) or _made(cache, values, mark)
+    return LengthOrder.of_arrays(*found, values, partial(_damaged, cache))
 
 
 def _sort(values: NDArray[Any]) -> Arrays:
-    count, width = len(values), order_bytes(len(values))
-    wide = count and int(values.max()) >= 1 << AT_ONCE
-    order, spare = (np.frombuffer(scratch(n * width), f"<u{width}", n) for n in (count, count if wide else 0))
-    found, counts = sort(values, values.itemsize, order, width, spare)
-    return order, np.frombuffer(found, np.uint64), np.frombuffer(counts, np.uint64)
+    order, found, counts = (np.frombuffer(numbers, dtype) for dtype, numbers in sort(values, values.itemsize, scratch))
+    return order, found, counts
+
+
+def _made(cache: str, values: NDArray[Any], mark: str) -> Arrays:
+    """Sort lengths, write the cache and map it, unless another process writes it meanwhile."""
+    try:
+        with locked(cache):
+            if found := _cached(cache, len(values), mark):
+                return found
+            arrays = _sort(values)
+            with _CacheWriter(cache) as writer:
+                for name, array in zip(LENGTH_SECTIONS, arrays, strict=True):
+                    writer.write_array(name, array.dtype.str, array.data.cast("B") if len(array) else b"")
+                writer.commit({"lengths": mark}, len(values))
+            return _cached(cache, len(values), mark) or arrays
+    except OSError as error:
+        raise OrderError(f"order_cache = {cache!r}, expected a path that can be written ({reason(error)})") from None
+    except OrderError:
+        raise
+    except Error as error:
+        raise OrderError(f"order_cache: {error}") from None
+
+
+def _damaged(cache: str, what: str) -> FormatError:
+    return FormatError(f"order_cache = {cache!r}: DAMAGED: {what}; delete it")
 
 
 def _cached(path: str, records: int, mark: str) -> Arrays | None:
     """Return what a cache holds; None if it does not exist, is damaged, or belongs to other lengths.
-
-    Every process checks every checksum. To know that the cache is of its lengths it has read those, which are as many
-    bytes, and where several processes do this at once they share the pages.
 
     Raises:
       OrderError: the file is not a cache, so it must not be overwritten.
@@ -182,13 +162,12 @@ def _cached(path: str, records: int, mark: str) -> Arrays | None:
         if file.records != records or file.metadata.get("lengths") != mark:
             return None
         file.verify_sections()
-        sections = [np.frombuffer(file.section(name), file.sections[name].dtype) for name in LENGTH_SECTIONS]
+        order, values, counts = (
+            np.frombuffer(file.section(name), file.sections[name].dtype) for name in LENGTH_SECTIONS
+        )
     except (FormatError, *MALFORMED):
         return None
-    order, values, counts = sections
-    whole = order.dtype == f"<u{order_bytes(records)}" and order.shape == (records,)
-    whole = whole and values.dtype == counts.dtype == np.uint64 and values.shape == counts.shape
-    return (order, values, counts) if whole and int(counts.sum()) == records else None
+    return order, values, counts
 
 
 class _CacheWriter(SectionWriter):

@@ -28,7 +28,7 @@ def merge(
 ) -> BuildResult:
     """Write an index of all sources of some indexes, in their order: byte for byte what building it writes.
 
-    Their sections are copied piece by piece, and checked against their checksums; their orders of lengths are merged.
+    Their sections are copied piece by piece, and checked against their checksums; lengths are sorted again.
 
     Args:
       paths: of the indexes.

@@ -10,7 +10,7 @@ from ..storage.index_file import Index
 from ..storage.sections import COLUMN
 from ..storage.view_file import SavedView, stale_base
 from .findings import Findings
-from .length_order import check_length_order
+from .verify import check_length_order
 
 if TYPE_CHECKING:
     import numpy as np

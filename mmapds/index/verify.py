@@ -18,10 +18,11 @@ from ..storage.lock import locked
 from ..storage.numbers import BY_CELL, BY_DTYPE, U32, U64, differences, same_numbers
 from ..storage.sections import COLUMN, GROUP, gaps, groups_of, records_in_group
 from ..storage.sources import Source
+from ..storage.spool import scratch
 from ..storage.threads import cores
 from .build import ColumnRequest
 from .findings import Findings
-from .length_order import check_length_order
+from .length_order import sort
 from .write import Job, Report, Scan, reading, write
 
 _WHERE_MISSING = {"truncated": "error", "columns": {}}  # what an index means that lacks a parameter
@@ -315,6 +316,20 @@ def _difference(codec: str, expected: BlockStart, found: BlockStart) -> str:
     if points[0] != points[1] and (not all(points) or unpacked_point(points[0]) != unpacked_point(points[1])):
         return f"has an access point of other content, expected that of {unit} {expected.file}"
     return ""
+
+
+def check_length_order(findings: Findings) -> None:
+    """Compare the order of lengths with that of the column of lengths, which is sorted again for this."""
+    index = findings.index
+    if "length_order" not in index.sections:
+        return
+    number_type = BY_DTYPE[index.sections[COLUMN + "length"].dtype]
+    if number_type not in (U32, U64):
+        raise index.damaged(f"column 'length': expected integers of 0 or more, found type {number_type.dtype}")
+    expected = sort(index.section(COLUMN + "length"), number_type.width, scratch)._asdict()
+    for name, (dtype, numbers) in expected.items():
+        pieces = (memoryview(numbers)[begin : begin + _PIECE] for begin in range(0, len(numbers), _PIECE))
+        findings.compare("length_order", name, dtype, len(numbers) // BY_DTYPE[dtype].width, pieces)
 
 
 def _note_unchecked(findings: Findings) -> None:

@@ -18,7 +18,7 @@ from ..storage.spool import Spool
 from ..storage.writer import BoundsWriter, IndexWriter, PartWriter
 from .keys import has_keys, hashes_by_record, write_keys
 from .left_out import check_something_is_left
-from .length_order import OrderedPart, write_length_order
+from .length_order import write_length_order
 from .stored import Stored
 
 Report = Callable[[int], object]
@@ -349,7 +349,6 @@ class _Numbers:
         self._computed = computed
         self._keys: Spool | None = None
         self._hashes: dict[str, memoryview] = {}  # of keys, by the path of the index that has them
-        self._parts: list[OrderedPart] = []
         self.filled = [0] * len(measuring.columns)
         """For each measured column, how many records that were scanned lack it, and have the number for missing."""
 
@@ -363,10 +362,6 @@ class _Numbers:
             if piece.keys is not None:
                 self._keys = self._keys or self._writer.spool()
                 self._keys.append(U64.cell, piece.keys)
-        if self._parts and self._parts[-1].stored is None:
-            self._parts[-1] = OrderedPart(self._parts[-1].records + piece.records)
-        else:
-            self._parts.append(OrderedPart(piece.records))
 
     def copy(self, stored: Stored) -> None:
         """Append the numbers of records that another index has."""
@@ -383,7 +378,6 @@ class _Numbers:
             if stored.records:
                 with self._writer.writing():
                     stored.add_keys(self._hashes_of(stored), self._keys)
-        self._parts.append(OrderedPart(len(stored.records), stored))
 
     def _hashes_of(self, stored: Stored) -> memoryview:
         """Return the hash of every record's key of an index; kept where more of its records may come."""
@@ -400,10 +394,10 @@ class _Numbers:
         for name in measured:
             self._writer.write_column(name, self._columns[name])
         if "length" in measured:
-            write_length_order(self._writer, self._parts)
+            write_length_order(self._writer)
         if self._keys is not None:
             write_keys(self._writer, self._keys)
         for name in self._computed:
             self._writer.write_column(name, self._columns[name])
             if name == "length":
-                write_length_order(self._writer, self._parts)
+                write_length_order(self._writer)
