@@ -86,16 +86,9 @@ def build(
 
 
 def _expanded(sources: StrPath | Iterable[StrPath], *, once: bool) -> list[str]:
-    """Return the sources that are meant; warn of what is passed over in directories, and of sources given twice.
-
-    Args:
-      once: whether one index has all of them, each source once.
-    """
-    found: list[str] = []
-    paths = expand(sources, formats.SUFFIXES, report=found.append)
+    """Return the sources that are meant; warn where one index has a source twice."""
+    paths = expand(sources, formats.SUFFIXES, warn)
     if once and (line := given_twice(paths)):
-        found.append(line)
-    for line in found:
         warn(line)
     return paths
 
@@ -151,7 +144,7 @@ def merge(
     from .index.merge import merge as merge_indexes
 
     _check_given({}, out=out)
-    paths = [index_path(path) for path in expand(indexes, (INDEX_SUFFIX,), indexed=False)]
+    paths = [index_path(path) for path in expand(indexes, (INDEX_SUFFIX,))]
     done = merge_indexes(paths, os.fspath(out), roots=Roots(roots, paths), workers=workers or cores())
     return Path(done.summary.path)
 

@@ -175,16 +175,6 @@ def test_a_column_of_records_that_are_not_json_is_of_their_sizes(tmp_path):
     assert mmapds.open(tmp_path / "a.npy").lengths.tolist() == [16, 16, 16]
 
 
-def test_a_dataset_in_place_of_paths_says_what_to_give(opened):
-    ds = opened([{"n": 1}, {"n": 2}])
-    for call in (lambda: convert(ds.map(str), "a.mma"), lambda: mmapds.open(ds[1:]), lambda: mmapds.build(ds)):
-        with pytest.raises(
-            mmapds.Error, match=r"^sources: expected paths, found a dataset; give ds\.sources, or"
-        ) as error:
-            call()
-        check(str(error.value))
-
-
 def test_a_saved_view_is_converted(opened, tmp_path):
     opened([{"n": 1}, {"n": 2}, {"n": 3}])[1:].save(tmp_path / "VIEW.mmx")
     assert convert(tmp_path / "VIEW.mmx").path == str(tmp_path / "VIEW.mma")

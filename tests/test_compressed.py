@@ -240,11 +240,14 @@ def test_a_column_that_is_added_later(write):
 
 def test_a_directory_has_compressed_files_too_but_not_twice(write, tmp_path):
     write(text(10), "d/a.jsonl")
-    for name in ("d/a.jsonl.zst", "d/b.jsonl.zst", "d/c.json.zst"):
-        write(WRITERS["one"][1](text(10)), name)
-    with pytest.warns(UserWarning, match=r"passed over 1 file .*: c\.json\.zst; give"):
-        ds = mmapds.open(tmp_path / "d", build=True)
+    write(WRITERS["one"][1](text(10)), "d/b.jsonl.zst")
+    ds = mmapds.open(tmp_path / "d", build=True)
     assert [os.path.basename(path) for path in ds.sources] == ["a.jsonl", "b.jsonl.zst"]
+    write(WRITERS["one"][1](text(10)), "d/a.jsonl.zst")
+    with pytest.raises(
+        mmapds.SourceError, match=r"one file of each content, found a\.jsonl and a\.jsonl\.zst; give one"
+    ):
+        mmapds.open(tmp_path / "d")
 
 
 # ---- processes and threads ----------------------------------------------------------------------------------------

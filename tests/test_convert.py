@@ -212,16 +212,13 @@ def tables(tmp_path):
 
 def test_a_directory_of_tables_names_the_command_that_makes_it_one_that_can_be_opened(tables):
     for attempt in (mmapds.build, mmapds.open):
-        with pytest.raises(mmapds.SourceError, match=r"found 2 files of parquet, which are not read in place") as error:
+        with pytest.raises(mmapds.SourceError, match=r"found 0\.parquet, 1\.parquet; run: ") as error:
             attempt(tables)
     program, *arguments = shlex.split(str(error.value).partition("; run: ")[2])
     assert (program, run(*arguments).returncode) == ("python", 0)
-    with pytest.warns(UserWarning, match=r"passed over 2 files .*: 0\.parquet, 1\.parquet"):
+    with pytest.warns(UserWarning, match=r"passed over 0\.parquet, 1\.parquet"):
         ds = mmapds.open(tables)
     assert [sample["x"] for sample in ds] == list(range(6))
-    (tables / "1.parquet").rename(tables / "1.arrow"), (tables / "all.mma").unlink(), (tables / "all.mma.mmx").unlink()
-    with pytest.raises(mmapds.SourceError, match=r"found 1 file of parquet, which are not .* --format parquet$"):
-        mmapds.build(tables)
 
 
 def test_a_directory_is_converted_into_itself_again(tables):
@@ -241,7 +238,7 @@ def test_a_directory_is_converted_into_itself_again(tables):
 
 def test_a_format_chooses_files_of_a_directory(tables):
     (tables / "notes.jsonl").write_text('{"y": 1}\n')
-    with pytest.warns(UserWarning, match=r"passed over 1 file \(expected names .* in \.parquet \.pq\): notes\.jsonl; "):
+    with pytest.warns(UserWarning, match=r"passed over notes\.jsonl \(expected names .* in \.parquet \.pq\); "):
         assert convert(tables, tables / "all.mma", format="parquet").records == 6
 
 

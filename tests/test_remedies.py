@@ -214,9 +214,8 @@ def test_missing_indexes_of_a_pattern(write, tmp_path):
 
 def run_tool(message):
     """Run the command that a message ends with, of whatever program, with this Python as `python`."""
-    program, *arguments = shlex.split(str(message).rpartition("; run: ")[2])
-    program = {"python": sys.executable}.get(program, program)
-    ran = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    command = re.sub("^python ", f"{sys.executable} ", str(message).rpartition("; run: ")[2])
+    ran = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
 
 
@@ -227,41 +226,8 @@ def test_a_compressed_source(tmp_path, suffix, compress):
     with pytest.raises(mmapds.SourceError, match="compressed") as error:
         mmapds.build(path)
     run_tool(error.value)
-    assert list(mmapds.open(tmp_path / "a b.jsonl", build=True)) == [{"n": 1}, {"n": 2}]
+    assert list(mmapds.open(tmp_path / "a b.plain.jsonl", build=True)) == [{"n": 1}, {"n": 2}]
     assert path.exists()
-
-
-LZ4 = """#!{python}
-import sys
-magic = bytes.fromhex("04224d18")
-if sys.argv[1:] == ["-q", "-c"]:
-    sys.stdout.buffer.write(magic + sys.stdin.buffer.read())
-else:
-    option, path = sys.argv[1:]
-    assert option == "-dkm" and path.endswith(".lz4"), sys.argv
-    with open(path, "rb") as source, open(path[:-4], "xb") as out:
-        assert source.read(4) == magic
-        out.write(source.read())
-"""
-"""What the command must do, where the machine has no lz4: its options, and the names of its files."""
-
-
-def test_a_source_compressed_by_a_tool(write, tmp_path, monkeypatch):
-    if not shutil.which("lz4"):
-        tool = tmp_path / "bin" / "lz4"
-        tool.parent.mkdir()
-        tool.write_text(LZ4.format(python=sys.executable))
-        tool.chmod(0o755)
-        monkeypatch.setenv("PATH", str(tool.parent), prepend=os.pathsep)
-    path = write([1, 2], "a b.jsonl")
-    compressed = f"{path}.lz4"
-    with open(path, "rb") as source, open(compressed, "wb") as out:
-        subprocess.run(["lz4", "-q", "-c"], stdin=source, stdout=out, check=True)
-    os.remove(path)
-    with pytest.raises(mmapds.SourceError, match=r"compressed \(lz4\)") as error:
-        mmapds.build(compressed)
-    run_tool(error.value)
-    assert list(mmapds.open(path, build=True)) == [1, 2]
 
 
 def test_a_zipped_source(tmp_path, monkeypatch):
@@ -270,7 +236,7 @@ def test_a_zipped_source(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where unzip puts the files
     with zipfile.ZipFile("a b.zip", "w") as zipped:
         zipped.writestr("a.jsonl", "1\n2\n")
-    with pytest.raises(mmapds.SourceError, match=r"an archive \(zip\)") as error:
+    with pytest.raises(mmapds.SourceError, match=r"compressed \(zip\)") as error:
         mmapds.build("a b.zip")
     run_tool(error.value)
     assert list(mmapds.open("a.jsonl", build=True)) == [1, 2]

@@ -88,7 +88,7 @@ def build_indexes(options: argparse.Namespace) -> None:
     if options.merge:
         _merge_indexes(options)
         return
-    paths = expand(options.sources, formats.SUFFIXES, report=print_aside)
+    paths = expand(options.sources, formats.SUFFIXES, print_aside)
     if options.out is not None and (line := given_twice(paths)):
         print_aside(f"warning: {line}")
     with checking_options():
@@ -167,7 +167,7 @@ def _merge_indexes(options: argparse.Namespace) -> None:
             )
     with checking_options():
         check_workers(options.workers)
-    paths = [index_path(path) for path in expand(options.sources, (INDEX_SUFFIX,), indexed=False)]
+    paths = [index_path(path) for path in expand(options.sources, (INDEX_SUFFIX,))]
     roots = Roots(options.root, paths)
     with Progress(paths, total=partial(bytes_to_build, paths, roots=roots), quiet=options.quiet) as progress:
         started = time.perf_counter()

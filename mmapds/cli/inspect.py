@@ -25,7 +25,7 @@ def expanded(options: argparse.Namespace) -> list[str]:
     """Return the sources and indexes that are given, and check the number of workers."""
     with checking_options():
         check_workers(options.workers)
-    return expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX), report=print_aside)
+    return expand(options.sources, (*formats.SUFFIXES, INDEX_SUFFIX), print_aside)
 
 
 def first_problem(states: Sequence[State]) -> list[str]:

@@ -48,7 +48,7 @@ def add_seekable_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _recompress(options: argparse.Namespace) -> None:
-    paths = expand(options.sources, SUFFIXES, indexed=False, report=print_aside)
+    paths = expand(options.sources, SUFFIXES, print_aside)
     with checking_options():
         frame = _size("--frame", options.frame)
         check_arguments(frame, options.level, options.workers, options.long)

@@ -139,11 +139,9 @@ def convert(
 
 def _expanded(sources: StrPath | Iterable[StrPath], format_name: str | None) -> list[str]:
     """Return the sources that are meant; warn of what is passed over in directories, and of sources given twice."""
-    found: list[str] = []
-    paths = expanded(sources, format_name, found.append)
-    if format_name in FILE_READERS or (format_name is None and formats.convertible(paths[0])):
-        found += filter(None, [given_twice(paths)])  # building the index of others warns
-    for line in found:
+    paths = expanded(sources, format_name, warn)
+    is_read_here = format_name in FILE_READERS or (format_name is None and formats.convertible(paths[0]))
+    if is_read_here and (line := given_twice(paths)):  # building the index of others warns
         warn(line)
     return paths
 
@@ -159,7 +157,7 @@ def expanded(
     """
     given = listed(sources)
     suffixes = formats.CONVERTIBLE[format_name][1] if format_name in formats.CONVERTIBLE else SUFFIXES
-    return without_converted(expand(given, suffixes, report=report), {os.fspath(path) for path in given})
+    return without_converted(expand(given, suffixes, report), {os.fspath(path) for path in given})
 
 
 def _convert(

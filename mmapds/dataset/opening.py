@@ -91,12 +91,9 @@ def _expanded(given: StrPath | Iterable[StrPath]) -> tuple[list[str], list[str]]
 
     Warns of what is passed over in directories, and of files that are given twice.
     """
-    found: list[str] = []
     patterns = [os.fspath(pattern) for pattern in listed(given)]
-    paths = expand_indexed(patterns, found.append)
-    if line := given_twice(paths, " (or name it twice to mmapds.concat)"):
-        found.append(line)
-    for line in found:
+    paths = expand_indexed(patterns, warn)
+    if line := given_twice(paths):
         warn(line)
     return patterns, paths
 

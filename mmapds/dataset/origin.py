@@ -19,7 +19,7 @@ _SHORT = 512  # bytes of paths that a pickle holds
 
 def expand_indexed(patterns: Sequence[str], report: Callable[[str], object] = lambda _: None) -> list[str]:
     """Return the sources and indexes that patterns match; report what is passed over in directories."""
-    return expand(patterns, (*formats.SUFFIXES, INDEX_SUFFIX), report=report)
+    return expand(patterns, (*formats.SUFFIXES, INDEX_SUFFIX), report)
 
 
 def open_stored(path: str, roots: Roots, io: Io) -> Index | SavedView:

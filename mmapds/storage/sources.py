@@ -5,32 +5,26 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import BinaryIO, NamedTuple
 
 from braceexpand import braceexpand
 
-from ..errors import SourceError, counted, either, shortened
+from ..errors import SourceError, either, shortened
 from .hints import another_name, build_command, quoted, tool
 
 StrPath = str | os.PathLike[str]
 CODECS: dict[str, tuple[str, ...]] = {"gzip": (".gz", ".bgz"), "zstd": (".zst",)}
 """What sources may be compressed by, and what their names end in."""
-_OF_TARS = {".tgz": "gzip", ".tzst": "zstd"}  # short for .tar and the suffix of a codec
-# What others are compressed by: a record has no bytes of its own in such a file, and cannot be found there.
-_COMPRESSED = [
-    (rb"PK\x03\x04", "zip", "unzip", ""),
-    (rb"\xfd7zXZ\x00", "xz", "xz -dk", ".xz"),
-    (rb"\x04\x22\x4d\x18", "lz4", "lz4 -dkm", ".lz4"),  # without -m it writes to stdout, unless that is a terminal
-    (rb"BZh.1AY&", "bzip2", "bzip2 -dk", ".bz2"),
-]
+_NAMED_CODECS = {suffix: codec for codec, each in CODECS.items() for suffix in each} | {".tgz": "gzip", ".tzst": "zstd"}
+_REFUSED = {b"PK\x03\x04": "zip", b"\xfd7zXZ\x00": "xz", b"\x04\x22\x4d\x18": "lz4", b"BZh91AY&SY": "bzip2"}
+"""First bytes of compressed files that are not read, and what the tool is called."""
 CONVERTED: dict[str, tuple[str, ...]] = {
     "parquet": (".parquet", ".pq"),
     "arrow": (".arrow", ".arrows", ".feather", ".ipc"),
     "hdf5": (".h5", ".hdf5", ".hdf", ".he5"),
 }
 """What is not read in place, but converted, and what the names of such files end in."""
-_IN_PLACE = "expected a file whose records can be read in place"
 _HEAD = 32  # bytes that are looked at to tell what a file is
 _LFS = b"version https://git-lfs."
 INDEX_SUFFIX = ".mmx"
@@ -39,8 +33,8 @@ SEEKABLE = ".seekable"
 INDEX_MAGIC = b"\x89MMX\r\n\x1a\n"
 """Damaged by any transfer that takes the file for text."""
 _UNFINISHED = re.compile(r"\.mm[ax]\.([0-9a-f]{8}\.tmp(\.[0-9a-f]{8})?|lock)$")
-"""The files that writers have while they write, and leave behind when they are killed."""
-_NOT_DATA = re.compile(r"^(README|LICENSE|_)|\.(mmx|lock|md)$", re.IGNORECASE)
+"""Files that writers have while they write, and leave behind when they are killed."""
+_NOT_DATA = re.compile(r"^(README|LICENSE|_)|\.(mmx|lock|md|idx|parts)$", re.IGNORECASE)
 """What stands beside data. Engines begin the names of such files with an underscore: `_SUCCESS`."""
 _NAMED = 8  # files that a message names
 
@@ -67,17 +61,10 @@ class Source(NamedTuple):
 
 def without_codec(path: str) -> str:
     """Return a file's name without the suffix that says what it is compressed by; case does not count."""
-    for suffixes in CODECS.values():
-        for suffix in suffixes:
-            if path.lower().endswith(suffix):
-                return path[: -len(suffix)]
-    return re.sub(r"\.(tgz|tzst)$", ".tar", path, flags=re.IGNORECASE)
-
-
-def named_codec(path: str) -> str:
-    """Return what a file is compressed by, as its name says; empty if that says nothing. Case does not count."""
-    suffixes = {suffix: codec for codec, each in CODECS.items() for suffix in each} | _OF_TARS
-    return next((codec for suffix, codec in suffixes.items() if path.lower().endswith(suffix)), "")
+    stem, suffix = os.path.splitext(path)
+    if suffix.lower() in (".tgz", ".tzst"):
+        return f"{stem}.tar"
+    return stem if suffix.lower() in _NAMED_CODECS else path
 
 
 def codec_of(head: bytes) -> str:
@@ -100,35 +87,26 @@ def check_name(path: str) -> None:
 
 
 def expand(
-    patterns: StrPath | Iterable[StrPath],
-    suffixes: tuple[str, ...],
-    *,
-    indexed: bool = True,
-    report: Callable[[str], object] = lambda _: None,
+    patterns: StrPath | Iterable[StrPath], suffixes: tuple[str, ...], report: Callable[[str], object] = lambda _: None
 ) -> list[str]:
     """Return the files that paths, directories, globs and brace patterns name, in order.
 
-    The matches of a pattern are sorted by name, as are the files of a directory, without its subdirectories. Of files
-    there that have the same content, by their names, one is taken: the plain one, the one that `mmapds.seekable` made,
-    or that of zstd before that of gzip.
-    Indexes among them are left out, as they stand beside their sources, unless only indexes match and `suffixes` has
-    theirs. So is an index whose source is given, too, as the shell's `*` does. A path that exists is never read as a
-    pattern.
+    The matches of a pattern are sorted by name, as are the files of a directory, without its subdirectories. Indexes
+    among them are left out, as they stand beside their sources, unless only indexes match and `suffixes` has theirs. So
+    is an index whose source is given, too, as the shell's `*` does. A path that exists is never read as a pattern.
 
     Args:
       suffixes: what the names of files end in that are taken from a directory, whatever their case.
-      indexed: take files of other names from there, too, if an index of their own stands beside them.
-      report: called with a line on what was passed over in a directory, files or subdirectories that may have some.
+      report: called with a line on what was passed over in a directory.
     Raises:
-      SourceError: there are no patterns, a pattern matches no file, a directory holds no source, or a file is missing,
-        which may be one that an index there is of.
+      SourceError: there are no patterns, a pattern matches no file, a directory holds no source or two forms of one, or
+        a file is missing, which may be one that an index there is of.
     """
-    given = [os.fspath(pattern) for pattern in listed(patterns)]
-    paths = [path for pattern in given for path in _expand_one(pattern, suffixes, indexed, report)]
+    paths = [path for pattern in listed(patterns) for path in _expand_one(os.fspath(pattern), suffixes, report)]
     if not paths:
         raise SourceError("sources: expected one source or more, found 0")
-    named_ones = set(paths)
-    return [path for path in paths if not (path.endswith(INDEX_SUFFIX) and path[: -len(INDEX_SUFFIX)] in named_ones)]
+    given = set(paths)
+    return [path for path in paths if not (path.endswith(INDEX_SUFFIX) and path.removesuffix(INDEX_SUFFIX) in given)]
 
 
 def listed(given: StrPath | Iterable[StrPath], name: str = "sources") -> list[StrPath]:
@@ -137,53 +115,62 @@ def listed(given: StrPath | Iterable[StrPath], name: str = "sources") -> list[St
     Args:
       name: what to call them in an error.
     Raises:
-      SourceError: it is something else, or a dataset, which is not to be read record by record for this.
+      SourceError: it is something else.
     """
     if isinstance(given, str | os.PathLike):
         return [given]
-    if hasattr(given, "indexes"):
-        raise SourceError(
-            f"{name}: expected paths, found a dataset; give ds.sources, or of a view the file of ds.save('VIEW.mmx')"
-        )
-    # A dict and an open file can be iterated over, but not as paths.
-    is_no_list = isinstance(given, bytes | Mapping) or hasattr(given, "read")
-    if is_no_list or not isinstance(given, Iterable):
+    if not isinstance(given, Iterable):
         raise SourceError(f"{name} = {shortened(given)}, expected a path, or a list of paths")
-    paths = list(given)
-    for k, path in enumerate(paths):
+    paths: list[StrPath] = []
+    for path in given:
         if not isinstance(path, str | os.PathLike):
-            raise SourceError(f"{name}[{k}] = {path!r}, expected a path")
+            raise SourceError(f"{name}[{len(paths)}] = {shortened(path)}, expected a path")
+        paths.append(path)
     return paths
 
 
-def _expand_one(
-    pattern: str, suffixes: tuple[str, ...], indexed: bool, report: Callable[[str], object]
-) -> Iterator[str]:
+def _expand_one(pattern: str, suffixes: tuple[str, ...], report: Callable[[str], object]) -> list[str]:
     if os.path.isdir(pattern):
-        try:
-            found = list(_files_of(pattern, suffixes, indexed, report))
-        except OSError as error:  # it cannot be listed, or what its links lead to cannot be looked at
-            raise unreadable(pattern, error) from None
-        yield from found
-        return
+        return _files_of(pattern, suffixes, report)
     if _is_there(pattern):
-        yield pattern
-        return
+        return [pattern]
+    found: list[str] = []
     for path in _expand_braces(pattern):
         if _is_there(path):
-            yield path
+            found.append(path)
         elif glob.has_magic(path):
             _check_listed(path)
-            there = sorted(glob.glob(path, recursive=True))
-            matches = _without_indexes(there, suffixes)
-            if not matches:
+            matches = sorted(glob.glob(path, recursive=True))
+            taken = _without_indexes(matches, suffixes)
+            if not taken:
                 raise SourceError(f"{path}: expected a pattern that matches files, found no match")
-            if indexed:
-                _check_left_out(there, matches, suffixes)
-            yield from matches
+            _check_left_out(matches, taken, suffixes)
+            found += taken
         else:
             way = f"; {way_to_index(path, '')}" if path.endswith(INDEX_SUFFIX) else ""
             raise SourceError(f"{path}: no such file{way}")
+    return found
+
+
+def _expand_braces(pattern: str) -> Iterable[str]:
+    if "{" not in pattern:
+        return [pattern]
+    try:
+        expanded: list[str] = list(braceexpand(pattern))
+    except ValueError as error:
+        raise SourceError(f"{pattern}: no such file (and not a brace pattern: {error})") from None
+    return expanded
+
+
+def _is_there(path: str) -> bool:
+    """Whether a path is that of a file, a directory or a link; raise SourceError where nobody may know."""
+    try:
+        os.lstat(path)
+    except PermissionError as error:
+        raise unreadable(path, error) from None
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _check_listed(pattern: str) -> None:
@@ -204,183 +191,38 @@ def _check_listed(pattern: str) -> None:
             raise unreadable(each.rstrip("/") or "/", error) from None
 
 
-def _is_there(path: str) -> bool:
-    """Whether a path is that of a file, a directory or a link.
-
-    Raises:
-      SourceError: nobody may know, as a directory of the path cannot be searched.
-    """
+def _files_of(directory: str, suffixes: tuple[str, ...], report: Callable[[str], object]) -> list[str]:
+    """Return the files that are taken from a directory; report what is passed over."""
     try:
-        os.lstat(path)
-    except PermissionError as error:
-        raise unreadable(path, error) from None
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def _files_of(
-    directory: str, suffixes: tuple[str, ...], indexed: bool, report: Callable[[str], object]
-) -> Iterator[str]:
-    """Yield the files that are taken from a directory; report the others."""
-    with os.scandir(directory) as entries:
-        there = {entry.name: entry for entry in entries if not entry.name.startswith(".")}
-    names = {name for name in there if named(name, suffixes) or (indexed and name + INDEX_SUFFIX in there)}
-    taken = _without_indexes(sorted(_one_of_each_content(names)), suffixes)
+        with os.scandir(directory) as entries:
+            there = {each.name: each for each in entries if not each.name.startswith(".")}
+    except OSError as error:
+        raise unreadable(directory, error) from None
+    sources = {name for name in there if named(name, suffixes)}
+    taken = _without_indexes(sorted(sources), suffixes)
+    others = [
+        name + "/" * there[name].is_dir(follow_symlinks=False)
+        for name in sorted(there.keys() - sources)
+        if not (_NOT_DATA.search(name) or _UNFINISHED.search(name))
+    ]
+    expected = f"names that end in {' '.join(suffixes)}"
     if not taken:
-        raise _nothing_to_take(directory, sorted(there), suffixes)
-    if not all(name.endswith(INDEX_SUFFIX) for name in taken):  # indexes may have the other files for sources
-        others = sorted(name for name in there.keys() - names if _may_be_data(name, there) and _is(there[name].is_file))
-        if others:
-            report(_passed_over(directory, others, suffixes))
-        below = sorted(
-            name for name, entry in there.items() if _is(entry.is_dir) and _has_sources(entry.path, suffixes)
-        )
-        if below:
-            pattern = quoted(os.path.join(directory, "**", "*.jsonl"))
-            report(
-                f"{directory}: passed over what lies below it in {_some(below)}; give it by a glob, such as {pattern}"
-            )
+        convertible = tuple(suffix for each in CONVERTED.values() for suffix in each)
+        way = f"; run: {tool('convert')} {quoted(directory)} -o {quoted(os.path.join(directory, 'all.mma'))}"
+        way = way if any(named(name, convertible) for name in others) else ""
+        raise SourceError(f"{directory}: expected {expected}, found {_some(others) if others else 'no files'}{way}")
     paths = [os.path.join(directory, name) for name in taken]
-    if indexed:
-        _check_left_out([os.path.join(directory, name) for name in sorted(there)], paths, suffixes)
-    yield from paths
-
-
-def _is(asked: Callable[[], bool]) -> bool:
-    """Return what an entry of a directory says of itself; False for one that cannot be read, as a circle of links."""
-    try:
-        return asked()
-    except OSError:
-        return False
-
-
-def _nothing_to_take(directory: str, names: Sequence[str], suffixes: tuple[str, ...]) -> SourceError:
-    """Return the error for a directory without sources; where files there can be converted, it says how."""
-    expected = f"{directory}: expected files whose names end in {_listed_suffixes(suffixes)}, found"
-    for kind, ends in CONVERTED.items():
-        if count := sum(named(name, ends) for name in names):
-            out = quoted(os.path.join(directory, "all.mma"))
-            return SourceError(
-                f"{expected} {counted(count, 'file')} of {kind}, which are not read in place; run: {tool('convert')} "
-                f"{quoted(directory)} -o {out} --format {kind}"
-            )
-    return SourceError(f"{expected} none")
-
-
-def _one_of_each_content(names: Iterable[str]) -> Iterable[str]:
-    """Return the names of which no other one has the same content, and the best of those that others share."""
-    best: dict[str, str] = {}
-    for name in names:
-        content = _content_of(name)
-        if content not in best or _rank(name) < _rank(best[content]):
-            best[content] = name
-    return best.values()
-
-
-def given_twice(paths: Iterable[str], remark: str = "") -> str:
-    """Return a warning if a file is among paths twice, by any names, or in two forms of one content; else "".
-
-    Args:
-      remark: what else to do, as the end of the warning.
-    """
-    directories: dict[str, str] = {}
-    known: dict[str, str] = {}
-    again = []
-    for path in paths:
-        content = _content_of(_real(path, directories))
-        if content in known:
-            again.append((path, known[content]))
-        else:
-            known[content] = path
-    if not again:
-        return ""
-    path, first = again[0]
-    more = f" (and {counted(len(again) - 1, 'more such source')})" if len(again) > 1 else ""
-    return f"{path}: its records come twice{more}, as {first} is given, too; give one of the two{remark}"
-
-
-def _real(path: str, directories: dict[str, str]) -> str:
-    """Return a path without links; those of directories are followed once."""
-    directory, name = os.path.split(path)
-    if name in ("", "..") or os.path.islink(path):
-        return os.path.realpath(path)
-    if directory not in directories:
-        directories[directory] = os.path.realpath(directory)
-    return os.path.join(directories[directory], name)
-
-
-def _content_of(name: str) -> str:
-    """Return what names of files with the same content have in common."""
-    plain = without_codec(name)
-    return plain.replace(SEEKABLE, "") if plain != name else name
-
-
-def _rank(name: str) -> tuple[bool, bool, bool, str]:
-    """Return what sorts names of the same content, the best one first."""
-    return without_codec(name) != name, SEEKABLE not in name, not name.lower().endswith(".zst"), name
-
-
-def _has_sources(directory: str, suffixes: tuple[str, ...]) -> bool:
-    """Whether a directory has files that would be taken from it."""
-    if directory.endswith(".parts"):  # of a file that is being written
-        return False
-    sources = tuple(suffix for suffix in suffixes if suffix != INDEX_SUFFIX)
-    try:
-        return any(named(name, sources) for name in os.listdir(directory) if not name.startswith("."))
-    except OSError:
-        return False
-
-
-def _check_left_out(found: Sequence[str], taken: Sequence[str], suffixes: tuple[str, ...]) -> None:
-    """Raise SourceError where an index is left out whose source is missing: its records would be, without a word.
-
-    That is `X.mmx` where X has the name of a source. A source that was compressed or decompressed has another name.
-    """
-    if taken[0].endswith(INDEX_SUFFIX):  # indexes alone, which are all taken
-        return
-    for path in found:
-        source = path.removesuffix(INDEX_SUFFIX)
-        if source == path or not named(os.path.basename(source), suffixes):
-            continue
-        forms = [source, without_codec(source), *(source + suffix for each in CODECS.values() for suffix in each)]
-        if not any(map(os.path.lexists, forms)):
-            raise SourceError(f"{source}: no such file; delete {quoted(path)}, which indexes it, or put the file back")
-
-
-def _may_be_data(name: str, there: Iterable[str]) -> bool:
-    """Whether a file of a directory may be one to read, as far as its name says."""
-    is_part = name.endswith(".idx") and f"{name.removesuffix('.idx')}.bin" in there
-    return not (is_part or _NOT_DATA.search(name) or _UNFINISHED.search(name))
-
-
-def _passed_over(directory: str, names: list[str], suffixes: tuple[str, ...]) -> str:
-    return (
-        f"{directory}: passed over {counted(len(names), 'file')} (expected names that end in "
-        f"{_listed_suffixes(suffixes)}): {_some(names)}; give them by name, or by a glob"
-    )
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
-
-
-def _listed_suffixes(suffixes: tuple[str, ...]) -> str:
-    """Return suffixes as messages list them; those of codecs follow those read in place, or stand among them."""
-    if suffixes == (INDEX_SUFFIX,):
-        return INDEX_SUFFIX
-    codecs = [suffix for each in CODECS.values() for suffix in each]
-    is_of_one = set(codecs) <= set(suffixes) or suffixes in CONVERTED.values()
-    behind = "" if is_of_one else f" (or {' '.join(codecs)} behind these)"
-    return f"{' '.join(suffixes)}{behind}"
-
-
-def named(path: str, suffixes: tuple[str, ...]) -> bool:
-    """Whether a file's name has one of these suffixes, before the number of a shard: `x.tfrecord-00000-of-00010`.
-
-    Case does not count.
-    """
-    return re.sub(r"-\d+-of-\d+$", "", without_codec(path)).lower().endswith(suffixes)
+    if taken[0].endswith(INDEX_SUFFIX):  # indexes alone, which may have the other files for sources
+        return paths
+    _check_left_out([os.path.join(directory, name) for name in there], paths, suffixes)
+    if twice := _repeated(taken, _content):
+        raise SourceError(
+            f"{directory}: expected one file of each content, found {twice[0]} and {twice[1]}; give one of them by its "
+            "name, or by a glob"
+        )
+    if others:
+        report(f"{directory}: passed over {_some(others)} (expected {expected}); give them by name, or by a glob")
+    return paths
 
 
 def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:
@@ -389,14 +231,65 @@ def _without_indexes(paths: list[str], suffixes: tuple[str, ...]) -> list[str]:
     return others or (paths if INDEX_SUFFIX in suffixes else [])
 
 
-def _expand_braces(pattern: str) -> Iterable[str]:
-    if "{" not in pattern:
-        return [pattern]
+def _check_left_out(found: list[str], taken: list[str], suffixes: tuple[str, ...]) -> None:
+    """Raise SourceError where an index is left out whose source is missing: its records would be, without a word.
+
+    That is `X.mmx` where X has the name of a source. A source that was compressed or decompressed has another name.
+    """
+    if taken[0].endswith(INDEX_SUFFIX):  # indexes alone, which are all taken
+        return
+    there = set(found)
+    for path in found:
+        source = path.removesuffix(INDEX_SUFFIX)
+        if source == path or source in there or not named(os.path.basename(source), suffixes):
+            continue
+        forms = [source, without_codec(source), *(source + suffix for each in CODECS.values() for suffix in each)]
+        if not any(map(os.path.lexists, forms)):
+            raise SourceError(f"{source}: no such file; delete {quoted(path)}, which indexes it, or put the file back")
+
+
+def given_twice(paths: list[str]) -> str:
+    """Return a warning if a file is among paths twice, by any names, or in two forms of one content; else ""."""
+    twice = _repeated(paths, _identity) or _repeated(paths, _content)
+    return f"{twice[1]}: its records come twice, as {twice[0]} is given, too; give one of the two" if twice else ""
+
+
+def _repeated(paths: list[str], key: Callable[[str], object]) -> tuple[str, str] | None:
+    """Return the first two paths that have the same key; None if there are none."""
+    known: dict[object, str] = {}
+    for path in paths:
+        each = key(path)
+        if each in known:
+            return known[each], path
+        known[each] = path
+    return None
+
+
+def _content(path: str) -> str:
+    """Return what names of files with the same content have in common."""
+    plain = without_codec(path)
+    return plain.replace(SEEKABLE, "") if plain != path else path
+
+
+def _identity(path: str) -> object:
+    """Return what is the same for all names of a file."""
     try:
-        expanded: list[str] = list(braceexpand(pattern))
-    except ValueError as error:
-        raise SourceError(f"{pattern}: no such file (and not a brace pattern: {error})") from None
-    return expanded
+        found = os.stat(path)
+    except OSError:  # which whoever reads it says
+        return path
+    return found.st_dev, found.st_ino
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
+
+
+def named(path: str, suffixes: tuple[str, ...]) -> bool:
+    """Whether a file's name has one of these suffixes, before the number of a shard: `x.tfrecord-00000-of-00010`.
+
+    Case does not count.
+    """
+    return re.sub(r"-\d+-of-\d+$", "", without_codec(path)).lower().endswith(suffixes)
 
 
 # ---- a file as a source -----------------------------------------------------------------------------------------
@@ -418,20 +311,19 @@ def inspect(path: str) -> Source:
             head = file.read(_HEAD)
     except OSError as error:
         raise unreadable(path, error) from None
-    if head and not found.st_size:
-        raise SourceError(f"{path}: expected a file with a size, found one of 0 bytes with content; copy it to a disk")
     if head.startswith(INDEX_MAGIC):
         raise SourceError(
             f"{path}: expected a source, found an index; give the source, or the index without "
             f"{either('-o', 'out=...')}"
         )
-    for magic, name, command, suffix in _COMPRESSED:
-        if re.match(magic, head, re.DOTALL):
-            raise _refused(path, name, command, suffix)
+    for magic, tool_name in _REFUSED.items():
+        if head.startswith(magic):
+            raise compressed(path, tool_name)
     if head.startswith(_LFS):
         raise SourceError(f"{path}: expected data, found what Git LFS keeps in its place; run: git lfs pull")
     codec = codec_of(head)
-    if not codec and (expected := named_codec(path)):
+    expected = _NAMED_CODECS.get(os.path.splitext(path)[1].lower())
+    if expected and not codec:
         what = "other bytes" if head else "an empty file"
         raise SourceError(
             f"{path}: expected {expected}, as its name says, found {what}; copy the file again, or rename it if it is "
@@ -490,19 +382,13 @@ def way_to_index(path: str, directory: str) -> str:
     return f"run: {build_command(['SOURCE...'], '-o', quoted(path))} (or put it back)"
 
 
-def compressed(path: str, codec: str, format_name: str) -> SourceError:
-    """Return the error to raise for a source that is compressed by one of `CODECS`, of a format that is not read so."""
-    suffix = next((each for each in CODECS[codec] if path.endswith(each)), CODECS[codec][0])
-    what = f"expected a file whose records can be read in place, as format {format_name!r} needs"
-    return _refused(path, codec, f"{codec} -dk", suffix, what)
-
-
-def _refused(path: str, name: str, command: str, suffix: str, what: str = _IN_PLACE) -> SourceError:
-    command = f"{command} {quoted(path)}"
-    if not path.endswith(suffix):  # the tool would refuse the name
-        command = f"{name} -dc < {quoted(path)} > {quoted(another_name(path))}"
-    kind = "an archive" if name == "zip" else "compressed"
-    return SourceError(f"{path}: {kind} ({name}): {what}; run: {command}")
+def compressed(path: str, codec: str, format_name: str = "") -> SourceError:
+    """Return the error to raise for a source whose compression is not read, at all or in a format."""
+    plain = another_name(re.sub(r"\.(gz|bgz|zst|xz|lz4|bz2)$", "", path))
+    command = f"unzip {quoted(path)}" if codec == "zip" else f"{codec} -dc < {quoted(path)} > {quoted(plain)}"
+    why = f", as format {format_name!r} needs" if format_name else ""
+    expected = f"expected a file whose records can be read in place{why}"
+    return SourceError(f"{path}: compressed ({codec}): {expected}; run: {command}")
 
 
 def check_unchanged(source: Source) -> None:
